@@ -117,9 +117,8 @@ class Builder:
         await asyncio.to_thread(finish_interrupted_dry_runs, self.config.paths.state, self._on_notice)
         files = self._extras.client_files(log.session_id) if self._extras.client_files else None
         workspace = self._workspaces.make(log.session_id, rules, files=files)
-        state = AgentState(
-            "", parse_mode(settings.permissions.mode), rules=rules, budgets=options.session_budgets(self.config)
-        )
+        budgets = options.session_budgets(self.config)
+        state = AgentState("", parse_mode(settings.permissions.mode), rules=rules, budgets=budgets)
         state = rebuilt(state, entries)
         state.model = model or self.model_of(state.conversation) or await self.models.default()
         if not self._can_ask:

@@ -127,10 +127,10 @@ def _joined(messages: Iterable[Message]) -> list[Message]:
 
 
 async def langchain_tools(agent: Agent, names: Sequence[str] | None = None) -> list[StructuredTool]:
-    """Return the agent's tools for LangChain, or those that are named: judged and confined as in the agent.
+    """Return the agent's tools for LangChain, or those that are named, judged as in the agent.
 
-    They are called asynchronously. Called with a model's `ToolCall` they give a `ToolMessage` with its id; an error
-    is one with the status "error". Raises `UsageError` for a name that no tool has.
+    They are called asynchronously. Called with a model's `ToolCall` they give a `ToolMessage` with its id; an error has
+    the status "error". Raises `UsageError` for a name that no tool has.
     """
     tools = (await agent.session()).runtime.calls.tools
     chosen = tools.clone(only=names)

@@ -178,9 +178,7 @@ def _take_folder(path: tuple[str, str], draft: Draft, what: str, folder: Any) ->
         draft.take(what, [str(folder)], *path)
 
 
-def _take_choice(
-    draft: Draft, what: str, one: Any, *, path: tuple[str, str], values: Mapping[str, str], why: str
-) -> None:
+def _take_choice(draft: Draft, what: str, one: Any, *, path: tuple[str, str], values: dict[str, str], why: str) -> None:
     """Take a value by its name here, or as it is; one without a name is left out."""
     named = values.get(str(one), values.get(OTHERS, "")) if isinstance(one, str) else "="
     if named:

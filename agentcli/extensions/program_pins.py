@@ -61,9 +61,7 @@ class ProgramPins:
             self._of_project.add(command)
         if is_of_project and self._trusted is not None:
             paths, trusted = {file.path for file in self._named[command]}, self._trusted()
-            self._pins[command] = {
-                path: trusted[path] for path in trusted if any(_is_named(path, one) for one in paths)
-            }
+            self._pins[command] = {path: trusted[path] for path in trusted if any(_is_named(path, p) for p in paths)}
         else:
             self._pins[command] = self.digests(command)
 

@@ -29,10 +29,9 @@ class _StoredKey(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class KeptKeys:
-    """Keys by the environment variable they stand in for.
+    """Keys by the environment variable they stand in for. Without a file they are held for this process alone.
 
-    The file names every key that is kept, so that a keyring, which takes long and may ask for a password, is opened
-    only for one that is there. Without a file keys are held for this process alone.
+    The file names every kept key, so that a keyring, which takes long and may ask, is opened only for one that it has.
     """
 
     def __init__(self, file: Path | None = None) -> None:
@@ -159,10 +158,9 @@ def _remove_from_keyring(variable: str) -> None:
 
 
 class KeyHelper:
-    """The key that `command` prints. It runs in `folder`, without a shell and without a terminal.
+    """The key that `command` prints, run in `folder` without a shell and a terminal. `on_key` is told each new key.
 
-    `error` makes an error about the setting of a sentence, which never shows what was printed. `on_key` is told each
-    new key, for keeping it out of sight.
+    `error` makes an error of the setting from a sentence, which never shows what was printed.
     """
 
     def __init__(

@@ -62,9 +62,8 @@ def _at(values: Any, key: str) -> Iterator[Any]:
 class Config(Struct, frozen=True):
     """The merged settings, and the layers they came from, the lowest first. `notices` are for the person.
 
-    `command_folders` hold slash commands in Markdown, the nearest last; a project's own only where it is trusted.
-    With `uses_project` what else it brings counts, too: skills and agents. With `trusts_project_now` that is so because
-    the caller trusts it as it is now.
+    The nearest of the `command_folders` is the last. With `uses_project` the project's own files count, its skills and
+    agents too; with `trusts_project_now` because the caller trusts them as they are now.
     """
 
     settings: Settings
@@ -121,10 +120,9 @@ def load_config(
     trust: bool = False,
     without: Path | None = None,
 ) -> Config:
-    """Read and merge every source. Raises `ConfigError`.
+    """Read and merge every source; the file `without` does not count. Raises `ConfigError`.
 
     `flags` is nested like the file, `flag_names` says what the person calls its keys, `caller` where they come from.
-    Project files count only in a trusted folder, or with `trust`; the file `without` does not.
     """
     paths = paths or find_paths(environment.get("AGENTCLI_HOME"))
     notices = [*_unknown_variables(environment)]

@@ -100,10 +100,7 @@ def folder_text(folder: Path) -> str:
 
 
 def markdown_files(folder: Path) -> list[Path]:
-    """The Markdown files of a folder and its sub-folders, in the order of their names.
-
-    Links to other folders are not followed, and of what nests very deep or has no end not everything is looked at.
-    """
+    """Return the Markdown files of a folder and its sub-folders, bounded in number and depth, without linked ones."""
     found: list[Path] = []
     waiting = [(folder, 0)]
     while waiting and len(found) < _MOST_FILES:

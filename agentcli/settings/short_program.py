@@ -1,7 +1,7 @@
 """Runs a program that answers within seconds, and waits for that program alone.
 
-asyncio's `Process.wait()` also waits until nobody holds the program's pipes any more, which a child that it left in the
-background may do for ever. So what follows is asyncio's layer below, which reports the end of the program itself.
+asyncio's `Process.wait()` also waits for whoever holds the program's pipes, such as a child in the background, so what
+follows is asyncio's layer below, which reports the end of the program itself.
 """
 
 from __future__ import annotations
@@ -65,10 +65,9 @@ async def run_short_program(
     stdin: bytes = b"",
     ends_children: bool = False,
 ) -> ProgramEnd:
-    """Run a program and keep `max_bytes` of each of its outputs. Raises `OSError` where it cannot be started.
+    """Run a program and keep `max_bytes` of each output. Raises `OSError` where it cannot be started.
 
-    It is killed with its process group when its time is over, or when the caller is cancelled; with `ends_children`
-    what it left in its group is killed in any case.
+    Its process group is killed at the end of its time, when the caller is cancelled, and with `ends_children` always.
     """
     program = _ProgramProtocol(max_bytes)
     with _input_file() if stdin else nullcontext() as given:  # a file need not be fed

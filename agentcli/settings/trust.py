@@ -25,11 +25,7 @@ _SKILL_FILE = "SKILL.md"
 
 
 def project_files(cwd: Path) -> list[Path]:
-    """Return the files of a project that are used only when it is trusted.
-
-    These are its settings, hooks, MCP servers, slash commands, skills and agents. A skill is named by its SKILL.md;
-    what else is in its folder is trusted with it.
-    """
+    """Return the files of a project that are used only when it is trusted; a skill is named by its SKILL.md."""
     return [file for folder in project_folders(cwd) for file in _files_of(folder, project_root(cwd))]
 
 
@@ -175,9 +171,9 @@ def _digest(folder: Path, root: Path, *, reads_files: bool) -> str:
 
 
 def _all_below(folder: Path, root: Path, *, is_strict: bool = False) -> Iterator[Path]:
-    """All files in a folder, and in those of the project that links in it lead to.
+    """Yield all files in a folder and in the project's folders that links in it lead to.
 
-    What cannot be looked into is left out, or with `is_strict` raises `OSError`; so does what has no end.
+    With `is_strict` what cannot be looked into raises `OSError`, as does what has no end.
     """
     within, waiting, seen, count = os.path.realpath(root), [folder], set(), 0
     while waiting:

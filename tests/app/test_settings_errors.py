@@ -19,15 +19,11 @@ WORK = '[providers.work]\nbase_url = "http://127.0.0.1:9"\n'
 # What is written, the line and key that are wrong, and words of the message.
 WRONG: list[tuple[str, int, str, str]] = [
     ('[permissions]\nmode = "yolo"\n', 2, "permissions.mode", "it is one of default, acceptEdits, plan, "),
-    ("[terminal]\ntheme = 3\n", 2, "terminal.theme", "it is one of auto, dark, light, "),
-    ('[tokens]\neffort = "extreme"\n', 2, "tokens.effort", "it is one of low, medium, high, xhigh, max"),
-    ('[tools]\noutput_levels = { bash = "loud" }\n', 2, "tools.output_levels.bash", "Invalid enum value 'loud'; "),
     ('[tools]\nonly = ["bash", 3]\n', 2, "tools.only", "(item 2 of the list)"),
     ("[retry]\n\nmxa = 1\n", 3, "retry.mxa", "(did you mean max?); there is max, initial_delay."),
     ("[retires]\nmax = 1\n", 1, "retires", "(did you mean retry?); there is provider, providers, tokens, "),
     ('[providers.work]\napi_key_env = "K"\n', 1, "providers.work", "base_url is missing; without it: anthropic, "),
     ('[providers.opnai]\napi_key_env = "K"\n', 1, "providers.opnai", "(did you mean openai?)"),
-    ('[providers.work]\nneeds_key = "yes"\n', 2, "providers.work.needs_key", "it is one of true, false"),
     (f'{WORK}quirks = {{ system_rol = "x" }}\n', 3, "providers.work.quirks.system_rol", "(did you mean system_role?)"),
     (f"{WORK}[providers.work.quirks]\nstore = 3\n", 4, "providers.work.quirks.store", "it is one of true, false"),
     (
@@ -47,16 +43,7 @@ WRONG: list[tuple[str, int, str, str]] = [
     ('[sandbox]\nhosts = [\n  "a.org",\n  "http://b.org/x",\n]\n', 4, "sandbox.hosts", "http://b.org/x"),
     ('[web]\nhosts = ["a b"]\n', 2, "web.hosts", "a b"),
     ('[sandbox]\nmasked = ["a", " "]\n', 2, "sandbox.masked", "a file or a folder (item 2 of the list)"),
-    ('[sandbox]\nmasked = [""]\n', 2, "sandbox.masked", "write the path of a file"),
-    ('[sandbox]\nwritable = [""]\n', 2, "sandbox.writable", "write the path of a file"),
-    ('[permissions]\nadditional_directories = [""]\n', 2, "permissions.additional_directories", "write the path of"),
     ('[sandbox]\nenvironment = ["A B"]\n', 2, "sandbox.environment", "write the name of an environment variable"),
-    ('[sandbox]\nenvironment = ["A=b"]\n', 2, "sandbox.environment", "write the name of an environment variable"),
-    ("[retry]\ninitial_delay = -1\n", 2, "retry.initial_delay", "Expected `float` >= 0.0"),
-    ("[retry]\ninitial_delay = 1e9\n", 2, "retry.initial_delay", "Expected `float` <= 86400.0"),
-    ("[budgets]\nday_usd = 1e300\n", 2, "budgets.day_usd", "Expected `float` <= 1000000.0"),
-    ("[budgets]\nturn_seconds = 1e300\n", 2, "budgets.turn_seconds", "Expected `float` <= "),
-    ("[provider]\nread_timeout = 1e300\n", 2, "provider.read_timeout", "Expected `float` <= 86400.0"),
     ('[sandbox]\nkind = "docker"\n', 2, "sandbox.kind", "set sandbox.docker_image"),
     ('[permissions]\nadditional_directories = ["/no/such"]\n', 2, "permissions.additional_directories", "not a folder"),
 ]  # fmt: skip
@@ -161,20 +148,6 @@ def test_a_wrong_variable_is_named_with_what_is_allowed(place: Place, variable: 
     assert says in ran.err
 
 
-@pytest.mark.parametrize("number", ["inf", "-inf", "nan"])
-@pytest.mark.parametrize("key", ["retry.initial_delay", "provider.read_timeout", "local.linger"])
-def test_a_time_that_is_no_number_is_refused(place: Place, key: str, number: str) -> None:
-    section, _, name = key.partition(".")
-    file = place.folder / "wrong.toml"
-    file.write_text(f"[{section}]\n{name} = {number}\n")
-    ran = place.run("-p", "go", "-m", place.script(SAID), "--settings", "wrong.toml")
-    assert (ran.code, ran.out) == (2, "")
-    assert ran.err.startswith(f"agentcli: {file}, line 2: {key}: Expected `float` ")
-    variable = f"AGENTCLI_{section}_{name}".upper()
-    ran = place.run("-p", "go", "-m", place.script(SAID), env={variable: number})
-    assert ran.err.startswith(f"agentcli: environment: {variable}: Expected `float` ")
-
-
 def test_an_empty_variable_counts_as_unset(place: Place) -> None:
     place.home.mkdir()
     (place.home / "config.toml").write_text("[retry]\nmax = 9\n[sandbox]\nmasked = ['x']\n")
@@ -200,7 +173,7 @@ def test_a_variable_that_is_no_setting_is_a_warning(place: Place) -> None:
 
 def test_the_settings_are_judged_where_they_are_shown(place: Place) -> None:
     place.home.mkdir()
-    for text in (WRONG[7][0], '[permissions]\ndeny = ["Bsh(x)"]\n', '[tools]\nonly = ["bsh"]\n'):
+    for text in (WRONG[4][0], '[permissions]\ndeny = ["Bsh(x)"]\n', '[tools]\nonly = ["bsh"]\n'):
         (place.home / "config.toml").write_text(text)
         ran = place.run("config", "show")
         assert ran.code == 2

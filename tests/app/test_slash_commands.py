@@ -91,7 +91,8 @@ def test_what_is_no_command_here_is_an_error_and_reaches_no_model(
 
 
 @pytest.mark.parametrize(
-    "text", ["/usr/bin/python is broken, why?", "// a comment", "/* a comment */", "/ alone", "a /b"]
+    "text",
+    ["/usr/bin/python is broken, why?", "// a comment", "/* a comment */", "/ alone", "/", "//", "/- item"],
 )
 def test_what_only_looks_like_a_command_is_a_prompt(place: Place, text: str) -> None:
     assert place.run("-m", place.script({"text": "I was asked."}), "-p", text).out == "I was asked.\n"

@@ -342,22 +342,6 @@ def test_settings_are_shown_and_only_what_differs(program: Program) -> None:
     assert json.loads(program("config", "path", "--json").out)["state"] == str(program.home / "state")
 
 
-def test_a_projects_settings_count_once_it_is_trusted(program: Program) -> None:
-    (program.folder / ".agentcli").mkdir()
-    (program.folder / ".agentcli" / "config.toml").write_text("[limits]\nmax_turns = 3\n")
-    assert "max_turns" not in program("config", "show").out.split("#", 2)[-1].partition("\n")[2]
-    assert "Trusted" in program("config", "trust").out
-    assert "max_turns = 3" in program("config", "show").out
-
-
-def test_doctor_names_what_is_missing(program: Program) -> None:
-    run = program("doctor")
-    assert run.code == 1
-    assert "✗ model" in run.out
-    assert "✓ ripgrep" in run.out
-    assert program("doctor", ANTHROPIC_API_KEY="k").code == 0
-
-
 def test_local_status_says_how_to_get_the_weights(program: Program) -> None:
     run = program("local", "status")
     assert run.code == 1

@@ -192,6 +192,11 @@ WRONG: list[tuple[str, Any, str]] = [
     ("terminal.theme", "pink", "there is no theme 'pink'"),
     ("local.context", 511, ">= 512"),
     ("serve.database", "mysql://x", "match"),
+    ("retry.initial_delay", float("nan"), "Expected `float`"),
+    ("provider.read_timeout", float("inf"), "Expected `float` <= 86400.0"),
+    ("local.linger", float("-inf"), "Expected `float` >= 0.0"),
+    ("sandbox.writable", [""], "write the path of a file"),
+    ("sandbox.environment", ["A=b"], "write the name of an environment variable"),
     *((key, next(value for value in (-1, "x y", 1.5) if not fits(value, SETTINGS[key][0])), "") for key in SETTINGS),
 ]
 

@@ -115,7 +115,7 @@ class SlashCommand:
     """`run` gets the rest of the line. `argument` is a hint for help; a command without one takes no argument.
 
     What is said after a command waits for its end, but not after one that `is_aside`: it changes nothing. `forms` are
-    the ways to write it, where the hint does not say it all; `group` is the heading it stands under in /help.
+    the ways to write it, where the hint does not say it all; `group` is its heading in /help.
     """
 
     name: str

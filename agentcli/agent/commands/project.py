@@ -44,9 +44,7 @@ async def _diff(host: CommandHost, argument: str) -> Outcome:
         raise UsageError("Write /diff, or /diff all.")
     checkpoints = calls.recording.checkpoints
     if checkpoints is None:
-        raise UserError(
-            "Changes of files are not recorded, because checkpoints.enabled is off. /diff all shows those of git."
-        )
+        raise UserError("Changes of files are not recorded: checkpoints.enabled is off. /diff all shows those of git.")
     if not host.session.is_busy and (changed := await checkpoints.under_way()):
         host.session.append(*changed)
     entries = host.session.state.conversation.entries
@@ -185,9 +183,8 @@ async def _remember(host: CommandHost, text: str) -> Outcome:
         await asyncio.to_thread(memory.append, NOTES, f"- {text}")
     except ToolError as error:
         raise UserError(str(error)) from error
-    host.session.state.notes.append(
-        reminder(f"The user asked to remember, and {NOTES} of the memory holds now: {text}")
-    )
+    note = reminder(f"The user asked to remember, and {NOTES} of the memory holds now: {text}")
+    host.session.state.notes.append(note)
     return f"Remembered in {memory.place_of(NOTES)}"
 
 

@@ -44,13 +44,11 @@ def conversation_commands() -> CommandSet:
 def _listed(commands: CommandSet) -> str:
     """Columns of names, arguments and help, under headings; somebody's own long name or hint widens no column."""
     names = max(len(c.name) for c in commands if len(c.name) <= LONGEST_NAME) + 1
-    arguments = max(len(c.argument) for c in commands if len(c.argument) <= LONGEST_NAME)
+    hints = max(len(c.argument) for c in commands if len(c.argument) <= LONGEST_NAME)
     lines = []
     for group in dict.fromkeys(command.group for command in commands):
         lines.append(group)
-        lines += [
-            f"  {f'/{c.name}':<{names}}  {c.argument:<{arguments}}  {c.help}" for c in commands if c.group == group
-        ]
+        lines += [f"  {f'/{c.name}':<{names}}  {c.argument:<{hints}}  {c.help}" for c in commands if c.group == group]
     return "\n".join(lines)
 
 
@@ -176,7 +174,5 @@ COMPACTION_COMMANDS = (
         ("summarize", "compress"),
         forms=("", "FOCUS", f"{DRY} [FOCUS]"),
     ),
-    SlashCommand(
-        "pin", "keep a fact in sight for good, or show them", _pin, "[TEXT]", forms=("", "TEXT", "remove NUMBER")
-    ),
+    SlashCommand("pin", "keep a fact in sight, or show them", _pin, "[TEXT]", forms=("", "TEXT", "remove NUMBER")),
 )

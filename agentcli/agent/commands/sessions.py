@@ -20,11 +20,11 @@ from agentcli.conversation.titles import shortened
 from agentcli.errors import NoSession, SessionInUse, UsageError, UserError
 from agentcli.settings.paths import from_home
 
-MOST_LISTED = 20
-_MOST_OFFERED = 200
-LONGEST_LABEL = 80  # characters
-LONGEST_LISTED = 46  # of a title, so that what else is told of a conversation stands beside it
-LONGEST_SAID = 60
+MAX_LISTED = 20
+_MAX_OFFERED = 200
+MAX_LABEL = 80  # characters
+MAX_TITLE = 46  # of a title, so that what else is told of a conversation stands beside it
+MAX_SAID = 60
 
 
 async def _clear(host: CommandHost, argument: str) -> Outcome:
@@ -53,9 +53,9 @@ async def _chosen_session(host: CommandHost) -> Outcome:
     if chosen is None:
         if not options:
             return "There is no other conversation in this directory: /resume WORDS searches all of them."
-        return listed(options[:MOST_LISTED], "Go on with one: /resume NUMBER; /resume WORDS searches in what was said.")
+        return listed(options[:MAX_LISTED], "Go on with one: /resume NUMBER; /resume WORDS searches in what was said.")
     if chosen == len(options):
-        sessions = [info for info in await host.stored_sessions.list(limit=_MOST_OFFERED) if info.id != host.session.id]
+        sessions = [info for info in await host.stored_sessions.list(limit=_MAX_OFFERED) if info.id != host.session.id]
         columns = [(info.cwd, *_in_columns(info)) for info in sessions]
         chosen = await host.choose("Go on with", [(what, f"{cwd}  {said}".rstrip()) for cwd, what, said in columns])
     return await _gone_on(host, sessions[chosen].id) if chosen is not None else ""
@@ -63,18 +63,16 @@ async def _chosen_session(host: CommandHost) -> Outcome:
 
 async def _searched(host: CommandHost, words: str) -> Outcome:
     """Offer the conversations in which words were said, the newest first."""
-    found = {one.session_id: one for one in reversed(await host.stored_sessions.search(words, limit=_MOST_OFFERED))}
+    found = {one.session_id: one for one in reversed(await host.stored_sessions.search(words, limit=_MAX_OFFERED))}
     found.pop(host.session.id, None)
     if not found:
         raise NoSession(words)
     hits = list(reversed(found.values()))
-    options = [
-        (f"{age(time.time() - hit.time):<10}  {shortened(hit.title, LONGEST_LISTED)}", hit.excerpt) for hit in hits
-    ]
+    options = [(f"{age(time.time() - hit.time):<10}  {shortened(hit.title, MAX_TITLE)}", hit.excerpt) for hit in hits]
     chosen = await host.choose("Go on with", options)
     if chosen is None:
         rows = [(f"{label}  {hit.session_id[:13]}", detail) for hit, (label, detail) in zip(hits, options, strict=True)]
-        return listed(rows[:MOST_LISTED], "Go on with one: /resume ID")
+        return listed(rows[:MAX_LISTED], "Go on with one: /resume ID")
     return await _gone_on(host, hits[chosen].session_id)
 
 
@@ -101,9 +99,9 @@ def _in_columns(info: SessionInfo) -> tuple[str, str]:
     title = info.name or info.title or "(no prompt)"
     first = info.title if info.name else ""
     last = info.last_prompt if info.last_prompt != info.title else ""
-    said = " → ".join(shortened(part, LONGEST_SAID) for part in (first, last) if part)
+    said = " → ".join(shortened(part, MAX_SAID) for part in (first, last) if part)
     when = f"{age(time.time() - info.updated):<10}"
-    return f"{when}  {shortened(title, LONGEST_LISTED)}", f"→ {said}" if last == said else said
+    return f"{when}  {shortened(title, MAX_TITLE)}", f"→ {said}" if last == said else said
 
 
 def age(seconds: float) -> str:
@@ -127,7 +125,7 @@ async def _fork(host: CommandHost, argument: str) -> Outcome:
 
 
 def label(text: str) -> str:
-    return shortened(" ".join(text.split()), LONGEST_LABEL)
+    return shortened(" ".join(text.split()), MAX_LABEL)
 
 
 async def _rename(host: CommandHost, name: str) -> Outcome:
@@ -236,7 +234,7 @@ async def _rewind(host: CommandHost, argument: str) -> Outcome:
         options = [(label(point.text), _POINTS[point.kind]) for point in there]
         chosen = await host.choose("Go back to before", options)
         if chosen is None:
-            return listed(options[:MOST_LISTED], f"Go back to one: /rewind NUMBER|LABEL [{'|'.join(_PARTS)}]")
+            return listed(options[:MAX_LISTED], f"Go back to one: /rewind NUMBER|LABEL [{'|'.join(_PARTS)}]")
         point = there[chosen]
     changes = History(session.state.conversation.entries).since(point.entry_id) if point.kind != "branch" else None
     if not which and changes is not None:
@@ -267,9 +265,7 @@ def _named_point(which: str, there: Sequence[Point]) -> Point:
 
 async def _label(host: CommandHost, name: str) -> Outcome:
     if not name or name.isdecimal() or name.rsplit(maxsplit=1)[-1] in _PARTS:
-        raise UsageError(
-            f"Give this point a name that is no number and ends in none of {', '.join(_PARTS)}: /label NAME"
-        )
+        raise UsageError(f"Give a name that is no number and ends in none of {', '.join(_PARTS)}: /label NAME")
     if host.session.is_busy:
         raise UserError("A turn is running: give a label when it has ended.")
     host.session.append(Labelled(name))

@@ -199,7 +199,5 @@ def _usd(losses: Sequence[CacheLoss]) -> str:
 
 USAGE_COMMANDS = (
     SlashCommand("usage", "show what the session used and cost", _usage, aliases=("cost", "stats")),
-    SlashCommand(
-        "cache", "show what the prompt cache gave, and what was lost", _show_cache, "[why]", forms=("", "why")
-    ),
+    SlashCommand("cache", "show what the prompt cache gave and lost", _show_cache, "[why]", forms=("", "why")),
 )

@@ -12,27 +12,21 @@ from typing import Annotated
 
 import typer
 
-from agentcli.agent.events import Done, TurnFailed
-from agentcli.agent.ops import Prompt
-from agentcli.agent.session import Session
-from agentcli.app import Builder
+from agentcli.agent.events import TurnFailed
 from agentcli.cli.subcommands.shared import single_command, wait_for
 from agentcli.conversation.mentions import with_attachments
 from agentcli.errors import UserError
 from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.plain import LinearOutput
 from agentcli.frontends.terminal.text.theme import Theme, palette_for
-from agentcli.infra.sessions.sqlite import MemorySessions
-from agentcli.settings.load import load_config
+from agentcli.library.agent import Agent
 
 QUESTION = "Search the project for with_tax: where is it used, and what does it do?"
 CHANGE = "with_tax in price.py takes the tax away from the net amount. It must add it: fix it."
 
 
 @single_command
-def app(
-    model: Annotated[str, typer.Option("-m", "--model", help="A real model instead of the scripted one.")] = "",
-) -> None:
+def app(model: Annotated[str, typer.Option("-m", "--model", help="A real one, not the scripted one.")] = "") -> None:
     """A question and a small change in a sample repository, with the real tools. Nothing of yours is touched."""
     with tempfile.TemporaryDirectory(prefix="agentcli-demo-") as folder:
         repository = Path(folder) / "shop"
@@ -56,36 +50,22 @@ async def _tour(repository: Path, model: str) -> int:
     theme = Theme(palette_for("auto", os.environ, is_terminal=True)) if sys.stdout.isatty() else None
     output = LinearOutput(sys.stdout, theme)
     view = TurnView(output, unfold_key="")
-    flags = {"permissions": {"allow": ["file_edit"]}}
-    config = load_config(repository, flags=flags)
-    builder = Builder(config, store=MemorySessions(), on_notice=view.line)
     script = files("agentcli.cli.subcommands").joinpath("demo_sample", "script.jsonl")
-    chosen = model or f"scripted/{script}"
     kind = model or "scripted (SCRIPTED: its answers were written beforehand; tools, files and tests are real)"
     view.line(f"agentcli demo — model: {kind}", "bold")
     view.line(f"Sample repository: {repository}\n", "muted")
-    session = await builder.build_session(model=chosen)
-    try:
+    settings = {"permissions": {"allow": ["file_edit"]}}
+    async with Agent(model or f"scripted/{script}", cwd=repository, settings=settings) as agent:
+        session = await agent.session()
+        small = session.runtime.models.info(session.snapshot().model).small
         for prompt in (QUESTION, CHANGE):
             view.prompt(prompt)
-            await _answer(session, builder, prompt, view)
+            blocks = with_attachments(prompt, session.snapshot().workspace, bare_names=small)
+            async for event in agent.stream(blocks):
+                view.show(event)
+                if isinstance(event, TurnFailed):
+                    raise UserError("The tour ended early.")
         return _verify(repository, view)
-    finally:
-        await session.close()
-        await builder.aclose()
-
-
-async def _answer(session: Session, builder: Builder, prompt: str, view: TurnView) -> None:
-    """Show the turn that a prompt begins. Raises `UserError` if it fails."""
-    small = builder.models.info(session.snapshot().model).small
-    events = session.subscribe()
-    session.submit(Prompt(with_attachments(prompt, session.snapshot().workspace, bare_names=small)))
-    async for event in events:
-        view.show(event)
-        if isinstance(event, TurnFailed):
-            raise UserError("The tour ended early.")
-        if isinstance(event, Done):
-            return
 
 
 def _verify(repository: Path, view: TurnView) -> int:

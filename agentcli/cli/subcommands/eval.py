@@ -60,15 +60,11 @@ def run(arguments: list[str]) -> int:
 def run_tasks(
     tasks: Annotated[list[str] | None, typer.Argument(metavar="[TASK]...", help="Their names; none: all.")] = None,
     *,
-    model: Annotated[
-        str, typer.Option("-m", "--model", help="PROVIDER/MODEL, scripted/reference or scripted/nothing.")
-    ] = "",
+    model: Annotated[str, typer.Option("-m", "--model", help="PROVIDER/MODEL, or scripted/reference|nothing.")] = "",
     samples: Annotated[int, typer.Option(min=1, max=1_000, help="Attempts at each task.")] = 1,
     parallel: Annotated[int | None, typer.Option(min=1, max=1_000, help="Attempts at a time.")] = None,
     engine: Annotated[Literal["local", "ray"], typer.Option(help="Where attempts are made.")] = "local",
-    folder: Annotated[
-        Path, typer.Option("--tasks", help="A folder of tasks, or a JSONL file of SWE-bench's form.")
-    ] = BUNDLED,
+    folder: Annotated[Path, typer.Option("--tasks", help="A folder of tasks, or SWE-bench's JSONL file.")] = BUNDLED,
     repositories: Annotated[Path | None, typer.Option("--repos", help="The clones that a JSONL file names.")] = None,
     name: Annotated[str, typer.Option("-n", "--name", help="A name for the run.")] = "",
     new: Annotated[bool, typer.Option("--new", help="Do not continue an unfinished run.")] = False,
@@ -80,9 +76,7 @@ def run_tasks(
         list[Path] | None,
         typer.Option(exists=True, file_okay=False, resolve_path=True, help="A folder of skills; may be repeated."),
     ] = None,
-    time_limit: Annotated[
-        float | None, typer.Option(min=0.1, help="Seconds for each attempt; else each task's own.")
-    ] = None,
+    time_limit: Annotated[float | None, typer.Option(min=0.1, help="Seconds an attempt; else each task's.")] = None,
     settings: Annotated[Path | None, typer.Option(help="Settings over the tasks' own, TOML or JSON.")] = None,
     json: AsJson = False,
 ) -> None:
@@ -231,9 +225,7 @@ def compare_runs(
 @app.command()
 def report(
     run_name: RunName,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="The file: .html or .md; none: Markdown here.")
-    ] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="An .html or .md file; else Markdown.")] = None,
     baseline: Annotated[str, typer.Option(help="A run to show beside it.")] = "",
 ) -> None:
     """Write a run as an HTML page with a chart and its transcripts, or as Markdown for a pull request."""
@@ -250,9 +242,7 @@ def report(
     elif output.suffix.lower() in (".html", ".htm"):
         text = as_page(found, write_transcripts(store, found, output), before)
     else:
-        raise UsageError(
-            f"No form is known by the ending {output.suffix or 'of ' + output.name}: there is .html and .md."
-        )
+        raise UsageError(f"No form is known by the ending of {output.name}: there is .html and .md.")
     write_file(output, text)
     echo(f"Written: {output}")
 

@@ -24,9 +24,7 @@ app = make_app("Look at the models that are known.")
 
 @app.command("list")
 def list_models(
-    check: Annotated[
-        bool, typer.Option("--check", help="Say which can be asked now: a key, or a running server.")
-    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Say which can be asked now, and how.")] = False,
     json: AsJson = False,
 ) -> None:
     """Every model of the table: window, longest reply, prices (USD per million tokens), how its tokens are counted."""
@@ -56,9 +54,7 @@ async def _reached(models: Models) -> tuple[list[str], dict[str, str]]:
 
 
 @app.command()
-def check(
-    model: Annotated[str, typer.Argument(help="PROVIDER/MODEL; without it the one that would answer.")] = "",
-) -> None:
+def check(model: Annotated[str, typer.Argument(help="PROVIDER/MODEL; else the one that answers.")] = "") -> None:
     """Ask a model's server whether it answers and takes the key."""
     name, health = wait_for(_check(model))
     echo(f"{name}: {health.detail}")

@@ -40,9 +40,7 @@ def explain(
     command: Annotated[str, typer.Argument(help="A shell command; it is judged, never run.")] = "",
     permission_mode: Annotated[str, typer.Option(help=f"One of {', '.join(MODES)}.")] = "",
     json: AsJson = False,
-    jsonl: Annotated[
-        bool, typer.Option("--jsonl", help='Read {"command"} lines from stdin, write a verdict a line.')
-    ] = False,
+    jsonl: Annotated[bool, typer.Option("--jsonl", help='Read {"command"} lines, write a verdict for each.')] = False,
 ) -> None:
     """Show if a command would run, be asked about or refused, part by part with the rule, and what it would touch."""
     if not (jsonl or command.strip()):

@@ -114,9 +114,7 @@ def _shown(entry: Entry) -> str:
 @app.command()
 def export(
     session_id: SessionId,
-    format: Annotated[
-        Form | None, typer.Option("--format", help="One of md, json, html; else as the file's ending says.")
-    ] = None,
+    format: Annotated[Form | None, typer.Option("--format", help="One of md, json, html; else by the ending.")] = None,
     output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="In place of stdout.")] = "",
     raw: Annotated[bool, typer.Option("--raw", help="Leave secrets as they are.")] = False,
 ) -> None:
@@ -254,9 +252,7 @@ def _confirmed(session_id: str, yes: bool) -> SessionInfo:
 
 @app.command()
 def fsck(
-    repairs: Annotated[
-        bool, typer.Option("--repair", help="Restore what is damaged from the newest sound copy.")
-    ] = False,
+    repairs: Annotated[bool, typer.Option("--repair", help="Restore it from the newest sound copy.")] = False,
     json: AsJson = False,
 ) -> None:
     """Look for damage in the stored sessions; exits with 1 when there is some, and when a repair leaves some."""

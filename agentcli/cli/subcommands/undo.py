@@ -65,9 +65,7 @@ def make_command(direction: Direction, help: str) -> typer.Typer:
     return single_command(command)
 
 
-undo_command = make_command(
-    "undo", "Take back what the newest turn of a session did to files. Exit code 1: not all of it."
-)
+undo_command = make_command("undo", "Take back what a session's newest turn did to files. Exit code 1: not all of it.")
 redo_command = make_command("redo", "Do again what was taken back last. Exit code 1: not all of it.")
 
 

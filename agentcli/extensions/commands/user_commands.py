@@ -1,7 +1,6 @@
 """Reads the slash commands that people write themselves: a Markdown file is a prompt with a name.
 
-In its text, as in that of a skill, `$ARGUMENTS` and `$1` to `$9` stand for what follows the name, and !`command` for a
-command's output. Files named with `@` are attached as in every prompt.
+In it, as in a skill, `$ARGUMENTS` and `$1` to `$9` stand for what follows the name, !`command` for its output.
 """
 
 from __future__ import annotations

@@ -75,10 +75,9 @@ def server_specs(
     added: Mapping[str, Any] = {},
     is_strict: bool = False,
 ) -> list[ServerSpec]:
-    """Return the servers that count here; `tell` hears what is wrong.
+    """Return the servers that count here, and `tell` what is wrong. Raises `ConfigError` for an unreadable file.
 
-    Those that a client has `added` come first, then those of a `file`, then local, project and user ones. With
-    `is_strict` only the first two. Raises `ConfigError` for a file that cannot be read.
+    First those that a client has `added`, then a `file`'s; unless `is_strict` then local, project and user ones.
     """
     sources: list[Source] = [(added, "flag", "the client")]
     sources += [(servers_in(Path(file).expanduser()), "flag", file)] if file else []

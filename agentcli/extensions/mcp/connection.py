@@ -285,9 +285,8 @@ async def connect(
     client = ServerConnection(spec, server)
     patience = httpx2.Timeout(CONNECT_S, read=spec.timeout_s)
     made = partial(httpx2.AsyncClient, headers=headers, auth=auth, timeout=patience)
-    await client.open(
-        stdio_transport(program, on_end=client.lost) if program else _http_transport(spec, url, made), root
-    )
+    transport = stdio_transport(program, on_end=client.lost) if program else _http_transport(spec, url, made)
+    await client.open(transport, root)
     return client
 
 

@@ -151,9 +151,9 @@ def _provider(
 async def login_auth(
     logins: KeptLogins, spec: ServerSpec, url: str, show: Callable[[str], None]
 ) -> AsyncIterator[httpx2.Auth]:
-    """Yield what the requests of a login carry; `show` is given the address for the person's browser.
+    """Yield what the requests of a login carry; `show` is given the address for the browser. The login is kept at once.
 
-    The login is kept at once. Unless the settings name a client, one is registered, because the port differs each time.
+    Unless the settings name a client, one is registered anew: the address for answers has another port each time.
     """
     answers: asyncio.Queue[Mapping[str, str]] = asyncio.Queue()  # a server may want a second login, for more rights
 

@@ -46,9 +46,8 @@ class JoinServers(TurnStep):
 class Servers:
     """The servers of one program, by name; `clients` are a caller's own. `only` names the tools that count.
 
-    What models see of a server is fixed for a conversation: what changes counts from the next one or the next
-    compaction on, so that the beginning of requests stays the same. Only a server that was not known when the
-    conversation began joins it at a later prompt. `can_skip`: the person can have the waiting end with Enter.
+    What models see of a server is fixed until the next conversation or compaction, so that requests begin the same.
+    Only a server that was not known before joins at a later prompt. `can_skip`: Enter ends the waiting.
     """
 
     can_skip = False

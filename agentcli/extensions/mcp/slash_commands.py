@@ -15,9 +15,7 @@ from agentcli.extensions.mcp.servers import Servers
 from agentcli.extensions.mcp.tools import tool_name
 
 GROUP = "MCP"
-NO_SERVERS = (
-    "No MCP server is configured here: agentcli mcp add NAME -- COMMAND adds one, or agentcli mcp add NAME URL."
-)
+NO_SERVERS = "No MCP server is configured here. Add one: agentcli mcp add NAME -- COMMAND, or with its URL."
 _MAX_HELP = 80  # characters
 _MARKS = {"connected": "●", "connecting": "…", "idle": "○", "changed": "!", "needs-auth": "!", "failed": "✗"}
 _FORMS = ("", "NAME", "restart NAME", "approve NAME")

@@ -100,9 +100,7 @@ def add_server(
 
 
 @app.command("remove")
-def remove_server(
-    name: Name, scope: Annotated[str, typer.Option(help="Where it is taken out (all places).")] = ""
-) -> None:
+def remove_server(name: Name, scope: Annotated[str, typer.Option(help="Where: one place (all).")] = "") -> None:
     """Take a server out of the settings."""
     config = configuration()
     found = [place for place in _SCOPES if scope in ("", place) and name in _written(config, place)]

@@ -169,10 +169,10 @@ Store = Callable[..., object]  # appends entries to the log
 
 @dataclass
 class SessionSkills:
-    """Keeps the active skills of `registry` as the log's path has them, and the state as they change it.
+    """Keeps the active skills of `registry` as the log has them, and the state as they change it.
 
-    `known_model` gives `provider/model` for what a skill calls a model, and raises `UserError` for one that cannot be
-    used here. The tools that skills of the agent `outer` leave are all that this one has.
+    `known_model` raises `UserError` for one that cannot be used. Only tools that skills of the agent `outer` leave
+    count.
     """
 
     registry: SkillRegistry

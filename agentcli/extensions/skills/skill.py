@@ -32,10 +32,9 @@ _EFFORTS = ("low", "medium", "high", "xhigh", "max")
 class Skill(SkillRecord, frozen=True):
     """A skill as it is known before it is activated (level 1). `digest` is its SKILL.md's SHA-256.
 
-    `allowed_tools` are permission rules that it grants, `tools` the only ones that may be called while it is active
-    (None: all). `model` and `effort` answer while it is active. `for_model`: the model may activate it; `for_person`:
-    the person may. While it is active the model may activate others only if it `may_nest`. `takes_words`: `$1` in its
-    text stands for an argument.
+    It grants the rules `allowed_tools`, leaves only `tools` (None: all) while it is active, and lets `model` and
+    `effort` answer. Others are activated meanwhile only if it `may_nest`. `takes_words`: `$1` in its text stands for an
+    argument.
     """
 
     def instructions(self) -> str:

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from agentcli.agent.commands.command import SCREEN_COMMANDS, AsPrompt, CommandHost, SlashCommand
+from agentcli.agent.commands.command import SCREEN_COMMANDS, AsPrompt
 from agentcli.agent.commands.session import conversation_commands
 from agentcli.agent.commands.sessions import age
 from agentcli.agent.events import EntryStored, ModeChanged, QuestionEvent, ToolFinished
@@ -61,38 +61,8 @@ def test_a_command_is_found_by_name_and_alias(typed: str, name: str, argument: s
     assert (found[0].name, found[1]) == (name, argument)
 
 
-@pytest.mark.parametrize(
-    "typed",
-    ["hello", "", "/", "/etc/hosts is broken", "what does /model do?", "/ model", "//", "/* a comment */", "/- item"],
-)
-def test_other_text_is_a_prompt(typed: str) -> None:
-    assert conversation_commands().parse(typed) is None
-
-
-def test_an_unknown_command_suggests_the_nearest() -> None:
-    with pytest.raises(UsageError, match=r"no command /modle\. Did you mean /model\?"):
-        conversation_commands().parse("/modle x")
-    with pytest.raises(UsageError, match=r"no command /zzzzz\. /help shows all"):
-        conversation_commands().parse("/zzzzz")
-
-
-def test_commands_of_the_screen_say_so_elsewhere() -> None:
+def test_commands_of_the_screen_are_named_for_other_front_ends() -> None:
     assert {command.name for command in screen_commands(*[cast("Any", None)] * 3)} == set(SCREEN_COMMANDS)
-    for name in SCREEN_COMMANDS:
-        with pytest.raises(UsageError, match="needs the terminal's screen"):
-            conversation_commands().parse(f"/{name} x")
-
-
-def test_a_command_that_is_added_is_found_and_listed() -> None:
-    async def run(host: CommandHost, argument: str) -> str:
-        return argument
-
-    commands = conversation_commands()
-    commands.add(SlashCommand("shout", "say it louder", run, "[WHAT]", ("loud",)))
-    found = commands.parse("/loud now")
-    assert found is not None
-    assert (found[0].name, found[1]) == ("shout", "now")
-    assert "shout" in [command.name for command in commands]
 
 
 async def test_help_lists_all_and_explains_one(tmp_path: Folder) -> None:
