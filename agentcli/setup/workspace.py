@@ -162,10 +162,8 @@ def make_sandbox(
         ),
         writable=tuple(_absolute(name, config.cwd, home) for name in settings.writable),
         environment=settings.environment,
-        tries=state / "tries",
-        aside=state / "put_aside",
-        mount_notes=state / "mount_points",
-        own_folders=(config.paths.config, state),
+        state=state,
+        own_folders=(config.paths.config,),
         programs=programs,
         cache=cache / "sandbox" / hashlib.sha256(os.fsencode(project_root(config.cwd))).hexdigest()[:16],
     )

@@ -59,11 +59,10 @@ class LocalSandbox:
         choose: Callable[[], Confinement] = Unconfined,
         denied: Callable[[], Callable[[Path], bool] | None] = lambda: None,
     ) -> None:
-        search_path = environment.get("PATH", "")
-        self._confinement = SessionConfinement(roots, limits, choose, denied, search_path=search_path)
+        state, search_path = limits.state or job_folder / "state", environment.get("PATH", "")
+        self._confinement = SessionConfinement(roots, limits, choose, denied, state=state, search_path=search_path)
         self._home = limits.home
         self._denied = denied
-        self._dry_run_folder, self._dry_run_limits = limits.tries or job_folder / "tries", limits.tried
         self._job_folder = job_folder
         self._real_job_folder = str(job_folder.resolve())
         self._own_environment = environment
@@ -76,9 +75,7 @@ class LocalSandbox:
         self.jobs = JobTable(job_folder)
 
     def facts(self, grants: Grants = NO_GRANTS) -> LocalFacts:
-        return LocalFacts(
-            self._confinement, grants, why_no_dry_run=lambda: self._dry_runs.why_not(grants), secrets=self._read_secrets
-        )
+        return LocalFacts(self._confinement, grants, lambda: self._dry_runs.why_not(grants), self._read_secrets)
 
     def look(self, path: Path, use: Use = "read", grants: Grants = NO_GRANTS) -> PathStatus:
         real, found, number = _resolve(path)
@@ -206,8 +203,8 @@ class LocalSandbox:
                     lambda: self._shell,
                     lambda: self._confinement.backend,
                     lambda grants: self._confinement.bounds(None, grants),
-                    folder=self._dry_run_folder,
-                    limits=self._dry_run_limits,
+                    folder=self._confinement.dry_run_folder,
+                    limits=self._confinement.limits.dry_runs,
                     search_path=self._environment.get("PATH", ""),
                 )
             return self._started_dry_runs

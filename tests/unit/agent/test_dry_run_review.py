@@ -60,7 +60,7 @@ async def trying(
     reply = {"tool_calls": [call("bash", id="c", **{"command": COMMAND, **how})]}
     async with on_stage(folder, [reply, END], can_ask=can_ask, mode=mode) as stage:
         limits = CommandLimits(
-            profile="workspace-write", home=folder / "home", tries=folder / "tries", tried=tried or DryRunLimits()
+            profile="workspace-write", home=folder / "home", state=folder / "state", dry_runs=tried or DryRunLimits()
         )
         sandbox = LocalSandbox(
             [stage.workspace],
@@ -374,12 +374,12 @@ async def test_an_interrupt_lets_what_is_being_kept_be_kept(tmp_path: Folder) ->
         stage.say("Go")
         await stage.heard(QuestionEvent)
         stage.submit(Approve("c", True))
-        while not list((tmp_path / "tries").glob("*/plan")):
+        while not list((tmp_path / "state/tries").glob("*/plan")):
             await asyncio.sleep(0)
         stage.submit(Interrupt())
         await stage.ended()
         assert {text for name, text in files(stage).items() if name.startswith("f")} == {"new\n"}
-        assert not list((tmp_path / "tries").glob("*/plan"))
+        assert not list((tmp_path / "state/tries").glob("*/plan"))
 
 
 OUTSIDE = {
@@ -453,7 +453,7 @@ async def test_modes_that_do_not_ask_open_no_hidden_path(tmp_path: Folder, mode:
 @pytest.mark.slow
 async def test_what_no_yes_opens_is_not_offered(tmp_path: Folder) -> None:
     """agentcli's own data, what a rule refuses, what is not there, and what a command names that succeeded."""
-    own = tmp_path / "tries"
+    own = tmp_path / "state/tries"
     own.mkdir()
     (own / "log").write_text("mine")
     command = reads(tmp_path, "other/data.csv")
@@ -476,7 +476,7 @@ async def test_a_tried_command_that_is_sent_to_the_background_says_that_it_stays
     async with trying(tmp_path, command="for n in 1; do sleep 1; echo done; done") as stage:
         stage.say("Go")
         await stage.heard(ToolStarted)
-        while not list((tmp_path / "tries").glob("try-*/1")):
+        while not list((tmp_path / "state/tries").glob("try-*/1")):
             await asyncio.sleep(0.01)
         for count in (1, 2):
             stage.submit(Background())

@@ -99,6 +99,23 @@ def test_a_command_that_only_reads_reaches_no_host(home: Path) -> None:
     assert result_of(sandbox, outputs()) == ["proxy\n", "", ""]
 
 
+def test_a_host_is_open_to_no_command_but_the_one_that_it_was_granted_to(home: Path) -> None:
+    sandbox = sandbox_in(home, home)
+
+    async def outputs() -> list[str]:
+        server = await asyncio.start_server(lambda _, writer: writer.write(b"HTTP/1.1 204 Yes\r\n\r\n"), "127.0.0.1")
+        host = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        program = f'from urllib.request import *; print(urlopen("http://{host}").status)'
+        script = f"no_proxy= NO_PROXY= python3 -c '{program}' 2>&1 | tail -n1"
+        each = (Command(script, home, 20, grants=Grants(hosts=(granted,))) for granted in (host, "example.org"))
+        async with server:
+            return [result.output for result in await asyncio.gather(*map(sandbox.run, each))]
+
+    granted, other = result_of(sandbox, outputs())
+    assert granted == "204\n"
+    assert "403: agentcli: host 127.0.0.1" in other
+
+
 def everything_in(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
 

@@ -74,15 +74,6 @@ class NetworkProxy:
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
-    def grant(self, host: str) -> None:
-        """Let one more host be reached from now on. Raises `ValueError`."""
-        self._grants.append(read_grant(host))
-
-    def revoke(self, host: str) -> None:
-        """Take one grant of a host back; connections that stand go on."""
-        with contextlib.suppress(ValueError):
-            self._grants.remove(read_grant(host))
-
     async def start(self) -> Path:
         """The socket, for `Bounds.proxy_socket`. Raises `OSError`."""
         self.socket.unlink(missing_ok=True)
