@@ -36,7 +36,7 @@ async def run(given: GrepSearch, context: ToolContext) -> ToolOutput:
         return found, await workspace.sandbox.search(search, found.add, context.all_grants)
 
     found, looked = await search_with_literal_brackets(
-        relative_glob(given.glob, place), place, workspace, look, has_found=lambda result: result[0].files > 0
+        relative_glob(given.glob, place), look, has_found=lambda result: result[0].files > 0
     )
     return _output(found, looked, given, place)
 
