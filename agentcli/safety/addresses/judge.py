@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -130,12 +131,13 @@ def _documentation_sites() -> frozenset[str]:
 
 def _is_known(url: WebUrl, known_urls: Collection[str]) -> bool:
     for known in known_urls:
-        try:
+        with suppress(BadUrl):
             parsed = parse_url(known)
-        except BadUrl:
-            continue
-        if parsed == url or (parsed.port == 80 and msgspec.structs.replace(parsed, scheme="https", port=443) == url):
-            return True
+            if url in (
+                parsed,
+                msgspec.structs.replace(parsed, scheme="https", port=443) if parsed.port == 80 else None,
+            ):
+                return True
     return False
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from agentcli.errors import ToolError
-from agentcli.tools.web.web import FetchLimits, Web
+from agentcli.tools.web.web import Web
 from tests.unit.tools.web.site import HERE, Names, fetched, gzipped, page, redirect, refusal, reply, site, web_of
 
 PRIVATE = [
@@ -222,7 +222,7 @@ async def test_a_grant_opens_no_more_than_it_names(host: str, address: str) -> N
 
 
 async def test_a_page_over_the_limit_is_refused_before_it_is_read() -> None:
-    error = await refusal(reply(b"x" * 2_000), limits=FetchLimits(max_bytes=1_000))
+    error = await refusal(reply(b"x" * 2_000), max_bytes=1_000)
     assert "larger than 0.001 MB" in str(error)
 
 
@@ -237,7 +237,7 @@ async def test_an_endless_body_is_cut_off() -> None:
             await writer.drain()
             sent += 100_000
 
-    error = await refusal(endless, limits=FetchLimits(max_bytes=1_000_000))
+    error = await refusal(endless, max_bytes=1_000_000)
     assert "larger than 1 MB" in str(error)
     assert sent < 20_000_000
 
@@ -246,7 +246,7 @@ async def test_a_compression_bomb_is_stopped() -> None:
     bomb = gzipped(b"\0" * 50_000_000)
     assert len(bomb) < 60_000
     assert "unpacks to a huge one" in str(await refusal(bomb))
-    small = await refusal(bomb, limits=FetchLimits(max_bytes=500_000))
+    small = await refusal(bomb, max_bytes=500_000)
     assert "larger than 0.5 MB" in str(small)
 
 
@@ -268,7 +268,7 @@ async def test_a_slow_drip_ends_with_the_time_limit() -> None:
             await asyncio.sleep(0.02)
 
     started = time.monotonic()
-    error = await refusal(drip, limits=FetchLimits(total_s=0.3))
+    error = await refusal(drip, total_s=0.3)
     assert error.kind == "timeout"
     assert time.monotonic() - started < 20
 
@@ -279,7 +279,7 @@ async def test_redirects_share_one_time_limit() -> None:
         writer.write(redirect("/"))
 
     started = time.monotonic()
-    assert (await refusal(slow, limits=FetchLimits(total_s=0.3))).kind == "timeout"
+    assert (await refusal(slow, total_s=0.3)).kind == "timeout"
     assert time.monotonic() - started < 20
 
 
