@@ -16,7 +16,7 @@ ENVIRONMENTS = [
     {"TERM_PROGRAM": "iTerm.app"},
     {"TERM_PROGRAM": "ghostty"},
     {"KITTY_WINDOW_ID": "1"},
-    {"VTE_VERSION": "7000"},
+    {"VTE_VERSION": "7"},
 ]
 WHOLE = re.compile(r"(?:\x1b\](?:9;|777;notify;agentcli;)[^\x00-\x1f\x7f-\x9f;]*\x07|\x07)?")
 
