@@ -25,6 +25,7 @@ from agentcli.frontends.terminal.text.fragments import (
     Fragment,
     Row,
     advance,
+    common_length,
     is_unsure,
     lines_of,
     merged,
@@ -195,8 +196,7 @@ class Screen(Renderer):
         if len(rows) > len(before) > 0:
             out += [down(len(before) - 1 - at), "\n" * (len(rows) - len(before))]
             at, column = len(rows) - 1, 0
-            pairs = zip(reversed(rows), reversed(before), strict=False)
-            if below := sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)):  # these rows only move down
+            if below := common_length(rows[::-1], before[::-1]):  # these rows only move down
                 grown, at = len(rows) - len(before), len(before) - below
                 out += [up(below + grown - 1), f"\x1b[{grown}L"]
                 before = [*before[:at], *([] for _ in range(grown)), *before[at:]]
@@ -313,10 +313,7 @@ def _difference(old: Row, new: Row) -> tuple[int, Row]:
             continue
         if fragment[0] != before[0] or not (fragment[1].isascii() and before[1].isascii()):
             return column, new[number:]
-        same = next(
-            (n for n, (a, b) in enumerate(zip(fragment[1], before[1], strict=False)) if a != b),
-            min(len(fragment[1]), len(before[1])),
-        )
+        same = common_length(fragment[1], before[1])
         return column + same, [(fragment[0], fragment[1][same:]), *new[number + 1 :]]
     return column, []
 

@@ -12,7 +12,7 @@ from typing import Literal
 from msgspec import Struct
 
 from agentcli.frontends.printable import exposed
-from agentcli.frontends.terminal.text.fragments import Fragment, merged
+from agentcli.frontends.terminal.text.fragments import Fragment, common_length, merged
 from agentcli.frontends.terminal.text.highlight import CodeHighlighter
 
 NUMBER_WIDTH = 24  # columns of the narrowest window that has room for line numbers
@@ -178,8 +178,8 @@ def _differences(old: str, new: str) -> tuple[list[tuple[int, int]], list[tuple[
     if max(len(old), len(new)) > _LONGEST_COMPARED:
         return [], []
     a, b = _WORD.findall(old), _WORD.findall(new)
-    start = _common_length(a, b)
-    end = _common_length(a[start:][::-1], b[start:][::-1])
+    start = common_length(a, b)
+    end = common_length(a[start:][::-1], b[start:][::-1])
     middle_a, middle_b = a[start : len(a) - end], b[start : len(b) - end]
     equal = [(0, 0, start)]
     if len(middle_a) * len(middle_b) <= _LARGEST_COMPARISON:
@@ -191,10 +191,6 @@ def _differences(old: str, new: str) -> tuple[list[tuple[int, int]], list[tuple[
     if 2 * same < _SIMILAR * len(old.replace(" ", "") + new.replace(" ", "")):
         return [], []
     return _gaps(a, [(i, i + n) for i, _, n in equal]), _gaps(b, [(j, j + n) for _, j, n in equal])
-
-
-def _common_length(a: Sequence[str], b: Sequence[str]) -> int:
-    return next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def _gaps(words: Sequence[str], equal: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
