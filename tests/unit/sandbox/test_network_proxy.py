@@ -201,16 +201,6 @@ async def test_a_request_is_answered(
     assert heads == [passed.replace("PORT", str(port)).encode()] * bool(passed)
 
 
-async def test_a_host_can_be_granted_and_taken_back_while_it_runs() -> None:
-    async with server() as (port, _), proxy() as one:
-        request = f"GET http://127.0.0.1:{port}/ HTTP/1.1\r\n\r\n".encode()
-        assert b" 403 " in await ask(one, request)
-        one.grant(f"127.0.0.1:{port}")
-        assert b" 200 " in await ask(one, request)
-        one.revoke(f"127.0.0.1:{port}")
-        assert b" 403 " in await ask(one, request)
-
-
 async def test_the_socket_is_the_persons_alone_and_goes_with_the_proxy() -> None:
     async with proxy() as one:
         assert one.socket.stat().st_mode & 0o777 == 0o600
