@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncGenerator
 
 from msgspec.structs import replace
@@ -15,7 +14,7 @@ class EventQueue:
     """One subscriber's events: unbounded; deltas nobody has read yet are joined, nothing else is dropped."""
 
     def __init__(self) -> None:
-        self._events: deque[Event] = deque()
+        self._events: list[Event] = []
         self._arrived = asyncio.Event()
         self._has_ended = False
 
@@ -37,15 +36,8 @@ class EventQueue:
         while not (self._events or self._has_ended):
             self._arrived.clear()
             await self._arrived.wait()
-        events = list(self._events)
-        self._events.clear()
+        events, self._events = self._events, []
         return events
-
-    async def get(self) -> Event:
-        while not self._events:
-            self._arrived.clear()
-            await self._arrived.wait()
-        return self._events.popleft()
 
 
 class Subscribers:
@@ -62,7 +54,7 @@ class Subscribers:
             queue.put(event)
 
     def end(self) -> None:
-        """Nothing comes any more: those who take events in batches have heard all."""
+        """Nothing comes any more: those who follow have heard all."""
         for queue in self._queues:
             queue.end()
 
@@ -80,8 +72,9 @@ class Subscribers:
 
     async def _single(self, queue: EventQueue) -> AsyncGenerator[Event, None]:
         try:
-            while True:
-                yield await queue.get()
+            while events := await queue.get_all():
+                for event in events:
+                    yield event
         finally:
             self._queues.remove(queue)
 

@@ -244,10 +244,7 @@ class ResetAwaited(msgspec.Struct, frozen=True, tag_field="kind", tag="reset_awa
 
 
 class Unreadable(msgspec.Struct, frozen=True, tag_field="kind", tag="unreadable"):
-    """Stands for a stored entry that is damaged or was written by a newer version; `stored` is its text.
-
-    It is never stored itself.
-    """
+    """Stands for a stored entry that is damaged or of a newer version, with its text; it is never stored itself."""
 
     error: str
     stored: str = ""

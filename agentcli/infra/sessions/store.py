@@ -229,10 +229,7 @@ class TableSessions(ABC):
         return await self._read(work)
 
     async def usage(self, *, since: float = 0.0, session: str = "", user_id: str | None = None) -> UsageCollector:
-        """Add up usage since a time: of one session (by its id, its start, or its name), of a user, or of all.
-
-        Of a fork only what is its own counts.
-        """
+        """Add up usage since a time: of one session, of a user or of all; of a fork only what is its own counts."""
         from agentcli.agent.accounting.usage import UsageCollector
 
         async def work(db: Tables) -> UsageCollector:
