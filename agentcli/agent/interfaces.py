@@ -69,10 +69,7 @@ class SessionLog(Protocol):
     def session_id(self) -> str: ...
 
     def append(self, *bodies: Body, parent_id: str | None = NEWEST) -> Appended:
-        """Give the entries ids and queue them to be stored; does not wait.
-
-        The first one follows `parent_id` (None: it has no parent), the others each the one before.
-        """
+        """Queue entries under new ids, without waiting. The first follows `parent_id`, each other the one before."""
         ...
 
     def is_wanted(self) -> bool:
@@ -118,10 +115,7 @@ class SessionStore(Protocol):
     async def load(
         self, session_id: str, *, after: int = 0, user_id: str | None = None
     ) -> tuple[SessionInfo, list[Entry]]:
-        """A session to read only, without its first `after` entries.
-
-        With a `user_id` the sessions of other users are not looked at: a shortened id tells nothing about them.
-        """
+        """Load a session to read, without its first `after` entries; with a `user_id` no other users' are looked at."""
         ...
 
     async def holder(self, session_id: str) -> str | None:

@@ -37,10 +37,7 @@ def memory_folder(state: Path, project: Path) -> Path:
 
 
 class MemoryFiles:
-    """Implements `Memory`. Names are relative, of letters, digits, `. _ -` and blanks, in at most four folders.
-
-    A file that another session has changed is not replaced before it was read again.
-    """
+    """Implements `Memory`. A file that another session has changed is not replaced before it was read again."""
 
     def __init__(self, folder: Path, limits: MemoryLimits) -> None:
         self.folder = folder

@@ -1,7 +1,4 @@
-"""The tables of stored sessions: what is read from them, and how entries are stored.
-
-Work on the tables is written once, as coroutines. In SQLite nothing waits, so they run to their end in one go.
-"""
+"""The tables of sessions. Work on them is written once, as coroutines, which in SQLite end in one go."""
 
 from __future__ import annotations
 
