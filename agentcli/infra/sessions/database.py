@@ -168,8 +168,8 @@ def vacuum_into(path: Path, target: Path) -> Iterator[Path]:
 
 def free_name(path: Path, suffix: str) -> Path:
     """Return the path with the suffix, numbered from 2 on where one is taken: what is kept is never overwritten."""
-    names = itertools.chain((suffix,), (f"{suffix}-{number}" for number in itertools.count(2)))
-    return next(free for free in (path.with_name(path.name + name) for name in names) if not free.exists())
+    names = (f"{path.name}{suffix}{f'-{number}' * (number > 1)}" for number in itertools.count(1))
+    return next(free for free in map(path.with_name, names) if not free.exists())
 
 
 def copy_of(path: Path) -> Path:

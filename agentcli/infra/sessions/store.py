@@ -159,18 +159,14 @@ class TableSessions(ABC):
     async def open(self, session_id: str, *, take_over: bool = False) -> tuple[SessionLog, list[Entry]]:
         id = await self._full_id(session_id)
         owner = await self._own(id, take_over=take_over)
-
-        async def work(db: Tables) -> tuple[list[Entry], int]:
-            return await tables.entries_of(db, id), await tables.last_seq(db, id)
-
         try:
-            entries, seq = await self._read(work)
+            info, entries = await self.load(id)
         except BaseException:
             await owner.release()
             raise
         self._report_unreadable(id, entries)
         last = entries[-1].id if entries else None
-        self._logs[id] = log = TableLog(id, self._queue(), owner, last=last, last_seq=seq)
+        self._logs[id] = log = TableLog(id, self._queue(), owner, last=last, last_seq=info.entries)
         return log, entries
 
     async def fork(
