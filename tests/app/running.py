@@ -107,6 +107,14 @@ class Place:
     def start(self, *arguments: str, env: Mapping[str, str] | None = None, stdin: bool = False) -> Running:
         return Running(self.process(*arguments, env=env, stdin=stdin))
 
+    def kill_once(self, is_time: Callable[[], object], *arguments: str) -> None:
+        """Start it, and kill it as soon as something is so."""
+        with self.start(*arguments) as running:
+            while not is_time():
+                assert not running.has_ended
+            running.signal(signal.SIGKILL)
+            assert running.left().code == -signal.SIGKILL
+
     def process(self, *arguments: str, env: Mapping[str, str] | None = None, stdin: bool = False) -> Process:
         environment = {**self.environment, **(env or {})}
         if self._may_fork(environment):

@@ -145,11 +145,7 @@ def test_any_start_finishes_a_keep_that_was_killed_and_says_so(tmp_path: Path, h
     command = "sed -i s/old/new/ f*; rm gone; chmod 700 tool; mkdir -p big/deep; touch big/deep/{1..40}"
     change = {"tool_calls": [call("bash", command=command)]}
     flags = ("-m", place.script(change, {"text": "the end"}), "-p", "go", "--permission-mode", "acceptEdits")
-    with place.start(*flags) as running:
-        while not list(place.home.glob("state/tries/*/plan")):
-            assert not running.has_ended
-        running.signal(signal.SIGKILL)
-        assert running.left().code == -signal.SIGKILL
+    place.kill_once(lambda: list(place.home.glob("state/tries/*/plan")), *flags)
     assert {(place.folder / f"f{number}").read_text() for number in range(400)} <= {"old\n", "new\n"}
     model = () if how in ("tools run", "doctor") else ("-m", place.script({"text": "the end"}))
     ran = place.run(*STARTS[how], *model)
@@ -165,11 +161,8 @@ def test_what_a_later_start_finishes_is_taken_back_with_the_turn_that_was_killed
     (place.folder / "mine.txt").write_text("mine\n")
     command = "for n in $(seq 200); do echo $n >f$n; done; echo more >>mine.txt"
     flags = ("-p", "go", "--permission-mode", "auto")
-    with place.start(*flags, "-m", place.script({"tool_calls": [call("bash", command=command)]})) as running:
-        while not list(place.home.glob("state/tries/*/plan")):
-            assert not running.has_ended
-        running.signal(signal.SIGKILL)
-        running.left()
+    script = place.script({"tool_calls": [call("bash", command=command)]})
+    place.kill_once(lambda: list(place.home.glob("state/tries/*/plan")), *flags, "-m", script)
     time.sleep(2)  # what changes so much later was not the doing of the killed process
     place.run("-p", "other", "-m", place.script({"text": "the end"}))  # another session finishes it
     assert len(list(place.folder.glob("f*"))) == 200

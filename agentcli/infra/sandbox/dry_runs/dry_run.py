@@ -19,26 +19,12 @@ from typing import Literal
 from msgspec.structs import replace
 
 from agentcli.errors import ToolError
-from agentcli.infra.changes.groups import (
-    LONGEST_DIFFS,
-    ChangeGroup,
-    by_weight,
-    group_changes,
-    pick_hunks,
-    shown_path,
-)
+from agentcli.infra.changes.groups import LONGEST_DIFFS, ChangeGroup, by_weight, group_changes, pick_hunks, shown_path
 from agentcli.infra.changes.journal import PrivateFolder, remove_abandoned
 from agentcli.infra.sandbox.confinement import Bounds, Confinement
+from agentcli.infra.sandbox.dry_runs import lost_work
 from agentcli.infra.sandbox.dry_runs.caches import CacheLayers
 from agentcli.infra.sandbox.dry_runs.limits import Watch, hides, without_others_data
-from agentcli.infra.sandbox.dry_runs.lost_work import (
-    describe_git_changes,
-    find_lost_files,
-    uncommitted_files,
-    with_loss_of_tree,
-    with_lost_work,
-    with_worktree,
-)
 from agentcli.infra.sandbox.dry_runs.overlays import OverlayReader, Overlays, TooMuch, why_no_overlays
 from agentcli.infra.sandbox.mounts.protect_plan import is_inside
 from agentcli.infra.sandbox.processes.shell import Launcher, Shell
@@ -163,11 +149,7 @@ class DryRuns:
         return self._probed[roots]
 
     async def run(
-        self,
-        command: Command,
-        *,
-        on_output: Callable[[str], None] = lambda text: None,
-        masked: Sequence[Path] = (),
+        self, command: Command, *, on_output: Callable[[str], None] = lambda text: None, masked: Sequence[Path] = ()
     ) -> OverlayDryRun:
         """Run a command as `Sandbox.run` does, but let it change nothing yet; what it leaves running is ended.
 
@@ -234,7 +216,7 @@ class DryRuns:
                 caches.take(overlay.area, overlay.upper, os.listdir(overlay.upper))  # noqa: PTH208
                 continue
             changes = reader.read(overlay.area, overlay.upper)
-            groups += with_loss_of_tree(group_changes(changes, name_of=name_of, budget=budget), changes)
+            groups += lost_work.with_loss_of_tree(group_changes(changes, name_of=name_of, budget=budget), changes)
             tagged = caches.take(overlay.area, overlay.upper, changes.caches)
             cached += [name_of(changes.at(path)) for path in tagged]
         return groups, cached
@@ -244,21 +226,23 @@ class DryRuns:
     ) -> list[ChangeGroup]:
         """Let git say what became of repositories and of what was in no commit; put first what needs a look."""
         repositories = [one for one in groups if one.summary.what == "repository" and one.summary.kind == "changed"]
-        lost = find_lost_files(groups)
+        lost = lost_work.find_lost_files(groups)
         tops = {(one.changes.root, one.paths[0].partition(".git")[0]) for one in repositories}
         for root, top in sorted({(root, "") for root in lost} | tops):
             if root.endswith("/.git"):  # a linked worktree's
                 continue
             look = partial(look_in, Path(root, top))
-            files, reverted = await uncommitted_files(look, partial(look, launch=overlays.look))
+            files, reverted = await lost_work.uncommitted_files(look, partial(look, launch=overlays.look))
             taken = lost.get(root, set()).union(top + path for path in reverted)
-            groups = with_lost_work(groups, root, taken, {top + path for path in files})
+            groups = lost_work.with_lost_work(groups, root, taken, {top + path for path in files})
         for group in repositories:
             # Of a linked worktree the root is the repository.
             folder = f"{group.changes.root}/{group.paths[0]}".partition("/.git/")[0]
             look = partial(look_in, Path(folder))
-            described = await describe_git_changes(f"{folder}/.git", look, partial(look, launch=overlays.look))
-            groups = with_worktree(groups, group, described)
+            described = await lost_work.describe_git_changes(
+                f"{folder}/.git", look, partial(look, launch=overlays.look)
+            )
+            groups = lost_work.with_worktree(groups, group, described)
         return sorted(groups, key=by_weight)
 
     async def _look(self, grants: Grants, folder: Path, script: str, *, launch: Launcher | None = None) -> str:

@@ -45,11 +45,7 @@ def without_others_data(bounds: Bounds, search_path: str) -> Bounds:
     """
     data = [path for path in Path("/").iterdir() if path.name not in _SYSTEM]
     shown = [bounds.home / name for name in _TOOLCHAINS] + list(_installations(search_path, bounds.home))
-    return replace(
-        bounds,
-        masked=(*bounds.masked, bounds.home, *data),
-        readable_again=(*bounds.readable_again, *shown),
-    )
+    return replace(bounds, masked=(*bounds.masked, bounds.home, *data), readable_again=(*bounds.readable_again, *shown))
 
 
 def hides(bounds: Bounds, path: Path) -> bool:
