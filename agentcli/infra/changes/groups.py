@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
-from agentcli.infra.changes.state import ChangeSet, FileEntry, differs, has_same_content, parents_of
+from agentcli.infra.changes.state import ChangeSet, FileEntry, differs, has_same_content, joined, parents_of
 from agentcli.infra.changes.writing import copy_attributes
 from agentcli.safety.paths.judge import is_protected
 from agentcli.tools.dry_run import ChangeSummary
@@ -112,7 +112,7 @@ def _is_git(path: str, changes: ChangeSet) -> bool:
     """True for the folder of a repository: `.git`, or a new one of any name that git would take for a bare one."""
     if (path or changes.root).rpartition("/")[2] == ".git":
         return True
-    return all((f"{path}/{name}" if path else name) in changes.after for name in ("HEAD", "objects", "refs"))
+    return all(joined(path, name) in changes.after for name in ("HEAD", "objects", "refs"))
 
 
 def _summary(path: str, changes: ChangeSet, name: str, budget: list[int]) -> ChangeSummary:

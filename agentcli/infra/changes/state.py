@@ -90,7 +90,12 @@ def walk(root: str, path: str) -> Iterator[tuple[str, FileEntry]]:
         if (entry := entry_at(f"{root}/{path}" if path else root)) is not None:
             yield path, entry
             if entry.kind == "folder":
-                waiting += [f"{path}/{name}" if path else name for name in names_in(entry.source)]
+                waiting += [joined(path, name) for name in names_in(entry.source)]
+
+
+def joined(folder: str, name: str) -> str:
+    """A name in a relative folder; the root itself is the empty path."""
+    return f"{folder}/{name}" if folder else name
 
 
 def names_in(folder: str) -> list[str]:

@@ -22,7 +22,7 @@ import msgspec
 
 from agentcli.conversation.file_changes import FileKind, FileState, stored_path
 from agentcli.infra.changes.objects import Objects
-from agentcli.infra.changes.state import kind_of, state_of
+from agentcli.infra.changes.state import joined, kind_of, state_of
 from agentcli.infra.checkpoints.borrowed import TICK_NS, BorrowedObjects, TrackedFile, stamp_of
 from agentcli.infra.sandbox.dry_runs.caches import is_cache
 from agentcli.infra.sandbox.mounts.mount_points import MOUNT_POINT_MODE, is_mount_point_of_ours
@@ -173,7 +173,7 @@ class _Look:
             self._limits.check(self._root, files=self._index.files_scanned)
         for folder, known in self._known.items():
             for name in known.keys() - self._state.entries.get(folder, {}).keys():
-                self._differences[_joined(folder, name)] = known[name].state, None
+                self._differences[joined(folder, name)] = known[name].state, None
         return self._differences, self._state
 
     def _borrow(self) -> None:
@@ -222,12 +222,12 @@ class _Look:
             if one is not None:
                 now[entry.name] = one
                 if one.kind == "folder":
-                    below.append(_joined(folder, entry.name))
+                    below.append(joined(folder, entry.name))
         return below
 
     def _look_at(self, folder: str, name: str, status: os.stat_result, before: _Known | None) -> _Known | None:
         """Take down an entry that is new, or was touched; gives the one before where it cannot be."""
-        state, path, kind = self._state, _joined(folder, name), kind_of(status)
+        state, path, kind = self._state, joined(folder, name), kind_of(status)
         if kind is None:
             return None
         if self._is_skipped(path, name, is_folder=kind == "folder"):
@@ -334,10 +334,6 @@ class _Look:
 
 def index_name(root: str) -> str:
     return hashlib.sha256(os.fsencode(root)).hexdigest()[:16]
-
-
-def _joined(folder: str, name: str) -> str:
-    return f"{folder}/{name}" if folder else name
 
 
 def _is_at_or_below(path: str, folder: str) -> bool:

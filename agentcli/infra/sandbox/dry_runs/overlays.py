@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from agentcli.infra.changes.state import ChangeSet, FileEntry, entry_at, names_in, walk
+from agentcli.infra.changes.state import ChangeSet, FileEntry, entry_at, joined, names_in, walk
 from agentcli.infra.changes.writing import OVERLAY_ATTRIBUTES
 from agentcli.infra.sandbox.backends.bubblewrap_layout import writable_folders
 from agentcli.infra.sandbox.backends.landlock import own_python
@@ -167,7 +167,7 @@ class OverlayReader:
             changes.after[path] = now
             _open_to_owner(now)
             if now.kind == "folder":
-                waiting += [(f"{path}/{name}" if path else name, is_covered) for name in names_in(where)]
+                waiting += [(joined(path, name), is_covered) for name in names_in(where)]
         return changes
 
     def _count(self, size: int) -> None:
