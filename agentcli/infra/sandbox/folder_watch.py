@@ -10,7 +10,7 @@ import ctypes
 import os
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from weakref import finalize
@@ -57,28 +57,29 @@ class FolderWatch:
         if self._close is not None:
             self._close()
 
-    def take(self) -> tuple[set[str], set[str]] | None:
+    def take(self, is_own: Callable[[str], bool] = lambda path: False) -> tuple[set[str], set[str]] | None:
         """The folders in which something changed since the last time, and those that went or are others now.
 
-        None where that is not known.
+        What `is_own` says of the path that changed does not count. None where it is not known.
         """
         if not self.is_complete or self._process != os.getpid():
             return None
-        changed: set[str] = set()
         replaced: set[str] = set()
         has_lost_some = False
-        for number, what in self._events():
+        entries: set[tuple[str, bytes]] = set()
+        for number, what, name in self._events():
             has_lost_some |= bool(what & _OVERFLOWED)
             path = self._paths.get(number)
             if path is not None and what & _ENTRIES:
-                changed.add(path)
+                entries.add((path, name))
             if path is not None and what & (_REPLACED | _FORGOTTEN):
                 replaced.add(path)
             if what & _FORGOTTEN:
                 self._paths.pop(number, None)
+        changed = {path for path, name in entries if not is_own(f"{path}/{os.fsdecode(name)}")}
         return None if has_lost_some else (changed, replaced)
 
-    def _events(self) -> Iterator[tuple[int, int]]:
+    def _events(self) -> Iterator[tuple[int, int, bytes]]:
         while self._paths:
             try:
                 data = os.read(self._descriptor, _READ_BYTES)
@@ -88,7 +89,7 @@ class FolderWatch:
             while at < len(data):
                 number, what, _, length = _HEADER.unpack_from(data, at)
                 at += _HEADER.size + length
-                yield number, what
+                yield number, what, data[at - length : at].rstrip(b"\0")
 
 
 @cache

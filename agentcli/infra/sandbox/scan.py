@@ -13,13 +13,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from agentcli.infra.sandbox.files.secret_files import SecretFiles
 from agentcli.infra.sandbox.folder_watch import FolderWatch
+from agentcli.infra.sandbox.mounts.mount_points import came_and_went
 from agentcli.safety.paths.judge import is_read_only_name
 
 # Folders that tools fill, with how many levels below them are looked at. Installed packages bring sample keys by the
@@ -162,6 +163,7 @@ class Scan:
         self._secret_files = SecretFiles(Path("/"), is_secret)
         self._denied = denied
         self._extent = extent
+        self.kept_plan: Any = None  # of what is protected, as long as nothing changed; kept by who makes it
         self._judged_by: Callable[[Path], bool] | None = None
         self._trees: dict[str, _Tree] = {}
         self._lock = threading.Lock()
@@ -211,9 +213,11 @@ class Scan:
         if root not in self._trees:
             self._trees[root] = _Tree(self._extent)
         tree = self._trees[root]
-        changes = tree.watch.take() if tree.folders else None
+        changes = tree.watch.take(came_and_went) if tree.folders else None
+        if changes is None or any((*changes, tree.unread, *tree.rest.queues, *tree.late.queues)):
+            self.kept_plan = None
         if changes is None or root in changes[1] or time.monotonic() > tree.watched_until:
-            tree.found = None
+            tree.found = self.kept_plan = None
             self._walk(root, tree)
         else:
             self._update(tree, *changes)

@@ -39,6 +39,7 @@ PROTECTED = "protected.json"  # beside the note: what to revert after a kill
 _renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)  # not in every library
 _PATIENCE_S = 0.5
 _LOOK_EVERY_S = 0.02
+_made: set[str] = set()  # where this process had mount points
 _NOTHING_CAN_BE_MADE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT, errno.ELOOP}
 
 
@@ -133,6 +134,7 @@ class MountPoints:
         Not where neither we nor the command can make anything (a read-only disk, a folder of somebody else), nor
         through a symlink. Raises `OSError`.
         """
+        _made.add(path)
         if self._note is not None:
             self._note.add(path, content)
         parent, _, name = path.rpartition("/")
@@ -285,6 +287,11 @@ def is_mount_point_of_ours(path: str) -> bool:
     except OSError:
         return False
     return stat.S_ISDIR(found.st_mode) and bool(found.st_mode & stat.S_ISVTX) and not any(Path(path).iterdir())
+
+
+def came_and_went(path: str) -> bool:
+    """True if what changed at a path was no more than a mount point of this process."""
+    return path in _made and (not os.path.lexists(path) or is_mount_point_of_ours(path))
 
 
 def _move_new(path: str, folder: int, name: str) -> bool:

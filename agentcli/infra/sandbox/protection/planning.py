@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+from typing import cast
+
 from agentcli.infra.sandbox.confinement import Bounds
 from agentcli.infra.sandbox.git.folders import RepositoryPlanner, looks_like_the_inside
 from agentcli.infra.sandbox.mounts.hide_plan import find_places, is_real
@@ -15,10 +19,19 @@ _MAX_TO_FOLLOW = 20
 
 
 def plan_protection(bounds: Bounds, cwd: str, *, max_to_commit_to: int = MAX_TO_COMMIT_TO) -> Protection:
-    """Plan what to protect now. Commands can commit in the roots, the nearest repositories, and where they start."""
+    """Plan what to protect now. Commands can commit in the roots, the nearest repositories, and where they start.
+
+    The newest plan is kept until something changes that it was made from.
+    """
     plan = Protection()
     if bounds.profile != "workspace-write":
         return plan
+    bounds.scan.protected(bounds.roots)  # forgets the plan where something changed
+    names = (bounds.protected, bounds.protected_paths)
+    made_from = (cwd, max_to_commit_to, bounds.roots, bounds.home, bounds.cache, bounds.git, *names)
+    kept = bounds.scan.kept_plan
+    if kept is not None and kept[0] == made_from and not bounds.writable and _are_untouched(kept[1]):
+        return cast("Protection", kept[2])
     places = find_places((*bounds.roots, *bounds.writable, *((bounds.cache,) if bounds.cache is not None else ())))
     planner = RepositoryPlanner(tuple(place.path for place in places), str(bounds.home), bounds.git)
     may_commit = ".git" not in bounds.protected
@@ -48,7 +61,17 @@ def plan_protection(bounds: Bounds, cwd: str, *, max_to_commit_to: int = MAX_TO_
     for folder in map(str, bounds.writable):
         if kind_of(folder) == "folder":
             plan.add(planner.repository(folder))
+    if planner.is_plain and not (plan.problems or bounds.writable):
+        bounds.scan.kept_plan = made_from, planner.stamps, plan
     return plan
+
+
+def _are_untouched(stamps: Mapping[str, tuple[int, ...]]) -> bool:
+    for file, stamp in stamps.items():
+        status = os.lstat(file)
+        if (status.st_ino, status.st_ctime_ns) != stamp:
+            return False
+    return True
 
 
 def _plan_nested(folder: str, planner: RepositoryPlanner, may_commit: bool) -> Protection:
