@@ -85,7 +85,7 @@ def describe_data_file(file: DataFile, text: str) -> str:
 async def mask_for(mask: Mask | None, permitted: PermittedCall) -> Mask | None:
     """The mask for the output of a call that has run: a file that was granted is shown with the values it holds."""
     facts = permitted.policy.facts
-    if mask is None or facts.tool.name != "file_read" or not permitted.verdict.needs:
+    if mask is None or facts.tool.name != "file_read" or not permitted.grants.readable:
         return mask
     values = await asyncio.to_thread(facts.workspace.facts.secret_values, apart_from=facts.files[0].real)
     return mask.knowing(values)

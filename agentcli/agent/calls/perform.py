@@ -28,7 +28,7 @@ LOCK_PATIENCE_S = 30.0
 async def perform(call: Call, permitted: PermittedCall, context: ToolContext) -> ToolOutput:
     """Run the tool while it holds the files it changes; a call that ran before gets its result. Raises `ToolError`."""
     facts, verdict, session = permitted.policy.facts, permitted.verdict, call.turn.session
-    tool, files = facts.tool, _named_files(facts, verdict.grants)
+    tool, files = facts.tool, _named_files(facts, permitted.grants)
 
     def hold(paths: Iterable[Path]) -> AbstractAsyncContextManager[None]:
         keys = tuple(sorted(set(map(str, paths))))  # sorted, so that two calls never wait for each other
@@ -56,7 +56,7 @@ async def perform(call: Call, permitted: PermittedCall, context: ToolContext) ->
         call.report.is_running = True
         with session.history.detach_sign() as sign:
             paths = frozenset(path.real for path in facts.files) if tool.effect in ("read", "edit") else None
-            terms = RunTerms(grants=verdict.grants, paths=paths, only_reads=verdict.only_reads)
+            terms = RunTerms(grants=permitted.grants, paths=paths, only_reads=verdict.only_reads)
             context = replace(context, detach=sign, terms=terms)
             output = await run_with_retries(call.report, tool, run)
         if permitted.remark:

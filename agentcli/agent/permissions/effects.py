@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import PurePath
 
 from msgspec import Struct
@@ -11,7 +11,7 @@ from msgspec import Struct
 from agentcli.agent.permissions.decide import CHANGES_A_FILE, Verdict
 from agentcli.agent.permissions.facts import CallFacts
 from agentcli.safety.commands.records import UNKNOWN, CommandAnalysis, known
-from agentcli.safety.paths.judge import WHY, PathFacts
+from agentcli.safety.paths.judge import WHY
 
 MOST_SHOWN = 6
 OUTSIDE = "runs OUTSIDE the sandbox: it can read, change and send anything you can"
@@ -49,7 +49,7 @@ def _of_file_tool(facts: CallFacts, verdict: Verdict) -> CallEffects:
 
 
 def _of_command(facts: CallFacts, command: CommandAnalysis, verdict: Verdict) -> CallEffects:
-    told = command_effects(facts, command, verdict.needs)
+    told = command_effects(facts, command)
     lines, grave = (*told.lines, *_circumstances(facts)), told.grave
     if getattr(facts.arguments, "unconfined", False):
         return CallEffects((OUTSIDE, *lines), (OUTSIDE, *grave))
@@ -66,9 +66,9 @@ def _circumstances(facts: CallFacts) -> list[str]:
     return [*lines, "goes on in the background"] if getattr(given, "background", False) else lines
 
 
-def command_effects(facts: CallFacts, command: CommandAnalysis, needs: Sequence[PathFacts]) -> CallEffects:
+def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
     """`deletes docs, build`, `reaches example.org`, `writes build/app.js`; what cannot be told is said once."""
-    effects, shown = command.effects, facts.paths.shown
+    effects, needs, shown = command.effects, facts.needs, facts.paths.shown
     hosts, programs = known(effects.hosts), [_program(program) for program in effects.runs]
     is_opaque = all(UNKNOWN in things for things in (effects.reads, effects.writes, effects.deletes, effects.hosts))
     is_script = bool(hosts) and is_opaque and any(name in _INTERPRETERS for name in programs)

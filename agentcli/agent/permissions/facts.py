@@ -24,7 +24,7 @@ from agentcli.safety.paths.judge import (
     is_secret,
     judge_path,
 )
-from agentcli.tools.command import Access
+from agentcli.tools.command import Access, Grants
 from agentcli.tools.path_names import parse_name
 from agentcli.tools.sandbox import PathStatus, SandboxFacts
 from agentcli.tools.tool import Tool, Workspace
@@ -179,6 +179,12 @@ class CallFacts(Struct, frozen=True):
             if path.kind in ("secret", "protected") or (path.kind == "outside" and path.access == "write")
         )
         return tuple({(path.real, path.access): path for path in needs}.values())
+
+    @property
+    def grants(self) -> Grants:
+        """The exceptions of the sandbox that let the call do what it is about."""
+        readable, writable = ([need.real for need in self.needs if need.access == how] for how in ("read", "write"))
+        return Grants(tuple(readable), tuple(writable), self.hosts if self.command is not None else ())
 
 
 def find_facts(tool: Tool, arguments: Any, workspace: Workspace) -> CallFacts:

@@ -308,8 +308,9 @@ def test_a_rule_that_means_such_a_file_grants_it_and_the_sandbox_opens_it(
     bench.put("hard")
     (bench.ws / "other-name").hardlink_to(bench.ws / "hard")
     judged = verdict(bench, name, given, allow=(rule,))
-    assert judged.decision == "allow"
-    assert [need.real for need in judged.needs] == [bench.workspace.real_path(given["path"])]
+    tool, path = bench.tools.get(name), bench.workspace.real_path(given["path"])
+    grants = find_facts(tool, tool.parse(given), bench.workspace).grants
+    assert (judged.decision, judged.opens, *grants.readable, *grants.writable) == ("allow", True, path)
 
 
 def test_bypassing_questions_opens_no_secrets_and_nothing_outside(bench: Bench) -> None:
@@ -322,7 +323,7 @@ def test_bypassing_questions_opens_no_secrets_and_nothing_outside(bench: Bench) 
     assert verdict(bench, "file_write", {"path": ".vscode/a", "content": ""}, "bypassPermissions").decision == "deny"
     assert verdict(bench, "file_read", {"path": "/etc/hostname"}, "bypassPermissions").decision == "allow"
     judged = verdict(bench, "bash", {"command": "curl https://example.org; cp a /etc/x"}, "bypassPermissions")
-    assert (judged.decision, judged.needs, judged.hosts) == ("allow", (), ())
+    assert (judged.decision, judged.opens) == ("allow", False)
 
 
 @pytest.mark.parametrize(
