@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -17,7 +16,7 @@ from agentcli.agent.calls.recording import record_changes
 from agentcli.agent.calls.report import Report
 from agentcli.agent.permissions.approvals import PermittedCall
 from agentcli.agent.permissions.facts import CallFacts
-from agentcli.errors import ToolError, ToolErrorKind, errno_name
+from agentcli.errors import ToolError, errno_name, kind_of
 from agentcli.llm.messages import Text
 from agentcli.tools.command import Grants
 from agentcli.tools.tool import RunTerms, Tool, ToolContext, ToolOutput
@@ -78,15 +77,7 @@ def _named_files(facts: CallFacts, grants: Grants) -> list[Path]:
     return [workspace.writable(name, grants) for name in given if isinstance(name, str)]
 
 
-LONGEST_LIMIT_S = 300.0
-
-# What is the same at the next try; all else may pass.
-_LASTING: dict[int, ToolErrorKind] = {
-    errno.EACCES: "permission_denied",
-    errno.EPERM: "permission_denied",
-    errno.EROFS: "permission_denied",
-    errno.ENOENT: "not_found",
-}
+MAX_LIMIT_S = 300.0
 
 
 async def run_with_retries(report: Report, tool: Tool, run: Callable[[], Awaitable[ToolOutput]]) -> ToolOutput:
@@ -101,7 +92,7 @@ async def run_with_retries(report: Report, tool: Tool, run: Callable[[], Awaitab
                 raise
             await asyncio.sleep(error.retry_after or rule.delay(retries))
             report.retry_count, report.last_error = retries + 1, str(error)
-            limit = None if limit is None else max(limit, min(limit * 2, LONGEST_LIMIT_S))
+            limit = None if limit is None else max(limit, min(limit * 2, MAX_LIMIT_S))
 
 
 async def _within(name: str, limit_s: float | None, run: Callable[[], Awaitable[ToolOutput]]) -> ToolOutput:
@@ -112,5 +103,4 @@ async def _within(name: str, limit_s: float | None, run: Callable[[], Awaitable[
         took = f"took longer than {limit_s:g} s" if limit.expired() else f"ran out of time: {error or 'no answer'}"
         raise ToolError(f"{name} {took}.", kind="timeout") from error
     except OSError as error:
-        kind = _LASTING.get(error.errno or 0, "resource_error")
-        raise ToolError(f"{name} failed: {error}.", kind=kind, code=errno_name(error)) from error
+        raise ToolError(f"{name} failed: {error}.", kind=kind_of(error), code=errno_name(error)) from error
