@@ -13,7 +13,7 @@ from agentcli.agent.permissions.approvals import PermittedCall
 from agentcli.tools.command import Grants
 from agentcli.tools.data_files import DataFile
 from agentcli.tools.data_summary import data_summary
-from agentcli.tools.observation import LARGEST_KEPT_AS_IS, LARGEST_UNPAGED, cut_middle, formatted, leaves_out, pages_of
+from agentcli.tools.observation import MAX_INLINE_BYTES, MAX_UNPAGED_BYTES, cut_middle, formatted, leaves_out, pages_of
 from agentcli.tools.tool import OutputLevel, Tool, ToolContext, ToolOutput
 
 
@@ -45,7 +45,7 @@ async def observed(tool: Tool, output: ToolOutput, context: ToolContext) -> Tool
         if not leaves_out(value, content, full, context.level):
             full = ""
     content = "" if content is None else content
-    if not isinstance(content, str) or (len(content.encode()) <= LARGEST_UNPAGED and not full):
+    if not isinstance(content, str) or (len(content.encode()) <= MAX_UNPAGED_BYTES and not full):
         return msgspec.structs.replace(output, content=content)
     shown, openable = await asyncio.to_thread(_shown, content, full, context)
     context.workspace.grants += Grants(readable=openable)
@@ -57,7 +57,7 @@ def _shown(text: str, full: str, context: ToolContext) -> tuple[str, tuple[Path,
     data = context.workspace.data
     if data is None:
         return cut_middle(text), ()
-    is_short = len(text.encode()) <= LARGEST_UNPAGED
+    is_short = len(text.encode()) <= MAX_UNPAGED_BYTES
     whole = full if is_short else text
     try:
         kept = data.store(whole.encode(), context.call_id)
@@ -69,7 +69,7 @@ def _shown(text: str, full: str, context: ToolContext) -> tuple[str, tuple[Path,
         notes = f"[{more} and page=1 shows all of it{f', in {len(pages)} pages' if len(pages) > 1 else ''}]"
     else:
         notes = f"[page 1 of {len(pages)}; {more} and page=2 shows the next]"
-    openable = kept.size > LARGEST_KEPT_AS_IS
+    openable = kept.size > MAX_INLINE_BYTES
     if openable:
         notes += f"\n{describe_data_file(kept, whole)}"
     return f"{(text if is_short else pages[0]).rstrip()}\n{notes}", (kept.path.resolve(),) if openable else ()

@@ -163,7 +163,7 @@ def _decide_command(facts: CallFacts, command: CommandAnalysis, mode: Mode, foun
     return _asks(mode, found.why_not or command.reason)
 
 
-_MOST_SHOWN = 3
+_MAX_SHOWN = 3
 
 
 def decide_with_exposure(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
@@ -176,9 +176,9 @@ def decide_with_exposure(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
     if not exposed or (verdict.only_reads and facts.command is not None and not _may_show(facts.command, exposed)):
         return verdict
     shown = [workspace.shown(path) for path in exposed]
-    more = f" and {len(shown) - _MOST_SHOWN} more" if len(shown) > _MOST_SHOWN else ""
+    more = f" and {len(shown) - _MAX_SHOWN} more" if len(shown) > _MAX_SHOWN else ""
     why = (
-        f"this sandbox cannot hide {', '.join(shown[:_MOST_SHOWN])}{more} from commands"
+        f"this sandbox cannot hide {', '.join(shown[:_MAX_SHOWN])}{more} from commands"
         f" (to allow it always: the rule Read({shown[0]}))"
     )
     return replace(

@@ -13,7 +13,7 @@ from agentcli.agent.permissions.facts import CallFacts
 from agentcli.safety.commands.records import UNKNOWN, CommandAnalysis, known
 from agentcli.safety.paths.judge import WHY
 
-MOST_SHOWN = 6
+MAX_SHOWN = 6
 OUTSIDE = "runs OUTSIDE the sandbox: it can read, change and send anything you can"
 
 # Reasons to ask that say no more than the effects do.
@@ -107,8 +107,8 @@ def _hidden(command: CommandAnalysis) -> str:
 
 def _row(verb: str, things: Iterable[str]) -> str:
     things = list(dict.fromkeys(things))
-    more = f" and {len(things) - MOST_SHOWN} more" if len(things) > MOST_SHOWN else ""
-    return f"{verb} {', '.join(things[:MOST_SHOWN])}{more}" if things else ""
+    more = f" and {len(things) - MAX_SHOWN} more" if len(things) > MAX_SHOWN else ""
+    return f"{verb} {', '.join(things[:MAX_SHOWN])}{more}" if things else ""
 
 
 def _program(program: str) -> str:

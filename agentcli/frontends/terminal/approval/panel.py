@@ -16,7 +16,7 @@ from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, l
 from agentcli.frontends.terminal.text.wrapping import wrap_line, wrapped
 from agentcli.llm.messages import ToolUse
 from agentcli.safety.commands.rules import escaped
-from agentcli.tools.summary import LONGEST_SUBJECT, call_title
+from agentcli.tools.summary import MAX_SUBJECT_CHARS, call_title
 from agentcli.tools.text.diff import path_of, split_files
 
 MAX_RULE_ROWS = 6
@@ -265,7 +265,7 @@ def _is_title_complete(call: ToolUse) -> bool:
     if call.name not in _COMPLETE_TITLES or len(call.input) != 1:
         return False
     text = str(*call.input.values())
-    is_whole = len(text) <= LONGEST_SUBJECT and text == " ".join(text.split())
+    is_whole = len(text) <= MAX_SUBJECT_CHARS and text == " ".join(text.split())
     return is_whole and call_title(call.name, call.input).endswith(text)
 
 
