@@ -141,15 +141,9 @@ class ResponsesReader:
         return llm.Done(message, self._stop_reason(message), self._usage, self.model, lost_tool_call=lost, note=note)
 
     def _stop_reason(self, message: Message) -> StopReason:
-        match self._reason:
-            case "max_output_tokens":
-                return "max_tokens"
-            case "content_filter":
-                return "refusal"
-            case _ if message.tool_uses:
-                return "tool_use"
-            case _:
-                return "refusal" if self._refused else "end_turn"
+        if self._reason in ("max_output_tokens", "content_filter"):
+            return "refusal" if self._reason == "content_filter" else "max_tokens"
+        return "tool_use" if message.tool_uses else "refusal" if self._refused else "end_turn"
 
     def _message(self) -> Message:
         return Message("assistant", tuple(block for item in self._items.values() for block in self._blocks(item)))
