@@ -99,8 +99,6 @@ def in_turn(messages: Iterable[Message]) -> list[Message]:
 
 def _sayable(message: Message) -> tuple[Block, ...]:
     kinds = _OF_USERS if message.role == "user" else _OF_ASSISTANTS
-    if all(isinstance(block, kinds) for block in message.content):
-        return without_empty_text(message.content)
     return without_empty_text(block for block in message.content if isinstance(block, kinds))
 
 

@@ -87,15 +87,13 @@ def _check_server(name: str, server: ServerSettings, config: Config) -> None:
             raise config.error(f"{header!r} is not the name of a header: write one such as X-Title.", f"{key}.{at}")
     if command := server.api_key_helper:
         split_command(command, lambda message: config.error(message, f"{key}.api_key_helper"))
-    if not server.quirks:
-        return
-    key = f"{key}.quirks"
-    if name in PROVIDERS:
-        raise config.error(f"{name} takes none: they are for servers that speak Chat Completions.", key)
-    from agentcli.llm.wire.openai_request import Quirks
+    if server.quirks and name in PROVIDERS:
+        raise config.error(f"{name} takes none: they are for servers that speak Chat Completions.", f"{key}.quirks")
+    if server.quirks:
+        from agentcli.llm.wire.openai_request import Quirks
 
-    if found := find_error(server.quirks, Quirks, key):
-        raise config.error(found[1], found[0])
+        if found := find_error(server.quirks, Quirks, f"{key}.quirks"):
+            raise config.error(found[1], found[0])
 
 
 _OF_THE_TABLE = ("id", "provider", "is_known", "sends_back")  # what is known without a row of a model
@@ -121,18 +119,17 @@ class Models:
 
     async def default(self) -> str:
         """Return the configured model, else the first found. Raises `UsageError` that names the ways to get one."""
-        settings, environment = self._config.settings, self._config.environment
+        settings = self._config.settings
         if settings.provider.model:
             return settings.provider.model
         helped = [name for name, server in settings.providers.items() if server.api_key_helper]
-        kept = self._config.kept_keys
         keyed_models = chain(
             (model for variable, model in KEYED_MODELS if self._config.key_in_environment(variable)),
             (model for _, model in KEYED_MODELS if model.partition("/")[0] in helped),
-            (model for variable, model in KEYED_MODELS if kept.place(variable)),
+            (model for variable, model in KEYED_MODELS if self._config.kept_keys.place(variable)),
         )
         if keyed := next(keyed_models, ""):
-            named = environment.get("ANTHROPIC_MODEL")
+            named = self._config.environment.get("ANTHROPIC_MODEL")
             return f"anthropic/{named}" if named and keyed.startswith("anthropic/") else keyed
         if running := await self.running():
             return running[0]

@@ -122,14 +122,11 @@ def _frame_before(text: str, begin: int) -> re.Pattern[str]:
     line = _any_line_end.split(before)[-1]
     if len(line) == _LONGEST_FRAME or not line:
         return _known_frame
-    parts = re.findall(r"\w+|\s+|.", line.strip())
-    return re.compile(r"\s*" + "".join(map(_alike, parts)) + r"\s*")
-
-
-def _alike(part: str) -> str:
-    if part.isspace():
-        return r"\s+"
-    return "[:-]" if part in ":-" else re.escape(part) if not re.match(r"\w", part) else r"\w+"
+    alike = (
+        r"\s+" if part.isspace() else "[:-]" if part in ":-" else r"\w+" if re.match(r"\w", part) else re.escape(part)
+        for part in re.findall(r"\w+|\s+|.", line.strip())
+    )
+    return re.compile(r"\s*" + "".join(alike) + r"\s*")
 
 
 def _step(text: str, position: int, frame: re.Pattern[str]) -> tuple[int | None, bool]:
