@@ -1,8 +1,7 @@
 """Gives this process a running llama.cpp server for one model file, shared with every other agentcli process.
 
-`acquire` connects to the control socket of the server that runs for a model and context already, or starts one; the
-server ends by itself when nobody holds a connection any more (child.py). A file lock makes two programs that start at
-once share one. The socket, in a folder that only this user can enter, tells the server's address and key.
+`acquire` connects to the control socket of the server that runs for a model and context already, or starts one, under a
+lock. The socket, in a folder that only this user can enter, tells its address and key; see child.py for its end.
 """
 
 from __future__ import annotations

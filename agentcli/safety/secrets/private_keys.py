@@ -40,8 +40,6 @@ _header = re.compile(r"[A-Z][A-Za-z-]{2,20}: |[\s>|│┃#*+$~\"'`,;\\-]*\Z")
 _last_line = re.compile(_END.replace("-----END", "-{0,5}END"))  # the dashes before it may have been taken for a frame
 _long = re.compile(rf"{_BASE64}{{32}}")
 _short = re.compile(rf"{_BASE64}{{1,31}}[ \t\r\"'`,;+$|│)\\]*\Z")
-
-
 _end_alone = re.compile(_END)
 _body = re.compile(rf"{_BASE64}+[ \t\r\"'`,;+$|│)\\]*\Z")
 _SHORTEST_BODY = 16

@@ -23,10 +23,7 @@ _WIDER = {
 
 
 def decoded(body: bytes, content_type: str) -> str:
-    """Return the body in the character set of its byte order mark, its header, or its own first lines; else UTF-8.
-
-    What does not fit becomes U+FFFD; a page that says nothing and is no UTF-8 is read as Windows-1252.
-    """
+    """Return the body in the charset of its byte order mark, header or first lines, else as UTF-8 or Windows-1252."""
     for mark, codec in _MARKS:
         if body.startswith(mark):
             return body[len(mark) :].decode(codec, errors="replace")

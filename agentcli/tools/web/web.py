@@ -21,10 +21,6 @@ class WebPage(Struct, frozen=True):
     total_chars: int
     notes: tuple[str, ...] = ()
 
-    @property
-    def truncated(self) -> bool:
-        return len(self.text) < self.total_chars or bool(self.notes)
-
 
 class SearchResult(Struct, frozen=True):
     title: str
