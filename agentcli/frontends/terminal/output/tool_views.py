@@ -55,20 +55,16 @@ def tool_view(
     if event.result.is_error:
         head, body = _failed(event, title, columns, rest)
     else:
-        head = summary_line(event, title, columns)
+        # A long title is cut so that the outcome stays on its line.
+        answer, own_row = _answer(event, columns)
+        outcome = _outcome(event.summary, "/tasks" if _is_started_job(event) else "", answer, event.duration_ms)
+        room = max(12, columns - 2 - width(outcome))
+        head = [("ok", "✓"), ("", " "), *clipped([("", title)], room), ("muted", outcome + "\n"), *own_row]
         body = [] if diff and diff_was_shown else _body(event, diff, columns, rest)
     whole = printable(diff or event.result.text)
     is_cut = not body or any("more line" in text for role, text in body if role == "muted")
     folded = FoldedText(title, whole, is_diff=bool(diff)) if whole.strip() and is_cut else None
     return ToolView([*head, *body], folded)
-
-
-def summary_line(event: ToolFinished, title: str, columns: int) -> list[Fragment]:
-    """`✓ Read a.py · 12 lines`; a long title is cut so that the outcome stays on its line."""
-    answer, own_row = _answer(event, columns)
-    outcome = _outcome(event.summary, "/tasks" if _is_started_job(event) else "", answer, event.duration_ms)
-    room = max(12, columns - 2 - width(outcome))
-    return [("ok", "✓"), ("", " "), *clipped([("", title)], room), ("muted", outcome + "\n"), *own_row]
 
 
 def _outcome(*parts: str | float) -> str:
