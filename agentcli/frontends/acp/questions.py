@@ -11,7 +11,7 @@ from typing import Any
 
 from agentcli.agent.calls.model import NOBODY_LEFT
 from agentcli.agent.commands.command import ChoiceIndex, CommandSet
-from agentcli.agent.events import AnyQuestion, CallApproval, ChangesApproval, LimitQuestion, PlanApproval, Question
+from agentcli.agent.events import AnyQuestion, CallApproval, ChangesApproval, PlanApproval, Question
 from agentcli.agent.ops import Approve, Interrupt
 from agentcli.agent.session import Session
 from agentcli.errors import UsageError, UserError
@@ -62,7 +62,10 @@ class ClientQuestions:
                 case Question():
                     answer = await self._in_words(request)
                 case _:
-                    answer = await self._about_call(request)
+                    call = self._call(request)
+                    answer = await self._chosen(call, request)
+                    if answer is not None and answer.allowed and request.call.name:
+                        self._client.update(self._session.id, updates.updated(call["toolCallId"], status="in_progress"))
         except RpcError as error:
             log.warning("the client could not be asked: %s", error)
             answer = nobody
@@ -71,17 +74,8 @@ class ClientQuestions:
             answer = nobody
         self._session.submit(answer if answer is not None else Interrupt())
 
-    # What a call may do
-
-    async def _about_call(self, question: CallApproval | ChangesApproval | LimitQuestion) -> Approve | None:
-        """None where the turn was cancelled."""
-        call = self._call(question)
-        answer = await self._chosen(call, question)
-        if answer is not None and answer.allowed and question.call.name:
-            self._client.update(self._session.id, updates.updated(call["toolCallId"], status="in_progress"))
-        return answer
-
     async def _chosen(self, call: dict[str, Any], question: AnyQuestion) -> Approve | None:
+        """Offer the choices of a question; None where the turn was cancelled."""
         choices = choices_for(question, question.rules)
         chosen = await self._client.choose(self._session.id, call, [_option(choice) for choice in choices])
         return next((choice.answer for choice in choices if choice.id == chosen), None)

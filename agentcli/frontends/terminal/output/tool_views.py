@@ -124,7 +124,12 @@ def _body(event: ToolFinished, diff: str, columns: int, rest: str) -> list[Fragm
         case "file_edit" | "file_write":
             return diff_fragments(diff, width=columns, most_lines=DIFF_LINES, rest=rest)
         case "todo":
-            return _todo(event, columns, rest)
+            try:
+                items = msgspec.convert(event.structured["items"], tuple[TodoItem, ...])
+            except (msgspec.ValidationError, TypeError, KeyError):
+                return _output(event.result.text, rest)  # an older or a newer version's
+            lines = (wrapped([*line, ("", "\n")], columns, hang=4) for line in todo_lines(items))
+            return [fragment for line in lines for fragment in line]
         case _:
             return []
 
@@ -141,15 +146,6 @@ def _output(text: str, rest: str) -> list[Fragment]:
         shown.append(("muted", f"  … {hidden:,} more line{'s' if hidden > 1 else ''}{rest}\n"))
     cut = (line if len(line) <= LONGEST_LINE else line[:LONGEST_LINE] + "…" for line in lines)
     return [*shown, *(("muted", f"  {line}\n") for line in cut)]
-
-
-def _todo(event: ToolFinished, columns: int, rest: str) -> list[Fragment]:
-    try:
-        items = msgspec.convert(event.structured["items"], tuple[TodoItem, ...])
-    except (msgspec.ValidationError, TypeError, KeyError):
-        return _output(event.result.text, rest)  # an older or a newer version's
-    lines = (wrapped([*line, ("", "\n")], columns, hang=4) for line in todo_lines(items))
-    return [fragment for line in lines for fragment in line]
 
 
 def todo_lines(items: Sequence[TodoItem]) -> list[list[Fragment]]:

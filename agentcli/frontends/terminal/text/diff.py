@@ -52,7 +52,10 @@ def diff_fragments(diff: str, *, width: int, most_lines: int | None, rest: str =
     texts = [_shown_text(row) for row in shown]
     changed_words = _changed_words(shown, texts)
     digits = len(str(max((number for row in shown for number in (row.old, row.new) if number), default=1)))
-    painted = _painted(shown, texts, _language(lines[:2]))
+    # The language is that of the ending of the changed file's name, or of the name of a file without one.
+    names = [line[4:].split("\t")[0] for line in lines[:2] if line[:4] in ("--- ", "+++ ")]
+    name = next((name for name in reversed(names) if name != "/dev/null"), "").rpartition("/")[2]
+    painted = _painted(shown, texts, name.rpartition(".")[2])
     fragments: list[Fragment] = []
     for index, (row, parts) in enumerate(zip(shown, painted, strict=True)):
         number = f"{row.new or row.old or '':>{digits}} " if width >= NUMBER_WIDTH and row.kind != "hunk" else ""
@@ -60,13 +63,6 @@ def diff_fragments(diff: str, *, width: int, most_lines: int | None, rest: str =
     if more:
         fragments += [("muted", f"… {more:,} more {'line' if more == 1 else 'lines'}{rest}"), ("", "\n")]
     return fragments
-
-
-def _language(file_lines: Sequence[str]) -> str:
-    """The ending of the changed file's name, or the name of a file without one."""
-    names = [line[4:].split("\t")[0] for line in file_lines if line[:4] in ("--- ", "+++ ")]
-    name = next((name for name in reversed(names) if name != "/dev/null"), "").rpartition("/")[2]
-    return name.rpartition(".")[2]
 
 
 def _without_blank_edges(rows: Iterator[_Row]) -> Iterator[_Row]:
