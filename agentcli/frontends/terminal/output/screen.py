@@ -257,7 +257,7 @@ class Screen(Renderer):
             self.erase()
 
     def _rows_above_cursor(self, columns: int) -> int:
-        """The region's rows above the cursor at another width; rather too few, as above them is the transcript."""
+        """Count the region's rows above the cursor at another width; rather too few: the transcript is above them."""
         if columns == self._size.columns or not self._reflows:
             return self._row
         texts = [plain(row) for row in self._rows[: self._row + 1]]

@@ -156,7 +156,7 @@ def _with_words(row: _Row, parts: Sequence[Fragment], words: Sequence[tuple[int,
 
 
 def _changed_words(rows: Sequence[_Row], texts: Sequence[str]) -> dict[int, list[tuple[int, int]]]:
-    """The parts that differ in rows that replace each other: of removed lines, and as many added lines behind them."""
+    """Return the differing parts of removed lines and of the added lines that follow them, compared one by one."""
     changed: dict[int, list[tuple[int, int]]] = {}
     removed: list[int] = []
     lines = [index for index, row in enumerate(rows) if row.kind != "muted"]

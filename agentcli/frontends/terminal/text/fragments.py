@@ -197,7 +197,7 @@ def with_spaces(text: str, column: int = 0) -> tuple[str, int]:
 
 
 def common_length(one: Sequence[object], other: Sequence[object]) -> int:
-    """Count the members at the beginning that both have."""
+    """Return the number of equal members at the start of both."""
     return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 

@@ -68,7 +68,7 @@ def wrap_line(
 
 
 def _broken(word: Sequence[Fragment], column: int, columns: int) -> list[Fragment]:
-    """Return a word that begins in a column with line ends where a row is full."""
+    """Break a word that begins in a column wherever a row is full."""
     out: list[Fragment] = []
     for roles, grapheme in ((roles, grapheme) for roles, text in word for grapheme in iter_graphemes(text)):
         if column and column + width(grapheme) > columns:
