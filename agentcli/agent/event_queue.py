@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator
 
 from msgspec.structs import replace
@@ -14,7 +15,7 @@ class EventQueue:
     """One subscriber's events: unbounded; deltas nobody has read yet are joined, nothing else is dropped."""
 
     def __init__(self) -> None:
-        self._events: list[Event] = []
+        self._events: deque[Event] = deque()
         self._arrived = asyncio.Event()
         self._has_ended = False
 
@@ -36,8 +37,15 @@ class EventQueue:
         while not (self._events or self._has_ended):
             self._arrived.clear()
             await self._arrived.wait()
-        events, self._events = self._events, []
+        events = list(self._events)
+        self._events.clear()
         return events
+
+    async def get(self) -> Event:
+        while not self._events:
+            self._arrived.clear()
+            await self._arrived.wait()
+        return self._events.popleft()
 
 
 class Subscribers:
@@ -54,7 +62,7 @@ class Subscribers:
             queue.put(event)
 
     def end(self) -> None:
-        """Nothing comes any more: those who follow have heard all."""
+        """Nothing comes any more: those who take events in batches have heard all."""
         for queue in self._queues:
             queue.end()
 
@@ -72,9 +80,8 @@ class Subscribers:
 
     async def _single(self, queue: EventQueue) -> AsyncGenerator[Event, None]:
         try:
-            while events := await queue.get_all():
-                for event in events:
-                    yield event
+            while True:
+                yield await queue.get()
         finally:
             self._queues.remove(queue)
 
