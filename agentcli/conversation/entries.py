@@ -244,35 +244,13 @@ class Unreadable(msgspec.Struct, frozen=True, tag_field="kind", tag="unreadable"
     stored: str = ""
 
 
-Body = (
-    User
-    | Assistant
-    | Result
-    | Compaction
-    | ContextNote
-    | Pinned
-    | Rewound
-    | HeadMoved
-    | Labelled
-    | Retracted
-    | ProviderSwitch
-    | Queued
-    | Paid
-    | CallsStarted
-    | CallAsked
-    | CallAllowed
-    | CallDenied
-    | CallTried
-    | CallKept
-    | CallsHandedOver
-    | PlanAccepted
-    | SkillActivated
-    | SkillEnded
-    | FilesChanged
-    | FilesRestored
-    | ResetAwaited
-    | Unreadable
+_MessageBody = User | Assistant | Result | Compaction  # what reaches the model
+_CourseBody = (
+    ContextNote | Pinned | Rewound | HeadMoved | Labelled | Retracted | ProviderSwitch | Queued | Paid | ResetAwaited
 )
+_CallBody = CallsStarted | CallAsked | CallAllowed | CallDenied | CallTried | CallKept | CallsHandedOver | PlanAccepted
+_EffectBody = SkillActivated | SkillEnded | FilesChanged | FilesRestored
+Body = _MessageBody | _CourseBody | _CallBody | _EffectBody | Unreadable
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
