@@ -189,7 +189,7 @@ class TerminalController(OpenerHost):
     # Typed text
 
     def submit(self, text: str, pastes: Pastes | None = None, *, shown: str = "", queue: bool = False) -> None:
-        """Run a command, or send `text` with its `pastes`: at once, during a turn to steer it or, with `queue`, later."""
+        """Run a command, or send `text` with its `pastes`: now, to steer a turn or, with `queue`, after it."""
         self.spawn(self._submit(text, pastes or Pastes(), shown=shown or text, queue=queue))
 
     async def _submit(self, text: str, pastes: Pastes, *, shown: str, queue: bool) -> None:
