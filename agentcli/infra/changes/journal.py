@@ -79,9 +79,8 @@ class PrivateFolder:
         `note` is that of the call they are recorded for. Raises `OSError` before it begins.
         """
         plan = msgspec.to_builtins(_Plan(str(note or ""), [*map(_without_others, groups)]))
-        replace_file(
-            self.path / PLAN, json.dumps(plan).encode()
-        )  # escapes names that are no text: msgspec refuses them
+        # Names that are no text are escaped, where msgspec refuses them.
+        replace_file(self.path / PLAN, json.dumps(plan).encode())
         return apply_groups(groups, self.path.name, live=live)
 
     def close(self) -> None:
@@ -108,7 +107,7 @@ def remove_abandoned(around: Path, finish: Callable[[Path], None] | None = None)
 
     One with a plan is given to `finish` first; without that it is left to the next start.
     """
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(OSError):
         for entry in [*around.iterdir()]:
             with contextlib.suppress(OSError):
                 _remove_abandoned(entry, finish)
@@ -141,13 +140,11 @@ def _finish(folder: Path) -> ApplyOutcome:
     except ValueError:
         return ApplyOutcome(conflicts=(Conflict("What a session began to apply", "another version wrote its plan"),))
     done = apply_groups(plan.groups, folder.name, is_resumed=True)
-    own = (group.changes for group in plan.groups if group.summary.name in done.names)
-    paths = {
-        stored_path(changes.at(path)): time.time_ns() for changes in own for path in (*changes.before, *changes.after)
-    }
+    own = [group.changes for group in plan.groups if group.summary.name in done.names]
+    paths = [stored_path(changes.at(path)) for changes in own for path in (*changes.before, *changes.after)]
     with contextlib.suppress(OSError, msgspec.MsgspecError):  # its session has forgotten it
         noted = CallNote.read(Path(plan.note))
-        noted.finished.update(paths)
+        noted.finished.update(dict.fromkeys(paths, time.time_ns()))
         noted.write(Path(plan.note))
     (folder / PLAN).unlink()
     return done

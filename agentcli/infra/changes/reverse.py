@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -58,44 +57,31 @@ class PathPlan(msgspec.Struct, frozen=True):
         return RestoredFile(self.path, how, self.conflict)
 
 
-@dataclass(frozen=True)
 class PlannedRestoration:
     """Implements `Restoration` of the agent's interfaces; the plans are in the order of their paths.
 
-    `scratch` is where files are made ready. `finish` runs something in a thread to its end, whatever becomes of the
-    caller.
+    `finish` runs something in a thread to its end, whatever becomes of the caller.
     """
 
-    plans: Sequence[PathPlan]
-    objects: Objects
-    scratch: Path
-    finish: Finish
-
-    @property
-    def files(self) -> tuple[RestoredFile, ...]:
-        return tuple(plan.outcome for plan in self.plans)
-
-    @property
-    def changes(self) -> tuple[FileChange, ...]:
-        return tuple(FileChange(stored_path(plan.path), plan.now, plan.then) for plan in self._changing)
-
-    @property
-    def _changing(self) -> list[PathPlan]:
-        return [plan for plan in self.plans if plan.now != plan.then]
+    def __init__(self, plans: Sequence[PathPlan], objects: Objects, scratch: Path, finish: Finish) -> None:
+        self._plans, self._objects, self._scratch, self._finish = plans, objects, scratch, finish
+        self._changing = [plan for plan in plans if plan.now != plan.then]
+        self.files = tuple(plan.outcome for plan in plans)
+        self.changes = tuple(FileChange(stored_path(plan.path), plan.now, plan.then) for plan in self._changing)
 
     async def carry_out(self) -> Sequence[RestoredFile]:
         """The files as they were dealt with; one that something else changes meanwhile is a conflict.
 
         What is begun is finished, also by the next start. Raises `ToolError` where nothing can be done.
         """
-        return await self.finish(self._carry_out)
+        return await self._finish(self._carry_out)
 
     def _carry_out(self) -> Sequence[RestoredFile]:
         if not self._changing:
             return self.files
         live = LiveFiles("end it, then take this back again", spares_databases=False)
         try:
-            with closing(PrivateFolder(self.scratch)) as private:
+            with closing(PrivateFolder(self._scratch)) as private:
                 changes = self._change_set(private.path.resolve())
                 groups = group_changes(changes, name_of=lambda path: path, budget=[0])
                 groups = [group._replace(moved_root="") for group in groups]  # its files are not in one folder yet
@@ -104,7 +90,7 @@ class PlannedRestoration:
             raise _nothing_done(error) from error
         paths = {group.summary.name: [changes.at(path) for path in group.paths] for group in groups}
         why = {path: conflict.why for conflict in done.conflicts for path in paths[conflict.name]}
-        return [_outcome(plan, why.get(plan.path, "")) for plan in self.plans]
+        return [_outcome(plan, why.get(plan.path, "")) for plan in self._plans]
 
     def _change_set(self, scratch: Path) -> ChangeSet:
         """The plans as a command would have left them. Raises `OSError`."""
@@ -127,7 +113,7 @@ class PlannedRestoration:
     def _made(self, path: str, then: FileState, before: FileEntry | None, file: Path) -> FileEntry:
         """An entry as it is to become, its contents in a file of its own."""
         if then.kind == "file":
-            file.write_bytes(self.objects.get(then.content))
+            file.write_bytes(self._objects.get(then.content))
             if before is not None and before.kind == "file":
                 with before.open() as source, file.open("rb") as made:
                     copy_attributes(source.fileno(), made.fileno())
