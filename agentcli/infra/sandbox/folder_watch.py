@@ -6,6 +6,7 @@ itself.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import struct
@@ -64,32 +65,27 @@ class FolderWatch:
         """
         if not self.is_complete or self._process != os.getpid():
             return None
+        entries: set[tuple[str, bytes]] = set()
         replaced: set[str] = set()
         has_lost_some = False
-        entries: set[tuple[str, bytes]] = set()
         for number, what, name in self._events():
             has_lost_some |= bool(what & _OVERFLOWED)
-            path = self._paths.get(number)
+            path = self._paths.pop(number, None) if what & _FORGOTTEN else self._paths.get(number)
             if path is not None and what & _ENTRIES:
                 entries.add((path, name))
             if path is not None and what & (_REPLACED | _FORGOTTEN):
                 replaced.add(path)
-            if what & _FORGOTTEN:
-                self._paths.pop(number, None)
         changed = {path for path, name in entries if not is_own(f"{path}/{os.fsdecode(name)}")}
         return None if has_lost_some else (changed, replaced)
 
     def _events(self) -> Iterator[tuple[int, int, bytes]]:
-        while self._paths:
-            try:
-                data = os.read(self._descriptor, _READ_BYTES)
-            except BlockingIOError:
-                return
-            at = 0
-            while at < len(data):
-                number, what, _, length = _HEADER.unpack_from(data, at)
-                at += _HEADER.size + length
-                yield number, what, data[at - length : at].rstrip(b"\0")
+        with contextlib.suppress(BlockingIOError):
+            while self._paths:
+                data, at = os.read(self._descriptor, _READ_BYTES), 0
+                while at < len(data):
+                    number, what, _, length = _HEADER.unpack_from(data, at)
+                    at += _HEADER.size + length
+                    yield number, what, data[at - length : at].rstrip(b"\0")
 
 
 @cache

@@ -210,9 +210,9 @@ class SessionNote:
         """Raises `OSError`."""
         around.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._folder = Path(tempfile.mkdtemp(dir=around))
+        self.path = self._folder / NOTE
         self._alive = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         fcntl.flock(self._alive, fcntl.LOCK_EX)
-        self.path = self._folder / NOTE
         self.descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(self.descriptor, fcntl.LOCK_EX)
         self.points = Note(self.path)
