@@ -179,7 +179,9 @@ class ProtectedSnapshot:
                 self._left_out.add(around(path))
             self._before[path] = state
             self._room -= len(state.content) if state is not None else 0
-            for number, below in enumerate(inside, rank + 1):
+            for number, below in enumerate(
+                sorted(inside, key=len), rank + 1
+            ):  # long names are numbers, seldom settings
                 heappush(waiting, (number, below))
 
     def _accept(self, path: str, content: str | None = None) -> None:
