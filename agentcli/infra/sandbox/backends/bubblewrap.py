@@ -12,7 +12,7 @@ replaced inside them.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
@@ -62,11 +62,12 @@ class Bubblewrap:
             program = stack.enter_context(_filter())
             layout = stack.enter_context(closing(Layout(bounds, str(cwd), mount_points, self._hidden)))
             mounts = layout.mounts_for(plan_protection(bounds, str(cwd)))
+            proxy = relay_environment() if bounds.proxy_socket is not None else WITHOUT_NETWORK
             command = [*relay_command(RELAY, PROXY_SOCKET), *argv] if bounds.proxy_socket else list(argv)
             yield Launch(
                 [*self._start, "--chdir", str(cwd), "--seccomp", str(program), "--", *command],
                 (*pass_fds, program, *layout.descriptors),
-                _environment(bounds),
+                cache_environment(str(bounds.cache or f"{PRIVATE_TMP}/.cache")) | proxy,
                 refusal="bwrap: ",
                 mounts=tuple(mounts),
             )
@@ -92,8 +93,3 @@ def _filter() -> Iterator[int]:
         yield read
     finally:
         os.close(read)
-
-
-def _environment(bounds: Bounds) -> Mapping[str, str]:
-    proxy = relay_environment() if bounds.proxy_socket is not None else WITHOUT_NETWORK
-    return cache_environment(str(bounds.cache or f"{PRIVATE_TMP}/.cache")) | proxy

@@ -95,7 +95,8 @@ class SecretValues:
                 stamp = (0 if is_young else status.st_ctime_ns, status.st_size, status.st_ino)
                 known = self._files.get(path)
                 if known is None or known[0] != stamp or is_young:
-                    known = stamp, _values_in(path)
+                    with open_to_read(path.resolve()) as file:
+                        known = stamp, _values_of(file.read(LARGEST_FILE))
                 left, count = left - status.st_size, count + 1
                 yield path, known
 
@@ -160,11 +161,6 @@ class SecretValues:
             timeout=_LONGEST_GIT_S,
             check=False,
         ).stdout
-
-
-def _values_in(path: Path) -> frozenset[str]:
-    with open_to_read(path.resolve()) as file:
-        return _values_of(file.read(LARGEST_FILE))
 
 
 def _values_of(content: bytes) -> frozenset[str]:

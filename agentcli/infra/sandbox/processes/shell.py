@@ -64,7 +64,9 @@ class Shell:
         self._own_environment = environment if own_environment is None else own_environment
         self._launch = launch
         self._keeper = Keeper(environment)
-        self._argv = _shell_argv()
+        bash = shutil.which("bash")
+        # It reads no file of anybody's before the command.
+        self._argv = [bash, "--noprofile", "--norc", "-c"] if bash else ["/bin/sh", "-c"]
         self._processes: set[Process] = set()
         self.jobs = jobs or JobTable(folder)
 
@@ -146,12 +148,6 @@ def _arguments(shell: str, before: str, text: str) -> list[str]:
     parts = [text[at : at + _LONGEST_ARGUMENT] for at in range(0, len(text), _LONGEST_ARGUMENT)]
     whole = "".join(f"${{{number}}}" for number in range(1, len(parts) + 1))
     return [f'{before}_c="{whole}"; set --; eval "unset _c; $_c"', shell, *parts]
-
-
-def _shell_argv() -> list[str]:
-    """A shell that reads no file of anybody's before the command."""
-    bash = shutil.which("bash")
-    return [bash, "--noprofile", "--norc", "-c"] if bash else ["/bin/sh", "-c"]
 
 
 def _pipe_above(lowest: int) -> tuple[int, int]:

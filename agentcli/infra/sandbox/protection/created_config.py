@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 
 from agentcli.infra.changes.state import walk
-from agentcli.infra.sandbox.git.config import Setting, path_in, read_configuration, text_of
+from agentcli.infra.sandbox.git.config import path_in, read_configuration, text_of
 from agentcli.infra.sandbox.git.folders import looks_like_the_inside
 from agentcli.infra.sandbox.mounts.mount_points import is_mount_point_of_ours
 from agentcli.safety.paths.judge import auto_executed
@@ -113,9 +113,11 @@ def _starts_programs(folder: Path, git: str) -> bool:
     if not text:
         return os.path.lexists(folder / "config")
     found = read_configuration(text, git)
-    return found.is_refused or "\0" in text or not all(map(_is_harmless, found.settings))
-
-
-def _is_harmless(setting: Setting) -> bool:
-    starts_a_helper = setting.key == "url" and (setting.value or "").lower().startswith("ext::")
-    return setting.key in _HARMLESS.get(setting.section, ()) and not starts_a_helper
+    return (
+        found.is_refused
+        or "\0" in text
+        or any(
+            key not in _HARMLESS.get(section, ()) or (key == "url" and (value or "").lower().startswith("ext::"))
+            for section, _, key, value in found.settings
+        )
+    )
