@@ -1,8 +1,4 @@
-"""Tells in which folders entries were made, renamed or removed, by inotify(7): the kernel notes it as it happens.
-
-Where the kernel gives no watches, or noted more than it keeps, nothing is known, and whoever asks has to look for
-itself.
-"""
+"""Tells in which folders entries came and went, by inotify(7), as far as the kernel gives watches."""
 
 from __future__ import annotations
 
@@ -27,10 +23,7 @@ _NOT_THERE = frozenset((2, 13, 20, 40))  # ENOENT, EACCES, ENOTDIR, ELOOP: the w
 
 
 class FolderWatch:
-    """Watches the folders of one tree. `is_complete` until one of them could not be watched.
-
-    Of use to the process that made it alone: one that is forked from it would take away its events.
-    """
+    """Watches the folders of a tree, for the process that made it; `is_complete` until one cannot be watched."""
 
     def __init__(self) -> None:
         self.is_complete = True

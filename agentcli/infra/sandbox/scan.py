@@ -37,10 +37,7 @@ _PER_WALK = 100
 
 
 class Extent(Struct, frozen=True):
-    """Bounds a walk: how many folders of each rank, and how long.
-
-    Ordinary folders come first, then those named in `_SHALLOW`, then what is in these.
-    """
+    """Bounds a walk: how long, and how many ordinary folders, folders named in `_SHALLOW`, and folders in these."""
 
     max_folders: tuple[int, int, int] = (20_000, 20_000, 1_000)
     max_s: float = 1.0
@@ -99,10 +96,7 @@ class _Work:
 
 
 class _Tree:
-    """The folders of one root. Those that are `unread` are tried again each time.
-
-    `rest` is left of the walk, and `late` of updates, when their time was over.
-    """
+    """The folders of one root; `unread` are tried again, `rest` is left of the walk, `late` of updates."""
 
     def __init__(self, extent: Extent) -> None:
         self.folders: dict[str, _Folder] = {}
@@ -169,10 +163,7 @@ class Scan:
         self._lock = threading.Lock()
 
     def repositories(self, root: str) -> list[str]:
-        """The folders below `root`, itself not among them, that git would take for a repository; the nearest first.
-
-        They have a `.git` in them, or look like the inside of one. What was made since the first time comes last.
-        """
+        """The folders below `root` that git would take for a repository, the nearest first, new ones last."""
         return self._found(root).repositories
 
     def protected(self, roots: Sequence[Path]) -> tuple[list[Path], list[Path]]:
@@ -198,11 +189,7 @@ class Scan:
         return tree is not None and bool(tree.rest.queues[0] or tree.late.queues[0])
 
     def folders(self, root: str) -> dict[str, _Folder]:
-        """Each folder in `root` as it is now, itself among them; links are not followed.
-
-        The first time all of them are walked, later only those in which the kernel noted a change. Where it notes none,
-        the stamps of all are compared.
-        """
+        """Each folder in `root`, links not followed: walked once, then compared where the kernel noted a change."""
         with self._lock:
             return dict(self._looked_at(root).folders)
 

@@ -82,10 +82,7 @@ class Bubblewrap:
 
 @contextmanager
 def _filter() -> Iterator[int]:
-    """A descriptor to read the filter from, once: of a pipe, because a file's position would be shared by commands.
-
-    Commands have a loopback interface of their own, for tests that start a server.
-    """
+    """A pipe to read the filter from: commands would share the position of a file. Each has its own loopback."""
     read, write = os.pipe()
     try:
         os.write(write, filter_program(internet=True))

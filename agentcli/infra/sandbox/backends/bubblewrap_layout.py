@@ -58,10 +58,7 @@ class Layout:
         self.descriptors.clear()
 
     def mounts_for(self, protection: Protection) -> Sequence[Mount]:
-        """Order the mounts so that none covers an earlier one by mistake: outer folders first.
-
-        Raises `OSError` when something changed while it was looked at.
-        """
+        """Order the mounts: outer folders first. Raises `OSError` when something changed while it was looked at."""
         python = python_folders() if self._bounds.proxy_socket is not None else []
         self._mounts += [Mount(folder, mode="1777") for folder in private_folders()]
         for path in (*self._shown_in_private, *python):  # needed although its folder is replaced

@@ -1,7 +1,4 @@
-"""Reads the values in the secret files of a workspace, so that they can be masked wherever they are shown.
-
-Those files as they are in the working tree, in git's index and in HEAD: git shows each of them.
-"""
+"""Reads the values in the secret files of the working tree, git's index and HEAD, so that they can be masked."""
 
 from __future__ import annotations
 

@@ -108,10 +108,7 @@ class NamedPaths:
 
 
 def named_paths(files: list[str], home: str, git: str) -> NamedPaths:
-    """Collect what these files name, and the files they include, each read once.
-
-    The worktree is what the first one and its neighbours say: git does not look for it in what they include.
-    """
+    """Collect what files and those they include name. Only the first one and its neighbours name the worktree."""
     found = NamedPaths()
     depths = dict.fromkeys(files, 0)
     for file in (waiting := [*files]):  # it grows meanwhile
@@ -144,10 +141,7 @@ def _at_home(value: str, home: str) -> str:
 
 
 def path_in(file: str, prefix: str = "") -> str | None:
-    """The real path that one of git's files names, from its own folder; None where git would not take it for one.
-
-    As git reads it: it drops only the ends of lines at the end, and what follows a NUL.
-    """
+    """The real path that one of git's files names, read as git does; None where git would not take it for one."""
     text = text_of(file)
     named = text.removeprefix(prefix).rstrip("\r\n")
     if not named or not text.startswith(prefix):

@@ -45,10 +45,7 @@ class RepositoryPlanner:
         return max((folder for folder in self._writable if is_inside(path, folder)), key=len, default=None)
 
     def repository(self, worktree: str, *, may_commit: bool = True) -> Protection:
-        """Plan what to protect at `worktree`/.git; nothing when there is no repository.
-
-        One that need not be committed to takes one read-only mount, and what it names elsewhere.
-        """
+        """Plan it for `worktree`/.git. One that need not be committed to takes one read-only mount, and what it names."""
         plan, link = Protection(), f"{worktree}/.git"
         match kind_of(link), may_commit:
             case "folder", True:
@@ -109,10 +106,7 @@ class RepositoryPlanner:
             plan.problems.append(f"{link} leads to {folder}, which does not lead back: commands cannot commit.")
 
     def _add_folder(self, folder: str, worktree: str, plan: Protection) -> None:
-        """Add a repository's own folder, with what it keeps for its submodules and worktrees.
-
-        Where something in it cannot be mounted on, all of it is read-only: no commits rather than no protection.
-        """
+        """Add a repository's own folder; all of it is read-only where something in it cannot be mounted on."""
         found = Protection(writable=[folder])
         named = self._named(folder)
         gaps = self._add_programs(folder, worktree, named, found)

@@ -65,10 +65,7 @@ def is_real(path: str) -> bool:
 
 
 def plan_hiding(masked: Iterable[RealPath], shown: Iterable[RealPath], reachable: Iterable[str] = ()) -> list[HideStep]:
-    """Hide and show so that for each path the longest that leads to it counts; of two equal ones the exception.
-
-    `reachable` are folders that are mounted after these steps anyway and have to be reachable.
-    """
+    """Hide and show: for each path the longest that leads to it counts. `reachable` folders are mounted after it."""
     is_hidden = dict.fromkeys(masked, True) | dict.fromkeys(shown, False)
     steps: list[tuple[RealPath, bool]] = []
     for place in sorted(is_hidden, key=lambda place: (place.path.count("/"), place.path)):
@@ -86,10 +83,7 @@ def _how_to_hide(place: RealPath, exceptions: Sequence[str]) -> Literal["hide", 
 
 
 def listening_sockets() -> list[str]:
-    """Paths of the unix sockets of this network namespace, as the kernel lists them (proc_net(5)).
-
-    A mount does not keep a command from connecting to a socket: it has to be hidden.
-    """
+    """Paths of this network namespace's unix sockets (proc_net(5)): a mount does not keep commands from connecting."""
     try:
         with open("/proc/net/unix", "rb") as file:  # noqa: PTH123  # pathlib costs as much again as reading it
             lines = file.read().decode(errors="surrogateescape").splitlines()

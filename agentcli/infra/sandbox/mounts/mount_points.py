@@ -98,10 +98,7 @@ class Note:
 
 
 class MountPoints:
-    """Mount points of one command; leaving the context lets go of them.
-
-    Each is added to `note`, where there is one, before it is made.
-    """
+    """Mount points of one command, added to `note` before they are made; leaving the context lets go of them."""
 
     def __init__(self, note: Note | None = None) -> None:
         self._held: list[_HeldName] = []

@@ -317,10 +317,7 @@ class Supervisor:
 
 
 def _spawn(argv: list[bytes], environment: dict[bytes, bytes], streams: list[tuple[int, int]], stdin: bytes) -> int:
-    """Start a program in a session of its own with these descriptors, each under its new number; its process number.
-
-    A terminal that is opened as its standard input becomes the one that controls it: it is the first of its session.
-    """
+    """Start a program in a session of its own, which a terminal as standard input controls; its process number."""
     return os.posix_spawn(
         argv[0],
         argv,

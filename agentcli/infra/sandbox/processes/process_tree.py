@@ -1,7 +1,4 @@
-"""Walks process trees: finds every process below another, and signals all of them.
-
-Read from /proc on Linux, from ps(1) elsewhere. Part of the keeper's own small process, so it imports little.
-"""
+"""Finds and signals the processes below another, by /proc or ps(1). Part of the keeper, so it imports little."""
 
 from __future__ import annotations
 

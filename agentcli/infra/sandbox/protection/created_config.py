@@ -33,10 +33,7 @@ _MAX_ENTRIES = 1_000  # of a reviewed folder, such as `.agents/skills/NAME`
 
 @cache
 def _names() -> dict[str, bool | None]:
-    """The names to look for; true for those of which the contents count, None where nothing but their presence does.
-
-    Among them what makes a repository of a root itself: git, started in the workspace, obeys that too.
-    """
+    """True for names of which the contents count, None where only their presence does, as that of a bare repository."""
     names, reviewed = auto_executed().names, auto_executed().reviewed
     # Of a folder whose program writes it all the time only what that program obeys counts, which is in `names`.
     written = {name[:end] for name in names for end, letter in enumerate(name) if letter == "/"}
@@ -54,10 +51,7 @@ def _by_first_part(names: tuple[str, ...]) -> tuple[dict[str, list[str]], tuple[
 
 
 def present_names(root: Path, names: tuple[str, ...]) -> list[str]:
-    """Return the names, relative to a folder, that may exist in it; `*.x` stands for all with that ending.
-
-    Case is ignored, because some disks ignore it.
-    """
+    """Return the names that may exist in a folder, whatever their case; `*.x` stands for all with that ending."""
     try:
         there = sorted(os.listdir(root))  # noqa: PTH208  # a fifth of the time
     except OSError:

@@ -19,10 +19,7 @@ _MAX_TO_FOLLOW = 20
 
 
 def plan_protection(bounds: Bounds, cwd: str, *, max_to_commit_to: int = MAX_TO_COMMIT_TO) -> Protection:
-    """Plan what to protect now. Commands can commit in the roots, the nearest repositories, and where they start.
-
-    The newest plan is kept until something changes that it was made from.
-    """
+    """Plan what to protect now. Commands can commit in the roots, in the nearest repositories, and where they start."""
     plan = Protection()
     if bounds.profile != "workspace-write":
         return plan

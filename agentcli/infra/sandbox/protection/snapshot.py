@@ -65,10 +65,7 @@ class ProtectedSnapshot:
 
     @contextmanager
     def during(self, protection: Protection, *, roots: Sequence[Path], granted: Sequence[Path]) -> Iterator[Reverts]:
-        """Yield a record that in the end names what was reverted, and what could not be.
-
-        What was `granted` to the command may be changed by it, and stays so.
-        """
+        """Yield a record of what was reverted in the end. What was `granted` to the command may be changed by it."""
         report, mine = Reverts(), [*map(str, granted)]
         self._asides = (self._asides[0], *map(str, roots))
         self._take(protection)
