@@ -120,10 +120,8 @@ class Screen(Renderer):
         size = self.output.get_size()
         if self._rows:
             self._write([up(self._rows_above_cursor(size.columns)), ERASE_BELOW])
-        self._rows, self._row, self._column = [], 0, 0
         self._size = size
-        self._switch_modes(on=False)
-        self.output.flush()
+        self._forget_region()
 
     def clear(self) -> None:
         """Draw the region again (Ctrl-L); the transcript stays where it is."""
@@ -131,6 +129,9 @@ class Screen(Renderer):
 
     def reset(self, _scroll: bool = False, leave_alternate_screen: bool = True) -> None:
         super().reset(_scroll, leave_alternate_screen)
+        self._forget_region()
+
+    def _forget_region(self) -> None:
         self._rows, self._row, self._column = [], 0, 0
         self._switch_modes(on=False)
         self.output.flush()
