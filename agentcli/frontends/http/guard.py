@@ -21,7 +21,7 @@ from agentcli.settings.structs import ServeTokenSettings
 PAGE_FILES = ("page.css", "page.js", "markdown.js", "questions.js", "stream.js", "view.js")
 # These say nothing about any session.
 _OPEN = frozenset(("/", "/health", "/openapi.json", *(f"/{name}" for name in PAGE_FILES)))
-_NO_TOKEN = "Send the header Authorization: Bearer TOKEN, with what is in the token file."
+_HOW_TO_AUTHORIZE = "Send the header Authorization: Bearer TOKEN, with what is in the token file."
 _LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 
 
@@ -133,7 +133,7 @@ class Guard:
     def _token_of(self, asked: HTTPConnection) -> ServeTokenSettings:
         kind, _, given = asked.headers.get("authorization", "").partition(" ")
         if kind.lower() != "bearer" or not given:
-            raise HttpError(401, "no_token", _NO_TOKEN, headers={"WWW-Authenticate": "Bearer"})
+            raise HttpError(401, "no_token", _HOW_TO_AUTHORIZE, headers={"WWW-Authenticate": "Bearer"})
         hashed = hashlib.sha256(given.strip().encode()).hexdigest()
         found = [token for token in self._tokens if hmac.compare_digest(token.sha256, hashed)]
         if not found:
