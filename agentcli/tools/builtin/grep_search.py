@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from agentcli.tools.builtin.arguments import GrepSearch
-from agentcli.tools.builtin.matches import AllMatches, FirstMatches, MatchCollector, MatchedFiles
+from agentcli.tools.builtin.matches import MatchCollector, MatchedFiles, Matches
 from agentcli.tools.builtin.searching import Target, relative_glob, remarks, search_with_literal_brackets, searchable
 from agentcli.tools.observation import beside
 from agentcli.tools.sandbox import Search, SearchOutcome
@@ -45,9 +45,7 @@ def _collector(given: GrepSearch, place: Target, *, most: int) -> MatchCollector
     if given.output_mode != "content":
         return MatchedFiles(most, are_counted=given.output_mode == "count", show=place.show)
     has_marks = given.multiline or given.context > 0
-    if not most:
-        return AllMatches(has_marks=has_marks, show=place.show)
-    return FirstMatches(most, has_marks=has_marks, context=given.context, show=place.show)
+    return Matches(most, has_marks=has_marks, context=given.context, show=place.show)
 
 
 def _output(found: MatchCollector, looked: SearchOutcome, given: GrepSearch, place: Target) -> ToolOutput:
