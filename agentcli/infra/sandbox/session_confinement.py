@@ -125,6 +125,7 @@ class SessionConfinement:
         if limits.profile == "danger-full-access":
             return Bounds("danger-full-access", roots, limits.home)
         secrets, obeyed = self.scan.protected(roots)
+        own = (self._state, *limits.own_folders)
         # What only reads needs no host; a program that a repository has git run gets none.
         proxy = self._proxies.get(frozenset(grants.hosts)) if profile != "read-only" else None
         return Bounds(
@@ -135,17 +136,13 @@ class SessionConfinement:
             readable_again=(*grants.readable, *grants.writable),
             writable=(*limits.writable, *(path for path in grants.writable if path.exists())),
             protected=_protected_names(roots),
-            protected_paths=(*self._always_protected(roots), *obeyed[:MOST_OBEYED]),
+            protected_paths=(*self._at_home(roots), *own, *limits.programs(roots), *obeyed[:MOST_OBEYED]),
             proxy_socket=proxy.socket if proxy is not None else None,
-            cache=self._cache(roots),
+            # In a root a command could put a link in its place, which the next one would follow.
+            cache=None if limits.cache is None or any(map(limits.cache.is_relative_to, roots)) else limits.cache,
             scan=self.scan,
             git=self.git(grants),
         )
-
-    def _cache(self, roots: Sequence[Path]) -> Path | None:
-        """None where a command could put a link in its place, which the next one would follow."""
-        cache = self.limits.cache
-        return None if cache is None or any(map(cache.is_relative_to, roots)) else cache
 
     def is_protected(self, path: Path, grants: Grants) -> bool:
         """True if git or a trusted command runs this file or obeys its contents. The answer is up to a second old."""
@@ -159,9 +156,6 @@ class SessionConfinement:
             places = (*plan.read_only, *plan.missing_files, *plan.missing_folders)
             self._protected_places = {roots: (time.monotonic(), places)}
         return any(is_inside(str(path), place) for place in places)
-
-    def _always_protected(self, roots: Sequence[Path]) -> Sequence[Path]:
-        return (*self._at_home(roots), self._state, *self.limits.own_folders, *self.limits.programs(roots))
 
     def _at_home(self, roots: Sequence[Path]) -> Sequence[Path]:
         """Files that start with the machine, a shell or a program, present or not, if the home can be written."""
