@@ -17,7 +17,7 @@ from agentcli.errors import ToolError
 from agentcli.extensions.programs import WorkspacePrograms
 from agentcli.infra.data_files import DataFolder
 from agentcli.infra.lazy import Lazy
-from agentcli.infra.memory_files import MemoryFiles, MemoryLimits, memory_folder
+from agentcli.infra.memory_files import MemoryFiles, memory_folder
 from agentcli.safety.paths.judge import PathGround
 from agentcli.settings.files import make_private_folder
 from agentcli.settings.load import Config
@@ -66,7 +66,7 @@ class WorkspaceFactory:
             made = make_sandbox(config, folders, session_id=session_id, rules=rules, profile=profile, programs=programs)
             return files.sandbox(made, lambda: workspace.facts.roots) if files else made
 
-        lazy = Lazy(open_sandbox)
+        lazy, notes = Lazy(open_sandbox), memory_folder(state, project_root(config.cwd))
         workspace = Workspace(
             cwd=config.cwd,
             sandbox=cast("Sandbox", lazy),
@@ -74,7 +74,7 @@ class WorkspaceFactory:
             grants=Grants(hosts=sandbox.hosts),
             data=self._data.of_session(session_id),
             web=Web(granted_hosts=config.settings.web.hosts, find_search=self._find_search),
-            memory=make_memory(config) if self.has_memory else None,
+            memory=MemoryFiles(notes, config.settings.memory) if self.has_memory else None,
             home=home_of(config.environment),
             preload=lazy.load,
         )
@@ -122,13 +122,6 @@ def make_masker(config: Config, values: frozenset[str]) -> Masker:
 
     own = (*credentials_in(config.environment), *config.kept_keys.values, *secret_headers(config))
     return Masker((*own, *values))
-
-
-def make_memory(config: Config) -> MemoryFiles:
-    """Return the memory files of the project that is worked on."""
-    settings = config.settings.memory
-    limits = MemoryLimits(settings.max_file_kb * 1024, settings.max_total_kb * 1024, settings.max_files)
-    return MemoryFiles(memory_folder(config.paths.state, project_root(config.cwd)), limits)
 
 
 # Sandbox
