@@ -21,7 +21,7 @@ from agentcli import Agent
 CALLS = {
     "file_read": {"path": "a.txt"},
     "bash, only reads": {"command": "ls"},
-    "bash, tried": {"command": "python3 -c 'print(1)'"},
+    "bash, dry run": {"command": "python3 -c 'print(1)'"},
 }
 ROOT = "/agentcli/"
 
@@ -35,11 +35,11 @@ class Crossings:
 
     def look(self, frame: FrameType, event: str, _: Any) -> None:
         here = frame.f_code.co_filename
-        if frame.f_code.co_name == "_account" and here.endswith("run.py"):
+        if frame.f_code.co_name == "remember" and here.endswith("calls/model.py"):
             self._is_on = False
         if event != "call":
             return
-        if frame.f_code.co_name == "parse_call":
+        if frame.f_code.co_name == "_parse" and here.endswith("calls/run.py"):
             self._is_on, self.pairs = True, {}
         caller = frame.f_back.f_code.co_filename if frame.f_back is not None else ""
         if self._is_on and here != caller and ROOT in here and ROOT in caller:

@@ -130,10 +130,10 @@ async def speed(folder: Path) -> None:
     replies, prompts = script_and_prompts(45)
     agent, _, _ = await talk(folder, replies, prompts, window=1_000_000)
     session = await agent.session()
-    _, info = await session.runtime.resolve(session.state)
+    _, info = await session.runtime.models.resolve(session.state)
     prefix, conversation = session.runtime.prefix(info), session.state.conversation
     used = request_tokens(conversation, info, prefix)
-    watch = session.runtime.compactor
+    watch = session.runtime.context.compactor
     for strategy in ("truncate", "extract"):
         compactor = watch.compactor  # type: ignore[union-attr]
         compactor.settings = msgspec.structs.replace(compactor.settings, strategy=strategy)

@@ -64,7 +64,7 @@ class Approve(Struct, frozen=True, tag="approve"):
     """Answer a `QuestionEvent`; a comment goes to the model.
 
     `scope` "session" also allows what `rule` covers (empty: the narrowest one offered), "always" in later sessions of
-    the project too; "try" runs it on a stand-in of the workspace first. With `mode` a yes for the session switches to
+    the project too; "try" makes a dry run of it first. With `mode` a yes for the session switches to
     that permission mode in place of a rule. `hunks` names those of the request's hunks that are made; None means all,
     none means no. A no that `stops` ends the turn, which waits for the person.
     """

@@ -47,7 +47,7 @@ class Conversation:
     Each entry follows its parent, in general the one stored before it. The newest entry is the head; `path` leads
     from the root to it, without what was taken back. `open_calls` are the calls on the path that have no result, by
     id, oldest first; about those in `unanswered` the person was asked and has not answered, those in `tried` have
-    run on a stand-in of the workspace, and `kept` names what is kept of their changes. `last_reply` is the newest one.
+    run as dry runs, and `kept` names what is kept of their changes. `last_reply` is the newest one.
 
     Adding an entry costs the same however long the conversation is; rewinding and compacting derive the messages anew.
     """

@@ -196,7 +196,7 @@ class CallDenied(msgspec.Struct, frozen=True, tag_field="kind", tag="call_denied
 
 
 class CallTried(msgspec.Struct, frozen=True, tag_field="kind", tag="call_tried"):
-    """A call runs on a stand-in of the workspace: nothing it does is real before a `CallAllowed`."""
+    """A call runs as a dry run: nothing it does is real before a `CallAllowed`."""
 
     id: str
 

@@ -178,15 +178,12 @@ class Dialogue:
             await asyncio.wait(self._asides)
         await self._wait_for_results()
         if self._has_refused and not self._has_taken and not self._leaving.is_set():
-            self._report_no_prompt()
+            # A client that got a line wrong waits for a result.
+            failed = TurnFailed("No prompt was taken: every line that was to be one was refused.", False, cost_usd=0.0)
+            self._output.show(failed)
+            self._code = exit_code(failed, self._demands)
         if not self._over.done():
             self._over.set_result(None)
-
-    def _report_no_prompt(self) -> None:
-        """End with a result where a client that got a line wrong would wait for one."""
-        failed = TurnFailed("No prompt was taken: every line that was to be one was refused.", False, cost_usd=0.0)
-        self._output.show(failed)
-        self._code = exit_code(failed, self._demands)
 
     async def _do(self, line: json_input.InputLine) -> None:
         """Do what a line asks for, and answer it."""

@@ -25,7 +25,11 @@ async def print_answer(
     """
     prompt = await host.meant(given)
     if isinstance(prompt, CommandEnded):
-        return _print_command(prompt, out=out, log=log)
+        if prompt.is_error:
+            _log_line(log, f"agentcli: {prompt.output}")
+        elif prompt.output:
+            print(printable(prompt.output) if out.isatty() else prompt.output, file=out, flush=True)
+        return prompt.exit_code
     session = host.session
     live = out.isatty()
     safe = PrintableStream()
@@ -83,14 +87,6 @@ def _subagent_line(event: events.Event, *, is_verbose: bool) -> str:
             return text
         case _:
             return ""
-
-
-def _print_command(ended: CommandEnded, *, out: TextIO, log: TextIO) -> int:
-    if ended.is_error:
-        _log_line(log, f"agentcli: {ended.output}")
-    elif ended.output:
-        print(printable(ended.output) if out.isatty() else ended.output, file=out, flush=True)
-    return ended.exit_code
 
 
 async def print_json(host: ScreenlessHost, given: CliPrompt, *, out: BinaryIO, log: TextIO, demands: Demands) -> int:

@@ -6,16 +6,9 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from agentcli.llm import errors
 from agentcli.llm.connection import Response
-from agentcli.llm.errors import (
-    ConnectionFailed,
-    ContextOverflow,
-    ProviderError,
-    ServerError,
-    Timeout,
-    embedded_error,
-    error_in_json,
-)
+from agentcli.llm.errors import ContextOverflow, ProviderError, ServerError
 from agentcli.llm.event_streams import LONGEST_LINE, JsonItems, LineParser, SseParser
 from agentcli.llm.http import MAX_ERROR_BODY, Carrier, not_a_reply, read_start, shown
 from agentcli.llm.json_text import decode_json
@@ -95,7 +88,7 @@ async def stream_reply(
                         break
         except ProviderError as error:
             error.sent = body
-            error.is_answered |= has_begun and isinstance(error, ConnectionFailed | Timeout)
+            error.is_answered |= has_begun and isinstance(error, errors.ConnectionFailed | errors.Timeout)
             if not reader.is_finished:  # else the reply is whole: only its price, if anything, is lost
                 raise
         last: list[StreamEvent] = []
@@ -129,8 +122,8 @@ async def _parsed(
         if whole and isinstance(value, dict) and value.get(whole):
             yield [start]
             return
-        if isinstance(value, dict | list) and error_in_json(value)[0]:
-            raise embedded_error(value)
+        if isinstance(value, dict | list) and errors.error_in_json(value)[0]:
+            raise errors.embedded_error(value)
         raise not_a_reply(response, start)
     received = 0
     async for piece in response.pieces():

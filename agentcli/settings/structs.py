@@ -214,7 +214,7 @@ class EvidenceSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PermissionSettings(Struct, frozen=True, forbid_unknown_fields=True, rename={"tries": "try"}, kw_only=True):
-    """With `try`, commands run on a stand-in of the workspace where that works; what they changed is asked about."""
+    """With `try`, commands run as dry runs where that works; what they changed is asked about."""
 
     mode: Literal["default", "acceptEdits", "plan", "auto", "dontAsk", "bypassPermissions"] = "default"
     allow: tuple[str, ...] = ()

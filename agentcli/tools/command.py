@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -82,6 +83,23 @@ class Reverts(Struct):
         self.put_back += other.put_back
         self.left_changed += other.left_changed
         self.unguarded += other.unguarded
+
+    def notes(self) -> Iterator[str]:
+        """Describe them for the model."""
+        if self.put_back:
+            yield (
+                f"the sandbox reverted changes to files that other programs run or obey: {_first(self.put_back)}. "
+                "To change them, use file_edit or unconfined, which ask the user"
+            )
+        if self.left_changed:
+            changed = _first(self.left_changed)
+            yield f"files that other programs run or obey are changed and could not be put back: {changed}"
+        if self.unguarded:
+            yield f"more is in {_first(self.unguarded)} than this sandbox can put back: tell the user"
+
+
+def _first(paths: Sequence[str]) -> str:
+    return ", ".join(paths[:5]) + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")
 
 
 class BackgroundJob(Struct, frozen=True):

@@ -55,7 +55,7 @@ def test_one_change_can_be_kept_and_the_rest_dropped(open_terminal: Open, tmp_pa
     terminal.type("n")
     terminal.see("Change 2 of 2: a.py")
     terminal.type("y")
-    assert "kept 1 of 2" in terminal.see("the end")
+    assert "applied 1 of 2" in terminal.see("the end")
     assert (tmp_path / "project/a.py").read_text() == 'print("hello")\n'
     assert not (tmp_path / "project/made").exists()
 
@@ -76,7 +76,7 @@ def test_hunks_of_one_file_can_be_kept(open_terminal: Open, tmp_path: Path) -> N
     terminal.type("n")
     terminal.see("Change 3 of 3: list")
     terminal.type("y")
-    terminal.see(r"kept 1 of 2 · list \(1 of 2 hunks\)")
+    terminal.see(r"applied 1 of 2 · list \(1 of 2 hunks\)")
     terminal.see("the end")
     assert (tmp_path / "project/list").read_text() == lines.replace("\n50\n", "\nfifty\n")
     assert (tmp_path / "project/a.py").read_text() == 'print("hi")\n'

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
@@ -35,10 +37,9 @@ from agentcli.llm.provider import (
 from agentcli.llm.providers.openai_compat import OpenAICompatProvider, presets
 from tests.conformance.backends import CHAT_BACKENDS, KEY, ONE_EACH, Backend, ScriptedBackend
 from tests.conformance.cloud_backends import AWS_ENVIRONMENT, EVERY_HTTP, OVER_SDK
-from tests.conformance.reading import asking, hear
+from tests.conformance.reading import Heard, asking, hear
 from tests.conformance.replies import Call, Said
 from tests.conformance.servers import (
-    HTML,
     SILENCE,
     Cut,
     Reply,
@@ -76,13 +77,20 @@ def _aws_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
+async def heard_from(backend: Backend, answer: Any, **options: Any) -> Heard:
+    """What a provider makes of one answer of its server."""
+    async with backend.playing(answer, **options) as stage:
+        return await hear(stage.provider)
+
+
 # What a reply becomes
 
 
 @over_all
 async def test_text_arrives_in_deltas_and_whole_in_done(backend: Backend) -> None:
-    async with backend.playing("The parser drops the last line of the file.") as stage:
+    async with backend.playing("The parser drops the last line of the file.", "Hi.") as stage:
         heard = await hear(stage.provider)
+        assert (await complete(stage.provider, asking())).message.text == "Hi."
     assert heard.text == heard.done.message.text == "The parser drops the last line of the file."
     assert heard.done.message == Message("assistant", (Text("The parser drops the last line of the file."),))
     assert heard.done.stop_reason == "end_turn"
@@ -91,22 +99,8 @@ async def test_text_arrives_in_deltas_and_whole_in_done(backend: Backend) -> Non
 
 
 @over_all
-async def test_done_is_the_last_event_and_the_only_one(backend: Backend) -> None:
-    async with backend.playing(Said("One moment.", "First look.", (READ,))) as stage:
-        heard = await hear(stage.provider)
-    assert heard.of(Done) == [heard.events[-1]]
-
-
-@over_all
-async def test_complete_gives_the_whole_reply(backend: Backend) -> None:
-    async with backend.playing("Hi.") as stage:
-        assert (await complete(stage.provider, asking())).message.text == "Hi."
-
-
-@over_all
 async def test_thinking_stays_apart_from_text(backend: Backend) -> None:
-    async with backend.playing(Said("Yes.", "The file has 12 lines, so yes.")) as stage:
-        heard = await hear(stage.provider)
+    heard = await heard_from(backend, Said("Yes.", "The file has 12 lines, so yes."))
     assert (heard.thinking, heard.text) == ("The file has 12 lines, so yes.", "Yes.")
     first, *rest = heard.done.message.content
     assert isinstance(first, Thinking)
@@ -116,11 +110,11 @@ async def test_thinking_stays_apart_from_text(backend: Backend) -> None:
 
 @over_all
 async def test_a_call_starts_grows_and_ends_and_stands_in_done(backend: Backend) -> None:
-    async with backend.playing(Said("Let me look.", calls=(READ,))) as stage:
-        heard = await hear(stage.provider)
+    heard = await heard_from(backend, Said("Let me look.", calls=(READ,)))
     (use,) = heard.done.message.tool_uses
     assert (use.name, use.input, use.unparsed) == ("read_file", READ.input, "")
-    assert heard.done.stop_reason == "tool_use"
+    assert (heard.done.stop_reason, heard.done.lost_tool_call) == ("tool_use", False)
+    assert heard.of(Done) == [heard.events[-1]]
     assert heard.of(ToolCallStarted) == [ToolCallStarted(use.id, "read_file")]
     assert heard.of(ToolCallEnded) == [ToolCallEnded(use.id)]
     assert msgspec.json.decode(heard.arguments_of(use.id)) == READ.input
@@ -130,19 +124,13 @@ async def test_a_call_starts_grows_and_ends_and_stands_in_done(backend: Backend)
 
 
 @over_all
-async def test_a_call_without_arguments_has_an_empty_input(backend: Backend) -> None:
-    async with backend.playing(Said(calls=(LIST,))) as stage:
-        (use,) = (await hear(stage.provider)).done.message.tool_uses
-    assert (use.name, use.input, use.unparsed) == ("list_files", {}, "")
-
-
-@over_all
 async def test_parallel_calls_keep_their_order_and_have_ids_of_their_own(backend: Backend) -> None:
     second = replace(READ, id="toolu_03", input={"path": "b.py"})
-    async with backend.playing(Said(calls=(READ, second, LIST))) as stage:
-        heard = await hear(stage.provider)
+    heard = await heard_from(backend, Said(calls=(READ, second, LIST)))
     uses = heard.done.message.tool_uses
-    assert [(use.name, use.input) for use in uses] == [(c.name, c.input) for c in (READ, second, LIST)]
+    assert [(use.name, use.input, use.unparsed) for use in uses] == [
+        (c.name, c.input, "") for c in (READ, second, LIST)
+    ]
     assert len({use.id for use in uses}) == 3
     assert [event.id for event in heard.of(ToolCallStarted)] == [use.id for use in uses]  # type: ignore[union-attr]
 
@@ -186,8 +174,9 @@ async def test_a_lone_surrogate_in_the_conversation_is_sent_as_a_replacement(bac
 
 @over_all
 async def test_usage_is_counted(backend: Backend) -> None:
-    async with backend.playing(Said("Hi.", prompt_tokens=1_200, cached_tokens=1_000, output_tokens=42)) as stage:
-        usage = (await hear(stage.provider)).done.usage
+    usage = (
+        await heard_from(backend, Said("Hi.", prompt_tokens=1_200, cached_tokens=1_000, output_tokens=42))
+    ).done.usage
     assert usage.output_tokens == 42
     assert usage.prompt_tokens == (200 if isinstance(backend, ScriptedBackend) else 1_200)
     assert usage.cache_read_input_tokens == (1_000 if backend.caches else 0)
@@ -195,8 +184,7 @@ async def test_usage_is_counted(backend: Backend) -> None:
 
 @over_all
 async def test_a_reply_cut_by_length_says_so(backend: Backend) -> None:
-    async with backend.playing(Said("And then the", is_cut=True)) as stage:
-        done = (await hear(stage.provider)).done
+    done = (await heard_from(backend, Said("And then the", is_cut=True))).done
     assert (done.stop_reason, done.message.text) == ("max_tokens", "And then the")
 
 
@@ -208,8 +196,7 @@ async def test_a_reply_cut_by_length_says_so(backend: Backend) -> None:
 @over_http
 async def test_the_reply_is_the_same_however_the_bytes_are_cut(backend: Backend, cut: Cut) -> None:
     said = Said(HARD_TEXT, HARD_TEXT[::-1], (replace(READ, input={"path": HARD_TEXT}),))
-    async with backend.playing(backend.reply(said, cut=cut)) as stage:
-        heard = await hear(stage.provider)
+    heard = await heard_from(backend, backend.reply(said, cut=cut))
     assert heard.text == heard.done.message.text == HARD_TEXT
     assert heard.thinking == HARD_TEXT[::-1]
     assert heard.done.message.tool_uses[0].input == {"path": HARD_TEXT}
@@ -220,15 +207,13 @@ async def test_the_reply_is_the_same_however_the_bytes_are_cut(backend: Backend,
 @over_http
 async def test_lines_may_end_with_crlf(backend: Backend, cut: Cut) -> None:
     reply = backend.reply(Said("Two\nlines.", calls=(READ,)), cut=cut)
-    async with backend.playing(reply.but(body=with_crlf(reply.body))) as stage:
-        done = (await hear(stage.provider)).done
+    done = (await heard_from(backend, reply.but(body=with_crlf(reply.body)))).done
     assert (done.message.text, done.message.tool_uses[0].input) == ("Two\nlines.", READ.input)
 
 
 @over_http
 async def test_deltas_that_arrive_together_are_one_event(backend: Backend) -> None:
-    async with backend.playing("word " * 200) as stage:
-        heard = await hear(stage.provider)
+    heard = await heard_from(backend, "word " * 200)
     assert len(heard.of(TextDelta)) == 1
 
 
@@ -296,24 +281,16 @@ async def test_a_reply_cut_by_length_inside_a_call_loses_that_call_only(backend:
     events = body.split(b"\n\n")
     argument_events = [at for at, event in enumerate(events) if b'"arguments":"' in event or b"partial_json" in event]
     del events[argument_events[-1]]
-    async with backend.playing(Reply(b"\n\n".join(events))) as stage:
-        done = (await hear(stage.provider)).done
+    done = (await heard_from(backend, Reply(b"\n\n".join(events)))).done
     assert done.stop_reason == "max_tokens"
     assert done.lost_tool_call
     assert [use.input for use in done.message.tool_uses] == [READ.input]
 
 
-@over_all
-async def test_a_whole_reply_lost_no_call(backend: Backend) -> None:
-    async with backend.playing(Said("Reading.", calls=(READ,))) as stage:
-        assert not (await hear(stage.provider)).done.lost_tool_call
-
-
 @over_http
 async def test_an_empty_body_is_a_failure_and_not_an_empty_reply(backend: Backend) -> None:
     content_type = backend.reply("x").content_type
-    async with backend.playing(Reply(b"", content_type=content_type)) as stage:
-        error = (await hear(stage.provider)).error
+    error = (await heard_from(backend, Reply(b"", content_type=content_type))).error
     assert isinstance(error, ConnectionFailed)
     assert error.is_retryable
     assert error.partial == Message("assistant", ())
@@ -357,8 +334,7 @@ async def test_an_event_of_a_foreign_shape_is_a_server_error(backend: Backend) -
         "chat": (b'data: {"choices":["x"]}\n\n', b"data: "),
     }[backend.protocol]
     at = reply.body.index(before) + (1 if backend.protocol == "ollama" else 0)
-    async with backend.playing(reply.but(body=reply.body[:at] + foreign + reply.body[at:])) as stage:
-        error = (await hear(stage.provider)).error
+    error = (await heard_from(backend, reply.but(body=reply.body[:at] + foreign + reply.body[at:]))).error
     assert isinstance(error, ServerError)
 
 
@@ -377,54 +353,38 @@ async def test_an_error_inside_the_stream_is_raised_with_the_text_before_it(back
         assert heard.error.partial.text == heard.text != ""
 
 
-@over_http
-async def test_a_page_in_place_of_a_reply_is_named_and_not_retried(backend: Backend) -> None:
-    async with backend.playing(html(200)) as stage:
-        error = (await hear(stage.provider)).error
-    assert isinstance(error, ServerError)
-    assert not error.is_retryable
-    assert "text/html" in str(error)
-    assert "base_url" in str(error)
-
-
-@over_http
-async def test_a_gateway_s_page_is_a_server_error_without_its_markup(backend: Backend) -> None:
-    async with backend.playing(html(502)) as stage:
-        error = (await hear(stage.provider)).error
-    assert isinstance(error, ServerError)
-    assert error.is_retryable
-    assert error.status == 502
-    assert HTML.decode()[:20] not in str(error)
-
-
-@over_http
-async def test_a_json_error_with_status_200_keeps_the_server_s_words(backend: Backend) -> None:
-    told = backend.refusal(200, "server_error", "the request exceeds the available context size")
-    async with backend.playing(told) as stage:
-        error = (await hear(stage.provider)).error
-    assert isinstance(error, ContextOverflow)
-    assert "available context size" in str(error)
-
-
-@over_http
-async def test_corrupt_compression_is_a_provider_error(backend: Backend) -> None:
-    reply = backend.reply("Hi.")
-    async with backend.playing(reply.but(headers={"content-encoding": "gzip"})) as stage:
-        error = (await hear(stage.provider)).error
-    assert isinstance(error, ProviderError)
-
-
 # Refusals
 
+LIMIT = ("rate_limit_error", "Number of requests exceeds the limit of 50")
+CONTEXT = ("server_error", "the request exceeds the available context size")
+# The answer of a backend's server, the error that it is, if another try is worth while, and what the error says.
+REFUSALS: dict[str, tuple[Callable[[Backend], Any], type[ProviderError], bool, str]] = {
+    "a page": (lambda _: html(200), ServerError, False, r"text/html.*base_url"),
+    "a gateway's page": (lambda _: html(502), ServerError, True, r"^(?!.*<html)"),
+    "an error with status 200": (lambda b: b.refusal(200, *CONTEXT), ContextOverflow, False, CONTEXT[1]),
+    "corrupt compression": (
+        lambda b: b.reply("Hi.").but(headers={"content-encoding": "gzip"}), ConnectionFailed, True, "damaged|header"
+    ),
+    "a wrong key": (lambda b: b.refusal(401, "authentication_error", "bad key"), AuthError, False, "^bad key$"),
+    "a forbidden key": (lambda b: b.refusal(403, "authentication_error", "bad key"), AuthError, False, "^bad key$"),
+    "a rate limit": (lambda b: b.refusal(429, *LIMIT, retry_after="7"), RateLimit, True, LIMIT[1]),
+    "a rate limit in ms": (lambda b: b.refusal(429, *LIMIT, retry_after_ms="7000"), RateLimit, True, LIMIT[1]),
+    "a prompt that is too long": (lambda b: b.overflow, ContextOverflow, False, r"^[^{]"),
+    "a missing model": (lambda b: b.missing_model, ModelNotFound, False, ""),
+    "silence": (lambda _: SILENCE, Timeout, True, "sent nothing"),
+}  # fmt: skip
 
+
+@pytest.mark.parametrize("what", REFUSALS)
 @over_http
-async def test_a_wrong_key_is_an_auth_error(backend: Backend) -> None:
-    for status in (401, 403):
-        async with backend.playing(backend.refusal(status, "authentication_error", "invalid x-api-key")) as stage:
-            error = (await hear(stage.provider)).error
-        assert isinstance(error, AuthError)
-        assert not error.is_retryable
-        assert (error.status, str(error)) == (status, "invalid x-api-key")
+async def test_a_refusal_is_its_own_error(backend: Backend, what: str) -> None:
+    answer, kind, is_retryable, words = REFUSALS[what]
+    error = (await heard_from(backend, answer(backend), read_timeout=0.15 if what == "silence" else 600)).error
+    assert (type(error), error.is_retryable if error else None) == (kind, is_retryable)
+    assert re.search(words, str(error))
+    if "limit" in what:
+        assert error is not None
+        assert error.retry_after == 7
 
 
 @with_keys
@@ -438,61 +398,21 @@ async def test_no_error_shows_the_key(backend: Backend) -> None:
         assert KEY not in str(heard.error) + health.detail
 
 
-@pytest.mark.parametrize("header", ["retry_after", "retry_after_ms"])
-@over_http
-async def test_a_rate_limit_says_how_long_to_wait(backend: Backend, header: str) -> None:
-    value = "7" if header == "retry_after" else "7000"
-    told = backend.refusal(429, "rate_limit_error", "Number of requests exceeds the limit of 50", **{header: value})
-    async with backend.playing(told) as stage:
-        error = (await hear(stage.provider)).error
-    assert isinstance(error, RateLimit)
-    assert error.is_retryable
-    assert error.retry_after == 7
+STATUSES: dict[type[ProviderError], tuple[int, ...]] = {
+    BadRequest: (400, 404, 413, 422), BillingError: (402,), ServerError: (409, 500, 502), Timeout: (408, 504),
+    Overloaded: (503, 529),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("status", "kind"),
-    [
-        (400, BadRequest),
-        (402, BillingError),
-        (404, BadRequest),
-        (408, Timeout),
-        (409, ServerError),
-        (413, BadRequest),
-        (422, BadRequest),
-        (500, ServerError),
-        (502, ServerError),
-        (503, Overloaded),
-        (504, Timeout),
-        (529, Overloaded),
-    ],
-)
+@pytest.mark.parametrize(("status", "kind"), [(status, kind) for kind, some in STATUSES.items() for status in some])
 @one_each
 async def test_each_status_is_its_own_error(backend: Backend, status: int, kind: type[ProviderError]) -> None:
-    async with backend.playing(backend.refusal(status, "some_error", "it went wrong")) as stage:
-        error = (await hear(stage.provider)).error
+    error = (await heard_from(backend, backend.refusal(status, "some_error", "it went wrong"))).error
     assert type(error) is kind
     assert error.status == status
     said, _, place = str(error).partition(", asked at ")
     assert said == "it went wrong"
     assert bool(place) == (status == 404)
-
-
-@over_http
-async def test_a_prompt_that_is_too_long_is_recognised_in_the_server_s_own_words(backend: Backend) -> None:
-    async with backend.playing(backend.overflow) as stage:
-        error = (await hear(stage.provider)).error
-    assert type(error) is ContextOverflow
-    assert not error.is_retryable
-    assert not str(error).startswith("{")
-
-
-@over_http
-async def test_a_missing_model_is_recognised_in_the_server_s_own_words(backend: Backend) -> None:
-    async with backend.playing(backend.missing_model) as stage:
-        error = (await hear(stage.provider)).error
-    assert type(error) is ModelNotFound
-    assert not error.is_retryable
 
 
 @over_http
@@ -507,19 +427,10 @@ async def test_a_refused_connection_is_a_retryable_failure_that_names_the_addres
 
 
 @over_http
-async def test_silence_before_the_reply_is_a_timeout(backend: Backend) -> None:
-    async with backend.playing(SILENCE, read_timeout=0.15) as stage:
-        error = (await hear(stage.provider)).error
-    assert isinstance(error, Timeout)
-    assert error.is_retryable
-
-
-@over_http
 async def test_silence_inside_the_reply_is_a_timeout_that_keeps_the_text(backend: Backend) -> None:
     reply = backend.reply("All is well.", cut=byte_by_byte)
     silent = reply.but(falls_silent_after=reply.body.index(b"well"))
-    async with backend.playing(silent, read_timeout=0.15) as stage:
-        heard = await hear(stage.provider)
+    heard = await heard_from(backend, silent, read_timeout=0.15)
     assert isinstance(heard.error, Timeout)
     assert heard.error.partial is not None
     assert heard.error.partial.text == heard.text == "All is "

@@ -126,8 +126,8 @@ class Review:
     def output(self, applied: ApplyOutcome) -> ToolOutput:
         """The result of the command, with what became of its changes."""
         changes, count = self.report.dry_run.changes, len(applied.names)
-        summary = f"kept {count} of {_counted(changes)}" if count else f"dropped {_counted(changes)}"
-        summary = f"kept {_counted(changes)}" if count == len(changes) else summary
+        summary = f"applied {count} of {_counted(changes)}" if count else f"discarded {_counted(changes)}"
+        summary = f"applied {_counted(changes)}" if count == len(changes) else summary
         output = dry_run_output(self.report, self._remark(applied), summary)
         structured = {
             **(output.structured if isinstance(output.structured, dict) else {}),
@@ -144,7 +144,7 @@ class Review:
         if not self.is_answered:
             return ""
         count, made = len(applied.names), len(self.report.dry_run.changes)
-        words = "kept" if count == made else f"kept {count} of {made}" if count else "dropped"
+        words = "applied" if count == made else f"applied {count} of {made}" if count else "discarded"
         words += "".join(f" · {self._part(name)}" for name in applied.names if name in self.parts)
         return f"{words} · “{self.comment}”" if self.comment else words
 

@@ -1,4 +1,4 @@
-"""Makes calls that a program asks for, judged, asked about, confined and recorded like those of the model.
+"""Makes calls that a program asks for: decided about, confined and recorded like those of the model.
 
 A call under a key is made once.
 """

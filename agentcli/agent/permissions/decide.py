@@ -76,7 +76,9 @@ def decide(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
             whose = f"a tool of the MCP server {tool.server}" if tool.server else tool.name
             return _asks(mode, f"what {whose} does is not known here")
         case _:
-            return Verdict("allow", "its calls are judged one by one" if kind_argument(tool) else "it changes nothing")
+            return Verdict(
+                "allow", "each of its calls is decided about" if kind_argument(tool) else "it changes nothing"
+            )
 
 
 def _decide_files(facts: CallFacts, mode: Mode) -> Verdict:

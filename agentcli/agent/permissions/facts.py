@@ -67,7 +67,7 @@ class PathLookup:
         """Return the facts of a path. Raises `ToolError` (invalid_parameters) for one that leads nowhere."""
         if (known := self._facts.get((given, access))) is None:
             named = self.workspace.lexical_path(given)
-            known = self._facts[given, access] = self._judged(given, named, self._look(named, access), access)
+            known = self._facts[given, access] = self._facts_of(given, named, self._look(named, access), access)
         return known
 
     def find_real(self, given: str, access: Access) -> PathFacts:
@@ -77,7 +77,7 @@ class PathLookup:
             status = self._look(path, access)
         except ToolError:  # a loop of links
             status = PathStatus(real=path, place="inside")
-        return self._judged(given, path, status, access)
+        return self._facts_of(given, path, status, access)
 
     def find_each(self, paths: tuple[str, ...], access: Access) -> list[PathFacts]:
         """Return the facts of the paths of a command that are known; a loop of links stands for itself."""
@@ -89,7 +89,7 @@ class PathLookup:
                 found.append(self.find_real(path, access))
         return found
 
-    def _judged(self, given: str, named: Path, status: PathStatus, access: Access) -> PathFacts:
+    def _facts_of(self, given: str, named: Path, status: PathStatus, access: Access) -> PathFacts:
         real, kind = status.real, self._kind(given, status, access)
         root = next((root for root in self.roots if real.is_relative_to(root)), None)
         holds_secrets, is_kept = kind == "secret", access == "write" and root is None

@@ -8,8 +8,9 @@ from typing import Literal
 
 import msgspec
 
-from agentcli.agent.permissions.rules import Rule, host_meant, is_path_glob
+from agentcli.agent.permissions.rules import Rule, host_meant
 from agentcli.errors import UsageError, did_you_mean
+from agentcli.safety.paths.globs import is_path_glob
 from agentcli.tools.tool import Tool, kind_argument
 
 # The names other agents' settings use for the same tools.

@@ -22,6 +22,7 @@ from agentcli.agent.permissions.facts import CallFacts
 from agentcli.safety.addresses.urls import BadUrl, parse_url
 from agentcli.safety.commands.records import CommandAnalysis, Effects, Segment, known
 from agentcli.safety.commands.rules import covers, escaped, touches
+from agentcli.safety.paths.globs import is_literal, matches_path
 from agentcli.safety.paths.judge import WHY, PathFacts, PathGround, auto_executed, is_protected, is_secret
 from agentcli.tools.command import Access
 from agentcli.tools.tool import kind_argument
@@ -68,67 +69,6 @@ class Rules:
         return {"allow": self.allow, "ask": self.ask, "deny": self.deny}[verb]
 
 
-def is_literal(pattern: str) -> bool:
-    """Return True if a glob matches one text only."""
-    return not re.search(r"[*?[]", re.sub(r"\[[*?[]\]", "", pattern))
-
-
-_MOST_BRACES = 5
-
-
-def matches_path(pattern: str, path: Path, ground: PathGround) -> bool:
-    """Return True if a path glob speaks of an absolute path. `*` stays within a folder, `**` does not.
-
-    `//x` is absolute, `~/x` below home, `/x` below the project (or absolute, where it spells out one of these
-    folders), `./x` and `a/b` below the working directory; a glob without a slash is a name at any depth below it. A
-    folder's glob speaks of all that is in it. `{a,b}` is either.
-    """
-    return any(_regex(_anchored(each, ground)).fullmatch(str(path)) for each in _alternatives(pattern))
-
-
-@lru_cache(maxsize=1_000)
-def _alternatives(pattern: str) -> tuple[str, ...]:
-    """Without its braces; also as it is, which may be a file's name."""
-    found = re.search(r"\{([^{}]*,[^{}]*)\}", pattern) if pattern.count("{") <= _MOST_BRACES else None
-    if found is None:
-        return (pattern,)
-    before, behind = pattern[: found.start()], pattern[found.end() :]
-    return (pattern, *(each for choice in found[1].split(",") for each in _alternatives(f"{before}{choice}{behind}")))
-
-
-def _anchored(pattern: str, ground: PathGround) -> str:
-    if pattern.startswith("//"):
-        return pattern[1:]
-    if pattern == "~" or pattern.startswith("~/"):
-        return f"{escaped(str(ground.home))}{pattern[1:]}"
-    if pattern.startswith("/"):
-        is_absolute = any(
-            pattern.startswith(f"{escaped(str(known))}/") for known in (ground.root, ground.cwd, ground.home)
-        )
-        return pattern if is_absolute else f"{escaped(str(ground.root))}{pattern}"
-    below = escaped(str(ground.cwd))
-    if "/" not in pattern:
-        return f"{below}/**/{pattern}"
-    return f"{below}/{pattern.removeprefix('./')}"
-
-
-@lru_cache(maxsize=1_000)
-def _regex(glob: str) -> re.Pattern[str]:
-    clean = re.sub(r"/(\.?/)+", "/", f"{glob}/").rstrip("/")  # `a//b` and `a/./b` are `a/b`
-    return re.compile(_GLOB_PART.sub(_part_as_regex, clean) + "(?:/.*)?", re.DOTALL)
-
-
-_GLOB_PART = re.compile(r"/\*\*/|\*+|\?|\[([!^]?)(\]?[^\]]*)\]|.", re.DOTALL)
-
-
-def _part_as_regex(found: re.Match[str]) -> str:
-    if found[2] is not None:
-        members = re.sub(r"([\\[&~|])", r"\\\1", found[2])
-        return f"[{'^' if found[1] else ''}{members}]"
-    known = {"/**/": "/(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
-    return known.get(found[0]) or (".*" if found[0].startswith("**") else re.escape(found[0]))
-
-
 def reading_denial(rules: Rules, ground: PathGround) -> Callable[[Path], bool] | None:
     """Return a test for files that deny rules keep from all that reads; the same one while the rules keep the same."""
     patterns = tuple(rule.pattern for rule in rules.deny if rule.tool == "file_read" and rule.pattern)
@@ -159,14 +99,6 @@ def host_meant(pattern: str) -> str | None:
         return parse_url(f"https://{domain}/").host
     except BadUrl:
         return None
-
-
-def is_path_glob(pattern: str) -> bool:
-    """False for a glob whose brackets make no sense."""
-    try:
-        return all(_regex(each) for each in _alternatives(pattern))
-    except re.error:
-        return False
 
 
 # A path refused to one tool is refused to those that do the same to it.

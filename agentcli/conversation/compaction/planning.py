@@ -31,7 +31,7 @@ from agentcli.settings.structs import CompactionSettings
 LEAST_LEFT = 0.2  # share of what the system text and the tools leave, where they alone nearly fill the target
 # Of the share from which a compaction is due: the target at most, and what is fixed with some room.
 _MOST_OF_DUE, _LONGER_THAN_DUE = 0.75, 0.9
-_AIM = 0.8  # of the limit: what may be left out is told up to here
+_AIM = 0.7  # of the limit: what may be left out is told up to here
 # Shares of the room: for older turns before newer ones stay whole, for their answers before prompts are cut, for files.
 _OLDER, _DECISIONS, _FILES = 0.5, 0.2, 0.1
 _LEAST_GAIN = 0.1  # of the request: for less, nobody's prompt cache is thrown away
@@ -283,6 +283,8 @@ class Planner(Struct, frozen=True, kw_only=True):
 
     def _problem(self, made: Compaction, limit: int) -> str:
         """Why a compaction will not do; empty if it will."""
+        if made.strategy == "truncate" and self.settings.strategy == "auto":
+            limit = int(_AIM * limit)  # where cutting frees less, telling older turns lasts longer
         if made.tokens_after > limit:
             return f"what must stay takes {made.tokens_after:,} tokens, and {limit:,} are meant for it"
         least_gain = _LEAST_GAIN if self.trigger == "manual" else 0.0

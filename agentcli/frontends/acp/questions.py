@@ -122,8 +122,9 @@ class ClientQuestions:
         if self._client.can.has_forms:
             fields, required = _form(question.options, "Answer")
             key = updates.call_id(question.agent_id, question.call.id)
-            said = await self._client.fill_in(session_id, question.title, fields, required=required, call_id=key)
-            words = _answer_text(said)
+            said = await self._client.fill_in(session_id, question.title, fields, required=required, call_id=key) or {}
+            given = (said.get(name) for name in ("words", "choice"))  # words come before a choice
+            words = next((text.strip() for text in given if isinstance(text, str) and text.strip()), "")
             return Approve(id, bool(words), comment=words)
         if not question.options:
             return Approve(id, False, comment=NOBODY_LEFT)
@@ -147,12 +148,6 @@ def _form(options: Sequence[str], title: str) -> tuple[dict[str, Any], list[str]
         return {"words": {"type": "string", "title": title}}, ["words"]
     choice = {"type": "string", "title": title, "enum": list(options)}
     return {"choice": choice, "words": {"type": "string", "title": _OWN_WORDS}}, []
-
-
-def _answer_text(filled: dict[str, Any] | None) -> str:
-    """The words, else the choice; empty for neither."""
-    given = [(filled or {}).get(name) for name in ("words", "choice")]
-    return next((text.strip() for text in given if isinstance(text, str) and text.strip()), "")
 
 
 def _option(choice: Choice) -> dict[str, str]:

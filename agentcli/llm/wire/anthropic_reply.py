@@ -74,14 +74,12 @@ class AnthropicReader:
     """Builds a reply from the stream's events, in the order the API documents; unknown types are passed over."""
 
     def __init__(self, model: str, *, ids: CallIds) -> None:
-        self.model = model
-        self._ids = ids
+        self.model, self._ids = model, ids
         self.is_closed = self._has_stopped = False
         self._blocks: list[_OpenBlock] = []
         self._by_index: dict[Any, _OpenBlock] = {}
         self._usage: dict[str, Any] = {}
-        self._stop_reason = ""
-        self._note = ""
+        self._stop_reason = self._note = ""
 
     def feed(self, event: dict[str, Any], out: list[StreamEvent]) -> None:
         """Append what `event` means to `out`. Raises `ProviderError` for an error event."""
@@ -152,19 +150,16 @@ class AnthropicReader:
         if not isinstance(delta, dict) or (block := self._block_of(event, delta.get("type"), out)) is None:
             return
         match delta.get("type"):
-            case "text_delta":
-                if part := text_in(delta.get("text")):
-                    block.parts.append(part)
-                    out.append(TextDelta(part))
-            case "input_json_delta":
-                if part := text_in(delta.get("partial_json")):
-                    block.parts.append(part)
-                    if block.kind == "tool_use":
-                        out.append(ToolCallDelta(block.id, part))
-            case "thinking_delta":
-                if part := text_in(delta.get("thinking")):
-                    block.parts.append(part)
-                    out.append(ThinkingDelta(part))
+            case "text_delta" if part := text_in(delta.get("text")):
+                block.parts.append(part)
+                out.append(TextDelta(part))
+            case "input_json_delta" if part := text_in(delta.get("partial_json")):
+                block.parts.append(part)
+                if block.kind == "tool_use":
+                    out.append(ToolCallDelta(block.id, part))
+            case "thinking_delta" if part := text_in(delta.get("thinking")):
+                block.parts.append(part)
+                out.append(ThinkingDelta(part))
             case "signature_delta":
                 block.signature = text_in(delta.get("signature"))
             case "compaction_delta":
@@ -208,10 +203,9 @@ class AnthropicReader:
         cut = stop_reason in ("max_tokens", "model_context_window_exceeded")
         open_call = any(b.kind == "tool_use" and not b.is_closed for b in self._blocks)
         message = self._message()
-        last = message.content[-1] if message.content else None
-        if cut and isinstance(last, ToolUse) and (last.unparsed or not last.input):
-            open_call = True
-            message = Message("assistant", message.content[:-1])
+        match message.content:
+            case (*earlier, ToolUse() as last) if cut and (last.unparsed or not last.input):
+                open_call, message = True, Message("assistant", tuple(earlier))
         return Done(message, stop_reason, usage_from_wire(self._usage), self.model, lost_tool_call=open_call, note=note)
 
     def partial(self) -> Message:

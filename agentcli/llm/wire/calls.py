@@ -8,6 +8,7 @@ import re
 import secrets
 import warnings
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from agentcli.llm.json_text import encode_json, without_lone_surrogates
@@ -89,10 +90,8 @@ def _lenient(text: str) -> Any:
     if fenced := _FENCE.match(text):
         text = fenced.group(1)
     for candidate in (text, _TRAILING_COMMA.sub(r"\1", text)):
-        try:
+        with suppress(ValueError, RecursionError):
             return json.loads(candidate, strict=False, parse_constant=lambda name: None)  # raw newlines in strings
-        except (ValueError, RecursionError):
-            continue
     try:  # Python's own notation: single quotes, True, None
         with warnings.catch_warnings(action="ignore"):  # of escapes like \d, which would reach the terminal
             value = ast.literal_eval(text.strip())

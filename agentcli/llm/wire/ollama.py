@@ -93,10 +93,8 @@ class OllamaReader:
     """Builds a reply from lines. Raises `ProviderError` for an error line and for a truncated prompt."""
 
     def __init__(self, request: Request, info: ModelInfo, *, ids: CallIds) -> None:
-        self.model = info.id
-        self.is_closed = False
-        self._request, self._info = request, info
-        self._ids = ids
+        self.model, self.is_closed = info.id, False
+        self._request, self._info, self._ids = request, info, ids
         self._prose = Prose()
         self._came_or_went = ""  # the model was loaded or unloaded, which is no reply
         self._uses: list[ToolUse] = []

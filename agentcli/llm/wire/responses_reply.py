@@ -29,9 +29,7 @@ class _Item:
     """An output item that is still arriving."""
 
     def __init__(self, start: dict[str, Any], id: str = "") -> None:
-        self.start = start
-        self.kind = text_in(start.get("type"))
-        self.id = id
+        self.start, self.kind, self.id = start, text_in(start.get("type")), id
         self.parts: list[str] = []
         self.is_whole = False
 
@@ -44,15 +42,10 @@ class ResponsesReader:
     """Builds a reply from the stream's events; unknown ones are passed over."""
 
     def __init__(self, model: str, provider: str, *, ids: CallIds) -> None:
-        self.model = model
-        self.is_finished = False
-        self.is_closed = False
-        self._own = opaque_name(provider)
-        self._ids = ids
+        self.model, self._own, self._ids = model, opaque_name(provider), ids
+        self.is_finished = self.is_closed = self._refused = False
         self._items: dict[Any, _Item] = {}
-        self._refused = False
-        self._reason = ""
-        self._usage = Usage()
+        self._reason, self._usage = "", Usage()
 
     def feed(self, event: dict[str, Any], out: list[StreamEvent]) -> None:
         """Append what `event` means to `out`. Raises `ProviderError` for an error event."""
@@ -171,25 +164,20 @@ class ResponsesReader:
 
     def _blocks(self, item: _Item) -> list[Block]:
         """Return an item's blocks: reasoning as text and as it goes back, a message with its phase, a whole call."""
-        blocks: list[Block] = []
         match item.kind:
             case "reasoning":
-                if item.parts:
-                    blocks.append(Thinking(item.text))
-                if item.is_whole and item.start.get("encrypted_content"):
-                    kept = {name: item.start[name] for name in _KEPT if item.start.get(name) is not None}
-                    blocks.append(Opaque(self._own, kept))
+                thought: list[Block] = [Thinking(item.text)] if item.parts else []
+                kept = {name: item.start[name] for name in _KEPT if item.start.get(name) is not None}
+                is_encrypted = item.is_whole and item.start.get("encrypted_content")
+                return [*thought, Opaque(self._own, kept)] if is_encrypted else thought
             case "message" if item.parts:
-                if phase := item.start.get("phase"):
-                    blocks.append(Opaque(self._own, {"phase": phase}))
-                blocks.append(Text(item.text))
+                phase = item.start.get("phase")
+                return [*([Opaque(self._own, {"phase": phase})] if phase else []), Text(item.text)]
             case "function_call" if item.is_whole:
                 use = written_call(item.id, text_in(item.start.get("name")), item.text, was_cut=bool(self._reason))
-                if not (use.unparsed and self._reason):
-                    blocks.append(use)
+                return [] if use.unparsed and self._reason else [use]
             case _:
-                pass
-        return blocks
+                return []
 
     def partial(self) -> Message:
         """Return what arrived before a stream broke: the text, and calls that had ended."""

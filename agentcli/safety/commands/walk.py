@@ -52,7 +52,8 @@ def analyse(command: str, *, places: Places) -> CommandAnalysis:
     if len(text) > LONGEST:
         why = "the command is too long to be judged"
         segment = Segment(text[:200] + "…", None, "ask", why)
-        return CommandAnalysis((segment,), "ask", why, UNKNOWN_EFFECTS, why, Doubts(must_ask=why, unreadable=why))
+        doubts = Doubts(must_ask=why, unreadable=why)
+        return CommandAnalysis((segment,), "ask", why, UNKNOWN_EFFECTS, problem=why, doubts=doubts)
     scratch = _scratch_files(text)
     walk = Walk(replace(places, is_readable=lambda path: str(path) in scratch or places.is_readable(path)))
     cwd, home = str(places.cwd), str(places.home)
@@ -110,8 +111,8 @@ def _conclusion(walk: Walk, hidden: str, problem: str, text: str) -> CommandAnal
         effects = effects | replace(UNKNOWN_EFFECTS, runs=programs or UNKNOWN_EFFECTS.runs)
     refused = walk.hidden_catastrophe and f"a part of it would be refused: {walk.hidden_catastrophe}"
     doubts = Doubts(walk.hidden, refused or walk.unjudged, walk.unreadable)
-    deletes = walk.deletes_unseen if problem else ""
-    return CommandAnalysis(tuple(walk.segments), worst, reason, effects, hidden or problem, doubts, deletes)
+    analysis = CommandAnalysis(tuple(walk.segments), worst, reason, effects, hidden or problem, doubts=doubts)
+    return replace(analysis, deletes_unseen=walk.deletes_unseen if problem else "")
 
 
 def hidden_character(text: str) -> str:

@@ -33,16 +33,6 @@ _BEGUN = re.compile(r"(?:(?:\x1b|\\(?:[ux0e][0-9A-Fa-f]{0,4})?|\^\[?)(?:\[[0-9;:
 _MAX_BEGUN = 64  # characters
 
 
-def mask(text: str) -> str:
-    """Replace every secret of a known format in `text` by `[masked: kind]`."""
-    return _FORMATS.mask(text)
-
-
-def find_secrets(text: str) -> list[Secret]:
-    """Return the secrets of known formats in `text`, as `Masker.secrets` returns them."""
-    return _FORMATS.secrets(text)
-
-
 class Masker:
     """Masks secrets of known formats, and `known_values` wherever they stand, also in base64, hexadecimal and URLs."""
 
@@ -56,6 +46,7 @@ class Masker:
         self._places = BytesAhoCorasick(raw, implementation=kind) if raw else None
 
     def mask(self, text: str) -> str:
+        """Replace every secret in `text` by `[masked: kind]`."""
         return StreamMask(self, text).close()
 
     def secrets(self, text: str) -> list[Secret]:
@@ -267,4 +258,4 @@ class StreamMask:
 
 
 _LONG_BASE64 = re.compile(r"[0-9A-Za-z+/=]{60,}")
-_FORMATS = Masker()
+mask, find_secrets = Masker().mask, Masker().secrets  # of known formats alone

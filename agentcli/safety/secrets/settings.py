@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import islice, pairwise
 from urllib.parse import unquote
 
 from agentcli.safety.secrets.masking import PRIVATE_KEY, find_secrets, is_long_enough
@@ -84,18 +84,12 @@ def _weight(key: str) -> tuple[int, bool]:
         words.pop()
     if not words or words[-1] in _NAMES["about"] or "public" in words or "publishable" in words:
         return 0, False
-    named = [_names_secret(words[:count]) for count in range(1, len(words) + 1)]
+    secret, owners = _NAMES["secret"], _NAMES["key_owners"]
+    named = [  # by one word, or by two
+        other in secret or one + other in secret or (one in owners and other in ("key", "keys"))
+        for one, other in pairwise(["", *words])
+    ]
     return (2 if any(named) else int(not _NAMES["vague"].isdisjoint(words))), named[-1]
-
-
-def _names_secret(words: Sequence[str]) -> bool:
-    """True if the last word, or the last two, name a secret."""
-    one, other = words[-2:] if len(words) > 1 else ("", words[-1])
-    return (
-        other in _NAMES["secret"]
-        or one + other in _NAMES["secret"]
-        or (one in _NAMES["key_owners"] and other in ("key", "keys"))
-    )
 
 
 def _readings(pair: re.Match[str]) -> Iterable[str]:

@@ -125,7 +125,13 @@ def is_credential(value: str) -> bool:
     value = value[:_ENOUGH]
     if is_placeholder(value) or _VARIABLE.search(value) or value.startswith("{"):
         return False
-    return (_changes(value) >= 2 and entropy(value) > 2.5) or _is_jumbled(value) or _is_basic(value)
+    if (_changes(value) >= 2 and entropy(value) > 2.5) or _is_jumbled(value):
+        return True
+    try:
+        decoded = base64.b64decode(value, validate=True)
+    except ValueError:
+        return False
+    return b":" in decoded and decoded.isascii()  # a login
 
 
 def _changes(value: str) -> int:
@@ -143,14 +149,6 @@ def _is_jumbled(value: str) -> bool:
         return False
     turns = len(re.findall(r"[a-z](?=[A-Z\d])|[A-Z](?=[a-z\d])|\d(?=[A-Za-z])", value))
     return len(value) >= 16 and turns >= 0.42 * len(value) and entropy(value) > 3.5
-
-
-def _is_basic(value: str) -> bool:
-    try:
-        decoded = base64.b64decode(value, validate=True)
-    except ValueError:
-        return False
-    return b":" in decoded and decoded.isascii()
 
 
 def is_assigned(value: str) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path, PurePath
 
@@ -60,102 +60,99 @@ async def run_own(command: str, context: ToolContext, *, terminal: str = "") -> 
 async def run(given: Bash, context: ToolContext, *, is_own: bool = False, terminal: str = "") -> ToolOutput:
     workspace = context.workspace
     start, lost = _start_of(given, context)
-    if given.background:
-        return await _start_job(given, start, context)
     command = _command(given, start, context)
+    if given.background:
+        limit_s = None if given.timeout_ms == _USUAL_TIMEOUT_MS else command.timeout_s
+        (detach := asyncio.Event()).set()
+        job = (await workspace.sandbox.run(replace(command, timeout_s=limit_s), detach=detach)).job
+        assert job is not None, "it is detached or refused"
+        return _started(job, "Started", context)
     if is_own:
         command = replace(command, profile="own", terminal=terminal, timeout_s=None if terminal else command.timeout_s)
     result = await workspace.sandbox.run(command, on_output=context.emit, detach=context.detach)
+    finish = partial(_output, result, given, start, context, lost)
     if result.dry_run is not None:
         unread = _unread(result.output, result.cwd or start, workspace) if result.exit_code else ()
-        finish = partial(_output, result, given, start, context, notes=[lost])
-        report = DryRunReport(result.dry_run, result, finish, _needed_host(result.output), unread)
-        return ToolOutput(dry_run=report)
+        return ToolOutput(dry_run=DryRunReport(result.dry_run, result, finish, _needed_host(result.output), unread))
     if result.job is not None and result.exit_code is None:
         return _went_on(result.job, result, context)
-    return await asyncio.to_thread(_output, result, given, start, context, notes=[lost])
+    return await asyncio.to_thread(finish)
 
 
 def _limit_s(given: Bash) -> float:
     return min(given.timeout_ms, LONGEST_TIMEOUT_MS) / 1000
 
 
-def _output(result: CommandResult, given: Bash, start: Path, context: ToolContext, *, notes: list[str]) -> ToolOutput:
+def _output(result: CommandResult, given: Bash, start: Path, context: ToolContext, lost: str) -> ToolOutput:
     """The output, then only what is out of the ordinary: an exit code, a time-out, another directory."""
-    if result.exit_code and not result.timed_out:
-        code = result.exit_code
+    workspace, code, is_late = context.workspace, result.exit_code, result.timed_out
+    notes = [lost]
+    if code and not is_late:
         why = f"; {result.stall}" if result.stall else ""
         notes.append(f"[exit code {code}{why}]" if code > 0 else f"[ended by signal {-code}{why}]")
-    workspace, reverts = context.workspace, result.reverts
     if workspace.facts.confines and not given.unconfined:
         notes += _of_the_sandbox(result.output, workspace, start)
     cwd = start if given.cwd else _follow(result, start, context, notes)
+    notes += _left_notes(result, workspace)
+    if is_late:
+        advice = result.stall or "for a long job set timeout_ms or background"
+        notes.append(f"[ended after {_limit_s(given):g} s; {advice}]")
+    output = cut_middle(result.output, _MOST_BYTES["brief"]) if is_late else result.output
+    optional = {"output_file": result.output_file, "stall": result.stall, "job_id": result.job and result.job.id}
+    structured = {
+        "exit_code": code,
+        "output": result.output,
+        "timed_out": is_late,
+        "cwd": display_name(str(cwd)),
+        **{name: str(value) for name, value in optional.items() if value},
+    }
+    summary = "timed out" if is_late else f"exit {code}" if code else count_lines(result.output) or "no output"
+    for paths, what in ((result.reverts.put_back, "put back"), (result.reverts.left_changed, "could not be put back")):
+        summary += f"; {len(paths)} protected files {what}" if paths else ""
+    return ToolOutput(
+        "\n".join(part for part in (output.rstrip("\n"), *notes) if part),
+        structured,
+        summary,
+        is_error=is_late or bool(code),
+        error_kind="timeout" if is_late else None,
+    )
+
+
+def count_lines(text: str, new: str = "") -> str:
+    """The number of lines in words; empty for none."""
+    lines = text.count("\n") + (not text.endswith("\n") and bool(text))
+    return f"{lines} {new}line{'s' if lines > 1 else ''}" if lines else ""
+
+
+def _left_notes(result: CommandResult, workspace: Workspace) -> Iterator[str]:
+    """Describe what a command has left behind, besides its output."""
     if result.made:
         names = ", ".join(workspace.shown(path) for path in result.made)
-        obeyed = "which other programs obey by themselves"
-        notes.append(f"[it made or changed {names}, {obeyed}: the user should look at it first]")
-    if reverts.put_back:
-        notes.append(
-            f"[the sandbox reverted changes to files that other programs run or obey: {_named(reverts.put_back)}. "
-            "To change them, use file_edit or unconfined, which ask the user]"
+        yield (
+            f"[it made or changed {names}, which other programs obey by themselves: the user should look at it first]"
         )
-    if reverts.left_changed:
-        changed = _named(reverts.left_changed)
-        notes.append(f"[files that other programs run or obey are changed and could not be put back: {changed}]")
-    if reverts.unguarded:
-        notes.append(f"[more is in {_named(reverts.unguarded)} than this sandbox can put back: tell the user]")
+    yield from (f"[{note}]" for note in result.reverts.notes())
     if result.ended:
         names = ", ".join(f"{name} ({count})" if count > 1 else name for name, count in Counter(result.ended).items())
-        notes.append(
+        yield (
             f"[stopped with the command: {names}, which it had left running. Set background to keep a process running.]"
         )
     if result.job is not None:
-        notes.append(f"[left running in the background: {result.job.id}]")
-    if result.timed_out:
-        advice = result.stall or "for a long job set timeout_ms or background"
-        notes.append(f"[ended after {_limit_s(given):g} s; {advice}]")
-    output = cut_middle(result.output, _MOST_BYTES["brief"]) if result.timed_out else result.output
-    text = "\n".join(part for part in (output.rstrip("\n"), *notes) if part)
-    structured = {
-        "exit_code": result.exit_code,
-        "output": result.output,
-        "timed_out": result.timed_out,
-        "cwd": display_name(str(cwd)),
-        **({"output_file": str(result.output_file)} if result.output_file else {}),
-        **({"stall": result.stall} if result.stall else {}),
-        **({"job_id": result.job.id} if result.job else {}),
-    }
-    failed = result.timed_out or bool(result.exit_code)
-    summary = "timed out" if result.timed_out else (f"exit {result.exit_code}" if result.exit_code else _size(result))
-    for paths, what in ((reverts.put_back, "put back"), (reverts.left_changed, "could not be put back")):
-        summary += f"; {len(paths)} protected files {what}" if paths else ""
-    return ToolOutput(text, structured, summary, is_error=failed, error_kind="timeout" if result.timed_out else None)
+        yield f"[left running in the background: {result.job.id}]"
 
 
-def _named(paths: Sequence[str]) -> str:
-    shown, more = paths[:_MOST_NAMED], len(paths) - _MOST_NAMED
-    return f"{', '.join(shown)}{f' and {more} more' if more > 0 else ''}"
-
-
-_MOST_NAMED = 5
 _REFUSED = re.compile("Read-only file system|Device or resource busy|Permission denied|Operation not permitted")
 _IN_TMP = re.compile(r"(?<![\w/.-])/(?:var/)?tmp/")
 _NO_HOST = re.compile(
     "Could not resolve host|Temporary failure in name resolution|Name or service not known|Network is unreachable"
     "|EAI_AGAIN|ENOTFOUND|failed to lookup address|no such host"
 )
-
-
 # How curl and git, Node, Python, Go and pip name a host that they could not reach.
-_HOSTS = (
-    r"[Cc]ould not resolve host:? '?([\w.-]+)",
-    r"(?:ENOTFOUND|EAI_AGAIN|ECONNREFUSED) ([\w-]+(?:\.[\w-]+)+)",
-    r"HTTPS?ConnectionPool\(host='([\w.-]+)'",
-    r"Failed to resolve '([\w.-]+)'",
-    r"dial tcp: lookup ([\w.-]+)",
-    r"unable to access 'https?://([\w.-]+)",
+_NAMED_HOST = re.compile(
+    r"[Cc]ould not resolve host:? '?([\w.-]+)|(?:ENOTFOUND|EAI_AGAIN|ECONNREFUSED) ([\w-]+(?:\.[\w-]+)+)"
+    r"|HTTPS?ConnectionPool\(host='([\w.-]+)'|Failed to resolve '([\w.-]+)'|dial tcp: lookup ([\w.-]+)"
+    r"|unable to access 'https?://([\w.-]+)"
 )
-_NAMED_HOST = re.compile("|".join(_HOSTS))
 
 
 def _needed_host(output: str) -> str:
@@ -218,47 +215,27 @@ def _follow(result: CommandResult, start: Path, context: ToolContext, notes: lis
     end = result.cwd
     if end is None or end == (real_start := workspace.look(start).real):
         return start
-    if workspace.look(end).kind != "folder":  # a dry run made it, and it was not applied
+    status = workspace.look(end, grants=context.grants)
+    if status.kind != "folder":  # a dry run made it, and it was not applied
         return start
-    try:
-        workspace.shell_cwd = workspace.usable_path(end, "read", context.grants)
-    except ToolError:
+    if not status.is_usable:
         notes.append(f"[{workspace.shown(end)} is outside the workspace: back in {workspace.shown(real_start)}]")
         return start
+    workspace.shell_cwd = status.real
     notes.append(f"[now in {workspace.shown(end)}]")
     return end
 
 
-def _size(result: CommandResult) -> str:
-    lines = result.output.count("\n") + (not result.output.endswith("\n") and bool(result.output))
-    return "no output" if not lines else f"{lines} line{'s' if lines > 1 else ''}"
-
-
 def _went_on(job: BackgroundJob, result: CommandResult, context: ToolContext) -> ToolOutput:
-    """A command that goes on, as a job from the beginning, and its output so far.
-
-    The person sent it there, or it `listens on :3000` and waits for who connects.
-    """
-    how = (
-        f"It {result.stall}: it goes on as" if result.stall else "The person sent this to the background: it goes on as"
-    )
-    started = _started(job, how, context)
+    """A command that goes on as a job: the person sent it there, or it `listens on :3000`."""
+    how = f"It {result.stall}" if result.stall else "The person sent this to the background"
+    started = _started(job, f"{how}: it goes on as", context)
+    alone = ""
     if result.stall.startswith("listens") and context.workspace.facts.confines:
-        alone = "Only this command reaches it: each has a network of its own in the sandbox."
-        started = replace(started, content=f"{started.content}. {alone}")
+        alone = ". Only this command reaches it: each has a network of its own in the sandbox."
     output = f"Output so far:\n{result.output}" if result.output.strip() else "No output so far."
     structured = {**started.structured, "output": result.output, **({"stall": result.stall} if result.stall else {})}
-    return ToolOutput(f"{started.content}\n{output}", structured, f"in the background as {job.id}")
-
-
-async def _start_job(given: Bash, start: Path, context: ToolContext) -> ToolOutput:
-    limit_s = None if given.timeout_ms == _USUAL_TIMEOUT_MS else _limit_s(given)
-    command = replace(_command(given, start, context), timeout_s=limit_s)
-    detach = asyncio.Event()
-    detach.set()
-    job = (await context.workspace.sandbox.run(command, detach=detach)).job
-    assert job is not None, "it is detached or refused"
-    return _started(job, "Started", context)
+    return ToolOutput(f"{started.content}{alone}\n{output}", structured, f"in the background as {job.id}")
 
 
 def _started(job: BackgroundJob, how: str, context: ToolContext) -> ToolOutput:
@@ -268,6 +245,5 @@ def _started(job: BackgroundJob, how: str, context: ToolContext) -> ToolOutput:
         f"{how} job {job.id} (process group {job.pid}). Its output goes to {job.output_file}: read what is new "
         f"with jobs, or all of it with file_read. End it with jobs{kill}"
     )
-    return ToolOutput(
-        text, {"job_id": job.id, "pid": job.pid, "output_file": str(job.output_file)}, f"{job.id} started"
-    )
+    structured = {"job_id": job.id, "pid": job.pid, "output_file": str(job.output_file)}
+    return ToolOutput(text, structured, f"{job.id} started")

@@ -26,25 +26,15 @@ def visible_text(text: str) -> str:
 def hides(style: str) -> bool:
     """Return True if CSS takes an element out of sight: not shown, transparent, of no size, off the screen."""
     declared = declarations(style)
-    return any(
-        _HIDING[name].fullmatch(value) is not None and not _is_excused(name, declared)
-        for name, value in declared.items()
-        if name in _HIDING
-    )
-
-
-def _is_excused(name: str, declared: dict[str, str]) -> bool:
-    """Return True if another property keeps an element in sight."""
-    match name:
-        case "opacity":  # something is about to fade it in
-            return any(other.startswith(("transform", "transition", "animation", "will-change")) for other in declared)
-        case "color":  # the background shines through the letters
-            return any("background-clip" in other for other in declared)
-        case "width" | "height" | "max-width" | "max-height":  # what it holds may hang out
-            overflow = " ".join(declared.get(other, "") for other in ("overflow", "overflow-x", "overflow-y"))
-            return "hidden" not in overflow and "clip" not in overflow
-        case _:
-            return False
+    excused: set[str] = set()
+    if any(name.startswith(("transform", "transition", "animation", "will-change")) for name in declared):
+        excused.add("opacity")  # something is about to fade it in
+    if any("background-clip" in name for name in declared):
+        excused.add("color")  # the background shines through the letters
+    if not re.search("hidden|clip", " ".join(declared.get(f"overflow{axis}", "") for axis in ("", "-x", "-y"))):
+        excused |= {"width", "height", "max-width", "max-height"}  # what it holds may hang out
+    judged = ((_HIDING[name], value) for name, value in declared.items() if name in _HIDING.keys() - excused)
+    return any(pattern.fullmatch(value) is not None for pattern, value in judged)
 
 
 def hiding_names(style_sheet: str) -> frozenset[str]:

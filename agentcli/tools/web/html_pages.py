@@ -63,17 +63,10 @@ def markdown_of(page: str, base_url: str) -> dict[str, Any]:
 
 def _converted(page: str, base_url: str, reader: _Reader) -> str:
     options = ConversionOptions(
-        base_url=base_url,
-        bullets="-",
-        extract_metadata=False,
-        expand_abbreviations=False,
-        include_blockquote_citations=False,
-        inline_data_media="alt_text_only",
-        hidden_content="drop",
-        highlight_style="none",
-        compact_tables=True,
-        max_depth=DEEPEST * 2,
-    )
+        base_url=base_url, bullets="-", extract_metadata=False, expand_abbreviations=False,
+        include_blockquote_citations=False, inline_data_media="alt_text_only", hidden_content="drop",
+        highlight_style="none", compact_tables=True, max_depth=DEEPEST * 2,
+    )  # fmt: skip
     result = convert(page, options, cast("Any", reader))
     reader.is_cut |= bool(result.warnings)
     return visible_text(result.content or "").strip()
@@ -104,12 +97,8 @@ class _Reader:
     def _is_unseen(self, tag: str, attributes: dict[str, str]) -> bool:
         if tag in _NEVER_SHOWN or (tag == "dialog" and "open" not in attributes):
             return True
-        if attributes.get("aria-hidden", "").strip().lower() == "true":
+        if attributes.get("aria-hidden", "").strip().lower() == "true" or hides(attributes.get("style", "")):
             return True
-        if (style := attributes.get("style")) and hides(style):
-            return True
-        if not self._hidden:
-            return False
         names = {f".{name}" for name in attributes.get("class", "").lower().split()}
         return not self._hidden.isdisjoint({*names, f"#{attributes.get('id', '').lower()}"})
 
@@ -120,9 +109,8 @@ class _Reader:
         target = _address(href, element.attributes().get("href"))
         if shown in _ANCHORS:
             return "skip"
-        if not target:
-            return {"type": "custom", "output": shown}
-        return {"type": "custom", "output": f"<{target}>" if shown == target else f"[{shown}]({target})"}
+        link = f"<{target}>" if shown == target else f"[{shown}]({target})"
+        return {"type": "custom", "output": link if target else shown}
 
     def visit_image(self, element: Any, source: str | None, alt: str | None, title: str | None) -> Any:
         described = re.sub(r"[\[\]\s]+", " ", alt or "")[:LONGEST_ALT].strip()
@@ -138,10 +126,8 @@ def _address(target: str | None, written: str | None) -> str:
     As a browser does, control characters and spaces are passed over before the scheme is read.
     """
     target, written = (_BLANK.sub("", html.unescape(text or "")) for text in (target, written))
-    scheme = _SCHEME.match(written)
-    if not _OPENED.match(target) or (scheme and not _OPENED.match(written)):
-        return ""
-    if written.startswith("#") or len(target) > LONGEST_LINK:
+    opens_none = not _OPENED.match(target) or (_SCHEME.match(written) and not _OPENED.match(written))
+    if opens_none or written.startswith("#") or len(target) > LONGEST_LINK:
         return ""
     return target.replace("(", "%28").replace(")", "%29")
 

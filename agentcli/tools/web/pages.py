@@ -202,12 +202,9 @@ def _require_readable(content_type: str) -> None:
     is_text = kind.startswith("text/") or kind in _TEXT_KINDS or kind.endswith(("+json", "+xml", "+yaml", "+text"))
     if kind and not (is_text or kind in _UNSAID):
         what = _KINDS.get(kind.partition("/")[0], "")
-        named = f"{what} ({kind})" if what else kind
-        raise ToolError(
-            f"The address holds {named}, and web_fetch reads text only. Look for a page about it, or ask the user to "
-            "put the file into the workspace.",
-            kind="validation_error",
-        )
+        held = f"The address holds {f'{what} ({kind})' if what else kind}, and web_fetch reads text only."
+        way = "Look for a page about it, or ask the user to put the file into the workspace."
+        raise ToolError(f"{held} {way}", kind="validation_error")
 
 
 async def _as_text(fetched: _Page, max_chars: int) -> WebPage:
@@ -216,10 +213,8 @@ async def _as_text(fetched: _Page, max_chars: int) -> WebPage:
     text = decoded(fetched.body, fetched.content_type)
     start = text[:_SNIFFED].lstrip().lower()
     if _is_binary(fetched.body, text):
-        raise ToolError(
-            f"The address holds binary data ({kind or 'no type given'}), and web_fetch reads text only.",
-            kind="validation_error",
-        )
+        held = f"The address holds binary data ({kind or 'no type given'})"
+        raise ToolError(f"{held}, and web_fetch reads text only.", kind="validation_error")
     url = str(fetched.url)
     if kind in _HTML or (kind in _UNSAID and start.startswith(("<!doctype html", "<html"))):
         notes = []
@@ -258,20 +253,17 @@ async def _as_markdown(page: str, base_url: str) -> _ConvertedPage:
     # the environment reaches a parser of foreign pages.
     search = os.pathsep.join(dict.fromkeys([str(Path(__file__).parents[3]), *filter(None, sys.path)]))
     end = await run_short_program(
-        (sys.executable, "-P", "-m", "agentcli.tools.web.html_pages", base_url),
-        timeout_s=CONVERSION_S,
-        max_bytes=_MAX_ANSWER_BYTES,
-        environment={"PYTHONPATH": search, "PYTHONUTF8": "1"},
+        (sys.executable, "-P", "-m", "agentcli.tools.web.html_pages", base_url), timeout_s=CONVERSION_S,
+        max_bytes=_MAX_ANSWER_BYTES, environment={"PYTHONPATH": search, "PYTHONUTF8": "1"},
         stdin=page.encode("utf-8", errors="replace"),
-    )
+    )  # fmt: skip
     if end.exit_code in (None, -signal.SIGXCPU, -signal.SIGKILL):
         raise ToolError("The page is built so that reading it takes too long.", kind="validation_error")
     try:
         return msgspec.json.decode(end.stdout, type=_ConvertedPage)
     except msgspec.DecodeError as error:
-        raise ToolError(
-            f"The page could not be read: its parser ended with code {end.exit_code}.", kind="validation_error"
-        ) from error
+        message = f"The page could not be read: its parser ended with code {end.exit_code}."
+        raise ToolError(message, kind="validation_error") from error
 
 
 def _is_binary(body: bytes, text: str) -> bool:

@@ -52,9 +52,8 @@ async def search_web(provider: SearchProvider | None, query: str, *, max_results
     if not query:
         raise ToolError("The query is empty.", kind="invalid_parameters")
     if len(query) > MAX_QUERY_CHARS:
-        raise ToolError(
-            f"The query is longer than {MAX_QUERY_CHARS} characters: use fewer words.", kind="invalid_parameters"
-        )
+        message = f"The query is longer than {MAX_QUERY_CHARS} characters: use fewer words."
+        raise ToolError(message, kind="invalid_parameters")
     if provider is None:
         raise ToolError(
             "web_search needs a key of Tavily (free at https://app.tavily.com): ask the user to set the environment "

@@ -100,11 +100,11 @@ AFTER = {"x.txt": "one\nTWO\n", "y.txt": "new\n"}
 @pytest.mark.parametrize(
     ("how", "left", "told"),
     [
-        ({"allowed": True}, AFTER, "kept"),
-        ({"allowed": False}, BEFORE, "dropped"),
-        ({"allowed": True, "hunks": ()}, BEFORE, "dropped"),
-        ({"allowed": True, "hunks": (0,)}, {**BEFORE, "x.txt": "one\nTWO\n"}, "kept 1 of 3"),
-        ({"allowed": False, "comment": "not y.txt"}, BEFORE, "dropped · “not y.txt”"),
+        ({"allowed": True}, AFTER, "applied"),
+        ({"allowed": False}, BEFORE, "discarded"),
+        ({"allowed": True, "hunks": ()}, BEFORE, "discarded"),
+        ({"allowed": True, "hunks": (0,)}, {**BEFORE, "x.txt": "one\nTWO\n"}, "applied 1 of 3"),
+        ({"allowed": False, "comment": "not y.txt"}, BEFORE, "discarded · “not y.txt”"),
     ],
 )
 async def test_what_the_person_keeps_is_all_that_stays(
@@ -148,7 +148,7 @@ async def test_parts_of_a_file_can_be_kept_and_the_model_is_told_which_are_not(t
     assert "fifty" not in told
     finished = stage.of(ToolFinished)[0]
     assert (finished.structured["kept"], finished.structured["kept_hunks"]) == (["long.txt"], {"long.txt": [0, 2]})
-    assert finished.answer == "kept 1 of 2 · long.txt (2 of 3 hunks)"
+    assert finished.answer == "applied 1 of 2 · long.txt (2 of 3 hunks)"
 
 
 @pytest.mark.slow

@@ -8,45 +8,40 @@ what a project reviews whether it is what it was.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import cache
 from itertools import islice
 from pathlib import Path
 
+from agentcli.infra.changes.state import walk
 from agentcli.infra.sandbox.git.config import Setting, path_in, read_configuration, text_of
 from agentcli.infra.sandbox.git.folders import looks_like_the_inside
 from agentcli.infra.sandbox.mounts.mount_points import is_mount_point_of_ours
 from agentcli.safety.paths.judge import auto_executed
 
 # Settings that `git init`, `clone` and `remote add` write, and a name and address: none starts a program.
-_HARMLESS = {
-    "core": frozenset(
-        "repositoryformatversion filemode bare logallrefupdates ignorecase precomposeunicode symlinks autocrlf eol"
-        " worktree".split()
-    ),
-    **dict.fromkeys(
-        ("user", "init", "remote", "branch"),
-        frozenset("name email defaultbranch url fetch remote merge rebase".split()),
-    ),
-}
+_OF_CORE = (
+    "repositoryformatversion filemode bare logallrefupdates ignorecase precomposeunicode symlinks autocrlf eol worktree"
+)
+_OF_OTHERS = "name email defaultbranch url fetch remote merge rebase"
+_HARMLESS = {"core": _OF_CORE.split(), **{name: _OF_OTHERS.split() for name in ("user", "init", "remote", "branch")}}
 
-State = tuple[int, ...] | None  # of a file or a folder with what is in it, None when it is not there
-_FOLDER_LEVELS = 3  # of a reviewed folder, such as `.agents/skills/NAME`
-_MAX_ENTRIES = 1_000  # in all of it
+State = tuple[tuple[int, ...], ...]  # the stamps of a file, or of a folder with what is in it
+_MAX_ENTRIES = 1_000  # of a reviewed folder, such as `.agents/skills/NAME`
 
 
 @cache
-def _names() -> dict[str, int | None]:
-    """The names to look for, those that a project reviews with the levels of folders that are looked into.
+def _names() -> dict[str, bool | None]:
+    """The names to look for; true for those of which the contents count, None where nothing but their presence does.
 
     Among them what makes a repository of a root itself: git, started in the workspace, obeys that too.
     """
     names, reviewed = auto_executed().names, auto_executed().reviewed
     # Of a folder whose program writes it all the time only what that program obeys counts, which is in `names`.
     written = {name[:end] for name in names for end, letter in enumerate(name) if letter == "/"}
-    globs = {name: 0 for name in names if "*" in name}
-    levels = {name: 0 if name in written else _FOLDER_LEVELS for name in reviewed}
-    return dict.fromkeys(name for name in (*names, "HEAD") if "*" not in name) | levels | globs
+    counts = {name: name not in written for name in reviewed}
+    return dict.fromkeys((*names, "HEAD")) | counts | {name: False for name in names if "*" in name}
 
 
 @cache
@@ -77,10 +72,19 @@ def watched(roots: Iterable[Path]) -> dict[Path, State]:
     states: dict[Path, State] = {}
     for root in roots:
         for name in present_names(root, tuple(_names())):
-            levels = _names().get(name, 0)
-            if (state := _state(root / name, levels or 0)) is not None:
-                states[root / name] = () if levels is None else state
+            if os.path.lexists(path := root / name) and not is_mount_point_of_ours(str(path)):
+                contents_count = _names().get(name, False)
+                states[path] = () if contents_count is None else _stamps(path, _MAX_ENTRIES if contents_count else 1)
     return states
+
+
+def _stamps(path: Path, max_entries: int) -> State:
+    """Stamps that differ once something changed; those that come before what cannot be read."""
+    stamps = []
+    with suppress(OSError):
+        for _, entry in islice(walk(str(path), ""), max_entries):
+            stamps.append(entry.stamp)
+    return tuple(stamps)
 
 
 def made_or_changed(before: Mapping[Path, State], roots: Iterable[Path], git: str) -> list[Path]:
@@ -102,11 +106,9 @@ def _may_start_programs(path: Path, git: str) -> bool:
 
 def _starts_programs(folder: Path, git: str) -> bool:
     """True if hooks or settings of a repository would make git start a program; anything unusual counts."""
-    try:
+    with suppress(OSError):
         if any(not hook.name.endswith(".sample") for hook in (folder / "hooks").iterdir()):
             return True
-    except OSError:
-        pass
     text = text_of(str(folder / "config"))
     if not text:
         return os.path.lexists(folder / "config")
@@ -117,31 +119,3 @@ def _starts_programs(folder: Path, git: str) -> bool:
 def _is_harmless(setting: Setting) -> bool:
     starts_a_helper = setting.key == "url" and (setting.value or "").lower().startswith("ext::")
     return setting.key in _HARMLESS.get(setting.section, ()) and not starts_a_helper
-
-
-def _state(path: Path, levels: int = 0) -> State:
-    """Return a stamp that differs once a file changed; it covers the contents of `levels` levels of folders."""
-    try:
-        status = path.lstat()
-    except OSError:
-        return None
-    if is_mount_point_of_ours(str(path)):
-        return None
-    state = (status.st_ino, status.st_mode, status.st_size, status.st_ctime_ns)
-    return (*state, *islice(_inside(path, levels), _NUMBERS * _MAX_ENTRIES))
-
-
-def _inside(folder: Path, levels: int) -> Iterator[int]:
-    if not levels:
-        return
-    try:
-        with os.scandir(folder) as entries:
-            names = sorted(entry.name for entry in islice(entries, _MAX_ENTRIES))
-    except OSError:  # no folder
-        return
-    for name in names:
-        yield from _state(folder / name) or ()
-        yield from _inside(folder / name, levels - 1)
-
-
-_NUMBERS = 4  # of one file
