@@ -54,7 +54,8 @@ class WorkspaceFactory:
         added = _added_folders(config)
         if sandbox.kind == "docker" and not sandbox.docker_image:
             raise config.error("set sandbox.docker_image to the image that commands run in.", "sandbox.kind")
-        state = config.paths.state
+        state, memory = config.paths.state, config.settings.memory
+        limits = MemoryLimits(memory.max_file_kb * 1024, memory.max_total_kb * 1024, memory.max_files)
         for folder in (state.parent, state) if state.parent == config.paths.config else (state,):
             with suppress(OSError):  # reported by whatever writes there first
                 make_private_folder(folder)
@@ -74,7 +75,7 @@ class WorkspaceFactory:
             grants=Grants(hosts=sandbox.hosts),
             data=self._data.of_session(session_id),
             web=Web(granted_hosts=config.settings.web.hosts, find_search=self._find_search),
-            memory=make_memory(config) if self.has_memory else None,
+            memory=MemoryFiles(memory_folder(state, project_root(config.cwd)), limits) if self.has_memory else None,
             home=home_of(config.environment),
             preload=lazy.load,
         )
@@ -122,13 +123,6 @@ def make_masker(config: Config, values: frozenset[str]) -> Masker:
 
     own = (*credentials_in(config.environment), *config.kept_keys.values, *secret_headers(config))
     return Masker((*own, *values))
-
-
-def make_memory(config: Config) -> MemoryFiles:
-    """Return the memory files of the project that is worked on."""
-    settings = config.settings.memory
-    limits = MemoryLimits(settings.max_file_kb * 1024, settings.max_total_kb * 1024, settings.max_files)
-    return MemoryFiles(memory_folder(config.paths.state, project_root(config.cwd)), limits)
 
 
 # Sandbox
