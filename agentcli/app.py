@@ -125,7 +125,7 @@ class Builder:
             state.conversation.queue.follow_ups.clear()  # only a person starts the messages that waited in the log
         info = self.models.info(state.model)  # a wrong name is told now, not after the first prompt
         self.models.provider(state.model)
-        state.notes.extend(untold(self._notes(workspace, info), state))
+        state.notes.extend(untold(self.opening.notes(workspace, info), state))
         state.notes.extend(mode_notes("default", state.mode))
         nested = self.opening.nested()
         watch = self._watch(state, workspace, nested)
@@ -148,7 +148,9 @@ class Builder:
 
     def model_of(self, conversation: Conversation) -> str:
         """Return the model of a stored conversation; empty for a new one, and where a flag names another."""
-        return "" if self.config.names_model else chosen_model(conversation)
+        layers = self.config.layers
+        is_named = bool(layers) and layers[-1].holds("provider.model")
+        return "" if is_named else chosen_model(conversation)
 
     def _runtime(
         self, calls: SessionCalls, log: SessionLog, watch: ContextWatch, nested: NestedInstructions | None
@@ -251,7 +253,7 @@ class Builder:
             nested=self.opening.nested,
             skills=self.skills,
             watch=self._watch,
-            notes=self._notes,
+            notes=self.opening.notes,
         )
         return Subagents(self.agents, self.store, session, children.make)
 
@@ -260,7 +262,7 @@ class Builder:
         settings, conversation = self.config.settings.compaction, state.conversation
 
         def opening(info: ModelInfo) -> Sequence[User]:
-            notes = [*self._notes(workspace, info), *carried_notes(conversation.path)]
+            notes = [*self.opening.notes(workspace, info), *carried_notes(conversation.path)]
             if nested and (note := nested.read_again(conversation, "".join(n.text for n in notes)).note()):
                 notes.append(note)
             return notes
@@ -298,9 +300,6 @@ class Builder:
         from agentcli.llm.tokens.counting import text_tokens
 
         return text_tokens(texts, info.id, self.models.encoders)
-
-    def _notes(self, workspace: Workspace, info: ModelInfo) -> list[User]:
-        return self.opening.notes(info, workspace.memory)
 
     def session_calls(self, registry: ToolRegistry, workspace: Workspace) -> SessionCalls:
         """Return what the calls of a session share, as the settings and the caller say."""

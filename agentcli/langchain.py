@@ -188,7 +188,8 @@ class LangChainProvider(BaseProvider):
 
     def _with_tools(self, tools: Sequence[ToolSpec]) -> Any:
         try:
-            return self._chat.bind_tools([_openai_tool(spec) for spec in tools]) if tools else self._chat
+            shown = [{"type": "function", "function": _described(spec)} for spec in tools]
+            return self._chat.bind_tools(shown) if tools else self._chat
         except NotImplementedError as error:
             name = type(self._chat).__name__
             message = f"{name} of LangChain takes no tools: use a chat model that does, or settings that offer none."
@@ -200,10 +201,9 @@ class LangChainProvider(BaseProvider):
     async def aclose(self) -> None: ...
 
 
-def _openai_tool(spec: ToolSpec) -> dict[str, Any]:
+def _described(spec: ToolSpec) -> dict[str, Any]:
     parameters = {"properties": {}, **spec.input_schema}
-    about = {"name": spec.name, "description": spec.description, "parameters": parameters}
-    return {"type": "function", "function": about}
+    return {"name": spec.name, "description": spec.description, "parameters": parameters}
 
 
 def _done(whole: AIMessageChunk, model: str) -> Done:

@@ -320,8 +320,11 @@ def drafts(config: Config, tools: tuple[str, ...], *, is_project: bool) -> list[
             if isinstance(given, Mapping):
                 take_table(draft, table, _with_provider(given) if table is CODEX else given)
     if not is_project and "codex" in tools and is_file(codex / "AGENTS.md"):
-        shared.source = codex / "AGENTS.md"
-        _copy_instructions(config.paths.config / "AGENTS.md", shared)
+        shared.source, target = codex / "AGENTS.md", config.paths.config / "AGENTS.md"
+        if (text := _read(shared, str)) is not None and not target.exists():
+            shared.copies[target] = text
+        elif text is not None and target.read_bytes() != text.encode():
+            shared.leave("", f"{target} is there already")
     return [shared, local] if is_project else [shared]
 
 
@@ -331,11 +334,3 @@ def _read(draft: Draft, parse: Callable[[str], Any]) -> Any:
     except (OSError, ValueError, RecursionError) as error:
         draft.leave("", f"it could not be read ({error})")
         return None
-
-
-def _copy_instructions(target: Path, draft: Draft) -> None:
-    text = _read(draft, str)
-    if text is not None and not target.exists():
-        draft.copies[target] = text
-    elif text is not None and target.read_bytes() != text.encode():
-        draft.leave("", f"{target} is there already")

@@ -80,11 +80,8 @@ class LogFile(logging.Handler):
             file = self._files[0]
             make_private_folder(file.parent)
             if file.exists() and file.stat().st_size >= self._max_bytes:
-                self._rotate()
+                for newer, older in reversed([*zip(self._files, self._files[1:], strict=False)]):
+                    with suppress(FileNotFoundError):
+                        newer.rename(older)
             with open(file, "ab", buffering=0, opener=lambda path, flags: os.open(path, flags, 0o600)) as log:
                 log.write(line)  # at once, so that lines of several processes stay whole
-
-    def _rotate(self) -> None:
-        for newer, older in reversed([*zip(self._files, self._files[1:], strict=False)]):
-            with suppress(FileNotFoundError):
-                newer.rename(older)

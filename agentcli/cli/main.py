@@ -92,18 +92,10 @@ def _check_memory_limit() -> None:
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
-    """Raises `UsageError`, also where the name of a command stands in the prompt's place."""
+    """Raises `UsageError`, also where the name of a command, or one slip away from it, is in the prompt's place."""
     flags = parser(COMMANDS)
     options, unknown = flags.parse_known_args(arguments)
-    if options.prompt and not options.print:
-        _refuse_command(options.prompt)
-    if unknown:
-        flags.error(f"unrecognized arguments: {' '.join(unknown)}")
-    return options
-
-
-def _refuse_command(word: str) -> None:
-    """Raise `UsageError` for a prompt that is the name of a command, or one slip away from it."""
+    word = "" if options.print else options.prompt or ""
     as_prompt = f" As a prompt for the model: agentcli -p {word}"
     if word in COMMANDS:
         raise UsageError(f"The name of a command comes before all flags: agentcli {word} …{as_prompt}")
@@ -111,6 +103,9 @@ def _refuse_command(word: str) -> None:
     name = next((name for name in COMMANDS if _is_one_slip(typed, name)), None)
     if name is not None and not any(map(str.isspace, typed)):
         raise UsageError(f"Did you mean `agentcli {name}`?{as_prompt}")
+    if unknown:
+        flags.error(f"unrecognized arguments: {' '.join(unknown)}")
+    return options
 
 
 def _is_one_slip(word: str, name: str) -> bool:

@@ -21,7 +21,7 @@ _MAX_COMMAND_CHARS = 60
 
 @contextmanager
 def interrupt_on_signals(
-    interrupt: Callable[[], None], *, at_once: Callable[[int], None] = lambda number: os._exit(128 + number)
+    interrupt: Callable[[], object], *, at_once: Callable[[int], None] = lambda number: os._exit(128 + number)
 ) -> Iterator[dict[str, int]]:
     """Let SIGINT, SIGTERM and SIGHUP end the turn in order; the dictionary tells afterwards which one came.
 

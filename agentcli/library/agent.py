@@ -220,10 +220,7 @@ class Agent:
         tools: Sequence[ToolSpec] = (),
         stream_id: str = "",
     ) -> Done:
-        """Answer a prompt. Raises `AgentFailed`; what was said stays part of the conversation.
-
-        The arguments are those of `stream`.
-        """
+        """Answer a prompt, as `stream` does. Raises `AgentFailed`; what was said stays part of the conversation."""
         async with aclosing(self.stream(content, attachments=attachments, tools=tools, stream_id=stream_id)) as events:
             async for event in events:
                 if isinstance(event, TurnFailed):

@@ -90,11 +90,6 @@ class Config(Struct, frozen=True):
         in_environment = self.key_in_environment(variable) and variable not in self.kept_keys.typed
         return "in the environment" if in_environment else self.kept_keys.place(variable)
 
-    @property
-    def names_model(self) -> bool:
-        """True if the caller, or a flag, names the model."""
-        return bool(self.layers) and self.layers[-1].holds("provider.model")
-
     def error(self, message: str, key: str, *, item: str = "") -> ConfigError:
         """An error about a setting, or one item of a list, that names the source it comes from."""
         layer = self.layer_of(key, item or None)

@@ -23,8 +23,7 @@ from agentcli.settings.paths import home_of, project_root
 from agentcli.setup.options import Extras
 from agentcli.tools.builtin.small_model import small_specs
 from agentcli.tools.registry import ToolRegistry
-from agentcli.tools.remembered import Memory
-from agentcli.tools.tool import Tool
+from agentcli.tools.tool import Tool, Workspace
 
 MAX_INDEX_BYTES = 2_048  # bytes of the list of memory files
 _WORDS_OF_KIND = 2
@@ -96,7 +95,7 @@ class Opening:
         cwd, home = self.config.cwd, home_of(self.config.environment)
         return None if self.extras.bare else NestedInstructions(cwd, project_root(cwd), home)
 
-    def notes(self, info: ModelInfo, memory: Memory | None) -> list[User]:
+    def notes(self, workspace: Workspace, info: ModelInfo) -> list[User]:
         """Say where the session runs, what the project says, which memory files there are."""
         cwd = self.config.cwd
         if info.small:
@@ -110,7 +109,7 @@ class Opening:
             self.on_notice(notice)
         if note := instructions.note():
             notes.append(note)
-        if memory is not None and not info.small and (index := memory.index()):
+        if workspace.memory is not None and not info.small and (index := workspace.memory.index()):
             notes.append(_index_note(index))
         # Names of folders and files can be bytes that are no UTF-8, which neither the log nor a request holds.
         return [structs.replace(note, content=without_surrogates(note.content)) for note in notes]

@@ -41,7 +41,7 @@ class Observed:
         """Export what happens in a session from now on, if the settings say so."""
         if not exported_to(self._config):
             return
-        if not has_extra():
+        if not is_installed("opentelemetry.exporter.otlp.proto.http"):
             self._tell(f"Nothing is exported: [observability] needs the extra otel: {EXTRA}.")
             return
         if self._telemetry is None:
@@ -56,10 +56,6 @@ class Observed:
         telemetry, self._telemetry = self._telemetry, None
         if telemetry is not None:
             await telemetry.aclose()
-
-
-def has_extra() -> bool:
-    return is_installed("opentelemetry.exporter.otlp.proto.http")
 
 
 def exported_to(config: Config) -> dict[str, str]:

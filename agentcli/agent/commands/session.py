@@ -130,10 +130,8 @@ async def _compact(host: CommandHost, argument: str) -> Outcome:
     made = await session.compact(" ".join(word for word in words if word != DRY), is_dry=is_dry)
     if isinstance(made, str):
         raise UserError(f"Nothing was compacted: {made}.")
-    return _plan_text(made) if is_dry else _outcome_text(made)
-
-
-def _outcome_text(made: Compaction) -> str:
+    if is_dry:
+        return _plan_text(made)
     cost = f" It cost ${made.cost_usd:.4f}." if made.cost_usd else ""
     return f"Compacted: {made.tokens_before:,} → {made.tokens_after:,} tokens ({made.strategy}).{cost}"
 

@@ -120,7 +120,11 @@ def cache_losses(entries: Sequence[Entry], model_info: Callable[[str], ModelInfo
                 lost = held - reply.usage.cache_read_input_tokens
                 if lost > (0 if _is_explicit(prices, before.usage) else 2 * _STEP_TOKENS):
                     cause = "compaction" if is_compacted else _cause(before, reply, _sent(entry) - _sent(earlier))
-                    usd = _price(reply.usage, lost, prices) if prices else None
+                    usd = None
+                    if prices:  # what the lost tokens cost more than if they had been read from the cache
+                        written = min(lost, reply.usage.cache_creation_input_tokens)
+                        hit = reply.usage + Usage(written - lost, 0, -written, lost)
+                        usd = prices.cost(reply.usage) - prices.cost(hit)
                     yield CacheLoss(time=entry.time, reply=reply, held=held, lost=lost, usd=usd, cause=cause)
                 break
 
@@ -158,13 +162,6 @@ def _cause(before: Assistant, now: Assistant, passed_s: float) -> str:
         if earlier not in ("", later):
             return part
     return "time to live" if passed_s > TIME_TO_LIVE_S else "provider"
-
-
-def _price(usage: Usage, lost: int, prices: Prices) -> float:
-    """Return the USD that the lost tokens cost more than if they had been read from the cache."""
-    written = min(lost, usage.cache_creation_input_tokens)
-    hit = usage + Usage(written - lost, 0, -written, lost)
-    return prices.cost(usage) - prices.cost(hit)
 
 
 async def _show_cache(host: CommandHost, argument: str) -> Outcome:

@@ -139,18 +139,14 @@ def sandbox(subject: Subject) -> Iterator[Result]:
     if not found:
         yield "ok", how, ""
     elif found.startswith(("Weak sandbox", "NO SANDBOX")):
-        yield "warning" if confines else "problem", found, _how_to_confine(subject)
+        mend = "Let bubblewrap make user namespaces (docs/permissions.md), or work where they are allowed."
+        if (kind := subject.config.settings.sandbox.kind) not in ("auto", "bubblewrap"):
+            mend = f'sandbox.kind is "{kind}": with "auto" the best one is taken.'
+        elif sys.platform == "linux" and not any(program.is_file() for program in PROGRAMS):
+            mend = f"Install bubblewrap: {how_to_install()}"
+        yield "warning" if confines else "problem", found, mend
     else:
         yield "warning", found, "Look at the files that are named."
-
-
-def _how_to_confine(subject: Subject) -> str:
-    kind = subject.config.settings.sandbox.kind
-    if kind not in ("auto", "bubblewrap"):
-        return f'sandbox.kind is "{kind}": with "auto" the best one is taken.'
-    if sys.platform == "linux" and not any(program.is_file() for program in PROGRAMS):
-        return f"Install bubblewrap: {how_to_install()}"
-    return "Let bubblewrap make user namespaces (docs/permissions.md), or work where they are allowed."
 
 
 def local_model(subject: Subject) -> Iterator[Result]:

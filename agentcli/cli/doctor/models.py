@@ -62,17 +62,14 @@ async def servers(subject: Subject) -> list[Result]:
     providers = {split_name(name)[0] for name in used}
     set_up = subject.config.settings.providers.items()
     spare = [name for name, one in set_up if one.base_url and name not in providers and models.keys.has(name)]
-    asked = [name for name in used if _is_asked(subject, split_name(name)[0])]
+    own = {one for one in providers if one in _LOCAL_SERVERS or (_address(subject, one) and models.keys.has(one))}
+    asked = [name for name in used if split_name(name)[0] in own]
     asked += [models.usual_model(name) or f"{name}/any" for name in spare]
     try:
         found = await asyncio.gather(*(_ask(subject, name, is_used=name in used) for name in asked))
     finally:
         await models.aclose()
     return [result for each in found for result in each]
-
-
-def _is_asked(subject: Subject, provider: str) -> bool:
-    return provider in _LOCAL_SERVERS or (bool(_address(subject, provider)) and subject.models.keys.has(provider))
 
 
 def _address(subject: Subject, provider: str) -> str:

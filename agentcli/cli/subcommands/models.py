@@ -119,7 +119,10 @@ def login(
     else:
         key = _typed(provider)
         if not untried and provider not in SEARCH:
-            echo(_try_key(models, provider, key))
+            health = wait_for(models.try_key(provider, key))
+            if not health.ok:
+                raise UserError(f"{health.detail} (not kept; --untried keeps it all the same)")
+            echo(f"{health.detail}.")
         echo(models.keys.store(provider, variables[provider][0], key))
 
 
@@ -132,11 +135,3 @@ def _typed(provider: str) -> str:
     if not (key := given.strip()):
         raise UsageError(f"There is no key: type it, or pipe it into agentcli login {provider}.")
     return key
-
-
-def _try_key(models: Models, provider: str, key: str) -> str:
-    """Return the provider's answer. Raises `UserError` where the key does not work."""
-    health = wait_for(models.try_key(provider, key))
-    if not health.ok:
-        raise UserError(f"{health.detail} (not kept; --untried keeps it all the same)")
-    return f"{health.detail}."

@@ -161,7 +161,9 @@ def serve(worker: Worker, count: int, *, on_ready: Callable[[], None]) -> int:
     _import_server()  # once for all processes
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each reader holds a connection
-    _sweep(worker.config.paths.state / "serve")
+    for path in (worker.config.paths.state / "serve").glob("*.sock"):  # of processes that were killed
+        if not Path(f"/proc/{path.stem}").exists() and sys.platform == "linux":
+            path.unlink(missing_ok=True)
     worker.listening.listen(2_048)
     return asyncio.run(_work(worker, on_ready)) if count == 1 else Workers(worker).run(count, on_ready)
 
@@ -192,7 +194,12 @@ class Workers:
         if not self._signal:
             on_ready()
         while not self._signal:
-            self._replace_dead()
+            for pid, status in _ended(self._started):
+                lived = time.monotonic() - self._started.pop(pid)
+                warn(f"worker {pid} ended with {os.waitstatus_to_exitcode(status)}: another one takes its place.")
+                time.sleep(max(0.0, _QUICK_S - lived))
+                if not self._signal:
+                    self._start(lambda: None)
             time.sleep(_LOOK_EVERY_S)
         return self._end()
 
@@ -208,14 +215,6 @@ class Workers:
         os.setpgid(0, 0)  # Ctrl-C is the parent's alone: a second signal would have a worker leave at once
         os.close(self._alive)
         _end_process(self._worker, on_ready, self._parent)
-
-    def _replace_dead(self) -> None:
-        for pid, status in _ended(self._started):
-            lived = time.monotonic() - self._started.pop(pid)
-            warn(f"worker {pid} ended with {os.waitstatus_to_exitcode(status)}: another one takes its place.")
-            time.sleep(max(0.0, _QUICK_S - lived))
-            if not self._signal:
-                self._start(lambda: None)
 
     def _end(self) -> int:
         deadline = time.monotonic() + _ENDING_S
@@ -357,10 +356,3 @@ def _inner_socket(folder: Path, advertise: str) -> Any:
         opened.bind(str(path))
         open_files.callback(path.unlink, missing_ok=True)
         yield opened, f"unix:{path}"
-
-
-def _sweep(folder: Path) -> None:
-    """Remove the sockets of processes that were killed."""
-    for path in folder.glob("*.sock"):
-        if not Path(f"/proc/{path.stem}").exists() and sys.platform == "linux":
-            path.unlink(missing_ok=True)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 import typer
 
-from agentcli.agent.interfaces import Found, SessionInfo, SessionStore, subagents_owner
+from agentcli.agent.interfaces import Found, SessionStore, subagents_owner
 from agentcli.agent.masking import Mask
 from agentcli.app import Builder
 from agentcli.cli.output import echo, print_table, warn
@@ -168,7 +168,12 @@ def fork(
 @app.command("rm")
 def remove(session_id: SessionId, yes: Yes = False, json: AsJson = False) -> None:
     """Move a session and its subagents to the trash. `restore` brings them back."""
-    info = _confirmed(session_id, yes)
+    info, _ = wait_for(with_store(lambda store: store.load(session_id)))
+    if not yes:
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise UsageError(f"Nobody can be asked here: say --yes to do it to session {info.id}.")
+        what = f"Remove {info.id} ({info.name or info.title or 'no title'}, {info.entries} entries)?"
+        typer.confirm(printable(what), abort=True, err=True)
     wait_for(with_store(lambda store: store.remove(info.id)))
     done = f"Removed {info.id}: agentcli sessions restore {info.id} brings it back."
     print_json({"session_id": info.id}) if json else echo(done)
@@ -237,17 +242,6 @@ def _copies(database: Path) -> list[Path]:
     """Files of earlier versions, or damaged ones, that may hold what was in the database."""
     patterns = (f"{database.name}.damaged-*", "agents.db.*", "trash/*.jsonl", "events.db")
     return sorted(file for pattern in patterns for file in database.parent.glob(pattern))
-
-
-def _confirmed(session_id: str, yes: bool) -> SessionInfo:
-    """Return the session, if the person agrees. Raises `UsageError` where nobody can be asked."""
-    info, _ = wait_for(with_store(lambda store: store.load(session_id)))
-    if not yes:
-        if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            raise UsageError(f"Nobody can be asked here: say --yes to do it to session {info.id}.")
-        what = f"Remove {info.id} ({info.name or info.title or 'no title'}, {info.entries} entries)?"
-        typer.confirm(printable(what), abort=True, err=True)
-    return info
 
 
 @app.command()

@@ -77,11 +77,7 @@ async def until_signal(work: Coroutine[Any, Any, T]) -> T:
     from agentcli.frontends.run_end import interrupt_on_signals  # few subcommands need it
 
     running = asyncio.ensure_future(work)
-
-    def end() -> None:
-        running.cancel()
-
-    with interrupt_on_signals(end) as received:
+    with interrupt_on_signals(running.cancel) as received:
         try:
             return await running
         except asyncio.CancelledError:

@@ -71,7 +71,11 @@ class HookSpec(Struct, frozen=True):
         names = (subject, *(theirs for theirs, ours in ALIASES.items() if ours == subject))
         if self.matcher and not any(re.fullmatch(self.matcher, name) for name in names):
             return False
-        return not self.condition or _meets(self.condition, subject, input or {})
+        if not self.condition:
+            return True
+        rule, keys = parse_rule(self.condition), ("command", "path", "url", "agent", "name")
+        given = next((str(input[key]) for key in keys if key in input), "") if input else ""
+        return rule.names(subject) and (not rule.pattern or fnmatchcase(given, rule.pattern))
 
 
 class ProcessEnd(Struct, frozen=True):
@@ -125,12 +129,6 @@ def _hook(event: EventName, matcher: str, hook: Any, source: str) -> HookSpec:
     except (re.error, UsageError) as error:
         raise ValueError(f"it is left out ({error})") from error
     return HookSpec(event, hook["command"], matcher, float(timeout), on_error, condition=condition, source=source)
-
-
-def _meets(condition: str, tool: str, input: Mapping[str, Any]) -> bool:
-    rule = parse_rule(condition)
-    given = next((str(input[key]) for key in ("command", "path", "url", "agent", "name") if key in input), "")
-    return rule.names(tool) and (not rule.pattern or fnmatchcase(given, rule.pattern))
 
 
 # Names of the field

@@ -28,7 +28,9 @@ def list_hooks(json: AsJson = False) -> None:
     keys = ("event", "matcher", "command", "timeout", "onError", "if", "source")
     rows = [
         dict(zip(keys, (event, matcher or "*", command, *others), strict=True))
-        for event, command, matcher, *others in map(msgspec.structs.astuple, _hooks().specs)
+        for event, command, matcher, *others in map(
+            msgspec.structs.astuple, Hooks(configuration(), is_bare=False, tell=warn).specs
+        )
     ]
     if json:
         print_json(rows)
@@ -55,7 +57,7 @@ def try_hooks(
         raise UsageError(f"--input is no JSON object: {error}.") from error
     ran: list[HookRan] = []
     said = EventAnswer()
-    if (hooks := _hooks().of_session("test", lambda: "default")) is not None:
+    if (hooks := Hooks(configuration(), is_bare=False, tell=warn).of_session("test", lambda: "default")) is not None:
         hooks.publish = lambda one: ran.append(one) if isinstance(one, HookRan) else None
         use = ToolUse("test", ALIASES.get(tool, tool), given)
         fired = hooks.fire_about(event, use, given) if event in _ABOUT_CALLS else hooks.fire(event, **given)
@@ -72,7 +74,3 @@ def try_hooks(
         echo(f"The arguments become {msgspec.json.encode(said.input).decode()}")
     if said.context:
         echo(f"The model is told: {said.context}")
-
-
-def _hooks() -> Hooks:
-    return Hooks(configuration(), is_bare=False, tell=warn)

@@ -97,11 +97,6 @@ class Offer(Struct, frozen=True):
     prompts: tuple[RemotePrompt, ...] = ()
     instructions: str = ""
 
-    @property
-    def fingerprint(self) -> str:
-        """Changes with any name, description or schema that a model reads; hexadecimal."""
-        return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()
-
 
 Parts = tuple[Text | Image | Document, ...]
 

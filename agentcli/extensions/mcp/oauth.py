@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import NoReturn
 from urllib.parse import parse_qs, urlsplit
 
 import httpx2
@@ -119,13 +120,10 @@ def stored_auth(logins: KeptLogins, url: str, login: ServerLogin | None) -> http
     if login is None:
         return AsksForLogin()
 
-    async def refuse(address: str) -> None:
+    async def refuse(*_: str) -> NoReturn:
         raise OAuthFlowError("The login has expired.")
 
-    async def never() -> AuthorizationCodeResult:
-        raise OAuthFlowError("The login has expired.")
-
-    return _provider(LoginTokens(logins, url, login), url, "http://127.0.0.1/callback", send=refuse, wait=never)
+    return _provider(LoginTokens(logins, url, login), url, "http://127.0.0.1/callback", send=refuse, wait=refuse)
 
 
 def _provider(

@@ -123,7 +123,7 @@ class Server:
     @property
     def is_changed(self) -> bool:
         """True if a project's server offers something else than what was approved; others are approved unasked."""
-        return self.now is not None and self.pinned is not None and self.now.fingerprint != self.pinned.fingerprint
+        return self.now is not None and self.pinned is not None and self.now != self.pinned
 
     async def try_to_connect(self) -> None:
         with suppress(ToolError):  # its state says what is wrong
@@ -209,10 +209,7 @@ class Server:
         return "; ".join(words) or "its prompts or its instructions"
 
     async def approve(self) -> str:
-        """Trust the files that start the server, and its offer; returns what had changed.
-
-        Raises `ToolError`, and `ConfigError` if the trust cannot be kept.
-        """
+        """Trust the files that start it, and its offer; returns what had changed. Raises `ToolError`, `ConfigError`."""
         changes: list[str] = []
         if self._pins is not None and self._command:
             changes += map(str, await asyncio.to_thread(self._pins.programs.changed, self._command))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -21,7 +21,6 @@ from agentcli.extensions.mcp.client import MCPClient, OffersPrompts, RemotePromp
 from agentcli.extensions.mcp.server import Connect, Pins, Server
 from agentcli.extensions.mcp.tools import remote_tools
 from agentcli.llm.messages import Text
-from agentcli.llm.provider import ToolSpec
 from agentcli.tools.observation import cut_middle
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.tool import Tool
@@ -150,7 +149,7 @@ class Servers:
         """Have a session's tools be its own and those of the servers, as they are now."""
         self._has_news = False
         tools = list(self.tools())
-        if _shown(tools) != _shown(tool for tool in calls.tools if tool.server):
+        if [tool.spec() for tool in tools] != [tool.spec() for tool in calls.tools if tool.server]:
             calls.tools = ToolRegistry((*(tool for tool in calls.tools if not tool.server), *tools))
 
     def refresh(self, calls: SessionCalls) -> None:
@@ -210,10 +209,6 @@ class Servers:
     def _note_update(self) -> None:
         self._has_news = True
         self.on_prompts()
-
-
-def _shown(tools: Iterable[Tool]) -> list[ToolSpec]:
-    return [tool.spec() for tool in tools]
 
 
 async def _connected(client: MCPClient, spec: ServerSpec, server: Server) -> MCPClient:

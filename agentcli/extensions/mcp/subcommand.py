@@ -8,7 +8,7 @@ import sys
 import webbrowser
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args
 from urllib.parse import urlsplit
 
 import msgspec
@@ -32,7 +32,7 @@ from agentcli.settings.write import store_in, store_setting
 app = make_app("Add, list and remove MCP servers, log in to one; be one.")
 
 Name = Annotated[str, typer.Argument(help="The server's name.")]
-_SCOPES = ("user", "project", "local")
+Scope = Literal["user", "project", "local"]
 
 
 def run(arguments: list[str]) -> int:
@@ -71,14 +71,12 @@ def add_server(
     name: Name,
     target: Annotated[list[str], typer.Argument(help="An address, or after -- a command with its arguments.")],
     *,
-    scope: Annotated[str, typer.Option(help=f"Where it counts: one of {', '.join(_SCOPES)}.")] = "user",
+    scope: Annotated[Scope, typer.Option(help="Where it counts.")] = "user",
     env: Annotated[list[str], typer.Option("--env", "-e", help="K=V for its environment.")] = [],  # noqa: B006 - typer copies it
     header: Annotated[list[str], typer.Option("--header", "-H", help="'Name: value' for its requests.")] = [],  # noqa: B006 - typer copies it
     transport: Annotated[str, typer.Option(help="stdio, http or sse; told by the target.")] = "",
 ) -> None:
     """Add a server to your settings, to this project (.mcp.json), or to this folder for you alone (local)."""
-    if scope not in _SCOPES:
-        raise UsageError(f"--scope is one of {', '.join(_SCOPES)}.")
     if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
         raise UsageError(f"{name!r} is no name for a server: letters, digits, - and _ make one.")
     config = configuration()
@@ -103,7 +101,7 @@ def add_server(
 def remove_server(name: Name, scope: Annotated[str, typer.Option(help="Where: one place (all).")] = "") -> None:
     """Take a server out of the settings."""
     config = configuration()
-    found = [place for place in _SCOPES if scope in ("", place) and name in _written(config, place)]
+    found = [place for place in get_args(Scope) if scope in ("", place) and name in _written(config, place)]
     if not found:
         raise UsageError(f"No settings of yours, this project or this folder name an MCP server {name!r}.")
     for place in found:

@@ -121,10 +121,6 @@ class SkillRegistry:
         self.active.append(made)
         return made
 
-    def resume(self, activation: Activation) -> None:
-        """Take up one that was active before, as a log tells of it."""
-        self.active.append(activation)
-
     def deactivate(self, name: str = "", *, by: By = "person") -> Activation:
         """End an active skill, by its name or the innermost, as the model must. Raises `UsageError` where none is."""
         own = [one for one in self.active if one.by == by]
@@ -171,8 +167,7 @@ Store = Callable[..., object]  # appends entries to the log
 class SessionSkills:
     """Keeps the active skills of `registry` as the log has them, and the state as they change it.
 
-    `known_model` raises `UserError` for one that cannot be used. Only tools that skills of the agent `outer` leave
-    count.
+    `known_model` raises `UserError` for one that cannot be used. Only tools that the skills of `outer` leave count.
     """
 
     registry: SkillRegistry
@@ -279,7 +274,7 @@ class SessionSkills:
                 self._notify(str(error))
                 return
             self.state.notes.append(reminder(made.instructions))
-        self.registry.resume(activation)
+        self.registry.active.append(activation)
         self._apply(activation)
 
     def narrowed(self, tool: str, verdict: Verdict) -> Verdict:

@@ -206,7 +206,10 @@ def places(config: Config, *, with_untrusted: bool = False, added: Sequence[Path
         found = []
     users = (config.paths.config / "skills", home / ".agents/skills", home / ".claude/skills")
     found += [SkillFolder(folder, "user") for folder in users if folder.is_dir()]
-    return [*(SkillFolder(folder, "user") for folder in added), *found, SkillFolder(bundled_folder(), "bundled")]
+    package = Path(__file__).parents[2]
+    bundled = package / "bundled_skills"  # in the wheel
+    found += [SkillFolder(bundled if bundled.is_dir() else package.parent / "skills", "bundled")]
+    return [*(SkillFolder(folder, "user") for folder in added), *found]
 
 
 def all_skills(config: Config, *, with_untrusted: bool = False, added: Sequence[Path] = ()) -> Catalog:
@@ -221,13 +224,6 @@ def all_skills(config: Config, *, with_untrusted: bool = False, added: Sequence[
         [one for each in found for one in each.left_out],
         [skill for each in found for folder, skill in each.values.items() if folder in each.fresh],
     )
-
-
-def bundled_folder() -> Path:
-    """Return the folder of the skills that come with agentcli: in the wheel, or in a checkout."""
-    package = Path(__file__).parents[2]
-    in_wheel = package / "bundled_skills"
-    return in_wheel if in_wheel.is_dir() else package.parent / "skills"
 
 
 @dataclass(kw_only=True)
@@ -298,10 +294,7 @@ def _notices(catalog: Catalog) -> list[str]:
 
 
 def model_named(name: str, now: str, models: Models) -> str:
-    """Return `provider/model` for a name that a skill or an agent gives, by default of the provider of `now`.
-
-    Raises `UsageError` for one that cannot be used.
-    """
+    """Return `provider/model` for a name, which may be of the provider of `now`. Raises `UsageError`."""
     if "/" not in name:
         provider = now.partition("/")[0]
         if not models.info(f"{provider}/{name}").is_known:

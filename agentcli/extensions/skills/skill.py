@@ -33,8 +33,7 @@ class Skill(SkillRecord, frozen=True):
     """A skill as it is known before it is activated (level 1). `digest` is its SKILL.md's SHA-256.
 
     It grants the rules `allowed_tools`, leaves only `tools` (None: all) while it is active, and lets `model` and
-    `effort` answer. Others are activated meanwhile only if it `may_nest`. `takes_words`: `$1` in its text stands for an
-    argument.
+    `effort` answer. Others are activated meanwhile only if it `may_nest`. `takes_words`: `$1` stands for one.
     """
 
     def instructions(self) -> str:

@@ -45,7 +45,7 @@ class RepositoryPlanner:
         return max((folder for folder in self._writable if is_inside(path, folder)), key=len, default=None)
 
     def repository(self, worktree: str, *, may_commit: bool = True) -> Protection:
-        """Plan it for `worktree`/.git. One that need not be committed to takes one read-only mount, and what it names."""
+        """Plan it for `worktree`/.git. Where nothing need be committed, one read-only mount and what it names do."""
         plan, link = Protection(), f"{worktree}/.git"
         match kind_of(link), may_commit:
             case "folder", True:

@@ -50,7 +50,7 @@ class HeldFolders(dict[str, HeldFolder]):
                 self[path] = self._held_at(path)
 
     def hold_again(self, path: str, before: HeldFolder, known: Collection[str], found: str = "") -> None:
-        """Open a folder that another process held, if it is the one `found`: one of the names `known` in it is there."""
+        """Open a folder that another process held, if it is the one `found`: it has one of the names `known`."""
         with suppress(OSError):
             now = self._held_at(found or path)
             names = {name_of(each) for each in known if around(each) == path}
