@@ -54,8 +54,7 @@ class WorkspaceFactory:
         added = _added_folders(config)
         if sandbox.kind == "docker" and not sandbox.docker_image:
             raise config.error("set sandbox.docker_image to the image that commands run in.", "sandbox.kind")
-        state, memory = config.paths.state, config.settings.memory
-        limits = MemoryLimits(memory.max_file_kb * 1024, memory.max_total_kb * 1024, memory.max_files)
+        state = config.paths.state
         for folder in (state.parent, state) if state.parent == config.paths.config else (state,):
             with suppress(OSError):  # reported by whatever writes there first
                 make_private_folder(folder)
