@@ -243,6 +243,32 @@ class Running:
                 pipe.close()
 
 
+class Commanded:
+    """A program that takes prompts and slash commands as JSON lines."""
+
+    def __init__(self, running: Running, *, answered: int = 0) -> None:
+        self._running = running
+        self.count = answered
+
+    def say(self, text: str, answer: str) -> None:
+        self._running.say(text)
+        self._running.wait_for(lambda line: line.get("result") == answer)
+
+    def command(self, text: str) -> str:
+        """Run a slash command; gives its output. Answers are counted: each looks like the one before."""
+        self.count += 1
+        name, position = text.split()[0], self.count
+        self._running.control("command", text=text)
+        seen = 0
+
+        def found(line: dict[str, Any]) -> bool:
+            nonlocal seen
+            seen = 0 if line.get("subtype") == "init" else seen + (line.get("subtype") == "command")
+            return seen == position and line.get("command") == name
+
+        return str(self._running.wait_for(found)["output"])
+
+
 def wait_until(holds: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not holds():
