@@ -240,7 +240,7 @@ def _texts_in(value: Any) -> Iterator[str]:
 
 def _copies(database: Path) -> list[Path]:
     """Files of earlier versions, or damaged ones, that may hold what was in the database."""
-    patterns = (f"{database.name}.damaged-*", "agents.db.*", "trash/*.jsonl", "events.db")
+    patterns = (f"{database.name}.damaged-*", "agents.db*", "trash/*.jsonl", "events.db")
     return sorted(file for pattern in patterns for file in database.parent.glob(pattern))
 
 

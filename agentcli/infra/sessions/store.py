@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
-from agentcli.agent.interfaces import NEWEST, Appended, Found, SessionInfo, SessionLog, Stored
+from agentcli.agent.interfaces import NEWEST, Appended, Found, SessionInfo, SessionLog, Stored, subagents_owner
 from agentcli.conversation.entries import Body, Entry, Unreadable, entry_now
 from agentcli.errors import NoSession, StorageError
 from agentcli.infra.sessions import ids, tables
@@ -175,7 +175,8 @@ class TableSessions(ABC):
         info, entries = await self.load(session_id)
         entries = entries[: position_of(at, [entry.id for entry in entries]) + 1]
         self._report_unreadable(info.id, entries)
-        new = UnstoredSession(id=new_id or ids.new_id(), cwd=folder_text(cwd), name=name, user_id=info.user_id)
+        owner = info.user_id if not info.user_id.startswith(subagents_owner("")) else ""  # else nobody is told of it
+        new = UnstoredSession(id=new_id or ids.new_id(), cwd=folder_text(cwd), name=name, user_id=owner)
         if entries:
             new.source, new.shared, new.last = info.id, len(entries), entries[-1].id
         return await self._create(new, has_given_id=new_id is not None), entries
