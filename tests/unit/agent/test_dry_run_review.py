@@ -454,7 +454,7 @@ async def test_modes_that_do_not_ask_open_no_hidden_path(tmp_path: Folder, mode:
 async def test_what_no_yes_opens_is_not_offered(tmp_path: Folder) -> None:
     """agentcli's own data, what a rule refuses, what is not there, and what a command names that succeeded."""
     own = tmp_path / "state/tries"
-    own.mkdir()
+    own.mkdir(parents=True)
     (own / "log").write_text("mine")
     command = reads(tmp_path, "other/data.csv")
     script = (tmp_path / "work/read.py").read_text()
