@@ -133,10 +133,8 @@ def _is_known(url: WebUrl, known_urls: Collection[str]) -> bool:
     for known in known_urls:
         with suppress(BadUrl):
             parsed = parse_url(known)
-            if url in (
-                parsed,
-                msgspec.structs.replace(parsed, scheme="https", port=443) if parsed.port == 80 else None,
-            ):
+            secure = msgspec.structs.replace(parsed, scheme="https", port=443)
+            if url == parsed or (parsed.port == 80 and url == secure):
                 return True
     return False
 

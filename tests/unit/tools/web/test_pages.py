@@ -161,6 +161,7 @@ TEXT = "Grüße, žluťoučký, привет, 日本語, €"
             '<?xml version="1.0" encoding="iso-8859-2"?>ł',
         ),
         (b'<meta charset="utf-16">ok', "text/html", '<meta charset="utf-16">ok'),
+        (b'<meta charset="utf-16be">ok', "text/html", '<meta charset="utf-16be">ok'),
         (b"+ADw-script+AD4-", "text/plain; charset=utf-7", "+ADw-script+AD4-"),
         (b"abc", "text/plain; charset=rot13", "abc"),
         (b"abc", "text/plain; charset=no-such-thing", "abc"),
