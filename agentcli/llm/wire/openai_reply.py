@@ -90,10 +90,12 @@ class ChatReader:
     def done(self, out: list[StreamEvent]) -> Done:
         """The whole reply, after the stream's end. Raises `ConnectionFailed` when it ended before the reply did."""
         was_cut = self._finish_reason in _CUT
-        self._prose.close(out, is_whole=not was_cut)
+        self._prose.close(out)
         is_told = self.is_closed or self._is_unstreamed
         if not (self.is_finished or (is_told and self._has_begun) or (self._quirks.silent_end and self._looks_whole())):
             raise ConnectionFailed(self._no_end())
+        if not was_cut:
+            self._prose.require_text(out)
         uses, lost = self._calls.end(out, was_cut=was_cut, is_finished=self.is_finished)
         is_known = self._finish_reason in (*_CUT, "", "stop", "tool_calls", "function_call", "content_filter")
         note = "" if is_known else f"unknown finish reason {self._finish_reason!r}"
