@@ -57,10 +57,8 @@ class LocalServer:
         """False once the server has ended or crashed, or was released; then `acquire` gives a new one."""
         try:
             return self._connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
+        except OSError as error:
+            return isinstance(error, BlockingIOError)
 
     def release(self) -> None:
         """Stop using the server; after its last use it ends, when the linger time it was started with is over."""
