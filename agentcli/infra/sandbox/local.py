@@ -77,14 +77,13 @@ class LocalSandbox:
 
     def look(self, path: Path, use: Use = "read", grants: Grants = NO_GRANTS) -> PathStatus:
         real, found, number = _resolve(path)
-        is_file = found is not None and stat.S_ISREG(found.st_mode)
-        kind: Literal["file", "folder", "other"] = "file" if is_file else "other"
+        mode = found.st_mode if found is not None else 0
         return PathStatus(
             real=real,
             place=self._place_of(real, use, grants),
-            kind=None if found is None else "folder" if stat.S_ISDIR(found.st_mode) else kind,
-            size=0 if found is None else found.st_size,
-            links=found.st_nlink if found is not None and is_file else 1,
+            kind="file" if stat.S_ISREG(mode) else "folder" if stat.S_ISDIR(mode) else "other" if mode else None,
+            size=found.st_size if found is not None else 0,
+            links=found.st_nlink if found is not None and stat.S_ISREG(mode) else 1,
             errno=number,
             is_auto_executed=use == "write" and self._confinement.is_protected(real, grants),
             git_program=self._git_program(real, grants) if use == "git" else "",
@@ -202,22 +201,19 @@ class LocalSandbox:
 
 def _resolve(path: Path) -> tuple[Path, os.stat_result | None, int]:
     """Return the real path, what is there, and the reason where the system does not say. Raises `ToolError`."""
+    found, number = None, 0
     try:
         real = os.path.realpath(path)
         found = os.lstat(real)
     except (FileNotFoundError, NotADirectoryError):
-        return Path(real), None, 0
-    except (OSError, ValueError) as error:  # a loop of symlinks; a NUL or a lone surrogate
-        if isinstance(error, OSError) and error.errno != errno.ELOOP:
-            return Path(real), None, error.errno or errno.EIO
-        raise _unresolved(path) from error
-    if stat.S_ISLNK(found.st_mode):
-        raise _unresolved(path)
-    return Path(real), found, 0
-
-
-def _unresolved(path: Path) -> ToolError:
-    return ToolError(f"{str(path)!r} cannot be resolved.", kind="invalid_parameters")
+        pass
+    except OSError as error:
+        number = error.errno or errno.EIO
+    except ValueError:  # a NUL or a lone surrogate
+        number = errno.ELOOP
+    if number == errno.ELOOP or (found is not None and stat.S_ISLNK(found.st_mode)):
+        raise ToolError(f"{str(path)!r} cannot be resolved.", kind="invalid_parameters")
+    return Path(real), found, number
 
 
 if TYPE_CHECKING:
