@@ -157,7 +157,7 @@ class Scan:
         self._secret_files = SecretFiles(Path("/"), is_secret)
         self._denied = denied
         self._extent = extent
-        self.kept_plan: Any = None  # of what is protected, as long as nothing changed; kept by who makes it
+        self.kept_plans: dict[Any, Any] = {}  # of what is protected, as long as nothing changed; kept by who makes them
         self._judged_by: Callable[[Path], bool] | None = None
         self._trees: dict[str, _Tree] = {}
         self._lock = threading.Lock()
@@ -202,9 +202,10 @@ class Scan:
         tree = self._trees[root]
         changes = tree.watch.take(came_and_went) if tree.folders else None
         if changes is None or any((*changes, tree.unread, *tree.rest.queues, *tree.late.queues)):
-            self.kept_plan = None
+            self.kept_plans.clear()
         if changes is None or root in changes[1] or time.monotonic() > tree.watched_until:
-            tree.found = self.kept_plan = None
+            tree.found = None
+            self.kept_plans.clear()
             self._walk(root, tree)
         else:
             self._update(tree, *changes)

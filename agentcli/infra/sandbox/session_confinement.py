@@ -27,6 +27,7 @@ from agentcli.infra.sandbox.protection.created_config import present_names
 from agentcli.infra.sandbox.protection.left_behind import clean_up_killed_sessions
 from agentcli.infra.sandbox.protection.planning import MAX_REPOSITORIES, plan_protection
 from agentcli.infra.sandbox.scan import PresentPaths, Scan
+from agentcli.safety.addresses.host_grants import read_grant
 from agentcli.safety.paths.judge import SECRET_HOME_PATHS, auto_executed, is_secret
 from agentcli.settings.files import make_private_folder
 from agentcli.tools.command import Command, Grants, Profile, Reverts
@@ -256,11 +257,13 @@ class SessionConfinement:
         async with self._opening:
             if not hosts or hosts in self._proxies or not self.confines:
                 return
-            folder = Path(tempfile.mkdtemp(prefix="agentcli-"))  # 0700
             try:
-                proxy = NetworkProxy(sorted(hosts), folder=folder, how_to_grant=_HOW_TO_GRANT)
+                for host in hosts:
+                    read_grant(host)
             except ValueError as error:
                 raise ToolError(f"A host cannot be granted: {error}", kind="invalid_parameters") from error
+            folder = Path(tempfile.mkdtemp(prefix="agentcli-"))  # 0700
+            proxy = NetworkProxy(sorted(hosts), folder=folder, how_to_grant=_HOW_TO_GRANT)
             await proxy.start()
             self._proxies[hosts] = proxy
 

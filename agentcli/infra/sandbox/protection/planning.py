@@ -23,12 +23,12 @@ def plan_protection(bounds: Bounds, cwd: str, *, max_to_commit_to: int = MAX_TO_
     plan = Protection()
     if bounds.profile != "workspace-write":
         return plan
-    bounds.scan.protected(bounds.roots)  # forgets the plan where something changed
+    bounds.scan.protected(bounds.roots)  # forgets the plans where something changed
     names = (bounds.protected, bounds.protected_paths)
     made_from = (cwd, max_to_commit_to, bounds.roots, bounds.home, bounds.cache, bounds.git, *names)
-    kept = bounds.scan.kept_plan
-    if kept is not None and kept[0] == made_from and not bounds.writable and _are_untouched(kept[1]):
-        return cast("Protection", kept[2])
+    kept = bounds.scan.kept_plans.get(made_from)
+    if kept is not None and not bounds.writable and _are_untouched(kept[0]):
+        return cast("Protection", kept[1])
     places = find_places((*bounds.roots, *bounds.writable, *((bounds.cache,) if bounds.cache is not None else ())))
     planner = RepositoryPlanner(tuple(place.path for place in places), str(bounds.home), bounds.git)
     may_commit = ".git" not in bounds.protected
@@ -59,7 +59,7 @@ def plan_protection(bounds: Bounds, cwd: str, *, max_to_commit_to: int = MAX_TO_
         if kind_of(folder) == "folder":
             plan.add(planner.repository(folder))
     if planner.is_plain and not (plan.problems or bounds.writable):
-        bounds.scan.kept_plan = made_from, planner.stamps, plan
+        bounds.scan.kept_plans[made_from] = planner.stamps, plan
     return plan
 
 
