@@ -220,7 +220,7 @@ def test_a_job_that_changed_something_says_so_in_the_list(place: Place) -> None:
     start = {"tool_calls": scripted(place, "echo evil > .git/hooks/pre-push&")}
     wait = {"tool_calls": [call("bash", command="sleep 1"), call("jobs", action="list")]}
     ran = place.run("-m", place.script(start, wait, {"text": "{{last_result}}"}), "-p", "go", *AUTO)
-    assert "put back" in ran.out
+    assert REVERTED[1:] in ran.out
 
 
 @pytest.mark.sampled(4)
