@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from agentcli.agent.masking import Mask
+from agentcli.agent.calls.masking import Mask
 from agentcli.agent.permissions.approvals import PermittedCall
 from agentcli.tools.command import Grants
 from agentcli.tools.data_files import DataFile

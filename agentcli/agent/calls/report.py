@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
+from agentcli.agent.calls.masking import Mask
 from agentcli.agent.events import CallError, Emit, OutputDelta, ToolFinished, ToolStarted
 from agentcli.agent.hooks import CallRecord
-from agentcli.agent.masking import Mask
 from agentcli.conversation.entries import Result
 from agentcli.errors import Declined, ToolError
 from agentcli.llm.messages import ToolResult, ToolUse

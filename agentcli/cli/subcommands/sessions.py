@@ -11,8 +11,8 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 import typer
 
+from agentcli.agent.calls.masking import Mask
 from agentcli.agent.interfaces import Found, SessionStore, subagents_owner
-from agentcli.agent.masking import Mask
 from agentcli.app import Builder
 from agentcli.cli.output import echo, print_table, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, wait_for, with_store

@@ -14,8 +14,8 @@ import pytest
 from agentcli.agent.accounting.budgets import Account, Amounts, Budgets
 from agentcli.agent.events import Done
 from agentcli.agent.ops import Interrupt
+from agentcli.agent.requests.side_question import answer_side_question
 from agentcli.agent.runtime import TurnLimits
-from agentcli.agent.side_question import answer_side_question
 from agentcli.errors import UserError
 from agentcli.infra.day_account import DayAccount
 from agentcli.llm.errors import ConnectionFailed, Overloaded

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
+from agentcli.agent.calls.masking import Mask
 from agentcli.agent.events import Done, OutputDelta, QuestionEvent, ToolFinished, ToolStarted
-from agentcli.agent.masking import Mask
 from agentcli.agent.ops import Approve, SetMode
 from agentcli.agent.runtime import TurnLimits
 from agentcli.errors import ToolError
