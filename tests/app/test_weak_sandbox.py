@@ -450,6 +450,22 @@ def test_a_folder_that_is_renamed_takes_what_programs_obey_with_it(place: Place)
     assert not (place.folder / "sub2/.git/hooks/pre-commit").exists()
 
 
+def test_what_was_granted_stays_changed(place: Place) -> None:
+    subprocess.run(["git", "init", "-q", str(place.folder / "sub")], check=True)
+    place.home.mkdir(exist_ok=True)
+    granted = [str(place.folder / name) for name in ("sub", ".vscode")]
+    (place.home / "config.toml").write_text(f"[sandbox]\nwritable = {json.dumps(granted)}\n")
+    (place.folder / ".vscode").mkdir()
+    mine = "echo mine | tee sub/.git/hooks/pre-push .vscode/tasks.json"
+    told = run_in(place, f"{mine}; echo evil > .git/hooks/pre-push", "true")
+    assert ".git/hooks/pre-push" in told[0]
+    assert not (place.folder / ".git/hooks/pre-push").exists()
+    assert {(place.folder / name).read_text() for name in ("sub/.git/hooks/pre-push", ".vscode/tasks.json")} == {
+        "mine\n"
+    }
+    assert told[1] == ""
+
+
 def test_a_change_that_cannot_be_reverted_for_want_of_room_is_told_once(place: Place) -> None:
     hook = place.folder / ".git/hooks/pre-commit"
     hook.write_bytes(bytes(17_000_000))
