@@ -25,6 +25,7 @@ import time
 from _thread import start_new_thread
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -63,6 +64,7 @@ class Note:
         self._file = file
         self._named: set[str] = set()
         self._spares: list[str] = []
+        self._numbers = count()
 
     def add(self, path: str, content: bytes | None) -> None:
         """Add a folder, or a file with a content."""
@@ -85,7 +87,7 @@ class Note:
         """Keep a folder; False where it stays, because it is on another disk or somebody has put something into it."""
         if _renameat2 is None:
             return False
-        spare = f"{self._file.parent}/spare-{os.urandom(6).hex()}"
+        spare = f"{self._file.parent}/spare-{next(self._numbers)}"
         try:
             os.rename(held.name, spare, src_dir_fd=held.folder)
         except OSError:
