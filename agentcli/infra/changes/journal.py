@@ -151,9 +151,10 @@ def _finish(folder: Path) -> ApplyOutcome:
 
 
 def _without_others(group: ChangeGroup) -> ChangeGroup:
-    """A group with the entries at its paths and of the folders around them alone."""
+    """A group with the entries at its paths and of folders around them that came or went alone."""
     changes = group.changes
-    paths = {*group.paths, *(parent for path in group.paths for parent in parents_of(path)[1:])}
+    around = {parent for path in group.paths for parent in parents_of(path)[1:]}
+    paths = {*group.paths, *(one for one in around if (one in changes.before) != (one in changes.after))}
     before, after = ({path: one[path] for path in paths if path in one} for one in (changes.before, changes.after))
     summary = ChangeSummary(name=group.summary.name, kind=group.summary.kind, what=group.summary.what)
     return group._replace(summary=summary, changes=ChangeSet(changes.root, before, after, paths & changes.stale))
