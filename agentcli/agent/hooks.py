@@ -33,15 +33,12 @@ class TurnHooks(Protocol):
 
     async def on_turn_end(self, turn: int, usage: Usage, model: str, provider: str) -> bool:
         """After each reply and before its calls; False ends the turn. An error here ends it with an error event."""
-        ...
 
     async def on_message(self, entry: Entry) -> None:
         """When an assistant or tool_result entry has joined the state. An error here is logged."""
-        ...
 
     async def on_error(self, text: str, is_retryable: bool) -> None:
         """When the provider or the resolver failed. An error here is ignored."""
-        ...
 
 
 class HookAnswer(Struct, frozen=True):
@@ -75,13 +72,11 @@ class EventHooks(Protocol):
 
     async def fire(self, event: EventName, *, agent_id: str = "main", **fields: Any) -> EventAnswer:
         """The answer to an event, such as `Stop`; the fields are what is told of it. Never raises."""
-        ...
 
     async def fire_about(
         self, event: EventName, call: ToolUse, input: dict[str, Any], *, agent_id: str = "main", **fields: Any
     ) -> EventAnswer:
         """The same for an event about a call, with the arguments that it has now."""
-        ...
 
 
 class CallHooks(Protocol):
@@ -89,11 +84,9 @@ class CallHooks(Protocol):
 
     async def before_call(self, record: CallRecord, input: dict[str, Any]) -> HookAnswer | None:
         """The answer, or None to say nothing. `input` is as the hooks before left it. Raises `ToolError` to refuse."""
-        ...
 
     async def after_call(self, record: CallRecord, result: ToolResult) -> str | None:
         """Text for the model beside the result, or None. An error here ends the turn with an error event."""
-        ...
 
 
 class NoHooks:

@@ -70,15 +70,12 @@ class SessionLog(Protocol):
 
     def append(self, *bodies: Body, parent_id: str | None = NEWEST) -> Appended:
         """Queue entries under new ids, without waiting. The first follows `parent_id`, each other the one before."""
-        ...
 
     def is_wanted(self) -> bool:
         """True once another program asks for the session: it has to be closed soon."""
-        ...
 
     async def close(self) -> None:
         """Wait until all is stored and give up ownership of the session."""
-        ...
 
 
 class SessionStore(Protocol):
@@ -93,14 +90,12 @@ class SessionStore(Protocol):
         self, *, cwd: Path, session_id: str | None = None, name: str = "", user_id: str = ""
     ) -> SessionLog:
         """A new, owned session; nothing is stored before its first entry."""
-        ...
 
     async def open(self, session_id: str, *, take_over: bool = False) -> tuple[SessionLog, list[Entry]]:
         """An existing session, owned, with its entries. An id may be shortened while it stays unique.
 
         With `take_over` one that is open elsewhere is asked for, and waited for. Raises `SessionInUse`.
         """
-        ...
 
     async def fork(
         self, session_id: str, *, cwd: Path, new_id: str | None = None, name: str = "", at: str | None = None
@@ -110,23 +105,19 @@ class SessionStore(Protocol):
         With `at` with those up to the entry of that id, on whatever branch it stands; it may be shortened while it
         stays unique, and of equal ids the newest counts.
         """
-        ...
 
     async def load(
         self, session_id: str, *, after: int = 0, user_id: str | None = None
     ) -> tuple[SessionInfo, list[Entry]]:
         """Load a session to read, without its first `after` entries; with a `user_id` no other users' are looked at."""
-        ...
 
     async def holder(self, session_id: str) -> str | None:
         """The address that the program which has the session open gave ("" for none); None where it is not open."""
-        ...
 
     async def list(
         self, *, cwd: Path | None = None, limit: int = 50, user_id: str | None = None
     ) -> Sequence[SessionInfo]:
         """Newest first; of one directory or one user only when that is given, of subagents only when they are that."""
-        ...
 
     async def search(
         self, text: str, *, cwd: Path | None = None, limit: int = 20, user_id: str | None = None
@@ -136,15 +127,12 @@ class SessionStore(Protocol):
         Looks in prompts, answers, calls, their results, summaries and notes, of a fork only in what is its own. Raises
         `StorageError` for a text without a letter or digit.
         """
-        ...
 
     async def remove(self, session_id: str) -> None:
         """Move a session and its subagents to the trash; its forks keep what they share. Refused while it is open."""
-        ...
 
     async def restore(self, session_id: str) -> str:
         """Bring back what `remove` took last and return its id; refused where there is a session of that id again."""
-        ...
 
     async def redact(self, session_id: str, secrets: Sequence[str]) -> int:
         """Replace these texts by `[redacted]` in every entry, its subagents' too, and note in how many places.
@@ -152,15 +140,12 @@ class SessionStore(Protocol):
         Entries that the session shares with those it was forked from, or with its own forks, change for all of them;
         everything in the trash changes, too. Refused while the session is open.
         """
-        ...
 
     async def file_changes(self) -> Sequence[tuple[str, Entry]]:
         """The entries of all sessions that tell of changes to files, oldest first, each with its session's id."""
-        ...
 
     async def rename(self, session_id: str, name: str) -> None:
         """Give a session another name, also one that is open. Raises `StorageError` when there is none of that id."""
-        ...
 
     async def close(self) -> None: ...
 
@@ -173,15 +158,12 @@ class ConversationStore(Protocol):
 
     async def load(self, conversation_id: str) -> bytes | None:
         """The conversation as it was saved last; None if there is none."""
-        ...
 
     async def save(self, conversation_id: str, data: bytes) -> None:
         """Replace the conversation as a whole."""
-        ...
 
     async def reset(self, conversation_id: str) -> None:
         """Forget the conversation; nothing happens if there is none."""
-        ...
 
 
 class Locks(Protocol):
@@ -189,7 +171,6 @@ class Locks(Protocol):
 
     def held(self, keys: tuple[str, ...], *, timeout_s: float) -> AbstractAsyncContextManager[None]:
         """Hold all of them, which are sorted, while the body runs. Raises `ToolError` when one is not free in time."""
-        ...
 
 
 class Restriction(Struct, frozen=True):
@@ -225,7 +206,6 @@ class Restoration(Protocol):
 
     async def carry_out(self) -> Sequence[RestoredFile]:
         """The files as they were dealt with. What is begun is finished in any case. Raises `ToolError`."""
-        ...
 
 
 class Checkpoints(Protocol):
@@ -233,38 +213,30 @@ class Checkpoints(Protocol):
 
     async def begin(self, call_id: str, paths: Sequence[Path] | None) -> Any:
         """Take down the files that a call may change, or with None all of the workspace; gives what `end` wants."""
-        ...
 
     def files_scanned(self) -> int:
         """The number of files that a running `begin` has looked at."""
-        ...
 
     async def end(self, mark: Any) -> FilesChanged | None:
         """Return what the call has changed; None if nothing."""
-        ...
 
     async def forget(self, mark: Any | None) -> None:
         """Forget a call whose changes are in the log, or with None what `interrupted` gave: no start looks for it."""
-        ...
 
     async def under_way(self) -> Sequence[FilesChanged]:
         """Return what calls that go on, such as background jobs, have changed so far; each change only once."""
-        ...
 
     async def interrupted(self, told: Mapping[str, float]) -> Sequence[FilesChanged]:
         """Return what calls of this session had done when an earlier process was killed, until it is forgotten.
 
         `told` says when what calls did was stored last, by their ids: in seconds since 1970.
         """
-        ...
 
     def content(self, id: str) -> bytes:
         """Return what a file held, by the id in its `FileState`. Blocks. Raises `OSError` where it is not kept."""
-        ...
 
     async def restoration(self, changes: Sequence[FileChange]) -> Restoration:
         """Return the way to take back changes, which are in the order they were made."""
-        ...
 
     async def aclose(self) -> None: ...
 
@@ -274,16 +246,12 @@ class GrantStore(Protocol):
 
     def list(self) -> Sequence[str]:
         """Return the grants, in the order in which they were given."""
-        ...
 
     def restrictions(self) -> Sequence[Restriction]:
         """Rules that an earlier version made of lines of instruction files; they hold until they are forgotten."""
-        ...
 
     def add(self, rule: str) -> None:
         """Nothing changes when it is there already."""
-        ...
 
     def remove(self, rule: str) -> None:
         """Takes back a grant or a restriction, by its rule."""
-        ...

@@ -57,7 +57,6 @@ class ContextPolicy(Protocol):
         self, conversation: Conversation, *, model: ModelInfo, prefix: Prefix, tell: Emit
     ) -> Compaction | None:
         """The compaction that is added to the conversation before the request, or None. Raises `UserError`."""
-        ...
 
 
 class OnRequest(Protocol):
@@ -65,13 +64,11 @@ class OnRequest(Protocol):
 
     async def after_overflow(self, conversation: Conversation, model: ModelInfo, prefix: Prefix) -> Compaction | str:
         """As the provider refused a request for its length."""
-        ...
 
     async def by_hand(
         self, conversation: Conversation, model: ModelInfo, prefix: Prefix, *, focus: str = "", is_dry: bool = False
     ) -> Compaction | str:
         """As the person asks, with what is to be kept in mind; a dry run asks no model."""
-        ...
 
     async def aclose(self) -> None: ...
 

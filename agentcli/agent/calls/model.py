@@ -133,11 +133,9 @@ class SkillsInUse(Protocol):
 
     def narrowed(self, tool: str, verdict: Verdict) -> Verdict:
         """The verdict on a call of the tool, refused where an active skill leaves the tool out."""
-        ...
 
     async def answer(self, call: Call, given: Any) -> ToolOutput:
         """Run a call of `skill`. Raises `ToolError`."""
-        ...
 
 
 class SubagentRuns(Protocol):
@@ -145,7 +143,6 @@ class SubagentRuns(Protocol):
 
     async def answer(self, call: Call, given: Any) -> ToolOutput:
         """Run a call of `create_subagent`. Raises `ToolError`."""
-        ...
 
     def submit(self, op: Op) -> None: ...
 
