@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import json
 import os
@@ -42,6 +41,7 @@ from tests.conformance.confining import (
     python_of,
 )
 from tests.conformance.test_confinement import KNOWN, MEANT
+from tests.processes import command_lines
 from tests.unit.sandbox.dry_running import NAMESPACES, Case, Outcome, dry_runs, run_case, tree_of
 
 pytestmark = pytest.mark.slow  # each sets up a stand-in of a workspace, in every way there is
@@ -627,17 +627,8 @@ def test_what_a_try_leaves_running_is_ended(base: Path) -> None:
             await call
 
     asyncio.run(scenario())
-    assert not any(f"6{mark}".encode() in line for line in command_lines())
+    assert not any(f"6{mark}" in line for line in command_lines())
     assert_nothing_left(base)
-
-
-def command_lines() -> list[bytes]:
-    """Of every process; one may end while it is looked at."""
-    lines = []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            lines.append(entry.read_bytes())
-    return lines
 
 
 def test_the_next_start_removes_what_a_killed_process_left(base: Path) -> None:
@@ -655,7 +646,7 @@ def test_the_next_start_removes_what_a_killed_process_left(base: Path) -> None:
         assert other.exit_code == 0
         assert len(list(tries.iterdir())) == 2  # its try, and the folder of its session
         process.send_signal(signal.SIGKILL)
-    while any(base.name.encode() in line for line in command_lines()):
+    while any(base.name in line for line in command_lines()):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     tried(base, "true", drops=True)
