@@ -107,6 +107,11 @@ class Place:
     def start(self, *arguments: str, env: Mapping[str, str] | None = None, stdin: bool = False) -> Running:
         return Running(self.process(*arguments, env=env, stdin=stdin))
 
+    def talk(self, model: str, *flags: str) -> Running:
+        """Start a conversation in JSON lines, both ways."""
+        both = ("--output-format", "stream-json", "--input-format", "stream-json")
+        return self.start("-p", *both, "-m", model, *flags, stdin=True)
+
     def process(self, *arguments: str, env: Mapping[str, str] | None = None, stdin: bool = False) -> Process:
         environment = {**self.environment, **(env or {})}
         if self._may_fork(environment):

@@ -18,11 +18,10 @@ USAGE = "5 tokens in (0 cached), 2 out"
 SLOW = {"text": "one two three four", "chunk": 4, "delay_ms": 200}
 JSON = ("--output-format", "json")
 STREAM = ("--output-format", "stream-json")
-BOTH = (*STREAM, "--input-format", "stream-json")
 
 
 def talk(place: Place, *replies: Any, flags: tuple[str, ...] = ()) -> Running:
-    return place.start("-m", place.script(*replies), *BOTH, *flags, stdin=True)
+    return place.talk(place.script(*replies), *flags)
 
 
 def write_command(folder: Path, name: str, text: str) -> None:

@@ -358,8 +358,7 @@ def commanded(project: Place) -> Iterator[Callable[..., Commanded]]:
     with ExitStack() as stack:
 
         def start(*replies: dict[str, Any]) -> Commanded:
-            formats = ("--output-format", "stream-json", "--input-format", "stream-json")
-            running = project.start("-p", *formats, "-m", project.script(*replies), *BYPASS, stdin=True)
+            running = project.talk(project.script(*replies), *BYPASS)
             return Commanded(stack.enter_context(running))
 
         yield start
