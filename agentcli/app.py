@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
+from agentcli.agent.calls.masking import Mask
 from agentcli.agent.calls.model import CallServices, SessionCalls
 from agentcli.agent.calls.recording import account_for_interrupted
 from agentcli.agent.context.nested_instructions import NestedInstructions
@@ -15,7 +16,6 @@ from agentcli.agent.context.watch import ContextWatch
 from agentcli.agent.events import Notice
 from agentcli.agent.hooks import NoHooks
 from agentcli.agent.interfaces import SessionLog, SessionStore
-from agentcli.agent.masking import Mask
 from agentcli.agent.permissions.modes import mode_notes, parse_mode
 from agentcli.agent.permissions.rules import Rules
 from agentcli.agent.questions import make_ask

@@ -171,6 +171,19 @@ class Declined(ToolError):
         self.answer = f"declined: {comment}" if comment else "declined"
 
 
+# What is the same at the next attempt; all else may pass.
+_LASTING: dict[int, ToolErrorKind] = {
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "permission_denied"),
+    **dict.fromkeys((errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR), "invalid_parameters"),
+    errno.ENOENT: "not_found",
+}
+
+
+def kind_of(error: OSError) -> ToolErrorKind:
+    """The kind of `ToolError` that the system's error becomes."""
+    return _LASTING.get(error.errno or 0, "resource_error")
+
+
 def errno_name(error: OSError) -> str:
     """`ENOSPC`; empty for an error without a number."""
     return errno.errorcode.get(error.errno or 0, "")

@@ -82,10 +82,7 @@ def own_milliseconds(bounds: Bounds, rounds: int) -> float:
         profile="workspace-write",
         home=bounds.home,
         cache=bounds.home / "cache",
-        tries=state / "tries",
-        aside=state / "put_aside",
-        mount_notes=state / "mount_points",
-        own_folders=(state,),
+        state=state,
     )
     tmp = Path(tempfile.gettempdir())
     sandbox = LocalSandbox(

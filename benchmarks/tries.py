@@ -53,9 +53,7 @@ async def main() -> None:
     try:
         make_workspace(ws)
         confinement = choose_confinement(tmp=base)
-        limits = CommandLimits(
-            profile="workspace-write", home=base / "home", tries=base / "tries", cache=base / "cache"
-        )
+        limits = CommandLimits(profile="workspace-write", home=base / "home", state=base, cache=base / "cache")
         sandbox = LocalSandbox(
             [ws], environment=dict(os.environ), job_folder=base / "jobs", limits=limits, choose=lambda: confinement
         )

@@ -11,8 +11,8 @@ from msgspec import Struct
 from agentcli.agent.interfaces import SessionStore
 from agentcli.agent.undo import History
 from agentcli.conversation.entries import Assistant
-from agentcli.conversation.file_changes import FilesChanged, FilesRestored, stored_path
-from agentcli.conversation.line_origins import RecordedChange, line_origins
+from agentcli.conversation.file_changes import stored_path
+from agentcli.conversation.line_origins import line_origins
 from agentcli.errors import StorageError, UsageError
 from agentcli.settings.files import read_small_file
 from agentcli.tools.summary import call_title
@@ -54,30 +54,21 @@ async def blame(
     """
     path, colon, number = name.rpartition(":")
     if not colon or not number.isdecimal() or find(name).exists():  # a file may have such a name
-        return await _blame(find(name), store, read)
-    lines = await _blame(find(path), store, read)
-    if not 0 < int(number) <= len(lines):
-        raise UsageError(f"{path} has {len(lines)} lines, counted from 1: there is no line {number}.")
-    return [lines[int(number) - 1]]
-
-
-async def _blame(file: Path, store: SessionStore, read: Callable[[str], bytes]) -> list[BlamedLine]:
+        path, number = name, ""
+    file = find(path)
     try:
         content = read_small_file(file, most=_MAX_BLAMED)
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror or error}.") from error
-    found = await store.file_changes()
-    recorded = [
-        RecordedChange(session_id, entry.id, entry.time, entry.body)
-        for session_id, entry in found
-        if isinstance(entry.body, FilesChanged | FilesRestored)
+    lines = line_origins(stored_path(str(file)), content, await store.file_changes(), read)
+    if number and not 0 < int(number) <= len(lines):
+        raise UsageError(f"{path} has {len(lines)} lines, counted from 1: there is no line {number}.")
+    authors = await _authors({origin[0] for _, origin in lines if origin is not None}, store)
+    blamed = [
+        BlamedLine(count, text, authors.get(origin[1].id) if origin else None)
+        for count, (text, origin) in enumerate(lines, 1)
     ]
-    lines = line_origins(stored_path(str(file)), content, recorded, read)
-    authors = await _authors({origin.session_id for _, origin in lines if origin is not None}, store)
-    return [
-        BlamedLine(number, text, authors.get(origin.entry_id) if origin else None)
-        for number, (text, origin) in enumerate(lines, 1)
-    ]
+    return blamed[int(number) - 1 :][:1] if number else blamed
 
 
 async def _authors(session_ids: set[str], store: SessionStore) -> dict[str, Author]:

@@ -53,10 +53,7 @@ class EventStore(Protocol):
     async def read(
         self, stream_id: str, after: int = 0, count: int = 100, *, wait_s: float = 0.0
     ) -> Sequence[StreamEvent]:
-        """The first `count` events after an id, oldest first.
-
-        Where there is none, waits up to `wait_s` seconds for one; gives nothing for a stream that is not there.
-        """
+        """Return the first `count` events after an id; where there is none, wait up to `wait_s` seconds for one."""
         ...
 
     async def has(self, stream_id: str, id: int) -> bool:

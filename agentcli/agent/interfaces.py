@@ -16,10 +16,7 @@ NEWEST = ""  # as a parent's id: the newest entry
 
 
 def subagents_owner(session_id: str) -> str:
-    """Return whose the sessions of a session's subagents are, as a `user_id`.
-
-    They go with that session, and only a caller that names this user is told of them.
-    """
+    """Return the `user_id` of a session's subagents, which only a caller that names it is told of."""
     return f"subagents of {session_id}"
 
 
@@ -59,10 +56,7 @@ class Stored(Struct, frozen=True):
 
 
 class Appended(Struct, frozen=True):
-    """Entries that have their ids already; `committed` resolves once they are on disk.
-
-    It raises `StorageError` when they could not be stored.
-    """
+    """Entries that have their ids already; `committed` resolves once they are on disk, or raises `StorageError`."""
 
     entries: tuple[Entry, ...]
     committed: Awaitable[Stored]
@@ -75,10 +69,7 @@ class SessionLog(Protocol):
     def session_id(self) -> str: ...
 
     def append(self, *bodies: Body, parent_id: str | None = NEWEST) -> Appended:
-        """Give the entries ids and queue them to be stored; does not wait.
-
-        The first one follows `parent_id` (None: it has no parent), the others each the one before.
-        """
+        """Queue entries under new ids, without waiting. The first follows `parent_id`, each other the one before."""
         ...
 
     def is_wanted(self) -> bool:
@@ -124,10 +115,7 @@ class SessionStore(Protocol):
     async def load(
         self, session_id: str, *, after: int = 0, user_id: str | None = None
     ) -> tuple[SessionInfo, list[Entry]]:
-        """A session to read only, without its first `after` entries.
-
-        With a `user_id` the sessions of other users are not looked at: a shortened id tells nothing about them.
-        """
+        """Load a session to read, without its first `after` entries; with a `user_id` no other users' are looked at."""
         ...
 
     async def holder(self, session_id: str) -> str | None:
@@ -155,10 +143,7 @@ class SessionStore(Protocol):
         ...
 
     async def restore(self, session_id: str) -> str:
-        """Bring back what `remove` took last, under the id that is returned.
-
-        Refused where there is a session of that id again.
-        """
+        """Bring back what `remove` took last and return its id; refused where there is a session of that id again."""
         ...
 
     async def redact(self, session_id: str, secrets: Sequence[str]) -> int:
@@ -203,10 +188,7 @@ class Locks(Protocol):
     """Keeps apart calls that change one file, in this process and in others."""
 
     def held(self, keys: tuple[str, ...], *, timeout_s: float) -> AbstractAsyncContextManager[None]:
-        """Hold all of them, which are sorted, while the body runs.
-
-        Raises `ToolError` (resource_error) when they are not free in time.
-        """
+        """Hold all of them, which are sorted, while the body runs. Raises `ToolError` when one is not free in time."""
         ...
 
 

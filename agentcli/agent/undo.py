@@ -51,6 +51,10 @@ class TurnChanges(Struct, frozen=True):
     def changes(self) -> tuple[FileChange, ...]:
         return tuple(change for _, call in self.calls for change in call.changes)
 
+    @property
+    def is_recorded(self) -> bool:
+        return all(call.changes for _, call in self.calls)
+
 
 class RecordedCall(NamedTuple):
     """A call that changed files; `turn` is its number and prompt, `reply` what asked for it, where that is known."""
@@ -70,19 +74,18 @@ class History:
         self._undone: dict[str, str] = {}  # entry, and the one that took it back
         self._positions: dict[str, int] = {}
         turn = (0, "")
-        turns: dict[str, tuple[int, str]] = {}
-        uses: dict[str, tuple[Entry, ToolUse]] = {}  # the newest of each id, which a model may use again
+        # The turn and the reply of each call: the newest of an id, which a model may use again.
+        uses: dict[str, tuple[tuple[int, str], tuple[Entry, ToolUse]]] = {}
         for entry in entries:
             self._positions[entry.id] = len(self._positions)
             match entry.body:
                 case User(is_reminder=False) as prompt:
                     turn = (turn[0] + 1, " ".join(typed_text(prompt).split()))
                 case Assistant(content):
-                    found = [block for block in content if isinstance(block, ToolUse)]
-                    uses |= {use.id: (entry, use) for use in found}
-                    turns |= {use.id: turn for use in found}
+                    uses |= {block.id: (turn, (entry, block)) for block in content if isinstance(block, ToolUse)}
                 case FilesChanged(id, _) as changed:
-                    self.calls[entry.id] = RecordedCall(turns.get(id, turn), entry, changed, uses.get(id))
+                    asked_in, reply = uses.get(id, (turn, None))
+                    self.calls[entry.id] = RecordedCall(asked_in, entry, changed, reply)
                 case FilesRestored(takes_back) as restored:
                     self._restored[entry.id] = restored
                     for one in takes_back:
@@ -140,23 +143,6 @@ class History:
         return TurnChanges(*turn, tuple(calls), is_open, is_untried)
 
 
-class UndoPlan(NamedTuple):
-    """Changes, and how they are taken back."""
-
-    turn: TurnChanges
-    direction: Direction
-    restoration: Restoration
-
-    @property
-    def obstacle(self) -> str:
-        """The reason that nothing can be done; empty if something can."""
-        if self.restoration.changes:
-            return ""
-        if any(file.how == "conflict" for file in self.restoration.files):
-            return "conflicts"
-        return "" if self.restoration.files else "its changes were not recorded"
-
-
 Confirm = Callable[[str, str], Awaitable[bool | None]]  # shows a text and asks a question; None: nobody can be asked
 
 
@@ -182,8 +168,7 @@ class UndoResult(Struct, frozen=True):
     @property
     def is_complete(self) -> bool:
         ways = {file.how for file in self.files}
-        is_recorded = self.turn is not None and all(call.changes for _, call in self.turn.calls)
-        return bool(ways - {"kept"}) and "conflict" not in ways and is_recorded
+        return bool(ways - {"kept"}) and "conflict" not in ways and self.turn is not None and self.turn.is_recorded
 
 
 async def undo(
@@ -194,38 +179,43 @@ async def undo(
     With "list" it is only shown. Raises `UserError`, and `ToolError` where nothing was done.
     """
     turn = turn or History(entries).find(direction)
-    verb = "Take back" if direction == "undo" else "Do again"
     if turn is None:
         return UndoResult(NOTHING[direction])
-    plan = UndoPlan(turn, direction, await host.checkpoints.restoration(turn.changes))
-    text, files = f"{verb} {turn.name}:\n{_format_plan(plan, host.shown)}", plan.restoration.files
-    is_asked = given != "yes" and not plan.obstacle
+    plan = await host.checkpoints.restoration(turn.changes)
+    is_possible = bool(plan.changes) or {file.how for file in plan.files} == {"kept"}
+    verb = "Take back" if direction == "undo" else "Do again"
+    text = "\n".join([f"{verb} {turn.name}:", *_remarks(turn, host.shown), *_rows(plan.files, host.shown)])
     if given == "list":
-        return UndoResult(text, turn, files, is_wanted=False)
+        return UndoResult(text, turn, plan.files, is_wanted=False)
+    is_asked = given != "yes" and is_possible
     if is_asked and not (answer := await host.confirm(text, f"{verb}?")):
         nobody = f"{text}\nThis is not done yet: {host.command}{direction} yes does it."
-        return UndoResult(nobody if answer is None else "Nothing was changed.", turn, files, is_wanted=False)
-    files = await _carry_out(plan, host)
-    return UndoResult(_format_outcome(plan, files, host, is_listed=is_asked), turn, files)
+        return UndoResult(nobody if answer is None else "Nothing was changed.", turn, plan.files, is_wanted=False)
+    files = await _carry_out(turn, direction, plan, host)
+    head = _headline(turn, direction, files, host.command)
+    reported = [file for file in files if not is_asked or file not in plan.files]  # all, or what the list did not say
+    return UndoResult("\n".join([head, *_rows(reported, host.shown)]), turn, files)
 
 
-async def _carry_out(plan: UndoPlan, host: UndoHost) -> Sequence[RestoredFile]:
+async def _carry_out(
+    turn: TurnChanges, direction: Direction, plan: Restoration, host: UndoHost
+) -> Sequence[RestoredFile]:
     """Take the changes back, and record that in the log, for the model too; return the outcome of each file.
 
     What meets a conflict can still be taken back later. Raises `UserError`, and `ToolError` where nothing was done.
     """
-    keys = tuple(file.path for file in plan.restoration.files[:_MAX_LOCKED])
+    keys = tuple(file.path for file in plan.files[:_MAX_LOCKED])
     async with host.locks.held(keys, timeout_s=_LOCK_PATIENCE_S):
-        files = await plan.restoration.carry_out()
+        files = await plan.carry_out()
         left = tuple(stored_path(file.path) for file in files if file.how == "conflict")
-        changes = tuple(change for change in plan.restoration.changes if change.path not in left)
-        if not files or (left and not changes and plan.direction == "redo"):
+        changes = tuple(change for change in plan.changes if change.path not in left)
+        if not files or (left and not changes and direction == "redo"):
             return files
-        entries: list[Body] = [FilesRestored(tuple(id for id, _ in plan.turn.calls), changes, left)]
+        entries: list[Body] = [FilesRestored(tuple(id for id, _ in turn.calls), changes, left)]
         if changes:
             names = [host.shown(Path(real_path(change.path))) for change in changes]
             more = f" and {len(names) - _MAX_REPORTED} more" if len(names) > _MAX_REPORTED else ""
-            did = "took back what was changed in" if plan.direction == "undo" else "did again what was taken back in"
+            did = "took back what was changed in" if direction == "undo" else "did again what was taken back in"
             entries.append(reminder(f"The user {did} these files: {', '.join(names[:_MAX_REPORTED])}{more}."))
         await host.append(*entries)
         return files
@@ -234,38 +224,34 @@ async def _carry_out(plan: UndoPlan, host: UndoHost) -> Sequence[RestoredFile]:
 _SIGNS = {"restored": "↩", "removed": "-", "merged": "⇄", "conflict": "!", "kept": "="}
 
 
-def _format_plan(plan: UndoPlan, shown: Callable[[Path], str]) -> str:
-    """List the outcome for each file, after what is not covered."""
-    calls = [call for _, call in plan.turn.calls]
-    left_out = [*dict.fromkeys(name for call in calls for name in call.left_out)]
+def _remarks(turn: TurnChanges, shown: Callable[[Path], str]) -> list[str]:
+    """List what is not covered, and say what else counts as the turn's."""
+    left_out = [*dict.fromkeys(name for _, call in turn.calls for name in call.left_out)]
     lines = [f"Not covered, and stays as it is: {shown_name(name, shown)}" for name in left_out[:_MAX_LEFT_OUT]]
     if (more := len(left_out) - _MAX_LEFT_OUT) > 0:
         lines.append(f"Not covered, too: {more} more.")
-    if not all(call.is_exact for call in calls):
+    if not all(call.is_exact for _, call in turn.calls):
         lines.append("A command ran: what else changed while it did counts as its own. What git keeps is git's.")
-    return "\n".join([*lines, *_rows(plan.restoration.files, shown)])
+    return lines
 
 
-def _format_outcome(plan: UndoPlan, files: Sequence[RestoredFile], host: UndoHost, *, is_listed: bool) -> str:
-    """Report the outcome of each file, or after a list only what differs from it, and how to go back."""
-    how, name = "done again" if plan.direction == "redo" else "taken back", plan.turn.name
-    nothing = f"Nothing of {name[:1].lower()}{name[1:]}"
-    if plan.obstacle:
-        head = f"{nothing} could be {how}: {plan.obstacle}."
-        if plan.direction == "undo" and plan.turn.is_untried:
-            head += f" {host.command}undo goes on with what was changed before."
-    elif all(file.how == "kept" for file in files):
-        head = f"{nothing} needed to be {how}: its files are already in that state, or no longer exist."
-    elif conflicts := sum(file.how == "conflict" for file in files):
-        head = f"{name} was {how}, but for {conflicts} of {len(files)} files: these stay as they are."
-    elif not all(call.changes for _, call in plan.turn.calls):
-        head = f"{name} was {how}, except for what commands changed without being recorded."
-    else:
-        head = (
-            f"{name} was {how}. {host.command}{'undo takes it back' if how == 'done again' else 'redo does it again'}."
+def _headline(turn: TurnChanges, direction: Direction, files: Sequence[RestoredFile], command: str) -> str:
+    """Say what was done, and how to go back."""
+    how, ways = "done again" if direction == "redo" else "taken back", [file.how for file in files]
+    nothing = f"Nothing of {turn.name[:1].lower()}{turn.name[1:]}"
+    if {*ways} <= {"kept"} and ways:
+        return f"{nothing} needed to be {how}: its files are already in that state, or no longer exist."
+    if {*ways} <= {"conflict", "kept"}:
+        why = "conflicts" if ways else "its changes were not recorded"
+        more = (
+            f" {command}undo goes on with what was changed before." if direction == "undo" and turn.is_untried else ""
         )
-    reported = [file for file in files if not is_listed or file not in plan.restoration.files]
-    return "\n".join([head, *_rows(reported, host.shown)])
+        return f"{nothing} could be {how}: {why}.{more}"
+    if conflicts := ways.count("conflict"):
+        return f"{turn.name} was {how}, but for {conflicts} of {len(files)} files: these stay as they are."
+    if not turn.is_recorded:
+        return f"{turn.name} was {how}, except for what commands changed without being recorded."
+    return f"{turn.name} was {how}. {command}{'undo takes it back' if direction == 'redo' else 'redo does it again'}."
 
 
 def _rows(files: Sequence[RestoredFile], shown: Callable[[Path], str]) -> list[str]:

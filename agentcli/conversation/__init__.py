@@ -1,4 +1,1 @@
-"""The conversation: entries as a tree, the messages made of them, and the texts a session begins with.
-
-It knows no store and no provider: a log gives entries their ids, `llm` carries the messages.
-"""
+"""The conversation: entries as a tree, and the messages made of them. It knows no store and no provider."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -24,7 +25,6 @@ from agentcli.conversation.entries import (
     Rewound,
     User,
 )
-from agentcli.conversation.queue import Queue
 from agentcli.conversation.size import RequestSize
 from agentcli.llm.messages import (
     Block,
@@ -39,6 +39,40 @@ from agentcli.llm.messages import (
 from agentcli.llm.transcript import doctor, is_valid
 
 LONGEST_OLD_ARGUMENT = 100  # characters of a text among the arguments of a call that a compaction has shortened
+
+
+Content = tuple[Block, ...]
+
+
+class Queue:
+    """The messages that wait: `steering` for the next request, `follow_ups` for turns of their own.
+
+    Every change of them is an entry, so that a crash loses none.
+    """
+
+    def __init__(self, follow_ups: Iterable[Content] = ()) -> None:
+        self.steering: deque[Content] = deque()
+        self.follow_ups: deque[Content] = deque(follow_ups)
+
+    def entry(self) -> Queued:
+        """The whole queue as an entry. A message that leaves the queue is stored in one transaction with this."""
+        return Queued(tuple(self.steering), tuple(self.follow_ups))
+
+    def take_back(self, position: int | None = None) -> bool:
+        """Remove the message at a position, steering counted first, or the newest; False if there is none."""
+        steering = len(self.steering)
+        if position is None:
+            position = steering + len(self.follow_ups) - 1
+        queue, at = (self.steering, position) if position < steering else (self.follow_ups, position - steering)
+        if not 0 <= at < len(queue):
+            return False
+        del queue[at]
+        return True
+
+    def take_steering(self) -> list[Content]:
+        """Empty the steering messages into a list."""
+        taken, self.steering = list(self.steering), deque()
+        return taken
 
 
 class Conversation:
@@ -260,10 +294,7 @@ def _results_first(content: tuple[Block, ...]) -> tuple[Block, ...]:
 
 
 def _as_compacted(entry: Entry, stubs: dict[str, str]) -> Entry:
-    """The entry without signed thinking, which is bound to what stood before it, and with its stub for its content.
-
-    Calls stay, since their results do; those of a stubbed reply are cut.
-    """
+    """Return the entry with its stub for its content, or without signed thinking, bound to what preceded it."""
     stub, body = stubs.get(entry.id), entry.body
     match body:
         case User() if stub is not None:

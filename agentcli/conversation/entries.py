@@ -139,10 +139,7 @@ SwitchReason = Literal["chosen", "fallback", "budget"]
 
 
 class ProviderSwitch(msgspec.Struct, frozen=True, tag_field="kind", tag="provider_switched", omit_defaults=True):
-    """Names as `provider/model`.
-
-    `reason`: the person, the program or its resolver chose it; the one before failed; the money runs short.
-    """
+    """Names as `provider/model`. `reason`: it was chosen, the one before failed, or the money runs short."""
 
     before: str
     after: str
@@ -215,10 +212,7 @@ class PlanAccepted(msgspec.Struct, frozen=True, tag_field="kind", tag="plan_acce
 
 
 class SkillActivated(msgspec.Struct, frozen=True, tag_field="kind", tag="skill_activated", omit_defaults=True):
-    """A skill is active from here on: until the turn ends where the model activated it, else until the person says so.
-
-    Its instructions follow in a note.
-    """
+    """A skill is active: until the turn ends, or `by` the person until they say so. Its note follows."""
 
     id: str
     skill: SkillRecord
@@ -244,51 +238,23 @@ class ResetAwaited(msgspec.Struct, frozen=True, tag_field="kind", tag="reset_awa
 
 
 class Unreadable(msgspec.Struct, frozen=True, tag_field="kind", tag="unreadable"):
-    """Stands for a stored entry that is damaged or was written by a newer version; `stored` is its text.
-
-    It is never stored itself.
-    """
+    """Stands for a stored entry that is damaged or of a newer version, with its text; it is never stored itself."""
 
     error: str
     stored: str = ""
 
 
-Body = (
-    User
-    | Assistant
-    | Result
-    | Compaction
-    | ContextNote
-    | Pinned
-    | Rewound
-    | HeadMoved
-    | Labelled
-    | Retracted
-    | ProviderSwitch
-    | Queued
-    | Paid
-    | CallsStarted
-    | CallAsked
-    | CallAllowed
-    | CallDenied
-    | CallTried
-    | CallKept
-    | CallsHandedOver
-    | PlanAccepted
-    | SkillActivated
-    | SkillEnded
-    | FilesChanged
-    | FilesRestored
-    | ResetAwaited
-    | Unreadable
+_MessageBody = User | Assistant | Result | Compaction  # what reaches the model
+_CourseBody = (
+    ContextNote | Pinned | Rewound | HeadMoved | Labelled | Retracted | ProviderSwitch | Queued | Paid | ResetAwaited
 )
+_CallBody = CallsStarted | CallAsked | CallAllowed | CallDenied | CallTried | CallKept | CallsHandedOver | PlanAccepted
+_EffectBody = SkillActivated | SkillEnded | FilesChanged | FilesRestored
+Body = _MessageBody | _CourseBody | _CallBody | _EffectBody | Unreadable
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One record. `parent_id` is the entry before it on its branch, `time` seconds since 1970 (UTC).
-
-    A result's `id` is its call's id; all others are UUIDv7.
-    """
+    """One record; `time` is in seconds since 1970. A result's `id` is its call's id; all others are UUIDv7."""
 
     id: str
     parent_id: str | None

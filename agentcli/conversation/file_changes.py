@@ -32,9 +32,6 @@ class FileChange(msgspec.Struct, frozen=True, array_like=True):
     before: FileState | None
     after: FileState | None
 
-    def reversed(self) -> FileChange:
-        return FileChange(self.path, self.after, self.before)
-
 
 class FilesChanged(msgspec.Struct, frozen=True, tag_field="kind", tag="files_changed", omit_defaults=True):
     """The changes that a call made to files.

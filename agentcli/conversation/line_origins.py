@@ -3,42 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
-from msgspec import Struct
-
+from agentcli.conversation.entries import Entry
 from agentcli.conversation.file_changes import FileChange, FilesChanged, FilesRestored
 from agentcli.tools.text.diff import lines_of, opcodes
 
 _ALIKE = 0.5  # of the lines of a file that was made as another one went: then it is that one by a new name
 
-
-class RecordedChange(Struct, frozen=True):
-    """Changes of files as a session has them, at a `time` in seconds since 1970."""
-
-    session_id: str
-    entry_id: str
-    time: float
-    body: FilesChanged | FilesRestored
-
-    @property
-    def call_id(self) -> str:
-        """The call that made the changes; empty where the person took some back."""
-        return self.body.id if isinstance(self.body, FilesChanged) else ""
-
-
-Origin = RecordedChange | None  # None: no call is known to have written it
+Recorded = tuple[str, Entry]  # an entry that tells of changes to files, with the id of its session
+Origin = Recorded | None  # None: no call is known to have written it
 Read = Callable[[str], bytes]  # gives a content by its id, or raises `OSError`
 
 
-def line_origins(path: str, content: bytes, recorded: Iterable[RecordedChange], read: Read) -> list[tuple[str, Origin]]:
+def line_origins(path: str, content: bytes, recorded: Iterable[Recorded], read: Read) -> list[tuple[str, Origin]]:
     """Each line of a file with the change that wrote it. `path` is as the log has it, `content` what the file holds."""
-    history = _history(path, sorted(recorded, key=lambda one: one.time), read)
     text = _BlamedText()
-    for one, change in history:
-        try:
-            text.follow(change, one if one.call_id else None, read)
-        except OSError:  # what it held then is not kept any more
-            continue
+    for one, change in _history(path, sorted(recorded, key=lambda one: one[1].time), read):
+        with suppress(OSError):  # what it held then is not kept any more
+            text.follow(change, one if isinstance(one[1].body, FilesChanged) else None, read)
     text.become(_lines(content), None)
     return list(zip(text.lines, text.origins, strict=True))
 
@@ -69,40 +52,39 @@ class _BlamedText:
         self.lines, self.origins = lines, origins
 
 
-def _history(path: str, recorded: Sequence[RecordedChange], read: Read) -> list[tuple[RecordedChange, FileChange]]:
+def _history(path: str, recorded: Sequence[Recorded], read: Read) -> list[tuple[Recorded, FileChange]]:
     """The changes of a file, oldest first, also those under names that it had before."""
     found = []
     for one in reversed(recorded):
-        change = next((change for change in one.body.changes if change.path == path), None)
+        body = one[1].body
+        changes = body.changes if isinstance(body, FilesChanged | FilesRestored) else ()
+        change = next((change for change in changes if change.path == path), None)
         if change is None:
             continue
+        if change.before is None and change.after is not None and (source := _renamed_from(change, changes, read)):
+            change, path = FileChange(path, source.before, change.after), source.path
         found.append((one, change))
-        if change.before is None and change.after is not None and (source := _renamed_from(change, one, read)):
-            found[-1] = (one, FileChange(path, source.before, change.after))
-            path = source.path
     return found[::-1]
 
 
-def _renamed_from(made: FileChange, one: RecordedChange, read: Read) -> FileChange | None:
+def _renamed_from(made: FileChange, changes: Sequence[FileChange], read: Read) -> FileChange | None:
     """The file that went as this one was made and held the same, or nearly."""
     assert made.after is not None
     gone = [
-        change
-        for change in one.body.changes
+        (change.before.content, change)
+        for change in changes
         if change.after is None and change.before is not None and change.before.kind == "file" and change.before.content
     ]
-    same = next((change for change in gone if change.before and change.before.content == made.after.content), None)
+    same = next((change for content, change in gone if content == made.after.content), None)
     if same is not None or not made.after.content or len(gone) > 100:
         return same
     try:
         new = _lines(read(made.after.content))
-        alike = [
-            (_share(_lines(read(c.before.content)), new), n, c) for n, c in enumerate(gone) if c.before is not None
-        ]
+        alike = [(_share(_lines(read(content)), new), number) for number, (content, _) in enumerate(gone)]
     except OSError:
         return None
-    share, _, best = max(alike, default=(0.0, 0, None))
-    return best if share >= _ALIKE else None
+    share, number = max(alike, default=(0.0, 0))
+    return gone[number][1] if share >= _ALIKE else None
 
 
 def _share(old: Sequence[str], new: Sequence[str]) -> float:

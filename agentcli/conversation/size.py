@@ -24,10 +24,7 @@ MOST_DOUBT = 0.1  # the largest share of unseen reasoning in what a model's fact
 
 
 class ProviderCount(NamedTuple):
-    """A provider's token count for a reply and all before it, and their size.
-
-    `doubtful` tokens of it are reasoning, which the next request may or may not hold.
-    """
+    """A provider's count for a reply and all before it; `doubtful` tokens are reasoning, perhaps not sent again."""
 
     tokens: int
     size: Size
@@ -44,10 +41,7 @@ class _Entries(Protocol):
 
 
 class RequestSize:
-    """The size of a conversation's next request; measuring it again costs as much as the entries that are new.
-
-    Every reply teaches the calibration, those of a stored conversation when it is measured first.
-    """
+    """The size of the next request. Measuring it again costs what is new; replies teach the calibration."""
 
     def __init__(self, conversation: _Entries) -> None:
         self.calibration = Calibration()

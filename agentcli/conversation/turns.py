@@ -31,10 +31,7 @@ class Step(Struct, frozen=True):
 
 
 class TurnRecord(Struct, frozen=True):
-    """One turn, which begins with the person's message; notes ahead of the first one belong to it.
-
-    A message that steers a running turn begins a turn of its own.
-    """
+    """One turn, which begins with any message of the person; notes ahead of the first one belong to it."""
 
     number: int
     steps: tuple[Step, ...]

@@ -13,7 +13,7 @@ from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.modes import MODE_TEXTS, Mode
 from agentcli.frontends.printable import exposed
 
-_HEADINGS: dict[type[events.QuestionEvent], str] = {
+HEADINGS: dict[type[events.QuestionEvent], str] = {  # above the choices
     events.CommandApproval: "Run this command?",
     events.EditApproval: "Make this edit?",
     CallApproval: "Allow this call?",
@@ -36,11 +36,6 @@ class Choice(Struct, frozen=True):
     @property
     def is_yes(self) -> bool:
         return self.answer is not None and self.answer.allowed
-
-
-def heading(question: AnyQuestion) -> str:
-    """Return the question that stands above the choices."""
-    return _HEADINGS[type(question)]
 
 
 def choices_for(question: AnyQuestion, rules: Sequence[str] = ()) -> list[Choice]:

@@ -74,7 +74,9 @@ async def end_when_idle(session: Callable[[], Session], limit_s: float, leave: C
     """Fail a turn without events for so long, unless it waits for somebody; where even that ends nothing, `leave`."""
     while True:
         watched = session()
-        if not await _is_silent(watched, limit_s) or watched is not session() or not _is_stuck(watched):
+        is_silent = await _is_silent(watched, limit_s)
+        awaits_somebody = watched.state.awaits_reset or watched.asked or watched.waiting_for_client
+        if not is_silent or watched is not session() or awaits_somebody or not watched.is_busy:
             continue
         why = f"Nothing has happened for {limit_s:g} s: the run was ended (limits.idle_s)."
         watched.submit(Interrupt(why))
@@ -94,10 +96,6 @@ async def _is_silent(session: Session, limit_s: float) -> bool:
         except TimeoutError:
             return True
     return False
-
-
-def _is_stuck(session: Session) -> bool:
-    return session.is_busy and not session.state.awaits_reset and not session.asked and not session.waiting_for_client
 
 
 def running_jobs(session: Session) -> list[BackgroundJob]:

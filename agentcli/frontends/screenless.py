@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from agentcli.agent.accounting.usage import Tally, UsageCollector
+from agentcli.agent.accounting.usage import UsageCollector
 from agentcli.agent.commands.command import AsDiff, AsPrompt, ChoiceIndex, CommandSet, SlashCommand
 from agentcli.agent.events import Done, TurnFailed
 from agentcli.agent.ops import Interrupt, Prompt
 from agentcli.agent.result import INTERRUPTED_EXIT
 from agentcli.agent.session import Session
-from agentcli.conversation.entries import Entry, Paid
+from agentcli.conversation.entries import Paid
 from agentcli.errors import UsageError, UserError
 from agentcli.frontends.session_opener import OpenerHost, SessionOpener, open_after
 from agentcli.llm.messages import Block, Text, Usage
@@ -103,7 +103,11 @@ class ScreenlessHost(OpenerHost):
                 prompt = Prompt((*self.attach(f"{outcome.text}{piped}"), *outcome.more, *more), outcome.model)
             else:
                 text = outcome.text if isinstance(outcome, AsDiff) else outcome
-            cost = _cost_of(session.snapshot().conversation.entries[entries_before:])
+            collector = UsageCollector()  # of requests beside the conversation
+            for entry in session.snapshot().conversation.entries[entries_before:]:
+                if isinstance(entry.body, Paid):
+                    collector.add("", entry)
+            cost = collector.total
             return CommandEnded(typed.name, Done(text, 0, cost.usage, cost_usd=cost.whole_usd), prompt=prompt)
         except UserError as error:
             return _failed(typed, error)
@@ -158,15 +162,6 @@ class ScreenlessHost(OpenerHost):
 
     def leave(self) -> None:
         self.has_left = True
-
-
-def _cost_of(entries: Sequence[Entry]) -> Tally:
-    """Return the cost of requests beside the conversation."""
-    collector = UsageCollector()
-    for entry in entries:
-        if isinstance(entry.body, Paid):
-            collector.add("", entry)
-    return collector.total
 
 
 def _failed(typed: TypedCommand, error: UserError) -> CommandEnded:

@@ -11,23 +11,15 @@ from hashlib import sha256
 from pathlib import Path
 
 import filelock
-from msgspec import Struct
 
 from agentcli.errors import ToolError
 from agentcli.settings.files import make_private_folder, read_small_file, replace_file
+from agentcli.settings.structs import MemorySettings
 
 _PART = re.compile(r"[A-Za-z0-9_][\w. -]{0,99}(?<![. ])")
 _MAX_DEPTH = 4
 _LOCK_TIMEOUT_S = 5.0
 _MAX_FIRST_LINE_CHARS = 120
-
-
-class MemoryLimits(Struct, frozen=True):
-    """Bytes of one file and of all together, and how many files."""
-
-    file: int = 64 * 1024
-    total: int = 1024 * 1024
-    files: int = 200
 
 
 def memory_folder(state: Path, project: Path) -> Path:
@@ -37,14 +29,12 @@ def memory_folder(state: Path, project: Path) -> Path:
 
 
 class MemoryFiles:
-    """Implements `Memory`. Names are relative, of letters, digits, `. _ -` and blanks, in at most four folders.
+    """Implements `Memory`. A file that another session has changed is not replaced before it was read again."""
 
-    A file that another session has changed is not replaced before it was read again.
-    """
-
-    def __init__(self, folder: Path, limits: MemoryLimits) -> None:
+    def __init__(self, folder: Path, settings: MemorySettings) -> None:
         self.folder = folder
-        self._limits = limits
+        self._max_bytes, self._max_total = settings.max_file_kb * 1024, settings.max_total_kb * 1024
+        self._max_files = settings.max_files
         self._seen: dict[str, bytes] = {}
 
     def index(self) -> list[tuple[str, str]]:
@@ -106,14 +96,14 @@ class MemoryFiles:
 
     def _replace(self, name: str, path: Path, content: bytes, *, is_new: bool) -> None:
         """Raises `ToolError` where the file would be too large, one too many, or cannot be written."""
-        limits, others = self._limits, [file for _, file in self._files() if file != path]
+        others = [file for _, file in self._files() if file != path]
         total = len(content) + sum(_size(file) for file in others)
-        if len(content) > limits.file:
-            raise _too_much(f"{name} would hold {len(content):,} bytes, and {limits.file:,} is the most for a file")
-        if is_new and len(others) >= limits.files:
-            raise _too_much(f"there are {len(others)} files, and {limits.files} is the most")
-        if total > limits.total:
-            raise _too_much(f"all files would hold {total:,} bytes, and {limits.total:,} is the most")
+        if len(content) > self._max_bytes:
+            raise _too_much(f"{name} would hold {len(content):,} bytes, and {self._max_bytes:,} is the most for a file")
+        if is_new and len(others) >= self._max_files:
+            raise _too_much(f"there are {len(others)} files, and {self._max_files} is the most")
+        if total > self._max_total:
+            raise _too_much(f"all files would hold {total:,} bytes, and {self._max_total:,} is the most")
         try:
             make_private_folder(path.parent)
             replace_file(path, content)
@@ -125,8 +115,8 @@ class MemoryFiles:
         """Return the content to be replaced; None where there is no file."""
         if not os.path.lexists(path):
             return None
-        if _size(path) > self._limits.file:
-            raise _too_much(f"{name} holds {_size(path):,} bytes, and {self._limits.file:,} is the most")
+        if _size(path) > self._max_bytes:
+            raise _too_much(f"{name} holds {_size(path):,} bytes, and {self._max_bytes:,} is the most")
         return self._read(name, path)
 
     def _read(self, name: str, path: Path) -> bytes:
@@ -142,7 +132,7 @@ class MemoryFiles:
         """Raises `OSError`, also for a link and for a file in a linked folder."""
         if path.is_symlink():
             raise OSError(errno.ELOOP, "it is a link")
-        return read_small_file(path, most=self._limits.file)
+        return read_small_file(path, most=self._max_bytes)
 
     def place_of(self, name: str) -> Path:
         parts = name.split("/")

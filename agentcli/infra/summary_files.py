@@ -14,10 +14,7 @@ _PRUNED_AT = 1.1  # times as many as are kept
 
 
 class SummaryFiles:
-    """A file for each in `folder`, its name the key: for so many hours, and the newest `most` of them.
-
-    What cannot be read or written is missing: it is written by the model again.
-    """
+    """Files by key: for so many hours, and the newest `most`. What cannot be read or written is missing."""
 
     def __init__(self, folder: Path, *, hours: float, most: int) -> None:
         self._folder = folder

@@ -75,7 +75,7 @@ class Connections:
         first = origin_of(url) if self._proxy is None else self._proxy.origin
         if self._tls is None and "https" in (url.scheme, first[0]):
             self._tls = await asyncio.to_thread(tls_context)  # tens of milliseconds
-        addresses = addresses or [first[1]]
+        addresses = [first[1]] if addresses is None else addresses
         for address in addresses:
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):

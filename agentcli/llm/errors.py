@@ -183,9 +183,8 @@ def error_in_json(data: Any, masked: Mask = str) -> tuple[str, str]:
             return error_in_body(inner.encode(), masked)
         return str(inner), ""
     message = inner.get("message") or inner.get("detail") or data.get("detail") or ""
-    details, metadata = (
-        value if isinstance(value := inner.get(name), dict) else {} for name in ("details", "metadata")
-    )
+    parts = (inner.get(name) for name in ("details", "metadata"))
+    details, metadata = (part if isinstance(part, dict) else {} for part in parts)
     codes = (details.get("error_code"), inner.get("code"), inner.get("type"))
     code = next((word for word in codes if isinstance(word, str) and word and word != "error"), "")
     if raw := metadata.get("raw"):  # OpenRouter puts the upstream's own words here

@@ -108,20 +108,18 @@ class JsonItems:
     def decode(self, data: bytes | str) -> Any:
         """Raises `ServerError` for what is not one JSON value."""
         try:
-            return self._decode(data)
+            is_plain = "\\u" not in data if isinstance(data, str) else b"\\u" not in data
+            return decode_json(data if is_plain else self._joined(data))
         except ValueError as error:
             raise ServerError(f"The server sent a broken event: {error}") from error
 
-    def _decode(self, data: bytes | str) -> Any:
-        mark = "\\u" if isinstance(data, str) else b"\\u"
-        if mark not in data:  # type: ignore[operator]  # both are of one type
-            return decode_json(data)
+    def _joined(self, data: bytes | str) -> str:
         text = data if isinstance(data, str) else data.decode(errors="replace")
         if self._half and (begun := _LOW_FIRST.sub(lambda quote: quote[0] + self._half, text)) != text:
             text, self._half = begun, ""
         if found := _HIGH_LAST.search(text):
             text, self._half = _HIGH_LAST.sub(lambda end: end[1], text), found[2]
-        return decode_json(text)
+        return text
 
 
 _LOW_FIRST = re.compile(r'(?<!\\)"(?=\\u[dD][c-fC-F])')

@@ -11,19 +11,10 @@ from typing import Any, NoReturn
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
 from agentcli.errors import UserError
+from agentcli.llm import errors
 from agentcli.llm.addresses import basic_auth, is_address, is_header_name, origin_of, proxy_for
 from agentcli.llm.connection import Connections, Response, host_header
-from agentcli.llm.errors import (
-    AuthError,
-    BadRequest,
-    Mask,
-    ProviderError,
-    ServerError,
-    error_for_status,
-    error_in_body,
-    retry_after_seconds,
-    seconds_until_reset,
-)
+from agentcli.llm.errors import AuthError, BadRequest, Mask, ProviderError, ServerError
 from agentcli.llm.event_streams import LONGEST_LINE
 from agentcli.llm.json_text import decode_json, encode_json
 from agentcli.settings.keys import Key
@@ -132,10 +123,8 @@ class HttpClient(Carrier):
             for _ in range(MAX_REDIRECTS + 1):
                 sent = self._default_headers(url, content, method) | headers
                 async with self._connections.answered(method, url, sent, content) as response:
-                    if (target := redirect_of(response)) is None:
-                        response.masked = masked
-                        if response.status >= 400:
-                            raise_for_refusal(response, await read_start(response))
+                    response.masked = masked
+                    if (target := await check_status(response)) is None:
                         yield response
                         return
                 url = target
@@ -171,9 +160,11 @@ def check_sendable(address: str, headers: Mapping[str, str]) -> None:
             raise AuthError(f"The header {name} contains a character that an HTTP header cannot carry: copy it again.")
 
 
-def redirect_of(response: Response, *, is_followed: bool = True) -> SplitResult | None:
-    """The address on its own host to which a response leads, None without one. Raises `BadRequest` for others."""
-    if not 300 <= response.status < 400:
+async def check_status(response: Response, *, is_followed: bool = True) -> SplitResult | None:
+    """The address on its own host to which a response leads, None for a good one. Raises `ProviderError`."""
+    if response.status >= 400:
+        raise_for_refusal(response, await read_start(response))
+    if response.status < 300:
         return None
     location, where = response.headers.get("location", ""), "nowhere"
     try:
@@ -227,13 +218,13 @@ async def read_start(response: Response, max_bytes: int = MAX_ERROR_BODY) -> byt
 
 
 def raise_for_refusal(response: Response, body: bytes) -> NoReturn:
-    message, code = error_in_body(body, response.masked)
+    message, code = errors.error_in_body(body, response.masked)
     if response.status == 404:  # the address may be what was not found
         message = f"{message.rstrip('. ') or 'Not found'}, asked at {shown(response.url)}"
-    retry_after = retry_after_seconds(response.headers)
+    retry_after = errors.retry_after_seconds(response.headers)
     if retry_after is None and response.status == 429:
-        retry_after = seconds_until_reset(response.headers, body)
-    raise error_for_status(
+        retry_after = errors.seconds_until_reset(response.headers, body)
+    raise errors.error_for_status(
         response.status,
         message,
         code=code,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 
@@ -22,7 +22,8 @@ def decode_json(data: bytes | str) -> Any:
         if "\\ud" not in text.lower() and "�" not in text:
             raise ValueError(f"not JSON ({error}): {text[:80]!r}") from error
         try:
-            return without_lone_surrogates(json.loads(text, parse_constant=_refuse_constant))
+            # int raises ValueError for NaN and Infinity.
+            return without_lone_surrogates(json.loads(text, parse_constant=int))
         except RecursionError:
             raise ValueError("JSON nested too deeply") from error
 
@@ -41,7 +42,3 @@ def without_lone_surrogates(value: Any) -> Any:
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")

@@ -99,8 +99,7 @@ class ModelInfo(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
         return None if self.prices is None else self.prices.cost(usage)
 
 
-# Who made the models that a cloud serves, and how their names stand in the cloud's own:
-# us.anthropic.claude-haiku-4-5-20251001-v1:0 (Bedrock), claude-haiku-4-5@20251001 (Vertex).
+# As in us.anthropic.claude-haiku-4-5-20251001-v1:0 (Bedrock) and claude-haiku-4-5@20251001 (Vertex).
 _MAKERS = {"bedrock": "anthropic", "vertex": "anthropic", "foundry": "anthropic", "azure": "openai"}
 _NAME_IN_CLOUD = re.compile(
     r"(?:(?P<place>(?!anthropic)[a-z-]+)\.)?(?:anthropic\.)?(?P<name>[\w.-]+?)(?:-v\d+(?::\d+)?|@\w+)?"

@@ -19,24 +19,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentcli.errors import UserError
+from agentcli.llm import connection
 from agentcli.llm.addresses import proxy_for
-from agentcli.llm.connection import (
-    CONNECT_TIMEOUT_S,
-    Response,
-    broken_connection,
-    tls_context,
-    untrusted_certificate_error,
-)
+from agentcli.llm.connection import CONNECT_TIMEOUT_S, Response
 from agentcli.llm.errors import AuthError, BadRequest, ConnectionFailed, ProviderError, ServerError, Timeout
-from agentcli.llm.http import (
-    Carrier,
-    check_sendable,
-    mask_of,
-    raise_for_refusal,
-    read_start,
-    redirect_of,
-    shown,
-)
+from agentcli.llm.http import Carrier, check_sendable, check_status, mask_of, shown
 from agentcli.llm.json_text import decode_json, encode_json
 from agentcli.settings.keys import Key
 
@@ -100,9 +87,7 @@ class SdkClient(Carrier):
             response = await self._send(self._clients[key], method, path, body)
             try:
                 masked = response.masked
-                redirect_of(response, is_followed=False)  # the key would go along
-                if response.status >= 400:
-                    raise_for_refusal(response, await read_start(response))
+                await check_status(response, is_followed=False)  # the key would go along
                 yield response
             finally:
                 await response.aclose()
@@ -122,7 +107,7 @@ class SdkClient(Carrier):
                 gc.enable()
         for name in _LOGGERS:
             logging.getLogger(name).setLevel(logging.WARNING)
-        tls, timeout = tls_context(), httpx2.Timeout(self._read_timeout, connect=CONNECT_TIMEOUT_S)
+        tls, timeout = connection.tls_context(), httpx2.Timeout(self._read_timeout, connect=CONNECT_TIMEOUT_S)
         common: dict[str, Any] = {"verify": tls, "timeout": timeout, "trust_env": False, "follow_redirects": False}
         try:
             client = _client(service, httpx2.AsyncClient(**common))
@@ -171,10 +156,10 @@ class SdkClient(Carrier):
             case httpx2.ConnectError():
                 reason = str(error).rstrip(".")
                 if "CERTIFICATE_VERIFY_FAILED" in reason:
-                    return untrusted_certificate_error(self.shown_url, reason)
+                    return connection.untrusted_certificate_error(self.shown_url, reason)
                 return ConnectionFailed(f"Could not connect to {self.shown_url} ({reason}). Is the server running?")
             case _:
-                return broken_connection(self.shown_url, error if isinstance(error, Exception) else str(error))
+                return connection.broken_connection(self.shown_url, str(error) or type(error).__name__)
 
     def _no_credentials(self, error: Exception) -> AuthError:
         platform = self._service.platform

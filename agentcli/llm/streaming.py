@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agentcli.llm import errors
@@ -141,12 +142,10 @@ async def _parsed(
 
 async def _drain(pieces: AsyncIterator[Any]) -> None:
     """Read what follows the last event, so that the connection serves the next request too; never for long."""
-    try:
+    with suppress(TimeoutError, ProviderError):
         async with asyncio.timeout(MAX_DRAIN_S):
             async for _ in pieces:
                 pass
-    except (TimeoutError, ProviderError):
-        pass
 
 
 def stream_openai(

@@ -79,7 +79,9 @@ def is_valid(messages: tuple[Message, ...], *, start: int = 0) -> bool:
         if results and any(not isinstance(block, ToolResult) for block in message.content[: len(results)]):
             return False
         expected = tuple(use.id for use in message.tool_uses)
-    return not expected and _have_own_ids(messages, start)
+    new = [use.id for message in messages[start:] for use in message.tool_uses]
+    old = {use.id for message in messages[:start] for use in message.tool_uses} if new else set()
+    return not expected and len(set(new)) == len(new) and old.isdisjoint(new)
 
 
 def in_turn(messages: Iterable[Message]) -> list[Message]:
@@ -97,17 +99,7 @@ def in_turn(messages: Iterable[Message]) -> list[Message]:
 
 def _sayable(message: Message) -> tuple[Block, ...]:
     kinds = _OF_USERS if message.role == "user" else _OF_ASSISTANTS
-    if all(isinstance(block, kinds) for block in message.content):
-        return without_empty_text(message.content)
     return without_empty_text(block for block in message.content if isinstance(block, kinds))
-
-
-def _have_own_ids(messages: tuple[Message, ...], start: int) -> bool:
-    new = [use.id for message in messages[start:] for use in message.tool_uses]
-    if not new:
-        return True
-    old = {use.id for message in messages[:start] for use in message.tool_uses}
-    return len(set(new)) == len(new) and old.isdisjoint(new)
 
 
 def _with_own_ids(content: tuple[Block, ...], taken: set[str]) -> tuple[tuple[Block, ...], list[tuple[str, str]]]:
@@ -122,7 +114,7 @@ def _with_own_ids(content: tuple[Block, ...], taken: set[str]) -> tuple[tuple[Bl
                 id = f"{block.id}_{number}"
             taken.add(id)
             ids.append((block.id, id))
-            block = block if id == block.id else replace(block, id=id)
+            block = replace(block, id=id)
         blocks.append(block)
     return tuple(blocks), ids
 

@@ -52,16 +52,15 @@ To see the program at work without a model: agentcli demo"""
 
 def check_settings(config: Config) -> None:
     """Raises `ConfigError` for a server, a row of a model or the name of one that means nothing."""
-    settings = config.settings
+    settings, bundled = config.settings, provider_names()
     for name, server in settings.providers.items():
-        key = f"providers.{name}"
-        if not server.base_url and name not in provider_names():
-            known = ", ".join(provider_names())
-            raise config.error(f"base_url is missing{did_you_mean(name, provider_names())}; without it: {known}.", key)
+        if not server.base_url and name not in bundled:
+            why = f"base_url is missing{did_you_mean(name, bundled)}; without it: {', '.join(bundled)}."
+            raise config.error(why, f"providers.{name}")
         _check_server(name, server, config)
     fields = [field for field in ModelInfo.__struct_fields__ if field not in _OF_THE_TABLE]
     for name, rows in settings.models.items():
-        if name not in provider_names() and name not in settings.providers:
+        if name not in bundled and name not in settings.providers:
             raise config.error(no_provider(name, config), f"models.{name}")
         for model, row in rows.items():
             key = f"models.{name}.{model}"
@@ -69,14 +68,10 @@ def check_settings(config: Config) -> None:
                 raise config.error(unknown_setting(unknown, fields), f"{key}.{unknown}")
             if found := find_error({**row, "id": "", "provider": ""}, ModelInfo, key):
                 raise config.error(found[1], found[0])
-    chosen = settings.provider
-    for key, model in (
-        ("provider.model", chosen.model),
-        ("provider.fallback_model", chosen.fallback_model),
-        ("budgets.fallback_model", settings.budgets.fallback_model),
-    ):
-        name = model.partition("/")[0]
-        if name and name not in PROVIDERS and name not in settings.providers and name not in provider_names():
+    known, chosen = {"", *bundled, *PROVIDERS, *settings.providers}, settings.provider
+    models = {"provider.model": chosen.model, "provider.fallback_model": chosen.fallback_model}
+    for key, model in {**models, "budgets.fallback_model": settings.budgets.fallback_model}.items():
+        if (name := model.partition("/")[0]) not in known:
             raise config.error(no_provider(name, config), key)
 
 
@@ -87,15 +82,13 @@ def _check_server(name: str, server: ServerSettings, config: Config) -> None:
             raise config.error(f"{header!r} is not the name of a header: write one such as X-Title.", f"{key}.{at}")
     if command := server.api_key_helper:
         split_command(command, lambda message: config.error(message, f"{key}.api_key_helper"))
-    if not server.quirks:
-        return
-    key = f"{key}.quirks"
-    if name in PROVIDERS:
-        raise config.error(f"{name} takes none: they are for servers that speak Chat Completions.", key)
-    from agentcli.llm.wire.openai_request import Quirks
+    if server.quirks and name in PROVIDERS:
+        raise config.error(f"{name} takes none: they are for servers that speak Chat Completions.", f"{key}.quirks")
+    if server.quirks:
+        from agentcli.llm.wire.openai_request import Quirks
 
-    if found := find_error(server.quirks, Quirks, key):
-        raise config.error(found[1], found[0])
+        if found := find_error(server.quirks, Quirks, f"{key}.quirks"):
+            raise config.error(found[1], found[0])
 
 
 _OF_THE_TABLE = ("id", "provider", "is_known", "sends_back")  # what is known without a row of a model
@@ -121,18 +114,17 @@ class Models:
 
     async def default(self) -> str:
         """Return the configured model, else the first found. Raises `UsageError` that names the ways to get one."""
-        settings, environment = self._config.settings, self._config.environment
+        settings = self._config.settings
         if settings.provider.model:
             return settings.provider.model
         helped = [name for name, server in settings.providers.items() if server.api_key_helper]
-        kept = self._config.kept_keys
         keyed_models = chain(
             (model for variable, model in KEYED_MODELS if self._config.key_in_environment(variable)),
             (model for _, model in KEYED_MODELS if model.partition("/")[0] in helped),
-            (model for variable, model in KEYED_MODELS if kept.place(variable)),
+            (model for variable, model in KEYED_MODELS if self._config.kept_keys.place(variable)),
         )
         if keyed := next(keyed_models, ""):
-            named = environment.get("ANTHROPIC_MODEL")
+            named = self._config.environment.get("ANTHROPIC_MODEL")
             return f"anthropic/{named}" if named and keyed.startswith("anthropic/") else keyed
         if running := await self.running():
             return running[0]

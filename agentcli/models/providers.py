@@ -95,9 +95,14 @@ class ProviderKeys:
         if variables and provider not in _SIGNED_IN and not self.place(provider):
             raise NoKey(provider, variables[0])
 
-    def key(self, provider: str) -> tuple[str, str]:
-        """Return a provider's key and its bearer token, as far as they are there. Raises `ConfigError`."""
+    def credentials(self, provider: str) -> tuple[Key, Key]:
+        """Return a provider's key, or the command that has it, and its bearer token. Raises `ConfigError`."""
         config = self._config
+        if (command := self._server(provider).api_key_helper) and not self._is_at_hand(provider):
+            folder = config.paths.config if config.paths.config.is_dir() else Path.home()
+            name, seen = f"providers.{provider}.api_key_helper", config.kept_keys.seen
+            helper = KeyHelper(command, folder=folder, error=lambda text: config.error(text, name), on_key=seen.add)
+            return self._helpers.setdefault(provider, helper), ""
         if not (variables := self.variables(provider)):
             return "", ""
         first, *others = variables
@@ -106,21 +111,6 @@ class ProviderKeys:
         token = next(filter(config.key_in_environment, others), "")
         is_alone = not token or config.key_in_environment(first)
         return (config.key(first) if is_alone else ""), config.key(token) if token else ""
-
-    def helper(self, provider: str) -> KeyHelper | None:
-        """Return the command that has the key, where one is set and no key is nearer at hand."""
-        command = self._server(provider).api_key_helper
-        if not command or self._is_at_hand(provider):
-            return None
-        if provider not in self._helpers:
-            folder = self._config.paths.config
-            self._helpers[provider] = KeyHelper(
-                command,
-                folder=folder if folder.is_dir() else Path.home(),
-                error=lambda message: self._config.error(message, f"providers.{provider}.api_key_helper"),
-                on_key=self._config.kept_keys.seen.add,
-            )
-        return self._helpers[provider]
 
     def lines(self) -> list[str]:
         """Return where each key that is there comes from; none of them is shown. Raises `ConfigError`."""
@@ -174,10 +164,7 @@ class ProviderMaker:
         """Make the provider of a model. Raises `UsageError` or `ConfigError`."""
         provider, settings, timeout = info.provider, self._config.settings, self._config.settings.provider.read_timeout
         server = settings.providers.get(provider, ServerSettings())
-        helper = self._keys.helper(provider)
-        key: Key
-        token: Key
-        key, token = (helper, "") if helper is not None else self._keys.key(provider)
+        key, token = self._keys.credentials(provider)
         if provider in ("anthropic", "foundry") and server.key_header.lower() == "authorization":
             key, token = "", key or token
         match provider:

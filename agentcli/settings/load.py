@@ -1,7 +1,4 @@
-"""Settings: defaults < user < project (trusted) < local < environment < flags, merged once and frozen.
-
-Each group is a struct that checks itself; a wrong value names its file, line and key.
-"""
+"""Settings: defaults < user < project (trusted) < local < environment < flags, checked, merged and frozen."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from agentcli.errors import ToolError
 from agentcli.extensions.programs import WorkspacePrograms
 from agentcli.infra.data_files import DataFolder
 from agentcli.infra.lazy import Lazy
-from agentcli.infra.memory_files import MemoryFiles, MemoryLimits, memory_folder
+from agentcli.infra.memory_files import MemoryFiles, memory_folder
 from agentcli.safety.paths.judge import PathGround
 from agentcli.settings.files import make_private_folder
 from agentcli.settings.load import Config
@@ -54,8 +54,7 @@ class WorkspaceFactory:
         added = _added_folders(config)
         if sandbox.kind == "docker" and not sandbox.docker_image:
             raise config.error("set sandbox.docker_image to the image that commands run in.", "sandbox.kind")
-        state, memory = config.paths.state, config.settings.memory
-        limits = MemoryLimits(memory.max_file_kb * 1024, memory.max_total_kb * 1024, memory.max_files)
+        state = config.paths.state
         for folder in (state.parent, state) if state.parent == config.paths.config else (state,):
             with suppress(OSError):  # reported by whatever writes there first
                 make_private_folder(folder)
@@ -67,7 +66,7 @@ class WorkspaceFactory:
             made = make_sandbox(config, folders, session_id=session_id, rules=rules, profile=profile, programs=programs)
             return files.sandbox(made, lambda: workspace.facts.roots) if files else made
 
-        lazy = Lazy(open_sandbox)
+        lazy, notes = Lazy(open_sandbox), memory_folder(state, project_root(config.cwd))
         workspace = Workspace(
             cwd=config.cwd,
             sandbox=cast("Sandbox", lazy),
@@ -75,7 +74,7 @@ class WorkspaceFactory:
             grants=Grants(hosts=sandbox.hosts),
             data=self._data.of_session(session_id),
             web=Web(granted_hosts=config.settings.web.hosts, find_search=self._find_search),
-            memory=MemoryFiles(memory_folder(state, project_root(config.cwd)), limits) if self.has_memory else None,
+            memory=MemoryFiles(notes, config.settings.memory) if self.has_memory else None,
             home=home_of(config.environment),
             preload=lazy.load,
         )
@@ -156,10 +155,8 @@ def make_sandbox(
         ),
         writable=tuple(_absolute(name, config.cwd, home) for name in settings.writable),
         environment=settings.environment,
-        tries=state / "tries",
-        aside=state / "put_aside",
-        mount_notes=state / "mount_points",
-        own_folders=(config.paths.config, state),
+        state=state,
+        own_folders=(config.paths.config,),
         programs=programs,
         cache=cache / "sandbox" / hashlib.sha256(os.fsencode(project_root(config.cwd))).hexdigest()[:16],
     )
@@ -228,7 +225,7 @@ def make_checkpoints(
 
             private = PrivateFolder(scratch)
             folder = private.path / "checkpoints"
-        from agentcli.infra.checkpoints.listing import SnapshotLimits
+        from agentcli.infra.checkpoints.folder_index import SnapshotLimits
 
         limits = SnapshotLimits(
             max_file_bytes=int(settings.largest_mb * 1e6),

@@ -11,10 +11,10 @@ from msgspec import Struct
 from agentcli.tools.tool import LazyResult, OutputLevel
 
 PAGE_BYTES = 30_000  # what one result shows
-LARGEST_UNPAGED = 32_768  # bytes; a page and the notes a tool adds below it
-LARGEST_KEPT_AS_IS = 1_000_000  # bytes; what is larger is told as a data file
+MAX_UNPAGED_BYTES = 32_768  # bytes; a page and the notes a tool adds below it
+MAX_INLINE_BYTES = 1_000_000  # bytes; what is larger is told as a data file
 FULL_WINDOW = 0.8  # share of the model's window from which on results are brief
-LONGEST_LINE = 2_000  # characters of one line
+MAX_LINE_CHARS = 2_000  # characters of one line
 BRIEF_TEXT = 100  # characters
 STANDARD_TEXT = 500
 STANDARD_ITEMS = 10
@@ -41,7 +41,7 @@ class Levels(Struct, frozen=True):
 
 def beside(content: str, make: Callable[[], Any]) -> Any:
     """The structured result that goes with a content: of a large one made only for who asks."""
-    return LazyResult(make) if len(content) > LARGEST_KEPT_AS_IS else make()
+    return LazyResult(make) if len(content) > MAX_INLINE_BYTES else make()
 
 
 def formatted(value: Any, level: OutputLevel) -> str:
@@ -127,5 +127,5 @@ def beginning_of(text: str, most: int) -> str:
     return text[: end if end > 0 else most]
 
 
-def cut_line(line: str, most: int = LONGEST_LINE) -> str:
+def cut_line(line: str, most: int = MAX_LINE_CHARS) -> str:
     return line if len(line) <= most else f"{line[:most]}[{len(line) - most:,} more characters]"

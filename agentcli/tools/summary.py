@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-LONGEST_SUBJECT = 300  # characters
+MAX_SUBJECT_CHARS = 300  # characters
 
 _VERBS = {
     "file_read": ("Read", "path"),
@@ -27,7 +27,7 @@ _VERBS = {
 }
 
 
-def call_title(name: str, input: dict[str, Any], longest: int = LONGEST_SUBJECT) -> str:
+def call_title(name: str, input: dict[str, Any], longest: int = MAX_SUBJECT_CHARS) -> str:
     """`Read src/app.py`, `Run pytest -q`; for other tools the name and the first argument."""
     verb, key = _VERBS.get(name, (name, next(iter(input), "")))
     value = input.get(key)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import signal
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
 import httpx2
 
-from tests.app.running import PATIENCE_S, Place, Ran, Running
+from tests.app.running import PATIENCE_S, Place, Ran, Running, wait_until
 
 Event = tuple[int, dict[str, Any]]
 
@@ -145,3 +148,42 @@ def text_of(events: list[Event]) -> str:
         for _, one in events
         if one["type"] == "stream_event" and one["event"]["type"] == "content_block_delta"
     )
+
+
+def is_result(one: dict[str, Any]) -> bool:
+    return bool(one["type"] == "result")
+
+
+def followed_through_kill(
+    sessions: Sequence[Client], kill: Callable[[], None]
+) -> tuple[float, list[list[tuple[float, dict[str, Any]]]]]:
+    """Say something in each session and kill what answers once all streams go on, which are followed to their ends.
+
+    Gives when that was, and the events of each session with the time of each. None is lost, and none comes twice.
+    """
+    heard: dict[str, list[tuple[float, int, dict[str, Any]]]] = {session.id: [] for session in sessions}
+
+    def follow(session: Client) -> None:
+        """As a page does: it comes back behind the last event."""
+        events = heard[session.id]
+        while not (events and is_result(events[-1][2])):
+            with suppress(httpx2.HTTPError), session.follow(events[-1][1] if events else None) as stream:
+                for id, one in stream:
+                    events.append((time.monotonic(), id, one))
+                    if is_result(one):
+                        return
+            time.sleep(0.05)
+
+    sent = [session.say("hi") for session in sessions]
+    with ThreadPoolExecutor(len(sessions)) as at_once:
+        following = [at_once.submit(follow, session) for session in sessions]
+        wait_until(lambda: all(len(one) > 5 for one in heard.values()), "all streams")
+        kill()
+        killed = time.monotonic()
+        for one in following:
+            one.result(60)
+    for session, stream_id in zip(sessions, sent, strict=True):
+        ids, (_, _, end) = [id for _, id, _ in heard[session.id]], heard[session.id][-1]
+        assert ids == sorted(set(ids))
+        assert (end["stream_id"], end["subtype"]) == (stream_id, "success")
+    return killed, [[(at, one) for at, _, one in events] for events in heard.values()]

@@ -112,6 +112,14 @@ class Place:
         both = ("--output-format", "stream-json", "--input-format", "stream-json")
         return self.start("-p", *both, "-m", model, *flags, stdin=True)
 
+    def kill_once(self, is_time: Callable[[], object], *arguments: str) -> None:
+        """Start it, and kill it as soon as something is so."""
+        with self.start(*arguments) as running:
+            while not is_time():
+                assert not running.has_ended
+            running.signal(signal.SIGKILL)
+            assert running.left().code == -signal.SIGKILL
+
     def process(self, *arguments: str, env: Mapping[str, str] | None = None, stdin: bool = False) -> Process:
         environment = {**self.environment, **(env or {})}
         if self._may_fork(environment):
@@ -238,6 +246,32 @@ class Running:
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             if pipe is not None:
                 pipe.close()
+
+
+class Commanded:
+    """A program that takes prompts and slash commands as JSON lines."""
+
+    def __init__(self, running: Running, *, answered: int = 0) -> None:
+        self._running = running
+        self.count = answered
+
+    def say(self, text: str, answer: str) -> None:
+        self._running.say(text)
+        self._running.wait_for(lambda line: line.get("result") == answer)
+
+    def command(self, text: str) -> str:
+        """Run a slash command; gives its output. Answers are counted: each looks like the one before."""
+        self.count += 1
+        name, position = text.split()[0], self.count
+        self._running.control("command", text=text)
+        seen = 0
+
+        def found(line: dict[str, Any]) -> bool:
+            nonlocal seen
+            seen = 0 if line.get("subtype") == "init" else seen + (line.get("subtype") == "command")
+            return seen == position and line.get("command") == name
+
+        return str(self._running.wait_for(found)["output"])
 
 
 def wait_until(holds: Callable[[], bool], what: str) -> None:

@@ -72,15 +72,8 @@ def test_what_was_running_is_never_run_again(place: Place) -> None:
     script = place.script({"tool_calls": [bash("cat a.txt"), bash(f"{COUNT}; sleep 30")]})
     (place.folder / "a.txt").write_text("held\n")
     flags = ("--permission-mode", "bypassPermissions")
-    with place.talk(script, *flags) as running:
-        running.say("go")
-        while not (place.folder / "count").exists():
-            pass
-        running.signal(signal.SIGKILL)
-        running.left()
-    with place.talk(place.script({"text": "{{last_result}}"}), *flags, "-c") as running:
-        running.say("and now?")
-        told = running.wait_for(lambda line: line["type"] == "result")["result"]
+    place.kill_once((place.folder / "count").exists, "-p", "go", "-m", script, *flags)
+    told = place.run("-p", "and now?", "-c", "-m", place.script({"text": "{{last_result}}"}), *flags).out
     assert "the outcome is unknown" in told
     assert (place.folder / "count").read_text() == "x\n"
     shown = place.run("sessions", "show", session_of(place)).out

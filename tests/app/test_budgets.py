@@ -18,6 +18,7 @@ from tests.conformance.replies import chat_chunk, chat_sse
 from tests.conformance.servers import Answer, LoopbackServer, Received, Reply, chat_server
 
 pytestmark = pytest.mark.slow
+approx = pytest.approx
 
 PRICED = """
 [models.openai."test-model"]
@@ -91,7 +92,7 @@ def test_a_broken_stream_and_its_retry_are_paid_for_from_the_budget(priced: Plac
     with chat_server([Reply(body, breaks_after=len(body)), says()]) as server:
         ran = asked(priced, server, "--max-budget-usd", "1")
         used = ran.result["total_cost_usd"]
-        assert (ran.code, used) == (0, pytest.approx(0.32 + 0.021))
+        assert (ran.code, used) == (0, approx(0.32 + 0.021))
         first, second = longest(server)
         assert second <= first - 3_000
         again = asked(priced, server, "--max-budget-usd", "0.45", "--continue")
@@ -106,7 +107,7 @@ def test_a_broken_stream_that_reported_nothing_is_booked_with_an_estimate(priced
     sent = sum(len(request.body) for request in server.requests)
     assert sent / 8 < usage["input_tokens"] < sent / 2
     assert 300 < usage["output_tokens"] < 800
-    assert ran.result["total_cost_usd"] == pytest.approx((usage["input_tokens"] + 10 * usage["output_tokens"]) / 1e5)
+    assert ran.result["total_cost_usd"] == approx((usage["input_tokens"] + 10 * usage["output_tokens"]) / 1e5)
 
 
 def test_a_refused_request_costs_nothing(priced: Place) -> None:
@@ -245,7 +246,7 @@ def test_a_reply_that_the_server_did_not_count_is_paid_for(priced: Place) -> Non
         usage = ran.result["usage"]
         assert len(server.requests[0].body) / 8 < usage["input_tokens"] < len(server.requests[0].body) / 2
         assert usage["output_tokens"] == 2_500
-        assert ran.result["total_cost_usd"] == pytest.approx((usage["input_tokens"] + 10 * 2_500) / 1e5)
+        assert ran.result["total_cost_usd"] == approx((usage["input_tokens"] + 10 * 2_500) / 1e5)
         used_up(asked(priced, server, "-c", "--max-budget-usd", "0.3"), "session's budget of $0.30")
 
 
@@ -256,10 +257,7 @@ def test_a_silent_server_may_bill_what_it_took(priced: Place) -> None:
 
     with chat_server([silent, says()]) as server:
         ran = asked(priced, server, AGENTCLI_PROVIDER_READ_TIMEOUT="1")
-    assert (ran.code, ran.result["total_cost_usd"]) == (
-        0,
-        pytest.approx(0.021 + len(server.requests[0].body) / 4e5, 0.4),
-    )
+    assert (ran.code, ran.result["total_cost_usd"]) == (0, approx(0.021 + len(server.requests[0].body) / 4e5, 0.4))
     assert ran.result["total_cost_usd"] > 0.025
 
 
@@ -287,25 +285,17 @@ def test_images_that_another_model_was_not_shown_count_for_one_that_sees_them(pr
     assert 2_000 + 8 * 1_500 < sum(billed) <= 30_000
 
 
-def test_the_terminal_asks_for_more_once(open_terminal: Open) -> None:
+@pytest.mark.parametrize(("answer", "then"), [("y", "\nthere"), ("n", "budget is used up")])
+def test_the_terminal_asks_for_more_once(open_terminal: Open, answer: str, then: str) -> None:
     dear = {"tool_calls": [call("file_list")], "usage": {"input_tokens": 10, "cost_usd": 5.2}}
     terminal = open_terminal([dear, {"text": "there"}], "--max-budget-usd", "1", "go")
     terminal.see("Continue")
     shown = " ".join(terminal.settle(0.5).split())
     assert "budget of $1.00 is used up" in shown
     assert "Allow $6.20 in all?" in shown
-    terminal.type("y")
-    terminal.see("\nthere")
-    assert "Not run" not in terminal.transcript()
-
-
-def test_a_no_to_more_ends_the_turn(open_terminal: Open) -> None:
-    dear = {"tool_calls": [call("file_list")], "usage": {"input_tokens": 10, "cost_usd": 1.2}}
-    terminal = open_terminal([dear, {"text": "there"}], "--max-budget-usd", "1", "go")
-    terminal.see("Continue")
-    terminal.settle(0.5)
-    terminal.type("n")
-    assert "there" not in terminal.see("budget is used up")
+    terminal.type(answer)
+    assert ("there" in terminal.see(then)) == (answer == "y")
+    assert answer == "n" or "Not run" not in terminal.transcript()
 
 
 def test_a_session_of_the_log_goes_on_with_what_it_had_spent(place: Place, tmp_path: Path) -> None:
@@ -313,16 +303,8 @@ def test_a_session_of_the_log_goes_on_with_what_it_had_spent(place: Place, tmp_p
     model = place.script(dear, dear, dear, {"text": "done"})
     ran = place.run("-m", model, "-p", "go", "--output-format", "json")
     assert ran.code == 0
-    ran = place.run(
-        "-m",
-        place.script(dear),
-        "-c",
-        "-p",
-        "go",
-        "--output-format",
-        "json",
-        env={"AGENTCLI_BUDGETS_SESSION_CALLS": "3"},
-    )
+    env, flags = {"AGENTCLI_BUDGETS_SESSION_CALLS": "3"}, ("-p", "go", "--output-format", "json")
+    ran = place.run("-m", place.script(dear), "-c", *flags, env=env)
     used_up(ran, "session's budget of 3 calls")
     entries = json.loads(place.run("sessions", "show", ran.result["session_id"], "--json").out)["entries"]
     assert entries[-1]["body"]["result"]["content"].startswith("Not run")

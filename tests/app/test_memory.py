@@ -13,7 +13,8 @@ import pytest
 
 from agentcli import Agent, ToolError
 from agentcli.agent.events import ToolFinished
-from agentcli.infra.memory_files import MemoryFiles, MemoryLimits
+from agentcli.infra.memory_files import MemoryFiles
+from agentcli.settings.structs import MemorySettings
 from tests.app.running import Place, call
 from tests.conformance.replies import Call, Said, anthropic_reply
 from tests.conformance.servers import anthropic_server
@@ -101,7 +102,7 @@ async def test_links_that_were_planted_lead_nowhere(tmp_path: Path) -> None:
 
 
 def test_what_another_session_has_written_is_not_lost(tmp_path: Path) -> None:
-    one, other = (MemoryFiles(tmp_path / "m", MemoryLimits()) for _ in range(2))
+    one, other = (MemoryFiles(tmp_path / "m", MemorySettings()) for _ in range(2))
     one.write("a.md", "one\n")
     with pytest.raises(ToolError, match="view it first"):
         other.write("a.md", "other\n")
@@ -115,14 +116,14 @@ def test_what_another_session_has_written_is_not_lost(tmp_path: Path) -> None:
 
 
 def test_sizes_are_bounded(tmp_path: Path) -> None:
-    files = MemoryFiles(tmp_path, MemoryLimits(file=100, total=250, files=3))
+    files = MemoryFiles(tmp_path, MemorySettings(max_file_kb=1, max_total_kb=2, max_files=3))
     with pytest.raises(ToolError, match="most for a file"):
-        files.write("a.md", "x" * 101)
+        files.write("a.md", "x" * 1_025)
     for name in ("a.md", "b.md"):
-        files.write(name, "x" * 100)
+        files.write(name, "x" * 1_000)
     with pytest.raises(ToolError, match="all files"):
         files.write("c.md", "x" * 60)
-    files.write("c.md", "x" * 50)
+    files.write("c.md", "x" * 40)
     with pytest.raises(ToolError, match="3 files"):
         files.write("d.md", "")
     files.delete("a.md")
@@ -133,7 +134,7 @@ def test_sizes_are_bounded(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path) -> None:
-    files = MemoryFiles(tmp_path / "m", MemoryLimits())
+    files = MemoryFiles(tmp_path / "m", MemorySettings())
     files.write("a.md", "kept\n")
     (tmp_path / "m").chmod(0o500)
     try:
@@ -159,15 +160,8 @@ def test_the_person_remembers_and_the_model_is_told_at_the_next_start(tmp_path: 
     ran = place.run("-m", model, "-p", "go", "--output-format=json")
     messages = place.run("sessions", "show", ran.result["session_id"], "--json").out
     assert "- notes.md: - The port is 8143." in json.loads(messages)["messages"][0]["content"][0]["text"] + messages
-    assert (
-        "notes.md"
-        not in place.run(
-            "sessions",
-            "show",
-            place.run("-m", model, "--bare", "-p", "go", "--output-format=json").result["session_id"],
-            "--json",
-        ).out
-    )
+    bare = place.run("-m", model, "--bare", "-p", "go", "--output-format=json").result["session_id"]
+    assert "notes.md" not in place.run("sessions", "show", bare, "--json").out
 
 
 @pytest.mark.full

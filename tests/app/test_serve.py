@@ -20,18 +20,14 @@ import httpx2
 import openapi_spec_validator
 import pytest
 
-from tests.app.http_client import Client, Event, Server, events_in, kinds, text_of
-from tests.app.running import PATIENCE_S, Place, call, wait_until
+from tests.app.http_client import Client, Event, Server, events_in, followed_through_kill, is_result, kinds, text_of
+from tests.app.running import PATIENCE_S, Place, call
 from tests.conformance.replies import chat_chunk, chat_sse
 from tests.conformance.servers import Reply, chat_server
 
 pytestmark = pytest.mark.slow  # each starts a server
 
 LONG = "The quick brown fox jumps over the lazy dog. " * 8
-
-
-def is_result(one: dict[str, Any]) -> bool:
-    return bool(one["type"] == "result")
 
 
 def asks(one: dict[str, Any]) -> bool:
@@ -56,8 +52,7 @@ def served(place: Place) -> Iterator[Any]:
 
 
 def test_a_prompt_is_answered_in_a_stream_that_anybody_can_read_again(served: Any) -> None:
-    server = served({"text": "Hello there.", "chunk": 3})
-    session = server.session()
+    session = served({"text": "Hello there.", "chunk": 3}).session()
     stream_id = session.say("hi")
     events = session.until(is_result)
     ids = [id for id, _ in events]
@@ -151,10 +146,8 @@ def test_other_pages_and_other_names_do_not_get_in(served: Any) -> None:
     assert server.client.get("/v1/sessions", headers={"Origin": server.url}).status_code == 200
 
 
-def test_a_name_in_the_settings_gets_in(served: Any, place: Place) -> None:
-    place.home.mkdir(exist_ok=True)
-    (place.home / "config.toml").write_text('serve.hosts = ["box.lan"]\n')
-    server = served({"text": "Hello."})
+def test_a_name_in_the_settings_gets_in(served: Any) -> None:
+    server = served({"text": "Hello."}, AGENTCLI_SERVE_HOSTS="box.lan")
     assert server.client.get("/health", headers={"Host": "box.lan:8000"}).status_code == 200
 
 
@@ -187,8 +180,7 @@ def test_a_question_waits_until_it_is_answered(
 
 def test_steering_reaches_the_turn_that_runs_and_a_follow_up_comes_after_it(served: Any) -> None:
     slow = {"text": "one two three four five six", "chunk": 2, "delay_ms": 100}
-    server = served(slow, {"text": "To the steering."}, {"text": "To the follow-up."})
-    session = server.session()
+    session = served(slow, {"text": "To the steering."}, {"text": "To the follow-up."}).session()
     first = session.say("begin")
     session.until(lambda one: one["type"] == "stream_event")
     assert session.say("and this", mode="steer") == first
@@ -205,8 +197,7 @@ def test_steering_reaches_the_turn_that_runs_and_a_follow_up_comes_after_it(serv
 
 
 def test_a_turn_is_interrupted_and_the_session_goes_on(served: Any) -> None:
-    server = served({"text": LONG, "chunk": 2, "delay_ms": 50}, {"text": "Again."})
-    session = server.session()
+    session = served({"text": LONG, "chunk": 2, "delay_ms": 50}, {"text": "Again."}).session()
     session.say("begin")
     session.until(lambda one: one["type"] == "stream_event")
     session.op("interrupt")
@@ -215,45 +206,47 @@ def test_a_turn_is_interrupted_and_the_session_goes_on(served: Any) -> None:
 
 
 def test_a_tool_of_the_clients_is_run_by_the_client(served: Any) -> None:
-    server = served({"tool_calls": [call("weather", city="Rome")]}, {"text": "{{last_result}}"})
-    session = server.session()
+    session = served({"tool_calls": [call("weather", city="Rome")]}, {"text": "{{last_result}}"}).session()
     schema = {"type": "object", "properties": {"city": {"type": "string"}}}
     tools = [{"name": "weather", "description": "The weather.", "input_schema": schema}]
     session.say("how is it?", tools=tools)
     asked = session.until(lambda one: one.get("subtype") == "client_tool_requested")[-1][1]
     assert (asked["tool_name"], asked["tool_input"]) == ("weather", {"city": "Rome"})
-    assert server.client.post(f"{session.path}/ops", json={"type": "client_result", "id": "x"}).status_code == 400
+    assert (
+        session.server.client.post(f"{session.path}/ops", json={"type": "client_result", "id": "x"}).status_code == 400
+    )
     session.op("client_result", id=asked["id"], content="sunny")
     assert session.until(is_result)[-1][1]["result"] == "sunny"
     clash = [{"name": "bash", "description": "Mine.", "input_schema": schema}]
-    refused = server.client.post(f"{session.path}/messages", json={"content": "x", "tools": clash})
+    refused = session.server.client.post(f"{session.path}/messages", json={"content": "x", "tools": clash})
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid")
 
 
 def test_commands_run_and_are_never_sent_to_the_model(served: Any) -> None:
-    server = served({"text": "Hello."})
-    session = server.session()
+    session = served({"text": "Hello."}).session()
     session.op("command", text="/cost")
     told = session.until(lambda one: one.get("subtype") == "command")[-1][1]
     assert (told["command"], told["is_error"]) == ("/cost", False)
     result = session.answered("/nonsense")
     assert result["is_error"]
-    assert server.client.post(f"{session.path}/ops", json={"type": "command", "text": "no command"}).status_code == 400
+    assert (
+        session.server.client.post(f"{session.path}/ops", json={"type": "command", "text": "no command"}).status_code
+        == 400
+    )
     assert session.answered("/clear")["is_error"], "each session has an address of its own"
-    assert server.client.get(session.path).json()["messages"] == []
+    assert session.server.client.get(session.path).json()["messages"] == []
 
 
 def test_model_and_mode_are_changed_while_it_goes_on(served: Any, place: Place) -> None:
-    server = served({"text": "First."})
-    session = server.session()
+    session = served({"text": "First."}).session()
     session.answered("hi")
     other = place.script({"text": "Second."})
     session.op("set_model", model=other)
     session.op("set_permission_mode", mode="plan")
     assert session.answered("hi")["result"] == "Second."
-    shown = server.client.get(session.path).json()
+    shown = session.server.client.get(session.path).json()
     assert (shown["model"], shown["permission_mode"]) == (other, "plan")
-    refused = server.client.post(f"{session.path}/ops", json={"type": "set_permission_mode", "mode": "x"})
+    refused = session.server.client.post(f"{session.path}/ops", json={"type": "set_permission_mode", "mode": "x"})
     assert refused.status_code == 400
 
 
@@ -263,30 +256,27 @@ SENSELESS = (b"", b"{", b"[]", b"\xff", b"[" * 5_000, *NO_MESSAGE, json.dumps({"
 
 
 def test_a_message_that_makes_no_sense_is_refused_and_changes_nothing(served: Any) -> None:
-    server = served({"text": "Hello."})
-    session = server.session()
+    session = served({"text": "Hello."}).session()
     for body in SENSELESS:
         for path in ("messages", "ops"):
-            answer = server.client.post(f"{session.path}/{path}", content=body)
+            answer = session.server.client.post(f"{session.path}/{path}", content=body)
             assert answer.status_code == 400, (body, answer.text)
             assert answer.json()["error"]["message"]
     assert session.answered("hi")["result"] == "Hello."
 
 
 def test_a_message_of_one_stream_id_is_taken_once(served: Any) -> None:
-    server = served({"text": "First."}, {"text": "Second."})
-    session = server.session()
+    session = served({"text": "First."}, {"text": "Second."}).session()
     for _ in range(3):
         assert session.say("hi", stream_id="my-own") == "my-own"
     session.until(is_result)
     assert session.say("hi", stream_id="my-own") == "my-own"
     time.sleep(0.3)
-    assert len(server.client.get(session.path).json()["messages"]) == 2
+    assert len(session.server.client.get(session.path).json()["messages"]) == 2
 
 
 def test_an_id_that_is_not_known_begins_anew_with_all_messages(served: Any) -> None:
-    server = served({"text": "First."}, {"text": "Second.", "chunk": 2, "delay_ms": 30})
-    session = server.session()
+    session = served({"text": "First."}, {"text": "Second.", "chunk": 2, "delay_ms": 30}).session()
     session.answered("hi")
     for after in (999, 123_456_789_012, "abc", "-5"):
         with session.follow(after) as events:  # type: ignore[arg-type]
@@ -304,13 +294,12 @@ def test_an_id_that_is_not_known_begins_anew_with_all_messages(served: Any) -> N
 
 
 def test_usage_is_told(served: Any) -> None:
-    server = served({"text": "Hello.", "usage": {"input_tokens": 100, "output_tokens": 10}})
-    session = server.session()
+    session = served({"text": "Hello.", "usage": {"input_tokens": 100, "output_tokens": 10}}).session()
     session.answered("hi")
-    told = server.client.get("/v1/usage").json()
+    told = session.server.client.get("/v1/usage").json()
     assert told["total"]["output_tokens"] == 10
-    assert server.client.get("/v1/usage", params={"session": session.id}).json()["total"]["requests"] == 1
-    assert server.client.get("/v1/usage", params={"days": "x"}).status_code == 400
+    assert session.server.client.get("/v1/usage", params={"session": session.id}).json()["total"]["requests"] == 1
+    assert session.server.client.get("/v1/usage", params={"days": "x"}).status_code == 400
 
 
 def test_a_unix_socket_and_the_token_are_for_their_owner_alone(served: Any, tmp_path: Path) -> None:
@@ -377,10 +366,8 @@ def test_what_is_kept_is_its_owners_alone_whatever_the_umask(served: Any, place:
     assert {stat.S_IMODE(path.stat().st_mode) for path in (state, *state.glob("**/")) if path.is_dir()} == {0o700}
 
 
-def test_requests_are_limited_by_token(served: Any, place: Place) -> None:
-    place.home.mkdir(exist_ok=True)
-    (place.home / "config.toml").write_text("serve.rate_per_minute = 60\n")
-    server = served({"text": "Hello."})
+def test_requests_are_limited_by_token(served: Any) -> None:
+    server = served({"text": "Hello."}, AGENTCLI_SERVE_RATE_PER_MINUTE="60")
     answers = [server.client.get("/v1/sessions") for _ in range(15)]
     refused = [one for one in answers if one.status_code == 429]
     assert 3 <= len(refused) <= 6
@@ -451,8 +438,7 @@ def test_what_is_redacted_is_gone_from_streams_too(served: Any, place: Place) ->
 
 
 def test_a_terminal_takes_over_a_session_of_the_server(served: Any, place: Place) -> None:
-    server = served({"text": "From the server."})
-    session = server.session()
+    session = served({"text": "From the server."}).session()
     session.answered("one")
     model = place.script({"text": "From the terminal."})
     assert place.run("-p", "two", "-r", session.id, "-m", model).code == 1
@@ -505,22 +491,6 @@ def test_at_sigterm_every_reader_hears_the_end_of_the_turn(served: Any, reply: d
     assert again.until(is_result) == everything[0]
 
 
-def test_a_turn_that_a_kill_cut_short_goes_on(served: Any, place: Place) -> None:
-    slow = {"text": LONG, "chunk": 4, "delay_ms": 20}
-    server = served(slow)
-    session = server.session()
-    stream_id = session.say("hi")
-    heard = session.until(lambda one: one["type"] == "stream_event" and one["event"]["type"] == "content_block_delta")
-    server.ended()
-    server = served({"text": "From the next one."})
-    again = Client(server, session.id)
-    rest = again.until(is_result, after=heard[-1][0])
-    assert [one["is_resumed"] for _, one in rest if one.get("subtype") == "init"] == [True]
-    assert (rest[-1][1]["result"], rest[-1][1]["stream_id"]) == ("From the next one.", stream_id)
-    everything = again.until(is_result)
-    assert kinds(everything) == ["init", "user", "init", "assistant", "result"]
-
-
 def test_a_question_that_waited_for_an_answer_is_asked_again(served: Any, place: Place) -> None:
     server = served({"tool_calls": [call("file_write", path="a.txt", content="new")]}, {"text": "Done."})
     session = server.session()
@@ -535,18 +505,21 @@ def test_a_question_that_waited_for_an_answer_is_asked_again(served: Any, place:
     assert (place.folder / "a.txt").read_text() == "new"
 
 
-def test_what_waits_is_said_after_a_kill(served: Any, place: Place) -> None:
+def test_a_turn_that_a_kill_cut_short_goes_on_and_what_waits_is_said(served: Any) -> None:
     server = served({"text": LONG, "chunk": 2, "delay_ms": 100})
     session = server.session()
     first = session.say("one")
-    session.until(lambda one: one["type"] == "stream_event")
+    heard = session.until(lambda one: one["type"] == "stream_event" and one["event"]["type"] == "content_block_delta")
     later = session.say("two", mode="follow_up")
     server.ended()
-    server = served({"text": "First."}, {"text": "Second."})
-    again = Client(server, session.id)
+    again = Client(served({"text": "First."}, {"text": "Second."}), session.id)
     events = again.until(lambda one: is_result(one) and one["stream_id"] == later)
     results = [(one["stream_id"], one["result"]) for _, one in events if is_result(one)]
     assert results == [(first, "First."), (later, "Second.")]
+    rest = again.until(is_result, after=heard[-1][0])
+    assert [one["is_resumed"] for _, one in rest if one.get("subtype") == "init"] == [True]
+    shown = [kind for kind in kinds(again.until(is_result)) if kind != "queue_changed"]
+    assert shown == ["init", "user", "init", "assistant", "result"]
 
 
 def test_a_steer_that_waits_when_the_server_ends_is_answered_by_the_next_one(served: Any) -> None:
@@ -613,14 +586,13 @@ def test_a_socket_that_a_later_server_has_taken_stays(served: Any, tmp_path: Pat
 
 @pytest.mark.parametrize(("headers", "status"), [({"Origin": "http://["}, 403), ({"Last-Event-ID": "9" * 19}, 200)])
 def test_headers_that_make_no_sense_break_nothing(served: Any, headers: dict[str, str], status: int) -> None:
-    server = served({"text": "Hello."})
-    session = server.session()
-    with server.client.stream("GET", f"{session.path}/events", headers=headers) as answer:
+    session = served({"text": "Hello."}).session()
+    with session.server.client.stream("GET", f"{session.path}/events", headers=headers) as answer:
         assert answer.status_code == status
         if status == 200:
             assert next(events_in(answer.iter_bytes()))[1]["subtype"] == "reset"
     for op in ({"type": "steer", "message": {"content": []}}, {"type": "client_tools", "tools": [{"name": "!"}]}):
-        assert server.client.post(f"{session.path}/ops", json=op).status_code == 400
+        assert session.server.client.post(f"{session.path}/ops", json=op).status_code == 400
 
 
 def test_killed_at_random_moments_no_message_is_lost_and_none_is_told_twice(served: Any, place: Place) -> None:
@@ -650,8 +622,7 @@ def test_killed_at_random_moments_no_message_is_lost_and_none_is_told_twice(serv
 
 @pytest.mark.full
 def test_cut_at_every_byte_a_stream_loses_nothing_and_doubles_nothing(served: Any) -> None:
-    server = served({"text": "Grüße! ✓ " * 3, "chunk": 6}, AGENTCLI_SERVE_RATE_PER_MINUTE="10000000")
-    session = server.session()
+    session = served({"text": "Grüße! ✓ " * 3, "chunk": 6}, AGENTCLI_SERVE_RATE_PER_MINUTE="10000000").session()
     session.answered("hi")
     first, *rest = session.until(is_result)
     last = rest[-1][0]
@@ -685,46 +656,19 @@ def _raw(session: Client, after: int, most: int | None, *, last: int) -> bytes:
 
 @pytest.mark.full
 def test_when_a_worker_is_killed_every_stream_goes_on_within_five_seconds(served: Any, place: Place) -> None:
-    replies = [{"text": LONG, "chunk": 4, "delay_ms": 30}]
-    server = served(*replies, flags=("--workers", "2"))
+    server = served({"text": LONG, "chunk": 4, "delay_ms": 30}, flags=("--workers", "2"))
     sessions = [server.session() for _ in range(12)]
-    heard: dict[str, list[tuple[float, int, dict[str, Any]]]] = {session.id: [] for session in sessions}
 
-    def follow(session: Client) -> None:
-        """As a page does: it comes back behind the last event."""
-        while not any(is_result(one) for _, _, one in heard[session.id]):
-            last = heard[session.id][-1][1] if heard[session.id] else None
-            try:
-                with session.follow(last) as events:
-                    for id, one in events:
-                        heard[session.id].append((time.monotonic(), id, one))
-                        if is_result(one):
-                            return
-            except httpx2.HTTPError:
-                time.sleep(0.05)
+    def kill() -> None:
+        lock = (place.home / "state" / "locks" / f"{sessions[0].id}.lock").stat().st_ino
+        held = (line.split() for line in Path("/proc/locks").read_text().splitlines() if f":{lock} " in line)
+        os.kill(int(next(held)[4]), signal.SIGKILL)
 
-    followers = [threading.Thread(target=follow, args=(session,), daemon=True) for session in sessions]
-    sent = {session.id: session.say("hi") for session in sessions}
-    for follower in followers:
-        follower.start()
-    wait_until(lambda: all(len(one) > 5 for one in heard.values()), "all streams")
-    lock = (place.home / "state" / "locks" / f"{sessions[0].id}.lock").stat().st_ino
-    held = (line.split() for line in Path("/proc/locks").read_text().splitlines() if f":{lock} " in line)
-    os.kill(int(next(held)[4]), signal.SIGKILL)
-    killed = time.monotonic()
-    for follower in followers:
-        follower.join(60)
-    cut = 0
-    for id, events in heard.items():
-        ids = [number for _, number, _ in events]
-        assert ids == sorted(set(ids))
-        assert events[-1][2]["stream_id"] == sent[id]
-        assert events[-1][2]["subtype"] == "success"
-        resumed = [at for at, _, one in events if one.get("is_resumed")]
-        cut += len(resumed)
-        next_one = min(at for at, _, one in events if at > killed and one["type"] in ("stream_event", "result"))
+    killed, heard = followed_through_kill(sessions, kill)
+    for events in heard:
+        next_one = min(at for at, one in events if at > killed and one["type"] in ("stream_event", "result"))
         assert next_one - killed < 5, f"{next_one - killed:.1f} s"
-    assert cut, "the worker that was killed had sessions"
+    assert any(one.get("is_resumed") for events in heard for _, one in events), "the worker had sessions"
 
 
 def test_any_worker_answers_for_all_sessions(served: Any) -> None:

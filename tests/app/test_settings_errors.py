@@ -49,42 +49,56 @@ WRONG: list[tuple[str, int, str, str]] = [
 ]  # fmt: skip
 
 
+def refused(place: Place, *flags: str, **env: str) -> str:
+    """The message of a run that does not begin."""
+    ran = place.run("-p", "go", "-m", place.script(SAID), *flags, env=env)
+    assert (ran.code, ran.out) == (2, "")
+    return ran.err
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("text", "line", "key", "says"), WRONG)
 def test_a_wrong_setting_names_file_line_and_key(place: Place, text: str, line: int, key: str, says: str) -> None:
     file = place.folder / "wrong.toml"
     for mark in ("", "\ufeff"):
         file.write_bytes((mark + text).encode())
-        ran = place.run("-p", "go", "-m", place.script(SAID), "--settings", "wrong.toml")
-        assert (ran.code, ran.out) == (2, "")
-        assert ran.err.startswith(f"agentcli: {file}, line {line}: {key}: ")
-        assert says in ran.err
+        told = refused(place, "--settings", "wrong.toml")
+        assert told.startswith(f"agentcli: {file}, line {line}: {key}: ")
+        assert says in told
 
 
 @pytest.mark.parametrize(("text", "key", "says"), [(text, key, says) for text, _, key, says in WRONG[::6]])
 def test_the_same_in_json_names_the_key(place: Place, text: str, key: str, says: str) -> None:
     file = place.folder / "wrong.json"
     file.write_text("\ufeff" + json.dumps(tomllib.loads(text), indent=2))
-    ran = place.run("-p", "go", "-m", place.script(SAID), "--settings", "wrong.json")
-    assert ran.code == 2
-    assert ran.err.startswith(f"agentcli: {file}: {key}: ")
-    assert says in ran.err
+    told = refused(place, "--settings", "wrong.json")
+    assert told.startswith(f"agentcli: {file}: {key}: ")
+    assert says in told
+
+
+TWICE = "wrong.json: {}: the key is there twice"
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("name", "text", "says"),
     [
-        ('{\n "retry": {\n  "max": }\n}', "wrong.json, line 3: "),
-        ('{"permissions": {\n "deny": ["bash(rm *)"],\n "deny": []}}', "wrong.json: deny: the key is there twice"),
-        ('{"permissions": {"den\\u0079": ["bash"],\n "deny": []}}', "wrong.json: deny: the key is there twice"),
-        ('{"permissions": {"deny": ["bash"]},\n "permissions": {}}', "wrong.json: permissions: the key is there twice"),
+        ("wrong.json", '{\n "retry": {\n  "max": }\n}', "wrong.json, line 3: "),
+        ("wrong.json", '{"permissions": {\n "deny": ["bash(rm *)"],\n "deny": []}}', TWICE.format("deny")),
+        ("wrong.json", '{"permissions": {"den\\u0079": ["bash"],\n "deny": []}}', TWICE.format("deny")),
+        ("wrong.json", '{"permissions": {"deny": ["bash"]},\n "permissions": {}}', TWICE.format("permissions")),
+        (
+            "deep.json",
+            '{"models": ' + '{"a": ' * 100_000 + "1" + "}" * 100_001,
+            "deep.json: its brackets are nested",
+        ),
+        ("deep.toml", f"x = {'[' * 3000}{']' * 3000}", "deep.toml: its brackets are nested too deep to be read.\n"),
     ],
 )
-def test_a_file_that_is_no_json_or_says_a_thing_twice_is_refused(place: Place, text: str, says: str) -> None:
-    (place.folder / "wrong.json").write_text(text)
-    ran = place.run("-p", "go", "-m", place.script(SAID), "--settings", "wrong.json")
-    assert (ran.code, ran.out) == (2, "")
-    assert says in ran.err
+def test_a_file_that_cannot_be_read_or_says_a_thing_twice_is_refused(
+    place: Place, name: str, text: str, says: str
+) -> None:
+    (place.folder / name).write_text(text)
+    assert says in refused(place, "--settings", name)
 
 
 def test_the_same_key_in_two_tables_of_json_is_none_too_many(place: Place) -> None:
@@ -93,20 +107,6 @@ def test_the_same_key_in_two_tables_of_json_is_none_too_many(place: Place) -> No
         json.dumps({"models": models, "permissions": {"deny": ["think", "think"]}})
     )
     assert place.run("-p", "go", "-m", place.script(SAID), "--settings", "right.json").out == "Hello.\n"
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("deep.json", '{"models": ' + '{"a": ' * 100_000 + "1" + "}" * 100_001),
-        ("deep.toml", f"x = {'[' * 3000}{']' * 3000}"),
-    ],
-)
-def test_settings_that_are_nested_too_deep_are_refused_in_words(place: Place, name: str, text: str) -> None:
-    (place.folder / name).write_text(text)
-    ran = place.run("-p", "go", "-m", place.script(SAID), "--settings", name)
-    assert (ran.code, ran.out) == (2, "")
-    assert ran.err == f"agentcli: {place.folder / name}: its brackets are nested too deep to be read.\n"
 
 
 def test_settings_that_begin_with_a_byte_order_mark_count(place: Place) -> None:
@@ -126,9 +126,7 @@ def test_settings_that_begin_with_a_byte_order_mark_count(place: Place) -> None:
     ],
 )
 def test_a_wrong_flag_is_named(place: Place, flags: tuple[str, ...], says: str) -> None:
-    ran = place.run("-p", "go", "-m", place.script(SAID), *flags)
-    assert (ran.code, ran.out) == (2, "")
-    assert says in ran.err
+    assert says in refused(place, *flags)
 
 
 @pytest.mark.parametrize(
@@ -142,10 +140,9 @@ def test_a_wrong_flag_is_named(place: Place, flags: tuple[str, ...], says: str) 
     ],
 )
 def test_a_wrong_variable_is_named_with_what_is_allowed(place: Place, variable: str, text: str, says: str) -> None:
-    ran = place.run("-p", "go", "-m", place.script(SAID), env={variable: text})
-    assert (ran.code, ran.out) == (2, "")
-    assert ran.err.startswith(f"agentcli: environment: {variable}: ")
-    assert says in ran.err
+    told = refused(place, **{variable: text})
+    assert told.startswith(f"agentcli: environment: {variable}: ")
+    assert says in told
 
 
 def test_an_empty_variable_counts_as_unset(place: Place) -> None:

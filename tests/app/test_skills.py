@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from agentcli import Agent, Message, SkillRegistry, UsageError, read_skill
-from tests.app.running import Place, Ran, call
-from tests.app.test_undo import Commanded
+from tests.app.running import Commanded, Place, Ran, call
 from tests.conformance.replies import anthropic_reply
 from tests.conformance.servers import anthropic_server
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.app.running import Place, Ran, call
-from tests.app.test_undo import Commanded, undo
+from tests.app.running import Commanded, Place, Ran, call
+from tests.app.test_undo import undo
 
 DONE = {"text": "done"}
 BYPASS = ("--permission-mode", "bypassPermissions")

@@ -65,19 +65,16 @@ def test_a_turn_is_a_span_with_one_for_each_request_and_each_call(place: Place, 
     assert ran.out == "Hi.\n"
     turn = came.span("invoke_agent agentcli")
     assert (turn.kind, turn.parent_id, turn.is_error) == (INTERNAL, "", False)
-    assert turn.attributes["gen_ai.agent.id"] == "main"
-    assert turn.attributes["gen_ai.agent.name"] == "agentcli"
+    about = {"gen_ai.agent.id": "main", "gen_ai.agent.name": "agentcli", "agentcli.rounds": 2}
+    assert about.items() <= turn.attributes.items()
     assert turn.attributes["gen_ai.agent.version"]
-    assert turn.attributes["agentcli.rounds"] == 2
     requests = [span for span in came.spans if span.name == "chat script-1.jsonl"]
     first, second = sorted(requests, key=lambda span: span.start)
     assert {span.kind for span in requests} == {CLIENT}
-    assert first.attributes["gen_ai.provider.name"] == "scripted"
-    assert first.attributes["gen_ai.usage.input_tokens"] == 120
-    assert first.attributes["gen_ai.usage.cache_read.input_tokens"] == 20
-    assert first.attributes["gen_ai.usage.output_tokens"] == 5
-    assert first.attributes["gen_ai.usage.reasoning.output_tokens"] == 2
-    assert first.attributes["gen_ai.response.finish_reasons"] == ["tool_use"]
+    usage = {"input_tokens": 120, "cache_read.input_tokens": 20, "output_tokens": 5, "reasoning.output_tokens": 2}
+    about = {"provider.name": "scripted", "response.finish_reasons": ["tool_use"]}
+    about |= {f"usage.{name}": value for name, value in usage.items()}
+    assert {f"gen_ai.{name}": value for name, value in about.items()}.items() <= first.attributes.items()
     assert 0.05 <= second.attributes["gen_ai.response.time_to_first_chunk"] <= second.end - second.start
     tools = [span for span in came.spans if span.name.startswith("execute_tool")]
     assert sorted(span.name for span in tools) == ["execute_tool file_list", *["execute_tool file_read"] * 2]
@@ -197,12 +194,6 @@ def test_where_a_provider_is_reached_is_told(place: Place, came: Collector) -> N
 # Sampling
 
 
-def test_nothing_is_traced_with_the_share_of_nothing(place: Place, came: Collector) -> None:
-    run(place, came, {"text": "Hi."}, sampling="never")
-    assert came.spans == []
-    assert came.points  # metrics count everything
-
-
 @pytest.mark.parametrize(
     ("share", "least", "most"),
     [("never", 0, 0), ("1%", 1, 60), ("10%", 120, 290), ("50%", 880, 1_120), ("always", 2_000, 2_000)],
@@ -320,6 +311,9 @@ def test_headers_are_sent_and_seen_nowhere(place: Place, came: Collector) -> Non
 
 
 def test_the_resource_says_whose_it_is(place: Place, came: Collector) -> None:
+    run(place, came, {"text": "Hi."}, sampling="never")
+    assert came.spans == []
+    assert came.points  # metrics count everything
     run(place, came, {"text": "Hi."}, service="helper", environment="staging", tags="team=core,site=a")
     found = came.spans[0].resource
     assert (found["service.name"], found["deployment.environment.name"]) == ("helper", "staging")
@@ -406,9 +400,12 @@ def test_a_collector_that_is_not_there_costs_nothing(place: Place) -> None:
     ran = place.run("-m", place.script({"tool_calls": calls}, {"text": "Hi."}), "-p", "go", env=settings(url, batch=2))
     assert time.monotonic() - began < 25  # of the 55 s that the time-outs of eleven batches would take
     assert (ran.code, ran.out, ran.err) == (0, "Hi.\n", "")
-    told = [line for line in log_of(place) if "Failed to export spans" in line]
-    assert len(told) == 1  # of eleven batches
-    assert "Connection refused" in told[0]
+    (told,) = [line for line in log_of(place) if "Failed to export spans" in line]  # of eleven batches
+    assert "Connection refused" in told
+    with collector(status=401) as closed:
+        ran = run(place, closed, {"tool_calls": calls[:1]}, {"text": "Hi."}, batch=1, metrics=False)
+    assert (ran.out, ran.err) == ("Hi.\n", "")
+    assert len([line for line in log_of(place) if "code: 401" in line]) == 1
 
 
 def test_a_collector_that_stays_silent_is_left_at_the_time_out(place: Place) -> None:
@@ -418,13 +415,6 @@ def test_a_collector_that_stays_silent_is_left_at_the_time_out(place: Place) -> 
         ran = place.run("-m", place.script({"text": "Hi."}), "-p", "go", env=env)
         assert 0.8 <= time.monotonic() - began < 30
     assert (ran.code, ran.out, ran.err) == (0, "Hi.\n", "")
-
-
-def test_a_collector_that_refuses_is_told_once_in_the_log(place: Place) -> None:
-    with collector(status=401) as closed:
-        ran = run(place, closed, {"tool_calls": [call("file_list")]}, {"text": "Hi."}, batch=1, metrics=False)
-    assert (ran.out, ran.err) == ("Hi.\n", "")
-    assert len([line for line in log_of(place) if "code: 401" in line]) == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -9,13 +9,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from agentcli.infra.sandbox.processes.process_tree import processes_below
-from tests.app.running import Place, call, wait_until
+from tests.app.running import Place, Ran, Running, call, wait_until
 from tests.app.terminal import Open
 from tests.conformance.confining import NOBODY, confinement_for, folder_on_disk, give_to
 
@@ -23,7 +23,9 @@ pytestmark = pytest.mark.slow  # each test starts the program
 
 CANARY = "canary-7f3b2c91d8e64a05"
 KIND = {"AGENTCLI_SANDBOX_KIND": "landlock"}
-STREAM = ("--permission-mode", "auto", "--input-format", "stream-json", "--output-format", "stream-json")
+AUTO = ("--permission-mode", "auto")
+STREAM = (*AUTO, "--input-format", "stream-json", "--output-format", "stream-json")
+REVERTED = "[the sandbox reverted changes to files that other programs run or obey"
 
 
 def skip_without_landlock() -> None:
@@ -40,21 +42,70 @@ def place(tmp_path: Path) -> Place:
     return made
 
 
+@pytest.fixture
+def no_roots_place(place: Place) -> Iterator[Place]:
+    """Whoever runs the program here is kept out by modes, as root never is."""
+    if os.getuid() != 0:
+        yield place
+        return
+    try:
+        subprocess.run([sys.executable, "-c", "import msgspec"], user=NOBODY, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("this Python lies where only root comes")
+    with folder_on_disk() as base:
+        made = Place(base)
+        made.environment |= KIND | {"HOME": str(base)}
+        shutil.copytree(place.folder, made.folder, dirs_exist_ok=True)
+        give_to(NOBODY, base)
+        made.user = NOBODY
+        yield made
+
+
 def git_files(place: Place) -> dict[Path, tuple[int, bytes]]:
     files = (path for path in (place.folder / ".git").rglob("*") if path.is_file())
     return {path: (path.stat().st_mode, path.read_bytes()) for path in files}
 
 
-def run_in(place: Place, *commands: str, mode: str = "auto", **how: object) -> list[str]:
-    """What the model is told of each command. They are in scripts, whose text nobody judges."""
+def without_moved(place: Place) -> dict[Path, tuple[int, bytes]]:
+    return {path: kept for path, kept in git_files(place).items() if path.parent.name != "moved"}
+
+
+def scripted(place: Place, *commands: str) -> list[dict[str, object]]:
+    """Calls of these commands, which are in scripts, whose text nobody judges; `&` at the end: in the background."""
     calls = []
     for number, command in enumerate(commands):
-        (place.folder / f"{number}.sh").write_text(command)
-        calls.append(call("bash", command=f"sh {number}.sh", **how))
-    script = place.script({"tool_calls": calls}, {"text": "."})
-    ran = place.run("-m", script, "-p", "go", "--permission-mode", mode, "--output-format", "stream-json")
-    contents = [block for line in ran.of("user") for block in line["message"]["content"]]
-    return [block.get("content", "") for block in contents if block["type"] == "tool_result"]
+        (place.folder / f"{number}.sh").write_text(command.removesuffix("&"))
+        calls.append(call("bash", command=f"sh {number}.sh", background=command.endswith("&")))
+    return calls
+
+
+def results_of(ran: Ran) -> list[str]:
+    blocks = [block for line in ran.of("user") for block in line["message"]["content"]]
+    return [block.get("content", "") for block in blocks if block["type"] == "tool_result"]
+
+
+def run_in(place: Place, *commands: str, mode: str = "auto") -> list[str]:
+    """What the model is told of each command."""
+    script = place.script({"tool_calls": scripted(place, *commands)}, {"text": "."})
+    return results_of(place.run("-m", script, "-p", "go", "--permission-mode", mode, "--output-format", "stream-json"))
+
+
+def in_turn(place: Place, *commands: str) -> str:
+    """A model that runs one command after the other."""
+    return place.script(*({"tool_calls": [each]} for each in scripted(place, *commands)), {"text": "{{last_result}}"})
+
+
+def kill(running: Running, *, with_keeper: bool) -> None:
+    below = [each.pid for each in processes_below(running.pid)] if with_keeper else ()
+    for pid in (running.pid, *below):
+        with suppress(ProcessLookupError):  # ended by the one before
+            os.kill(pid, signal.SIGKILL)
+    running.left()
+
+
+def sandbox_row(place: Place) -> str:
+    (row,) = [line for line in place.run("doctor").out.splitlines() if " sandbox " in line]
+    return row
 
 
 @pytest.mark.sampled(2)
@@ -81,44 +132,25 @@ def run_in(place: Place, *commands: str, mode: str = "auto", **how: object) -> l
 def test_what_programs_obey_is_put_back_and_told(place: Place, mode: str, command: str, named: str) -> None:
     before = git_files(place)
     (told,) = run_in(place, command, mode=mode)
-    assert "[the sandbox reverted changes to files that other programs run or obey" in told
+    assert REVERTED in told
     assert str(place.folder / named) in told
     assert git_files(place) == before
     assert not any(os.path.lexists(place.folder / name) for name in (".vscode", ".husky"))
 
 
-@pytest.fixture
-def no_roots_place(place: Place) -> Iterator[Place]:
-    """Whoever runs the program here is kept out by modes, as root never is."""
-    if os.getuid() != 0:
-        yield place
-        return
-    try:
-        subprocess.run([sys.executable, "-c", "import msgspec"], user=NOBODY, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("this Python lies where only root comes")
-    with folder_on_disk() as base:
-        made = Place(base)
-        made.environment |= KIND | {"HOME": str(base)}
-        shutil.copytree(place.folder, made.folder, dirs_exist_ok=True)
-        give_to(NOBODY, base)
-        made.user = NOBODY
-        yield made
-
-
-LOCKED = (
-    "echo evil > .git/hooks/pre-commit; chmod 0 .git",
-    "echo evil > .git/hooks/pre-commit; chmod 0 .git/hooks",
-    "echo evil > .git/config; chmod 0 .git/config .git/hooks .git",
-    "echo evil > .git/hooks/pre-commit; chmod 0 .git/hooks .git/config; chmod 0 .git .",
-    "echo evil > sub/.git/hooks/pre-commit; chmod 100 sub",
-    "mv sub sub2; echo evil > sub2/.git/hooks/pre-commit; chmod 0 sub2",
-    "mkdir .vscode; echo x > .vscode/tasks.json; chmod 0 .vscode",
-    "mkdir -p {aside}; chmod 0 {aside} {aside}/..; echo evil > .git/hooks/pre-commit",
+@pytest.mark.parametrize(
+    "command",
+    [
+        "echo evil > .git/hooks/pre-commit; chmod 0 .git",
+        "echo evil > .git/hooks/pre-commit; chmod 0 .git/hooks",
+        "echo evil > .git/config; chmod 0 .git/config .git/hooks .git",
+        "echo evil > .git/hooks/pre-commit; chmod 0 .git/hooks .git/config; chmod 0 .git .",
+        "echo evil > sub/.git/hooks/pre-commit; chmod 100 sub",
+        "mv sub sub2; echo evil > sub2/.git/hooks/pre-commit; chmod 0 sub2",
+        "mkdir .vscode; echo x > .vscode/tasks.json; chmod 0 .vscode",
+        "mkdir -p {aside}; chmod 0 {aside} {aside}/..; echo evil > .git/hooks/pre-commit",
+    ],
 )
-
-
-@pytest.mark.parametrize("command", LOCKED)
 def test_a_mode_keeps_nothing_from_being_put_back(no_roots_place: Place, command: str) -> None:
     """Nor is what the next command finds there taken for what was before."""
     place = no_roots_place
@@ -127,7 +159,7 @@ def test_a_mode_keeps_nothing_from_being_put_back(no_roots_place: Place, command
     before = git_files(place)
     unlock = "chmod -R u+rwX . 2>/dev/null; chmod u+rwX .git sub sub2 2>/dev/null; true"
     told = run_in(place, command.format(aside=place.home / "state/put_aside"), unlock)
-    assert "[the sandbox reverted changes to files that other programs run or obey" in told[0]
+    assert REVERTED in told[0]
     assert "could not be put back" not in "".join(told)
     assert git_files(place) == before
     assert not (place.folder / ".vscode").exists()
@@ -139,11 +171,9 @@ def test_what_could_not_be_put_back_is_said_and_tried_again(place: Place) -> Non
     """Before the next command, and when agentcli starts again."""
     hooks = place.folder / ".git/hooks"
     before = git_files(place)
-    (place.folder / "0.sh").write_text("echo evil > .git/hooks/pre-commit; touch begun; until test -e go; do :; done")
-    calls = [{"tool_calls": [call("bash", command=command)]} for command in ("sh 0.sh", "touch x", "touch y")]
-    with place.start(
-        "-m", place.script(calls[0], {"text": "."}, calls[1], {"text": "."}), *STREAM, stdin=True
-    ) as running:
+    first = scripted(place, "echo evil > .git/hooks/pre-commit; touch begun; until test -e go; do :; done")
+    replies = ({"tool_calls": first}, {"text": "."}, {"tool_calls": [call("bash", command="touch x")]}, {"text": "."})
+    with place.start("-m", place.script(*replies), *STREAM, stdin=True) as running:
         running.say("go")
         wait_until((place.folder / "begun").exists, "the command")
         if subprocess.run(["chattr", "+i", str(hooks)], check=False, capture_output=True).returncode != 0:
@@ -152,10 +182,9 @@ def test_what_could_not_be_put_back_is_said_and_tried_again(place: Place) -> Non
             (place.folder / "go").touch()
             running.wait_for_type("result")
             running.say("again")
-            ran = running.ended()
+            told = results_of(running.ended())
         finally:
             subprocess.run(["chattr", "-i", str(hooks)], check=True)
-    told = [block["content"] for line in ran.of("user") for block in line["message"]["content"] if "content" in block]
     assert len(told) == 2
     for each in told:
         assert f"could not be put back: {hooks} (Operation not permitted)" in each
@@ -166,53 +195,74 @@ def test_what_could_not_be_put_back_is_said_and_tried_again(place: Place) -> Non
 
 
 @pytest.mark.full
-def test_a_background_command_is_put_right_when_it_ends(place: Place) -> None:
-    before = git_files(place)
-    (place.folder / "hook.sh").write_text("echo evil > .git/hooks/pre-push")
-    start = {"tool_calls": [call("bash", command="sh hook.sh", background=True)]}
-    wait = {"tool_calls": [call("bash", command="sleep 3"), call("jobs", action="list")]}
-    script = place.script(start, wait, {"text": "{{last_result}}"})
-    ran = place.run("-m", script, "-p", "go", "--permission-mode", "auto", "--output-format", "json")
-    assert "put back" in ran.result["result"]
-    assert git_files(place) == before
-
-
-@contextmanager
-def killed_while(place: Place, command: str, *, with_keeper: bool = False) -> Iterator[None]:
-    """A session that is killed while a command runs, which makes `begun` when it has done its work."""
-    (place.folder / "run.sh").write_text(f"{command}; touch begun; sleep 30")
-    script = place.script({"tool_calls": [call("bash", command="sh run.sh")]})
-    with place.start("-m", script, "-p", "go", "--permission-mode", "auto") as running:
-        wait_until((place.folder / "begun").exists, "the command")
-        below = [each.pid for each in processes_below(running.pid)]
-        yield
-        for pid in (running.pid, *(below if with_keeper else ())):
-            with suppress(ProcessLookupError):  # ended by the one before
-                os.kill(pid, signal.SIGKILL)
-        running.left()
-        (place.folder / "begun").unlink()
-
-
-EVIL = (
-    "echo evil > .git/hooks/pre-commit; git config core.fsmonitor evil; mkdir .vscode",
-    "rm -rf .git/hooks && ln -s /tmp .git/hooks",
-    "mv .git .git2; mkdir -p .git/hooks && echo evil > .git/hooks/pre-commit",
-    "mv .git sub; mkdir .git; echo evil > .git/config",
-    "chmod 700 .git/hooks/*",
+@pytest.mark.parametrize(
+    "commands",
+    [
+        ("echo evil > .git/hooks/pre-push&", "sleep 1"),
+        # With a link for its hooks more of a repository is protected, which the second command brings in.
+        (
+            "mv .git/hooks .git/moved; ln -s moved .git/hooks; echo evil > .git/config; touch begun; sleep 2&",
+            *("until test -e begun; do sleep 0.1; done", "touch x", "sleep 2"),
+        ),
+        ("echo evil > .git/hooks/pre-commit; sleep 1&", "sleep 0.5", "sleep 2"),
+    ],
 )
+def test_commands_that_overlap_are_compared_with_what_was_before_all_of_them(
+    place: Place, commands: tuple[str, ...]
+) -> None:
+    before = git_files(place)
+    place.run("-m", in_turn(place, *commands), "-p", "go", *AUTO)
+    assert without_moved(place) == before
+
+
+@pytest.mark.full
+def test_a_job_that_changed_something_says_so_in_the_list(place: Place) -> None:
+    start = {"tool_calls": scripted(place, "echo evil > .git/hooks/pre-push&")}
+    wait = {"tool_calls": [call("bash", command="sleep 1"), call("jobs", action="list")]}
+    ran = place.run("-m", place.script(start, wait, {"text": "{{last_result}}"}), "-p", "go", *AUTO)
+    assert REVERTED[1:] in ran.out
 
 
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize("command", EVIL)
 @pytest.mark.parametrize("with_keeper", [False, True])
-def test_what_a_command_changed_is_put_back_after_a_kill(place: Place, command: str, with_keeper: bool) -> None:
+@pytest.mark.parametrize(
+    "commands",
+    [
+        ("echo evil > .git/hooks/pre-commit; git config core.fsmonitor evil; mkdir .vscode",),
+        ("rm -rf .git/hooks && ln -s /tmp .git/hooks",),
+        ("mv .git .git2; mkdir -p .git/hooks && echo evil > .git/hooks/pre-commit",),
+        ("mv .git sub; mkdir .git; echo evil > .git/config",),
+        ("chmod 700 .git/hooks/*",),
+        ("echo evil > .git/hooks/pre-commit; touch 0.begun; chmod 0 .git/hooks",),
+        ("echo evil > .git/hooks/pre-commit; touch 0.begun; chmod 0 .git",),
+        ("echo evil > .git/hooks/pre-commit; touch 0.begun; chmod 0 .",),
+        ("echo evil > .git/hooks/pre-push&", "git init -q new; echo evil > .git/hooks/pre-commit"),
+    ],
+)
+def test_what_commands_changed_is_put_back_after_a_kill(
+    no_roots_place: Place, commands: tuple[str, ...], with_keeper: bool
+) -> None:
     """By the keeper, or by the next start where that was killed too."""
+    place = no_roots_place
     (place.folder / "sub").mkdir()
-    before = git_files(place)
-    with killed_while(place, command, with_keeper=with_keeper):
-        assert git_files(place) != before
+    give_to(place.user or os.getuid(), place.folder / "sub")
+    before, work = git_files(place), place.folder.stat()
+    lines = [
+        f"{each.removesuffix('&')}; touch {number}.begun; sleep 30{'&' * each.endswith('&')}"
+        for number, each in enumerate(commands)
+    ]
+    with place.start("-m", in_turn(place, *lines), "-p", "go", *AUTO) as running:
+        names = [place.folder / f"{number}.begun" for number in range(len(commands))]
+        wait_until(lambda: all(map(os.path.exists, names)), "the commands")
+        if "chmod 0" in commands[0]:
+            locked = place.folder / commands[0].rpartition(" ")[2]
+            wait_until(lambda: locked.stat().st_mode & 0o777 == 0, "the mode")
+        else:
+            assert git_files(place) != before
+        kill(running, with_keeper=with_keeper)
     if with_keeper:
-        (row,) = [line for line in place.run("doctor").out.splitlines() if " sandbox " in line]
+        place.folder.chmod(work.st_mode & 0o7777)  # else nothing starts in there
+        row = sandbox_row(place)
         assert "Put back what a command changed whose session was killed:" in row
         assert f"{place.folder}/.git" in row
     else:
@@ -223,39 +273,20 @@ def test_what_a_command_changed_is_put_back_after_a_kill(place: Place, command: 
         assert "changed by a command of a session that was killed" in told[0]
         assert told[1] == ""
     assert git_files(place) == before
+    assert place.folder.stat().st_mode & 0o500 == 0o500
+    assert (place.folder / "new/.git/config").exists() == (len(commands) == 2)
     assert "Put back" not in place.run("doctor").out
     assert not list((place.home / "state/put_aside/unfinished").iterdir())
 
 
-@pytest.mark.parametrize("with_keeper", [False, True])
-@pytest.mark.parametrize("locked", [".git", ".git/hooks", "."])
-def test_a_mode_keeps_nothing_from_being_put_back_when_agentcli_is_killed(
-    no_roots_place: Place, locked: str, with_keeper: bool
-) -> None:
-    place = no_roots_place
-    before = git_files(place)
-    evil = f"echo evil > .git/hooks/pre-commit; touch begun; chmod 0 {locked}"
-    (place.folder / "run.sh").write_text(f"{evil}; sleep 30")
-    script = place.script({"tool_calls": [call("bash", command="sh run.sh")]})
-    with place.start("-m", script, "-p", "go", "--permission-mode", "auto") as running:
-        wait_until(lambda: (place.folder / locked).stat().st_mode & 0o777 == 0, "the command")
-        below = [each.pid for each in processes_below(running.pid)]
-        for pid in (running.pid, *(below if with_keeper else ())):
-            with suppress(ProcessLookupError):  # ended by the one before
-                os.kill(pid, signal.SIGKILL)
-        running.left()
-    if with_keeper:
-        subprocess.run(["chmod", "u+rx", str(place.folder)], check=True)  # else nothing starts in there
-        assert "Put back" in place.run("doctor").out
-    wait_until(lambda: git_files(place) == before, "the hooks to be as they were")
-    assert (place.folder / locked).stat().st_mode & 0o500 == 0o500
-
-
 def test_a_start_at_once_waits_until_it_is_put_back(place: Place) -> None:
     before = git_files(place)
-    with killed_while(place, "trap '' TERM; echo evil > .git/hooks/pre-commit"):
+    line = "trap '' TERM; echo evil > .git/hooks/pre-commit; touch begun; sleep 30"
+    with place.start("-m", in_turn(place, line), "-p", "go", *AUTO) as running:
+        wait_until((place.folder / "begun").exists, "the command")
         assert "Put back" not in place.run("doctor").out  # that session is at it
         assert (place.folder / ".git/hooks/pre-commit").exists()
+        kill(running, with_keeper=False)
     (told,) = run_in(place, "ls .git/hooks")
     assert "pre-commit\n" not in told
     assert f"{place.folder}/.git/hooks/pre-commit (what stood there is in " in told
@@ -266,53 +297,13 @@ def test_a_start_at_once_waits_until_it_is_put_back(place: Place) -> None:
 def test_what_the_person_changes_between_commands_stays_when_agentcli_is_killed(
     place: Place, with_keeper: bool
 ) -> None:
-    (place.folder / "run.sh").write_text("true")
-    script = place.script({"tool_calls": [call("bash", command="sh run.sh")]}, {"text": "."})
-    with place.start("-m", script, *STREAM, stdin=True) as running:
+    with place.start("-m", in_turn(place, "true"), *STREAM, stdin=True) as running:
         running.say("go")
         running.wait_for_type("result")
-        below = [each.pid for each in processes_below(running.pid)]
         (place.folder / ".git/hooks/pre-commit").write_text("theirs")
-        for pid in (running.pid, *(below if with_keeper else ())):
-            with suppress(ProcessLookupError):  # ended by the one before
-                os.kill(pid, signal.SIGKILL)
-        running.left()
+        kill(running, with_keeper=with_keeper)
     assert run_in(place, "true") == [""]
     assert (place.folder / ".git/hooks/pre-commit").read_text() == "theirs"
-
-
-@pytest.mark.parametrize("with_keeper", [False, True])
-def test_a_job_and_a_command_are_both_put_right_when_agentcli_is_killed(place: Place, with_keeper: bool) -> None:
-    before = git_files(place)
-    (place.folder / "job.sh").write_text("echo evil > .git/hooks/pre-push; touch job; sleep 30")
-    (place.folder / "run.sh").write_text("git init -q new; echo evil > .git/hooks/pre-commit; touch begun; sleep 30")
-    job = {"tool_calls": [call("bash", command="sh job.sh", background=True)]}
-    script = place.script(job, {"tool_calls": [call("bash", command="sh run.sh")]})
-    with place.start("-m", script, "-p", "go", "--permission-mode", "auto") as running:
-        wait_until(lambda: (place.folder / "begun").exists() and (place.folder / "job").exists(), "the commands")
-        for pid in (running.pid, *([each.pid for each in processes_below(running.pid)] if with_keeper else ())):
-            with suppress(ProcessLookupError):  # ended by the one before
-                os.kill(pid, signal.SIGKILL)
-        running.left()
-    if with_keeper:
-        assert "Put back" in place.run("doctor").out
-    wait_until(lambda: git_files(place) == before, "the hooks to be as they were")
-    assert (place.folder / "new/.git/config").exists()
-
-
-@pytest.mark.full
-def test_what_a_job_changed_is_not_taken_for_what_was_before(place: Place) -> None:
-    """With a link for its hooks more of a repository is protected, which the second command brings in."""
-    before = git_files(place)
-    change = "mv .git/hooks .git/moved; ln -s moved .git/hooks; echo evil > .git/config; touch begun; sleep 3"
-    (place.folder / "job.sh").write_text(change)
-    wait = "until test -e begun; do sleep 0.1; done"
-    replies = [
-        {"tool_calls": [call("bash", command=command, background=command == "sh job.sh")]}
-        for command in ("sh job.sh", wait, "touch x", "sleep 3")
-    ]
-    place.run("-m", place.script(*replies, {"text": "."}, {"text": "."}), "-p", "go", "--permission-mode", "auto")
-    assert {path: kept for path, kept in git_files(place).items() if path.parent.name != "moved"} == before
 
 
 FLIP = """
@@ -337,25 +328,24 @@ def test_a_job_that_flips_links_leads_nothing_outside(place: Place) -> None:
         (outside / f"hook-{number}").write_text("theirs")
     (outside / "notes").write_text("theirs")
     (place.folder / "flip.py").write_text(FLIP)
-    (place.folder / "short.sh").write_text("true")
     before, theirs = git_files(place), {path: path.read_text() for path in outside.iterdir()}
-    replies = [{"tool_calls": [call("bash", command="python3 flip.py", background=True)]}]
-    replies += [{"tool_calls": [call("bash", command="sh short.sh")] * 20} for _ in range(10)]
-    replies += [{"tool_calls": [call("bash", command="sleep 6")]}, {"text": "{{last_result}}"}]
-    ran = place.run("-m", place.script(*replies), "-p", "go", "--permission-mode", "auto", "--output-format", "json")
+    flip, short = scripted(place, "exec python3 flip.py&", "true")
+    replies = [{"tool_calls": [flip]}, *({"tool_calls": [short] * 20} for _ in range(10))]
+    replies += [{"tool_calls": [call("bash", command="sleep 6")]}, {"text": "."}]
+    ran = place.run("-m", place.script(*replies), "-p", "go", *AUTO)
     assert {path: path.read_text() for path in outside.iterdir()} == theirs, ran.out
-    assert {path: kept for path, kept in git_files(place).items() if path.parent.name != "moved"} == before
+    assert without_moved(place) == before
 
 
-@pytest.mark.full
-def test_commands_that_overlap_are_compared_with_what_was_before_all_of_them(place: Place) -> None:
-    before = git_files(place)
-    (place.folder / "a.sh").write_text("echo evil > .git/hooks/pre-commit; sleep 2")
-    (place.folder / "b.sh").write_text("sleep 3")
-    start = {"tool_calls": [call("bash", command="sh a.sh", background=True), call("bash", command="sleep 0.5")]}
-    script = place.script(start, {"tool_calls": [call("bash", command="sh b.sh")]}, {"text": "."})
-    place.run("-m", script, "-p", "go", "--permission-mode", "auto")
-    assert git_files(place) == before
+def approved(place: Place, *replies: dict[str, object], ids: tuple[str, ...]) -> Ran:
+    """A session in which the person says yes to these calls."""
+    with place.start("-m", place.script(*replies, {"text": "."}), *STREAM, stdin=True) as running:
+        running.say("go")
+        for each in ids:
+            running.wait_for(lambda line, each=each: line.get("id") == each and "reason" in line)
+            running.control("approve", id=each)
+        running.wait_for_type("result")
+        return running.ended()
 
 
 @pytest.mark.full
@@ -363,85 +353,56 @@ def test_what_the_person_agreed_to_stays_while_a_job_runs(place: Place) -> None:
     """An edit that they approved, and a command that they let out of the sandbox."""
     (place.folder / ".vscode").mkdir()
     (place.folder / ".vscode/settings.json").write_text("{}")
-    (place.folder / "job.sh").write_text("sleep 2")
-    replies = [
-        {"tool_calls": [call("bash", command="sh job.sh", background=True)]},
-        {"tool_calls": [call("file_read", path=".vscode/settings.json")]},
-        {"tool_calls": [call("file_edit", path=".vscode/settings.json", old_string="{}", new_string='{"a": 1}')]},
-        {"tool_calls": [call("file_write", path=".husky/pre-push", content="theirs")]},
-        {"tool_calls": [call("bash", command="git config user.signingkey ABC", unconfined=True)]},
-        {"tool_calls": [call("bash", command="sh -c 'sleep 3'")]},
-        {"text": "."},
+    calls = [
+        *scripted(place, "sleep 2&"),
+        call("file_read", path=".vscode/settings.json"),
+        call("file_edit", path=".vscode/settings.json", old_string="{}", new_string='{"a": 1}'),
+        call("file_write", path=".husky/pre-push", content="theirs"),
+        call("bash", command="git config user.signingkey ABC", unconfined=True),
+        call("bash", command="sh -c 'sleep 3'"),
     ]
-    with place.start("-m", place.script(*replies), *STREAM, stdin=True) as running:
-        running.say("go")
-        for number in (3, 4, 5):
-            asked = running.wait_for(
-                lambda line, number=number: line.get("id") == f"call_{number}_1" and "reason" in line
-            )
-            running.control("approve", id=asked["id"])
-        running.wait_for_type("result")
-        ran = running.ended()
+    ids = tuple(f"call_{number}_1" for number in (3, 4, 5))
+    ran = approved(place, *({"tool_calls": [each]} for each in calls), ids=ids)
     assert ran.result["permission_denials"] == []
     assert (place.folder / ".vscode/settings.json").read_text() == '{"a": 1}'
     assert (place.folder / ".husky/pre-push").read_text() == "theirs"
     assert "ABC" in (place.folder / ".git/config").read_text()
 
 
+WAIT = "until test -e go; do :; done"
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("job", "written"),
     [
-        ("mkdir .husky; echo evil > .husky/pre-commit; touch begun; until test -e go; do :; done", ".husky/pre-push"),
-        ("echo evil > .vscode/tasks.json; touch begun; until test -e go; do :; done", ".vscode/settings.json"),
-        ("echo evil > .vscode/tasks.json; touch begun; until test -e go; do :; done", ".vscode/new/a/b.json"),
+        (f"mkdir .husky; echo evil > .husky/pre-commit; touch begun; {WAIT}", ".husky/pre-push"),
+        (f"echo evil > .vscode/tasks.json; touch begun; {WAIT}", ".vscode/settings.json"),
+        (f"echo evil > .vscode/tasks.json; touch begun; {WAIT}", ".vscode/new/a/b.json"),
         (
             "touch begun; until test -e .vscode/x; do :; done; until test -e go; do cp 0.sh .vscode/x; done",
             ".vscode/x",
         ),
-        (
-            "touch begun; until test -e go; do :; done; chmod 777 .husky/*; echo evil >> .husky/pre-push",
-            ".husky/pre-push",
-        ),
-        ("touch begun; until test -e go; do :; done; rm -r .husky; ln -s /tmp .husky", ".husky/pre-push"),
+        (f"touch begun; {WAIT}; chmod 777 .husky/*; echo evil >> .husky/pre-push", ".husky/pre-push"),
+        (f"touch begun; {WAIT}; rm -r .husky; ln -s /tmp .husky", ".husky/pre-push"),
     ],
 )
 def test_a_yes_to_one_file_means_nothing_that_a_job_put_beside_it(place: Place, job: str, written: str) -> None:
     """Or in its place, at whatever moment."""
     (place.folder / ".vscode").mkdir()
     (place.folder / ".vscode/tasks.json").write_text("{}")
-    (place.folder / "0.sh").write_text(job)
-    replies = [
-        {"tool_calls": [call("bash", command="sh 0.sh", background=True)]},
-        {"tool_calls": [call("bash", command="until test -e begun; do sleep 0.01; done")]},
-        {"tool_calls": [call("file_write", path=written, content="theirs")]},
-        {"tool_calls": [call("bash", command="touch go; sleep 1")]},
-        {"text": "."},
+    calls = [
+        *scripted(place, f"{job}&"),
+        call("bash", command="until test -e begun; do sleep 0.01; done"),
+        call("file_write", path=written, content="theirs"),
+        call("bash", command="touch go; sleep 1"),
     ]
-    with place.start("-m", place.script(*replies), *STREAM, stdin=True) as running:
-        running.say("go")
-        asked = running.wait_for(lambda line: line.get("id") == "call_3_1" and "reason" in line)
-        running.control("approve", id=asked["id"])
-        running.wait_for_type("result")
-        running.ended()
+    approved(place, *({"tool_calls": [each]} for each in calls), ids=("call_3_1",))
     assert (place.folder / written).read_text() == "theirs"
     assert not (place.folder / written).stat().st_mode & 0o111
-    there = {
-        str(path.relative_to(place.folder))
-        for name in (".vscode", ".husky")
-        for path in (place.folder / name).rglob("*")
-        if path.is_file()
-    }
-    assert there == {written, ".vscode/tasks.json"}
+    names = (path for name in (".vscode", ".husky") for path in (place.folder / name).rglob("*") if path.is_file())
+    assert {str(path.relative_to(place.folder)) for path in names} == {written, ".vscode/tasks.json"}
     assert (place.folder / ".vscode/tasks.json").read_text() == "{}"
-
-
-def test_what_the_person_changed_meanwhile_is_not_lost(place: Place) -> None:
-    (place.folder / ".vscode").mkdir()
-    (place.folder / ".vscode/settings.json").write_text("{}")
-    (told,) = run_in(place, "echo theirs > .vscode/settings.json")
-    kept = Path(told.partition("what stood there is in ")[2].partition(")")[0])
-    assert (kept / "settings.json").read_text() == "theirs\n"
 
 
 @pytest.mark.sampled(2)
@@ -456,10 +417,26 @@ def test_repositories_in_folders_that_tools_make_are_kept(place: Place, kind: st
     assert (place.folder / folder / ".git/config").read_text() == before
 
 
-def test_a_new_repository_in_place_of_the_old_one_stays_whole(place: Place) -> None:
-    commit = "git add a.py && git -c user.name=a -c user.email=a@example.org commit -qm first"
-    told = run_in(place, f"rm -rf .git && git init -q && {commit}", "git log --format=%s")
-    assert told == ["", "first"]
+AS = "git -c user.name=a -c user.email=a@example.org"
+
+
+@pytest.mark.parametrize(
+    ("commands", "last"),
+    [
+        ((f"rm -rf .git && git init -q && git add a.py && {AS} commit -qm first", "git log --format=%s"), "first"),
+        (
+            (
+                f"git add a.py && {AS} commit -qm first && git branch -m other",
+                "git remote add origin https://example.org/x.git && git config branch.other.remote origin",
+                "mkdir -p sub && git init -q sub && mv sub moved",
+                "git log --format=%s other; git remote get-url origin; test -e moved/.git/config",
+            ),
+            "first\nhttps://example.org/x.git",
+        ),
+    ],
+)
+def test_ordinary_work_is_not_put_back(place: Place, commands: tuple[str, ...], last: str) -> None:
+    assert run_in(place, *commands) == [*[""] * (len(commands) - 1), last]
 
 
 def test_a_folder_that_is_renamed_takes_what_programs_obey_with_it(place: Place) -> None:
@@ -471,6 +448,22 @@ def test_a_folder_that_is_renamed_takes_what_programs_obey_with_it(place: Place)
     assert (place.folder / "pkg/new.py").read_text() == "work\n"
     assert (place.folder / "packages/.vscode/settings.json").read_text() == "{}"
     assert not (place.folder / "sub2/.git/hooks/pre-commit").exists()
+
+
+def test_what_was_granted_stays_changed(place: Place) -> None:
+    subprocess.run(["git", "init", "-q", str(place.folder / "sub")], check=True)
+    place.home.mkdir(exist_ok=True)
+    granted = [str(place.folder / name) for name in ("sub", ".vscode")]
+    (place.home / "config.toml").write_text(f"[sandbox]\nwritable = {json.dumps(granted)}\n")
+    (place.folder / ".vscode").mkdir()
+    mine = "echo mine | tee sub/.git/hooks/pre-push .vscode/tasks.json"
+    told = run_in(place, f"{mine}; echo evil > .git/hooks/pre-push", "true")
+    assert ".git/hooks/pre-push" in told[0]
+    assert not (place.folder / ".git/hooks/pre-push").exists()
+    assert {(place.folder / name).read_text() for name in ("sub/.git/hooks/pre-push", ".vscode/tasks.json")} == {
+        "mine\n"
+    }
+    assert told[1] == ""
 
 
 def test_a_change_that_cannot_be_reverted_for_want_of_room_is_told_once(place: Place) -> None:
@@ -485,9 +478,11 @@ def test_a_change_that_cannot_be_reverted_for_want_of_room_is_told_once(place: P
 def test_a_repository_with_many_hooks_leaves_room_for_the_others(place: Place) -> None:
     (place.folder / "aaa").mkdir()
     subprocess.run(["git", "init", "-q", str(place.folder / "sub")], check=True)
+    (place.folder / "sub/.git/hooks/pre-push").write_text("ours")
     fill = "git init -q aaa && cd aaa/.git/hooks && seq 25000 | xargs touch"
-    run_in(place, fill, "echo evil > sub/.git/hooks/pre-commit; echo evil > .git/hooks/pre-commit")
+    run_in(place, fill, "for each in .git sub/.git; do echo evil > $each/hooks/pre-commit; done; rm sub/.git/hooks/*")
     assert not (place.folder / "sub/.git/hooks/pre-commit").exists()
+    assert (place.folder / "sub/.git/hooks/pre-push").read_text() == "ours"
     assert not (place.folder / ".git/hooks/pre-commit").exists()
 
 
@@ -499,30 +494,31 @@ def test_a_folder_with_more_than_can_be_kept_is_said_once_and_its_settings_come_
         (claude / f"cache/{number:05}").touch()
     for name in ("settings.json", "hooks/zz"):
         (claude / name).write_text("ours")
-    evil = "echo evil > .claude/settings.json; echo evil > .claude/hooks/zz"
-    first, second = run_in(place, evil, "true")
+    first, second = run_in(place, "for each in settings.json hooks/zz; do echo evil > .claude/$each; done", "true")
     assert f"[more is in {claude}/cache than this sandbox can put back: tell the user]" in first
     assert "than this sandbox can put back" not in second
     assert {(claude / name).read_text() for name in ("settings.json", "hooks/zz")} == {"ours"}
-    (row,) = [line for line in place.run("doctor").out.splitlines() if " sandbox " in line]
-    assert f"More is in {claude}/cache than can be put back: what commands change there may stay." in row
+    said = f"More is in {claude}/cache than can be put back: what commands change there may stay."
+    assert said in sandbox_row(place)
 
 
-def test_ordinary_work_is_not_put_back(place: Place) -> None:
-    commit = "git add a.py && git -c user.name=a -c user.email=a@example.org commit -qm first && git branch -m other"
-    url = "https://example.org/x.git"
-    remote = f"git remote add origin {url} && git config branch.other.remote origin"
-    moved = "mkdir -p sub && git init -q sub && mv sub moved"
-    told = run_in(place, commit, remote, moved, "git log --format=%s other; git remote get-url origin")
-    assert told == ["", "", "", f"first\n{url}"]
-    assert (place.folder / "moved/.git/config").exists()
-
-
-def test_what_stood_in_the_place_is_kept_elsewhere(place: Place) -> None:
+@pytest.mark.parametrize(
+    ("command", "kept", "text"),
+    [
+        ("mkdir .vscode && mv precious .vscode/tasks.json", "vscode/tasks.json", "the only copy"),
+        ("echo theirs > .idea/workspace.xml", "workspace.xml", "theirs"),
+    ],
+)
+def test_what_stood_in_the_place_is_kept_elsewhere(place: Place, command: str, kept: str, text: str) -> None:
     (place.folder / "precious").write_text("the only copy\n")
-    (told,) = run_in(place, "mkdir .vscode && mv precious .vscode/tasks.json")
-    kept = Path(told.partition("what stood there is in ")[2].partition(")")[0])
-    assert (kept / "vscode/tasks.json").read_text() == "the only copy\n"
+    (place.folder / ".idea").mkdir()
+    (place.folder / ".idea/workspace.xml").write_text("ours\n")
+    (told,) = run_in(place, command)
+    folder = Path(told.partition("what stood there is in ")[2].partition(")")[0])
+    assert (folder / kept).read_text() == f"{text}\n"
+
+
+READS = "python3 -c \"print(open('.env').read()[::-1])\""  # backwards, so that no masking could hide it
 
 
 @pytest.mark.parametrize("mode", ["default", "plan", "acceptEdits", "auto"])
@@ -535,29 +531,26 @@ def test_a_command_that_only_reads_is_not_shown_secret_files(place: Place, mode:
     assert ran.result["result"] == "print(1)"
 
 
-READS = "python3 -c \"print(open('.env').read()[::-1])\""  # backwards, so that no masking could hide it
-
-
 @pytest.mark.parametrize(
-    "flags", [("--permission-mode", "auto"), ("--allow", "bash(python3 *)"), ("--permission-mode", "dontAsk")]
+    ("flags", "is_allowed"),
+    [
+        (AUTO, False),
+        (("--allow", "bash(python3 *)"), False),
+        (("--permission-mode", "dontAsk"), False),
+        ((*AUTO, "--allow", "Read(.env)"), True),  # a rule that means the file answers beforehand
+    ],
 )
-def test_a_command_that_could_read_secret_files_asks_and_says_why(place: Place, flags: tuple[str, ...]) -> None:
+def test_a_command_that_could_read_secret_files_asks_and_says_why(
+    place: Place, flags: tuple[str, ...], is_allowed: bool
+) -> None:
     (place.folder / ".env").write_text(f"NAME={CANARY}\n")
     script = place.script({"tool_calls": [call("bash", command=READS)]}, {"text": "{{last_result}}"})
     ran = place.run("-m", script, "-p", "go", *flags, "--output-format", "json")
-    assert len(ran.result["permission_denials"]) == 1
-    assert CANARY[::-1] not in ran.out
+    assert len(ran.result["permission_denials"]) == (not is_allowed)
+    assert (CANARY[::-1] in ran.out) == is_allowed
     assert "a yes" not in ran.result["result"]
-    if flags[-1] != "dontAsk":
+    if not is_allowed and "dontAsk" not in flags:
         assert "this sandbox cannot hide .env from commands (to allow it always: the rule" in ran.result["result"]
-
-
-def test_a_rule_that_means_the_file_answers_beforehand(place: Place) -> None:
-    (place.folder / ".env").write_text(f"NAME={CANARY}\n")
-    script = place.script({"tool_calls": [call("bash", command=READS)]}, {"text": "{{last_result}}"})
-    rules = ("--permission-mode", "auto", "--allow", "Read(.env)")
-    ran = place.run("-m", script, "-p", "go", *rules, "--output-format", "json")
-    assert CANARY[::-1] in ran.result["result"]
 
 
 SHOWS_NONE = (
@@ -594,15 +587,10 @@ MAY_SHOW = (
 
 @pytest.mark.parametrize(("commands", "are_asked"), [(SHOWS_NONE, False), (MAY_SHOW, True)])
 def test_only_a_command_that_may_show_a_file_is_asked_about(
-    tmp_path: Path, commands: tuple[str, ...], are_asked: bool
+    place: Place, commands: tuple[str, ...], are_asked: bool
 ) -> None:
-    place = Place(tmp_path)
-    (place.folder / "a.py").write_text("print(1)\n")
     (place.folder / ".env").write_text(f"NAME={CANARY}\n")
-    who = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-C", str(place.folder))
-    subprocess.run(["git", *who, "init", "-q"], check=True)
-    subprocess.run(["git", *who, "add", "a.py"], check=True)
-    subprocess.run(["git", *who, "commit", "-qm", "first"], check=True)
+    subprocess.run(f"git add a.py && {AS} commit -qm first", shell=True, cwd=place.folder, check=True)
     script = place.script({"tool_calls": [call("bash", command=command) for command in commands]}, {"text": "."})
     ran = place.run("-m", script, "-p", "go", "--sandbox", "danger-full-access", "--output-format", "json")
     refused = [denial["tool_input"]["command"] for denial in ran.result["permission_denials"]]
@@ -612,22 +600,18 @@ def test_only_a_command_that_may_show_a_file_is_asked_about(
 def test_it_is_asked_once_a_session(place: Place) -> None:
     (place.folder / ".env").write_text(f"NAME={CANARY}\n")
     calls = [{"tool_calls": [call("bash", command=f"python3 -c 'print({n})'")]} for n in range(2)]
-    with place.start("-m", place.script(*calls, {"text": "."}), *STREAM, stdin=True) as running:
-        running.say("go")
-        asked = running.wait_for_type("system", "approval_requested")
-        running.control("approve", id=asked["id"])
-        running.wait_for_type("result")
-        ran = running.ended()
-    assert len(ran.of("system", "approval_requested")) == 1
+    ran = approved(place, *calls, ids=("call_1_1",))
+    (asked,) = ran.of("system", "approval_requested")
     assert "this sandbox cannot hide .env from commands" in asked["reason"]
     assert "; a yes counts for the rest of the session" in asked["reason"]
     assert ran.result["permission_denials"] == []
 
 
 def test_a_weak_sandbox_is_a_warning_of_doctor_and_no_failure(place: Place) -> None:
-    (row,) = [line for line in place.run("doctor").out.splitlines() if " sandbox " in line]
+    row = sandbox_row(place)
     assert row.startswith("! ")
     assert "Weak sandbox (landlock): commands that may write can read secret files" in row
+    assert "change modes, times and attributes of your files anywhere" in row
 
 
 def test_the_first_screen_says_that_the_sandbox_is_weak(open_terminal: Open) -> None:
@@ -656,7 +640,3 @@ def test_a_command_that_only_reads_changes_no_modes_and_times_outside(place: Pla
     (told,) = run_in(place, f"chmod 777 {outside}; touch -d 2001-01-01 {outside}", mode="bypassPermissions")
     assert "Operation not permitted" in told
     assert outside.stat() == before
-
-
-def test_the_doctor_says_that_modes_and_times_can_be_changed_anywhere(place: Place) -> None:
-    assert "change modes, times and attributes of your files anywhere" in place.run("doctor").out

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from agentcli.agent.interfaces import SessionLog, SessionStore
-from agentcli.conversation.entries import Body, Entry, User
+from agentcli.conversation.entries import Assistant, Body, CallsStarted, Entry, User
 from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.llm.messages import Text
 
@@ -74,3 +78,68 @@ async def on_disk(folder: Path, told: list[str] | None = None) -> AsyncIterator[
         yield store
     finally:
         await store.close()
+
+
+# A process appends, and writes down what it was told is stored or refused.
+APPEND = """
+import asyncio, os, sys
+from pathlib import Path
+from agentcli import PostgresSessions, SqliteSessions, Text
+from agentcli.conversation.entries import Assistant, CallsStarted, Result, User
+from agentcli.errors import StorageError
+from agentcli.llm.messages import ToolResult, ToolUse
+
+async def main():
+    place = sys.argv[1]
+    store = PostgresSessions(place) if "://" in place else SqliteSessions(Path(place))
+    if len(sys.argv) > 2:
+        log, entries = await store.open(sys.argv[2], take_over=True)
+    else:
+        log, entries = await store.create(cwd=Path("/here")), []
+    os.write(1, f"session {log.session_id}\\n".encode())
+    for n in range(len(entries), 100_000):
+        bodies = [Assistant((Text(f"{n}"), ToolUse(f"c{n}", "think", {})), "p", "m"), CallsStarted((f"c{n}",))]
+        appended = log.append(User((Text("x" * 2_000),)), *bodies)
+        following = log.append(Result(ToolResult(f"c{n}", "done"), "think"))
+        for one in (appended, following):
+            try:
+                for entry in (await one.committed).entries:
+                    os.write(1, f"{entry.id}\\n".encode())
+            except StorageError as error:
+                os.write(1, f"refused {log.is_wanted()} {error}\\n".encode())
+                if one is following:
+                    return await log.close()
+
+asyncio.run(main())
+"""
+
+
+@contextmanager
+def appending(place: Path | str, session_id: str = "") -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """The process, which is killed in the end or when it takes long, and its session."""
+    command = [sys.executable, "-c", APPEND, str(place), *([session_id] if session_id else [])]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        watchdog = threading.Timer(60, process.kill)
+        watchdog.start()
+        assert process.stdout is not None
+        try:
+            yield process, process.stdout.readline().decode().split()[-1]
+        finally:
+            watchdog.cancel()
+            process.kill()
+
+
+def told_by(process: subprocess.Popen[bytes]) -> list[str]:
+    """The whole lines that it has written and nobody has read."""
+    assert process.stdout is not None
+    told = process.stdout.read()
+    return told[: told.rfind(b"\n") + 1].decode().splitlines()
+
+
+def assert_nothing_is_lost(entries: list[Entry], acknowledged: list[str]) -> None:
+    there = [entry.id for entry in entries]
+    assert set(acknowledged) <= set(there)
+    assert len(there) == len(set(there))
+    assert [entry.parent_id for entry in entries] == [None, *there[:-1]]
+    for entry, after in pairwise(entries):
+        assert not isinstance(entry.body, Assistant) or isinstance(after.body, CallsStarted)  # one transaction

@@ -5,25 +5,34 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
-from agentcli.conversation.entries import Assistant, Result, Unreadable, User
+from agentcli.conversation.entries import Result, Unreadable, User
 from agentcli.errors import SessionInUse, StorageError
 from agentcli.infra.sessions.postgres import PostgresSessions
 from agentcli.infra.sessions.postgres_database import VERSION
 from agentcli.llm.messages import ToolResult
 from tests.conformance.postgres_server import PASSWORD, running
-from tests.conformance.sessions import HERE, a_session, entries_in, goes_on, kept, said, texts_in, texts_of
+from tests.conformance.sessions import (
+    HERE,
+    a_session,
+    appending,
+    assert_nothing_is_lost,
+    entries_in,
+    goes_on,
+    kept,
+    said,
+    texts_in,
+    texts_of,
+    told_by,
+)
 
 pytestmark = pytest.mark.slow
 Workers = Callable[..., list[PostgresSessions]]
@@ -139,60 +148,15 @@ async def test_many_sessions_of_one_worker_are_stored_side_by_side(store: Postgr
         assert await texts_in(store, log.session_id) == [f"{n}" for n in range(10)]
 
 
-# Kills and pauses. A process appends, and writes down what it was told is stored or refused.
-
-APPEND = """
-import asyncio, os, sys
-from pathlib import Path
-from agentcli.conversation.entries import Assistant, CallsStarted, Result, User
-from agentcli.errors import StorageError
-from agentcli.infra.sessions.postgres import PostgresSessions
-from agentcli.llm.messages import Text, ToolResult, ToolUse
-
-async def main():
-    store = PostgresSessions(sys.argv[1])
-    if len(sys.argv) > 2:
-        log, entries = await store.open(sys.argv[2], take_over=True)
-    else:
-        log, entries = await store.create(cwd=Path("/here")), []
-    os.write(1, f"session {log.session_id}\\n".encode())
-    for n in range(len(entries), 100_000):
-        bodies = [Assistant((Text(f"{n}"), ToolUse(f"c{n}", "think", {})), "p", "m"), CallsStarted((f"c{n}",))]
-        appended = log.append(User((Text("x" * 2_000),)), *bodies)
-        following = log.append(Result(ToolResult(f"c{n}", "done"), "think"))
-        for one in (appended, following):
-            try:
-                for entry in (await one.committed).entries:
-                    os.write(1, f"{entry.id}\\n".encode())
-            except StorageError as error:
-                os.write(1, f"refused {log.is_wanted()} {error}\\n".encode())
-                if one is following:
-                    return await log.close()
-
-asyncio.run(main())
-"""
-
-
-@contextmanager
-def appending(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], str, str]]:
-    """The process, which is killed in the end or when it takes long, its session and what it was told first."""
-    command = [sys.executable, "-c", APPEND, running().url_for(folder), *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        watchdog = threading.Timer(60, process.kill)
-        watchdog.start()
-        assert process.stdout is not None
-        try:
-            session, told = (process.stdout.readline().decode().split()[-1] for _ in range(2))
-            yield process, session, told
-        finally:
-            watchdog.cancel()
-            process.kill()
+# Kills and pauses.
 
 
 @pytest.mark.full
 async def test_a_killed_worker_s_session_is_free_after_its_lease(tmp_path: Path, store: PostgresSessions) -> None:
     await store.list()
-    with appending(tmp_path) as (process, id, _):
+    with appending(running().url_for(tmp_path)) as (process, id):
+        assert process.stdout is not None
+        process.stdout.readline()
         process.kill()
         began = time.monotonic()
         log, entries = await store.open(id, take_over=True)
@@ -209,14 +173,15 @@ async def test_a_worker_that_was_stopped_can_store_nothing_once_another_goes_on(
     chance = random.Random(3)
     await store.list()
     for _ in range(3):  # some are stopped within a transaction
-        with appending(tmp_path) as (process, id, _):
+        with appending(running().url_for(tmp_path)) as (process, id):
+            assert process.stdout is not None
+            process.stdout.readline()
             await asyncio.sleep(chance.uniform(0, 0.1))
             process.send_signal(signal.SIGSTOP)
             log, entries = await store.open(id, take_over=True)
             await kept(log, "mine now")
             process.send_signal(signal.SIGCONT)
-            assert process.stdout is not None
-            told = process.stdout.read().decode().splitlines()
+            told = told_by(process)
             refused = [line for line in told if line.startswith("refused")]
             assert refused
             assert all(line.startswith("refused True Another program goes on with session") for line in refused)
@@ -250,22 +215,16 @@ async def test_a_lease_that_ran_out_is_kept_while_nobody_takes_the_session(tmp_p
 async def test_fifty_kills_lose_nothing_that_was_acknowledged(tmp_path: Path, store: PostgresSessions) -> None:
     chance = random.Random(7)
     await store.list()
-    session, acknowledged = "", []
+    session, acknowledged = "", list[str]()
     for _ in range(50):
         run_out(tmp_path)
-        with appending(tmp_path, *([session] if session else [])) as (process, session, told):
+        with appending(running().url_for(tmp_path), session) as (process, session):
+            assert process.stdout is not None
+            acknowledged.append(process.stdout.readline().decode().strip())
             time.sleep(chance.uniform(0, 0.05))
             process.kill()
-            assert process.stdout is not None
-            rest = process.stdout.read()
-        acknowledged += [told, *rest[: rest.rfind(b"\n") + 1].decode().split()]
-        entries = await entries_in(store, session)
-        there = [entry.id for entry in entries]
-        assert set(acknowledged) <= set(there)
-        assert len(there) == len(set(there))
-        assert [entry.parent_id for entry in entries] == [None, *there[:-1]]
-        replies = [n for n, entry in enumerate(entries) if isinstance(entry.body, Assistant)]
-        assert all(entries[n + 1].body.__class__.__name__ == "CallsStarted" for n in replies)  # one transaction
+            acknowledged += told_by(process)
+        assert_nothing_is_lost(await entries_in(store, session), acknowledged)
     assert len(acknowledged) >= 100
 
 

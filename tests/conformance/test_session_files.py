@@ -6,15 +6,11 @@ import asyncio
 import gc
 import os
 import random
-import signal
 import stat
-import subprocess
-import sys
 import time
-from contextlib import closing
-from itertools import pairwise
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
 from zlib import crc32
 
 import apsw
@@ -23,7 +19,7 @@ import pytest
 from agentcli.agent.events import TurnFailed
 from agentcli.agent.interfaces import subagents_owner
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import Assistant, CallsStarted, ContextNote, Unreadable, User, reminder
+from agentcli.conversation.entries import ContextNote, Unreadable, User, reminder
 from agentcli.errors import StorageError
 from agentcli.infra.sessions.database import VERSION
 from agentcli.infra.sessions.fsck import check
@@ -34,6 +30,8 @@ from tests.conformance.sessions import (
     THERE,
     a_fork,
     a_session,
+    appending,
+    assert_nothing_is_lost,
     database,
     entries_in,
     goes_on,
@@ -41,6 +39,7 @@ from tests.conformance.sessions import (
     on_disk,
     texts_in,
     texts_of,
+    told_by,
 )
 from tests.unit.agent.stage import call, on_stage
 
@@ -352,89 +351,35 @@ async def test_entries_are_not_written_to_a_file_in_whose_place_is_another(tmp_p
         assert await texts_in(store, log.session_id) == ["one", "two", "three", "four"]
 
 
-# A process appends, and writes down what it was told is stored; it is killed at a random moment.
-
-APPEND = """
-import asyncio, os, sys
-from pathlib import Path
-from agentcli.conversation.entries import Assistant, CallsStarted, Result, User
-from agentcli.infra.sessions.sqlite import SqliteSessions
-from agentcli.llm.messages import Text, ToolResult, ToolUse
-
-async def main():
-    store = SqliteSessions(Path(sys.argv[1]))
-    sys.stdin.readline()
-    log, entries = await store.open(sys.argv[2]) if len(sys.argv) > 2 else (await store.create(cwd=Path("/here")), [])
-    os.write(1, f"session {log.session_id}\\n".encode())
-    for n in range(len(entries), 100_000):
-        bodies = [Assistant((Text(f"{n}"), ToolUse(f"c{n}", "think", {})), "p", "m"), CallsStarted((f"c{n}",))]
-        appended = log.append(User((Text("x" * 2_000),)), *bodies)
-        following = log.append(Result(ToolResult(f"c{n}", "done"), "think"))
-        for one in (appended, following):
-            for entry in (await one.committed).entries:
-                os.write(1, f"{entry.id}\\n".encode())
-
-asyncio.run(main())
-"""
-
-
-def appending(path: Path, *session_id: str, stdin: Any = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-c", APPEND, str(path), *session_id]
-    return subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE)
-
-
-def killed_at_random(
-    path: Path, session_id: str, chance: random.Random, *, acknowledged: bool
-) -> tuple[str, list[str]]:
-    """The session, and the ids that were acknowledged before the kill: one or more where `acknowledged` asks for it."""
-    with appending(path, *([session_id] if session_id else [])) as process:
-        assert process.stdout is not None
-        first = process.stdout.readline().decode().split()
-        told = process.stdout.readline() if acknowledged else b""
-        time.sleep(chance.uniform(0, 0.03))
-        process.send_signal(signal.SIGKILL)
-        told += process.stdout.read()
-    return first[1], told[: told.rfind(b"\n") + 1].decode().split()
-
-
 @pytest.mark.parametrize("times", [5, pytest.param(40, marks=[pytest.mark.full, pytest.mark.slow])])
 async def test_a_killed_program_has_lost_nothing_that_was_acknowledged(tmp_path: Path, times: int) -> None:
     chance = random.Random(7)
-    session_id, acknowledged = "", []
+    session_id, acknowledged = "", list[str]()
     for n in range(times):
-        # On a busy machine nothing may be stored within the moment that is left: every second program is given time.
-        session_id, told = killed_at_random(database(tmp_path), session_id, chance, acknowledged=n % 2 == 0)
-        acknowledged += told
-        if not acknowledged:  # killed before the session was stored
-            session_id = ""
-            continue
-        complaints: list[str] = []
-        async with on_disk(tmp_path, complaints) as store:
+        with appending(database(tmp_path), session_id if acknowledged else "") as (process, session_id):
+            # On a busy machine nothing may be stored within the moment that is left: every second one is given time.
+            assert process.stdout is not None
+            acknowledged += [process.stdout.readline().decode().strip()] if n % 2 == 0 else []
+            time.sleep(chance.uniform(0, 0.03))
+            process.kill()
+            acknowledged += told_by(process)
+        told: list[str] = []
+        async with on_disk(tmp_path, told) as store:
             log, entries = await store.open(session_id)  # which the kill has freed
             await log.close()
-        there = [entry.id for entry in entries]
-        assert complaints == []
-        assert set(acknowledged) <= set(there)
-        assert len(there) == len(set(there))
-        assert [entry.parent_id for entry in entries] == [None, *there[:-1]]
-        for entry, after in pairwise(entries):
-            assert not isinstance(entry.body, Assistant) or isinstance(after.body, CallsStarted)  # one transaction
+        assert told == []
+        assert_nothing_is_lost(entries, acknowledged)
     assert len(acknowledged) >= times // 2
 
 
 @pytest.mark.slow
 async def test_several_programs_may_begin_the_file_at_once(tmp_path: Path) -> None:
-    running = [appending(database(tmp_path), stdin=subprocess.PIPE) for _ in range(4)]
-    for one in running:
-        assert one.stdin is not None
-        one.stdin.write(b"\n")
-        one.stdin.flush()
-    for one in running:
-        assert one.stdout is not None
-        assert len([one.stdout.readline() for _ in range(6)]) == 6
-    for one in running:
-        one.kill()
-        one.communicate(timeout=20)
+    with ExitStack() as running, ThreadPoolExecutor(4) as at_once:
+        begun = [at_once.submit(running.enter_context, appending(database(tmp_path))) for _ in range(4)]
+        for one in begun:
+            process, _ = one.result()
+            assert process.stdout is not None
+            assert len([process.stdout.readline() for _ in range(6)]) == 6
     async with on_disk(tmp_path) as store:
         assert [info.entries > 4 for info in await store.list()] == [True] * 4
 

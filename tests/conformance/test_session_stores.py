@@ -385,6 +385,8 @@ async def test_sessions_of_subagents_go_with_their_session_and_only_who_names_it
     assert await store.redact(parent, [KEY]) == 2
     assert (await entries_in(store, agent))[0].body == said(f"look at {STRUCK}")
     await goes_on(store, agent, "it is resumed by its whole id")
+    fork = await a_fork(store, agent, "a person goes on with it")
+    assert [info.id for info in await store.list()] == [fork, parent]
 
 
 # Searching.

@@ -200,7 +200,7 @@ def refusals(wire: str, messages: tuple[Message, ...], seed: int) -> list[str]:
         body = responses_request.to_body(request, model, presets()["openai"].quirks, "openai")
         return refusals_of_responses(as_received(body))
     if wire == "ollama":
-        body = ollama.to_body(request, replace(model, thinking="none"), num_ctx=4_096, keep_alive="5m")
+        body = ollama.to_body(request, replace(model, thinking="none"))
         return refusals_of_ollama(as_received(body), vision=sees, thinks=False)
     return refusals_of_local(
         as_received(openai_request.to_body(request, replace(model, is_known=False), QUIRKS, "local"))

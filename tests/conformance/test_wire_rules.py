@@ -137,7 +137,7 @@ def bodies() -> dict[str, tuple[Body, Callable[..., list[str]]]]:
             responses_request.to_body(ASKED, MODEL, openai_request.Quirks(), "openai"),
             refusals_of_responses,
         ),
-        "ollama": (ollama.to_body(ASKED, MODEL, num_ctx=4_096, keep_alive="5m"), refusals_of_ollama),
+        "ollama": (ollama.to_body(ASKED, MODEL), refusals_of_ollama),
         "local": (openai_request.to_body(ASKED, MODEL, QUIRKS, "local"), refusals_of_local),
     }
 

@@ -88,11 +88,9 @@ async def acquired(
 
 async def ends(server: LocalServer, within_s: float = 5) -> bool:
     deadline = time.monotonic() + within_s
-    while is_running(server.info.pid):
-        if time.monotonic() > deadline:
-            return False
+    while (is_up := is_running(server.info.pid)) and time.monotonic() < deadline:
         await asyncio.sleep(0.05)
-    return True
+    return not is_up
 
 
 def start_user(model: Path, state: Path) -> subprocess.Popen[str]:
@@ -249,19 +247,16 @@ async def test_a_model_that_cannot_be_run_is_a_clear_error(
     assert not list(tmp_path.rglob("*.sock"))
 
 
-async def test_without_the_engine_the_error_says_how_to_get_it(
+async def test_a_server_that_cannot_be_started_is_a_clear_error(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "xllamacpp", None)  # what the import system does for a module that is not there
-    with pytest.raises(UserError, match=r"agentcli\[local\]"):
-        await acquire(model_path=model, state_folder=tmp_path, context=CONTEXT)
-
-
-async def test_a_server_that_cannot_be_started_is_a_clear_error(model: Path, tmp_path: Path) -> None:
     async with acquired(model, tmp_path) as server:
         (control,) = tmp_path.rglob("*.sock")
     assert await ends(server)
     control.with_suffix(".log").unlink()
     control.with_suffix(".log").mkdir()
     with pytest.raises(UserError, match=r"Could not start the local model server: .*Is a directory"):
+        await acquire(model_path=model, state_folder=tmp_path, context=CONTEXT)
+    monkeypatch.setitem(sys.modules, "xllamacpp", None)  # what the import system does for a module that is not there
+    with pytest.raises(UserError, match=r"agentcli\[local\]"):
         await acquire(model_path=model, state_folder=tmp_path, context=CONTEXT)

@@ -8,14 +8,12 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from agentcli.infra.changes.objects import Objects
-from agentcli.infra.checkpoints.folder_index import FolderIndex
-from agentcli.infra.checkpoints.listing import SnapshotLimits
+from agentcli.infra.checkpoints.folder_index import FolderIndex, SnapshotLimits
 
 _NAMES = ("plain", "deep/er/file", "two\nlines", "H 100644 " + "0" * 40 + " 0\tplain", "dollar", "umlaut", "ends")
 
@@ -34,15 +32,14 @@ class Project:
         self.objects = Objects(base / "state/checkpoints")
         self.root = self.folder
 
-    def make(self, *init: str, attributes: str = "") -> None:
+    def make(self, *init: str) -> None:
         git(self.base, "init", "-q", *init, str(self.folder))
-        if attributes:
-            (self.folder / ".gitattributes").write_text(attributes)
         for name in _NAMES:
             self.write(name, f"{name}\n".encode() * 3)
         self.write("dollar", b"$Id$\n")
         self.write("umlaut", "Bär\n".encode("latin-1"))
         self.write("ends", b"one\r\ntwo\r\n")
+        self.write(os.fsdecode(b"\xff/\xfe"), b"no text")
         self.write("binary", random.Random(1).randbytes(10_000))
 
     def write(self, name: str, content: bytes) -> None:
@@ -110,68 +107,39 @@ def test_contents_come_back_after_a_gc_and_in_the_next_session(project: Project)
     assert project.objects.get(before.content) == b"plain\n" * 3
 
 
+_TURN = "git config filter.turn.clean 'tr a-z n-za-m'"  # as many bytes as before
+_PLAIN = b"plain\n" * 3
+
+
 @pytest.mark.parametrize(
-    ("attributes", "settings", "read"),
+    ("prepare", "commit_and_change", "read"),
     [
-        ("plain filter=turn\n", {"filter.turn.clean": "tr a-z n-za-m"}, "plain"),  # as many bytes as before
-        ("* text=auto\n", {}, "ends"),
-        ("", {"core.autocrlf": "input"}, "ends"),
-        ("dollar ident\n", {}, "dollar"),
-        ("umlaut working-tree-encoding=ISO-8859-1\n", {}, "umlaut"),
-        ("[attr]special filter=turn\nplain special\n", {"filter.turn.clean": "tr a-z n-za-m"}, "plain"),
+        (f"{_TURN}; echo 'plain filter=turn' >.gitattributes", "commit", _PLAIN),
+        (f"{_TURN}; printf '[attr]special filter=turn\nplain special\n' >.gitattributes", "commit", _PLAIN),
+        (f"{_TURN}; echo 'plain filter=turn' >.git/info/attributes", "commit", _PLAIN),
+        (f"{_TURN}; echo 'plain filter=turn' >../mine; git config core.attributesFile $PWD/../mine", "commit", _PLAIN),
+        ("echo '* text=auto' >.gitattributes", "commit", b"one\r\ntwo\r\n"),
+        ("git config core.autocrlf input", "commit", b"one\r\ntwo\r\n"),
+        ("echo 'dollar ident' >.gitattributes; echo '$Id: 1 $' >dollar", "commit", b"$Id: 1 $\n"),
+        ("echo 'umlaut working-tree-encoding=ISO-8859-1' >.gitattributes", "commit", "Bär\n".encode("latin-1")),
+        ("", "commit; git update-index --assume-unchanged plain; echo edited >plain", b"edited\n"),
+        ("", "commit; git update-index --skip-worktree plain; echo edited >plain", b"edited\n"),
+        ("echo one >racy", "git add -A; echo two >racy", b"two\n"),  # within the tick of the index
+        (
+            "git config core.trustctime false; git config core.checkStat minimal; touch -r plain ../times",
+            "commit; printf 'nialp\nnialp\nnialp\n' >plain; touch -r ../times plain",
+            b"nialp\n" * 3,
+        ),
     ],
-)
-def test_what_git_converts_is_copied(project: Project, attributes: str, settings: dict[str, str], read: str) -> None:
-    git(project.base, "init", "-q", str(project.folder))
-    for name, value in settings.items():
-        git(project.folder, "config", name, value)
-    project.make(attributes=attributes)
-    project.write("dollar", b"$Id: of another day $\n")
-    project.commit()
-    content = project.contents()[read]
-    assert content in project.check()
-
-
-@pytest.mark.parametrize("place", ["info/attributes", "attributesFile"])
-def test_attributes_beside_the_working_tree_count(project: Project, place: str) -> None:
+)  # fmt: skip
+def test_what_git_converts_or_does_not_look_at_is_read(
+    project: Project, prepare: str, commit_and_change: str, read: bytes
+) -> None:
     project.make()
-    git(project.folder, "config", "filter.turn.clean", "tr a-z n-za-m")
-    text = "plain filter=turn\n"
-    if place == "info/attributes":
-        (project.folder / ".git/info/attributes").write_text(text)
-    else:
-        (project.base / "attributes").write_text(text)
-        git(project.folder, "config", "core.attributesFile", str(project.base / "attributes"))
-    project.commit()
-    assert project.check() == {b"plain\n" * 3}
-
-
-@pytest.mark.parametrize("flag", ["--assume-unchanged", "--skip-worktree"])
-def test_a_file_that_git_does_not_look_at_is_read(project: Project, flag: str) -> None:
-    project.make()
-    project.commit()
-    git(project.folder, "update-index", flag, "plain")
-    project.write("plain", b"edited")
-    assert project.check() == {b"edited"}
-
-
-def test_an_edit_within_the_tick_of_the_index_is_seen(project: Project) -> None:
-    project.make()
-    project.write("racy", b"one")
-    git(project.folder, "add", "-A")
-    project.write("racy", b"two")
-    assert b"two" in project.check()
-
-
-def test_an_edit_with_its_time_set_back_is_seen(project: Project) -> None:
-    project.make()
-    project.commit()
-    git(project.folder, "config", "core.trustctime", "false")
-    git(project.folder, "config", "core.checkStat", "minimal")
-    times = (project.folder / "plain").stat()
-    project.write("plain", b"nialp\n" * 3)
-    os.utime(project.folder / "plain", ns=(times.st_atime_ns, times.st_mtime_ns))
-    assert project.check() == {b"nialp\n" * 3}
+    commit = "commit() { sleep 0.05; git add -A; git -c user.name=a -c user.email=a@example.org commit -qm first; }"
+    for script in (prepare, f"{commit}; {commit_and_change}"):
+        subprocess.run(["bash", "-c", script], cwd=project.folder, check=True, capture_output=True)
+    assert read in project.check()
 
 
 def test_no_program_of_a_repository_is_run(project: Project) -> None:
@@ -197,101 +165,28 @@ def test_no_program_of_a_repository_is_run(project: Project) -> None:
     assert not mark.exists()
 
 
-def _in_sha256(project: Project) -> None:
-    project.make("--object-format=sha256")
-    project.commit()
-
-
-def _refresh_index(project: Project, name: str) -> None:
-    """Work in another checkout, with an index written later than its files: what is as new as they are is read."""
-    project.root = (project.base / name).resolve()
-    time.sleep(0.05)
-    git(project.root, "read-tree", "HEAD")
-    git(project.root, "update-index", "--refresh")
-
-
-def _in_a_worktree(project: Project) -> None:
-    project.make()
-    project.commit()
-    git(project.folder, "worktree", "add", "-q", str(project.base / "tree"))
-    _refresh_index(project, "tree")
-
-
-def _with_alternates(project: Project) -> None:
-    project.make()
-    project.commit()
-    git(project.folder, "gc", "-q")
-    git(project.base, "clone", "-q", "--shared", str(project.folder), "clone")
-    _refresh_index(project, "clone")
-
-
-def _below_the_top(project: Project) -> None:
-    project.make()
-    project.commit()
-    project.root = project.folder / "deep"
-
-
-def _with_a_submodule(project: Project) -> None:
-    project.make()
-    project.commit()
-    whole = Project(project.base / "other")
-    whole.base.mkdir()
-    whole.make()
-    whole.commit()
-    git(whole.folder, "submodule", "add", "-q", str(project.folder), "sub")
-    whole.commit()
-    project.root = whole.folder
-
-
-def _of_names_that_are_no_text(project: Project) -> None:
-    project.make()
-    os.mkdir(os.fsencode(project.folder) + b"/\xff")  # noqa: PTH102
-    project.write(os.fsdecode(b"\xff/\xfe"), b"no text")
-    project.commit()
-
-
-def _with_a_broken_index(project: Project) -> None:
-    project.make()
-    project.commit()
-    (project.folder / ".git/index").write_bytes(b"DIRC\0\0\0\2\0\0\1\0nothing")
-
-
-def _with_a_split_index(project: Project) -> None:
-    project.make()
-    project.commit()
-    git(project.folder, "update-index", "--split-index")
-
-
-def _with_version_4(project: Project) -> None:
-    project.make()
-    project.commit()
-    git(project.folder, "update-index", "--index-version", "4")
-
-
-def _without_its_objects(project: Project) -> None:
-    project.make()
-    project.commit()
-    shutil.rmtree(project.folder / ".git/objects")
-    (project.folder / ".git/objects").mkdir()
+_LATER = "sleep 0.05; git read-tree HEAD; git update-index --refresh"  # the index is written later than the files
 
 
 @pytest.mark.parametrize(
-    ("make", "copies_all"),
+    ("init", "script", "root", "copies_all"),
     [
-        (_in_sha256, True),
-        (_in_a_worktree, False),
-        (_with_alternates, False),
-        (_below_the_top, False),
-        (_with_a_submodule, None),
-        (_of_names_that_are_no_text, False),
-        (_with_a_broken_index, True),
-        (_with_a_split_index, None),
-        (_with_version_4, False),
-        (_without_its_objects, True),
+        ("--object-format=sha256", "", "", True),
+        ("-q", f"git worktree add -q ../tree; cd ../tree; {_LATER}", "../tree", False),
+        ("-q", f"git gc -q; git clone -q --shared . ../clone; cd ../clone; {_LATER}", "../clone", False),
+        ("-q", "", "deep", False),
+        ("-q", "git -c protocol.file.allow=always submodule add -q $PWD sub", "", None),
+        ("-q", "printf 'DIRC\\0\\0\\0\\2\\0\\0\\1\\0nothing' >.git/index", "", True),
+        ("-q", "git update-index --split-index", "", None),
+        ("-q", "git update-index --index-version 4", "", False),
+        ("-q", "rm -rf .git/objects; mkdir .git/objects", "", True),
     ],
-)
-def test_kinds_of_repositories(project: Project, make: Callable[[Project], None], copies_all: bool | None) -> None:
-    make(project)
+)  # fmt: skip
+def test_kinds_of_repositories(project: Project, init: str, script: str, root: str, *, copies_all: bool | None) -> None:
+    project.make(init)
+    project.commit()
+    subprocess.run(["bash", "-ec", script], cwd=project.folder, check=True, capture_output=True)
+    project.root = (project.folder / root).resolve()
     whole = set(project.contents().values())
     copied = project.check()
     assert copies_all is None or copied == (whole if copies_all else set())

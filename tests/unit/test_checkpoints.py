@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import subprocess
 import time
@@ -12,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.conversation.file_changes import FileState, real_path, stored_path
+from agentcli.conversation.file_changes import FileState
 from agentcli.infra.changes.objects import Objects
-from agentcli.infra.checkpoints.folder_index import Difference, FolderIndex
-from agentcli.infra.checkpoints.listing import SnapshotLimits, TooManyFiles
+from agentcli.infra.checkpoints.folder_index import Difference, FolderIndex, SnapshotLimits, TooManyFiles
 from agentcli.infra.checkpoints.recorder import Recorder
 
 
@@ -31,11 +29,8 @@ class Watched:
     def new_index(self, limits: SnapshotLimits = SnapshotLimits()) -> FolderIndex:  # noqa: B008  # frozen
         return FolderIndex(self.folder, self.base / "index", self.objects, limits)
 
-    def write(self, name: str, content: bytes = b"x\n") -> Path:
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-        return path
+    def run(self, script: str) -> None:
+        subprocess.run(["bash", "-c", script], cwd=self.folder, check=True)
 
     def found(self) -> dict[str, Difference]:
         return self.index.refresh()
@@ -50,23 +45,49 @@ def watched(tmp_path: Path) -> Watched:
     return Watched(tmp_path)
 
 
-def test_a_second_look_finds_what_changed_and_nothing_else(watched: Watched) -> None:
-    watched.write("same")
-    old = watched.write("sub/old", b"before")
-    gone = watched.write("gone")
-    assert set(watched.found()) == {"same", "sub", "sub/old", "gone"}
-    assert watched.found() == {}
-    old.write_bytes(b"after")
-    gone.unlink()
-    watched.write("sub/new/deep")
-    found = watched.found()
-    assert set(found) == {"sub/old", "gone", "sub/new", "sub/new/deep"}
-    assert [watched.held(state) for state in found["sub/old"]] == [b"before", b"after"]
-    assert (found["gone"][1], found["sub/new"][0]) == (None, None)
+@pytest.mark.parametrize(
+    ("before", "change", "found"),
+    [
+        (
+            "mkdir sub; echo >same; echo 1 >sub/old; echo 1 >gone",
+            "echo 2 >sub/old; rm gone; mkdir sub/new; echo >sub/new/deep",
+            {"sub/old": "file file", "gone": "file -", "sub/new": "- folder", "sub/new/deep": "- file"},
+        ),
+        (
+            "echo >tool; ln -s tool link; mkdir empty; mkfifo pipe",
+            "chmod 751 tool; chmod 700 empty; ln -sf elsewhere link; rm pipe; mkfifo -m 600 pipe",
+            {"tool": "file file", "empty": "folder folder", "link": "link link", "pipe": "pipe pipe"},
+        ),
+        ("echo >a", "rm a; mkdir a; echo >a/b", {"a": "file folder", "a/b": "- file"}),
+        ("mkdir a; echo >a/b", "rm -r a; echo >a", {"a": "folder file", "a/b": "file -"}),
+        ("echo >a", "git init -q inner; echo >inner/file", {"inner": "- folder", "inner/file": "- file"}),
+        ("echo >a", "git init -q --bare bare", {"bare": "- folder"}),
+        ("mkdir a; echo >a/b", "mv a c", {"a": "folder -", "a/b": "file -", "c": "- folder", "c/b": "- file"}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("is_new_session", [False, True])
+def test_a_second_look_finds_what_changed_and_nothing_else(
+    watched: Watched, before: str, change: str, found: dict[str, str], *, is_new_session: bool
+) -> None:
+    def kinds() -> dict[str, str]:
+        return {path: " ".join(one.kind if one else "-" for one in both) for path, both in watched.found().items()}
+
+    watched.run(before)
+    assert all(kind.startswith("- ") for kind in kinds().values())
+    time.sleep(0.05)  # what is written within a tick of the clock is read again
+    for script, expected in (("", {}), (change, found)):
+        watched.run(script)
+        if is_new_session:
+            watched.index = watched.new_index()
+        assert kinds() == expected
+    (watched.base / "index").write_bytes(b"damaged")  # then all is new
+    watched.index = watched.new_index()
+    assert all(kind.startswith("- ") for kind in kinds().values())
 
 
 def test_changes_within_a_tick_of_the_clock_are_seen(watched: Watched) -> None:
-    path = watched.write("a", b"0000")
+    path = watched.folder / "a"
+    path.write_bytes(b"0000")
     watched.found()
     for number in range(1, 200):
         path.write_bytes(b"%04d" % number)  # as many bytes each time
@@ -74,125 +95,66 @@ def test_changes_within_a_tick_of_the_clock_are_seen(watched: Watched) -> None:
         assert watched.held(now) == b"%04d" % number
 
 
-def test_modes_links_folders_and_pipes_are_part_of_it(watched: Watched) -> None:
-    path = watched.write("tool")
-    (watched.folder / "link").symlink_to("tool")
-    (watched.folder / "empty").mkdir()
-    os.mkfifo(watched.folder / "pipe")
-    assert {name: now.kind for name, (_, now) in watched.found().items() if now} == {
-        "tool": "file", "link": "link", "empty": "folder", "pipe": "pipe",
-    }  # fmt: skip
-    path.chmod(0o751)
-    (watched.folder / "empty").chmod(0o700)
-    (watched.folder / "link").unlink()
-    (watched.folder / "link").symlink_to("elsewhere")
-    found = watched.found()
-    assert set(found) == {"tool", "empty", "link"}
-    assert [state and state.mode & 0o777 for state in found["tool"]] == [0o644, 0o751]
-    assert [state and state.content for state in found["link"]] == ["tool", "elsewhere"]
-
-
-def test_a_file_that_becomes_a_folder_and_back_is_told_with_all_that_is_in_it(watched: Watched) -> None:
-    watched.write("a")
-    watched.found()
-    (watched.folder / "a").unlink()
-    watched.write("a/b")
-    assert set(watched.found()) == {"a", "a/b"}
-    (watched.folder / "a/b").unlink()
-    (watched.folder / "a").rmdir()
-    watched.write("a")
-    assert {name: now and now.kind for name, (_, now) in watched.found().items()} == {"a": "file", "a/b": None}
-
-
-def test_the_next_session_goes_on_from_the_index_of_this_one(watched: Watched) -> None:
-    path = watched.write("a", b"one")
-    watched.found()
-    time.sleep(0.05)
-    watched.index = watched.new_index()
-    assert watched.found() == {}
-    path.write_bytes(b"two")
-    watched.index = watched.new_index()
-    assert set(watched.found()) == {"a"}
-    (watched.base / "index").write_bytes(b"damaged")
-    watched.index = watched.new_index()
-    assert set(watched.found()) == {"a"}
-
-
 def test_contents_are_what_they_are_whatever_git_would_make_of_them(watched: Watched) -> None:
-    watched.write(".gitattributes", b"* text=auto eol=crlf filter=none ident\n")
-    content = b"one\r\ntwo\n$Id$\n\xff\0"
-    watched.write("a", content)
-    large = random.Random(1).randbytes(3_000_000)
-    watched.write("large", large)
+    contents = {
+        ".gitattributes": b"* text=auto eol=crlf filter=none ident\n",
+        "a": b"one\r\ntwo\n$Id$\n\xff\0",
+        "large": random.Random(1).randbytes(3_000_000),
+    }
+    for name, content in contents.items():
+        (watched.folder / name).write_bytes(content)
     found = watched.found()
-    assert watched.held(found["a"][1]) == content
-    assert watched.held(found["large"][1]) == large
+    assert {name: watched.held(now) for name, (_, now) in found.items()} == contents
     id = found["a"][1].content if found["a"][1] else ""
     git = ["git", "--git-dir", str(watched.objects.folder), "cat-file", "-p", id]
-    assert subprocess.run(git, check=True, capture_output=True).stdout == content
+    assert subprocess.run(git, check=True, capture_output=True).stdout == contents["a"]
     assert b"error" not in subprocess.run([*git[:3], "fsck"], check=True, capture_output=True).stderr
-
-
-def test_a_repository_in_the_folder_is_covered_but_for_what_is_gits(watched: Watched) -> None:
-    subprocess.run(["git", "init", "-q", str(watched.folder / "inner")], check=True)
-    watched.write("inner/file")
-    assert set(watched.found()) == {"inner", "inner/file"}
+    stored = watched.objects.folder / "objects" / id[:2] / id[2:]
+    stored.chmod(0o600)
+    for damaged in (b"", stored.read_bytes()[:-3], zlib.compress(b"blob 7\0another")):
+        stored.write_bytes(damaged)
+        with pytest.raises(OSError, match="damaged"):
+            watched.objects.get(id)
 
 
 def test_what_git_ignores_is_covered_up_to_a_limit(watched: Watched) -> None:
-    watched.write(".gitignore", b"*.log\nmany\nfew\n")
-    for number in range(20):
-        watched.write(f"many/{number}")
-    for number in range(3):
-        watched.write(f"few/{number}")
-    watched.write("a.log")
-    watched.write("src/__pycache__/a.pyc")
+    watched.run(
+        "printf '*.log\nmany\nfew\n' >.gitignore; mkdir -p many few src/__pycache__; touch many/{1..20}"
+        " few/{1..3} a.log src/__pycache__/a.pyc"
+    )
     watched.index = watched.new_index(SnapshotLimits(ignored_files=10))
-    assert set(watched.found()) == {
-        ".gitignore", "few", "few/0", "few/1", "few/2", "a.log", "src",
-    }  # fmt: skip
+    assert set(watched.found()) == {".gitignore", "few", "few/1", "few/2", "few/3", "a.log", "src"}
     assert set(watched.index.left_out) == {"many"}
-    for number in range(8):
-        watched.write(f"few/more{number}")
+    watched.run("touch few/more{1..8}")
     watched.found()
     assert len([path for path in watched.index.left_out if path.startswith("few/more")]) == 2
 
 
 def test_large_and_excluded_files_and_large_folders_are_left_out(watched: Watched) -> None:
-    watched.write("large", b"x" * 2_000)
-    watched.write("data/a.csv")
-    watched.write("a")
+    watched.run("head -c 2000 /dev/zero >large; mkdir data; touch data/a.csv a")
     watched.index = watched.new_index(SnapshotLimits(max_file_bytes=1_000, excluded=("*.csv",)))
-    found = watched.found()
-    assert found["large"][1] is not None
-    assert not found["large"][1].is_stored
-    assert "data/a.csv" not in found
-    assert watched.index.left_out["data/a.csv"].startswith("excluded")
-    assert "large" in watched.index.left_out
+    large = watched.found()["large"][1]
+    assert large is not None
+    assert not large.is_stored
+    assert set(watched.index.left_out) == {"data/a.csv", "large"}
     with pytest.raises(TooManyFiles, match="more than 2 files"):
         watched.new_index(SnapshotLimits(max_files=2)).refresh()
 
 
-def test_a_damaged_content_is_told_as_such(watched: Watched) -> None:
-    watched.write("a", b"content")
-    ((_, state),) = watched.found().values()
-    assert state is not None
-    stored = watched.objects.folder / "objects" / state.content[:2] / state.content[2:]
-    stored.chmod(0o600)
-    for damaged in (b"", stored.read_bytes()[:-3], zlib.compress(b"blob 7\0another")):
-        stored.write_bytes(damaged)
-        with pytest.raises(OSError, match="damaged"):
-            watched.objects.get(state.content)
-
-
-def test_names_that_are_no_text_survive_the_log() -> None:
-    name = os.fsdecode(b"/caf\xe9/\xff")
-    assert stored_path(name).encode()
-    assert real_path(stored_path(name)) == name
+def test_a_folder_that_is_too_large_as_a_whole_is_not_read_at_all(watched: Watched) -> None:
+    watched.run("for n in 1 2 3; do head -c 400 /dev/urandom >$n; done")
+    with pytest.raises(TooManyFiles, match="more than 1e-06 GB"):
+        watched.new_index(SnapshotLimits(max_bytes=1_000)).refresh()
+    assert not (watched.base / "checkpoints/objects").exists()
+    index = watched.new_index(SnapshotLimits(max_bytes=2_000))
+    index.refresh()
+    watched.run("head -c 2100 /dev/urandom >more")
+    with pytest.raises(TooManyFiles):
+        index.refresh()
 
 
 @pytest.mark.slow
-async def test_what_a_job_did_is_known_until_it_is_stored_also_where_it_was_told(tmp_path: Path) -> None:
+async def test_what_a_killed_job_did_is_known_until_it_is_stored(tmp_path: Path) -> None:
     project = (tmp_path / "project").resolve()
     project.mkdir()
 
@@ -206,20 +168,37 @@ async def test_what_a_job_did_is_known_until_it_is_stored_also_where_it_was_told
     told_at = time.time()
     await asyncio.sleep(1.5)  # a sign of life comes each half second
     (project / "b").write_text("b")
-    (all_of_it,) = await recorder().interrupted({})
-    assert [change.path for change in all_of_it.changes] == [str(project / "a"), str(project / "b")]
-    (rest,) = await recorder().interrupted({told.id: told_at})
-    assert [change.path for change in rest.changes] == [str(project / "b")]
+    for stored in ({}, {told.id: told_at}):  # what is stored twice is taken back once
+        (all_of_it,) = await recorder().interrupted(stored)
+        assert [change.path for change in all_of_it.changes] == [str(project / "a"), str(project / "b")]
+    assert await recorder().interrupted({told.id: time.time()}) == []
 
 
-def test_a_folder_that_is_too_large_as_a_whole_is_not_read_at_all(watched: Watched) -> None:
-    for number in range(3):
-        watched.write(f"f{number}", os.urandom(400))
-    with pytest.raises(TooManyFiles, match="more than 1e-06 GB"):
-        watched.new_index(SnapshotLimits(max_bytes=1_000)).refresh()
-    assert not (watched.base / "checkpoints/objects").exists()
-    index = watched.new_index(SnapshotLimits(max_bytes=2_000))
-    index.refresh()
-    watched.write("more", os.urandom(2_100))
-    with pytest.raises(TooManyFiles):
-        index.refresh()
+async def test_what_a_call_names_while_a_job_runs_is_its_own(tmp_path: Path) -> None:
+    project = (tmp_path / "project").resolve()
+    project.mkdir()
+    recorder = Recorder(tmp_path / "checkpoints", lambda: [project], "s", scratch=tmp_path)
+    job = await recorder.begin("job", None)
+    edit = await recorder.begin("edit", [project / "a"])
+    for name in "ab":
+        (project / name).write_text(name)
+    for mark, name in ((edit, "a"), (job, "b")):
+        changed = await recorder.end(mark)
+        assert changed is not None
+        assert [change.path for change in changed.changes] == [str(project / name)]
+    await recorder.aclose()
+
+
+async def test_a_start_that_is_cancelled_leaves_nothing_under_way(tmp_path: Path) -> None:
+    (tmp_path / "project").mkdir()
+    roots = [(tmp_path / "project").resolve()]
+    recorder = Recorder(tmp_path / "checkpoints", lambda: roots, "s", scratch=tmp_path)
+    starting = asyncio.create_task(recorder.begin("call", None))
+    await asyncio.sleep(0)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert await recorder.under_way() == []
+    assert not (tmp_path / "checkpoints/under_way/s").exists()
+    (roots[0] / "a").write_text("mine")
+    assert await recorder.under_way() == []

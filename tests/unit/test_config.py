@@ -6,15 +6,12 @@ import json
 import os
 import stat
 import subprocess
-import tomllib
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 import pytest
 import tomli_w
-from hypothesis import given
-from hypothesis import strategies as st
 
 from agentcli.errors import ConfigError, UsageError
 from agentcli.settings.check import is_table
@@ -23,7 +20,6 @@ from agentcli.settings.paths import Paths, current_folder, find_paths, project_r
 from agentcli.settings.structs import LimitSettings, RetrySettings, ServerSettings, Settings, TokenSettings
 from agentcli.settings.trust import is_trusted, project_files, project_fingerprints, remember_trust
 from agentcli.settings.write import to_toml
-from tests.properties import examples
 
 GROUPS: dict[str, type[msgspec.Struct]] = {
     field.name: field.type
@@ -88,75 +84,22 @@ def load(paths: Paths, project: Path, environment: dict[str, str] | None = None,
 # Saved and loaded it is equal.
 
 
-def some(type_: Any) -> st.SearchStrategy[Any]:
-    """Values that keep a field's constraints."""
-    if get_origin(type_) is Literal:
-        return st.sampled_from(get_args(type_))
-    if get_origin(type_) is tuple:
-        return st.lists(some(get_args(type_)[0]), max_size=3).map(tuple)
-    if get_origin(type_) is dict:
-        return st.dictionaries(st.text(min_size=1, max_size=6), some(get_args(type_)[1]), max_size=2)
-    if hasattr(type_, "__metadata__"):
-        (limits,), base = type_.__metadata__, get_args(type_)[0]
-        if base is str:
-            pattern = limits.pattern
-            return st.from_regex(pattern, fullmatch=True) if pattern else st.sampled_from(limits.extra["names"])
-        low = limits.ge if limits.ge is not None else limits.gt
-        high = limits.le if limits.le is not None else (2**40 if base is int else 1e9)
-        if base is int:
-            return st.integers(low, high)
-        return st.floats(low, high, exclude_min=limits.gt is not None)
-    if type_ is str:
-        return st.text(max_size=8)
-    if type_ is bool:
-        return st.booleans()
-    if type_ is int:
-        return st.integers(0, 255)
-    if isinstance(type_, type) and issubclass(type_, msgspec.Struct):
-        return groups(type_)
-    return st.one_of(*(st.none() if one is type(None) else some(one) for one in get_args(type_)))
-
-
-def groups(kind: type[msgspec.Struct]) -> st.SearchStrategy[msgspec.Struct]:
-    return st.builds(kind, **{field.name: some(field.type) for field in msgspec.structs.fields(kind)})
-
-
-words = st.text(min_size=1, max_size=6)
-plain = st.recursive(
-    st.booleans() | st.integers(-(2**40), 2**40) | st.text(max_size=6),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(words, inner, max_size=2),
-    max_leaves=3,
-)
-servers = st.builds(
-    ServerSettings,
-    base_url=st.sampled_from(["", "http://127.0.0.1:8080/v1", "https://example.com"]),
-    api_key_env=st.sampled_from(["", "MY_KEY"]),
-    needs_key=st.none() | st.booleans(),
-    headers=st.dictionaries(words, words, max_size=2),
-    quirks=st.dictionaries(words, plain, max_size=2),
+ODD = 'a "b" \\ \n\t\u0130 = # ]'
+TABLES = Settings(
+    providers={
+        ODD: ServerSettings(base_url="http://127.0.0.1:8080/v1", api_key_env="MY_KEY", headers={ODD: ODD}),
+        "local": ServerSettings(base_url="http://a", needs_key=False, quirks={"a": [1, {ODD: True}], "b": {"c": "d"}}),
+    },
+    models={"openai": {"gpt-6.1": {"window": 9, "prices": {"input": 0.5}}, ODD: {"thinking": "none"}}},
 )
 
 
-@pytest.mark.parametrize("group", GROUPS)
-def test_a_group_that_is_saved_and_loaded_is_equal(group: str, tmp_path: Path) -> None:
-    @given(groups(GROUPS[group]))
-    @examples(60)
-    def check(value: msgspec.Struct) -> None:
-        saved = to_toml(Settings(**{group: value}))
-        layer = read_layer(write(tmp_path / "config.toml", saved))
-        assert msgspec.convert(layer.values, Settings) == Settings(**{group: value})
-
-    check()
-
-
-rows = st.dictionaries(words, st.dictionaries(words, st.dictionaries(words, plain, max_size=2), max_size=2), max_size=2)
-
-
-@given(st.dictionaries(words, servers, max_size=2), rows)
-@examples(60)
-def test_servers_and_model_rows_that_are_saved_and_loaded_are_equal(servers: Any, models: Any) -> None:
-    value = Settings(providers=servers, models=models)
-    assert msgspec.convert(tomllib.loads(to_toml(value)), Settings) == value
+@pytest.mark.parametrize("key", [*SETTINGS, "tables"])
+def test_settings_that_are_saved_and_loaded_are_equal(key: str, tmp_path: Path) -> None:
+    group, _, name = key.partition(".")
+    value = TABLES if key == "tables" else msgspec.convert({group: {name: msgspec.to_builtins(other(key))}}, Settings)
+    layer = read_layer(write(tmp_path / "config.toml", to_toml(value)))
+    assert msgspec.convert(layer.values, Settings) == value != Settings()
 
 
 def test_the_defaults_save_as_nothing() -> None:
@@ -166,31 +109,16 @@ def test_the_defaults_save_as_nothing() -> None:
 # Constraints.
 
 WRONG: list[tuple[str, Any, str]] = [
-    ("provider.model", "claude", "write "),
-    ("provider.read_timeout", 0, "> 0"),
-    ("provider.read_timeout", "soon", "Expected `float`"),
     ("provider.transport", "pigeon", "http, sdk"),
-    ("tokens.temperature", 2.1, "<= 2"),
-    ("tokens.effort", "extreme", "Invalid enum value 'extreme'"),
-    ("retry.max", 21, "<= 20"),
     ("retry.max", 1.5, "Expected `int`"),
-    ("compaction.warn_at", 0.0, "> 0"),
-    ("compaction.summary_words", 19, ">= 20"),
     ("tools.only", "bash", "Expected `array`"),
-    ("tools.max_parallel", 65, "<= 64"),
     ("tools.output_levels", "full", "Expected `object`"),
-    ("skills.share", 0.6, "<= 0.5"),
-    ("sandbox.hosts", "example.org", "Expected `array`"),
     ("permissions.allow", [True], "Expected `str`"),
     ("permissions.try", "never", "Expected `bool`"),
-    ("limits.max_budget_usd", 0.0, "> 0"),
     ("budgets.fallback_model", "claude", "PROVIDER/MODEL"),
-    ("observability.sampling", "5%", "one of always, 50%, 10%, 1%, never"),
     ("observability.endpoint", "collector:4318", "begins with http:// or https://"),
-    ("observability.batch", 4096, "<= 2048"),
     ("observability.log_outputs", ["disk"], "(item 1 of the list); it is one of file, stderr"),
     ("terminal.theme", "pink", "there is no theme 'pink'"),
-    ("local.context", 511, ">= 512"),
     ("serve.database", "mysql://x", "match"),
     ("retry.initial_delay", float("nan"), "Expected `float`"),
     ("provider.read_timeout", float("inf"), "Expected `float` <= 86400.0"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from itertools import count
 from typing import Literal
 
@@ -30,10 +31,7 @@ MEDIA_MARGIN = 1.5
 
 
 class Account:
-    """The limits of one scope, and what it spent. A kind without a limit is not limited.
-
-    This one lives in one process, for a turn, a session or an agent; `infra/day_account.py` has that of all processes.
-    """
+    """The limits of one scope in this process, and what it spent; `infra/day_account.py` has those of all processes."""
 
     def __init__(self, scope: str, limits: Amounts | None = None) -> None:
         self.scope = scope
@@ -95,14 +93,14 @@ class OverBudget(UserError):
         self._account.warned.discard(self._kind)
 
 
+@dataclass
 class Reservation:
     """The amounts held back for a request. Settled once; to settle it again changes nothing."""
 
-    def __init__(self, holds: list[tuple[Account, int]], max_tokens: int, seconds: float) -> None:
-        self.max_tokens = max_tokens
-        self.seconds = seconds  # infinite where no budget is in time
-        self._holds = holds
-        self.is_open = True
+    _holds: list[tuple[Account, int]]
+    max_tokens: int
+    seconds: float  # infinite where no budget is in time
+    is_open: bool = True
 
     def settle(self, usage: Usage, cost_usd: float | None, seconds: float) -> None:
         """Charge what it took in the end; an unknown price charges no money."""

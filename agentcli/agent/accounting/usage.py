@@ -1,7 +1,4 @@
-"""Adds up what conversations used: tokens, money and time by day, model and user, and what tools did.
-
-All of it can be read from the entries of logs, so that it can be shown for any session, also long after it.
-"""
+"""Adds up what conversations used by day, model and user, and what tools did, from the entries of logs."""
 
 from __future__ import annotations
 

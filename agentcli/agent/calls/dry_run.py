@@ -61,7 +61,7 @@ async def _dry_run(
     host, path = (opens.host, opens.path) if opens else ("", None)
     opened = Grants(readable=(path,) if path else (), hosts=(host,) if host else ())
     dry_run: Literal["full", "narrow"] = "narrow" if permitted.dry_run == "always" else "full"
-    terms = RunTerms(grants=permitted.verdict.grants + opened, dry_run=dry_run)
+    terms = RunTerms(grants=permitted.grants + opened, dry_run=dry_run)
     call.turn.store(CallTried(call.use.id))
     call.report.is_dry_run = not host
     staying = asyncio.create_task(_stay(call, context.detach or asyncio.Event()))

@@ -8,12 +8,12 @@ from typing import Any, get_args
 
 import msgspec
 
-from agentcli.agent.masking import Mask
+from agentcli.agent.calls.masking import Mask
 from agentcli.agent.permissions.approvals import PermittedCall
 from agentcli.tools.command import Grants
 from agentcli.tools.data_files import DataFile
 from agentcli.tools.data_summary import data_summary
-from agentcli.tools.observation import LARGEST_KEPT_AS_IS, LARGEST_UNPAGED, cut_middle, formatted, leaves_out, pages_of
+from agentcli.tools.observation import MAX_INLINE_BYTES, MAX_UNPAGED_BYTES, cut_middle, formatted, leaves_out, pages_of
 from agentcli.tools.tool import OutputLevel, Tool, ToolContext, ToolOutput
 
 
@@ -45,7 +45,7 @@ async def observed(tool: Tool, output: ToolOutput, context: ToolContext) -> Tool
         if not leaves_out(value, content, full, context.level):
             full = ""
     content = "" if content is None else content
-    if not isinstance(content, str) or (len(content.encode()) <= LARGEST_UNPAGED and not full):
+    if not isinstance(content, str) or (len(content.encode()) <= MAX_UNPAGED_BYTES and not full):
         return msgspec.structs.replace(output, content=content)
     shown, openable = await asyncio.to_thread(_shown, content, full, context)
     context.workspace.grants += Grants(readable=openable)
@@ -57,7 +57,7 @@ def _shown(text: str, full: str, context: ToolContext) -> tuple[str, tuple[Path,
     data = context.workspace.data
     if data is None:
         return cut_middle(text), ()
-    is_short = len(text.encode()) <= LARGEST_UNPAGED
+    is_short = len(text.encode()) <= MAX_UNPAGED_BYTES
     whole = full if is_short else text
     try:
         kept = data.store(whole.encode(), context.call_id)
@@ -69,7 +69,7 @@ def _shown(text: str, full: str, context: ToolContext) -> tuple[str, tuple[Path,
         notes = f"[{more} and page=1 shows all of it{f', in {len(pages)} pages' if len(pages) > 1 else ''}]"
     else:
         notes = f"[page 1 of {len(pages)}; {more} and page=2 shows the next]"
-    openable = kept.size > LARGEST_KEPT_AS_IS
+    openable = kept.size > MAX_INLINE_BYTES
     if openable:
         notes += f"\n{describe_data_file(kept, whole)}"
     return f"{(text if is_short else pages[0]).rstrip()}\n{notes}", (kept.path.resolve(),) if openable else ()
@@ -85,7 +85,7 @@ def describe_data_file(file: DataFile, text: str) -> str:
 async def mask_for(mask: Mask | None, permitted: PermittedCall) -> Mask | None:
     """The mask for the output of a call that has run: a file that was granted is shown with the values it holds."""
     facts = permitted.policy.facts
-    if mask is None or facts.tool.name != "file_read" or not permitted.verdict.needs:
+    if mask is None or facts.tool.name != "file_read" or not permitted.grants.readable:
         return mask
     values = await asyncio.to_thread(facts.workspace.facts.secret_values, apart_from=facts.files[0].real)
     return mask.knowing(values)

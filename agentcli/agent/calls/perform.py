@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -17,7 +16,7 @@ from agentcli.agent.calls.recording import record_changes
 from agentcli.agent.calls.report import Report
 from agentcli.agent.permissions.approvals import PermittedCall
 from agentcli.agent.permissions.facts import CallFacts
-from agentcli.errors import ToolError, ToolErrorKind, errno_name
+from agentcli.errors import ToolError, errno_name, kind_of
 from agentcli.llm.messages import Text
 from agentcli.tools.command import Grants
 from agentcli.tools.tool import RunTerms, Tool, ToolContext, ToolOutput
@@ -28,7 +27,7 @@ LOCK_PATIENCE_S = 30.0
 async def perform(call: Call, permitted: PermittedCall, context: ToolContext) -> ToolOutput:
     """Run the tool while it holds the files it changes; a call that ran before gets its result. Raises `ToolError`."""
     facts, verdict, session = permitted.policy.facts, permitted.verdict, call.turn.session
-    tool, files = facts.tool, _named_files(facts, verdict.grants)
+    tool, files = facts.tool, _named_files(facts, permitted.grants)
 
     def hold(paths: Iterable[Path]) -> AbstractAsyncContextManager[None]:
         keys = tuple(sorted(set(map(str, paths))))  # sorted, so that two calls never wait for each other
@@ -56,7 +55,7 @@ async def perform(call: Call, permitted: PermittedCall, context: ToolContext) ->
         call.report.is_running = True
         with session.history.detach_sign() as sign:
             paths = frozenset(path.real for path in facts.files) if tool.effect in ("read", "edit") else None
-            terms = RunTerms(grants=verdict.grants, paths=paths, only_reads=verdict.only_reads)
+            terms = RunTerms(grants=permitted.grants, paths=paths, only_reads=verdict.only_reads)
             context = replace(context, detach=sign, terms=terms)
             output = await run_with_retries(call.report, tool, run)
         if permitted.remark:
@@ -78,15 +77,7 @@ def _named_files(facts: CallFacts, grants: Grants) -> list[Path]:
     return [workspace.writable(name, grants) for name in given if isinstance(name, str)]
 
 
-LONGEST_LIMIT_S = 300.0
-
-# What is the same at the next try; all else may pass.
-_LASTING: dict[int, ToolErrorKind] = {
-    errno.EACCES: "permission_denied",
-    errno.EPERM: "permission_denied",
-    errno.EROFS: "permission_denied",
-    errno.ENOENT: "not_found",
-}
+MAX_LIMIT_S = 300.0
 
 
 async def run_with_retries(report: Report, tool: Tool, run: Callable[[], Awaitable[ToolOutput]]) -> ToolOutput:
@@ -101,7 +92,7 @@ async def run_with_retries(report: Report, tool: Tool, run: Callable[[], Awaitab
                 raise
             await asyncio.sleep(error.retry_after or rule.delay(retries))
             report.retry_count, report.last_error = retries + 1, str(error)
-            limit = None if limit is None else max(limit, min(limit * 2, LONGEST_LIMIT_S))
+            limit = None if limit is None else max(limit, min(limit * 2, MAX_LIMIT_S))
 
 
 async def _within(name: str, limit_s: float | None, run: Callable[[], Awaitable[ToolOutput]]) -> ToolOutput:
@@ -112,5 +103,4 @@ async def _within(name: str, limit_s: float | None, run: Callable[[], Awaitable[
         took = f"took longer than {limit_s:g} s" if limit.expired() else f"ran out of time: {error or 'no answer'}"
         raise ToolError(f"{name} {took}.", kind="timeout") from error
     except OSError as error:
-        kind = _LASTING.get(error.errno or 0, "resource_error")
-        raise ToolError(f"{name} failed: {error}.", kind=kind, code=errno_name(error)) from error
+        raise ToolError(f"{name} failed: {error}.", kind=kind_of(error), code=errno_name(error)) from error

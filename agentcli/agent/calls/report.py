@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
+from agentcli.agent.calls.masking import Mask
 from agentcli.agent.events import CallError, Emit, OutputDelta, ToolFinished, ToolStarted
 from agentcli.agent.hooks import CallRecord
-from agentcli.agent.masking import Mask
 from agentcli.conversation.entries import Result
 from agentcli.errors import Declined, ToolError
 from agentcli.llm.messages import ToolResult, ToolUse
-from agentcli.tools.observation import LARGEST_KEPT_AS_IS, cut_middle, formatted
+from agentcli.tools.observation import MAX_INLINE_BYTES, cut_middle, formatted
 from agentcli.tools.summary import call_title
 from agentcli.tools.tool import LazyResult
 from agentcli.tools.tool import ToolOutput as Output
@@ -142,7 +142,7 @@ class Report:
 
 def _bounded(structured: object) -> object:
     """Return a structured result as the log stores it; a very large one is in the content, or in a data file."""
-    return OMITTED if len(msgspec.json.encode(structured, enc_hook=str)) > LARGEST_KEPT_AS_IS else structured
+    return OMITTED if len(msgspec.json.encode(structured, enc_hook=str)) > MAX_INLINE_BYTES else structured
 
 
 def _with_partial(error: ToolError, said: str) -> str:

@@ -6,7 +6,7 @@ from typing import get_args
 
 from agentcli.agent.commands.command import CommandHost, Outcome, SlashCommand, marked, without_keep
 from agentcli.agent.ops import SetEffort, SetModel
-from agentcli.agent.side_question import answer_side_question
+from agentcli.agent.requests.side_question import answer_side_question
 from agentcli.errors import UsageError
 from agentcli.llm.provider import Effort
 

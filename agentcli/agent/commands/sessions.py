@@ -180,8 +180,7 @@ async def undo_in(
     session: Session, direction: Direction, given: str, confirm: Confirm, *, turn: TurnChanges | None = None
 ) -> UndoResult:
     """`undo` in an open session, also of what runs in the background."""
-    if session.is_busy:
-        raise UserError("A turn is running: interrupt it first, then take its changes back.")
+    _require_idle(session, "then take its changes back")
     checkpoints, calls = _checkpoints_of(session), session.runtime.calls
     if changed := await checkpoints.under_way():
         session.append(*changed)
@@ -189,9 +188,13 @@ async def undo_in(
     return await undo(session.state.conversation.entries, direction, given, host, turn=turn)
 
 
+def _require_idle(session: Session, then: str) -> None:
+    if session.is_busy:
+        raise UserError(f"A turn is running: interrupt it first, {then}.")
+
+
 def _checkpoints_of(session: Session) -> Checkpoints:
-    checkpoints = session.runtime.calls.recording.checkpoints
-    if checkpoints is None:
+    if (checkpoints := session.runtime.calls.recording.checkpoints) is None:
         raise UserError("Changes of files are not recorded: the setting checkpoints.enabled is off.")
     return checkpoints
 
@@ -238,7 +241,10 @@ async def _rewind(host: CommandHost, argument: str) -> Outcome:
         point = there[chosen]
     changes = History(session.state.conversation.entries).since(point.entry_id) if point.kind != "branch" else None
     if not which and changes is not None:
-        part = await _choose_part(host, changes)
+        count = len({change.path for change in changes.changes})
+        files = f"{count} file{'s' if count > 1 else ''} changed since"
+        details = ("files stay as they are", f"{files}; what was said stays", files)
+        part = _PARTS[await host.choose("Take back", [*zip(map(str.capitalize, _PARTS), details, strict=True)]) or 0]
     if part != "conversation" and changes is not None:
         result = await undo_in(session, "undo", "yes" if which else "", host.confirm, turn=changes)
         if not result.is_wanted:
@@ -257,28 +263,18 @@ def _named_point(which: str, there: Sequence[Point]) -> Point:
     """The one with that number, label or id. Raises `UsageError`."""
     if which.isdecimal():
         return there[number_in(which, len(there), "prompt")]
-    found = [point for point in there if (point.kind == "label" and point.text == which) or point.entry_id == which]
-    if not found:
-        raise UsageError(f"There is no label {which!r}: /rewind shows where you can go back to.")
-    return found[0]
+    for point in there:
+        if point.entry_id == which or (point.kind == "label" and point.text == which):
+            return point
+    raise UsageError(f"There is no label {which!r}: /rewind shows where you can go back to.")
 
 
 async def _label(host: CommandHost, name: str) -> Outcome:
     if not name or name.isdecimal() or name.rsplit(maxsplit=1)[-1] in _PARTS:
         raise UsageError(f"Give a name that is no number and ends in none of {', '.join(_PARTS)}: /label NAME")
-    if host.session.is_busy:
-        raise UserError("A turn is running: give a label when it has ended.")
+    _require_idle(host.session, "then give the label")
     host.session.append(Labelled(name))
     return f"This point is called {name}: /rewind {name} goes back to it."
-
-
-async def _choose_part(host: CommandHost, changes: TurnChanges) -> str:
-    count = len({change.path for change in changes.changes})
-    files = f"{count} file{'s' if count > 1 else ''} changed since"
-    details = ("files stay as they are", f"{files}; what was said stays", files)
-    options = [(part.capitalize(), detail) for part, detail in zip(_PARTS, details, strict=True)]
-    chosen = await host.choose("Take back", options)
-    return _PARTS[chosen or 0]
 
 
 UNDO_COMMANDS = (

@@ -28,6 +28,7 @@ from agentcli.agent.permissions.rules import Rules
 from agentcli.agent.questions import check_offered, hunks_of
 from agentcli.conversation.entries import CallDenied
 from agentcli.errors import Declined, StorageError, ToolError, UsageError
+from agentcli.tools.command import NO_GRANTS, Grants
 from agentcli.tools.summary import call_title
 from agentcli.tools.text.diff import diff_hunks
 from agentcli.tools.tool import RunTerms, Tool, ToolContext
@@ -110,6 +111,10 @@ class PermittedCall(Struct, frozen=True):
     answer: str = ""
     dry_run: DryRunUse = "never"
 
+    @property
+    def grants(self) -> Grants:
+        return self.policy.facts.grants if self.verdict.opens else NO_GRANTS
+
 
 async def permit(call: Call, tool: Tool, arguments: Any, context: ToolContext, *, hooks: HookAnswer) -> PermittedCall:
     """Decide about a call, and ask where that is needed. Raises `ToolError`."""
@@ -139,27 +144,30 @@ async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context:
     """Raises `ToolError` (permission_denied) when the answer is no, or nobody can give one."""
     facts, turn = policy.facts, call.turn
     tool, arguments = facts.tool, facts.arguments
-    context = copied(context, terms=RunTerms(grants=verdict.grants))  # the preview is for the person alone
+    context = copied(context, terms=RunTerms(grants=facts.grants))  # the preview is for the person alone
     try:
         preview = await tool.preview(arguments, context)
     except ToolError:
-        if not verdict.needs:  # an edit that cannot apply fails here, before anybody is asked
+        if not facts.needs:  # an edit that cannot apply fails here, before anybody is asked
             raise
         preview = tool.arguments_text(arguments)  # what is wrong says what is in a file that nobody opened yet
+    if facts.needs and (mask := call.report.mask) is not None:
+        await turn.session.services.know_secrets()
+        preview = mask.text(preview)
     if turn.session.ask is None:
         raise ToolError(f"{verdict.reason}, and nobody can be asked.", kind="permission_denied")
     question = await asyncio.to_thread(_question, policy, verdict, preview)
     answer: Approve | Verdict
     hook = await fire_about(call, "PermissionRequest")
     if hook.decision in ("allow", "deny"):
-        answer = Verdict(hook.decision, hook.reason or "a hook decided it")
+        answer = Verdict(hook.decision, hook.reason or "a hook decided it", opens=False)
     else:
         await fire(turn.session, "Notification", message=question.title, notification_type="permission_prompt")
         answer = await policy.ask(question, policy.decide)
     if isinstance(answer, Verdict):
         if answer.decision == "deny":
             raise ToolError(f"{answer.reason}.", kind="permission_denied")
-        settled = replace(verdict, needs=answer.needs, hosts=answer.hosts)
+        settled = replace(verdict, opens=answer.opens)
         return PermittedCall(policy, arguments, settled, answer=f"allowed by {turn.state.mode}")
     if not answer.allowed and answer.comment == NOBODY_LEFT:
         raise ToolError(f"{verdict.reason}, and {NOBODY_LEFT}.", kind="permission_denied")
@@ -202,7 +210,7 @@ def _question(policy: CallPolicy, verdict: Verdict, preview: str) -> CallApprova
     if facts.tool.effect == "command":
         return CommandApproval(**asdict(approval), can_try=facts.dry_run != "never")
     if facts.tool.effect == "edit" or facts.tool.narrow is not None:
-        hunks = diff_hunks(preview) if facts.tool.narrow is not None else ()
+        hunks = diff_hunks(preview) if facts.tool.narrow is not None and not facts.needs else ()
         mode = "acceptEdits" if verdict.reason == CHANGES_A_FILE else ""
         return EditApproval(**asdict(approval), hunks=hunks, mode=mode)
     return approval

@@ -14,21 +14,20 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentcli.agent.permissions.facts import CallFacts, Need
+from agentcli.agent.permissions.facts import CallFacts
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rule_text import parse_rules
 from agentcli.agent.permissions.rules import Matches, Rule, Rules, covers_path, find_matches, speaks_of_edits
 from agentcli.errors import UsageError
 from agentcli.safety.commands.records import CommandAnalysis
 from agentcli.safety.commands.rules import escaped, rules_by_segment
-from agentcli.tools.command import Grants
 from agentcli.tools.tool import kind_argument
 
 CHANGES_A_FILE = "it changes a file"  # the reason to ask that says no more than that it is an edit
 
 
 class Verdict(Struct, frozen=True):
-    """`needs` and `hosts` are opened for the call where it is allowed, by a person or by itself.
+    """A call that is allowed, by a person or by itself, `opens` what the sandbox keeps from it: its needs and hosts.
 
     With `dry_run` it runs as one, and its changes are decided about afterwards. The sandbox holds a command that
     `only_reads` to that. `exposes` are the secret files that a yes lets commands read.
@@ -36,20 +35,14 @@ class Verdict(Struct, frozen=True):
 
     decision: Literal["allow", "dry_run", "ask", "deny"]
     reason: str
-    needs: tuple[Need, ...] = ()
-    hosts: tuple[str, ...] = ()
+    opens: bool = True
     only_reads: bool = False
     exposes: tuple[Path, ...] = ()
-
-    @property
-    def grants(self) -> Grants:
-        readable, writable = ([need.path for need in self.needs if need.access == how] for how in ("read", "write"))
-        return Grants(tuple(readable), tuple(writable), self.hosts)
 
 
 def decide(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
     """Decide if a call runs, is denied, or needs a person's yes. The catastrophic is refused in every mode."""
-    tool, needs, address, found = facts.tool, facts.needs, facts.address, find_matches(facts, rules)
+    tool, address, found = facts.tool, facts.address, find_matches(facts, rules)
     if facts.command is not None:
         only_reads = facts.verdict == "allow" or mode == "plan"
         return replace(_decide_command(facts, facts.command, mode, found, rules=rules), only_reads=only_reads)
@@ -60,11 +53,11 @@ def decide(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
     if address is not None and address.verdict == "block":
         return Verdict("deny", f"the address is never fetched: {address.reason}")
     if found.ask is not None:
-        return _asked_by(found.ask, mode, needs)
+        return _asked_by(found.ask, mode)
     if tool.effect == "edit" and facts.workspace.facts.profile == "read-only":
         return Verdict("deny", "the sandbox is read-only: nothing may be changed")
     if found.allow:
-        return Verdict("allow", f"the rule {found.allow[0]} allows it", needs)
+        return Verdict("allow", f"the rule {found.allow[0]} allows it")
     match tool.effect:
         case "read" | "edit":
             return _decide_files(facts, mode)
@@ -82,11 +75,11 @@ def decide(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
 
 
 def _decide_files(facts: CallFacts, mode: Mode) -> Verdict:
-    needs, special = facts.needs, next((path for path in facts.files if path.kind != "plain"), None)
+    special = next((path for path in facts.files if path.kind != "plain"), None)
     if mode == "bypassPermissions":
-        return _bypassed(facts, needs)
+        return _bypassed(facts)
     if special is not None:
-        return _asks(mode, special.why, needs)
+        return _asks(mode, special.why)
     if facts.tool.effect == "read":
         return Verdict("allow", "it only looks")
     if mode in ("acceptEdits", "auto"):
@@ -94,7 +87,7 @@ def _decide_files(facts: CallFacts, mode: Mode) -> Verdict:
     return _asks(mode, CHANGES_A_FILE)
 
 
-def _bypassed(facts: CallFacts, needs: tuple[Need, ...]) -> Verdict:
+def _bypassed(facts: CallFacts) -> Verdict:
     """No mode is a yes to secrets, and none widens the sandbox."""
     profile = facts.workspace.facts.profile
     for path in facts.files:
@@ -103,7 +96,7 @@ def _bypassed(facts: CallFacts, needs: tuple[Need, ...]) -> Verdict:
             return Verdict("deny", f"{path.why}: it needs a rule of its own, such as {tool}({_as_rule(path.given)})")
         if profile != "danger-full-access" and path.is_kept:
             return Verdict("deny", f"{path.why}, and the sandbox ({profile}) keeps that")
-    return Verdict("allow", "permissions are bypassed", needs)
+    return Verdict("allow", "permissions are bypassed")
 
 
 def _as_rule(path: str) -> str:
@@ -113,63 +106,64 @@ def _as_rule(path: str) -> str:
     return path if path.startswith("~/") else f"./{path.removeprefix('./')}"
 
 
-def _asks(mode: Mode, why: str, needs: tuple[Need, ...] = (), hosts: tuple[str, ...] = ()) -> Verdict:
+def _asks(mode: Mode, why: str) -> Verdict:
     if mode == "bypassPermissions":
-        return Verdict("allow", "permissions are bypassed", needs, hosts)
-    return Verdict("deny" if mode == "dontAsk" else "ask", why, needs, hosts)
+        return Verdict("allow", "permissions are bypassed")
+    return Verdict("deny" if mode == "dontAsk" else "ask", why)
 
 
-def _asked_by(rule: Rule, mode: Mode, needs: tuple[Need, ...] = (), hosts: tuple[str, ...] = ()) -> Verdict:
-    return _asks(mode, f"{rule.phrase} wants you to be asked", needs, hosts)
+def _asked_by(rule: Rule, mode: Mode) -> Verdict:
+    return _asks(mode, f"{rule.phrase} wants you to be asked")
 
 
 _PLAN = "plan mode reads only: describe the change instead of making it"
 
 
 def _decide_command(facts: CallFacts, command: CommandAnalysis, mode: Mode, found: Matches, *, rules: Rules) -> Verdict:
-    needs, hosts, sandbox, granting = facts.needs, facts.hosts, facts.workspace.facts, found.allow
+    sandbox, granting = facts.workspace.facts, found.allow
     if facts.verdict == "block":
         return Verdict("deny", f"refused in every mode: {command.reason}")
     if found.deny is not None:
         return Verdict("deny", f"{found.deny.phrase} denies it")
     cannot_ask: Literal["ask", "deny"] = "deny" if mode in ("bypassPermissions", "dontAsk", "plan") else "ask"
     if command.doubts.must_ask:
-        return Verdict(cannot_ask, command.doubts.must_ask, needs, hosts)
+        return Verdict(cannot_ask, command.doubts.must_ask)
     if command.doubts.unreadable and found.denies_some is not None:
         why = f"{command.doubts.unreadable}, so it cannot be read against deny rules such as {found.denies_some}"
-        return Verdict(cannot_ask, why, needs, hosts)
+        return Verdict(cannot_ask, why)
     if found.ask is not None:
-        return _asked_by(found.ask, mode, needs, hosts)
+        return _asked_by(found.ask, mode)
     if getattr(facts.arguments, "unconfined", False) and sandbox.profile != "danger-full-access":
         return Verdict(
             cannot_ask, "it wants to run OUTSIDE the sandbox, which only a person's yes to this very call opens"
         )
     is_held = sandbox.confines and sandbox.profile != "danger-full-access"
     if mode == "bypassPermissions" and command.deletes_unseen and not granting and not is_held:
-        return Verdict("ask", command.deletes_unseen, needs, hosts)
-    opened = [need for need in needs if str(need.path) not in command.scratch]
-    may_dry_run = facts.verdict == "try" and not opened and not hosts
+        return Verdict("ask", command.deletes_unseen)
+    reaches_out = bool(facts.hosts) or any(str(need.real) not in command.scratch for need in facts.needs)
+    may_dry_run = facts.verdict == "try" and not reaches_out
     is_unsure = command.problem or speaks_of_edits(rules)
     if mode == "bypassPermissions" and not granting:
         if may_dry_run and is_unsure:
-            return Verdict("dry_run", command.problem or command.reason)
-        return Verdict("allow", "permissions are bypassed")  # the sandbox opens nothing that nobody granted
+            return Verdict("dry_run", command.problem or command.reason, opens=False)
+        return Verdict("allow", "permissions are bypassed", opens=False)  # which nobody granted
     if facts.verdict == "allow":
         if sandbox.confines or sandbox.profile == "danger-full-access":
             return Verdict("allow", "the command only reads inside the workspace")
         return _asks(mode, "no sandbox holds commands here, so every one is asked about")
     if mode == "plan":
-        return Verdict("dry_run", "plan mode keeps none of its changes") if may_dry_run else Verdict("deny", _PLAN)
+        why = "plan mode keeps none of its changes"
+        return Verdict("dry_run", why, opens=False) if may_dry_run else Verdict("deny", _PLAN)
     if granting:
-        return Verdict("allow", f"the rule {' and '.join(dict.fromkeys(map(str, granting)))} allows it", needs, hosts)
-    if mode == "auto" and sandbox.confines and not needs and not hosts and not (may_dry_run and is_unsure):
+        return Verdict("allow", f"the rule {' and '.join(dict.fromkeys(map(str, granting)))} allows it")
+    if mode == "auto" and sandbox.confines and not (facts.needs or facts.hosts or (may_dry_run and is_unsure)):
         return Verdict("allow", "it stays inside the sandbox")
     if may_dry_run:
-        return Verdict("dry_run", command.reason)
-    return _asks(mode, found.why_not or command.reason, needs, hosts)
+        return Verdict("dry_run", command.reason, opens=False)
+    return _asks(mode, found.why_not or command.reason)
 
 
-_MOST_SHOWN = 3
+_MAX_SHOWN = 3
 
 
 def decide_with_exposure(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
@@ -182,9 +176,9 @@ def decide_with_exposure(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
     if not exposed or (verdict.only_reads and facts.command is not None and not _may_show(facts.command, exposed)):
         return verdict
     shown = [workspace.shown(path) for path in exposed]
-    more = f" and {len(shown) - _MOST_SHOWN} more" if len(shown) > _MOST_SHOWN else ""
+    more = f" and {len(shown) - _MAX_SHOWN} more" if len(shown) > _MAX_SHOWN else ""
     why = (
-        f"this sandbox cannot hide {', '.join(shown[:_MOST_SHOWN])}{more} from commands"
+        f"this sandbox cannot hide {', '.join(shown[:_MAX_SHOWN])}{more} from commands"
         f" (to allow it always: the rule Read({shown[0]}))"
     )
     return replace(

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import PurePath
 
 from msgspec import Struct
 
 from agentcli.agent.permissions.decide import CHANGES_A_FILE, Verdict
-from agentcli.agent.permissions.facts import CallFacts, Need
+from agentcli.agent.permissions.facts import CallFacts
 from agentcli.safety.commands.records import UNKNOWN, CommandAnalysis, known
 from agentcli.safety.paths.judge import WHY
 
-MOST_SHOWN = 6
+MAX_SHOWN = 6
 OUTSIDE = "runs OUTSIDE the sandbox: it can read, change and send anything you can"
 
 # Reasons to ask that say no more than the effects do.
@@ -49,7 +49,7 @@ def _of_file_tool(facts: CallFacts, verdict: Verdict) -> CallEffects:
 
 
 def _of_command(facts: CallFacts, command: CommandAnalysis, verdict: Verdict) -> CallEffects:
-    told = command_effects(facts, command, verdict.needs)
+    told = command_effects(facts, command)
     lines, grave = (*told.lines, *_circumstances(facts)), told.grave
     if getattr(facts.arguments, "unconfined", False):
         return CallEffects((OUTSIDE, *lines), (OUTSIDE, *grave))
@@ -66,21 +66,21 @@ def _circumstances(facts: CallFacts) -> list[str]:
     return [*lines, "goes on in the background"] if getattr(given, "background", False) else lines
 
 
-def command_effects(facts: CallFacts, command: CommandAnalysis, needs: Sequence[Need]) -> CallEffects:
+def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
     """`deletes docs, build`, `reaches example.org`, `writes build/app.js`; what cannot be told is said once."""
-    effects, shown = command.effects, facts.paths.shown
+    effects, needs, shown = command.effects, facts.needs, facts.paths.shown
     hosts, programs = known(effects.hosts), [_program(program) for program in effects.runs]
     is_opaque = all(UNKNOWN in things for things in (effects.reads, effects.writes, effects.deletes, effects.hosts))
     is_script = bool(hosts) and is_opaque and any(name in _INTERPRETERS for name in programs)
     deletes_found = any(
         segment.words and segment.words[0] == "find" and "-delete" in segment.words for segment in command.segments
     )
-    opened = {str(need.path) for need in needs}
+    opened = {str(need.real) for need in needs}
     grave = [
         _row("deletes", [*shown(effects.deletes), *(["what find finds"] if deletes_found else [])]),
         _row("runs a script from" if is_script else "reaches", hosts),
-        _row("writes outside the project:", shown(tuple(str(n.path) for n in needs if n.kind == "outside"))),
-        *(f"{n.access}s {shown((str(n.path),))[0]}, which {WHY[n.kind]}" for n in needs if n.kind != "outside"),
+        _row("writes outside the project:", shown(tuple(str(n.real) for n in needs if n.kind == "outside"))),
+        *(f"{n.access}s {shown((str(n.real),))[0]}, which {WHY[n.kind]}" for n in needs if n.kind != "outside"),
     ]
     plain = [_row("writes", shown(tuple(path for path in effects.writes if path not in opened)))]
     if is_opaque and not is_script:
@@ -107,8 +107,8 @@ def _hidden(command: CommandAnalysis) -> str:
 
 def _row(verb: str, things: Iterable[str]) -> str:
     things = list(dict.fromkeys(things))
-    more = f" and {len(things) - MOST_SHOWN} more" if len(things) > MOST_SHOWN else ""
-    return f"{verb} {', '.join(things[:MOST_SHOWN])}{more}" if things else ""
+    more = f" and {len(things) - MAX_SHOWN} more" if len(things) > MAX_SHOWN else ""
+    return f"{verb} {', '.join(things[:MAX_SHOWN])}{more}" if things else ""
 
 
 def _program(program: str) -> str:

@@ -24,7 +24,7 @@ from agentcli.safety.paths.judge import (
     is_secret,
     judge_path,
 )
-from agentcli.tools.command import Access
+from agentcli.tools.command import Access, Grants
 from agentcli.tools.path_names import parse_name
 from agentcli.tools.sandbox import PathStatus, SandboxFacts
 from agentcli.tools.tool import Tool, Workspace
@@ -125,14 +125,6 @@ class PathLookup:
         return ["this folder" if path == "." else path for path in shown]
 
 
-class Need(Struct, frozen=True):
-    """An exception the sandbox makes for as long as an allowed call runs."""
-
-    path: Path
-    access: Access
-    kind: PathKind
-
-
 DryRunUse = Literal["never", "on_request", "always"]
 
 
@@ -175,18 +167,24 @@ class CallFacts(Struct, frozen=True):
         return tuple(path.given for path in self.paths.find_each(reads, "read") if path.kind == "outside")
 
     @property
-    def needs(self) -> tuple[Need, ...]:
+    def needs(self) -> tuple[PathFacts, ...]:
         """The files that the sandbox keeps from the call: outside the workspace, secret, auto-executed."""
         if self.command is None:
-            return tuple(Need(path.real, path.access, path.kind) for path in self.files if path.kind != "plain")
-        effects = self.command.effects
-        written = self.paths.find_each((*effects.writes, *effects.deletes), "write")
+            return tuple(path for path in self.files if path.kind != "plain")
+        effects, find = self.command.effects, self.paths.find_each
+        paths = (*find(effects.reads, "read"), *find((*effects.writes, *effects.deletes), "write"))
         needs = (
-            Need(path.real, path.access, path.kind)
-            for path in (*self.paths.find_each(effects.reads, "read"), *written)
+            path
+            for path in paths
             if path.kind in ("secret", "protected") or (path.kind == "outside" and path.access == "write")
         )
-        return tuple(dict.fromkeys(needs))
+        return tuple({(path.real, path.access): path for path in needs}.values())
+
+    @property
+    def grants(self) -> Grants:
+        """The exceptions of the sandbox that let the call do what it is about."""
+        readable, writable = ([need.real for need in self.needs if need.access == how] for how in ("read", "write"))
+        return Grants(tuple(readable), tuple(writable), self.hosts if self.command is not None else ())
 
 
 def find_facts(tool: Tool, arguments: Any, workspace: Workspace) -> CallFacts:

@@ -137,5 +137,5 @@ class Judging:
         if len(analysis.segments) > 1:
             rows = [self._segment(segment, facts, analysis.problem) for segment in analysis.segments]
             lines += [f"  {row['verdict']:<5} {' '.join(row['text'].split())}  ({row['reason']})" for row in rows]
-        lines += [f"  {line}" for line in command_effects(facts, analysis, verdict.needs).lines]
+        lines += [f"  {line}" for line in command_effects(facts, analysis).lines]
         return "\n".join(map(exposed, lines))

@@ -11,8 +11,8 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 import typer
 
+from agentcli.agent.calls.masking import Mask
 from agentcli.agent.interfaces import Found, SessionStore, subagents_owner
-from agentcli.agent.masking import Mask
 from agentcli.app import Builder
 from agentcli.cli.output import echo, print_table, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, wait_for, with_store
@@ -240,7 +240,7 @@ def _texts_in(value: Any) -> Iterator[str]:
 
 def _copies(database: Path) -> list[Path]:
     """Files of earlier versions, or damaged ones, that may hold what was in the database."""
-    patterns = (f"{database.name}.damaged-*", "agents.db.*", "trash/*.jsonl", "events.db")
+    patterns = (f"{database.name}.damaged-*", "agents.db*", "trash/*.jsonl", "events.db")
     return sorted(file for pattern in patterns for file in database.parent.glob(pattern))
 
 

@@ -9,12 +9,12 @@ import sys
 from collections.abc import Awaitable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import typer
 
-from agentcli.agent.blame import BlamedLine, blame
+from agentcli.agent.blame import blame
 from agentcli.agent.calls.recording import account_for_interrupted
 from agentcli.agent.undo import NOTHING, Direction, History, UndoHost, UndoResult, undo
 from agentcli.cli.output import echo, warn
@@ -52,7 +52,7 @@ def make_command(direction: Direction, help: str) -> typer.Typer:
         id, result = asyncio.run(with_store(work, config.paths.sessions))
         if json:
             rows = [
-                {"path": _shown(Path(f.path)), "change": f.how} | ({"why": f.why} if f.why else {})
+                {"path": _shown(Path(f.path)), "change": f.how, **({"why": f.why} if f.why else {})}
                 for f in result.files
             ]
             turn, is_done = result.turn and result.turn.number, result.is_wanted and result.is_complete
@@ -135,20 +135,12 @@ def blame_command(
     find, read = lambda name: (current_folder() / name).resolve(), Objects(paths.state / "checkpoints").get
     lines = wait_for(with_store(lambda store: blame(file, find, store, read), paths.sessions))
     if json:
-        print_json(list(map(_row, lines)))
+        authors = [msgspec.to_builtins(line.author) if line.author else _NOBODY for line in lines]
+        print_json([{"line": line.line, "text": line.text, **who} for line, who in zip(lines, authors, strict=True)])
         return
     for line in lines:
-        echo(_format_line(line, width=len(str(lines[-1].line))))
-
-
-def _row(line: BlamedLine) -> dict[str, Any]:
-    author = _NOBODY if line.author is None else msgspec.to_builtins(line.author)
-    return {"line": line.line, "text": line.text, **author}
-
-
-def _format_line(line: BlamedLine, *, width: int) -> str:
-    who = ""
-    if (author := line.author) is not None:
-        prompt = shortened(author.prompt, _MAX_PROMPT_CHARS)
-        who = f"{author.session_id[:13]} {when(author.at)} {author.tool:<10} {prompt}"
-    return f"{who:<{13 + 1 + 16 + 1 + 10 + 1 + _MAX_PROMPT_CHARS}}  {line.line:>{width}}  {line.text}"
+        who = ""
+        if (author := line.author) is not None:
+            prompt = shortened(author.prompt, _MAX_PROMPT_CHARS)
+            who = f"{author.session_id[:13]} {when(author.at)} {author.tool:<10} {prompt}"
+        echo(f"{who:<{42 + _MAX_PROMPT_CHARS}}  {line.line:>{len(str(lines[-1].line))}}  {line.text}")

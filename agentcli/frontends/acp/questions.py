@@ -11,14 +11,14 @@ from typing import Any
 
 from agentcli.agent.calls.model import NOBODY_LEFT
 from agentcli.agent.commands.command import ChoiceIndex, CommandSet
-from agentcli.agent.events import AnyQuestion, CallApproval, ChangesApproval, LimitQuestion, PlanApproval, Question
+from agentcli.agent.events import AnyQuestion, CallApproval, ChangesApproval, PlanApproval, Question
 from agentcli.agent.ops import Approve, Interrupt
 from agentcli.agent.session import Session
 from agentcli.errors import UsageError, UserError
 from agentcli.frontends.acp import updates
 from agentcli.frontends.acp.client import Client, option
 from agentcli.frontends.acp.rpc import RpcError
-from agentcli.frontends.choices import Choice, choices_for
+from agentcli.frontends.choices import choices_for
 from agentcli.frontends.printable import exposed
 from agentcli.frontends.screenless import ScreenlessHost
 from agentcli.frontends.session_opener import SessionOpener
@@ -62,7 +62,10 @@ class ClientQuestions:
                 case Question():
                     answer = await self._in_words(request)
                 case _:
-                    answer = await self._about_call(request)
+                    call = self._call(request)
+                    answer = await self._chosen(call, request)
+                    if answer is not None and answer.allowed and request.call.name:
+                        self._client.update(self._session.id, updates.updated(call["toolCallId"], status="in_progress"))
         except RpcError as error:
             log.warning("the client could not be asked: %s", error)
             answer = nobody
@@ -71,19 +74,16 @@ class ClientQuestions:
             answer = nobody
         self._session.submit(answer if answer is not None else Interrupt())
 
-    # What a call may do
-
-    async def _about_call(self, question: CallApproval | ChangesApproval | LimitQuestion) -> Approve | None:
-        """None where the turn was cancelled."""
-        call = self._call(question)
-        answer = await self._chosen(call, question)
-        if answer is not None and answer.allowed and question.call.name:
-            self._client.update(self._session.id, updates.updated(call["toolCallId"], status="in_progress"))
-        return answer
-
     async def _chosen(self, call: dict[str, Any], question: AnyQuestion) -> Approve | None:
+        """Offer the choices of a question; None where the turn was cancelled."""
         choices = choices_for(question, question.rules)
-        chosen = await self._client.choose(self._session.id, call, [_option(choice) for choice in choices])
+        options = []  # what lasts longer than the call names its rule
+        for choice in choices:
+            lasts = choice.answer and (choice.answer.mode or choice.answer.scope in ("session", "always"))
+            kind = "allow_always" if lasts else "allow_once" if choice.is_yes else "reject_once"
+            name = f"{choice.label}: {exposed(choice.rule)}" if choice.rule else choice.label
+            options.append(option(choice.id, name, kind))
+        chosen = await self._client.choose(self._session.id, call, options)
         return next((choice.answer for choice in choices if choice.id == chosen), None)
 
     def _call(self, question: AnyQuestion) -> dict[str, Any]:
@@ -148,15 +148,6 @@ def _form(options: Sequence[str], title: str) -> tuple[dict[str, Any], list[str]
         return {"words": {"type": "string", "title": title}}, ["words"]
     choice = {"type": "string", "title": title, "enum": list(options)}
     return {"choice": choice, "words": {"type": "string", "title": _OWN_WORDS}}, []
-
-
-def _option(choice: Choice) -> dict[str, str]:
-    """An answer as clients offer it; what lasts longer than the call names its rule."""
-    answer = choice.answer
-    kind = "allow_once" if choice.is_yes else "reject_once"
-    if answer is not None and (answer.mode or answer.scope in ("session", "always")):
-        kind = "allow_always"
-    return option(choice.id, f"{choice.label}: {exposed(choice.rule)}" if choice.rule else choice.label, kind)
 
 
 class ClientHost(ScreenlessHost):

@@ -39,6 +39,7 @@ Models = Sequence[tuple[str, str]]  # names, and what is known of each
 
 _STOP_REASONS = {"max_tokens": "max_tokens", "max_turns": "max_turn_requests", "interrupted": "cancelled"}
 _EFFORTS: tuple[Effort, ...] = get_args(Effort)
+_MODES = [(mode, MODE_TEXTS[mode][0].capitalize(), MODE_TEXTS[mode][1]) for mode in MODES]
 AS_SET = "default"  # the effort of the settings
 _CANCELLED = {"stopReason": "cancelled"}
 
@@ -77,7 +78,9 @@ class ClientSession:
     def state(self) -> dict[str, Any]:
         """Return the modes and config options, in the form of the answer to session/new."""
         shown = self._session.snapshot()
-        return {"modes": modes(shown), "configOptions": config_options(shown, self._models)}
+        modes = [{"id": mode, "name": name, "description": detail} for mode, name, detail in _MODES]
+        shown_modes = {"currentModeId": shown.mode, "availableModes": modes}
+        return {"modes": shown_modes, "configOptions": config_options(shown, self._models)}
 
     async def replay(self) -> None:
         """Send the whole conversation."""
@@ -171,11 +174,21 @@ class ClientSession:
 
     async def set(self, option: str, value: str) -> None:
         """Raises `UserError`."""
-        if option == "model":
-            await self._host.check_model(value)
-            self._session.submit(SetModel(value))
-        else:
-            self._session.submit(setting(option, value))
+        op: Op
+        match option:
+            case "model":
+                await self._host.check_model(value)
+                op = SetModel(value)
+            case "mode":
+                op = SetMode(parse_mode(value))
+            case "effort":
+                effort = next((effort for effort in _EFFORTS if effort == value), None)
+                if effort is None and value != AS_SET:
+                    raise UsageError(f"No thought level {value!r}; there is {', '.join((AS_SET, *_EFFORTS))}.")
+                op = SetEffort(effort)
+            case _:
+                raise UsageError(f"There is no option {option!r}; there is mode, model, effort.")
+        self._session.submit(op)
         self._send_settings()
 
     def _settings_now(self) -> tuple[object, ...]:
@@ -246,15 +259,6 @@ class ClientSession:
             await self._opened.aclose()
 
 
-def _modes() -> list[tuple[str, str, str]]:
-    return [(mode, MODE_TEXTS[mode][0].capitalize(), MODE_TEXTS[mode][1]) for mode in MODES]
-
-
-def modes(shown: SessionSnapshot) -> dict[str, Any]:
-    rows = [{"id": mode, "name": name, "description": detail} for mode, name, detail in _modes()]
-    return {"currentModeId": shown.mode, "availableModes": rows}
-
-
 def config_options(shown: SessionSnapshot, models: Models) -> list[dict[str, Any]]:
     """The model in use need not be among the `models`."""
     if shown.model not in (name for name, _ in models):
@@ -262,7 +266,7 @@ def config_options(shown: SessionSnapshot, models: Models) -> list[dict[str, Any
     efforts = [(AS_SET, "Default", "as the settings or the model have it")]
     efforts += [(effort, effort.capitalize(), "") for effort in _EFFORTS]
     return [
-        _select("mode", "Permission mode", shown.mode, _modes()),
+        _select("mode", "Permission mode", shown.mode, _MODES),
         _select("model", "Model", shown.model, [(name, name, detail) for name, detail in models]),
         _select("effort", "Thinking", shown.effort or AS_SET, efforts),
     ]
@@ -275,20 +279,6 @@ def _select(id: str, name: str, current: str, options: Sequence[tuple[str, str, 
     ]
     category = "thought_level" if id == "effort" else id
     return {"id": id, "name": name, "category": category, "type": "select", "currentValue": current, "options": rows}
-
-
-def setting(id: str, value: str) -> Op:
-    """The operation for another mode or thought level. Raises `UsageError`."""
-    match id:
-        case "mode":
-            return SetMode(parse_mode(value))
-        case "effort":
-            effort = next((effort for effort in _EFFORTS if effort == value), None)
-            if effort is None and value != AS_SET:
-                raise UsageError(f"No thought level {value!r}; there is {', '.join((AS_SET, *_EFFORTS))}.")
-            return SetEffort(effort)
-        case _:
-            raise UsageError(f"There is no option {id!r}; there is mode, model, effort.")
 
 
 # Prompts as clients send them

@@ -14,7 +14,6 @@ import msgspec
 from agentcli.agent import events
 from agentcli.agent.state import SessionSnapshot, todo_items
 from agentcli.conversation.entries import Assistant, Entry, Result, User
-from agentcli.conversation.evidence import Claim
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.frontends.printable import exposed
 from agentcli.llm.messages import Block, Image, Text, Thinking, ToolResult, ToolUse
@@ -85,7 +84,8 @@ class Updates:
             case events.Compaction(before, after):
                 yield notice(f"The conversation was shortened from about {before:,} to {after:,} tokens.")
             case events.Done(claims=claims) if self._shows_claims and claims:
-                yield notice("\n".join(_claim_line(claim) for claim in claims))
+                marked = ((_MARKS[claim.verdict], " ".join(claim.text.split())) for claim in claims)
+                yield notice("\n".join(f"- {mark} {text}{why}" for (mark, why), text in marked))
             case _:
                 pass
 
@@ -181,11 +181,6 @@ def used(tokens: int, window: int, cost_usd: float | None) -> Update:
 
 
 _MARKS = {"verified": ("✓", ""), "unverified": ("?", " - not verified"), "refuted": ("✗", " - the log says otherwise")}
-
-
-def _claim_line(claim: Claim) -> str:
-    mark, why = _MARKS[claim.verdict]
-    return f"- {mark} {' '.join(claim.text.split())}{why}"
 
 
 def call_id(agent_id: str, id: str) -> str:

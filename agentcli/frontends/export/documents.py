@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from agentcli.agent.calls.masking import Mask
 from agentcli.agent.interfaces import SessionInfo
-from agentcli.agent.masking import Mask
 from agentcli.agent.result import usage_object
 from agentcli.agent.session import Session
 from agentcli.conversation.conversation import Conversation

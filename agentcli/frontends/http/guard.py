@@ -21,6 +21,7 @@ from agentcli.settings.structs import ServeTokenSettings
 PAGE_FILES = ("page.css", "page.js", "markdown.js", "questions.js", "stream.js", "view.js")
 # These say nothing about any session.
 _OPEN = frozenset(("/", "/health", "/openapi.json", *(f"/{name}" for name in PAGE_FILES)))
+_HOW_TO_AUTHORIZE = "Send the header Authorization: Bearer TOKEN, with what is in the token file."
 _LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 
 
@@ -123,9 +124,8 @@ class Guard:
         """Another page in the same browser, or a name that leads here by DNS, is none of ours."""
         host = asked.headers.get("host", "")
         if not self._is_socket and _name_of(f"//{host}") not in self._hosts:
-            raise HttpError(
-                403, "host", f"This server is not called {host[:200]!r}: name it in serve.hosts if it should be."
-            )
+            why = f"This server is not called {host[:200]!r}: name it in serve.hosts if it should be."
+            raise HttpError(403, "host", why)
         origin = asked.headers.get("origin")
         if origin is not None and origin.partition("://")[2].lower() != host.lower():
             raise HttpError(403, "origin", f"A page of {origin[:200]!r} may not use this server.")
@@ -133,12 +133,7 @@ class Guard:
     def _token_of(self, asked: HTTPConnection) -> ServeTokenSettings:
         kind, _, given = asked.headers.get("authorization", "").partition(" ")
         if kind.lower() != "bearer" or not given:
-            raise HttpError(
-                401,
-                "no_token",
-                "Send the header Authorization: Bearer TOKEN, with what is in the token file.",
-                headers={"WWW-Authenticate": "Bearer"},
-            )
+            raise HttpError(401, "no_token", _HOW_TO_AUTHORIZE, headers={"WWW-Authenticate": "Bearer"})
         hashed = hashlib.sha256(given.strip().encode()).hexdigest()
         found = [token for token in self._tokens if hmac.compare_digest(token.sha256, hashed)]
         if not found:

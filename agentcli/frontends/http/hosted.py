@@ -229,7 +229,10 @@ class HostedSession:
         async with self._taking:
             if stream_id in self._writer.note.taken:
                 return self._writer.note.span if steers else stream_id
-            self._check_room()
+            queue = self._session.snapshot().conversation.queue
+            if len(queue.steering) + len(queue.follow_ups) >= MOST_WAITING:
+                why = f"{MOST_WAITING} messages wait already: send this when some are answered."
+                raise HttpError(429, "queue_full", why)
             if tools:
                 self._session.offer_tools(tools)
             if (typed := self._host.command_in(message.blocks)) is not None:
@@ -246,12 +249,6 @@ class HostedSession:
                 return span
             await self._submit(Prompt(content), stream_id)
             return stream_id
-
-    def _check_room(self) -> None:
-        queue = self._session.snapshot().conversation.queue
-        if len(queue.steering) + len(queue.follow_ups) >= MOST_WAITING:
-            why = f"{MOST_WAITING} messages wait already: send this when some are answered."
-            raise HttpError(429, "queue_full", why)
 
     async def _store_stream_id(self, stream_id: str) -> None:
         """Raises `StorageError`."""

@@ -138,7 +138,10 @@ class Routes:
     @_operation("DELETE", _SESSION, "Move a session to the trash; its stream ends.", status=204)
     async def _remove(self, request: Request) -> Response:
         info = await self._found(request)
-        if (there := await self._elsewhere(request, info.id)) is not None:
+        owner = None if self._hosting.hosted(info.id) else await self._hosting.store.holder(info.id)
+        if owner == "":
+            raise HttpError(409, "in_use", "A terminal has the session open: end it there, or take it over first.")
+        if owner and (there := await forward(request, owner, b"", is_repeatable=True)) is not None:
             return there
         await self._hosting.remove(info.id)
         return Response(status_code=204)
@@ -206,15 +209,6 @@ class Routes:
             if time.monotonic() > deadline:
                 raise HttpError(503, "no_owner", "The server that has the session open does not answer: try again.")
             await asyncio.sleep(0.25)
-
-    async def _elsewhere(self, request: Request, session_id: str) -> Response | None:
-        """The answer of the server that owns the session; None where none does."""
-        if self._hosting.hosted(session_id) is not None:
-            return None
-        owner = await self._hosting.store.holder(session_id)
-        if owner == "":
-            raise HttpError(409, "in_use", "A terminal has the session open: end it there, or take it over first.")
-        return await forward(request, owner, b"", is_repeatable=True) if owner else None
 
     @_operation("GET", f"{_SESSION}/events", _FOLLOW, answer=forms.Event, query={"Last-Event-ID": int, "after": int})
     async def _events(self, request: Request) -> Response:

@@ -150,20 +150,16 @@ def parse_line(raw: bytes) -> InputLine:
     data: Any = None
     try:
         data = json_in(raw)
-        id = _id(data)
+        match data:
+            case {"type": "control", "id": str() | int() | None as given} if not isinstance(given, bool):
+                id = given
+            case {"type": "control", "id": _}:
+                raise ValueError("id is a string or an integer")
+            case _:
+                pass
         return InputLine(raw, _request_in(data), id)
     except (ValueError, RecursionError) as error:
         return InputLine(raw, None, id, f"{str(error).rstrip('.')}. {_expected(data)}")
-
-
-def _id(data: Any) -> str | int | None:
-    match data:
-        case {"type": "control", "id": id}:
-            if isinstance(id, str | int | None) and not isinstance(id, bool):
-                return id
-            raise ValueError("id is a string or an integer")
-        case _:
-            return None
 
 
 def _request_in(data: Any) -> Say | Control:

@@ -51,8 +51,13 @@ class JsonOutput:
             case events.Question(id, title):
                 said: dict[str, Any] = {"question": title, "options": event.options}
                 self._system("question", id=id, **said, **_exposed(said), **agent)
-            case events.QuestionEvent():
-                self._approval(event, **agent)
+            case events.QuestionEvent():  # one object for all kinds: fields that a kind does not have are empty
+                texts = {
+                    name: getattr(event, name) for name in ("title", "reason", "preview", "rules", "hunks", "effects")
+                }
+                other = {name: getattr(event, name) for name in ("id", "can_try", "kind", "changes")}
+                about = {"tool_name": event.call.name, "tool_input": event.call.input}
+                self._system("approval_requested", **about, **texts, **other, **_exposed(texts), **agent)
             case events.ApprovalSettled(id):
                 self._system("approval_settled", id=id, **agent)
             case events.ClientToolRequested(calls):
@@ -88,15 +93,6 @@ class JsonOutput:
                 self._result = ResultBuilder(self._session)
             case _:
                 pass
-
-    def _approval(self, asked: events.QuestionEvent, **more: Any) -> None:
-        """Write one object for all kinds of approvals: fields that a kind does not have are empty."""
-        fields = ("id", "title", "reason", "preview", "rules", "hunks", "effects", "can_try", "kind", "changes")
-        call, told = asked.call, {name: getattr(asked, name) for name in fields}
-        texts = {name: told[name] for name in ("title", "reason", "preview", "rules", "hunks", "effects")}
-        self._system(
-            "approval_requested", tool_name=call.name, tool_input=call.input, **told, **_exposed(texts), **more
-        )
 
     def command(self, ended: CommandEnded) -> None:
         self._system("command", command=ended.name, output=ended.output, is_error=ended.is_error)

@@ -346,6 +346,6 @@ def notification(text: str, how: str, environment: Mapping[str, str]) -> str:
         how = "osc9" if knows_osc9 else "osc777" if environment.get("VTE_VERSION") else "bell"
     kinds = {"osc9": f"\x1b]9;{words}\x07", "osc777": f"\x1b]777;notify;agentcli;{words}\x07", "bell": "\x07"}
     codes = kinds.get(how, "")
-    if environment.get("TMUX") and codes.startswith("\x1b"):  # which passes it on with allow-passthrough
+    if environment.get("TMUX") and codes.startswith("\x1b"):  # which passes them on if allow-passthrough is set
         return "\x1bPtmux;" + codes.replace("\x1b", "\x1b\x1b") + "\x1b\\"
     return codes

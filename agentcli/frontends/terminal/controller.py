@@ -189,7 +189,7 @@ class TerminalController(OpenerHost):
     # Typed text
 
     def submit(self, text: str, pastes: Pastes | None = None, *, shown: str = "", queue: bool = False) -> None:
-        """Run a command, or say `text` with its `pastes`; during a turn that steers, or with `queue` waits."""
+        """Run a command, or send `text` with its `pastes`: now, to steer a turn or, with `queue`, after it."""
         self.spawn(self._submit(text, pastes or Pastes(), shown=shown or text, queue=queue))
 
     async def _submit(self, text: str, pastes: Pastes, *, shown: str, queue: bool) -> None:
@@ -200,7 +200,9 @@ class TerminalController(OpenerHost):
                 return  # whoever started the opening tells
             # By what was typed: a paste that begins with ! or / is somebody else's text.
             if shown.startswith("!"):
-                self._run_shell(text)
+                if line := text.lstrip("!").strip():
+                    self.view.typed(text)
+                    self.spawn(self._terminal.run_own(line, to_model=not text.startswith("!!")))
                 return
             found = self._command(text, shown)
             if found is None:
@@ -246,13 +248,6 @@ class TerminalController(OpenerHost):
         self._terminal.changed()
         if not self.session.is_busy:
             self._terminal.idle()
-
-    def _run_shell(self, text: str) -> None:
-        to_model = not text.startswith("!!")
-        command = text.lstrip("!").strip()
-        if command:
-            self.view.typed(text)
-            self.spawn(self._terminal.run_own(command, to_model=to_model))
 
     def _send(self, content: tuple[Block, ...], *, shown: str, queue: bool, model: str = "") -> None:
         if self.session.is_busy and not queue and not model:

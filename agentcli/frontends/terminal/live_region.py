@@ -77,18 +77,16 @@ class LiveRegion:
         return [*cards[: most - len(asked)], *asked]
 
     def _card_rows(self, columns: int) -> list[Row]:
-        rows = self._key_rows(columns) if self.shows_keys else []
+        rows: list[Row] = []
+        if self.shows_keys:  # a row for each action; a narrow window shows only the first of its keys
+            keys = [(_fitting(labels, max(10, columns // 3)), text) for labels, text in self.labels.help()]
+            width = max(len(names) for names, _ in keys) + 2
+            rows = [clipped([("accent", f"  {names:<{width}}"), ("muted", text)], columns) for names, text in keys]
         if self.shows_todo:
             rows += [clipped(line, columns) for line in todo_lines(self._tasks())] or [[("muted", EMPTY_LIST)]]
         elif self.controller.is_busy and not self.asking.asks and self.asking.purpose == "prompt":
             rows += self._open_tasks(columns)
         return rows
-
-    def _key_rows(self, columns: int) -> list[Row]:
-        """A row for each action; a narrow window shows only the first of its keys."""
-        rows = [(_fitting(labels, max(10, columns // 3)), text) for labels, text in self.labels.help()]
-        width = max(len(names) for names, _ in rows) + 2
-        return [clipped([("accent", f"  {names:<{width}}"), ("muted", text)], columns) for names, text in rows]
 
     def _open_tasks(self, columns: int) -> list[Row]:
         """While a turn works on a list: a few of its rows, around the first that is not done."""

@@ -20,8 +20,8 @@ import tempfile
 import termios
 import time
 import tty
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from agentcli.errors import UserError
@@ -317,25 +317,14 @@ async def run_program(
     """
     stdin = None if data is None else asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*argv, env=environment, stdin=stdin)
+    # Ctrl-C and Ctrl-\ are meant for the program now, which would ignore them too if it had been started after this.
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGQUIT)}
     try:
-        with _keys_are_not_ours():
-            await process.communicate(data)
+        await process.communicate(data)
     finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
         if process.returncode is None:
             process.terminate()
             await process.wait()
     return process.returncode
-
-
-@contextmanager
-def _keys_are_not_ours() -> Iterator[None]:
-    """Ctrl-C and Ctrl-\\ reach every process of the terminal; meanwhile they are meant for the other one.
-
-    A program that is started while a signal is ignored ignores it too: start it before.
-    """
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGQUIT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import get_args
 
 from agentcli.agent.commands.command import CommandHost, SlashCommand, marked, without_keep
@@ -63,8 +64,7 @@ class Appearance:
 
 
 def screen_commands(controller: TerminalController, console: Console, appearance: Appearance) -> Sequence[SlashCommand]:
-    async def theme(host: CommandHost, argument: str) -> str:
-        return await _theme(host, argument, appearance)
+    theme, copy = partial(_theme, appearance=appearance), partial(_copy, console=console)
 
     async def login(host: CommandHost, provider: str) -> str:
         return await controller.log_in(provider)
@@ -73,9 +73,6 @@ def screen_commands(controller: TerminalController, console: Console, appearance
         if not provider:
             raise UsageError("Say whose key: /logout PROVIDER.")
         return controller.log_out(provider)
-
-    async def copy(host: CommandHost, argument: str) -> str:
-        return await _copy(_copied(host, argument), console)
 
     return (
         SlashCommand("copy", "copy an answer's source, or only its code", copy, "[N] [code]", group="Conversation"),
@@ -118,7 +115,8 @@ def _copied(host: CommandHost, argument: str) -> str:
     return "\n".join(blocks)
 
 
-async def _copy(text: str, console: Console) -> str:
+async def _copy(host: CommandHost, argument: str, console: Console) -> str:
+    text = _copied(host, argument)
     is_short = len(text.encode()) <= LONGEST_OSC_52
     if is_short:
         console.raw(f"\x1b]52;c;{base64.b64encode(text.encode()).decode()}\x07")

@@ -154,7 +154,9 @@ class SessionStatus:
         if self._session is None:
             return
         now = self._session.snapshot()
-        cold_in_s = self._cold_in_s(now)
+        reply = now.conversation.last_reply  # the provider's cache holds a long conversation for a while
+        is_long = reply is not None and self._context_tokens >= LONG
+        cold_in_s = reply.time + TIME_TO_LIVE_S - time.time() if reply is not None and is_long else math.inf
         before, self.status = self.status, self._read(now, is_cold=cold_in_s <= 0)
         if self.status != before:
             self._terminal.status_changed()
@@ -187,10 +189,3 @@ class SessionStatus:
             is_busy=now.is_busy,
             cold_usd=cold_usd if is_cold else None,
         )
-
-    def _cold_in_s(self, now: SessionSnapshot) -> float:
-        """Return the seconds for which the provider's cache still holds a long conversation."""
-        reply = now.conversation.last_reply
-        if reply is None or self._context_tokens < LONG:
-            return math.inf
-        return reply.time + TIME_TO_LIVE_S - time.time()

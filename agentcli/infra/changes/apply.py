@@ -8,11 +8,12 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from functools import partial
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
 from agentcli.infra.changes.groups import ChangeGroup
-from agentcli.infra.changes.state import ChangeSet, FileEntry, entry_at, has_same_content, parents_of
+from agentcli.infra.changes.state import ChangeSet, FileEntry, differs, entry_at, has_same_content, parents_of
 from agentcli.infra.changes.writing import (
     MADE_MEANWHILE,
     OVERLAY_ATTRIBUTES,
@@ -37,13 +38,11 @@ _GIT_ORDER = ("/objects/", "/refs/", "/logs/", "/packed-refs", "/index", "/HEAD"
 class LiveFiles:
     """The files that are open for writing when this is made, as far as the kernel lets us look (proc_pid_fd(5)).
 
-    To replace one would lose what its program writes next. `advice` says what to do about one. With `spares_databases`
-    databases count as open.
+    To replace one would lose what its program writes next. With `spares_databases` databases count as open.
     """
 
     def __init__(self, advice: str = "the command can be run directly", *, spares_databases: bool = True) -> None:
-        self._advice = advice
-        self._spares_databases = spares_databases
+        self._advice, self._spares_databases = advice, spares_databases
         self._open = set()
         for process in Path("/proc").glob("[0-9]*/fd"):
             with contextlib.suppress(OSError), os.scandir(process) as entries:
@@ -67,73 +66,68 @@ def apply_groups(
 ) -> ApplyOutcome:
     """Apply changes. A group that meets something else than the command did is a conflict, and left out as a whole.
 
-    Owners are kept where we are root. `token` is part of the names of files that are not yet in their places; with
-    `is_resumed` an earlier process had begun with the same. `live` knows which files are in use. Raises nothing: what
-    the disk refuses is a conflict, too.
+    `token` is part of the names of files that are not yet in their places; with `is_resumed` an earlier process had
+    begun with the same. Raises nothing: what the disk refuses is a conflict, too.
     """
     names: list[str] = []
     conflicts: list[Conflict] = []
-    live = live or LiveFiles()
-    modes: dict[str, FileEntry] = {}
-    emptied: set[str] = set()
+    application = _Application(token, live or LiveFiles(), is_resumed=is_resumed)
     # What goes away comes last, so that a file that was moved is never missing in both places.
     for group in sorted(groups, key=lambda one: (one.changes.root, one.summary.kind == "deleted", one.paths[0])):
         try:
-            _Application(group, live, token, modes=modes, emptied=emptied).run(is_resumed=is_resumed)
+            application.apply(group)
             names.append(group.summary.name)
         except OSError as error:
             conflicts.append(Conflict(group.summary.name, error.strerror or str(error)))
-    for path in sorted(emptied, key=_depth, reverse=True):  # taken away by the command, and empty now
-        with contextlib.suppress(OSError), _opened(path) as (folder, name):
-            os.rmdir(name, dir_fd=folder)
-    for path, entry in sorted(modes.items(), key=lambda item: -_depth(item[0])):
-        with contextlib.suppress(OSError), _opened(path) as (folder, name):
-            _set_mode(folder, name, entry)
+    application.finish_folders()
     return ApplyOutcome(tuple(names), tuple(conflicts))
 
 
 class _Application:
-    """Applies one group. `modes` are for the folders that get them at the end, `emptied` those that go then."""
+    """Applies groups one after another; folders get their modes, or go, at the end."""
 
-    def __init__(
-        self, group: ChangeGroup, live: LiveFiles, token: str, *, modes: dict[str, FileEntry], emptied: set[str]
-    ) -> None:
-        self._changes: ChangeSet = group.changes
-        self._group = group
-        self._live = live
+    def __init__(self, token: str, live: LiveFiles, *, is_resumed: bool) -> None:
         self._token = token
-        self._modes = modes
-        self._emptied = emptied
+        self._live = live
+        self._is_resumed = is_resumed
+        self._changes = ChangeSet("")  # of the group that is applied
+        self._modes: dict[str, FileEntry] = {}
+        self._emptied: set[str] = set()  # taken away by the command
 
-    def run(self, *, is_resumed: bool) -> None:
+    def apply(self, group: ChangeGroup) -> None:
         """Raises `OSError`; `ConflictError` before anything is done, where that can be known."""
-        paths, changes = self._group.paths, self._changes
-        moved = self._group.moved_root if self._group.summary.kind == "created" else ""
-        if is_resumed:
-            self._remove_temporaries()
+        self._changes = changes = group.changes
+        paths, moved = group.paths, group.moved_root
+        if self._is_resumed:
+            for path in paths:
+                with contextlib.suppress(OSError), self._opened(path) as (folder, name):
+                    os.unlink(self._temporary(name), dir_fd=folder)
             if moved and not os.path.lexists(changes.after[moved].source):
                 with self._opened(moved) as (folder, name):
-                    _set_mode(folder, name, changes.after[moved])
-                return
+                    return _set_mode(folder, name, changes.after[moved])
             paths = tuple(path for path in paths if not self._is_done(path))
-        elif moved and self._move(moved):
-            return
+        elif moved and self._move(group):
+            return None
         removed = [path for path in paths if path not in changes.after]
         made = [path for path in paths if path in changes.after]
         swapped = [path for path in made if _changes_kind(*changes.of(path))]
         for path in paths:
             self._require_unchanged(path)
-            before = changes.before.get(path)
-            if before is not None and before.kind == "file" and ".git" not in path.split("/"):  # git replaces its own
-                with contextlib.suppress(FileNotFoundError), self._opened(path) as place:
-                    self._live.require_free(*place)
         for path in (*removed, *swapped):
             self._require_nothing_else_in(path)
         first = [path for path in removed if any(path.startswith(f"{one}/") for one in swapped)]
         self._remove([*first, *swapped])
         for path in sorted(made, key=_order):
             self._make(path)
-        self._remove([path for path in removed if path not in first])
+        return self._remove([path for path in removed if path not in first])
+
+    def finish_folders(self) -> None:
+        for path in sorted({*self._emptied, *self._modes}, key=_depth, reverse=True):
+            with contextlib.suppress(OSError), _opened(path) as (folder, name):
+                if path in self._modes:
+                    _set_mode(folder, name, self._modes[path])
+                else:
+                    os.rmdir(name, dir_fd=folder)
 
     def _opened(self, path: str) -> contextlib.AbstractContextManager[tuple[int, str]]:
         return _opened(self._changes.at(path), is_root=not path)
@@ -144,34 +138,24 @@ class _Application:
             return entry_at(name, folder=folder, source=self._changes.at(path))
         return None
 
-    def _remove_temporaries(self) -> None:
-        for path in self._group.paths:
-            with contextlib.suppress(OSError), self._opened(path) as (folder, name):
-                os.unlink(self._temporary(name), dir_fd=folder)
-
     def _temporary(self, name: str) -> str:
         return f".{name[:40]}.{self._token}"
 
     def _is_done(self, path: str) -> bool:
-        after = self._changes.after.get(path)
-        try:
+        after, now = self._changes.after.get(path), None
+        with contextlib.suppress(OSError):
             now = self._now(path)
-        except OSError:
-            now = None
-        if now is None or after is None:
-            return now is after
-        if (now.kind, now.mode, now.target) != (after.kind, after.mode, after.target):
-            return False
-        return now.kind != "file" or has_same_content(now, after)
+        return now is after if now is None or after is None else not differs(now._replace(owner=after.owner), after)
 
-    def _move(self, path: str) -> bool:
+    def _move(self, group: ChangeGroup) -> bool:
         """Move a new folder as it is, where it is on the same disk. What is in it is nobody else's yet."""
+        path = group.moved_root
         new = self._changes.after[path]
         if os.stat(new.source).st_dev != os.stat(self._changes.root).st_dev:  # noqa: PTH116
             return False
         self._require_unchanged(path)
         self._make_folders_around(path)
-        for one in reversed(self._group.paths):  # the outermost can be moved only as long as its owner may write it
+        for one in reversed(group.paths):  # the outermost can be moved only as long as its owner may write it
             _forget_overlay(self._changes.after[one], keeps_mode=one == path)
         with self._opened(path) as (folder, name):
             if entry_at(name, folder=folder) is not None:
@@ -198,6 +182,9 @@ class _Application:
                 raise ConflictError(MADE_MEANWHILE)
         elif not _is_same(now, before):
             raise ConflictError(_CHANGED)
+        elif now.kind == "file" and ".git" not in path.split("/"):  # git replaces its own
+            with self._opened(path) as place:
+                self._live.require_free(*place)
 
     def _require_nothing_else_in(self, path: str) -> None:
         """A folder can only go when the command has seen, and taken away, everything that is in it."""
@@ -216,19 +203,16 @@ class _Application:
         before, after = self._changes.of(path)
         assert after is not None
         self._make_folders_around(path)
+        if after.kind == "folder":
+            return self._make_folder(path)
         with self._opened(path) as (folder, name):
-            if after.kind == "folder":
-                self._make_folder(path, folder, name)
-                return
             if before is not None and before.kind == after.kind == "file" and has_same_content(before, after):
-                _set_mode(folder, name, after)
-                return
+                return _set_mode(folder, name, after)
             replaced = before if before is not None and before.kind != "folder" else None
             check = partial(_require_same, folder, name, replaced)
             how: dict[str, Any] = {"temporary": self._temporary(name), "check": check, "replaces": replaced is not None}
             if after.kind == "file":
-                write_atomically(folder, name, partial(_fill, after=after), **how)
-                return
+                return write_atomically(folder, name, partial(_fill, after=after), **how)
             with move_into_place(folder, name, **how) as temporary:
                 if after.kind == "link":
                     os.symlink(after.target, temporary, dir_fd=folder)
@@ -237,41 +221,38 @@ class _Application:
                 else:
                     os.mkfifo(temporary, 0o600, dir_fd=folder)
                     _set_mode(folder, temporary, after)
+        return None
 
     def _make_folders_around(self, path: str) -> None:
         for around in parents_of(path)[1:]:
             before, after = self._changes.of(around)
             if after is not None and before is None and after.kind == "folder":
-                with self._opened(around) as (folder, name):
-                    self._make_folder(around, folder, name)
+                self._make_folder(around)
 
-    def _make_folder(self, path: str, folder: int, name: str) -> None:
-        whole = self._changes.at(path)
+    def _make_folder(self, path: str) -> None:
         if path:
-            try:
-                os.mkdir(name, 0o700, dir_fd=folder)
-            except FileExistsError:
-                there = entry_at(name, folder=folder)
-                if there is None or there.kind != "folder":
-                    raise
-                if whole in self._modes:
-                    return
-        self._modes[whole] = self._changes.after[path]
+            with self._opened(path) as (folder, name):
+                try:
+                    os.mkdir(name, 0o700, dir_fd=folder)
+                except FileExistsError:
+                    there = entry_at(name, folder=folder)
+                    if there is None or there.kind != "folder":
+                        raise
+        self._modes.setdefault(self._changes.at(path), self._changes.after[path])
 
     def _remove(self, paths: Sequence[str]) -> None:
         """Files first, then the folders they were in; of the folders around them the ones that are gone, at the end."""
         before, after = self._changes.before, self._changes.after
-        for path in (path for path in paths if before[path].kind != "folder"):
+        for path in sorted(paths, key=lambda path: (before[path].kind == "folder", -_depth(path))):
             with contextlib.suppress(FileNotFoundError), self._opened(path) as (folder, name):
+                if before[path].kind == "folder":
+                    os.rmdir(name, dir_fd=folder)
+                    continue
                 if entry_at(name, folder=folder) is not None:
                     _require_same(folder, name, before[path])  # a group of many takes its time
                 os.unlink(name, dir_fd=folder)
             gone = (around for around in parents_of(path)[1:] if around in before and around not in after)
             self._emptied.update(map(self._changes.at, gone))
-        folders = [path for path in paths if before[path].kind == "folder"]
-        for path in sorted(folders, key=_depth, reverse=True):
-            with contextlib.suppress(FileNotFoundError), self._opened(path) as (folder, name):
-                os.rmdir(name, dir_fd=folder)
 
 
 @contextlib.contextmanager
@@ -345,13 +326,8 @@ def _forget_overlay(entry: FileEntry, *, keeps_mode: bool) -> None:
 
 def _is_database(folder: int, name: str) -> bool:
     for beside in (f"{name}-wal", f"{name}-journal"):
-        with contextlib.suppress(OSError):
-            os.stat(beside, dir_fd=folder, follow_symlinks=False)
+        if entry_at(beside, folder=folder) is not None:
             return True
-    try:
-        file = os.open(name, _READ, dir_fd=folder)
-    except OSError:
-        return False
-    with os.fdopen(file, "rb", buffering=0) as opened, contextlib.suppress(OSError):
-        return opened.read(len(_DATABASE)) == _DATABASE
+    with contextlib.suppress(OSError), FileIO(os.open(name, _READ, dir_fd=folder)) as file:
+        return file.read(len(_DATABASE)) == _DATABASE
     return False

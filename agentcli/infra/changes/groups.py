@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
-from agentcli.infra.changes.state import ChangeSet, FileEntry, has_same_content, parents_of
+from agentcli.infra.changes.state import ChangeSet, FileEntry, differs, has_same_content, joined, parents_of
 from agentcli.infra.changes.writing import copy_attributes
 from agentcli.safety.paths.judge import is_protected
 from agentcli.tools.dry_run import ChangeSummary
@@ -45,7 +45,7 @@ def group_changes(changes: ChangeSet, *, name_of: Callable[[str], str], budget: 
     `name_of` gives an absolute path's name for a person; `budget` holds the characters left for diffs. Raises
     `OSError`.
     """
-    paths = [path for path in sorted({*changes.before, *changes.after}) if _differs(*changes.of(path))]
+    paths = [path for path in sorted({*changes.before, *changes.after}) if differs(*changes.of(path))]
     counts = Counter(parent for path in paths for parent in parents_of(path))
     large = {path for path in paths if path and counts[path] > MUCH and _is_folder_that_came_or_went(path, changes)}
     inside: dict[str, list[str]] = {}
@@ -57,8 +57,8 @@ def group_changes(changes: ChangeSet, *, name_of: Callable[[str], str], budget: 
             groups.append(ChangeGroup(_summary(path, changes, name_of(changes.at(path)), budget), changes, (path,)))
     for path, those in inside.items():
         everything = {one for one in (*changes.before, *changes.after) if one == path or one.startswith(f"{path}/")}
-        root = path if path and everything == {*those} else ""
         summary = _summary_of_many(path, changes, those, name_of(changes.at(path)))
+        root = path if path and summary.kind == "created" and everything == {*those} else ""
         groups.append(ChangeGroup(summary, changes, tuple(those), root))
     return groups
 
@@ -112,15 +112,7 @@ def _is_git(path: str, changes: ChangeSet) -> bool:
     """True for the folder of a repository: `.git`, or a new one of any name that git would take for a bare one."""
     if (path or changes.root).rpartition("/")[2] == ".git":
         return True
-    return all((f"{path}/{name}" if path else name) in changes.after for name in ("HEAD", "objects", "refs"))
-
-
-def _differs(before: FileEntry | None, after: FileEntry | None) -> bool:
-    if before is None or after is None:
-        return before is not after
-    if (before.kind, before.mode, before.owner, before.target) != (after.kind, after.mode, after.owner, after.target):
-        return True
-    return before.kind == "file" and not has_same_content(before, after)
+    return all(joined(path, name) in changes.after for name in ("HEAD", "objects", "refs"))
 
 
 def _summary(path: str, changes: ChangeSet, name: str, budget: list[int]) -> ChangeSummary:
@@ -128,17 +120,26 @@ def _summary(path: str, changes: ChangeSet, name: str, budget: list[int]) -> Cha
     entry = after or before
     assert entry is not None
     is_mode = before is not None and after is not None and _is_only_mode(before, after)
-    shown = None if is_mode else _diff(name, before, after, budget)
-    diff, hunks = shown or ("", 1)
+    shown = ("", 1) if is_mode else _diff(name, before, after, budget)
     is_obeyed = is_protected(PurePath(path))
+    notes = _note_of_installed(path)
+    if after is not None and after.kind == "link":
+        notes.append(f"leads to {shown_path(after.target)}")
+    if before is not None and after is not None and before.mode != after.mode and before.kind == after.kind:
+        notes.append(f"mode {before.mode:o} → {after.mode:o}")
+    elif before is None and _is_program(after):
+        notes.append("executable")
+    if shown is None and after is not None and after.kind == "file":
+        old = f"{before.size:,} → " if before is not None and before.kind == "file" else ""
+        notes.append(f"contents not shown: {old}{after.size:,} bytes")
     return ChangeSummary(
         name=name,
         kind="created" if before is None else "deleted" if after is None else "mode" if is_mode else "changed",
         what=entry.kind if entry.kind != "other" else "file",
-        diff=diff,
-        hunks=1 if is_obeyed else hunks,
+        diff=shown[0] if shown else "",
+        hunks=shown[1] if shown and not is_obeyed else 1,
         size=entry.size if entry.kind == "file" else 0,
-        notes=tuple(_notes(path, before, after, is_shown=is_mode or shown is not None)),
+        notes=tuple(notes),
         is_obeyed=is_obeyed,
     )
 
@@ -147,20 +148,6 @@ def _is_only_mode(before: FileEntry, after: FileEntry) -> bool:
     if before.kind != after.kind or before.target != after.target:
         return False
     return before.kind == "folder" or (before.kind == "file" and has_same_content(before, after))
-
-
-def _notes(path: str, before: FileEntry | None, after: FileEntry | None, *, is_shown: bool) -> list[str]:
-    notes = _note_of_installed(path)
-    if after is not None and after.kind == "link":
-        notes.append(f"leads to {shown_path(after.target)}")
-    if before is not None and after is not None and before.mode != after.mode and before.kind == after.kind:
-        notes.append(f"mode {before.mode:o} → {after.mode:o}")
-    elif before is None and _is_program(after):
-        notes.append("executable")
-    if not is_shown and after is not None and after.kind == "file":
-        old = f"{before.size:,} → " if before is not None and before.kind == "file" else ""
-        notes.append(f"contents not shown: {old}{after.size:,} bytes")
-    return notes
 
 
 def _note_of_installed(path: str) -> list[str]:
@@ -177,20 +164,19 @@ def _summary_of_many(path: str, changes: ChangeSet, inside: list[str], name: str
     is_git = _is_git(path, changes)
     is_new = path in inside and before is None
     is_gone = path in inside and after is None
-    entries = [(one, changes.after.get(one) or changes.before[one]) for one in inside]
-    files = [(one, entry) for one, entry in entries if entry.kind != "folder"]
+    entries = {one: changes.after.get(one) or changes.before[one] for one in inside}
+    files = [entry for entry in entries.values() if entry.kind != "folder"]
     notes = _note_of_installed(path)
     if not is_git and not is_gone:
-        made = [(one, entry) for one, entry in files if one in changes.after]
-        notes += _counted("executable", [one for one, entry in made if _is_program(entry)], path)
-        links = [shown_path(f"{one} → {entry.target}") for one, entry in made if entry.kind == "link"]
-        notes += _counted("link", links, path)
+        made = {one.removeprefix(f"{path}/"): entry for one, entry in entries.items() if one in changes.after}
+        notes += _counted("executable", [one for one, entry in made.items() if _is_program(entry)])
+        notes += _counted("link", [f"{one} → {entry.target}" for one, entry in made.items() if entry.kind == "link"])
     return ChangeSummary(
         name=name,
         kind="created" if is_new else "deleted" if is_gone else "changed",
         what="repository" if is_git else "folder" if is_new != is_gone else "tree",
         files=len(files),
-        size=sum(entry.size for _, entry in files if entry.kind == "file"),
+        size=sum(entry.size for entry in files if entry.kind == "file"),
         notes=tuple(notes),
         # Of a repository that was there, what git would run or obey cannot be written by commands.
         is_obeyed=is_new if is_git else is_protected(PurePath(path)),
@@ -198,12 +184,11 @@ def _summary_of_many(path: str, changes: ChangeSet, inside: list[str], name: str
     )
 
 
-def _counted(what: str, found: Sequence[str], path: str) -> list[str]:
+def _counted(what: str, found: Sequence[str]) -> list[str]:
     if not found:
         return []
-    named = ", ".join(shown_path(one.removeprefix(f"{path}/")) for one in found[:_MOST_NAMED])
     more = f" and {len(found) - _MOST_NAMED:,} more" if len(found) > _MOST_NAMED else ""
-    return [f"{len(found):,} {what}{'s' if len(found) > 1 else ''}: {named}{more}"]
+    return [f"{len(found):,} {what}{'s' if len(found) > 1 else ''}: {shown_path(', '.join(found[:_MOST_NAMED]))}{more}"]
 
 
 def _diff(name: str, before: FileEntry | None, after: FileEntry | None, budget: list[int]) -> tuple[str, int] | None:

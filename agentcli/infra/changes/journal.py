@@ -12,21 +12,21 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import msgspec
 
 from agentcli.conversation.file_changes import FileState, stored_path
 from agentcli.infra.changes.apply import LiveFiles, apply_groups
 from agentcli.infra.changes.groups import ChangeGroup
-from agentcli.infra.changes.state import ChangeSet, FileEntry, parents_of
+from agentcli.infra.changes.state import ChangeSet, parents_of
 from agentcli.infra.changes.writing import remove_tree
 from agentcli.infra.sandbox.mounts.mount_points import NOTE as MOUNT_POINTS
 from agentcli.infra.sandbox.mounts.mount_points import remove_noted
 from agentcli.settings.files import make_private_folder, replace_file
-from agentcli.tools.dry_run import ApplyOutcome, ChangeSummary
+from agentcli.tools.dry_run import ApplyOutcome, ChangeSummary, Conflict
 
 PLAN = "plan"
 
@@ -50,7 +50,14 @@ class CallNote(msgspec.Struct, frozen=True):
     def write(self, file: Path) -> None:
         """Raises `OSError`."""
         make_private_folder(file.parent)
-        file.write_bytes(msgspec.json.encode(self))
+        replace_file(file, msgspec.json.encode(self), syncs=False)
+
+
+class _Plan(msgspec.Struct):
+    """The groups of changes that are applied, and the note of the call that they are recorded for."""
+
+    note: str
+    groups: list[ChangeGroup]
 
 
 class PrivateFolder:
@@ -71,99 +78,82 @@ class PrivateFolder:
 
         `note` is that of the call they are recorded for. Raises `OSError` before it begins.
         """
-        rows = [
-            {
-                "change": {name: getattr(group.summary, name) for name in ("name", "kind", "what")},
-                "area": group.changes.root,
-                "paths": group.paths,
-                "root": group.moved_root,
-                "before": _restricted(group.changes.before, group.paths),
-                "after": _restricted(group.changes.after, group.paths),
-                "stale": [path for path in group.paths if path in group.changes.stale],
-                "note": str(note or ""),
-            }
-            for group in groups
-        ]
+        plan = msgspec.to_builtins(_Plan(str(note or ""), [*map(_without_others, groups)]))
         # Names that are no text are escaped, where msgspec refuses them.
-        replace_file(self.path / PLAN, json.dumps(rows).encode())
+        replace_file(self.path / PLAN, json.dumps(plan).encode())
         return apply_groups(groups, self.path.name, live=live)
 
     def close(self) -> None:
-        """Remove it; safe to call twice."""
+        """Remove it, the plan first, which is of no use without the contents; safe to call twice."""
         if self._lock >= 0:
+            (self.path / PLAN).unlink(missing_ok=True)
             remove_tree(self.path)
             os.close(self._lock)
             self._lock = -1
 
 
-def abandoned_folders(folder: Path, *, spares: str = "") -> Iterator[Path]:
-    """The private folders of processes that are gone, each removed after it was looked at. Raises nothing.
-
-    Those of others that run now are not among them, nor those in which a file that `spares` names is.
-    """
-    try:
-        entries = list(folder.iterdir())
-    except OSError:
-        return
-    for entry in entries:
-        with contextlib.suppress(OSError):
-            try:
-                lock = os.open(entry / "lock", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-            except FileNotFoundError:
-                if entry.name.startswith("try-"):  # its removal was interrupted
-                    remove_tree(entry)
-                continue
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if spares and (entry / spares).exists():
-                    continue
-                yield entry
-                remove_noted(entry / MOUNT_POINTS)
-                remove_tree(entry)
-            finally:
-                os.close(lock)
-
-
-def finish_interrupted(tries: Path) -> str:
+def finish_interrupted(around: Path) -> str:
     """Finish what killed sessions had begun to apply, discard the rest, and report it. Raises nothing."""
-    finished = [done for folder in abandoned_folders(tries) if (done := _finish(folder)) is not None]
-    names = [name for done in finished for name in done.names]
-    conflicts = [conflict for done in finished for conflict in done.conflicts]
-    said = []
-    if names:
-        said.append(f"A session was killed while it applied changes; they are complete now: {', '.join(names)}.")
-    said += [f"{conflict.name} was not kept: {conflict.why}." for conflict in conflicts]
+    finished: list[ApplyOutcome] = []
+    remove_abandoned(around, lambda folder: finished.append(_finish(folder)))
+    names = ", ".join(name for done in finished for name in done.names)
+    said = [f"A session was killed while it applied changes; they are complete now: {names}."] if names else []
+    said += [f"{conflict.name} was not kept: {conflict.why}." for done in finished for conflict in done.conflicts]
     return " ".join(said)
 
 
-def _finish(folder: Path) -> ApplyOutcome | None:
-    """Finish what was interrupted; None where nothing was. Raises nothing."""
+def remove_abandoned(around: Path, finish: Callable[[Path], None] | None = None) -> None:
+    """Remove the private folders of processes that are gone. Raises nothing.
+
+    One with a plan is given to `finish` first; without that it is left to the next start.
+    """
+    with contextlib.suppress(OSError):
+        for entry in [*around.iterdir()]:
+            with contextlib.suppress(OSError):
+                _remove_abandoned(entry, finish)
+
+
+def _remove_abandoned(entry: Path, finish: Callable[[Path], None] | None) -> None:
+    """Raises `OSError`, also for the folder of a process that runs."""
     try:
-        rows = json.loads((folder / PLAN).read_text())
-    except (OSError, ValueError):
-        return None
-    done = apply_groups([_group(row) for row in rows], folder.name, is_resumed=True)
-    for note in {row.get("note") for row in rows} - {None, ""}:
-        own = (row for row in rows if row["note"] == note and row["change"]["name"] in done.names)
-        paths = [f"{row['area']}/{path}" for row in own for path in (*row["after"], *row["paths"])]
-        with contextlib.suppress(OSError, msgspec.MsgspecError):  # its session has forgotten it
-            noted = CallNote.read(file := Path(note))
-            noted.finished.update(dict.fromkeys(map(stored_path, paths), time.time_ns()))
-            replace_file(file, msgspec.json.encode(noted))
-    (folder / PLAN).unlink(missing_ok=True)
+        lock = os.open(entry / "lock", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        if entry.name.startswith("try-"):  # its removal was interrupted
+            remove_tree(entry)
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if (entry / PLAN).exists():
+            if finish is None:
+                return
+            finish(entry)
+        remove_noted(entry / MOUNT_POINTS)
+        remove_tree(entry)
+    finally:
+        os.close(lock)
+
+
+def _finish(folder: Path) -> ApplyOutcome:
+    """Finish what was interrupted. Raises nothing but `OSError`."""
+    try:
+        plan = msgspec.convert(json.loads((folder / PLAN).read_text()), _Plan)
+    except ValueError:
+        return ApplyOutcome(conflicts=(Conflict("What a session began to apply", "another version wrote its plan"),))
+    done = apply_groups(plan.groups, folder.name, is_resumed=True)
+    own = [group.changes for group in plan.groups if group.summary.name in done.names]
+    paths = [stored_path(changes.at(path)) for changes in own for path in (*changes.before, *changes.after)]
+    with contextlib.suppress(OSError, msgspec.MsgspecError):  # its session has forgotten it
+        noted = CallNote.read(Path(plan.note))
+        noted.finished.update(dict.fromkeys(paths, time.time_ns()))
+        noted.write(Path(plan.note))
+    (folder / PLAN).unlink()
     return done
 
 
-def _restricted(entries: dict[str, FileEntry], paths: Sequence[str]) -> dict[str, FileEntry]:
-    """The entries at these paths, and of the folders around them."""
-    around = {parent for path in paths for parent in parents_of(path)[1:]}
-    return {path: entries[path] for path in (*sorted(around), *paths) if path in entries}
-
-
-def _group(row: dict[str, Any]) -> ChangeGroup:
-    changes = ChangeSet(row["area"], _entries(row["before"]), _entries(row["after"]), {*row["stale"]})
-    return ChangeGroup(ChangeSummary(**row["change"]), changes, tuple(row["paths"]), row["root"])
-
-
-def _entries(rows: dict[str, list[Any]]) -> dict[str, FileEntry]:
-    return msgspec.convert(rows, dict[str, FileEntry])
+def _without_others(group: ChangeGroup) -> ChangeGroup:
+    """A group with the entries at its paths and of the folders around them alone."""
+    changes = group.changes
+    paths = {*group.paths, *(parent for path in group.paths for parent in parents_of(path)[1:])}
+    before, after = ({path: one[path] for path in paths if path in one} for one in (changes.before, changes.after))
+    summary = ChangeSummary(name=group.summary.name, kind=group.summary.kind, what=group.summary.what)
+    return group._replace(summary=summary, changes=ChangeSet(changes.root, before, after, paths & changes.stale))

@@ -7,17 +7,14 @@ filters or attributes can change a byte. `git --git-dir FOLDER cat-file -p ID` s
 from __future__ import annotations
 
 import hashlib
-import itertools
 import os
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from agentcli.settings.files import make_private_folder
 
 _FASTEST = 1  # of zlib's levels: half the time of the default, a few per cent larger
-_CHUNK = 1 << 20
 _CONFIG = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n[gc]\n\tauto = 0\n\tpruneExpire = never\n"
 
 
@@ -47,77 +44,45 @@ class Objects:
 
         Of one that grows meanwhile as much is kept as it held at first; one that gets shorter is read again.
         """
-        for _ in range(3):
-            size = os.fstat(source).st_size
-            os.lseek(source, 0, os.SEEK_SET)
-            if size <= _CHUNK:
-                content = b"".join(_read(source, size))
-                return self.put_bytes(content), len(content)
-            if id := self._store(_read(source, size), size):
-                return id, size
+        with os.fdopen(source, "rb", closefd=False) as file:
+            for _ in range(3):
+                size = os.fstat(source).st_size
+                file.seek(0)
+                if len(content := file.read(size)) == size:
+                    return self.put_bytes(content), size
         raise OSError(f"a file changes all the time ({size:,} bytes)")
 
     def put_bytes(self, content: bytes) -> str:
         """Raises `OSError`."""
-        id = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
-        return id if self.has(id) else self._store([content], len(content))
+        head = b"blob %d\0" % len(content)
+        digest = hashlib.sha1(head, usedforsecurity=False)
+        digest.update(content)
+        if not self.has(id := digest.hexdigest()):
+            self._store(id, head, content)
+        return id
 
     def get(self, id: str) -> bytes:
         """Raises `OSError`, also where what is stored under the id is something else."""
-        return b"".join(self._parts(id))
+        try:
+            stored = zlib.decompress(Path(self._path(id)).read_bytes())
+        except zlib.error as error:
+            raise OSError(f"checkpoint {id} is damaged: {error}") from error
+        if hashlib.sha1(stored, usedforsecurity=False).hexdigest() != id:
+            raise OSError(f"checkpoint {id} is damaged")
+        return stored.partition(b"\0")[2]
 
-    def copy(self, id: str, target: Path) -> None:
-        """Write a content to a new file. Raises `OSError`."""
-        with target.open("xb") as file:
-            file.writelines(self._parts(id))
-
-    def _store(self, parts: Iterable[bytes], size: int) -> str:
-        """Write an object; gives its id, or nothing where the parts are less than `size`, which stands first in it."""
+    def _store(self, id: str, head: bytes, content: bytes) -> None:
         self.make()
-        head = b"blob %d\0" % size
-        digest, packer, missing = hashlib.sha1(usedforsecurity=False), zlib.compressobj(_FASTEST), len(head) + size
+        packer = zlib.compressobj(_FASTEST)
+        target = Path(self._path(id))
+        target.parent.mkdir(0o700, exist_ok=True)
         descriptor, path = tempfile.mkstemp(dir=self.folder / "objects", prefix="tmp_obj_")
         try:
             with os.fdopen(descriptor, "wb") as file:
-                for part in itertools.chain((head,), parts):
-                    digest.update(part)
-                    missing -= len(part)
-                    file.write(packer.compress(part))
-                file.write(packer.flush())
-            if missing:
-                return ""
-            target = Path(self._path(digest.hexdigest()))
-            target.parent.mkdir(0o700, exist_ok=True)
+                file.writelines((packer.compress(head), packer.compress(content), packer.flush()))
             Path(path).rename(target)
-            return digest.hexdigest()
         finally:
             Path(path).unlink(missing_ok=True)
 
     def _path(self, id: str) -> str:
         return f"{self.folder}/objects/{id[:2]}/{id[2:]}"
-
-    def _parts(self, id: str) -> Iterator[bytes]:
-        """The content, checked against its id at the end. Raises `OSError`."""
-        unpacker, digest, head = zlib.decompressobj(), hashlib.sha1(usedforsecurity=False), b""
-        is_content = False
-        with Path(self._path(id)).open("rb") as file:
-            while data := file.read(_CHUNK):
-                try:
-                    part = unpacker.decompress(data)
-                except zlib.error as error:
-                    raise OSError(f"checkpoint {id} is damaged: {error}") from error
-                digest.update(part)
-                if not is_content:
-                    head, found, part = (head + part).partition(b"\0")
-                    is_content = bool(found)
-                if is_content and part:
-                    yield part
-        if digest.hexdigest() != id or not unpacker.eof:
-            raise OSError(f"checkpoint {id} is damaged")
-
-
-def _read(source: int, size: int) -> Iterator[bytes]:
-    """The first `size` bytes, or fewer where there are not so many."""
-    while size and (part := os.read(source, min(size, _CHUNK))):
-        size -= len(part)
-        yield part

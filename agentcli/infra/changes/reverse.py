@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import errno
 import os
-import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -48,29 +48,25 @@ class PathPlan(msgspec.Struct, frozen=True):
     entry: FileEntry | None = None
 
     @property
-    def how(self) -> RestoredHow:
-        if self.conflict:
-            return "conflict"
-        if self.then == self.now:
-            return "kept"
-        if self.then is None:
-            return "removed"
-        return "merged" if self.is_merged else "restored"
+    def outcome(self) -> RestoredFile:
+        how: RestoredHow = "merged" if self.is_merged else "restored"
+        if self.conflict or self.then == self.now:
+            how = "conflict" if self.conflict else "kept"
+        elif self.then is None:
+            how = "removed"
+        return RestoredFile(self.path, how, self.conflict)
 
 
 class PlannedRestoration:
-    """Implements `Restoration` of the agent's interfaces. `files` are in the order of their paths.
+    """Implements `Restoration` of the agent's interfaces; the plans are in the order of their paths.
 
     `finish` runs something in a thread to its end, whatever becomes of the caller.
     """
 
     def __init__(self, plans: Sequence[PathPlan], objects: Objects, scratch: Path, finish: Finish) -> None:
-        self._finish = finish
-        self._plans = plans
+        self._plans, self._objects, self._scratch, self._finish = plans, objects, scratch, finish
         self._changing = [plan for plan in plans if plan.now != plan.then]
-        self._objects = objects
-        self._scratch = scratch
-        self.files = tuple(RestoredFile(plan.path, plan.how, plan.conflict) for plan in plans)
+        self.files = tuple(plan.outcome for plan in plans)
         self.changes = tuple(FileChange(stored_path(plan.path), plan.now, plan.then) for plan in self._changing)
 
     async def carry_out(self) -> Sequence[RestoredFile]:
@@ -83,23 +79,18 @@ class PlannedRestoration:
     def _carry_out(self) -> Sequence[RestoredFile]:
         if not self._changing:
             return self.files
-        private = None
+        live = LiveFiles("end it, then take this back again", spares_databases=False)
         try:
-            private = PrivateFolder(self._scratch)
-            changes = self._change_set(private.path.resolve())
-            # Nothing of it is a whole folder that could be moved.
-            groups = [
-                group._replace(moved_root="") for group in group_changes(changes, name_of=lambda path: path, budget=[0])
-            ]
-            done = private.apply(groups, live=LiveFiles("end it, then take this back again", spares_databases=False))
+            with closing(PrivateFolder(self._scratch)) as private:
+                changes = self._change_set(private.path.resolve())
+                groups = group_changes(changes, name_of=lambda path: path, budget=[0])
+                groups = [group._replace(moved_root="") for group in groups]  # its files are not in one folder yet
+                done = private.apply(groups, live=live)
         except OSError as error:
             raise _nothing_done(error) from error
-        finally:
-            if private is not None:
-                private.close()
         paths = {group.summary.name: [changes.at(path) for path in group.paths] for group in groups}
         why = {path: conflict.why for conflict in done.conflicts for path in paths[conflict.name]}
-        return [_as_found(plan, why.get(plan.path, "")) for plan in self._plans]
+        return [_outcome(plan, why.get(plan.path, "")) for plan in self._plans]
 
     def _change_set(self, scratch: Path) -> ChangeSet:
         """The plans as a command would have left them. Raises `OSError`."""
@@ -122,7 +113,7 @@ class PlannedRestoration:
     def _made(self, path: str, then: FileState, before: FileEntry | None, file: Path) -> FileEntry:
         """An entry as it is to become, its contents in a file of its own."""
         if then.kind == "file":
-            self._objects.copy(then.content, file)
+            file.write_bytes(self._objects.get(then.content))
             if before is not None and before.kind == "file":
                 with before.open() as source, file.open("rb") as made:
                     copy_attributes(source.fileno(), made.fileno())
@@ -147,13 +138,12 @@ def plan_restoration(
     except OSError as error:
         raise _nothing_done(error) from error
     going = {plan.path for plan in plans if plan.then is None}
-    staying = set()
-    for plan in sorted(plans, key=lambda plan: -plan.path.count("/")):  # the innermost are looked at first
+    for number in reversed(range(len(plans))):  # what is in a folder comes before the folder
+        plan = plans[number]
         is_going = plan.now is not None and plan.now.kind == "folder" and plan.then is None
         if is_going and any(path not in going for path in _paths_in(plan.path)):  # something else is in it
-            staying.add(plan.path)
+            plans[number] = PathPlan(plan.path, plan.now, plan.now)
             going.discard(plan.path)
-    plans = [PathPlan(plan.path, plan.now, plan.now) if plan.path in staying else plan for plan in plans]
     return PlannedRestoration(plans, objects, scratch, finish)
 
 
@@ -163,10 +153,11 @@ def _plan(path: str, changes: Sequence[FileChange], objects: Objects, *, largest
     if is_behind_link and changes[-1].after is not None:
         return PathPlan(path, None, None, conflict="a symbolic link leads to it now")
     entry = now = None
-    is_held = any(state is not None and state.content for change in changes for state in (change.before, change.after))
+    # What was kept once is read again, whatever the limit is by now.
+    largest = max(largest, *(state.size for change in changes for state in (change.before, change.after) if state))
     for _ in range(0 if is_behind_link else _MAX_LOOKS):
         entry = entry_at(path)
-        now = state_at(path, objects, largest=sys.maxsize if is_held else largest)
+        now = state_at(path, objects, largest=largest)
         if entry_at(path) == entry:
             break
     state, is_merged = now, False
@@ -240,21 +231,14 @@ def _opened_to_owner(plan: PathPlan) -> FileEntry | None:
     return before
 
 
-def _as_found(plan: PathPlan, why: str) -> RestoredFile:
-    """Return the outcome for a file by what is there now: a folder may have new contents meanwhile.
-
-    `why` says why its group of changes was not applied, or only in part; empty where it was.
-    """
-    there = entry_at(plan.path)
-    if why and not (plan.then is None and there is None):
+def _outcome(plan: PathPlan, why: str) -> RestoredFile:
+    """Return the outcome for a file. `why` says why its group of changes was not applied as a whole, if it was not."""
+    is_there = os.path.lexists(plan.path)
+    if why and (plan.then is not None or is_there):
         return RestoredFile(plan.path, "conflict", why)
-    if plan.how not in ("conflict", "kept"):
-        if plan.then is None and there is not None:
-            why = "something else is in it" if there.kind == "folder" else "it was made anew"
-            return RestoredFile(plan.path, "kept", why)
-        if plan.then is not None and (there is None or there.kind != plan.then.kind):
-            return RestoredFile(plan.path, "conflict", "something else is there now")
-    return RestoredFile(plan.path, plan.how, plan.conflict)
+    if plan.outcome.how == "removed" and is_there:
+        return RestoredFile(plan.path, "kept", "something else is in it")
+    return plan.outcome
 
 
 def _paths_in(folder: str) -> list[str]:

@@ -16,12 +16,7 @@ from agentcli.infra.changes.writing import open_source
 
 _CHUNK = 1 << 20
 _LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_KINDS: dict[int, FileKind] = {
-    stat.S_IFREG: "file",
-    stat.S_IFDIR: "folder",
-    stat.S_IFLNK: "link",
-    stat.S_IFIFO: "pipe",
-}
+_KINDS: dict[int, FileKind] = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link", stat.S_IFIFO: "pipe"}
 
 
 class FileEntry(NamedTuple):
@@ -95,7 +90,12 @@ def walk(root: str, path: str) -> Iterator[tuple[str, FileEntry]]:
         if (entry := entry_at(f"{root}/{path}" if path else root)) is not None:
             yield path, entry
             if entry.kind == "folder":
-                waiting += [f"{path}/{name}" if path else name for name in names_in(entry.source)]
+                waiting += [joined(path, name) for name in names_in(entry.source)]
+
+
+def joined(folder: str, name: str) -> str:
+    """A name in a relative folder; the root itself is the empty path."""
+    return f"{folder}/{name}" if folder else name
 
 
 def names_in(folder: str) -> list[str]:
@@ -107,6 +107,15 @@ def parents_of(path: str) -> list[str]:
     """The folders around a relative path, outermost first: `a/b/c` has the root itself, `a` and `a/b`."""
     parts = path.split("/")
     return ["", *("/".join(parts[:count]) for count in range(1, len(parts)))] if path else []
+
+
+def differs(before: FileEntry | None, after: FileEntry | None) -> bool:
+    """True if there is a change; times alone are none."""
+    if before is None or after is None:
+        return before is not after
+    if (before.kind, before.mode, before.owner, before.target) != (after.kind, after.mode, after.owner, after.target):
+        return True
+    return before.kind == "file" and not has_same_content(before, after)
 
 
 def has_same_content(before: FileEntry, after: FileEntry) -> bool:
@@ -147,24 +156,20 @@ def state_at(path: str, objects: Objects, *, largest: int) -> FileState | None:
 def state_of(path: str, status: os.stat_result, objects: Objects, *, largest: int) -> FileState | None:
     """As `state_at`, of a path that was just looked at."""
     kind, mode = kind_of(status), stat.S_IMODE(status.st_mode)
-    if kind == "link":
-        try:
-            return FileState("link", mode, stored_path(os.readlink(path)))  # noqa: PTH115  # text, as the path is
-        except OSError:  # gone since
-            return None
-    if kind != "file":
-        return FileState(kind, mode) if kind is not None else None
-    if status.st_size > largest:
-        return FileState("file", mode, size=status.st_size)
-    try:
-        source = os.open(path, _LOOK)
-    except FileNotFoundError:
+    if kind is None:
         return None
-    except OSError:  # not ours to read
-        return FileState("file", mode, size=status.st_size)
+    if kind in ("folder", "pipe"):
+        return FileState(kind, mode)
+    unread = FileState("file", mode, size=status.st_size)
     try:
-        if not stat.S_ISREG(os.fstat(source).st_mode):
-            return FileState("file", mode, size=status.st_size)
-        return FileState("file", mode, *objects.put(source))
+        if kind == "link":
+            return FileState("link", mode, stored_path(os.readlink(path)))  # noqa: PTH115  # text, as the path is
+        if status.st_size > largest:
+            return unread
+        source = os.open(path, _LOOK)
+    except OSError as error:  # gone since, or not ours to read
+        return None if kind == "link" or isinstance(error, FileNotFoundError) else unread
+    try:
+        return FileState("file", mode, *objects.put(source)) if stat.S_ISREG(os.fstat(source).st_mode) else unread
     finally:
         os.close(source)

@@ -37,20 +37,16 @@ class ConflictError(OSError):
 
 def open_to_read(path: Path) -> BufferedReader:
     """A regular file at a real path. Raises `OSError` for anything else, without waiting for a pipe's other end."""
-    with opened_folder(path.parent) as folder:
-        descriptor = _open_file(path.name, os.O_RDONLY, folder)
-    return os.fdopen(descriptor, "rb")
+    return BufferedReader(open_source(str(path)))
 
 
 def open_source(path: str) -> FileIO:
-    """A file that was looked at, opened at once where the kernel says that it is the one of this path."""
-    file = FileIO(os.open(path, os.O_RDONLY | _FILE))
-    with contextlib.suppress(OSError):
-        if os.readlink(f"/proc/self/fd/{file.fileno()}") == path:  # noqa: PTH115
-            return file
-    file.close()
-    with opened_folder(Path(path).parent) as folder:
-        return FileIO(_open_file(path.rpartition("/")[2], os.O_RDONLY, folder))
+    """As `open_to_read`, unbuffered and by text."""
+    if (descriptor := _open_at_once(path, os.O_RDONLY | _FILE)) is None:
+        around, _, name = path.rpartition("/")
+        with opened_folder(Path(around or "/")) as folder:
+            descriptor = _open_file(name, os.O_RDONLY, folder)
+    return FileIO(_require_regular(descriptor))
 
 
 def write(path: Path, content: bytes) -> None:
@@ -65,14 +61,11 @@ def write(path: Path, content: bytes) -> None:
             if os.fstatvfs(folder).f_flag & os.ST_RDONLY:
                 raise OSError(errno.EROFS, os.strerror(errno.EROFS))
             raise PermissionError(errno.EACCES, "the file is read-only")
-        if status is None or (status.st_nlink == 1 and os.geteuid() in (0, status.st_uid)):
-            try:
-                fill = partial(_fill_like, path.name, content, status, folder=folder)
-                mode = 0o666 if status is None else 0o600
-                return write_atomically(folder, path.name, fill, mode=mode)
-            except PermissionError:  # no new file can be made there, or be like the old one
-                if status is None:
-                    raise
+        if status is None:
+            return write_atomically(folder, path.name, partial(write_all, content=content), mode=0o666)
+        if status.st_nlink == 1 and os.geteuid() in (0, status.st_uid):
+            with contextlib.suppress(PermissionError):  # no new file can be made there, or be like the old one
+                return write_atomically(folder, path.name, partial(_fill_like, folder, path.name, status, content))
         return _overwrite(folder, path.name, content)
 
 
@@ -126,7 +119,7 @@ def opened_folder(path: Path, *, makes: bool = False) -> Iterator[int]:
     made: list[tuple[int, str]] = []
     with contextlib.ExitStack() as opened:
         try:
-            if (descriptor := _open_at_once(path)) is None:
+            if (descriptor := _open_at_once(str(path), _FOLDER)) is None:
                 descriptor = os.open(path.anchor, _FOLDER)
                 opened.callback(os.close, descriptor)
                 for name in path.parts[1:]:
@@ -191,15 +184,14 @@ def remove_tree(folder: Path) -> None:
                 subprocess.run([*program, "--", folder], stderr=subprocess.DEVNULL, check=False)
 
 
-def _open_at_once(path: Path) -> int | None:
-    """A folder's descriptor; None when it is not there, or is not known to be the one of this path."""
+def _open_at_once(path: str, flags: int) -> int | None:
+    """A descriptor of what is there; None when nothing is, or it is not known to be the one of this path."""
     try:
-        descriptor = os.open(path, _FOLDER)
+        descriptor = os.open(path, flags)
     except OSError:
         return None
     with contextlib.suppress(OSError):  # no /proc: another system
-        # As text: a `Path` of what is read would take as long as all else here.
-        if os.readlink(f"/proc/self/fd/{descriptor}") == str(path):  # noqa: PTH115
+        if os.readlink(f"/proc/self/fd/{descriptor}") == path:  # noqa: PTH115  # a `Path` takes as long as all else here
             return descriptor
     os.close(descriptor)
     return None
@@ -223,49 +215,37 @@ def _open_folder(name: str, within: int, made: list[tuple[int, str]] | None) -> 
 
 def _open_file(name: str, access: int, folder: int) -> int:
     try:
-        descriptor = os.open(name, access | _FILE, dir_fd=folder)
+        return _require_regular(os.open(name, access | _FILE, dir_fd=folder))
     except OSError as error:
         raise (OSError(errno.ELOOP, _LINK.format(name)) if error.errno == errno.ELOOP else error) from None
-    try:
-        _require_regular(os.fstat(descriptor).st_mode)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
 
 
-def _require_regular(mode: int) -> None:
-    if not stat.S_ISREG(mode):
-        raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, "it is no regular file")
+def _require_regular(descriptor: int) -> int:
+    if stat.S_ISREG(mode := os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, "it is no regular file")
 
 
 def _status_in(folder: int, name: str) -> os.stat_result | None:
     """Raises `OSError` when there is something else than a regular file."""
-    try:
+    with contextlib.suppress(FileNotFoundError):
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except FileNotFoundError:
-        return None
-    if stat.S_ISLNK(status.st_mode):
-        raise OSError(errno.ELOOP, _LINK.format(name))
-    _require_regular(status.st_mode)
-    return status
+        if stat.S_ISREG(status.st_mode):
+            return status
+        os.close(_open_file(name, os.O_RDONLY, folder))  # which says why not
+    return None
 
 
-def _fill_like(name: str, content: bytes, before: os.stat_result | None, descriptor: int, *, folder: int) -> None:
+def _fill_like(folder: int, name: str, before: os.stat_result, content: bytes, descriptor: int) -> None:
     """Write the content of a new file, which gets owner, attributes and mode of the one that it replaces."""
-    if before is not None:
-        new = os.fstat(descriptor)
-        if (new.st_uid, new.st_gid) != (before.st_uid, before.st_gid):
-            os.fchown(descriptor, before.st_uid, before.st_gid)
-        with contextlib.suppress(OSError):  # not every file can be read
-            old = _open_file(name, os.O_RDONLY, folder)
-            try:
-                copy_attributes(old, descriptor)
-            finally:
-                os.close(old)
+    new = os.fstat(descriptor)
+    if (new.st_uid, new.st_gid) != (before.st_uid, before.st_gid):
+        os.fchown(descriptor, before.st_uid, before.st_gid)
+    with contextlib.suppress(OSError), FileIO(_open_file(name, os.O_RDONLY, folder)) as old:  # if it can be read
+        copy_attributes(old.fileno(), descriptor)
     write_all(descriptor, content)
-    if before is not None:
-        os.fchmod(descriptor, stat.S_IMODE(before.st_mode))  # last: a new owner and writing clear setuid
+    os.fchmod(descriptor, stat.S_IMODE(before.st_mode))  # last: a new owner and writing clear setuid
 
 
 def _new_file(folder: int, temporary: str, mode: int) -> tuple[int, bool]:

@@ -1,8 +1,8 @@
 """Contents of tracked files that a snapshot borrows from the repository instead of storing a copy of each.
 
-Git knows the blob of each file that is as in its index, by the file's times, size and inode. Its objects get a second
-name (a hard link) in a git folder of ours, or are packed there: they outlive `git gc` and `rm -r .git`. Git reads them
-with our configuration, so that of a repository cannot make it run a program.
+Git knows the blob of each file that is as in its index, by the file's times, size and inode. Its packs get a second
+name (a hard link) in a git folder of ours, other objects are packed there: they outlive `git gc` and `rm -r .git`. Git
+reads them with our configuration, so that of a repository cannot make it run a program.
 """
 
 from __future__ import annotations
@@ -70,21 +70,22 @@ class BorrowedObjects:
         named = self._run(self._persons, "config", "--type=path", "--default=", "--get", "core.attributesFile")
         settings = ("-c", f"core.attributesFile={os.fsdecode(named).removesuffix(chr(10))}") if named.strip() else ()
         compared_ns = os.stat(index).st_mtime_ns - TICK_NS  # noqa: PTH116
-        self._make(attributes)
+        Objects(self._folder).make()
+        for folder in ("objects/pack", "info"):
+            make_private_folder(self._folder / folder)
+        (self._folder / "info/attributes").write_bytes(text_of(attributes).encode(errors="surrogateescape"))
         theirs = self._ours | {"GIT_ALTERNATE_OBJECT_DIRECTORIES": objects}
         reading = theirs | {"GIT_WORK_TREE": top, "GIT_INDEX_FILE": index}
         listed = self._run(reading, *settings, "ls-files", "-s", "-v", "--debug", "-z", "--", _UNCONVERTED)
         if not (found := dict(_unchanged(os.fsdecode(listed), compared_ns))):
             return {}
         ids = {file.id for file in found.values()}
-        packs = [f"pack/{file.name}" for file in Path(objects, "pack").iterdir() if file.suffix in (".pack", ".idx")]
-        self._link(objects, sorted(packs, reverse=True))  # an index comes after its pack
+        packs = [file for file in Path(objects, "pack").iterdir() if file.suffix in (".pack", ".idx")]
+        for file in sorted(packs, reverse=True):  # an index comes after its pack
+            with suppress(OSError):  # not from another disk, nor what belongs to somebody else
+                if not file.is_symlink():
+                    (self._folder / "objects/pack" / file.name).hardlink_to(file)
         sizes = self._sizes(ids, self._ours)
-        if missing := ids - sizes.keys():
-            for start in {id[:2] for id in missing}:
-                (self._folder / "objects" / start).mkdir(0o700, exist_ok=True)
-            self._link(objects, (f"{id[:2]}/{id[2:]}" for id in missing))
-            sizes |= self._sizes(missing, self._ours)
         if others := self._sizes(ids - sizes.keys(), theirs):
             self._run(theirs, "pack-objects", "-q", "--window=0", f"{self._folder}/objects/pack/pack", lines=others)
             sizes |= others
@@ -105,19 +106,6 @@ class BorrowedObjects:
                     if len(head) == 3:  # id, type and size: it is there
                         objects.put_bytes(running.stdout.read(int(head[2])))
                         running.stdout.read(1)
-
-    def _make(self, attributes: str) -> None:
-        Objects(self._folder).make()
-        for folder in ("objects/pack", "info"):
-            make_private_folder(self._folder / folder)
-        (self._folder / "info/attributes").write_bytes(text_of(attributes).encode(errors="surrogateescape"))
-
-    def _link(self, objects: str, names: Iterable[str]) -> None:
-        """Link what can be linked: not from another disk, nor what belongs to somebody else."""
-        for name in names:
-            with suppress(OSError):
-                if not os.path.islink(f"{objects}/{name}"):  # noqa: PTH114
-                    os.link(f"{objects}/{name}", f"{self._folder}/objects/{name}", follow_symlinks=False)
 
     def _sizes(self, ids: Iterable[str], environment: Mapping[str, str]) -> dict[str, int]:
         """Return the sizes of those contents that are there."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
+import functools
 import itertools
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -26,8 +26,7 @@ from agentcli.infra.changes.journal import CallNote, PrivateFolder
 from agentcli.infra.changes.objects import Objects
 from agentcli.infra.changes.reverse import PlannedRestoration, plan_restoration
 from agentcli.infra.changes.state import state_at
-from agentcli.infra.checkpoints.folder_index import Difference, FolderIndex
-from agentcli.infra.checkpoints.listing import SnapshotLimits, TooManyFiles
+from agentcli.infra.checkpoints.folder_index import Difference, FolderIndex, SnapshotLimits, TooManyFiles, index_name
 from agentcli.settings.files import make_private_folder
 
 _BEAT_S = 0.5
@@ -45,11 +44,10 @@ class Mark:
     note: Path
     before: dict[str, FileState | None] | None = None
     found: dict[str, Difference] = field(default_factory=dict)
-    earlier_notes: list[Path] = field(default_factory=list)
     left_out: tuple[str, ...] = ()
-    problem: str = ""
 
 
+@dataclass(eq=False)
 class Recorder:
     """Implements `Checkpoints`. `roots` gives the folders of the workspace, as real paths.
 
@@ -57,31 +55,32 @@ class Recorder:
     and goes with the recorder.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        roots: Callable[[], Sequence[Path]],
-        session_id: str,
-        *,
-        scratch: Path,
-        private: PrivateFolder | None = None,
-        limits: SnapshotLimits = SnapshotLimits(),  # noqa: B008  # frozen
-    ) -> None:
-        self.objects = Objects(folder)
-        self._scratch = scratch
-        self._private = private
-        self._notes = folder / "under_way" / session_id
-        self._find_roots = roots
-        self._limits = limits
+    folder: Path
+    roots: Callable[[], Sequence[Path]]
+    session_id: str
+    scratch: Path = field(kw_only=True)
+    private: PrivateFolder | None = field(default=None, kw_only=True)
+    limits: SnapshotLimits = field(default=SnapshotLimits(), kw_only=True)
+
+    def __post_init__(self) -> None:
+        self.objects = Objects(self.folder)
+        self._notes = self.folder / "under_way" / self.session_id
         self._indexes: list[FolderIndex] | None = None
         self._open: list[Mark] = []
-        self._too_many = ""
+        self._edited: dict[str, FileState | None] = {}  # what calls that name their files left, since the last look
+        self._problem = ""
         self._beating: asyncio.Task[None] | None = None
         self._order = asyncio.Lock()
         self._numbers = itertools.count(1)
 
     async def begin(self, call_id: str, paths: Sequence[Path] | None) -> Mark:
-        mark = await self._in_thread(lambda: self._begin(call_id, paths))
+        mark = Mark(call_id=call_id, note=self._notes / f"{os.getpid()}-{next(self._numbers):06}.json")
+        try:
+            await self._in_thread(lambda: self._begin(mark, paths))
+        except BaseException:  # nobody will end it
+            with contextlib.suppress(ToolError):
+                await self.forget(mark)
+            raise
         if self._open and (self._beating is None or self._beating.done()):
             self._beating = asyncio.create_task(self._beat())
         return mark
@@ -90,26 +89,26 @@ class Recorder:
         return await self._in_thread(lambda: self._end(mark))
 
     async def forget(self, mark: Mark | None) -> None:
-        notes = (*mark.earlier_notes, mark.note) if mark else self._notes.glob("*.json")
-        await self._in_thread(lambda: self._forget(*notes))
+        await self._in_thread(lambda: self._forget(mark))
 
     async def under_way(self) -> Sequence[FilesChanged]:
         return await self._in_thread(self._under_way)
 
     async def interrupted(self, told: Mapping[str, float]) -> Sequence[FilesChanged]:
-        return await self._in_thread(lambda: self._interrupted(told))
+        return await self._in_thread(lambda: [*self._interrupted(told)])
 
     def content(self, id: str) -> bytes:
         return self.objects.get(id)
 
     async def restoration(self, changes: Sequence[FileChange]) -> PlannedRestoration:
-        return await self._in_thread(lambda: self._restoration(changes))
+        plan = functools.partial(plan_restoration, changes, self.objects, largest=self.limits.max_file_bytes)
+        return await self._in_thread(lambda: plan(scratch=self.scratch, finish=self._in_thread))
 
     async def aclose(self) -> None:
         """Wait for what is under way."""
         if self._beating is not None:
             self._beating.cancel()
-        await self._in_thread(lambda: self._private.close() if self._private is not None else None)
+        await self._in_thread(lambda: self.private.close() if self.private is not None else None)
 
     def files_scanned(self) -> int:
         return sum(index.files_scanned for index in self._indexes or ())
@@ -142,55 +141,34 @@ class Recorder:
                 await task
             raise
 
-    def _restoration(self, changes: Sequence[FileChange]) -> PlannedRestoration:
-        largest = self._limits.max_file_bytes
-        return plan_restoration(changes, self.objects, scratch=self._scratch, largest=largest, finish=self._in_thread)
-
-    def _begin(self, call_id: str, paths: Sequence[Path] | None) -> Mark:
+    def _begin(self, mark: Mark, paths: Sequence[Path] | None) -> None:
         self.objects.make()
-        mark = Mark(call_id=call_id, note=self._new_note())
         if paths is not None:
             mark.before = {path: self._state(path) for path in _with_missing_folders(map(str, paths))}
-            CallNote(call_id, {stored_path(path): state for path, state in mark.before.items()}).write(mark.note)
-            return mark
-        try:
-            self._attribute(self._open[-1] if self._open else None)
-        except (TooManyFiles, ToolError) as error:
-            mark.problem = str(error)
-            return mark
-        mark.left_out = self._skipped_paths()
-        CallNote(call_id, None, self._linked_indexes(mark.note)).write(mark.note)
-        self._open.append(mark)
-        return mark
+            states = {stored_path(path): state for path, state in mark.before.items()}
+            CallNote(mark.call_id, states).write(mark.note)
+        elif self._attributes_to(self._open[-1] if self._open else None):
+            mark.left_out = self._skipped_paths()
+            CallNote(mark.call_id, None, self._linked_indexes(mark.note)).write(mark.note)
+            self._open.append(mark)
 
     def _end(self, mark: Mark) -> FilesChanged | None:
         if mark.before is not None:
-            found = {path: (before, self._state(path)) for path, before in mark.before.items()}
-            for path, index in itertools.product(found, self._indexes or ()):
-                if path.startswith(f"{index.root}/"):
-                    index.note(path.removeprefix(f"{index.root}/"))
-            return FilesChanged(mark.call_id, changes) if (changes := _as_changes(found)) else None
-        if not mark.problem:
-            try:
-                self._attribute(mark)
-            except TooManyFiles as error:
-                mark.problem = str(error)
-            finally:
-                self._open.remove(mark)
-        if mark.problem:
-            return FilesChanged(mark.call_id, (), is_exact=False, left_out=(f"everything: {mark.problem}",))
-        return self._new_changes(mark)
+            now = {path: self._state(path) for path in mark.before}
+            self._edited |= now
+            changes = _as_changes({path: (before, now[path]) for path, before in mark.before.items()})
+            return FilesChanged(mark.call_id, changes) if changes else None
+        try:
+            if self._attributes_to(mark):
+                return self._new_changes(mark)
+        finally:
+            self._open = [one for one in self._open if one is not mark]
+        return FilesChanged(mark.call_id, (), is_exact=False, left_out=(f"everything: {self._problem}",))
 
     def _under_way(self) -> list[FilesChanged]:
-        if not self._open:
+        if not self._open or not self._attributes_to(self._open[-1]):
             return []
-        self._attribute(self._open[-1])
-        found = [one for mark in self._open if (one := self._new_changes(mark)) is not None]
-        for mark in self._open:  # from here on it is accounted for anew; the earlier note counts until that is stored
-            mark.earlier_notes.append(mark.note)
-            mark.note = self._new_note()
-            CallNote(mark.call_id, None, self._linked_indexes(mark.note)).write(mark.note)
-        return found
+        return [one for mark in self._open if (one := self._new_changes(mark)) is not None]
 
     def _new_changes(self, mark: Mark) -> FilesChanged | None:
         """The changes of a call since they were asked for last."""
@@ -204,97 +182,84 @@ class Recorder:
         more = (f"{len(found) - _MAX_NAMED} more paths",) if len(found) > _MAX_NAMED else ()
         return (*(f"{stored_path(path)}: {why}" for path, why in sorted(found)[:_MAX_NAMED]), *more)
 
-    def _attribute(self, mark: Mark | None) -> None:
+    def _attributes_to(self, mark: Mark | None) -> bool:
         """Bring the indexes up to date; what is new in them was done by a call, or by the person.
 
-        A file that a job has changed before is still its doing, whatever else runs beside it.
+        A file that a job has changed before is still its doing, whatever else runs beside it. False where
+        that cannot be done, which is not tried at each command again.
         """
-        if self._too_many:  # it is not looked for at each command again
-            raise TooManyFiles(self._too_many)
-        for index in self._every_index():
+        edited, self._edited = self._edited, {}
+        for index in self._every_index() if not self._problem else ():
             try:
                 found = index.refresh()
-            except TooManyFiles as error:
-                self._too_many = str(error)
-                raise
+            except (TooManyFiles, ToolError) as error:
+                self._problem = str(error)
+                break
             for path, (before, now) in found.items():
                 whole = f"{index.root}/{path}"
+                before = edited.get(whole, before)
                 owner = next((other for other in self._open if whole in other.found), mark)
-                if owner is not None:
+                if owner is not None and before != now:
                     owner.found[whole] = (owner.found.get(whole, (before, now))[0], now)
+        return not self._problem
 
     def _every_index(self) -> list[FolderIndex]:
         if self._indexes is None:
-            roots = [str(root) for root in self._find_roots()]
+            roots = [str(root) for root in self.roots()]
             outermost = [root for root in roots if not any(root.startswith(f"{other}/") for other in roots)]
-            self._indexes = [self._index(root) for root in dict.fromkeys(outermost)]
+            folder = self.objects.folder / "indexes"
+            self._indexes = [self._index(root, folder / index_name(root)) for root in dict.fromkeys(outermost)]
         return self._indexes
 
-    def _index(self, root: str, file: Path | None = None) -> FolderIndex:
-        name = hashlib.sha256(os.fsencode(root)).hexdigest()[:16]
-        file = file or self.objects.folder / "indexes" / name
-        return FolderIndex(Path(root), file, self.objects, self._limits, writable=self._find_roots())
+    def _index(self, root: str, file: Path) -> FolderIndex:
+        return FolderIndex(Path(root), file, self.objects, self.limits, writable=self.roots())
 
-    def _interrupted(self, told: Mapping[str, float]) -> list[FilesChanged]:
-        """The changes to files that calls named, then those in the folders of the others.
+    def _interrupted(self, told: Mapping[str, float]) -> Iterator[FilesChanged]:
+        """The changes to files that calls named, and those in the folders of the others.
 
         Whatever was changed later than shortly after the last sign of life was changed by somebody else.
         """
-        notes: list[tuple[CallNote, int]] = []
-        alive_ns: dict[str, int] = {}
-        for file in sorted(self._notes.glob("*.json"), key=_number):  # the oldest first
-            # One that cannot be read was being written: the call had not begun.
-            with contextlib.suppress(OSError, msgspec.MsgspecError):
-                notes.append((note := CallNote.read(file), last_ns := file.stat().st_mtime_ns))
-                alive_ns[note.call_id] = max(alive_ns.get(note.call_id, 0), last_ns)
-        found: dict[str, FilesChanged] = {}
-        for note, last_ns in notes:
-            # A model may use an id again; an earlier note of a call began before this one.
-            if told.get(note.call_id, 0.0) * 1e9 >= last_ns or note.call_id in found:
+        for file in sorted(self._notes.glob("*.json")):  # the oldest first
+            try:
+                note, last_ns = CallNote.read(file), file.stat().st_mtime_ns
+            except (OSError, msgspec.MsgspecError):  # it was being written: the call had not begun
                 continue
-            differences: dict[str, Difference] = {}
-            for path, before in (note.before or {}).items():
-                differences[real_path(path)] = (before, self._state(real_path(path)))
-            for root, name in note.indexes.items():
-                index = self._index(real_path(root), self._notes / name)
+            if told.get(note.call_id, 0.0) * 1e9 >= last_ns:  # a model may use an id again
+                continue
+            found = {path: (state, self._state(path)) for path, state in _by_real_path(note.before or {})}
+            for root, name in _by_real_path(note.indexes):
+                index = self._index(root, self._notes / name)
                 with contextlib.suppress(TooManyFiles):
-                    differences |= {f"{index.root}/{path}": both for path, both in index.refresh().items()}
-            own = dict(_without_later(differences, alive_ns[note.call_id] + _AFTERLIFE_NS, note.finished))
-            if changes := _as_changes(own):
-                found[note.call_id] = FilesChanged(note.call_id, changes, is_exact=note.before is not None)
-        return [*found.values()]
+                    found |= {f"{index.root}/{path}": both for path, both in index.refresh(saves=False).items()}
+            if changes := _as_changes(dict(_without_later(found, last_ns + _AFTERLIFE_NS, note.finished))):
+                yield FilesChanged(note.call_id, changes, is_exact=note.before is not None)
 
     def _linked_indexes(self, note: Path) -> dict[str, str]:
         """Keep the indexes as they are now, by a second name; the next state of each is a new file."""
         names = {}
         make_private_folder(self._notes)
         for number, index in enumerate(self._every_index()):
-            name = f"{note.stem}-{number}.index"
+            names[stored_path(index.root)] = name = f"{note.stem}-{number}.index"
             try:
                 os.link(index.file, self._notes / name)
-            except FileNotFoundError:  # another program has removed it
-                continue
             except OSError:  # a disk without hard links
                 shutil.copyfile(index.file, self._notes / name)
-            names[stored_path(index.root)] = name
         return names
 
-    def _new_note(self) -> Path:
-        return self._notes / f"{os.getpid()}-{next(self._numbers)}.json"
-
-    def _forget(self, *notes: Path) -> None:
-        for note in notes:
-            for file in (note, *self._notes.glob(f"{note.stem}-*.index")):
-                file.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # others are under way
+    def _forget(self, mark: Mark | None) -> None:
+        """Forget one call, or all; the folder stays where others are under way."""
+        self._open = [one for one in self._open if one is not mark]
+        for file in self._notes.glob(f"{mark.note.stem}*" if mark else "*"):
+            file.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
             self._notes.rmdir()
 
     def _state(self, path: str) -> FileState | None:
-        return state_at(path, self.objects, largest=self._limits.max_file_bytes)
+        return state_at(path, self.objects, largest=self.limits.max_file_bytes)
 
 
-def _number(note: Path) -> tuple[int, ...]:
-    return tuple(map(int, note.stem.split("-")))
+def _by_real_path(stored: Mapping[str, T]) -> list[tuple[str, T]]:
+    return [(real_path(path), value) for path, value in stored.items()]
 
 
 def _without_later(
@@ -321,16 +286,13 @@ def _as_changes(found: Mapping[str, Difference]) -> tuple[FileChange, ...]:
     )
 
 
-def _with_missing_folders(paths: Iterator[str]) -> Iterator[str]:
+def _with_missing_folders(paths: Iterable[str]) -> list[str]:
     """The paths and the folders around them that are not there yet, each once; nothing inside a repository's own."""
-    seen = set()
+    found: dict[str, None] = {}
     for path in paths:
-        if ".git" in path.split("/"):
-            continue
         around = [path]
-        while (folder := str(Path(around[-1]).parent)) not in seen and not os.path.lexists(folder):
+        while (folder := around[-1].rpartition("/")[0]) and not os.path.lexists(folder):
             around.append(folder)
-        for one in reversed(around):
-            if one not in seen:
-                seen.add(one)
-                yield one
+        if ".git" not in path.split("/"):
+            found |= dict.fromkeys(reversed(around))
+    return [*found]

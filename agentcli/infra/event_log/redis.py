@@ -58,10 +58,7 @@ return last
 
 
 class RedisEvents(WaitingReaders):
-    """Implements `EventStore` on `redis://` or `rediss://` addresses, each with its password and database.
-
-    Streams that are not running are removed `keep_s` seconds after they were last written to.
-    """
+    """Implements `EventStore` on Redis. Streams that do not run go `keep_s` seconds after they were written to."""
 
     def __init__(self, url: str, *, keep_s: float = KEEP_S) -> None:
         super().__init__()

@@ -161,8 +161,12 @@ class MemoryEvents(SqliteEvents):
 
     async def _do(self, work: Callable[[apsw.Connection], T]) -> T:
         old = self._clock() - self._ttl_s
-        await self._writer.submit(lambda db: _remove(db, "is_there AND touched <= ?", old))
-        return await self._writer.submit(work)
+
+        def after_removal(db: apsw.Connection) -> T:
+            _remove(db, "is_there AND touched <= ?", old)
+            return work(db)
+
+        return await self._writer.submit(after_removal)
 
     def _follow_others(self) -> None:
         """There are none."""

@@ -22,41 +22,37 @@ from agentcli.tools.command import Profile, Reverts
 
 
 class Bounds(Struct, frozen=True):
-    """The limits of a command. Every path is absolute.
+    """The limits of a command. Every path is absolute, and symlinks in it are resolved.
 
-    `read-only`: nothing but a private /tmp can be written. `workspace-write`: the roots too. `danger-full-access`: no
+    `read-only`: nothing but a private /tmp can be written. `workspace-write`: the `roots` too. `danger-full-access`: no
     bounds at all; such a command is given to no backend but `Unconfined`.
+
+    The contents of `masked` files and folders may not be read, but for what is `readable_again`: the longer path wins,
+    of two equal ones the exception does. `writable` are further paths that may be written under `workspace-write`; they
+    must exist, and win over protected names. `protected` names, relative to a root, may not be written, made, renamed
+    or removed: with `.git` there a repository is read-only as a whole, without it commits work, while what git would
+    execute stays protected. `protected_paths` are the same by path, where they lie in a root.
+
+    `proxy_socket` is that of a `NetworkProxy`, through which commands reach the hosts it grants. `cache` is a folder of
+    this workspace's commands alone that outlives them, where package managers and compilers keep their caches instead
+    of in HOME; without it they have the private /tmp. In `note` mount points are noted before they are made, so that
+    they can be removed after a kill. Sharing a `scan` of the roots saves the walk. `git` is asked what a configuration
+    names; commands must not be able to replace it.
     """
 
     profile: Profile
     roots: tuple[Path, ...]
-    """The workspace's folders, symlinks resolved."""
     home: Path
     masked: tuple[Path, ...] = ()
-    """Files and folders whose contents may not be read. Those that do not exist cost nothing."""
     readable_again: tuple[Path, ...] = ()
-    """Exceptions to `masked`, granted by the person. The longer path wins; of two equal ones the exception does."""
     writable: tuple[Path, ...] = ()
-    """Further paths that may be written under `workspace-write`, granted by the person; they must exist.
-
-    They win over protected names.
-    """
     protected: tuple[str, ...] = ()
-    """Names relative to a root that may not be written, made, renamed or removed. With `.git` here a repository is
-    read-only as a whole; without it commits work, while what git would execute (hooks, config) stays protected."""
     protected_paths: tuple[Path, ...] = ()
-    """The same by absolute path, where it lies in a root: a root that holds the home holds what starts programs."""
     proxy_socket: Path | None = None
-    """The socket of a `NetworkProxy`: commands reach the hosts it grants."""
     cache: Path | None = None
-    """A folder that outlives the command, where package managers and compilers keep their caches instead of in HOME,
-    which is read-only. It must be used for this workspace's commands alone. None: the private /tmp."""
     note: Note | None = None
-    """A file in which mount points are noted before they are made, so that they can be removed after a kill."""
     scan: Scan = field(default_factory=Scan)
-    """Knows the roots' folders. Sharing it saves the walk."""
     git: str = SYSTEM_GIT
-    """The git that is asked what a configuration names; commands must not be able to replace it."""
 
 
 _MAX_PROBE_S = 20.0

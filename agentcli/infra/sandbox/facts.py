@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from agentcli.infra.sandbox.session_confinement import MOST_OBEYED, SessionConfinement
 from agentcli.tools.command import Grants, Profile
 
 
+@dataclass
 class LocalFacts:
     """Implements `SandboxFacts` for commands that have some grants."""
 
-    def __init__(
-        self,
-        confinement: SessionConfinement,
-        grants: Grants,
-        *,
-        why_no_dry_run: Callable[[], str],
-        secrets: Callable[[Sequence[Path], bool, Path | None], frozenset[str]],
-    ) -> None:
-        self._confinement = confinement
-        self._grants = grants
-        self._why_no_dry_run = why_no_dry_run
-        self._secrets = secrets
-        self.profile: Profile = confinement.limits.profile
+    _confinement: SessionConfinement
+    _grants: Grants
+    _why_no_dry_run: Callable[[], str]
+    _read_secrets: Callable[[Sequence[Path], bool, Path | None], frozenset[str]]
+
+    @property
+    def profile(self) -> Profile:
+        return self._confinement.limits.profile
 
     @property
     def roots(self) -> tuple[Path, ...]:
@@ -47,7 +44,7 @@ class LocalFacts:
         return [path for path in dict.fromkeys(found) if path not in granted]
 
     def secret_values(self, *, is_changed: bool = False, apart_from: Path | None = None) -> frozenset[str]:
-        return self._secrets(self.roots, is_changed, apart_from)
+        return self._read_secrets(self.roots, is_changed, apart_from)
 
     @property
     def warning(self) -> str:

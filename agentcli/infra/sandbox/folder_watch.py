@@ -1,16 +1,13 @@
-"""Tells in which folders entries were made, renamed or removed, by inotify(7): the kernel notes it as it happens.
-
-Where the kernel gives no watches, or noted more than it keeps, nothing is known, and whoever asks has to look for
-itself.
-"""
+"""Tells in which folders entries came and went, by inotify(7), as far as the kernel gives watches."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from weakref import finalize
@@ -26,10 +23,7 @@ _NOT_THERE = frozenset((2, 13, 20, 40))  # ENOENT, EACCES, ENOTDIR, ELOOP: the w
 
 
 class FolderWatch:
-    """Watches the folders of one tree. `is_complete` until one of them could not be watched.
-
-    Of use to the process that made it alone: one that is forked from it would take away its events.
-    """
+    """Watches the folders of a tree, for the process that made it; `is_complete` until one cannot be watched."""
 
     def __init__(self) -> None:
         self.is_complete = True
@@ -57,38 +51,34 @@ class FolderWatch:
         if self._close is not None:
             self._close()
 
-    def take(self) -> tuple[set[str], set[str]] | None:
+    def take(self, is_own: Callable[[str], bool] = lambda path: False) -> tuple[set[str], set[str]] | None:
         """The folders in which something changed since the last time, and those that went or are others now.
 
-        None where that is not known.
+        What `is_own` says of the path that changed does not count. None where it is not known.
         """
         if not self.is_complete or self._process != os.getpid():
             return None
-        changed: set[str] = set()
+        entries: set[tuple[str, bytes]] = set()
         replaced: set[str] = set()
         has_lost_some = False
-        for number, what in self._events():
+        for number, what, name in self._events():
             has_lost_some |= bool(what & _OVERFLOWED)
-            path = self._paths.get(number)
+            path = self._paths.pop(number, None) if what & _FORGOTTEN else self._paths.get(number)
             if path is not None and what & _ENTRIES:
-                changed.add(path)
+                entries.add((path, name))
             if path is not None and what & (_REPLACED | _FORGOTTEN):
                 replaced.add(path)
-            if what & _FORGOTTEN:
-                self._paths.pop(number, None)
+        changed = {path for path, name in entries if not is_own(f"{path}/{os.fsdecode(name)}")}
         return None if has_lost_some else (changed, replaced)
 
-    def _events(self) -> Iterator[tuple[int, int]]:
-        while self._paths:
-            try:
-                data = os.read(self._descriptor, _READ_BYTES)
-            except BlockingIOError:
-                return
-            at = 0
-            while at < len(data):
-                number, what, _, length = _HEADER.unpack_from(data, at)
-                at += _HEADER.size + length
-                yield number, what
+    def _events(self) -> Iterator[tuple[int, int, bytes]]:
+        with contextlib.suppress(BlockingIOError):
+            while self._paths:
+                data, at = os.read(self._descriptor, _READ_BYTES), 0
+                while at < len(data):
+                    number, what, _, length = _HEADER.unpack_from(data, at)
+                    at += _HEADER.size + length
+                    yield number, what, data[at - length : at].rstrip(b"\0")
 
 
 @cache

@@ -8,15 +8,14 @@ import os
 import stat
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from msgspec.structs import replace
 
 from agentcli.errors import ToolError
 from agentcli.infra.changes import writing
+from agentcli.infra.lazy import Lazy
 from agentcli.infra.sandbox.confinement import Confinement, Unconfined
 from agentcli.infra.sandbox.environment import command_environment
 from agentcli.infra.sandbox.facts import LocalFacts
@@ -59,37 +58,32 @@ class LocalSandbox:
         choose: Callable[[], Confinement] = Unconfined,
         denied: Callable[[], Callable[[Path], bool] | None] = lambda: None,
     ) -> None:
-        search_path = environment.get("PATH", "")
-        self._confinement = SessionConfinement(roots, limits, choose, denied, search_path=search_path)
+        state, search_path = limits.state or job_folder / "state", environment.get("PATH", "")
+        self._confinement = SessionConfinement(roots, limits, choose, denied, state=state, search_path=search_path)
         self._home = limits.home
         self._denied = denied
-        self._dry_run_folder, self._dry_run_limits = limits.tries or job_folder / "tries", limits.tried
         self._job_folder = job_folder
         self._real_job_folder = str(job_folder.resolve())
         self._own_environment = environment
         self._environment = command_environment(environment, session_id, allowed=limits.environment)
         self._secret_files: list[Path] = []
         self._looked_at = float("-inf")
-        self._started_shell: Shell | None = None
-        self._started_dry_runs: DryRuns | None = None
-        self._beginning = Lock()
+        self._shell, self._dry_runs = Lazy(self._open_shell), Lazy(self._open_dry_runs)
+        self._secret_values = Lazy(self._open_secret_values)
         self.jobs = JobTable(job_folder)
 
     def facts(self, grants: Grants = NO_GRANTS) -> LocalFacts:
-        return LocalFacts(
-            self._confinement, grants, why_no_dry_run=lambda: self._dry_runs.why_not(grants), secrets=self._read_secrets
-        )
+        return LocalFacts(self._confinement, grants, lambda: self._dry_runs.load().why_not(grants), self._read_secrets)
 
     def look(self, path: Path, use: Use = "read", grants: Grants = NO_GRANTS) -> PathStatus:
         real, found, number = _resolve(path)
-        is_file = found is not None and stat.S_ISREG(found.st_mode)
-        kind: Literal["file", "folder", "other"] = "file" if is_file else "other"
+        mode = found.st_mode if found is not None else 0
         return PathStatus(
             real=real,
             place=self._place_of(real, use, grants),
-            kind=None if found is None else "folder" if stat.S_ISDIR(found.st_mode) else kind,
-            size=0 if found is None else found.st_size,
-            links=found.st_nlink if found is not None and is_file else 1,
+            kind="file" if stat.S_ISREG(mode) else "folder" if stat.S_ISDIR(mode) else "other" if mode else None,
+            size=found.st_size if found is not None else 0,
+            links=found.st_nlink if found is not None and stat.S_ISREG(mode) else 1,
             errno=number,
             is_auto_executed=use == "write" and self._confinement.is_protected(real, grants),
             git_program=self._git_program(real, grants) if use == "git" else "",
@@ -139,14 +133,7 @@ class LocalSandbox:
             self._secret_files, self._looked_at = self._confinement.scan.protected(roots)[0], now
         if not self._secret_files and not any(map(git_state, roots)):
             return frozenset()
-        return self._secret_values.held_by(self._secret_files, roots, apart_from=apart_from)
-
-    @cached_property
-    def _secret_values(self) -> SecretValues:
-        """Imported late: it takes 20 ms."""
-        from agentcli.infra.sandbox.files.secret_values import SecretValues
-
-        return SecretValues(self._environment, lambda root, names: SecretFiles(root, self._is_secret).among(names))
+        return self._secret_values.load().held_by(self._secret_files, roots, apart_from=apart_from)
 
     def _git_program(self, folder: Path, grants: Grants) -> str:
         # A read-only sandbox lets such a program do no harm, but for what a weak one leaves open.
@@ -170,74 +157,63 @@ class LocalSandbox:
         if command.dry_run is not None:
             folders = [path for path in grants.readable if path.is_dir()] if command.dry_run == "narrow" else []
             secrets = (await asyncio.to_thread(confinement.scan.protected, folders))[0] if folders else []
-            dry_run = await self._dry_runs.run(command, on_output=on_output, masked=secrets)
+            dry_run = await self._dry_runs.load().run(command, on_output=on_output, masked=secrets)
             return replace(dry_run.result, dry_run=dry_run)
         is_job = detach is not None and detach.is_set()
         if is_job or (command.profile or confinement.limits.profile) != "workspace-write":
-            return await self._shell.exec(command, on_output=on_output, detach=detach, is_job=is_job)
+            return await self._shell.load().exec(command, on_output=on_output, detach=detach, is_job=is_job)
         roots = confinement.roots(grants)
         before = created_config.watched(roots)
-        result = await self._shell.exec(command, on_output=on_output, detach=detach)
+        result = await self._shell.load().exec(command, on_output=on_output, detach=detach)
         return replace(result, made=tuple(created_config.made_or_changed(before, roots, confinement.git(grants))))
 
-    @property
-    def _shell(self) -> Shell:
+    def _open_shell(self) -> Shell:
         """Imported late: it takes some milliseconds, and a session's first prompt need not wait for it."""
-        if self._started_shell is None:
-            from agentcli.infra.sandbox.processes.shell import Shell
+        from agentcli.infra.sandbox.processes.shell import Shell
 
-            self._started_shell = Shell(
-                self._environment,
-                self._job_folder,
-                launch=self._confinement.launch,
-                own_environment=self._own_environment,
-                jobs=self.jobs,
-            )
-        return self._started_shell
+        launch, own = self._confinement.launch, self._own_environment
+        return Shell(self._environment, self._job_folder, launch=launch, own_environment=own, jobs=self.jobs)
 
-    @property
-    def _dry_runs(self) -> DryRuns:
-        """Imported late, too."""
-        with self._beginning:  # threads ask whether there can be dry runs
-            if self._started_dry_runs is None:
-                from agentcli.infra.sandbox.dry_runs.dry_run import DryRuns
+    def _open_dry_runs(self) -> DryRuns:
+        from agentcli.infra.sandbox.dry_runs.dry_run import DryRuns  # late, too
 
-                self._started_dry_runs = DryRuns(
-                    lambda: self._shell,
-                    lambda: self._confinement.backend,
-                    lambda grants: self._confinement.bounds(None, grants),
-                    folder=self._dry_run_folder,
-                    limits=self._dry_run_limits,
-                    search_path=self._environment.get("PATH", ""),
-                )
-            return self._started_dry_runs
+        confinement = self._confinement
+        return DryRuns(
+            self._shell.load,
+            lambda: confinement.backend,
+            lambda grants: confinement.bounds(None, grants),
+            folder=confinement.dry_run_folder,
+            limits=confinement.limits.dry_runs,
+            search_path=self._environment.get("PATH", ""),
+        )
+
+    def _open_secret_values(self) -> SecretValues:
+        from agentcli.infra.sandbox.files.secret_values import SecretValues  # late: it takes 20 ms
+
+        return SecretValues(self._environment, lambda root, names: SecretFiles(root, self._is_secret).among(names))
 
     async def aclose(self) -> None:
-        if self._started_shell is not None:
-            await self._started_shell.aclose()
-        if self._started_dry_runs is not None:
-            await asyncio.to_thread(self._started_dry_runs.close)
+        await self._shell.aclose()
+        if self._dry_runs.is_made():
+            await asyncio.to_thread(self._dry_runs.load().close)
         await self._confinement.aclose()
 
 
 def _resolve(path: Path) -> tuple[Path, os.stat_result | None, int]:
     """Return the real path, what is there, and the reason where the system does not say. Raises `ToolError`."""
+    found, number = None, 0
     try:
         real = os.path.realpath(path)
         found = os.lstat(real)
     except (FileNotFoundError, NotADirectoryError):
-        return Path(real), None, 0
-    except (OSError, ValueError) as error:  # a loop of symlinks; a NUL or a lone surrogate
-        if isinstance(error, OSError) and error.errno != errno.ELOOP:
-            return Path(real), None, error.errno or errno.EIO
-        raise _unresolved(path) from error
-    if stat.S_ISLNK(found.st_mode):
-        raise _unresolved(path)
-    return Path(real), found, 0
-
-
-def _unresolved(path: Path) -> ToolError:
-    return ToolError(f"{str(path)!r} cannot be resolved.", kind="invalid_parameters")
+        pass
+    except OSError as error:
+        number = error.errno or errno.EIO
+    except ValueError:  # a NUL or a lone surrogate
+        number = errno.ELOOP
+    if number == errno.ELOOP or (found is not None and stat.S_ISLNK(found.st_mode)):
+        raise ToolError(f"{str(path)!r} cannot be resolved.", kind="invalid_parameters")
+    return Path(real), found, number
 
 
 if TYPE_CHECKING:

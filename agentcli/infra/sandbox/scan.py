@@ -13,13 +13,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from agentcli.infra.sandbox.files.secret_files import SecretFiles
 from agentcli.infra.sandbox.folder_watch import FolderWatch
+from agentcli.infra.sandbox.mounts.mount_points import came_and_went
 from agentcli.safety.paths.judge import is_read_only_name
 
 # Folders that tools fill, with how many levels below them are looked at. Installed packages bring sample keys by the
@@ -36,10 +37,7 @@ _PER_WALK = 100
 
 
 class Extent(Struct, frozen=True):
-    """Bounds a walk: how many folders of each rank, and how long.
-
-    Ordinary folders come first, then those named in `_SHALLOW`, then what is in these.
-    """
+    """Bounds a walk: how long, and how many ordinary folders, folders named in `_SHALLOW`, and folders in these."""
 
     max_folders: tuple[int, int, int] = (20_000, 20_000, 1_000)
     max_s: float = 1.0
@@ -98,10 +96,7 @@ class _Work:
 
 
 class _Tree:
-    """The folders of one root. Those that are `unread` are tried again each time.
-
-    `rest` is left of the walk, and `late` of updates, when their time was over.
-    """
+    """The folders of one root; `unread` are tried again, `rest` is left of the walk, `late` of updates."""
 
     def __init__(self, extent: Extent) -> None:
         self.folders: dict[str, _Folder] = {}
@@ -162,15 +157,13 @@ class Scan:
         self._secret_files = SecretFiles(Path("/"), is_secret)
         self._denied = denied
         self._extent = extent
+        self.kept_plans: dict[Any, Any] = {}  # of what is protected, as long as nothing changed; kept by who makes them
         self._judged_by: Callable[[Path], bool] | None = None
         self._trees: dict[str, _Tree] = {}
         self._lock = threading.Lock()
 
     def repositories(self, root: str) -> list[str]:
-        """The folders below `root`, itself not among them, that git would take for a repository; the nearest first.
-
-        They have a `.git` in them, or look like the inside of one. What was made since the first time comes last.
-        """
+        """The folders below `root` that git would take for a repository, the nearest first, new ones last."""
         return self._found(root).repositories
 
     def protected(self, roots: Sequence[Path]) -> tuple[list[Path], list[Path]]:
@@ -196,11 +189,7 @@ class Scan:
         return tree is not None and bool(tree.rest.queues[0] or tree.late.queues[0])
 
     def folders(self, root: str) -> dict[str, _Folder]:
-        """Each folder in `root` as it is now, itself among them; links are not followed.
-
-        The first time all of them are walked, later only those in which the kernel noted a change. Where it notes none,
-        the stamps of all are compared.
-        """
+        """Each folder in `root`, links not followed: walked once, then compared where the kernel noted a change."""
         with self._lock:
             return dict(self._looked_at(root).folders)
 
@@ -211,9 +200,12 @@ class Scan:
         if root not in self._trees:
             self._trees[root] = _Tree(self._extent)
         tree = self._trees[root]
-        changes = tree.watch.take() if tree.folders else None
+        changes = tree.watch.take(came_and_went) if tree.folders else None
+        if changes is None or any((*changes, tree.unread, *tree.rest.queues, *tree.late.queues)):
+            self.kept_plans.clear()
         if changes is None or root in changes[1] or time.monotonic() > tree.watched_until:
             tree.found = None
+            self.kept_plans.clear()
             self._walk(root, tree)
         else:
             self._update(tree, *changes)

@@ -27,6 +27,7 @@ from agentcli.infra.sandbox.protection.created_config import present_names
 from agentcli.infra.sandbox.protection.left_behind import clean_up_killed_sessions
 from agentcli.infra.sandbox.protection.planning import MAX_REPOSITORIES, plan_protection
 from agentcli.infra.sandbox.scan import PresentPaths, Scan
+from agentcli.safety.addresses.host_grants import read_grant
 from agentcli.safety.paths.judge import SECRET_HOME_PATHS, auto_executed, is_secret
 from agentcli.settings.files import make_private_folder
 from agentcli.tools.command import Command, Grants, Profile, Reverts
@@ -47,10 +48,8 @@ log = logging.getLogger(__name__)
 class CommandLimits(Struct, frozen=True, kw_only=True):
     """The settings for commands. Paths are absolute; `cache` is where tools keep theirs, per workspace.
 
-    `tries` holds what stands in for the workspace while a command is tried, `aside` what stood in the way of something
-    that was put back, `mount_notes` the names of mount points that were made; `own_folders` are agentcli's own. `tried`
-    limits what a tried command may change. `programs` are files of the workspace that trusted commands run outside of
-    the sandbox.
+    `state` keeps dry runs and what is needed after a kill; it and `own_folders` are agentcli's own. `dry_runs` limits
+    what a dry run may change. `programs` are files of the workspace that trusted commands run outside of the sandbox.
     """
 
     profile: Profile = "danger-full-access"
@@ -59,11 +58,9 @@ class CommandLimits(Struct, frozen=True, kw_only=True):
     writable: tuple[Path, ...] = ()
     environment: tuple[str, ...] = ()
     cache: Path | None = None
-    tries: Path | None = None
-    aside: Path | None = None
-    mount_notes: Path | None = None
+    state: Path | None = None
     own_folders: tuple[Path, ...] = ()
-    tried: DryRunLimits = DryRunLimits()
+    dry_runs: DryRunLimits = DryRunLimits()
     programs: Callable[[Sequence[Path]], Sequence[Path]] = lambda roots: ()
 
 
@@ -84,22 +81,24 @@ class SessionConfinement:
         roots: Sequence[Path],
         limits: CommandLimits,
         choose: Callable[[], Confinement],
-        denied: Callable[[], Callable[[Path], bool] | None] = lambda: None,
+        denied: Callable[[], Callable[[Path], bool] | None],
         *,
-        search_path: str = "",
+        state: Path,
+        search_path: str,
     ) -> None:
         self.limits = limits
         self.scan = Scan(lambda path: is_secret(path, limits.home), denied)
         self._roots = tuple(root.resolve() for root in roots)
         self._choose = choose
         self._search_path = search_path
-        own = (limits.tries,) if limits.tries is not None else ()
+        self._state = state
         at_home = (limits.home / path for path in SECRET_HOME_PATHS)
-        self._masked = PresentPaths((*at_home, *limits.masked, *own))
+        self.dry_run_folder = state / "tries"
+        self._masked = PresentPaths((*at_home, *limits.masked, self.dry_run_folder))
+        self._aside = state / "put_aside"  # what stood in the way of something that was put back
         self._protected_places: dict[tuple[Path, ...], tuple[float, tuple[str, ...]]] = {}
         self._proxies: dict[frozenset[str], NetworkProxy] = {}
         self._opening = asyncio.Lock()
-        self._revert_notes = limits.aside / "unfinished" if limits.aside is not None else None
         self._note: SessionNote | None = None
         self._snapshot: ProtectedSnapshot | None = None
         self._left_behind: Reverts | None = None
@@ -127,6 +126,7 @@ class SessionConfinement:
         if limits.profile == "danger-full-access":
             return Bounds("danger-full-access", roots, limits.home)
         secrets, obeyed = self.scan.protected(roots)
+        own = (self._state, *limits.own_folders)
         # What only reads needs no host; a program that a repository has git run gets none.
         proxy = self._proxies.get(frozenset(grants.hosts)) if profile != "read-only" else None
         return Bounds(
@@ -137,17 +137,13 @@ class SessionConfinement:
             readable_again=(*grants.readable, *grants.writable),
             writable=(*limits.writable, *(path for path in grants.writable if path.exists())),
             protected=_protected_names(roots),
-            protected_paths=(*self._always_protected(roots), *obeyed[:MOST_OBEYED]),
+            protected_paths=(*self._at_home(roots), *own, *limits.programs(roots), *obeyed[:MOST_OBEYED]),
             proxy_socket=proxy.socket if proxy is not None else None,
-            cache=self._cache(roots),
+            # In a root a command could put a link in its place, which the next one would follow.
+            cache=None if limits.cache is None or any(map(limits.cache.is_relative_to, roots)) else limits.cache,
             scan=self.scan,
             git=self.git(grants),
         )
-
-    def _cache(self, roots: Sequence[Path]) -> Path | None:
-        """None where a command could put a link in its place, which the next one would follow."""
-        cache = self.limits.cache
-        return None if cache is None or any(map(cache.is_relative_to, roots)) else cache
 
     def is_protected(self, path: Path, grants: Grants) -> bool:
         """True if git or a trusted command runs this file or obeys its contents. The answer is up to a second old."""
@@ -161,9 +157,6 @@ class SessionConfinement:
             places = (*plan.read_only, *plan.missing_files, *plan.missing_folders)
             self._protected_places = {roots: (time.monotonic(), places)}
         return any(is_inside(str(path), place) for place in places)
-
-    def _always_protected(self, roots: Sequence[Path]) -> Sequence[Path]:
-        return (*self._at_home(roots), *self.limits.own_folders, *self.limits.programs(roots))
 
     def _at_home(self, roots: Sequence[Path]) -> Sequence[Path]:
         """Files that start with the machine, a shell or a program, present or not, if the home can be written."""
@@ -199,10 +192,10 @@ class SessionConfinement:
 
     def _session_note(self) -> SessionNote | None:
         """The note of the session, by which the keeper or the next start cleans up after a kill."""
-        notes = self.limits.mount_notes if self.backend.keeps_names else self._revert_notes
+        notes = self._state / "mount_points" if self.backend.keeps_names else self._aside / "unfinished"
         try:
             with self._cleaning:
-                self._note = self._note or (SessionNote(notes) if notes is not None else None)
+                self._note = self._note or SessionNote(notes)
         except OSError as error:  # a full disk: what a kill may leave is no reason to run nothing
             log.warning("nothing is noted for after a kill: %s", error)
         return self._note
@@ -215,7 +208,7 @@ class SessionConfinement:
         if self._snapshot is None:
             from agentcli.infra.sandbox.protection.snapshot import ProtectedSnapshot
 
-            self._snapshot = ProtectedSnapshot(self.limits.aside or tempfile.gettempdir(), note)
+            self._snapshot = ProtectedSnapshot(self._aside, note)
         plan = self._protection(bounds, cwd=cwd)
         with self._snapshot.during(plan, roots=bounds.roots, granted=bounds.writable) as reverts:
             yield reverts
@@ -248,8 +241,7 @@ class SessionConfinement:
         """Revert once what killed sessions left changed."""
         with self._cleaning:
             if self._left_behind is None:
-                notes = self._revert_notes
-                self._left_behind = left = clean_up_killed_sessions(notes) if notes is not None else Reverts()
+                self._left_behind = left = clean_up_killed_sessions(self._aside / "unfinished")
                 done = [f"{each}, changed by a command of a session that was killed" for each in left.put_back]
                 self._unreported = Reverts(done, [*left.left_changed])
             return self._left_behind
@@ -265,11 +257,13 @@ class SessionConfinement:
         async with self._opening:
             if not hosts or hosts in self._proxies or not self.confines:
                 return
-            folder = Path(tempfile.mkdtemp(prefix="agentcli-"))  # 0700
             try:
-                proxy = NetworkProxy(sorted(hosts), folder=folder, how_to_grant=_HOW_TO_GRANT)
+                for host in hosts:
+                    read_grant(host)
             except ValueError as error:
                 raise ToolError(f"A host cannot be granted: {error}", kind="invalid_parameters") from error
+            folder = Path(tempfile.mkdtemp(prefix="agentcli-"))  # 0700
+            proxy = NetworkProxy(sorted(hosts), folder=folder, how_to_grant=_HOW_TO_GRANT)
             await proxy.start()
             self._proxies[hosts] = proxy
 

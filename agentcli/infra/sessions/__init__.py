@@ -1,4 +1,1 @@
-"""Session stores: SQLite on disk, and one in memory. Both pass the suite in tests/conformance.
-
-They give entries ids and order, and never look into a conversation's meaning.
-"""
+"""Session stores, which give entries ids and order, and never look into a conversation's meaning."""

@@ -118,10 +118,7 @@ class Secrets:
         return value, 0
 
     def redact_row(self, row: Sequence[Any]) -> tuple[Sequence[Any], int]:
-        """Return a row of `ENTRY` without them, and in how many places they were.
-
-        Raises `StorageError` where the entry could not be read any more.
-        """
+        """Return a row without them, and their number. Raises `StorageError` where it could not be read then."""
         *rest, checksum, body = row
         body = body.encode() if isinstance(body, str) else body
         try:
@@ -142,10 +139,7 @@ class Secrets:
 
 
 async def redact(db: Tables, session_id: str, secrets: Secrets) -> int:
-    """Replace them in all copies of the session's entries and in the trash, and say so in a new entry.
-
-    Returns the number of places in the session and its subagents.
-    """
+    """Replace them in all copies of its entries and in the trash; returns the places in it and its subagents."""
     names = {"id": session_id, "agents": subagents_owner(session_id)}
     family = {str(id) for (id,) in await db.rows(_FAMILY[1:-1], **names)}
     changes: list[tuple[int, Sequence[Any]]] = []

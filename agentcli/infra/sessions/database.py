@@ -38,10 +38,7 @@ class NotWritable(StorageError):
 def connect(
     path: Path, on_notice: Callable[[str], None] = lambda text: None, *, synchronous: str = "full"
 ) -> apsw.Connection:
-    """Return a connection for writing to today's tables, which are made where there are none.
-
-    A file that is not ours is refused before anything of it is changed.
-    """
+    """Connect for writing to today's tables, made where there are none; another program's is refused untouched."""
     path.touch(mode=0o600)
     connection = apsw.Connection(str(path))
     try:
@@ -103,10 +100,7 @@ def copy_files(source: Path, target: Path) -> None:
 
 
 def checked_version(connection: apsw.Connection) -> int:
-    """Return the version of its tables, 0 if it has none.
-
-    Raises `StorageError` for a file of a newer agentcli, or of another program.
-    """
+    """Return the version of its tables, 0 for none. Raises `StorageError` for a newer one and for another program's."""
     version = int(connection.pragma("user_version"))
     if version > VERSION:
         raise StorageError(
@@ -174,8 +168,8 @@ def vacuum_into(path: Path, target: Path) -> Iterator[Path]:
 
 def free_name(path: Path, suffix: str) -> Path:
     """Return the path with the suffix, numbered from 2 on where one is taken: what is kept is never overwritten."""
-    names = itertools.chain((suffix,), (f"{suffix}-{number}" for number in itertools.count(2)))
-    return next(free for free in (path.with_name(path.name + name) for name in names) if not free.exists())
+    names = (f"{path.name}{suffix}{f'-{number}' * (number > 1)}" for number in itertools.count(1))
+    return next(free for free in map(path.with_name, names) if not free.exists())
 
 
 def copy_of(path: Path) -> Path:

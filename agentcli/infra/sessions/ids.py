@@ -31,10 +31,7 @@ def entry_id(body: Body) -> str:
 
 
 def position_of(wanted: str | None, ids: Sequence[str]) -> int:
-    """The position of the entry whose id is, or begins with, `wanted`: of equal ids the newest; None is the last entry.
-
-    Raises `StorageError` when there is none, or several ids begin so.
-    """
+    """Return the newest position of the one id that begins with `wanted` (None: the last). Raises `StorageError`."""
     if wanted is None:
         return len(ids) - 1
     found = {id for id in ids if id.startswith(wanted)} if wanted not in ids else {wanted}

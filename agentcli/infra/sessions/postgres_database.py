@@ -133,10 +133,7 @@ def storable(text: str) -> str:
 
 
 def _address(url: str) -> dict[str, Any]:
-    """The parts of a URL. Raises `StorageError` for one where a part of the password might be taken for another part.
-
-    Postgres would tell it in its messages.
-    """
+    """Return the parts of a URL. Raises `StorageError` where Postgres could show a part of the password."""
     try:
         parts = conninfo_to_dict(url)
     except Error:

@@ -77,10 +77,7 @@ class Leases:
         self._task: asyncio.Task[None] | None = None
 
     async def take(self, session_id: str, *, take_over: bool) -> Lease:
-        """Take the lease of a session; with `take_over` whoever has it is asked, and waited for.
-
-        Raises `SessionInUse` while another lease of the session has not expired.
-        """
+        """Take a lease; with `take_over` whoever has it is asked, and waited for. Raises `SessionInUse`."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             async with self._database.transaction() as db:

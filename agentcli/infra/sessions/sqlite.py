@@ -95,7 +95,7 @@ def in_sqlite(work: Work[T]) -> Callable[[apsw.Connection], T]:
     return done
 
 
-class _Queue:
+class SqliteQueue:
     """Implements `WorkQueue`."""
 
     def __init__(self, writer: Writer) -> None:
@@ -154,7 +154,7 @@ class SqliteSessions(TableSessions):
             return await asyncio.to_thread(database.read_copy, self.path, in_sqlite(work), refused)
 
     def _queue(self) -> WorkQueue:
-        return _Queue(self._writer)
+        return SqliteQueue(self._writer)
 
     async def _own(self, session_id: str, *, take_over: bool = False) -> Ownership:
         self._copy_meanwhile()
@@ -258,7 +258,7 @@ class MemorySessions(TableSessions):
         return await self._writer.submit(in_sqlite(work))
 
     def _queue(self) -> WorkQueue:
-        return _Queue(self._writer)
+        return SqliteQueue(self._writer)
 
     async def _own(self, session_id: str, *, take_over: bool = False) -> Ownership:
         if session_id in self._owned:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
-from agentcli.agent.interfaces import NEWEST, Appended, Found, SessionInfo, SessionLog, Stored
+from agentcli.agent.interfaces import NEWEST, Appended, Found, SessionInfo, SessionLog, Stored, subagents_owner
 from agentcli.conversation.entries import Body, Entry, Unreadable, entry_now
 from agentcli.errors import NoSession, StorageError
 from agentcli.infra.sessions import ids, tables
@@ -159,18 +159,14 @@ class TableSessions(ABC):
     async def open(self, session_id: str, *, take_over: bool = False) -> tuple[SessionLog, list[Entry]]:
         id = await self._full_id(session_id)
         owner = await self._own(id, take_over=take_over)
-
-        async def work(db: Tables) -> tuple[list[Entry], int]:
-            return await tables.entries_of(db, id), await tables.last_seq(db, id)
-
         try:
-            entries, seq = await self._read(work)
+            info, entries = await self.load(id)
         except BaseException:
             await owner.release()
             raise
         self._report_unreadable(id, entries)
         last = entries[-1].id if entries else None
-        self._logs[id] = log = TableLog(id, self._queue(), owner, last=last, last_seq=seq)
+        self._logs[id] = log = TableLog(id, self._queue(), owner, last=last, last_seq=info.entries)
         return log, entries
 
     async def fork(
@@ -179,7 +175,8 @@ class TableSessions(ABC):
         info, entries = await self.load(session_id)
         entries = entries[: position_of(at, [entry.id for entry in entries]) + 1]
         self._report_unreadable(info.id, entries)
-        new = UnstoredSession(id=new_id or ids.new_id(), cwd=folder_text(cwd), name=name, user_id=info.user_id)
+        owner = info.user_id if not info.user_id.startswith(subagents_owner("")) else ""  # else nobody is told of it
+        new = UnstoredSession(id=new_id or ids.new_id(), cwd=folder_text(cwd), name=name, user_id=owner)
         if entries:
             new.source, new.shared, new.last = info.id, len(entries), entries[-1].id
         return await self._create(new, has_given_id=new_id is not None), entries
@@ -229,10 +226,7 @@ class TableSessions(ABC):
         return await self._read(work)
 
     async def usage(self, *, since: float = 0.0, session: str = "", user_id: str | None = None) -> UsageCollector:
-        """Add up usage since a time: of one session (by its id, its start, or its name), of a user, or of all.
-
-        Of a fork only what is its own counts.
-        """
+        """Add up usage since a time: of one session, of a user or of all; of a fork only what is its own counts."""
         from agentcli.agent.accounting.usage import UsageCollector
 
         async def work(db: Tables) -> UsageCollector:

@@ -1,7 +1,4 @@
-"""The tables of stored sessions: what is read from them, and how entries are stored.
-
-Work on the tables is written once, as coroutines. In SQLite nothing waits, so they run to their end in one go.
-"""
+"""The tables of sessions. Work on them is written once, as coroutines, which in SQLite end in one go."""
 
 from __future__ import annotations
 
@@ -42,10 +39,7 @@ FROM sessions WHERE trashed = 0
 
 
 class Tables(ABC):
-    """The tables of a store within one transaction. A statement takes values by name, as `:name`.
-
-    The attributes are SQL: where the databases differ.
-    """
+    """The tables within one transaction. A statement takes values as `:name`; the attributes are SQL that differs."""
 
     new_number: str  # gives a table of one row, `n`: the number of a new entry
     copy_number: str  # gives the number of the copy of an entry
@@ -129,10 +123,7 @@ class UnstoredSession(msgspec.Struct, kw_only=True):
 
 
 async def store_entries(db: Tables, session: UnstoredSession | str, *parts: Stored) -> None:
-    """Store those that are not there yet, after the session itself where it is new.
-
-    Raises `StorageError` when what that was forked from was removed before.
-    """
+    """Store what is not there yet, a new session first. Raises `StorageError` when what it was forked from is gone."""
     if isinstance(session, UnstoredSession):
         if not await is_stored(db, session.id):
             await _store_session(db, session)
@@ -177,10 +168,7 @@ async def is_stored(db: Tables, session_id: str) -> bool:
 
 
 async def full_id(db: Tables, session_id: str, user_id: str | None = None) -> str:
-    """Return the one id that begins so, or that of the session with that name; with a `user_id` of that user alone.
-
-    Raises `StorageError`.
-    """
+    """Return the one id that begins so, or of the session with that name, of that user alone. Raises `StorageError`."""
     session_id = session_id.encode(errors="replace").decode()  # an argument may be no text
     rows = await db.rows(
         f"SELECT id FROM sessions WHERE trashed = 0 AND ({WHOSE} OR id = :id AND :user_id IS NULL) AND "  # noqa: S608

@@ -44,10 +44,7 @@ def sampler(share: Sampling) -> Sampler:
 
 
 class SpanRecorder:
-    """The SDK's providers of the exported signals; what is recorded for the other signal goes nowhere.
-
-    None of them becomes the provider of the process: that place belongs to the host program.
-    """
+    """The SDK's providers of the exported signals. None becomes the process's own: that belongs to the host program."""
 
     def __init__(self, export: Export) -> None:
         for name in _REPEATING_LOGGERS:

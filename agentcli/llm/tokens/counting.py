@@ -14,7 +14,7 @@ from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from math import ceil
 from pathlib import Path
@@ -118,9 +118,8 @@ class ByteEncoder(Struct, frozen=True, forbid_unknown_fields=True):
 class EncoderRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """The way to count the tokens of some models.
 
-    A count is what `encoder`, made with `parameters`, says times `margin`: rather too many than too few. `counter` is
-    the address of a server that counts exactly: it is sent `{"model", "text"}` and answers `{"tokens"}`. It is asked
-    unless `exact` is false; if it fails, the encoder counts.
+    A count is what `encoder`, made with `parameters`, says times `margin`. The server at `counter`, which is sent
+    `{"model", "text"}` and answers `{"tokens"}`, counts exactly; if it fails or `exact` is false, the encoder counts.
     """
 
     encoder: str = "cl100k_base"
@@ -289,8 +288,7 @@ def _parts(value: Any, family: str) -> Iterator[str | int]:
                     yield from _parts(item, family)
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
+_json = partial(json.dumps, ensure_ascii=False, default=str)
 
 
 def exact_count(address: str, model: str, text: str) -> int | None:

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from typing import Any, cast, get_args
 
+from agentcli.llm import provider as llm
 from agentcli.llm.errors import ConnectionFailed, ProviderError, ServerError, error_for_status
 from agentcli.llm.json_text import decode_json, encode_json
 from agentcli.llm.messages import Block, Message, Opaque, RedactedThinking, StopReason, Text, Thinking, ToolUse, Usage
-from agentcli.llm.provider import (
-    Done,
-    StreamEvent,
-    TextDelta,
-    ThinkingDelta,
-    ToolCallDelta,
-    ToolCallEnded,
-    ToolCallStarted,
-    UsageUpdate,
-)
+from agentcli.llm.provider import StreamEvent
 from agentcli.llm.wire.calls import CallIds
 from agentcli.llm.wire.deltas import count_in, text_in
 
@@ -113,7 +105,7 @@ class AnthropicReader:
         """True once only `message_stop` may be missing."""
         return bool(self._stop_reason) and all(block.is_closed for block in self._blocks)
 
-    def done(self, out: list[StreamEvent]) -> Done:
+    def done(self, out: list[StreamEvent]) -> llm.Done:
         """The whole reply, after the stream's end. Raises `ProviderError` where some of it did not arrive."""
         if not (self._has_stopped or self.is_finished):
             raise ConnectionFailed("The stream ended before the reply did (no message_stop).")
@@ -137,10 +129,10 @@ class AnthropicReader:
         self._by_index[index] = block
         self._blocks.append(block)
         if is_call:
-            out.append(ToolCallStarted(block.id, str(block.start.get("name", ""))))
+            out.append(llm.ToolCallStarted(block.id, str(block.start.get("name", ""))))
             if given := block.start.get("input"):
                 block.parts.append(encode_json(given).decode())
-        for field, make in (("text", TextDelta), ("thinking", ThinkingDelta)):
+        for field, make in (("text", llm.TextDelta), ("thinking", llm.ThinkingDelta)):
             if block.kind == field and (first := text_in(block.start.get(field))):
                 block.parts.append(first)
                 out.append(make(first))
@@ -152,14 +144,14 @@ class AnthropicReader:
         match delta.get("type"):
             case "text_delta" if part := text_in(delta.get("text")):
                 block.parts.append(part)
-                out.append(TextDelta(part))
+                out.append(llm.TextDelta(part))
             case "input_json_delta" if part := text_in(delta.get("partial_json")):
                 block.parts.append(part)
                 if block.kind == "tool_use":
-                    out.append(ToolCallDelta(block.id, part))
+                    out.append(llm.ToolCallDelta(block.id, part))
             case "thinking_delta" if part := text_in(delta.get("thinking")):
                 block.parts.append(part)
-                out.append(ThinkingDelta(part))
+                out.append(llm.ThinkingDelta(part))
             case "signature_delta":
                 block.signature = text_in(delta.get("signature"))
             case "compaction_delta":
@@ -186,16 +178,16 @@ class AnthropicReader:
 
     def _close(self, block: _OpenBlock, out: list[StreamEvent]) -> None:
         if not block.is_closed and block.kind == "tool_use":
-            out.append(ToolCallEnded(block.id))
+            out.append(llm.ToolCallEnded(block.id))
         block.is_closed = True
 
     def _count(self, usage: Any, out: list[StreamEvent]) -> None:
         """Counts are cumulative: a later one overwrites, a null says nothing."""
         if isinstance(usage, dict):
             self._usage |= {key: value for key, value in usage.items() if value is not None}
-            out.append(UsageUpdate(usage_from_wire(self._usage)))
+            out.append(llm.UsageUpdate(usage_from_wire(self._usage)))
 
-    def _done(self) -> Done:
+    def _done(self) -> llm.Done:
         stop_reason, note = cast("StopReason", self._stop_reason), self._note
         if stop_reason not in _STOP_REASONS:
             stop_reason, note = "end_turn", f"unknown stop reason {self._stop_reason!r}"
@@ -206,7 +198,9 @@ class AnthropicReader:
         match message.content:
             case (*earlier, ToolUse() as last) if cut and (last.unparsed or not last.input):
                 open_call, message = True, Message("assistant", tuple(earlier))
-        return Done(message, stop_reason, usage_from_wire(self._usage), self.model, lost_tool_call=open_call, note=note)
+        return llm.Done(
+            message, stop_reason, usage_from_wire(self._usage), self.model, lost_tool_call=open_call, note=note
+        )
 
     def partial(self) -> Message:
         """Return what arrived before a stream broke: text, signed thinking, and calls that had ended."""

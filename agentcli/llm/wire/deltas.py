@@ -175,10 +175,12 @@ class Prose:
     def add(self, text: str, out: list[StreamEvent]) -> None:
         self._take(self._tags.feed(text), out)
 
-    def close(self, out: list[StreamEvent], *, is_whole: bool = False) -> None:
-        """Take what was held back. In a whole reply, reasoning that never ended was its text."""
+    def close(self, out: list[StreamEvent]) -> None:
         self._take(self._tags.close(), out)
-        if is_whole and self._tags.is_unclosed and self.thinking:
+
+    def require_text(self, out: list[StreamEvent]) -> None:
+        """Of a whole reply, take reasoning that never ended for its text."""
+        if self._tags.is_unclosed and self.thinking:
             self.text, self.thinking = self.thinking, []
             out.append(TextDelta("".join(self.text)))
 

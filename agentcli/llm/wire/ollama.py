@@ -80,8 +80,7 @@ def _messages(request: Request, info: ModelInfo) -> Iterator[dict[str, Any]]:
 
 
 def _message(role: str, content: str | tuple[Block, ...], **more: str) -> dict[str, Any]:
-    if isinstance(content, str):
-        return {"role": role, "content": content, **more}
+    content = (Text(content),) if isinstance(content, str) else content
     text = "\n\n".join(block.text for block in content if isinstance(block, Text))
     wire: dict[str, Any] = {"role": role, "content": text, **more}
     if images := [block.source.data for block in content if isinstance(block, Image)]:

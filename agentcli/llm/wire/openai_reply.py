@@ -11,6 +11,9 @@ from agentcli.llm.wire.calls import ArrivingCalls, CallIds, call_events, calls_i
 from agentcli.llm.wire.deltas import Prose, count_in, text_in
 from agentcli.llm.wire.openai_request import EXTRAS, Quirks
 
+_CUT: dict[str, StopReason] = {
+    "length": "max_tokens", "model_context_window_exceeded": "model_context_window_exceeded"
+}  # fmt: skip
 MAX_TEXT_OF_CALLS = 100_000  # characters that are searched for calls, where only a message comes of them
 
 
@@ -86,18 +89,22 @@ class ChatReader:
 
     def done(self, out: list[StreamEvent]) -> Done:
         """The whole reply, after the stream's end. Raises `ConnectionFailed` when it ended before the reply did."""
-        was_cut = self._finish_reason in ("length", "model_context_window_exceeded")
-        self._prose.close(out, is_whole=not was_cut)
+        was_cut = self._finish_reason in _CUT
+        self._prose.close(out)
         is_told = self.is_closed or self._is_unstreamed
         if not (self.is_finished or (is_told and self._has_begun) or (self._quirks.silent_end and self._looks_whole())):
             raise ConnectionFailed(self._no_end())
+        if not was_cut:
+            self._prose.require_text(out)
         uses, lost = self._calls.end(out, was_cut=was_cut, is_finished=self.is_finished)
-        note = self._note()
+        is_known = self._finish_reason in (*_CUT, "", "stop", "tool_calls", "function_call", "content_filter")
+        note = "" if is_known else f"unknown finish reason {self._finish_reason!r}"
         text, reads = "".join(self._prose.text), self._quirks.read_text_calls
         is_searched = reads or len(text) <= MAX_TEXT_OF_CALLS
         if not uses and not was_cut and is_searched and (written := calls_in_text(text, self._tool_names)):
             if reads:
-                uses = self._written_calls(written, out)
+                uses = [ToolUse(self._ids.take(), name, arguments) for name, arguments in written]
+                out += (event for use in uses for event in call_events(use))
             else:
                 note = note or (
                     f"The model wrote a call of {written[0][0]} as text, so it did not run. If this server's models "
@@ -116,35 +123,17 @@ class ChatReader:
         """Return whether a reply whose end was not announced may be complete: not one that ends inside a call."""
         return self._calls.is_whole() if self._calls else any(part.strip() for part in self._prose.text)
 
-    def _written_calls(self, written: list[tuple[str, dict[str, Any]]], out: list[StreamEvent]) -> list[ToolUse]:
-        """Calls that the model wrote as plain text."""
-        uses = []
-        for name, arguments in written:
-            uses.append(ToolUse(self._ids.take(), name, arguments))
-            out += call_events(uses[-1])
-        return uses
-
     def _content_blocks(self) -> list[Block]:
         details = [{k: "".join(v) if k in _JOINED and v else v for k, v in one.items()} for one in self._details]
         own = {"reasoning_details": details, EXTRAS: self._extras}
         return self._prose.blocks(*(Opaque(self._provider, {name: value}) for name, value in own.items() if value))
 
     def _stop_reason(self, has_calls: bool) -> StopReason:
-        match self._finish_reason:
-            case "length":
-                return "max_tokens"
-            case "model_context_window_exceeded" as reason:
-                return reason
-            case _ if has_calls:  # several servers say "stop" all the same
-                return "tool_use"
-            case "content_filter":
-                return "refusal"
-            case _:
-                return "refusal" if self._refused else "end_turn"
-
-    def _note(self) -> str:
-        known = ("", "stop", "length", "tool_calls", "function_call", "content_filter", "model_context_window_exceeded")
-        return "" if self._finish_reason in known else f"unknown finish reason {self._finish_reason!r}"
+        if cut := _CUT.get(self._finish_reason):
+            return cut
+        if has_calls:  # several servers say "stop" all the same
+            return "tool_use"
+        return "refusal" if self._refused or self._finish_reason == "content_filter" else "end_turn"
 
     def partial(self) -> Message:
         """Return what arrived before a stream broke: the text, and no call (none is known to be whole)."""

@@ -195,9 +195,6 @@ def result_text(result: ToolResult, *, empty: str = "") -> str:
 
 
 def _user_content(blocks: list[Any]) -> str | list[dict[str, Any]]:
-    texts = [block.text for block in blocks if isinstance(block, Text) and block.text.strip()]
-    if len(texts) == len([b for b in blocks if not isinstance(b, Text) or b.text.strip()]):
-        return "\n\n".join(texts)
     parts: list[dict[str, Any]] = []
     for block in blocks:
         match block:
@@ -209,7 +206,8 @@ def _user_content(blocks: list[Any]) -> str | list[dict[str, Any]]:
                 parts.append({"type": "file", "file": {"filename": "document.pdf", "file_data": source.data_url}})
             case _:
                 pass
-    return parts
+    texts = [part["text"] for part in parts if "text" in part]
+    return "\n\n".join(texts) if len(texts) == len(parts) else parts
 
 
 LONGEST_ID = 40

@@ -4,18 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from agentcli.llm import provider as llm
 from agentcli.llm.errors import ConnectionFailed, ProviderError, embedded_error, error_for_status
 from agentcli.llm.messages import Block, Message, Opaque, StopReason, Text, Thinking, ToolUse, Usage
-from agentcli.llm.provider import (
-    Done,
-    StreamEvent,
-    TextDelta,
-    ThinkingDelta,
-    ToolCallDelta,
-    ToolCallEnded,
-    ToolCallStarted,
-    UsageUpdate,
-)
+from agentcli.llm.provider import StreamEvent
 from agentcli.llm.wire.calls import CallIds, written_call
 from agentcli.llm.wire.deltas import count_in, text_in
 from agentcli.llm.wire.responses_request import opaque_name
@@ -85,7 +77,7 @@ class ResponsesReader:
         is_call = start.get("type") == "function_call"
         item = self._items[index] = _Item(start, self._ids.take(text_in(start.get("call_id"))) if is_call else "")
         if is_call:
-            out.append(ToolCallStarted(item.id, text_in(start.get("name"))))
+            out.append(llm.ToolCallStarted(item.id, text_in(start.get("name"))))
             self._called(item, text_in(start.get("arguments")), out)
         return item
 
@@ -96,17 +88,17 @@ class ResponsesReader:
     def _add_text(self, event: dict[str, Any], out: list[StreamEvent]) -> None:
         if text := text_in(event.get("delta")):
             self._item(event, "message", out).parts.append(text)
-            out.append(TextDelta(text))
+            out.append(llm.TextDelta(text))
 
     def _thought(self, event: dict[str, Any], text: str, out: list[StreamEvent]) -> None:
         if text:
             self._item(event, "reasoning", out).parts.append(text)
-            out.append(ThinkingDelta(text))
+            out.append(llm.ThinkingDelta(text))
 
     def _called(self, item: _Item, arguments: str, out: list[StreamEvent]) -> None:
         if arguments:
             item.parts.append(arguments)
-            out.append(ToolCallDelta(item.id, arguments))
+            out.append(llm.ToolCallDelta(item.id, arguments))
 
     def _end(self, index: Any, whole: dict[str, Any], out: list[StreamEvent]) -> None:
         """An item as it is in the end; what of it did not come in deltas is told now."""
@@ -116,12 +108,12 @@ class ResponsesReader:
         if item.kind == "function_call":
             if not item.parts:
                 self._called(item, text_in(whole.get("arguments")), out)
-            out.append(ToolCallEnded(item.id))
+            out.append(llm.ToolCallEnded(item.id))
         elif not item.parts:
             self._add_whole(item, whole, out)
 
     def _add_whole(self, item: _Item, whole: dict[str, Any], out: list[StreamEvent]) -> None:
-        make = ThinkingDelta if item.kind == "reasoning" else TextDelta
+        make = llm.ThinkingDelta if item.kind == "reasoning" else llm.TextDelta
         for part in (whole.get("summary") or whole.get("content") or ()) if item.kind else ():
             self._refused |= part.get("type") == "refusal"
             if text := text_in(part.get("text") or part.get("refusal")):
@@ -135,10 +127,10 @@ class ResponsesReader:
             self._end(index, whole, out)
         if isinstance(usage := response.get("usage"), dict):
             self._usage = usage_from_wire(usage)
-            out.append(UsageUpdate(self._usage))
+            out.append(llm.UsageUpdate(self._usage))
         self.is_finished = self.is_closed = True
 
-    def done(self, out: list[StreamEvent]) -> Done:
+    def done(self, out: list[StreamEvent]) -> llm.Done:
         """The whole reply, after the stream's end. Raises `ConnectionFailed` when it ended before the reply did."""
         if not self.is_finished:
             raise ConnectionFailed("The stream ended before the reply did (no response.completed).")
@@ -146,18 +138,12 @@ class ResponsesReader:
         lost = sum(item.kind == "function_call" for item in self._items.values()) > len(message.tool_uses)
         known = ("", "max_output_tokens", "content_filter")
         note = "" if self._reason in known else f"unknown reason {self._reason!r}"
-        return Done(message, self._stop_reason(message), self._usage, self.model, lost_tool_call=lost, note=note)
+        return llm.Done(message, self._stop_reason(message), self._usage, self.model, lost_tool_call=lost, note=note)
 
     def _stop_reason(self, message: Message) -> StopReason:
-        match self._reason:
-            case "max_output_tokens":
-                return "max_tokens"
-            case "content_filter":
-                return "refusal"
-            case _ if message.tool_uses:
-                return "tool_use"
-            case _:
-                return "refusal" if self._refused else "end_turn"
+        if self._reason in ("max_output_tokens", "content_filter"):
+            return "refusal" if self._reason == "content_filter" else "max_tokens"
+        return "tool_use" if message.tool_uses else "refusal" if self._refused else "end_turn"
 
     def _message(self) -> Message:
         return Message("assistant", tuple(block for item in self._items.values() for block in self._blocks(item)))

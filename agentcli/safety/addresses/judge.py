@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -130,12 +131,11 @@ def _documentation_sites() -> frozenset[str]:
 
 def _is_known(url: WebUrl, known_urls: Collection[str]) -> bool:
     for known in known_urls:
-        try:
+        with suppress(BadUrl):
             parsed = parse_url(known)
-        except BadUrl:
-            continue
-        if parsed == url or (parsed.port == 80 and msgspec.structs.replace(parsed, scheme="https", port=443) == url):
-            return True
+            secure = msgspec.structs.replace(parsed, scheme="https", port=443)
+            if url == parsed or (parsed.port == 80 and url == secure):
+                return True
     return False
 
 

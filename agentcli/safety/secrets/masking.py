@@ -72,7 +72,10 @@ class Masker:
         """Return the position before which no further text can change what is a secret: the start of the last word."""
         end = max(map(text.rfind, " \n\t\r")) + 1
         end = max(end, len(text) - LONGEST_MATCH)
-        return min(end, *(_beginning_of(form, text) for form in self._with_spaces), len(text))
+        for form in self._with_spaces:  # the text may end in the middle of one
+            sizes = range(min(len(form) - 1, len(text)), 0, -1)
+            end = min(end, next((len(text) - size for size in sizes if text.endswith(form[:size])), end))
+        return min(end, len(text))
 
 
 def is_long_enough(value: str) -> bool:
@@ -95,12 +98,6 @@ def _forms(value: str) -> Iterable[str]:
             end = (before + len(raw)) % 3
             encoded = encode(bytes(before) + raw).decode().rstrip("=")
             yield encoded[(0, 2, 3)[before] : len(encoded) - (1 if end else 0)]
-
-
-def _beginning_of(form: str, text: str) -> int:
-    """The position where `text` ends in the middle of `form`; its end if it does not."""
-    longest = min(len(form) - 1, len(text))
-    return next((len(text) - size for size in range(longest, 0, -1) if text.endswith(form[:size])), len(text))
 
 
 class PlainText:

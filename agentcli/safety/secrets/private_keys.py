@@ -40,8 +40,6 @@ _header = re.compile(r"[A-Z][A-Za-z-]{2,20}: |[\s>|│┃#*+$~\"'`,;\\-]*\Z")
 _last_line = re.compile(_END.replace("-----END", "-{0,5}END"))  # the dashes before it may have been taken for a frame
 _long = re.compile(rf"{_BASE64}{{32}}")
 _short = re.compile(rf"{_BASE64}{{1,31}}[ \t\r\"'`,;+$|│)\\]*\Z")
-
-
 _end_alone = re.compile(_END)
 _body = re.compile(rf"{_BASE64}+[ \t\r\"'`,;+$|│)\\]*\Z")
 _SHORTEST_BODY = 16
@@ -122,14 +120,11 @@ def _frame_before(text: str, begin: int) -> re.Pattern[str]:
     line = _any_line_end.split(before)[-1]
     if len(line) == _LONGEST_FRAME or not line:
         return _known_frame
-    parts = re.findall(r"\w+|\s+|.", line.strip())
-    return re.compile(r"\s*" + "".join(map(_alike, parts)) + r"\s*")
-
-
-def _alike(part: str) -> str:
-    if part.isspace():
-        return r"\s+"
-    return "[:-]" if part in ":-" else re.escape(part) if not re.match(r"\w", part) else r"\w+"
+    alike = (
+        r"\s+" if part.isspace() else "[:-]" if part in ":-" else r"\w+" if re.match(r"\w", part) else re.escape(part)
+        for part in re.findall(r"\w+|\s+|.", line.strip())
+    )
+    return re.compile(r"\s*" + "".join(alike) + r"\s*")
 
 
 def _step(text: str, position: int, frame: re.Pattern[str]) -> tuple[int | None, bool]:

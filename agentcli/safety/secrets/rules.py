@@ -83,8 +83,10 @@ class SecretRule(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     def _match_at(self, text: str, position: int) -> re.Match[str] | None:
         if position < self.back or not (match := self._expression.match(text, position - self.back)):
             return None
-        if self.after and not _stands_before(self.after, text, position):
-            return None
+        if self.after:
+            found = text.rfind(self.after, max(0, position - LONGEST_CONTEXT + len(self.after)), position)
+            if found < 0 or _LINE_END.search(text, found, position):
+                return None
         return None if self.is_named and _ABOUT_SECRETS.match(text, position) else match
 
     def _announced(self, text: str, start: int) -> Iterator[re.Match[str]]:
@@ -110,12 +112,6 @@ def spellings(words: str) -> list[str]:
     title = [part.title() for part in parts]
     forms = (parts, title, [part.upper() for part in parts], [parts[0], *title[1:]])
     return list(dict.fromkeys(joint.join(form) for joint in ("", "-", "_", ".") for form in forms))
-
-
-def _stands_before(word: str, text: str, position: int) -> bool:
-    earliest = max(0, position - LONGEST_CONTEXT + len(word))
-    found = text.rfind(word, earliest, position)
-    return found >= 0 and _LINE_END.search(text, found, position) is None
 
 
 # The rest of names that only say something about a secret, and tokens that turn pages.

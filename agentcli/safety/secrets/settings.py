@@ -75,10 +75,7 @@ def _candidates(text: str) -> Iterator[str]:
 
 
 def _weight(key: str) -> tuple[int, bool]:
-    """2 if a name says that its value is secret, 1 if it may be, 0 for other names and those about a secret.
-
-    The second result is true if the name ends in the secret: `DB_PASSWORD` does, `PASSWORD_STORE` does not.
-    """
+    """2 if a name says that its value is secret, 1 if it may be, else 0; and True if the name ends in the secret."""
     words = [word.lower() for word in _WORDS.findall(key)]
     while words and (words[-1].isdigit() or words[-1] in _NAMES["which"]):
         words.pop()

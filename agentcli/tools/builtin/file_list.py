@@ -35,7 +35,7 @@ async def run(given: FileList, context: ToolContext) -> ToolOutput:
 
     listing = Listing(place.path, relative_glob(given.pattern, place), given.include_ignored, place.base)
     paths, total, looked = await search_with_literal_brackets(
-        listing.pattern, place, context.workspace, look, has_found=lambda result: result[1] > 0
+        listing.pattern, look, has_found=lambda result: result[1] > 0
     )
     notes = [f"[{total - len(paths)} more]"] if total > len(paths) else []
     if not total and listing.pattern and not listing.include_ignored:

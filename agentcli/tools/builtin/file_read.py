@@ -10,7 +10,7 @@ from agentcli.llm.media import media_type_of
 from agentcli.tools.builtin.arguments import FileRead
 from agentcli.tools.builtin.files import HOW_TO_NAME_CHARSET, binary, charset_of, naming_similar, opened
 from agentcli.tools.builtin.media import LARGEST_MEDIA, as_block
-from agentcli.tools.observation import LONGEST_LINE, PAGE_BYTES, cut_line
+from agentcli.tools.observation import MAX_LINE_CHARS, PAGE_BYTES, cut_line
 from agentcli.tools.text.encoding import SNIFFED
 from agentcli.tools.text.stream import LONGEST_KEPT, FileLine, LineRange, LinesRead, read_lines
 from agentcli.tools.tool import ToolContext, ToolOutput, Workspace
@@ -44,7 +44,7 @@ def _choice(given: FileRead) -> LineRange:
     first = given.offset or 1
     if given.limit == 0:
         return LineRange(first, MOST_CHOSEN_LINES, LARGEST_CHOICE, LONGEST_KEPT)
-    return LineRange(first, given.limit or DEFAULT_LINES, PAGE_BYTES, LONGEST_LINE)
+    return LineRange(first, given.limit or DEFAULT_LINES, PAGE_BYTES, MAX_LINE_CHARS)
 
 
 def _numbered(read: LinesRead, given: FileRead, shown: str) -> ToolOutput:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, TypeVar
 
-from agentcli.errors import ToolError, ToolErrorKind, errno_name
+from agentcli.errors import ToolError, errno_name, kind_of
 from agentcli.tools.path_names import display_name
 from agentcli.tools.sandbox import Listing, names_in
 from agentcli.tools.text.apply import changes_only_ascii
@@ -39,16 +39,6 @@ _WHAT_TO_DO = {
     errno.EIO: "The disk itself failed: check that the file is whole before you go on.",
     errno.ENAMETOOLONG: "Choose a shorter name.",
     errno.ELOOP: "Somebody is changing this path: look at it again with file_list.",
-}
-
-# What is the same at the next try; all else may pass.
-_LASTING: dict[int, ToolErrorKind] = {
-    errno.EACCES: "permission_denied",
-    errno.EPERM: "permission_denied",
-    errno.EROFS: "permission_denied",
-    errno.EISDIR: "invalid_parameters",
-    errno.ENAMETOOLONG: "invalid_parameters",
-    errno.ENOTDIR: "invalid_parameters",
 }
 
 T = TypeVar("T")
@@ -230,7 +220,6 @@ def _readable(name: str) -> str:
 
 
 def _failed(what: str, shown: str, error: OSError, state: str = "") -> ToolError:
-    number = error.errno or 0
-    advice = _WHAT_TO_DO.get(number, "")
+    advice = _WHAT_TO_DO.get(error.errno or 0, "")
     said = f"Could not {what} {shown[:200]}: {error.strerror}.{' ' if advice else ''}{advice}{state}"
-    return ToolError(said, kind=_LASTING.get(number, "resource_error"), code=errno_name(error))
+    return ToolError(said, kind=kind_of(error), code=errno_name(error))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from agentcli.tools.builtin.arguments import GrepSearch
-from agentcli.tools.builtin.matches import AllMatches, FirstMatches, MatchCollector, MatchedFiles
+from agentcli.tools.builtin.matches import MatchCollector, MatchedFiles, Matches
 from agentcli.tools.builtin.searching import Target, relative_glob, remarks, search_with_literal_brackets, searchable
 from agentcli.tools.observation import beside
 from agentcli.tools.sandbox import Search, SearchOutcome
@@ -36,7 +36,7 @@ async def run(given: GrepSearch, context: ToolContext) -> ToolOutput:
         return found, await workspace.sandbox.search(search, found.add, context.all_grants)
 
     found, looked = await search_with_literal_brackets(
-        relative_glob(given.glob, place), place, workspace, look, has_found=lambda result: result[0].files > 0
+        relative_glob(given.glob, place), look, has_found=lambda result: result[0].files > 0
     )
     return _output(found, looked, given, place)
 
@@ -45,9 +45,7 @@ def _collector(given: GrepSearch, place: Target, *, most: int) -> MatchCollector
     if given.output_mode != "content":
         return MatchedFiles(most, are_counted=given.output_mode == "count", show=place.show)
     has_marks = given.multiline or given.context > 0
-    if not most:
-        return AllMatches(has_marks=has_marks, show=place.show)
-    return FirstMatches(most, has_marks=has_marks, context=given.context, show=place.show)
+    return Matches(most, has_marks=has_marks, context=given.context, show=place.show)
 
 
 def _output(found: MatchCollector, looked: SearchOutcome, given: GrepSearch, place: Target) -> ToolOutput:

@@ -63,36 +63,6 @@ class MatchCollector(Protocol):
     def collected(self) -> MatchList: ...
 
 
-class AllMatches:
-    """Every match. Rows become text as they come, while ripgrep is still searching, and entries when asked for."""
-
-    def __init__(self, *, has_marks: bool, show: Show) -> None:
-        self.total = self.files = 0
-        self._has_marks = has_marks
-        self._show = show
-        self._last_path: bytes | None = None
-        self._parts: list[_Part] = []
-
-    def add(self, found: Sequence[FoundRows]) -> None:
-        for path, rows in found:
-            if path != self._last_path:
-                self._last_path = path
-                self.files += 1
-            self.total += _count(rows, has_marks=self._has_marks)
-            shown = self._show(path)
-            text = _read_marked(shown, rows)[1] if self._has_marks else _text(shown, rows)
-            self._parts.append(_Part(_order(path), shown, rows, text))
-
-    def collected(self) -> MatchList:
-        parts = sorted(self._parts, key=attrgetter("order"))
-        return MatchList(partial(self._entries, parts), [part.text for part in parts], 0)
-
-    def _entries(self, parts: Sequence[_Part]) -> list[Match]:
-        if self._has_marks:
-            return [match for part in parts for match in _read_marked(part.path, part.rows)[0]]
-        return [match for part in parts for match in _matches(part.path, part.rows)]
-
-
 class _Part(Struct, gc=False):
     """Rows of one file."""
 
@@ -110,8 +80,11 @@ class _File:
     parts: list[bytes] = field(default_factory=list)
 
 
-class FirstMatches:
-    """The first `most` matches; the others are counted and forgotten, so that millions of them take no room."""
+class Matches:
+    """The first `most` matches; the others are counted and forgotten, so that millions of them take no room.
+
+    With 0 all are kept. Then rows become text as they come, while ripgrep is still searching.
+    """
 
     def __init__(self, most: int, *, has_marks: bool, context: int, show: Show) -> None:
         self.total = self.files = 0
@@ -119,6 +92,7 @@ class FirstMatches:
         self._has_marks = has_marks
         self._context = context
         self._show = show
+        self._parts: list[_Part] = []  # where all are wanted
         self._kept: list[_File] = []  # sorted; no more than the first matches are in
         self._kept_matches = 0
         self._last_path: bytes | None = None
@@ -126,17 +100,24 @@ class FirstMatches:
 
     def add(self, found: Sequence[FoundRows]) -> None:
         for path, rows in found:
-            count = _count(rows, has_marks=self._has_marks)
+            count = len(_MATCH_ROW.findall(rows)) if self._has_marks else rows.count(b"\n") + 1
             self.total += count
             if path != self._last_path:
                 self.files += 1
-                self._last_path, self._last = path, None
-                order = _order(path)
-                if self._kept_matches < self._most or order < self._kept[-1].order:
-                    self._last = _File(order, path)
-                    insort(self._kept, self._last, key=attrgetter("order"))
+                self._last_path, self._last = path, self._begin(path) if self._most else None
             if self._last is not None:
                 self._keep(self._last, rows, count)
+            elif not self._most:
+                shown = self._show(path)
+                text = _read_marked(shown, rows)[1] if self._has_marks else _text(shown, rows)
+                self._parts.append(_Part(_order(path), shown, rows, text))
+
+    def _begin(self, path: bytes) -> _File | None:
+        order = _order(path)
+        if self._kept_matches >= self._most and order >= self._kept[-1].order:
+            return None
+        insort(self._kept, file := _File(order, path), key=attrgetter("order"))
+        return file
 
     def _keep(self, file: _File, rows: bytes, count: int) -> None:
         if file.count <= self._most:  # the context of the last match may be in the next part
@@ -150,18 +131,25 @@ class FirstMatches:
             if dropped is self._last:
                 self._last = None
 
+    def _entries(self, parts: Sequence[_Part]) -> list[Match]:
+        if self._has_marks:
+            return [match for part in parts for match in _read_marked(part.path, part.rows)[0]]
+        return [match for part in parts for match in _matches(part.path, part.rows)]
+
     def collected(self) -> MatchList:
+        if not self._most:
+            parts = sorted(self._parts, key=attrgetter("order"))
+            return MatchList(partial(self._entries, parts), [part.text for part in parts], 0)
         entries: list[Match] = []
         lines: list[str] = []
         for file in self._kept:
-            rows = b"\n".join(file.parts)
+            rows, path = b"\n".join(file.parts), self._show(file.path)
             wanted = self._most - len(entries)
             if self._has_marks:
-                matches, text = _read_marked(self._show(file.path), rows, wanted, self._context)
+                matches, text = _read_marked(path, rows, wanted, self._context)
             else:
                 rows = b"\n".join(rows.split(b"\n", wanted)[:wanted])
-                shown = self._show(file.path)
-                matches, text = _matches(shown, rows), _text(shown, rows)
+                matches, text = _matches(path, rows), _text(path, rows)
             entries += matches
             lines.append(text)
         return MatchList(lambda: entries, lines, self.total - len(entries))
@@ -202,11 +190,6 @@ def _order_of(file: FoundRows) -> bytes:
 
 def _order(path: bytes) -> bytes:
     return path.replace(b"/", b"\0")
-
-
-def _count(rows: bytes, *, has_marks: bool) -> int:
-    """Matches among rows of which, without marks, each is one."""
-    return len(_MATCH_ROW.findall(rows)) if has_marks else rows.count(b"\n") + 1
 
 
 def _decoded(rows: bytes) -> str:

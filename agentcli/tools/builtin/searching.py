@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
 import re
 from collections.abc import Awaitable, Callable
@@ -15,7 +13,7 @@ from msgspec import Struct
 from agentcli.errors import ToolError, ToolErrorKind, errno_name
 from agentcli.tools.path_names import display_name, parse_name
 from agentcli.tools.sandbox import SearchOutcome
-from agentcli.tools.tool import ToolContext, Workspace
+from agentcli.tools.tool import ToolContext
 
 
 class Target(Struct, frozen=True):
@@ -70,19 +68,13 @@ T = TypeVar("T")
 
 
 async def search_with_literal_brackets(
-    glob: str,
-    place: Target,
-    workspace: Workspace,
-    look: Callable[[str], Awaitable[T]],
-    *,
-    has_found: Callable[[T], bool],
+    glob: str, look: Callable[[str], Awaitable[T]], *, has_found: Callable[[T], bool]
 ) -> T:
-    """Look with a glob in which `[slug]` is a folder's own name where one is called so, as in routes of web frameworks.
+    """Look with a glob in which `[slug]` may be a folder's own name, as in routes of web frameworks.
 
-    Where nobody can tell beforehand, as behind `**`, that is tried first. The brackets of a file's name are literal
-    where they find nothing as a class of characters.
+    Brackets of folders are tried as names first, and those of a file's name at last, where they find nothing as a class
+    of characters.
     """
-    glob = await asyncio.to_thread(_with_literal_names, glob, place, workspace)
     ways = (glob,) if glob.startswith("!") else tuple(dict.fromkeys((_escape_folders(glob), glob, _escape(glob))))
     failures: list[ToolError] = []
     results: dict[str, T] = {}
@@ -96,27 +88,6 @@ async def search_with_literal_brackets(
     if glob not in results:
         raise failures[0]
     return results[glob]
-
-
-def _with_literal_names(glob: str, place: Target, workspace: Workspace) -> str:
-    """Escape the brackets of each name at the beginning of a glob that exists as it is written."""
-    sign, parts = ("!", glob[1:].split("/")) if glob.startswith("!") else ("", glob.split("/"))
-    names: list[str] = []
-    for number, part in enumerate(parts):
-        if re.search(r"[*?{\\]", part) or len(parts) == 1:
-            break
-        names.append(part)
-        if "[" in part:
-            if not any(_exists(base.joinpath(*filter(None, names)), workspace) for base in (place.base, place.path)):
-                break
-            parts[number] = _escape(part)
-    return sign + "/".join(parts)
-
-
-def _exists(path: Path, workspace: Workspace) -> bool:
-    with contextlib.suppress(ToolError):
-        return workspace.look(path).kind is not None
-    return False
 
 
 def _escape_folders(glob: str) -> str:

@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Collection, Iterator, Sequence
 
-from agentcli.tools.observation import LONGEST_LINE, cut_line
+from agentcli.tools.observation import MAX_LINE_CHARS, cut_line
 from agentcli.tools.text.encoding import shown
 
 CONTEXT = 3  # unchanged lines around a change
@@ -43,19 +43,19 @@ def unified_diff(path: str, before: str, after: str) -> str:
 
 def bounded_diff(diff: str) -> str:
     """The same diff without the ends of long lines, whatever is in them: for a result, not for a decision."""
-    return diff if len(diff) <= LONGEST_LINE else "".join(map(_cut, lines_of(diff)))
+    return diff if len(diff) <= MAX_LINE_CHARS else "".join(map(_cut, lines_of(diff)))
 
 
 def _cut(line: str) -> str:
     text = line.removesuffix("\n")
-    return line if len(text) <= LONGEST_LINE else cut_line(text) + line[len(text) :]
+    return line if len(text) <= MAX_LINE_CHARS else cut_line(text) + line[len(text) :]
 
 
 def _without_same_parts(old: Sequence[str], new: Sequence[str]) -> tuple[list[str], list[str]]:
     """The lines that replace each other; of long ones only what differs, with its surroundings."""
     before, after = [*old], [*new]
     for number, (line, other) in enumerate(zip(old, new, strict=False)):
-        if max(len(line), len(other)) > LONGEST_LINE:
+        if max(len(line), len(other)) > MAX_LINE_CHARS:
             head = _shared_length(line, other)
             tail = _shared_length(line[head:][::-1], other[head:][::-1])
             before[number], after[number] = (_middle(one, head, tail) for one in (line, other))

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from agentcli.tools.observation import LONGEST_LINE, cut_line, cut_middle
+from agentcli.tools.observation import MAX_LINE_CHARS, cut_line, cut_middle
 from agentcli.tools.text.encoding import shown
 
 MOST_NEAREST = 40  # lines shown
@@ -54,13 +54,13 @@ def _by_same_lines(lines: Sequence[str], sought: Sequence[str]) -> int | None:
 def _by_one_line(lines: Sequence[str], sought: Sequence[str]) -> int | None:
     """Where the longest line sought would stand best, letter by letter, by index; None when nothing is like it."""
     place = max(range(len(sought)), key=lambda number: len(sought[number]))
-    key = sought[place][:LONGEST_LINE]
+    key = sought[place][:MAX_LINE_CHARS]
     if not key:
         return None
     matcher = difflib.SequenceMatcher(None, "", key, autojunk=False)
     best, number = 0.0, 0
     for index in _candidates(lines, key):
-        matcher.set_seq1(lines[index][:LONGEST_LINE])
+        matcher.set_seq1(lines[index][:MAX_LINE_CHARS])
         if matcher.real_quick_ratio() > best and (ratio := matcher.quick_ratio()) > best:
             best, number = ratio, index
     return number - place if best >= _LEAST_ALIKE else None

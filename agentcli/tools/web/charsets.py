@@ -17,23 +17,21 @@ _TEXT_CODECS = re.compile(
 )
 # Wider codecs that browsers read these with (WHATWG Encoding).
 _WIDER = {
-    "ascii": "cp1252", "iso8859-1": "cp1252", "gb2312": "gb18030", "gbk": "gb18030", "big5": "big5hkscs",
-    "shift_jis": "cp932", "euc_kr": "cp949", "utf-16": "utf-16-le",
+    "ascii": "cp1252", "iso8859-1": "cp1252", "iso8859-9": "cp1254", "iso8859-11": "cp874", "gb2312": "gb18030",
+    "gbk": "gb18030", "big5": "big5hkscs", "shift_jis": "cp932", "euc_kr": "cp949", "utf-16": "utf-16-le",
 }  # fmt: skip
 
 
 def decoded(body: bytes, content_type: str) -> str:
-    """Return the body in the character set of its byte order mark, its header, or its own first lines; else UTF-8.
-
-    What does not fit becomes U+FFFD; a page that says nothing and is no UTF-8 is read as Windows-1252.
-    """
+    """Return the body in the charset of its byte order mark, header or first lines, else as UTF-8 or Windows-1252."""
     for mark, codec in _MARKS:
         if body.startswith(mark):
             return body[len(mark) :].decode(codec, errors="replace")
     header, page = _IN_HEADER.search(content_type), _IN_PAGE.search(body[:2_048].decode("latin-1"))
     codec = codec_of(header[1]) if header else ""
     if not codec and page:
-        codec = codec_of(page[1] or page[2]).replace("utf-16-le", "utf-8")  # it could not have been read so far
+        codec = codec_of(page[1] or page[2])
+        codec = "utf-8" if codec.startswith("utf-16") else codec  # it could not have been read so far
     try:
         return body.decode(codec or "utf-8", errors="replace" if codec else "strict")
     except UnicodeDecodeError as error:

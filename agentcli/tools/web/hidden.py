@@ -38,10 +38,7 @@ def hides(style: str) -> bool:
 
 
 def hiding_names(style_sheet: str) -> frozenset[str]:
-    """The `.class` and `#id` names that a page's own style sheet hides, and that no rule of it shows again.
-
-    Only plain rules count: not those for print or small screens, and not those that depend on where the element is.
-    """
+    """The `.class` and `#id` names that the page's own plain rules hide, and that no rule of it shows again."""
     hidden: set[str] = set()
     shown: set[str] = set()
     for selectors, body in outer_rules(style_sheet):

@@ -121,10 +121,7 @@ class _Reader:
 
 
 def _address(target: str | None, written: str | None) -> str:
-    """A link's whole address when it leads to another page: `#part`, `javascript:`, `data:` and their like give none.
-
-    As a browser does, control characters and spaces are passed over before the scheme is read.
-    """
+    """A link's whole address if it leads to another page; its scheme is read as a browser does."""
     target, written = (_BLANK.sub("", html.unescape(text or "")) for text in (target, written))
     opens_none = not _OPENED.match(target) or (_SCHEME.match(written) and not _OPENED.match(written))
     if opens_none or written.startswith("#") or len(target) > LONGEST_LINK:

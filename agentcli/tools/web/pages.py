@@ -71,7 +71,7 @@ async def fetch_page(web: Web, address: str, *, max_chars: int) -> WebPage:
     except BadUrl as error:
         raise ToolError(f"Not fetched: {error}.", kind="invalid_parameters") from error
     try:
-        async with asyncio.timeout(web.limits.total_s):
+        async with asyncio.timeout(web.total_s):
             for _ in range(MAX_REDIRECTS + 1):
                 found = await _get(web, url)
                 if isinstance(found, _Page):
@@ -81,21 +81,21 @@ async def fetch_page(web: Web, address: str, *, max_chars: int) -> WebPage:
             else:
                 raise ToolError(f"The address redirects more than {MAX_REDIRECTS} times: it may redirect to itself.")
     except TimeoutError as error:
-        limit = f"{web.limits.total_s:g} s"
-        raise ToolError(f"{url.host} did not send the page within {limit}.", kind="timeout") from error
+        message = f"{url.host} did not send the page within {web.total_s:g} s."
+        raise ToolError(message, kind="timeout") from error
     return await _as_text(page, max_chars)
 
 
 async def _get(web: Web, url: WebUrl) -> _Page | WebUrl:
     """The page at an address, or the address that it redirects to."""
     addresses = await _addresses(web, url)
-    connections = Connections(url.authority, None, read_timeout=web.limits.total_s)
+    connections = Connections(url.authority, None, read_timeout=web.total_s)
     headers = {**_HEADERS, "host": url.authority}
     try:
         async with connections.answered("GET", urlsplit(str(url)), headers, b"", addresses=addresses) as response:
             if response.status in (301, 302, 303, 307, 308):
                 return _target(web, url, response)
-            return await _page(url, response, web.limits.max_bytes)
+            return await _page(url, response, web.max_bytes)
     except Timeout as error:
         raise ToolError(str(error), kind="timeout") from error
     except ProviderError as error:

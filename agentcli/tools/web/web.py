@@ -21,10 +21,6 @@ class WebPage(Struct, frozen=True):
     total_chars: int
     notes: tuple[str, ...] = ()
 
-    @property
-    def truncated(self) -> bool:
-        return len(self.text) < self.total_chars or bool(self.notes)
-
 
 class SearchResult(Struct, frozen=True):
     title: str
@@ -37,18 +33,12 @@ class SearchProvider(Protocol):
         """At most `max_results`, the best first, as the engine gives them. Raises `ToolError`."""
 
 
-class FetchLimits(Struct, frozen=True):
-    """`total_s` covers every redirect and the whole body. Bytes are counted after decompression."""
-
-    total_s: float = 30.0
-    max_bytes: int = 10_000_000
-
-
 class Web:
     """`granted_hosts` are the person's own (`localhost:3000`, `*.example.com`; see `judge_url`), never a project's.
 
     `find_search` gives the search engine, None without one. `resolve` gives every address of a name at a port, the best
-    first, or raises OSError; without it the machine's own names count.
+    first, or raises OSError; without it the machine's own names count. `total_s` is for all of a fetch, `max_bytes` for
+    a decompressed page.
     """
 
     def __init__(
@@ -57,10 +47,11 @@ class Web:
         granted_hosts: Sequence[str] = (),
         find_search: Callable[[], SearchProvider | None] = lambda: None,
         resolve: Callable[[str, int], Awaitable[Sequence[str]]] | None = None,
-        limits: FetchLimits = FetchLimits(),  # noqa: B008 - it is frozen
+        total_s: float = 30.0,
+        max_bytes: int = 10_000_000,
     ) -> None:
-        self.granted_hosts, self._find_search = tuple(granted_hosts), find_search
-        self.resolve, self.limits = resolve, limits
+        self.granted_hosts, self._find_search, self.resolve = tuple(granted_hosts), find_search, resolve
+        self.total_s, self.max_bytes = total_s, max_bytes
         self._typed: list[str] = []
         self._known: set[str] = set()
 

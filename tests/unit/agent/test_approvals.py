@@ -46,16 +46,8 @@ def offered(bench: Bench, name: str, **given: Any) -> list[str]:
     ("command", "rules"),
     [
         ("git push origin main", ["git push origin main", "git push origin *", "git push *"]),
-        ("git push", ["git push", "git push *"]),
-        ("npm run build", ["npm run build", "npm run build *"]),
-        ("cargo test --release", ["cargo test --release", "cargo test *"]),
-        ("git commit -m 'two words'", ["git commit -m 'two words'", "git commit *"]),
-        ("git -C sub push", ["git -C sub push"]),
         ("git  push origin", ["git  push origin", "git push origin", "git push *"]),
-        ("make install prefix", ["make install prefix"]),
-        ("rm -rf build dist", ["rm -rf build dist"]),
-        ("touch a b c", ["touch a b c"]),
-        ("FOO=1 git push origin main", ["FOO=1 git push origin main"]),
+        ("sudo git one two", ["sudo git one two"]),
         ("./deploy now fast", ["./deploy now fast"]),
         (
             "git push origin main; rm x",
@@ -77,16 +69,6 @@ def test_the_rules_for_a_command_go_from_itself_to_its_subcommand(bench: Bench, 
 
 
 @pytest.mark.parametrize(
-    "start",
-    "python -m,sh x,node run,sudo git,xargs rm,ssh host,uv run,poetry run,docker run,docker exec,"
-    "npm exec,kubectl exec,go run,git rebase,git bisect,git config,git submodule,perl -e".split(","),
-)
-def test_a_program_that_runs_others_is_granted_as_it_is_only(bench: Bench, start: str) -> None:
-    command = f"{start} one two three"
-    assert offered(bench, "bash", command=command) == [f"bash({command})"]
-
-
-@pytest.mark.parametrize(
     ("path", "rules"),
     [
         ("src/app.py", ["(src/app.py)", "(src/**)", ""]),
@@ -103,6 +85,7 @@ def test_the_rules_for_an_edit_go_from_the_file_to_all(bench: Bench, path: str, 
 
 
 COMMANDS = (
+    "npm install x && npm test 2>&1 ; tail -5 x|"
     "git push origin main|a  b|:*|x:*|  make  install |echo 'a b' > c|ls ()|)|(|a\\ b|é|tab\tx y|git push 'a'|"
     "cat <<E\nx\nE|\nnew\n|npm run x:*|npm run 'a*' b|docker compose up -d|kubectl get pods -n x|a(b)c|bash(x)"
 ).split("|")
@@ -118,7 +101,7 @@ def test_running_it_again_never_asks_whichever_rule_was_taken(bench: Bench, comm
     # No rule speaks of what is not read.
     assert (rules == []) == (command in ("ls ()", ")", "(", "a(b)c", "bash(x)"))
     for rule in rules:
-        granted = Rules([parse_rule(rule)])
+        granted = Rules(parse_rules(rule))
         assert decide(find_facts(tool, arguments, bench.workspace), "default", granted).decision == "allow"
 
 
@@ -269,21 +252,14 @@ def test_grants_are_kept_by_project_in_a_file_for_the_owner_alone(tmp_path: Path
     assert {path.name for path in file.parent.iterdir()} <= {"grants.json", "grants.lock"}
 
 
-def test_grants_of_a_folder_that_is_no_utf_8_are_kept_apart(tmp_path: Path) -> None:
+def test_grants_of_a_folder_that_is_no_utf_8_are_kept_apart_and_a_broken_file_stays_as_it_is(tmp_path: Path) -> None:
     file, odd = tmp_path / "grants.json", tmp_path / os.fsdecode(b"caf\xe9")
     FileGrants(file, odd).add("bash(make)")
     assert FileGrants(file, odd).list() == ["bash(make)"]
     assert FileGrants(file, tmp_path / "caf\ufffd").list() == []
-
-
-def test_a_broken_file_of_grants_is_told(tmp_path: Path) -> None:
-    file = tmp_path / "grants.json"
     file.write_text("{")
-    grants = FileGrants(file, tmp_path)
     with pytest.raises(StorageError, match="could not be read"):
-        grants.list()
-    with pytest.raises(StorageError):
-        grants.add("bash(x)")
+        FileGrants(file, odd).add("bash(x)")
     assert file.read_text() == "{"
 
 

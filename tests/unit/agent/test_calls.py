@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
+from agentcli.agent.calls.masking import Mask
 from agentcli.agent.events import Done, OutputDelta, QuestionEvent, ToolFinished, ToolStarted
 from agentcli.agent.ops import Approve, SetMode
 from agentcli.agent.runtime import TurnLimits
@@ -19,6 +20,7 @@ from agentcli.llm.provider import Done as ReplyDone
 from agentcli.llm.provider import Request, StreamEvent
 from agentcli.llm.providers.scripted import ScriptedProvider
 from agentcli.llm.retry import ReplyLimits, RetryPolicy
+from agentcli.safety.secrets.masking import Masker
 from agentcli.tools.tool import Tool, ToolContext
 from agentcli.tools.tool import ToolOutput as Output
 from tests.rows import each_row
@@ -233,20 +235,6 @@ async def test_what_may_run_is_asked_with_the_exact_command(tmp_path: Folder, al
         assert [denied.call.id for denied in stage.ends[-1].denials] == ([] if allowed else ["c"])
 
 
-async def test_an_edit_is_asked_with_the_diff_it_would_make(tmp_path: Folder) -> None:
-    (tmp_path / "work").mkdir()
-    (tmp_path / "work" / "a.txt").write_text("old\n")
-    edit = call("file_edit", path="a.txt", old_string="old", new_string="new", id="c")
-    async with on_stage(tmp_path, [{"tool_calls": [edit]}, END], can_ask=True) as stage:
-        stage.say("Go")
-        request = await stage.heard(QuestionEvent)
-        assert "-old\n+new\n" in request.preview
-        assert (stage.workspace / "a.txt").read_text() == "old\n"
-        stage.submit(Approve("c", True))
-        await stage.ended()
-        assert (stage.workspace / "a.txt").read_text() == "new\n"
-
-
 @pytest.mark.parametrize(
     ("name", "old", "preview", "result"),
     [
@@ -259,18 +247,20 @@ async def test_an_edit_is_asked_with_the_diff_it_would_make(tmp_path: Folder) ->
 async def test_an_edit_outside_the_workspace_asks_and_says_nothing_of_the_file_before_a_yes(
     tmp_path: Folder, name: str, old: str, preview: str, result: str, allowed: bool
 ) -> None:
-    outside = tmp_path / name
-    outside.write_text("old\n")
+    outside, token = tmp_path / name, f"ghp_{'kT9sQ2vXb7LmZr4WcYpH8nDfJ6gA3eU5oR1i'}"
+    outside.write_text(f"{token}\nold\n")
     edit = call("file_edit", path=str(outside), old_string=old, new_string="new", id="c")
     async with on_stage(tmp_path, [{"tool_calls": [edit]}, END], can_ask=True, mode="acceptEdits") as stage:
+        stage.session.runtime.calls.services.mask = Mask(Masker)
         stage.say("Go")
         request = await stage.heard(QuestionEvent)
         assert preview in request.preview
+        assert (token in request.preview, request.hunks) == (False, ())
         stage.submit(Approve("c", allowed))
         await stage.ended()
         assert (result in str(stage.results["c"].content)) is allowed
         assert stage.results["c"].is_error is not (allowed and old == "old")
-        assert (outside.read_text() == "new\n") is (allowed and old == "old")
+        assert outside.read_text() == f"{token}\n{'new' if allowed and old == 'old' else 'old'}\n"
         assert stage.session.runtime.calls.workspace.look(outside, "write").place in ("outside", "secret")
 
 

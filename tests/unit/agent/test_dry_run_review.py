@@ -60,7 +60,7 @@ async def trying(
     reply = {"tool_calls": [call("bash", id="c", **{"command": COMMAND, **how})]}
     async with on_stage(folder, [reply, END], can_ask=can_ask, mode=mode) as stage:
         limits = CommandLimits(
-            profile="workspace-write", home=folder / "home", tries=folder / "tries", tried=tried or DryRunLimits()
+            profile="workspace-write", home=folder / "home", state=folder / "state", dry_runs=tried or DryRunLimits()
         )
         sandbox = LocalSandbox(
             [stage.workspace],
@@ -81,6 +81,14 @@ async def asked(folder: Folder, **how: Any) -> AsyncIterator[tuple[Stage, Any]]:
     async with trying(folder, **how) as stage:
         stage.say("Go")
         yield stage, await stage.heard(QuestionEvent)
+
+
+async def unasked(folder: Folder, **how: Any) -> Stage:
+    """The same, once the turn has ended without a question."""
+    async with trying(folder, **how) as stage:
+        await stage.ask("Go")
+        assert stage.count(QuestionEvent) == 0
+    return stage
 
 
 async def answer(stage: Stage, allowed: bool, scope: Any = "once", **how: Any) -> None:
@@ -193,10 +201,7 @@ async def test_most_of_the_tree_goes_in_no_mode_unasked(
 @pytest.mark.parametrize("mode", ["default", "plan", "auto"])
 async def test_a_file_of_tmp_that_a_command_makes_for_itself_needs_no_question(tmp_path: Folder, mode: Mode) -> None:
     name = f"/tmp/agentcli-test-{tmp_path.name}"
-    async with trying(tmp_path, mode=mode, command=f"echo made >{name}; cat {name}") as stage:
-        stage.say("Go")
-        await stage.ended()
-        assert stage.count(QuestionEvent) == 0
+    stage = await unasked(tmp_path, mode=mode, command=f"echo made >{name}; cat {name}")
     assert stage.results["c"].content == "made"
     assert not Path(name).exists()
 
@@ -227,11 +232,8 @@ async def test_a_try_that_is_interrupted_is_told_as_one(tmp_path: Folder) -> Non
 
 
 async def test_nobody_is_asked_about_a_command_that_changes_nothing(tmp_path: Folder) -> None:
-    async with trying(tmp_path, command="make -v; mkdir __pycache__; exit 3") as stage:
-        stage.say("Go")
-        await stage.ended()
-        assert stage.count(QuestionEvent) == 0
-        assert files(stage) == BEFORE
+    stage = await unasked(tmp_path, command="make -v; mkdir __pycache__; exit 3")
+    assert files(stage) == BEFORE
     content = str(stage.results["c"].content)
     assert content.startswith("GNU Make")
     assert content.endswith("[exit code 3]")
@@ -372,12 +374,12 @@ async def test_an_interrupt_lets_what_is_being_kept_be_kept(tmp_path: Folder) ->
         stage.say("Go")
         await stage.heard(QuestionEvent)
         stage.submit(Approve("c", True))
-        while not list((tmp_path / "tries").glob("*/plan")):
+        while not list((tmp_path / "state/tries").glob("*/plan")):
             await asyncio.sleep(0)
         stage.submit(Interrupt())
         await stage.ended()
         assert {text for name, text in files(stage).items() if name.startswith("f")} == {"new\n"}
-        assert not list((tmp_path / "tries").glob("*/plan"))
+        assert not list((tmp_path / "state/tries").glob("*/plan"))
 
 
 OUTSIDE = {
@@ -444,28 +446,23 @@ async def test_a_path_that_was_hidden_from_a_try_is_asked_about(tmp_path: Folder
 
 @pytest.mark.parametrize("mode", ["plan", "dontAsk", "bypassPermissions"])
 async def test_modes_that_do_not_ask_open_no_hidden_path(tmp_path: Folder, mode: Mode) -> None:
-    async with trying(tmp_path, mode=mode, command=f"for n in 1; do {reads(tmp_path, 'other/.env')}; done") as stage:
-        stage.say("Go")
-        await stage.ended()
-        assert stage.count(QuestionEvent) == 0
+    stage = await unasked(tmp_path, mode=mode, command=f"for n in 1; do {reads(tmp_path, 'other/.env')}; done")
     assert "in home" not in str(stage.results["c"].content)
 
 
 @pytest.mark.slow
 async def test_what_no_yes_opens_is_not_offered(tmp_path: Folder) -> None:
     """agentcli's own data, what a rule refuses, what is not there, and what a command names that succeeded."""
-    own = tmp_path / "tries"
-    own.mkdir()
+    own = tmp_path / "state/tries"
+    own.mkdir(parents=True)
     (own / "log").write_text("mine")
     command = reads(tmp_path, "other/data.csv")
     script = (tmp_path / "work/read.py").read_text()
     for path, change in ((own / "log", ""), (tmp_path / "home/none", ""), (tmp_path / "home/other/b.txt", "; true")):
         (tmp_path / "work/read.py").write_text(script.replace(str(tmp_path / "home/other/data.csv"), str(path)))
-        async with trying(tmp_path, command=command.replace("; exit $code", change or "; exit $code")) as stage:
-            stage.say("Go")
-            assert (await stage.heard(QuestionEvent)).kind == "keep"
-            stage.submit(Approve("c", False, comment="no"))
-            await stage.ended()
+        async with asked(tmp_path, command=command.replace("; exit $code", change or "; exit $code")) as (stage, first):
+            assert first.kind == "keep"
+            await answer(stage, False, comment="no")
     (tmp_path / "work/read.py").write_text(script)
     async with trying(tmp_path, command=command) as stage:
         stage.session.state.rules.deny += parse_rules(f"Read(/{tmp_path}/home/other/**)")
@@ -479,7 +476,7 @@ async def test_a_tried_command_that_is_sent_to_the_background_says_that_it_stays
     async with trying(tmp_path, command="for n in 1; do sleep 1; echo done; done") as stage:
         stage.say("Go")
         await stage.heard(ToolStarted)
-        while not list((tmp_path / "tries").glob("try-*/1")):
+        while not list((tmp_path / "state/tries").glob("try-*/1")):
             await asyncio.sleep(0.01)
         for count in (1, 2):
             stage.submit(Background())
@@ -504,11 +501,8 @@ async def test_a_server_that_was_tried_may_become_a_job(tmp_path: Folder) -> Non
 
 async def test_the_model_is_told_of_a_folder_that_is_a_cache_only_by_its_own_word(tmp_path: Folder) -> None:
     tag = "Signature: 8a477f597d28d172789f06886806bc55"
-    async with trying(tmp_path, command=f"mkdir out __pycache__; echo '{tag}' >out/CACHEDIR.TAG") as stage:
-        stage.say("Go")
-        await stage.ended()
-        assert stage.count(QuestionEvent) == 0
-        assert not (stage.workspace / "out").exists()
+    stage = await unasked(tmp_path, command=f"mkdir out __pycache__; echo '{tag}' >out/CACHEDIR.TAG")
+    assert not (stage.workspace / "out").exists()
     assert stage.results["c"].content == ("[out is a cache, so not in the workspace itself: only dry runs see it]")
 
 
@@ -519,10 +513,7 @@ async def test_accept_edits_keeps_new_commits_and_asks_where_commits_would_be_lo
     for name in ("first", "second"):
         git(work, "commit", "-q", "--allow-empty", "-m", name)
     commit = "git -c user.name=a -c user.email=a@b commit -q --allow-empty -m third"
-    async with trying(tmp_path, mode="acceptEdits", command=commit) as stage:
-        stage.say("Go")
-        await stage.ended()
-        assert stage.count(QuestionEvent) == 0
+    await unasked(tmp_path, mode="acceptEdits", command=commit)
     assert git(work, "log", "--format=%s").split() == ["third", "second", "first"]
     async with asked(tmp_path, mode="acceptEdits", command="git reset -q --hard HEAD~2") as (stage, request):
         assert "loses commit" in request.hunks[0]

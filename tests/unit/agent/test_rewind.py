@@ -23,7 +23,13 @@ PRICED = {"usage": {"input_tokens": 10, "output_tokens": 5}}
 
 
 async def test_going_back_takes_back_the_prompt_and_all_after_it(tmp_path: Folder) -> None:
-    replies = [{"text": "One."}, {"tool_calls": [call("think", thought="a")]}, {"text": "Two."}, {"text": "Three."}]
+    replies = [
+        {"text": "One."},
+        {"tool_calls": [call("think", thought="a")]},
+        {"text": "Two."},
+        {"text": "Three."},
+        END,
+    ]
     async with on_stage(tmp_path, replies) as stage:
         for prompt in ("first", "second"):
             await stage.ask(prompt)
@@ -35,19 +41,14 @@ async def test_going_back_takes_back_the_prompt_and_all_after_it(tmp_path: Folde
         sent = stage.provider.requests[-1]
         assert [message.text for message in sent.messages] == ["first", "One.", "instead"]
         assert sent.earlier_messages == 1
+        stage.session.rewind(first)
+        await stage.ask("anew")
+        assert [message.text for message in stage.provider.requests[-1].messages] == ["anew"]
         stored = list(stage.entries)
         tokens = stage.session.state.meter.total
     async with on_stage(tmp_path, [END], entries=stored) as stage:
-        assert [text for _, text in stage.session.prompts()] == ["first", "instead"]
+        assert [text for _, text in stage.session.prompts()] == ["anew"]
         assert stage.session.state.meter.total == tokens
-
-
-async def test_going_back_to_the_first_prompt_begins_anew(tmp_path: Folder) -> None:
-    async with on_stage(tmp_path, [{"text": "One."}, {"text": "Two."}]) as stage:
-        await stage.ask("first")
-        stage.session.rewind(stage.session.prompts()[0][0])
-        await stage.ask("other")
-        assert [message.text for message in stage.provider.requests[-1].messages] == ["other"]
 
 
 async def test_a_prompt_comes_back_as_it_was_typed(tmp_path: Folder) -> None:

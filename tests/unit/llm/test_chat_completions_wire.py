@@ -316,6 +316,13 @@ def test_a_stream_that_ends_inside_a_call_is_a_failure_unless_the_server_says_th
         assert [use.input for use in reply.message.tool_uses] == ([] if arguments else [{}])
 
 
+def test_reasoning_that_never_ended_is_the_text_of_a_whole_reply_and_of_no_broken_one() -> None:
+    preset = Preset(quirks=Quirks(reasoning_first=True))
+    chunks = saying({"content": "Hm."}, finish=None)
+    assert heard_from(Reply(chat_sse(chunks)), preset).done.message == Message("assistant", (Text("Hm."),))
+    assert heard_from(Reply(chat_sse(chunks, done=False)), preset).error.partial == Message("assistant", ())
+
+
 def test_a_stream_without_done_is_whole_once_it_has_a_finish_reason() -> None:
     assert heard_from(Reply(chat_sse(saying({"content": "Hi"}), done=False))).done.message.text == "Hi"
 

@@ -57,25 +57,22 @@ END = ollama_end(Said())
 # Replies
 
 
-def test_calls_without_ids_get_ids_of_their_own() -> None:
-    reply = done(calling("read_file", {"path": "a"}), calling("read_file", {"path": "b"}), END)
-    assert [(use.id, use.input["path"]) for use in reply.message.tool_uses] == [("call_x_1", "a"), ("call_x_2", "b")]
+@pytest.mark.parametrize(
+    ("arguments", "use"),
+    [
+        (None, ToolUse("call_x_1", "read_file", {})),
+        ({}, ToolUse("call_x_1", "read_file", {})),
+        ("", ToolUse("call_x_1", "read_file", {})),
+        ('{"path": "a"}', ToolUse("call_x_1", "read_file", {"path": "a"})),
+        ("path a", ToolUse("call_x_1", "read_file", {}, unparsed="path a")),
+    ],
+)
+def test_calls_have_ids_of_their_own_and_arguments_as_they_are_written(arguments: Any, use: ToolUse) -> None:
+    reply = done(
+        calling("read_file", arguments), calling("list_files", {}, id="call_9"), calling("list_files", {}), END
+    )
+    assert reply.message.tool_uses == (use, ToolUse("call_9", "list_files", {}), ToolUse("call_x_3", "list_files", {}))
     assert reply.stop_reason == "tool_use"
-
-
-def test_a_call_s_own_id_is_kept() -> None:
-    assert done(calling("list_files", {}, id="call_9"), END).message.tool_uses[0].id == "call_9"
-
-
-@pytest.mark.parametrize("arguments", [None, {}, ""])
-def test_no_arguments_are_an_empty_object(arguments: Any) -> None:
-    assert done(calling("list_files", arguments), END).message.tool_uses[0].input == {}
-
-
-def test_arguments_written_as_text_are_read_or_kept() -> None:
-    assert done(calling("read_file", '{"path": "a"}'), END).message.tool_uses[0].input == {"path": "a"}
-    (use,) = done(calling("read_file", "path a"), END).message.tool_uses
-    assert (use.input, use.unparsed) == ({}, "path a")
 
 
 def test_the_arguments_delta_is_json() -> None:
@@ -101,11 +98,6 @@ def test_a_stream_without_its_last_line_is_a_failure() -> None:
         read_all(ollama_line({"content": "Hi"}))
 
 
-def test_a_last_line_without_its_line_end_counts() -> None:
-    body = ollama_reply("Hi.").body.rstrip(b"\n")
-    assert heard_from(Reply(body, content_type=NDJSON)).done.message.text == "Hi."
-
-
 def heard_from(*replies: Reply, request: Any = None, show: Reply | None = None, **options: Any) -> Any:
     async def run(server: LoopbackServer) -> Any:
         provider = OllamaProvider(**{"info": INFO, "base_url": server.url} | options)
@@ -129,6 +121,12 @@ def test_a_recorded_reply_is_read() -> None:
     assert (reply.usage.input_tokens, reply.usage.output_tokens) == (426, 98)
 
 
+@pytest.mark.parametrize("after", [b"", b"\n" + ndjson([ollama_line({"content": " late"})]) + b"{broken\n"])
+def test_the_last_line_is_the_end_with_or_without_its_line_end(after: bytes) -> None:
+    body = ollama_reply("Hi.").body.rstrip(b"\n") + after
+    assert heard_from(Reply(body, content_type=NDJSON)).done.message.text == "Hi."
+
+
 # The window
 
 
@@ -150,20 +148,6 @@ def test_a_few_cheap_images_are_no_overflow() -> None:
     request = asking(Message("user", (PICTURE,) * 6))
     sees = json_reply(OLLAMA_SHOW | {"capabilities": ["completion", "tools", "vision"]})
     assert heard_from(ollama_reply(Said("Hi.", prompt_tokens=1_600)), request=request, show=sees).error is None
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        """{"error":{"code":400,"message":"request (8889 tokens) exceeds the available context size (4096 tokens)",
-        "type":"exceed_context_size_error","n_prompt_tokens":8889,"n_ctx":4096}}""",
-        "the prompt is longer than the context length currently available to the model; shorten it",
-    ],
-)
-def test_the_server_s_own_words_for_an_overflow_are_known(words: str) -> None:
-    error = heard_from(json_reply({"error": words}, 400)).error
-    assert isinstance(error, ContextOverflow)
-    assert "{" not in str(error)
 
 
 def test_the_window_is_sent_and_truncation_refused() -> None:
@@ -269,11 +253,6 @@ def test_an_address_may_be_a_bare_host_and_port(address: str) -> None:
     with ollama_server([ollama_reply("Hi.")]) as server:
         provider = OllamaProvider(INFO, base_url=address.format(port=server.port))
         assert asyncio.run(hear(provider)).text == "Hi."
-
-
-def test_lines_after_the_last_one_do_not_count() -> None:
-    body = ollama_reply("Hi.").body + ndjson([ollama_line({"content": " late"})]) + b"{broken\n"
-    assert heard_from(Reply(body, content_type=NDJSON)).done.message.text == "Hi."
 
 
 def test_a_pdf_is_named_where_the_server_takes_none() -> None:

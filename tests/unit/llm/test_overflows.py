@@ -13,7 +13,7 @@ from agentcli.llm.providers.openai_compat import OpenAICompatProvider, Preset
 from tests.conformance.backends import AnthropicBackend, Backend, ChatBackend, LocalBackend, OllamaBackend
 from tests.conformance.reading import asking, hear
 from tests.conformance.replies import Said, chat_reply, ollama_reply
-from tests.conformance.servers import HTML, SSE, Reply, json_reply
+from tests.conformance.servers import HTML, NDJSON, SSE, Reply, json_reply
 
 
 class AnyServer(ChatBackend):
@@ -40,104 +40,41 @@ def told(error: dict[str, Any], field: str = "data") -> Reply:
 
 
 SIZES = {
-    "code": 400,
-    "message": "the request exceeds the available context size. try increasing the context size",
-    "type": "exceed_context_size_error",
-    "n_prompt_tokens": 14_429,
-    "n_ctx": 8_192,
-}
+    "code": 400, "message": "the request exceeds the available context size. try increasing the context size",
+    "type": "exceed_context_size_error", "n_prompt_tokens": 14_429, "n_ctx": 8_192,
+}  # fmt: skip
 TOO_LONG = {"type": "invalid_request_error", "message": "prompt is too long: 213462 tokens > 200000 maximum"}
 LIMIT = "This model's maximum context length is 8192 tokens. However, your messages resulted in 9000 tokens."
+EXCEEDS = "input length and `max_tokens` exceed context limit: 190000 + 20000 > 200000, decrease input length"
+RAW = {"code": 400, "message": "Provider returned error", "metadata": {"raw": LIMIT}}
+DECODER = "The decoder prompt (length 40960) is longer than the maximum model length of 32768."
+KEPT = "The number of tokens to keep from the initial prompt is greater than the context length (n_keep: 5000)."
+CONTAINS = "Prompt contains 40000 tokens, too large for model with 32768 maximum context length"
+COUNT = {"code": 400, "message": "The input token count (1100000) exceeds the maximum number of tokens"}
+PROMPT = "This model's maximum prompt length is 131072 but the request contains 140000 tokens."
 ROWS: dict[str, tuple[Backend, Reply]] = {
     "anthropic": (ANTHROPIC, json_reply({"type": "error", "error": TOO_LONG}, 400)),
-    "anthropic, in the stream": (
-        ANTHROPIC,
-        Reply(b"event: error\ndata: " + json.dumps({"type": "error", "error": TOO_LONG}).encode() + b"\n\n"),
-    ),
-    "anthropic, with the reply": (
-        ANTHROPIC,
-        refused("input length and `max_tokens` exceed context limit: 190000 + 20000 > 200000, decrease input length"),
-    ),
-    "openai": (
-        CHAT,
-        refused("Your input exceeds the context window of this model.", code="context_length_exceeded", param="input"),
-    ),
+    "anthropic, in the stream": (ANTHROPIC, told({"type": "error", "error": TOO_LONG})),
+    "anthropic, with the reply": (ANTHROPIC, refused(EXCEEDS)),
+    "openai": (CHAT, refused("Your input exceeds the context window of this model.", code="context_length_exceeded")),
     "openai, by its code": (CHAT, refused("Bad request.", code="context_length_exceeded")),
     "openai, older": (CHAT, refused(LIMIT, type="invalid_request_error")),
-    "openrouter": (
-        CHAT,
-        json_reply({"error": {"code": 400, "message": "Provider returned error", "metadata": {"raw": LIMIT}}}, 400),
-    ),
+    "openrouter": (CHAT, json_reply({"error": RAW}, 400)),
     "openrouter, in the stream": (CHAT, told({"error": {"code": 400, "message": LIMIT}, "choices": []})),
-    "vllm": (
-        CHAT,
-        json_reply(
-            {
-                "object": "error",
-                "message": "The decoder prompt (length 40960) is longer than the maximum model length of 32768.",
-                "type": "BadRequestError",
-                "code": 400,
-            },
-            400,
-        ),
-    ),
+    "vllm": (CHAT, json_reply({"object": "error", "message": DECODER, "type": "BadRequestError", "code": 400}, 400)),
     "llama.cpp": (LOCAL, json_reply({"error": SIZES}, 400)),
     "llama.cpp, as 500": (LOCAL, refused("Context size has been exceeded.", 500, code=500, type="server_error")),
     "llama.cpp before 2025-10": (LOCAL, told({"error": SIZES})),
     "llama.cpp before 2025-10, as JSON": (LOCAL, json_reply({"error": SIZES})),
     "llama.cpp before 2025-08": (LOCAL, told(SIZES, "error")),
     "llama-cpp-python": (CHAT, refused("Requested tokens (2285) exceed context window of 2048", type="server_error")),
-    "lm studio": (
-        CHAT,
-        json_reply(
-            {
-                "error": "The number of tokens to keep from the initial prompt is greater than the context length "
-                "(n_keep: 5000>= n_ctx: 4096)."
-            },
-            400,
-        ),
-    ),
+    "lm studio": (CHAT, json_reply({"error": KEPT}, 400)),
     "groq": (CHAT, refused("Please reduce the length of the messages or completion.", param="messages")),
-    "mistral": (
-        CHAT,
-        json_reply(
-            {
-                "object": "error",
-                "message": "Prompt contains 40000 tokens, too large for model with 32768 maximum context length",
-                "type": "invalid_request_message_order",
-            },
-            400,
-        ),
-    ),
-    "gemini": (
-        CHAT,
-        json_reply(
-            [
-                {
-                    "error": {
-                        "code": 400,
-                        "message": "The input token count (1100000) exceeds the maximum number of tokens",
-                    }
-                }
-            ],
-            400,
-        ),
-    ),
-    "xai": (
-        CHAT,
-        json_reply(
-            {
-                "code": "Client specified an invalid argument",
-                "error": "This model's maximum prompt length is 131072 but the request contains 140000 tokens.",
-            },
-            400,
-        ),
-    ),
+    "mistral": (CHAT, json_reply({"object": "error", "message": CONTAINS, "type": "invalid_request"}, 400)),
+    "gemini": (CHAT, json_reply([{"error": COUNT}], 400)),
+    "xai": (CHAT, json_reply({"code": "Client specified an invalid argument", "error": PROMPT}, 400)),
     "bedrock": (CHAT, json_reply({"message": "Input is too long for requested model."}, 400)),
-    "copilot": (
-        CHAT,
-        refused("prompt token count of 70000 exceeds the limit of 64000", code="model_max_prompt_tokens"),
-    ),
+    "copilot": (CHAT, refused("prompt token count of 70000 exceeds the limit of 64000", code="model_max_tokens")),
     "kimi": (CHAT, refused("Invalid request: Your request exceeded model token limit: 262144")),
     "minimax": (CHAT, refused("invalid params, context window exceeds limit (2013)")),
     "cerebras": (CHAT, Reply(b"", 400, "")),
@@ -145,13 +82,10 @@ ROWS: dict[str, tuple[Backend, Reply]] = {
     "z.ai": (CHAT, chat_reply(Said("I remember nothing of it.", prompt_tokens=4_001))),
     "ollama": (OLLAMA, json_reply({"error": "the prompt is longer than the context length currently available"}, 400)),
     "ollama, its runner's answer": (OLLAMA, json_reply({"error": json.dumps({"error": SIZES})}, 400)),
-    "ollama, in the stream": (
-        OLLAMA,
-        Reply(json.dumps({"error": LIMIT}).encode() + b"\n", 200, "application/x-ndjson"),
-    ),
+    "ollama, in the stream": (OLLAMA, Reply(json.dumps({"error": LIMIT}).encode() + b"\n", 200, NDJSON)),
     "ollama, which says nothing": (OLLAMA, ollama_reply(Said("Hi.", prompt_tokens=2_050))),
     "generic": (CHAT, json_reply({"detail": "Too many tokens in the prompt"}, 422)),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("row", ROWS)
@@ -163,6 +97,7 @@ async def test_an_overflow_is_recognised(row: str) -> None:
     assert type(error) is ContextOverflow
     assert not error.is_retryable
     assert str(error)
+    assert not str(error).startswith("{")
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_no_provider_imports_a_vendor_s_sdk() -> None:
 
 
 def test_each_model_has_one_provider_until_its_key_changes(tmp_path: Path) -> None:
-    models = Models(load_config(find_paths(str(tmp_path)), tmp_path, {}))
+    models = Models(load_config(tmp_path, {}, paths=find_paths(str(tmp_path))))
     one, other = (models.provider(f"lmstudio/{model}") for model in "ab")
     assert models.provider("lmstudio/a") is one is not other
     models.forget("lmstudio")

@@ -95,48 +95,6 @@ def test_git_works_in_a_linked_worktree_whose_repository_stays_protected(
     assert (main / "a.txt").read_text() == "a\n"
 
 
-def test_git_works_in_a_submodule_that_is_the_root(bubblewrap: Confinement, base: Path) -> None:
-    repository(base / "lib")
-    top = repository(base / "top")
-    git(top, "submodule", "--quiet", "add", str(base / "lib"), "sub")
-    done = run(bubblewrap, bounds_of(top / "sub"), "echo b >b && git add b && git commit -qm second && git status")
-    assert done.returncode == 0, done.stderr
-    assert git(top / "sub", "log", "-1", "--format=%s") == "second\n"
-    inside_top = run(bubblewrap, bounds_of(top), "cd sub && echo c >c && git add c && git commit -qm third")
-    assert inside_top.returncode == 0, inside_top.stderr
-
-
-@pytest.mark.parametrize("link", ["{home}", "{home}/repository", "../evil"], ids=["home", "repository", "inside"])
-def test_a_git_file_that_leads_elsewhere_makes_nothing_writable(bubblewrap: Confinement, base: Path, link: str) -> None:
-    """The author of a project writes `.git`; what it leads to was not asked."""
-    home = base / "home"
-    repository(home / "repository")
-    ws = base / "ws"
-    ws.mkdir()
-    (ws / ".git").write_text(f"gitdir: {link.format(home=home)}\n")
-    evil = base / "evil"
-    evil.mkdir()
-    (evil / "commondir").write_text(str(home))
-    (evil / "gitdir").write_text(str(ws / ".git"))
-    bounds = bounds_of(ws)
-    run(bubblewrap, bounds, f"touch {home}/x {home}/repository/x {home}/repository/.git/x {evil}/x")
-    assert not list(base.rglob("x"))
-    assert "does not lead back" in " ".join(bubblewrap.limits(bounds))
-
-
-def test_a_linked_folder_of_hooks_costs_the_commits_not_the_protection(bubblewrap: Confinement, base: Path) -> None:
-    ws = repository(base / "ws")
-    (ws / "githooks").mkdir()
-    for file in (ws / ".git/hooks").iterdir():
-        file.unlink()
-    (ws / ".git/hooks").rmdir()
-    (ws / ".git/hooks").symlink_to("../githooks")
-    done = run(bubblewrap, bounds_of(ws), "rm .git/hooks; mkdir .git/hooks; git commit -q --allow-empty -m x; ls .git")
-    assert done.stderr.count("Read-only file system") >= 2
-    assert (ws / ".git/hooks").is_symlink()
-    assert "cannot commit" in " ".join(bubblewrap.limits(bounds_of(ws)))
-
-
 def test_missing_names_cannot_be_made_and_nothing_is_left(who: tuple[Confinement, int], base: Path) -> None:
     confinement, uid = who
     ws = repository(base / "ws")
@@ -147,31 +105,6 @@ def test_missing_names_cannot_be_made_and_nothing_is_left(who: tuple[Confinement
     assert len(done.stderr.splitlines()) == 12
     assert done.stdout == ""  # not even git sees what stands there while the command runs
     assert picture(ws).keys() == before.keys()
-
-
-def test_a_whole_repository_can_be_protected(bubblewrap: Confinement, base: Path) -> None:
-    """For commands that run for long: outside, hooks and configuration may be replaced while they do."""
-    ws = repository(base / "ws")
-    done = run(bubblewrap, bounds_of(ws, protected=(".git",)), "git log --format=%s; git commit --allow-empty -m x")
-    assert done.stdout == "first\n"
-    assert "Read-only file system" in done.stderr
-
-
-def test_a_granted_path_wins_over_a_protected_name(bubblewrap: Confinement, base: Path) -> None:
-    ws = base / "ws"
-    (ws / ".vscode").mkdir(parents=True)
-    run(bubblewrap, bounds_of(ws, writable=(ws / ".vscode",)), "echo '{}' >.vscode/settings.json")
-    assert (ws / ".vscode/settings.json").read_text() == "{}\n"
-
-
-def test_a_name_below_a_folder_is_protected_with_that_folder(bubblewrap: Confinement, base: Path) -> None:
-    ws = base / "ws"
-    (ws / ".github/workflows").mkdir(parents=True)
-    bounds = bounds_of(ws, protected=(".github/workflows",))
-    done = run(bubblewrap, bounds, "touch .github/workflows/x; mv .github g; touch .github/CODEOWNERS && echo wrote")
-    assert done.stdout == "wrote\n"
-    assert not (ws / ".github/workflows/x").exists()
-    assert (ws / ".github").is_dir()
 
 
 def test_only_reading_when_that_is_the_profile(who: tuple[Confinement, int], base: Path) -> None:
@@ -208,15 +141,6 @@ def test_a_workspace_in_tmp_is_seen_in_the_private_tmp_and_nothing_else_of_it(
         assert not (folder / "home/x").exists()
     finally:
         shutil.rmtree(folder)
-
-
-def test_a_workspace_inside_a_masked_folder_is_still_reached(bubblewrap: Confinement, base: Path) -> None:
-    ws = base / "secret/ws"
-    ws.mkdir(parents=True)
-    (base / "secret/key").write_text("SECRET")
-    done = run(bubblewrap, bounds_of(ws, masked=(base / "secret",)), "touch new; cat ../key; ls ..")
-    assert (ws / "new").exists()
-    assert "SECRET" not in done.stdout
 
 
 def test_descriptors_that_are_passed_arrive_and_others_do_not(bubblewrap: Confinement, base: Path) -> None:
@@ -422,41 +346,6 @@ def started(confinement: Confinement, bounds: Bounds, script: str) -> Iterator[s
                 process.kill()
                 process.wait()
     raise AssertionError("the sandbox could not be set up")
-
-
-def test_a_repository_that_was_replaced_by_a_link_makes_nothing_writable(bubblewrap: Confinement, base: Path) -> None:
-    """What was found before the last command need not be there any more."""
-    ws = repository(base / "ws")
-    repository(ws / "vendor/lib")
-    outside = repository(base / "outside/lib")
-    before = picture(outside)
-    run(bubblewrap, bounds_of(ws), "mv vendor moved; ln -s ../outside vendor")
-    done = run(bubblewrap, bounds_of(ws), "touch vendor/lib/.git/x vendor/lib/x; cd vendor/lib && git branch x")
-    assert done.stderr.count("Read-only file system") >= 3
-    assert picture(outside) == before
-
-
-def test_a_grant_that_leads_elsewhere_now_makes_nothing_writable(bubblewrap: Confinement, base: Path) -> None:
-    ws, outside = base / "ws", base / "outside"
-    ws.mkdir()
-    outside.mkdir()
-    (ws / "granted").symlink_to(outside)
-    (base / "key").write_text("SECRET")
-    (ws / "read").symlink_to(base / "key")
-    bounds = bounds_of(ws, writable=(ws / "granted",), readable_again=(ws / "read",), masked=(base / "key",))
-    done = run(bubblewrap, bounds, "touch granted/x; cat read")
-    assert done.stdout == ""
-    assert not (outside / "x").exists()
-
-
-def test_more_mounts_than_descriptors(bubblewrap: Confinement, base: Path) -> None:
-    ws = repository(base / "ws")
-    names = tuple(f"name{number}" for number in range(80))
-    for name in names:
-        (ws / name).write_text("original")
-    done = run(bubblewrap, bounds_of(ws, protected=names), "for i in $(seq 0 79); do echo x >name$i; done")
-    assert done.stderr.count("Read-only file system") == 80
-    assert {(ws / name).read_text() for name in names} == {"original"}
 
 
 def test_sockets_of_the_host_are_hidden_wherever_they_are(bubblewrap: Confinement, base: Path) -> None:

@@ -47,4 +47,4 @@ def test_no_git_is_taken_from_where_commands_can_write(tmp_path: Path) -> None:
     (tmp_path / "ws/bin/git").unlink()
     (tmp_path / "ws/bin/git").touch(0o755)
     path = os.pathsep.join(["ws/bin", *(str(tmp_path / name) for name in ("ws/bin", "link", "own"))])
-    assert find_git(path, [tmp_path / "ws"]) == str(tmp_path / "own/git")
+    assert find_git(path, (tmp_path / "ws",)) == str(tmp_path / "own/git")

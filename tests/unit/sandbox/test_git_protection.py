@@ -3,152 +3,247 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agentcli.infra.sandbox.confinement import Bounds, Confinement
 from agentcli.infra.sandbox.git.config import SYSTEM_GIT
 from agentcli.infra.sandbox.protection.created_config import made_or_changed, watched
-from tests.conformance.confining import git, picture, run
+from tests.conformance.confining import clean_environment, run
+
+SHELL = """
+repo() { mkdir -p "$1"; git -C "$1" init -q -b main; git -C "$1" commit -q --allow-empty -m first; }
+subjects() { git -C "$1" log --format=%s | tr '\\n' ' '; }
+set -e; mkdir -p ws
+"""
 
 
-def repository(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    git(folder, "init", "-q")
-    git(folder, "commit", "-q", "--allow-empty", "-m", "first")
-    return folder
+@dataclass
+class Layout:
+    """A workspace `ws` that is made by a script, what a command in it attempts, and what must hold afterwards.
+
+    `refused` is how many lines of errors it has at least. `said` is part of what the person is told of the limits.
+    """
+
+    make: str
+    command: str
+    out: str | None = None
+    refused: int = 0
+    holds: str = "true"
+    said: str = ""
+    bounds: Mapping[str, Any] = field(default_factory=dict)
+    first: str = ""  # a command before
 
 
-def bare_from(source: Path, folder: Path) -> Path:
-    git(source, "clone", "-q", "--bare", str(source), str(folder))
-    return folder
-
-
-def bounds_of(*roots: Path, **more: object) -> Bounds:
-    return Bounds(**{"profile": "workspace-write", "roots": roots, "home": roots[0].parent} | more)
-
-
-def write_config(ws: Path, text: str) -> None:
-    with (ws / ".git/config").open("a") as file:
-        file.write(text)
-
-
-FORGERIES = {
-    "itself": "echo 'gitdir: .' >.git; echo .git >gitdir; echo ../.. >commondir",
-    "a folder in it": "mkdir -p a/worktrees/b; echo 'gitdir: a/worktrees/b' >.git; cd a/worktrees/b;"
-    " echo ../../../.git >gitdir; echo ../../../../.. >commondir",
-    "what it names as its worktree": "echo 'gitdir: ../..' >.git",
-}
-
-
-@pytest.mark.parametrize("forgery", list(FORGERIES))
-def test_a_git_folder_that_a_command_made_makes_nothing_around_the_workspace_writable(
-    bubblewrap: Confinement, base: Path, forgery: str
-) -> None:
-    project = base / "project"
-    ws = project / "worktrees/feature"
-    for folder in (ws, project / "objects", project / "refs"):
-        folder.mkdir(parents=True)
-    (project / "HEAD").write_text("ref: refs/heads/main\n")
-    (project / "config").write_text("[core]\n\tbare = false\n")
-    (project / "main.py").write_text("original")
-    run(bubblewrap, bounds_of(ws), FORGERIES[forgery])
-    assert (ws / ".git").exists()
-    run(bubblewrap, bounds_of(ws), "echo evil >../../main.py; touch ../../new ../../objects/new")
-    assert (project / "main.py").read_text() == "original"
-    assert not list(base.rglob("new"))
-    assert "does not lead back" in " ".join(bubblewrap.limits(bounds_of(ws)))
-
-
-@pytest.mark.parametrize("where", ["cache", "writable"])
-def test_nor_one_in_another_place_that_commands_can_write(bubblewrap: Confinement, base: Path, where: str) -> None:
-    project, ws = base / "project", base / "ws"
-    place = project / "worktrees/place"
-    for folder in (ws, place, project / "objects", project / "refs"):
-        folder.mkdir(parents=True)
-    (project / "HEAD").write_text("ref: refs/heads/main\n")
-    (project / "config").write_text("")
-    bounds = bounds_of(ws, **{where: place if where == "cache" else (place,)})
-    run(
-        bubblewrap,
-        bounds,
-        f"echo 'gitdir: {place}' >.git; echo {ws}/.git >{place}/gitdir; echo ../.. >{place}/commondir",
+def shell(base: Path, script: str) -> None:
+    done = subprocess.run(
+        ["bash", "-c", SHELL + script],
+        cwd=base,
+        env=clean_environment(base),
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert (place / "commondir").exists()
-    run(bubblewrap, bounds, f"touch {project}/new")
-    assert not (project / "new").exists()
+    assert done.returncode == 0, (script, done.stdout, done.stderr)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "[core]\n\thooksPath = hk  # ours\n",
-        "[core] hooksPath = hk\n",
-        '[CORE]\n\tHooksPath = h"k"\n',
-        "[core]\n\thooksPath = h\\\nk\n",
-        "[core]\n\thooksPath = ~/ws/hk\n",
-        "[include]\n\tpath = ../outer.conf\n",
-        '[includeIf "onbranch:x"]\n\tpath = "../outer.conf" ; when needed\n',
-        "[include]\n\tpath = inside.conf\n",
-    ],
+def bounds_of(base: Path, more: Mapping[str, Any]) -> Bounds:
+    absolute = {
+        name: tuple(base / path for path in value)
+        if name in ("roots", "writable", "masked", "readable_again")
+        else value
+        for name, value in more.items()
+    }
+    if "cache" in absolute:
+        absolute["cache"] = base / absolute["cache"]
+    return Bounds(**{"profile": "workspace-write", "roots": (base / "ws",), "home": base} | absolute)
+
+
+FORGED = (
+    "mkdir -p p/{objects,refs} p/worktrees/feature; touch p/main.py; echo 'ref: refs/heads/main' >p/HEAD; : >p/config"
 )
-def test_hooks_and_settings_stay_as_they_are_however_the_configuration_names_them(
-    bubblewrap: Confinement, base: Path, text: str
-) -> None:
-    ws = repository(base / "ws")
-    (ws / "hk").mkdir()
-    (ws / "hk/pre-commit").write_text("original")
-    (ws / "outer.conf").write_text("[include]\n\tpath = inner.conf\n")
-    (ws / "inner.conf").write_text("[core]\n\thooksPath = hk\n")
-    (ws / ".git/inside.conf").write_text("[include]\n\tpath = ../inner.conf\n")
-    write_config(ws, text)
-    named = "hk/pre-commit" + (" inner.conf" if "path = " in text else "") + (" outer.conf" if "outer" in text else "")
-    named += " .git/inside.conf" if "inside" in text else ""
-    done = run(bubblewrap, bounds_of(ws), f"for file in {named}; do echo evil >$file; rm -f $file; done; mv hk x")
-    assert done.stderr.count("\n") == 2 * len(named.split()) + 1, done.stderr
-    assert (ws / "hk/pre-commit").read_text() == "original"
-    assert not any("evil" in (ws / file).read_text() for file in named.split())
-    committed = run(bubblewrap, bounds_of(ws), "git -c core.hooksPath=/dev/null commit -q --allow-empty -m x")
-    assert (committed.returncode, committed.stderr) == (0, "")
+OWN_HOOKS = """
+repo ws; mkdir ws/hk; echo original >ws/hk/pre-commit; printf '[include]\\n\\tpath = inner.conf\\n' >ws/outer.conf
+printf '[core]\\n\\thooksPath = hk\\n' >ws/inner.conf
+printf '[include]\\n\\tpath = ../inner.conf\\n' >ws/.git/inside.conf
+"""
+BARE = "repo source; git clone -q --bare source "
+
+LAYOUTS = {
+    **{
+        f"a git folder that a command forged as {what} makes nothing around the workspace writable": Layout(
+            FORGED, "echo evil >../../main.py; touch ../../new ../../objects/new", first=forge,
+            holds="! test -s p/main.py; test -z $(find p -name new)", said="does not lead back",
+            bounds={"roots": ("p/worktrees/feature",)},
+        )
+        for what, forge in {
+            "itself": "echo 'gitdir: .' >.git; echo .git >gitdir; echo ../.. >commondir",
+            "a folder in it": "mkdir -p a/worktrees/b; echo 'gitdir: a/worktrees/b' >.git; cd a/worktrees/b;"
+            " echo ../../../.git >gitdir; echo ../../../../.. >commondir",
+            "what it names as its worktree": "echo 'gitdir: ../..' >.git",
+        }.items()
+    },
+    **{
+        f"nor one in its {where}": Layout(
+            FORGED, "touch ../p/new",
+            first="f=../p/worktrees/feature; echo gitdir: $f >.git; echo $PWD/.git >$f/gitdir;"
+            " echo ../.. >$f/commondir",
+            holds="test -e p/worktrees/feature/commondir; ! test -e p/new",
+            bounds={where: "p/worktrees/feature" if where == "cache" else ("p/worktrees/feature",)},
+        )
+        for where in ("cache", "writable")
+    },
+    **{
+        f"a git file of the project's author that leads to {link} makes nothing writable": Layout(
+            "repo home/repository; mkdir evil; echo ../home >evil/commondir; echo $PWD/ws/.git >evil/gitdir;"
+            f" echo 'gitdir: {link}' >ws/.git",
+            "touch ../home/x ../home/repository/x ../home/repository/.git/x ../evil/x",
+            holds="test -z $(find . -name x)", said="does not lead back", bounds={"home": Path("/nowhere")},
+        )
+        for link in ("../home", "../home/repository", "../evil")
+    },
+    **{
+        f"hooks stay as they are, named by {text!r}": Layout(
+            f"{OWN_HOOKS} printf '{text}' >>ws/.git/config",
+            f"for f in {files}; do echo evil >$f; rm -f $f; done; mv hk x;"
+            " git -c core.hooksPath=/dev/null commit -q --allow-empty -m x && echo done",
+            out="done\n", refused=2 * len(files.split()) + 1,
+            holds="test $(cat ws/hk/pre-commit) = original; ! grep -q evil ws/*.conf ws/.git/inside.conf",
+        )
+        for text, files in {
+            "[core]\\n\\thooksPath = hk  # ours\\n": "hk/pre-commit",
+            "[core] hooksPath = hk\\n": "hk/pre-commit",
+            '[CORE]\\n\\tHooksPath = h"k"\\n': "hk/pre-commit",
+            "[core]\\n\\thooksPath = h\\\\\\nk\\n": "hk/pre-commit",
+            "[core]\\n\\thooksPath = ~/ws/hk\\n": "hk/pre-commit",
+            "[include]\\n\\tpath = ../outer.conf\\n": "hk/pre-commit inner.conf outer.conf",
+            '[includeIf "onbranch:x"]\\n\\tpath = "../outer.conf" ; when needed\\n':
+                "hk/pre-commit inner.conf outer.conf",
+            "[include]\\n\\tpath = inside.conf\\n": "hk/pre-commit inner.conf .git/inside.conf",
+        }.items()
+    },
+    "settings that are included and not there cannot be made": Layout(
+        "repo ws; printf '[include]\\n\\tpath = ../local.conf\\n\\tpath = ../no/folder.conf\\n' >>ws/.git/config",
+        "git commit -q --allow-empty -m x || exit 1; echo x >local.conf; rm -f local.conf; mkdir no; echo >no/x;"
+        " echo done",
+        out="done\n", refused=4, holds="test ! -e ws/local.conf -a ! -e ws/no",
+    ),
+    "hooks of a repository that is read-only stay too": Layout(
+        "for n in a b c d e; do repo ws/$n; git -C ws/$n config core.hooksPath hk; mkdir ws/$n/hk; : >ws/$n/hk/x; done",
+        "touch ?/hk/x ?/.git/config", refused=10,
+    ),
+    "very many repositories with hooks of their own do not keep commands from running": Layout(
+        "for n in $(seq -w 0 99); do mkdir -p ws/r$n/.husky/_ ws/r$n/.git;"
+        " printf '[core]\\n\\thooksPath = .husky/_\\n' >ws/r$n/.git/config; done",
+        "touch r05/.husky/_/x r99/.git/x; echo done", out="done\n", refused=2,
+        said="r99 takes hooks or settings from elsewhere",
+    ),
+    **{
+        f"{count} bare repositories keep their hooks and settings": Layout(
+            f"{BARE} ws/m1; for n in $(seq 2 {count}); do cp -r ws/m1 ws/m$n; done; rm -f ws/m*/hooks/*",
+            "for f in hooks/post-update config commondir; do for m in m*; do echo evil >$m/$f; done; done;"
+            f" mv m{count} x", refused=3 * count + 1,
+            holds="test -z $(find ws -name commondir -o -name post-update -o -name x); ! grep -q evil ws/*/config",
+        )
+        for count in (1, 5)
+    },
+    "a command can push into a bare repository of the workspace": Layout(
+        "repo ws; git clone -q --bare ws ws/mirror",
+        "git commit -q --allow-empty -m second && git push -q mirror HEAD:refs/heads/x && echo done", out="done\n",
+        holds="test $(git -C ws/mirror log -1 --format=%s x) = second",
+    ),
+    **{
+        f"git works in {root} where the repository is bare and its worktrees lie beside it": Layout(
+            f"{BARE} ws/.bare; echo 'gitdir: ./.bare' >ws/.git; git -C ws/.bare worktree add -q $PWD/ws/feature",
+            "cd ~/ws/feature; git commit -q --allow-empty -m second || exit 1; b=../.bare; echo evil >$b/config;"
+            " echo evil >$b/hooks/x", refused=2, bounds={"roots": (root,)},
+            holds='test "$(subjects ws/feature)" = "second first "',
+        )
+        for root in ("ws", "ws/feature")
+    },
+    "git works where the worktree of the root is kept in a bare repository below it": Layout(
+        "repo source; rmdir ws; git -C source worktree add -q $PWD/ws; git clone -q --bare source ws/.bare;"
+        " mv source/.git/worktrees ws/.bare; echo 'gitdir: .bare/worktrees/ws' >ws/.git",
+        "git commit -q --allow-empty -m second; echo evil >.bare/config; mv .bare x", refused=2,
+        holds="test $(git -C ws log -1 --format=%s) = second",
+    ),
+    "git works in a submodule that is the root": Layout(
+        "repo lib; repo top; git -C top -c protocol.file.allow=always submodule --quiet add $PWD/lib sub",
+        "echo b >b && git add b && git commit -qm second && echo done", out="done\n",
+        holds='test "$(subjects top/sub)" = "second first "', bounds={"roots": ("top/sub",)},
+    ),
+    "git works in a submodule of the root": Layout(
+        "repo lib; repo ws; git -C ws -c protocol.file.allow=always submodule --quiet add $PWD/lib sub",
+        "cd sub && git commit -q --allow-empty -m second && echo done", out="done\n",
+    ),
+    "a workspace that is a bare repository keeps its hooks and settings": Layout(
+        f"rmdir ws; {BARE} ws", "touch note; echo evil >config; echo evil >hooks/x; git log --format=%s",
+        out="first\n", refused=2, holds="test -e ws/note",
+    ),
+    "without git a repository is read-only and hooks it names stay": Layout(
+        "repo ws; mkdir ws/hk; git -C ws config core.hooksPath hk",
+        "echo evil >hk/pre-commit; echo evil >.git/hooks/pre-commit; touch .git/new; touch new", refused=3,
+        holds="test -e ws/new -a ! -e ws/.git/new; test -z $(ls ws/hk)", said="git is not installed, so all of",
+        bounds={"git": ""},
+    ),
+    "a linked folder of hooks costs the commits, not the protection": Layout(
+        "repo ws; mkdir ws/githooks; rm -r ws/.git/hooks; ln -s ../githooks ws/.git/hooks",
+        "rm .git/hooks; mkdir .git/hooks; git commit -q --allow-empty -m x", refused=2,
+        holds="test -L ws/.git/hooks", said="cannot commit",
+    ),
+    # For commands that run for long: outside, hooks and configuration may be replaced while they do.
+    "a whole repository can be protected": Layout(
+        "repo ws", "git log --format=%s; git commit --allow-empty -m x", out="first\n", refused=1,
+        bounds={"protected": (".git",)},
+    ),
+    "a granted path wins over a protected name": Layout(
+        "mkdir ws/.vscode", "echo '{}' >.vscode/settings.json", holds="test -e ws/.vscode/settings.json",
+        bounds={"protected": (".vscode",), "writable": ("ws/.vscode",)},
+    ),
+    "a name below a folder is protected with that folder": Layout(
+        "mkdir -p ws/.github/workflows",
+        "touch .github/workflows/x; mv .github g; touch .github/CODEOWNERS && echo wrote", out="wrote\n", refused=2,
+        holds="test ! -e ws/.github/workflows/x -a -d ws/.github", bounds={"protected": (".github/workflows",)},
+    ),
+    "a workspace inside a masked folder is still reached": Layout(
+        "mkdir -p secret/ws; echo SECRET >secret/key", "touch new; cat ../key; ls ..", out="", refused=2,
+        holds="test -e secret/ws/new", bounds={"roots": ("secret/ws",), "masked": ("secret",)},
+    ),
+    # What was found before the last command need not be there any more.
+    "a repository that was replaced by a link makes nothing writable": Layout(
+        "repo ws; repo ws/vendor/lib; repo outside/lib",
+        "touch vendor/lib/.git/x vendor/lib/x; cd vendor/lib && git branch x", refused=3,
+        first="mv vendor moved; ln -s ../outside vendor", holds="test -z $(find outside -name x)",
+    ),
+    "a grant that leads elsewhere now makes nothing writable": Layout(
+        "mkdir outside; ln -s ../outside ws/granted; echo SECRET >key; ln -s ../key ws/read",
+        "touch granted/x; cat read", out="", holds="test ! -e outside/x",
+        bounds={"writable": ("ws/granted",), "readable_again": ("ws/read",), "masked": ("key",)},
+    ),
+    "there are more mounts than a message has descriptors": Layout(
+        "touch ws/name{0..79}", "for i in $(seq 0 79); do echo x >name$i; done", refused=80,
+        holds="test -z $(find ws -size +0 -type f)", bounds={"protected": tuple(f"name{n}" for n in range(80))},
+    ),
+}  # fmt: skip
 
 
-def test_settings_that_are_included_and_not_there_cannot_be_made(bubblewrap: Confinement, base: Path) -> None:
-    ws = repository(base / "ws")
-    write_config(ws, "[include]\n\tpath = ../local.conf\n\tpath = ../no/folder.conf\n")
-    before = picture(ws)
-    script = (
-        "git commit -q --allow-empty -m x || exit 1; echo x >local.conf; rm -f local.conf; mkdir no; echo >no/x; true"
-    )
-    done = run(bubblewrap, bounds_of(ws), script)
-    assert (done.returncode, done.stderr.count("\n")) == (0, 4), done.stderr
-    assert picture(ws).keys() - before.keys() <= {path for path in picture(ws) if ".git/" in str(path)}
-    assert not (ws / "local.conf").exists()
-
-
-def test_hooks_of_a_repository_that_is_read_only_stay_too(bubblewrap: Confinement, base: Path) -> None:
-    ws = base / "ws"
-    for name in "abcde":
-        write_config(repository(ws / name), "[core]\n\thooksPath = hk\n")
-        (ws / name / "hk").mkdir()
-        (ws / name / "hk/pre-commit").touch()
-    done = run(bubblewrap, bounds_of(ws), "touch ?/hk/pre-commit ?/.git/config")
-    assert done.stderr.count("Read-only file system") == 10
-
-
-@pytest.mark.slow
-def test_very_many_repositories_with_hooks_of_their_own_do_not_keep_commands_from_running(
-    bubblewrap: Confinement, base: Path
-) -> None:
-    ws = base / "ws"
-    for number in range(100):
-        git_folder = ws / f"r{number:02}/.git"
-        (ws / f"r{number:02}/.husky/_").mkdir(parents=True)
-        git_folder.mkdir()
-        (git_folder / "config").write_text("[core]\n\thooksPath = .husky/_\n")
-    done = run(bubblewrap, bounds_of(ws), "touch r05/.husky/_/x r99/.git/x; echo done")
-    assert (done.stdout, done.stderr.count("Read-only file system")) == ("done\n", 2), done.stderr
-    assert "r99 takes hooks or settings from elsewhere" in " ".join(bubblewrap.limits(bounds_of(ws)))
+@pytest.mark.sampled(20)
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_what_a_command_attempts_changes_nothing_that_git_obeys(bubblewrap: Confinement, base: Path, name: str) -> None:
+    layout = LAYOUTS[name]
+    shell(base, layout.make)
+    bounds = bounds_of(base, layout.bounds)
+    if layout.first:
+        run(bubblewrap, bounds, layout.first)
+    done = run(bubblewrap, bounds, layout.command)
+    assert layout.out in (None, done.stdout), done
+    assert done.stderr.count("\n") >= layout.refused, done.stderr
+    shell(base, layout.holds.replace("; ", " || exit 1\n"))
+    assert layout.said in " ".join(bubblewrap.limits(bounds))
 
 
 @pytest.mark.slow
@@ -192,79 +287,3 @@ def test_a_changed_file_in_a_reviewed_folder_is_told(base: Path, command: str, c
     before = watched([base])
     subprocess.run(["sh", "-c", command], cwd=base, check=True)
     assert [str(path.relative_to(base)) for path in made_or_changed(before, [base], SYSTEM_GIT)] == changed
-
-
-@pytest.mark.parametrize("count", [1, 5])
-def test_bare_repositories_keep_their_hooks_and_settings(bubblewrap: Confinement, base: Path, count: int) -> None:
-    source, ws = repository(base / "source"), base / "ws"
-    ws.mkdir()
-    names = [f"mirror{number}" for number in range(count)]
-    for name in names:
-        bare_from(source, ws / name)
-    for name in ("hooks/post-update", "config", "commondir", "HEAD.lock"):
-        run(bubblewrap, bounds_of(ws), f"for m in mirror*; do echo evil >$m/{name}; done; mv mirror{count - 1} x")
-    assert not list(ws.glob("*/hooks/post-update"))
-    assert not list(ws.glob("*/commondir"))
-    assert "evil" not in "".join((ws / name / "config").read_text() for name in names)
-    assert sorted(path.name for path in ws.iterdir()) == names
-
-
-def test_a_command_can_push_into_a_bare_repository_of_the_workspace(bubblewrap: Confinement, base: Path) -> None:
-    ws = repository(base / "ws")
-    mirror = bare_from(ws, ws / "mirror")
-    done = run(
-        bubblewrap, bounds_of(ws), "git commit -q --allow-empty -m second && git push -q mirror HEAD:refs/heads/x"
-    )
-    assert done.returncode == 0, done.stderr
-    assert git(mirror, "log", "-1", "--format=%s", "x") == "second\n"
-
-
-def test_git_works_where_the_repository_is_bare_and_its_worktrees_lie_beside_it(
-    bubblewrap: Confinement, base: Path
-) -> None:
-    ws = base / "ws"
-    ws.mkdir()
-    bare = bare_from(repository(base / "source"), ws / ".bare")
-    (ws / ".git").write_text("gitdir: ./.bare\n")
-    git(bare, "worktree", "add", "-q", str(ws / "feature"))
-    for roots, cwd in (((ws,), ws / "feature"), ((ws / "feature",), ws / "feature")):
-        script = f"git commit -q --allow-empty -m second || exit 1; echo evil >{bare}/config; echo evil >{bare}/hooks/x"
-        done = run(bubblewrap, bounds_of(*roots), script, cwd=cwd)
-        assert done.stderr.count("Read-only file system") == 2, done.stderr
-    assert git(ws / "feature", "log", "--format=%s").split() == ["second", "second", "first"]
-    assert bubblewrap.limits(bounds_of(ws)) == ()
-
-
-def test_git_works_where_the_worktree_of_the_root_is_kept_in_a_bare_repository_below_it(
-    bubblewrap: Confinement, base: Path
-) -> None:
-    ws = base / "ws"
-    source = repository(base / "source")
-    git(source, "worktree", "add", "-q", str(ws))
-    bare = bare_from(source, ws / ".bare")
-    (source / ".git/worktrees").rename(bare / "worktrees")
-    (ws / ".git").write_text("gitdir: .bare/worktrees/ws\n")
-    done = run(bubblewrap, bounds_of(ws), "git commit -q --allow-empty -m second; echo evil >.bare/config; mv .bare x")
-    assert done.stderr.count("\n") == 2, done.stderr
-    assert git(ws, "log", "-1", "--format=%s") == "second\n"
-
-
-def test_a_workspace_that_is_a_bare_repository_keeps_its_hooks_and_settings(
-    bubblewrap: Confinement, base: Path
-) -> None:
-    ws = bare_from(repository(base / "source"), base / "ws")
-    done = run(bubblewrap, bounds_of(ws), "touch note; echo evil >config; echo evil >hooks/x; git log --format=%s")
-    assert (done.stdout, done.stderr.count("Read-only file system")) == ("first\n", 2)
-    assert (ws / "note").exists()
-
-
-def test_without_git_a_repository_is_read_only_and_hooks_it_names_stay(bubblewrap: Confinement, base: Path) -> None:
-    ws = repository(base / "ws")
-    (ws / "hk").mkdir()
-    write_config(ws, "[core]\n\thooksPath = hk\n")
-    bounds = bounds_of(ws, git="")
-    run(bubblewrap, bounds, "echo evil >hk/pre-commit; echo evil >.git/hooks/pre-commit; touch .git/new; touch new")
-    assert (ws / "new").exists()
-    assert not list((ws / "hk").iterdir())
-    assert not (ws / ".git/new").exists()
-    assert "git is not installed, so all of" in " ".join(bubblewrap.limits(bounds))

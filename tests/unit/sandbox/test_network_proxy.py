@@ -140,109 +140,65 @@ async def ask(one: NetworkProxy, request: bytes) -> bytes:
 
 
 def leading_to(*addresses: str) -> Callable[[str, int], object]:
+    """A resolver that is asked once: a second look-up could give another answer."""
+    left = [list(addresses)]
+
     async def resolve(host: str, port: int) -> list[str]:
-        return list(addresses)
+        if not addresses:
+            raise OSError(-2, "Name or service not known")
+        return left.pop()
 
     return resolve
 
 
-async def test_a_granted_host_is_reached_through_a_tunnel() -> None:
-    async with server() as (port, heads), proxy(f"127.0.0.1:{port}") as one:
-        answer = await ask(one, f"CONNECT 127.0.0.1:{port} HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\n".encode())
-    assert answer.startswith(b"HTTP/1.1 200 Connection established\r\n\r\nHTTP/1.1 200 OK")
-    assert heads == [b"GET / HTTP/1.1\r\n\r\n"]
-
-
-async def test_a_plain_request_is_passed_on_without_what_was_for_the_proxy() -> None:
-    async with server() as (port, heads), proxy(f"127.0.0.1:{port}") as one:
-        answer = await ask(
-            one,
-            f"GET http://127.0.0.1:{port}/a?b=c HTTP/1.1\r\nHost: evil.net\r\nProxy-Authorization: x\r\nAccept: */*\r\n"
-            "Connection: keep-alive\r\n\r\n".encode(),
-        )
-    assert answer.endswith(b"hello")
-    assert heads == [
-        f"GET /a?b=c HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\nAccept: */*\r\n\r\n".encode()
-    ]
-
-
-@pytest.mark.parametrize("request_line", ["CONNECT example.org:443", "GET http://example.org/"])
-async def test_other_hosts_are_refused_and_told_of(request_line: str) -> None:
-    async with proxy("example.net", how_to_grant="Say /network allow HOST.") as one:
-        answer = await ask(one, f"{request_line} HTTP/1.1\r\nHost: example.net\r\n\r\n".encode())
-    assert answer.startswith(b"HTTP/1.1 403 agentcli: host example.org is not granted")
-    assert answer.endswith(b"agentcli: host example.org is not granted. Say /network allow HOST.\n")
-
-
-async def test_a_host_can_be_granted_and_taken_back_while_it_runs() -> None:
-    async with server() as (port, _), proxy() as one:
-        request = f"GET http://127.0.0.1:{port}/ HTTP/1.1\r\n\r\n".encode()
-        assert b" 403 " in await ask(one, request)
-        one.grant(f"127.0.0.1:{port}")
-        assert b" 200 " in await ask(one, request)
-        one.revoke(f"127.0.0.1:{port}")
-        assert b" 403 " in await ask(one, request)
-
-
-async def test_a_granted_name_that_leads_to_this_machine_is_refused() -> None:
-    async with (
-        server() as (port, heads),
-        proxy(f"rebound.example:{port}", resolve=leading_to("93.184.215.14", "127.0.0.1")) as one,
-    ):
-        answer = await ask(one, f"CONNECT rebound.example:{port} HTTP/1.1\r\n\r\n".encode())
-    assert b" 403 " in answer
-    assert heads == []
-
-
-async def test_what_was_looked_up_is_what_is_connected_to() -> None:
-    """A second look-up could give another answer."""
-    looked_up: list[str] = []
-
-    async def resolve(host: str, port: int) -> list[str]:
-        looked_up.append(host)
-        return ["127.0.0.1"]
-
-    async with server() as (port, _), proxy(f"localhost:{port}", resolve=resolve) as one:
-        assert b" 200 " in await ask(one, f"CONNECT localhost:{port} HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\n".encode())
-    assert looked_up == ["localhost"]
+HEADS = "Host: evil.net\r\nProxy-Authorization: x\r\nAccept: */*\r\nConnection: keep-alive"
+PASSED = "GET /a?b=c HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\nConnection: close\r\nAccept: */*\r\n\r\n"
+GET = "GET / HTTP/1.1\r\n\r\n"
+NOT_GRANTED = "403 agentcli: host example.org is not granted"
 
 
 @pytest.mark.parametrize(
-    "request_text",
-    ["CONNECT example.org HTTP/1.1\r\n\r\n", "CONNECT example.org\0.net:443 HTTP/1.1\r\n\r\n", "GET / HTTP/1.1\r\n\r\n",
-     "CONNECT 0x7f000001:443 HTTP/1.1\r\n\r\n", "GET https://example.org/ HTTP/1.1\r\n\r\n", "nonsense\r\n\r\n",
-     "GET http://a@example.org/ HTTP/1.1\r\n\r\n", "CONNECT example.org:443 HTTP/1.1\r\n folded: x\r\n\r\n"],
+    ("grant", "request_text", "answered", "passed", "addresses"),
+    [
+        ("127.0.0.1:PORT", f"CONNECT 127.0.0.1:PORT HTTP/1.1\r\n\r\n{GET}", "200 Connection established", GET, None),
+        # What is for the proxy alone is not passed on.
+        ("127.0.0.1:PORT", f"GET http://127.0.0.1:PORT/a?b=c HTTP/1.1\r\n{HEADS}\r\n\r\n", "200 OK", PASSED, None),
+        ("localhost:PORT", f"CONNECT localhost:PORT HTTP/1.1\r\n\r\n{GET}", "200 ", GET, ("127.0.0.1",)),
+        ("example.net", "CONNECT example.org:443 HTTP/1.1\r\nHost: example.net\r\n\r\n", NOT_GRANTED, "", None),
+        ("example.net", "GET http://example.org/ HTTP/1.1\r\nHost: example.net\r\n\r\n", NOT_GRANTED, "", None),
+        # A granted name that leads to this machine.
+        ("a.example:PORT", "CONNECT a.example:PORT HTTP/1.1\r\n\r\n", "403 ", "", ("93.184.215.14", "127.0.0.1")),
+        ("example.org", "CONNECT example.org:443 HTTP/1.1\r\n\r\n",
+         "502 agentcli: example.org cannot be reached: Name or service not known", "", ()),
+        *(
+            ("127.0.0.1:PORT", f"POST http://127.0.0.1:PORT/ HTTP/1.1\r\nContent-Length: 1\r\n{second}\r\n\r\n",
+             "400 agentcli: two lengths", "", None)
+            for second in ("Transfer-Encoding: chunked", "Content-Length: 2")
+        ),
+        # A head without an end is cut off.
+        ("example.org", "GET http://example.org/ HTTP/1.1\r\nX: " + "x" * 100_000, "431 ", "", None),
+        # Refused before anything is looked up.
+        *(
+            ("example.org", f"{line}\r\n\r\n", "400 ", "", ())
+            for line in ("CONNECT example.org HTTP/1.1", "CONNECT example.org\0.net:443 HTTP/1.1", "GET / HTTP/1.1",
+                         "CONNECT 0x7f000001:443 HTTP/1.1", "GET https://example.org/ HTTP/1.1", "nonsense",
+                         "GET http://a@example.org/ HTTP/1.1", "CONNECT example.org:443 HTTP/1.1\r\n folded: x")
+        ),
+    ],
 )  # fmt: skip
-async def test_what_is_not_a_plain_request_is_refused_before_anything_is_looked_up(request_text: str) -> None:
-    async def never(host: str, port: int) -> list[str]:
-        raise AssertionError(host)
-
-    async with proxy("example.org", resolve=never) as one:
-        answer = await ask(one, request_text.encode())
-    assert answer.split()[1] == b"400"
-
-
-@pytest.mark.parametrize("second", ["Transfer-Encoding: chunked", "Content-Length: 2"])
-async def test_a_request_of_two_lengths_is_not_passed_on(second: str) -> None:
-    async with server() as (port, heads), proxy(f"127.0.0.1:{port}") as one:
-        head = f"POST http://127.0.0.1:{port}/ HTTP/1.1\r\nContent-Length: 1\r\n{second}\r\n\r\n"
-        answer = await ask(one, head.encode())
-    assert answer.startswith(b"HTTP/1.1 400 agentcli: two lengths\r\n")
-    assert heads == []
-
-
-async def test_a_host_that_cannot_be_reached_is_said() -> None:
-    async def fail(host: str, port: int) -> list[str]:
-        raise OSError(-2, "Name or service not known")
-
-    async with proxy("example.org", resolve=fail) as one:
-        answer = await ask(one, b"CONNECT example.org:443 HTTP/1.1\r\n\r\n")
-    assert answer.startswith(b"HTTP/1.1 502 agentcli: example.org cannot be reached: Name or service not known")
-
-
-async def test_a_head_without_an_end_is_cut_off() -> None:
-    async with proxy() as one:
-        assert b" 431 " in await ask(one, b"GET http://example.org/ HTTP/1.1\r\nX: " + b"x" * 100_000)
+async def test_a_request_is_answered(
+    grant: str, request_text: str, answered: str, passed: str, addresses: tuple[str, ...] | None
+) -> None:
+    more = {} if addresses is None else {"resolve": leading_to(*addresses)}
+    async with (
+        server() as (port, heads),
+        proxy(grant.replace("PORT", str(port)), how_to_grant="Say HOST.", **more) as one,
+    ):
+        answer = await ask(one, request_text.replace("PORT", str(port)).encode())
+    assert answer.startswith(f"HTTP/1.1 {answered}".encode())
+    assert not passed or answer.endswith(b"hello")
+    assert answered != NOT_GRANTED or answer.endswith(f"{NOT_GRANTED[4:]}. Say HOST.\n".encode())
+    assert heads == [passed.replace("PORT", str(port)).encode()] * bool(passed)
 
 
 async def test_the_socket_is_the_persons_alone_and_goes_with_the_proxy() -> None:

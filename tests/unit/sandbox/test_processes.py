@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from agentcli.infra.sandbox.confinement import Launch
-from agentcli.infra.sandbox.processes.keeper_client import Keeper
+from agentcli.infra.sandbox.processes.keeper_client import Keeper, Process
 from agentcli.infra.sandbox.processes.process_tree import processes_below
 from agentcli.settings.short_program import run_short_program
 from tests.unit.sandbox.trees import ENDS, LEAST_PROCESSES, alive
@@ -102,38 +102,40 @@ def test_nothing_survives(confinement: str, end: str, python: list[str], folder:
         program.kill()
 
 
+async def started(keeper: Keeper, folder: Path, *argv: str, passed: tuple[int, ...] = ()) -> tuple[Process, int]:
+    """A process, and where its output can be read."""
+    read, write = os.pipe()
+    try:
+        return await keeper.start(Launch([*argv], passed), cwd=folder, environment=ENVIRONMENT, output=write), read
+    finally:
+        os.close(write)
+
+
+async def output_of(keeper: Keeper, folder: Path, *argv: str, passed: tuple[int, ...] = ()) -> str:
+    process, read = await started(keeper, folder, *argv, passed=passed)
+    await process.wait_until_gone()
+    with os.fdopen(read) as said:
+        return said.read()
+
+
 async def test_who_kills_the_supervisor_does_not_get_away(tmp_path: Path, mark: str) -> None:
     keeper = Keeper(ENVIRONMENT)
-    with Path(os.devnull).open("w") as nowhere:
-        process = await keeper.start(
-            Launch(["/bin/bash", "-c", f"setsid -f sleep {mark}; sleep 0.1; kill -KILL $PPID; sleep {mark}"]),
-            cwd=tmp_path,
-            environment=ENVIRONMENT,
-            output=nowhere.fileno(),
-        )
+    script = f"setsid -f sleep {mark}; sleep 0.1; kill -KILL $PPID; sleep {mark}"
+    process, read = await started(keeper, tmp_path, "/bin/bash", "-c", script)
     await asyncio.wait_for(process.wait_until_gone(), 5)
     assert process.exit_code == -signal.SIGKILL
     assert await until(lambda: not alive(mark), 3)
+    os.close(read)
     await keeper.aclose()
 
 
 async def test_a_keeper_that_was_killed_is_replaced(tmp_path: Path) -> None:
     keeper = Keeper(ENVIRONMENT)
-
-    async def parent_of_a_command() -> int:
-        read, write = os.pipe()
-        process = await keeper.start(
-            Launch(["/bin/sh", "-c", "ps -o ppid= -p $PPID"]), cwd=tmp_path, environment=ENVIRONMENT, output=write
-        )
-        os.close(write)
-        assert await process.wait() == 0
-        with os.fdopen(read) as said:
-            return int(said.read())
-
-    first = await parent_of_a_command()
+    command = ("/bin/sh", "-c", "ps -o ppid= -p $PPID")
+    first = int(await output_of(keeper, tmp_path, *command))
     os.kill(first, signal.SIGKILL)
     assert await until(lambda: not is_alive(first))
-    second = await parent_of_a_command()
+    second = int(await output_of(keeper, tmp_path, *command))
     assert second != first
     await keeper.aclose()
     assert not is_alive(second)
@@ -142,41 +144,31 @@ async def test_a_keeper_that_was_killed_is_replaced(tmp_path: Path) -> None:
 @pytest.mark.slow
 async def test_a_tree_that_multiplies_is_ended_by_itself(tmp_path: Path, mark: str) -> None:
     keeper = Keeper(ENVIRONMENT, most_processes=60)
-    with Path(os.devnull).open("w") as nowhere:
-        process = await keeper.start(
-            Launch(["/bin/bash", "-c", f"for n in $(seq 200); do sleep {mark} & done; wait"]),
-            cwd=tmp_path,
-            environment=ENVIRONMENT,
-            output=nowhere.fileno(),
-        )
+    script = f"for n in $(seq 200); do sleep {mark} & done; wait"
+    process, read = await started(keeper, tmp_path, "/bin/bash", "-c", script)
     await asyncio.wait_for(process.wait_until_gone(), 5)
     assert process.was_swarm
     assert not alive(mark)
+    os.close(read)
     await keeper.aclose()
 
 
 async def test_a_program_that_cannot_be_started_says_why(tmp_path: Path) -> None:
     keeper = Keeper(ENVIRONMENT)
-    for program, folder in ((tmp_path / "none", tmp_path), (Path("/bin/true"), tmp_path / "none")):
-        with pytest.raises(FileNotFoundError), Path(os.devnull).open("w") as nowhere:
-            await keeper.start(Launch([str(program)]), cwd=folder, environment=ENVIRONMENT, output=nowhere.fileno())
+    for program, folder in ((str(tmp_path / "none"), tmp_path), ("/bin/true", tmp_path / "none")):
+        with pytest.raises(FileNotFoundError):
+            await started(keeper, folder, program)
     await keeper.aclose()
 
 
 async def test_descriptors_keep_their_numbers_and_no_other_is_passed_on(tmp_path: Path) -> None:
     keeper = Keeper(ENVIRONMENT)
     (tmp_path / "a").write_text("from a")
-    read, write = os.pipe()
-    passed = [os.open(tmp_path / "a", os.O_RDONLY) for _ in range(3)]
+    passed = tuple(os.open(tmp_path / "a", os.O_RDONLY) for _ in range(3))
     script = f"cat <&{passed[1]}; ls -x /proc/self/fd"
-    process = await keeper.start(
-        Launch(["/bin/bash", "-c", script], tuple(passed)), cwd=tmp_path, environment=ENVIRONMENT, output=write
-    )
-    for descriptor in (write, *passed):
+    text = await output_of(keeper, tmp_path, "/bin/bash", "-c", script, passed=passed)
+    for descriptor in passed:
         os.close(descriptor)
-    await process.wait_until_gone()
-    with os.fdopen(read) as said:
-        text = said.read()
     assert text.startswith("from a")
     seen = set(map(int, text.removeprefix("from a").split()))
     assert {0, 1, 2, *passed} <= seen
@@ -186,19 +178,9 @@ async def test_descriptors_keep_their_numbers_and_no_other_is_passed_on(tmp_path
 
 async def test_signals_are_as_a_program_expects_them(tmp_path: Path) -> None:
     keeper = Keeper(ENVIRONMENT)
-    read, write = os.pipe()
-    process = await keeper.start(
-        Launch(["/bin/grep", "-E", "^Sig(Ign|Blk)", "/proc/self/status"]),
-        cwd=tmp_path,
-        environment=ENVIRONMENT,
-        output=write,
-    )
-    os.close(write)
-    await process.wait_until_gone()
-    with os.fdopen(read) as said:
-        sets = [int(line.split()[1], 16) for line in said]
+    said = await output_of(keeper, tmp_path, "/bin/grep", "-E", "^Sig(Ign|Blk)", "/proc/self/status")
     real_time = -1 << 31  # two of these posix_spawn leaves ignored: they are the C library's own
-    assert [bits & ~real_time for bits in sets] == [0, 0]
+    assert [int(line.split()[1], 16) & ~real_time for line in said.splitlines()] == [0, 0]
     await keeper.aclose()
 
 

@@ -65,68 +65,49 @@ def sandbox_in(home: Path, times: int) -> LocalSandbox:
     )
 
 
-def run(home: Path, command: str, *, times: int, timeout_s: float = 20) -> CommandResult:
+def run(home: Path, command: str, *, times: int, timeout_s: float = 20, is_job: bool = False) -> CommandResult:
+    """What a command comes to; of a job what it says, and its exit code."""
+
     async def execute() -> CommandResult:
-        sandbox = sandbox_in(home, times)
+        sandbox, detach = sandbox_in(home, times), asyncio.Event()
         try:
-            return await sandbox.run(Command(command, home / "ws", timeout_s=timeout_s))
-        finally:
-            await sandbox.aclose()
-
-    return asyncio.run(execute())
-
-
-def started(home: Path, command: str, *, times: int) -> tuple[str, int | None]:
-    """What a job says, and its exit code."""
-
-    async def execute() -> tuple[str, int | None]:
-        sandbox = sandbox_in(home, times)
-        try:
-            detach = asyncio.Event()
+            if not is_job:
+                return await sandbox.run(Command(command, home / "ws", timeout_s=timeout_s))
             detach.set()
             await sandbox.run(Command(command, home / "ws"), detach=detach)
             await until(lambda: not sandbox.jobs.list()[0].is_running)
             (job,) = sandbox.jobs.list()
-            return sandbox.jobs.read(job.id, 10_000), job.exit_code
+            return CommandResult(sandbox.jobs.read(job.id, 10_000), job.exit_code)
         finally:
             await sandbox.aclose()
 
     return asyncio.run(execute())
 
 
+@pytest.mark.parametrize("is_job", [False, True])
 @pytest.mark.parametrize("times", [0, 1, 9])
-def test_a_command_runs_once_although_a_socket_went_while_its_sandbox_was_made(home: Path, times: int) -> None:
-    result = run(home, "echo ran | tee -a runs; cd /", times=times)
-    assert (result.output, result.exit_code, result.cwd) == ("ran\n", 0, Path("/"))
+def test_a_command_runs_once_although_a_socket_went_meanwhile(home: Path, times: int, is_job: bool) -> None:
+    result = run(home, "echo ran | tee -a runs; cd /", times=times, is_job=is_job)
+    assert (result.output, result.exit_code, result.cwd) == ("ran\n", 0, None if is_job else Path("/"))
     assert (home / "ws/runs").read_text() == "ran\n"
 
 
-@pytest.mark.parametrize("times", [0, 1, 9])
-def test_a_job_runs_once_although_a_socket_went_while_its_sandbox_was_made(home: Path, times: int) -> None:
-    assert started(home, "echo ran | tee -a runs", times=times) == ("ran\n", 0)
-    assert (home / "ws/runs").read_text() == "ran\n"
-
-
-def test_a_job_that_cannot_be_confined_is_an_error_and_nothing_runs(home: Path) -> None:
-    with pytest.raises(ToolError, match=r"^The sandbox could not be set up: bwrap: .*socket"):
-        started(home, "echo ran >runs", times=1_000)
-    assert list((home / "ws").iterdir()) == []
-
-
-def test_a_job_that_is_no_command_or_talks_like_a_sandbox_is_left_to_say_so(home: Path) -> None:
-    output, code = started(home, "if; then", times=0)
-    assert code == 2
-    assert "line 1: syntax error" in output
-    assert started(home, "echo 'bwrap: no'; exit 1", times=0) == ("bwrap: no\n", 1)
-
-
-def test_a_sandbox_that_cannot_be_set_up_again_and_again_is_an_error_and_nothing_runs(home: Path) -> None:
+@pytest.mark.parametrize("is_job", [False, True])
+def test_a_command_that_cannot_be_confined_is_an_error_and_nothing_runs(home: Path, is_job: bool) -> None:
     with pytest.raises(ToolError, match=r"^The sandbox could not be set up: bwrap: .*socket") as caught:
-        run(home, "echo ran >runs", times=1_000)
+        run(home, "echo ran >runs", times=1_000, is_job=is_job)
     assert caught.value.kind == "resource_error"
     assert list((home / "ws").iterdir()) == []
 
 
+@pytest.mark.parametrize("is_job", [False, True])
+def test_a_line_that_is_no_command_says_so(home: Path, is_job: bool) -> None:
+    result = run(home, "if; then", times=0, is_job=is_job)
+    assert result.exit_code == 2
+    assert "line 1: syntax error" in result.output
+
+
+@pytest.mark.parametrize("is_job", [False, True])
 @pytest.mark.parametrize(
     "command",
     [
@@ -135,8 +116,8 @@ def test_a_sandbox_that_cannot_be_set_up_again_and_again_is_an_error_and_nothing
         "echo ran >>runs; exec bwrap --no-such-option",
     ],
 )
-def test_a_command_that_talks_like_a_sandbox_runs_once(home: Path, command: str) -> None:
-    result = run(home, command, times=0)
+def test_a_command_that_talks_like_a_sandbox_runs_once(home: Path, command: str, is_job: bool) -> None:
+    result = run(home, command, times=0, is_job=is_job)
     assert result.exit_code == 1
     assert result.output.startswith("bwrap: ")
     assert (home / "ws/runs").read_text() == "ran\n"
@@ -173,12 +154,6 @@ def test_what_was_left_running_and_ended_is_named(home: Path, command: str, ende
 def test_of_a_command_whose_time_is_up_nothing_is_counted_as_left(home: Path) -> None:
     result = run(home, "echo on; sleep 40", times=0, timeout_s=0.5)
     assert (result.output, result.timed_out, result.ended) == ("on\n", True, ())
-
-
-def test_a_line_that_is_no_command_says_so(home: Path) -> None:
-    result = run(home, "if; then", times=0)
-    assert result.exit_code == 2
-    assert "line 1: syntax error" in result.output
 
 
 @pytest.mark.slow

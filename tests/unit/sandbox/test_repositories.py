@@ -7,8 +7,12 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from agentcli.infra.sandbox.confinement import Bounds
+from agentcli.infra.sandbox.mounts.mount_points import MountPoints
+from agentcli.infra.sandbox.protection.planning import plan_protection
 from agentcli.infra.sandbox.scan import Extent, Scan
 
 
@@ -160,3 +164,28 @@ def test_a_rule_that_is_added_later_counts_at_once(tmp_path: Path) -> None:
     assert scan.protected([tmp_path])[0] == [tmp_path / "plans.txt"]
     rules.clear()
     assert scan.protected([tmp_path])[0] == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "git init -q sub",
+        "mkdir .vscode",
+        "mkdir -p .git/modules/x",
+        "mv .git/hooks x; ln -s ../x .git/hooks",
+        "touch -r .git/config t; printf '[core]\n\thooksPath = hk' >> .git/config; touch -r t .git/config; rm t",
+    ],
+)
+def test_a_plan_is_kept_until_something_changes_whatever_time_it_is_given(tmp_path: Path, change: str) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    bounds = Bounds("workspace-write", (tmp_path,), tmp_path.parent, protected=(".vscode",))
+    time.sleep(0.05)  # else no plan is kept
+    before = plan_protection(bounds, str(tmp_path))
+    with MountPoints() as points:
+        points.hold(f"{tmp_path}/.vscode")
+        points.hold(f"{tmp_path}/.git/commondir", b".\n")
+    assert plan_protection(bounds, str(tmp_path)) is before
+    subprocess.run(["sh", "-c", change], cwd=tmp_path, check=True)
+    after = plan_protection(bounds, str(tmp_path))
+    assert after is not before
+    assert after == plan_protection(msgspec.structs.replace(bounds, scan=Scan()), str(tmp_path))

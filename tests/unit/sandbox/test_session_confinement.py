@@ -29,6 +29,12 @@ def home() -> Iterator[Path]:
         yield folder
 
 
+@pytest.fixture
+def root(home: Path) -> Path:
+    (root := home / "ws").mkdir()
+    return root
+
+
 def result_of(sandbox: LocalSandbox, work: Coroutine[Any, Any, T]) -> T:
     """What `work` gives; the sandbox is closed then."""
 
@@ -72,11 +78,9 @@ def sandbox_in(root: Path, home: Path, *own: Path) -> LocalSandbox:
     )
 
 
-def test_a_git_that_a_command_put_on_the_path_is_not_run_outside_of_the_sandbox(home: Path) -> None:
+def test_a_git_that_a_command_put_on_the_path_is_not_run_outside_of_the_sandbox(home: Path, root: Path) -> None:
     """The folder of a virtual environment is often on the PATH, and in the workspace."""
-    root, marks = home / "ws", home / "marks"
-    root.mkdir()
-    marks.mkdir()
+    (marks := home / "marks").mkdir()
     (root / ".env").write_text("TOKEN=kT9sQ2vXb7LmZr4WcYpH8nDf\n")
     limits = CommandLimits(profile="workspace-write", home=home)
     path = f"{root}/bin:/usr/bin:/bin"
@@ -97,6 +101,23 @@ def test_a_command_that_only_reads_reaches_no_host(home: Path) -> None:
         return [(await sandbox.run(command)).output for command in given]
 
     assert result_of(sandbox, outputs()) == ["proxy\n", "", ""]
+
+
+def test_a_host_is_open_to_no_command_but_the_one_that_it_was_granted_to(home: Path) -> None:
+    sandbox = sandbox_in(home, home)
+
+    async def outputs() -> list[str]:
+        server = await asyncio.start_server(lambda _, writer: writer.write(b"HTTP/1.1 204 Yes\r\n\r\n"), "127.0.0.1")
+        host = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        program = f'from urllib.request import *; print(urlopen("http://{host}").status)'
+        script = f"no_proxy= NO_PROXY= python3 -c '{program}' 2>&1 | tail -n1"
+        each = (Command(script, home, 20, grants=Grants(hosts=(granted,))) for granted in (host, "example.org"))
+        async with server:
+            return [result.output for result in await asyncio.gather(*map(sandbox.run, each))]
+
+    granted, other = result_of(sandbox, outputs())
+    assert granted == "204\n"
+    assert "403: agentcli: host 127.0.0.1" in other
 
 
 def everything_in(folder: Path) -> dict[str, str]:
@@ -123,8 +144,7 @@ def test_a_home_as_the_workspace_keeps_what_starts_programs_and_agentcli_s_own_s
     assert results[-1] == (0, "")
 
 
-def test_a_secret_file_among_installed_packages_is_hidden(home: Path) -> None:
-    root = home / "ws"
+def test_a_secret_file_among_installed_packages_is_hidden(home: Path, root: Path) -> None:
     for folder in ("target", "venv", "node_modules", "src/target"):
         (root / folder).mkdir(parents=True)
         (root / folder / ".env").write_text("KEY=xyz\n")
@@ -133,8 +153,7 @@ def test_a_secret_file_among_installed_packages_is_hidden(home: Path) -> None:
     assert "xyz" not in output
 
 
-def test_git_starts_nothing_that_a_folder_within_a_working_copy_names(home: Path) -> None:
-    root = home / "ws"
+def test_git_starts_nothing_that_a_folder_within_a_working_copy_names(home: Path, root: Path) -> None:
     for name in ("bare/objects", "bare/refs"):
         (root / name).mkdir(parents=True)
     (root / "bare/HEAD").write_text("ref: refs/heads/main\n")
@@ -149,8 +168,7 @@ def test_git_starts_nothing_that_a_folder_within_a_working_copy_names(home: Path
     assert not (root / "started").exists()
 
 
-def test_what_programs_obey_in_folders_below_is_not_written(home: Path) -> None:
-    root = home / "ws"
+def test_what_programs_obey_in_folders_below_is_not_written(home: Path, root: Path) -> None:
     for name in (
         "app/.vscode/tasks.json",
         "app/deep/er/.exrc",
@@ -184,9 +202,9 @@ def test_what_programs_obey_in_folders_below_is_not_written(home: Path) -> None:
         ("touch -r .envrc x; printf evil >.envrc; touch -r x .envrc", [".envrc"]),
     ],
 )
-def test_what_a_command_makes_or_changes_that_programs_obey_is_told(home: Path, command: str, made: list[str]) -> None:
-    root = home / "ws"
-    root.mkdir()
+def test_what_a_command_makes_or_changes_that_programs_obey_is_told(
+    home: Path, root: Path, command: str, made: list[str]
+) -> None:
     (root / ".envrc").write_text("mine")
     sandbox = sandbox_in(root, home)
 
@@ -194,50 +212,38 @@ def test_what_a_command_makes_or_changes_that_programs_obey_is_told(home: Path, 
     assert [path.name for path in result.made] == made
 
 
-@pytest.mark.parametrize(
-    ("command", "kept"),
-    [
-        ("mkdir .vscode; echo x >.vscode/tasks.json", [".vscode"]),
-        ("git config core.pager ./x", [".git"]),
-        ("rm -r .idea", [".idea"]),
-        ("mv .idea away; cat missing", [".idea"]),
-        ("cat .idea/missing", []),
-        ("cat .env", [".env"]),
-        ("echo x >/etc/passwd", []),
-        ("rm -r .idea; true", [".idea"]),
-    ],
-)
-def test_who_fails_at_what_the_sandbox_keeps_is_told_so(home: Path, command: str, kept: list[str]) -> None:
-    root = home / "ws"
-    (root / ".idea").mkdir(parents=True)
-    (root / ".idea/workspace.xml").write_text("mine")
-    (root / ".env").write_text("mine")
-    said_by(sandbox := sandbox_in(root, home), "git init -q")
-    said = told(sandbox, command)
-    assert re.findall(r"\[the sandbox (?:keeps|hides) ([^ ,]+)", said) == kept
+HOSTS = "the sandbox lets commands reach only"
 
 
 @pytest.mark.parametrize(
     ("command", "note"),
     [
+        ("mkdir .vscode; echo x >.vscode/tasks.json", "the sandbox keeps .vscode"),
+        ("git config core.pager ./x", "the sandbox keeps .git"),
+        ("rm -r .idea", "the sandbox keeps .idea"),
+        ("mv .idea away; cat missing", "the sandbox keeps .idea"),
+        ("rm -r .idea; true", "the sandbox keeps .idea"),
+        ("cat .idea/missing", ""),
+        ("cat .env", "the sandbox hides .env"),
+        ("echo x >/etc/passwd", ""),
         ("cat /tmp/log.txt", "/tmp is empty"),
         ("cat /tmp/log.txt 2>/dev/null; echo /tmp/log.txt", ""),
         ("cat tmp/log.txt", ""),
         ("cat $PWD/log.txt", ""),
-        ("git ls-remote https://example.org/x.git", "the sandbox lets commands reach only"),
-        ("python3 -c \"import socket; socket.getaddrinfo('example.org', 80)\"", "the sandbox lets commands reach only"),
+        ("git ls-remote https://example.org/x.git", HOSTS),
+        ("python3 -c \"import socket; socket.getaddrinfo('example.org', 80)\"", HOSTS),
     ],
 )
-def test_who_misses_a_file_of_before_or_the_network_is_told_why(home: Path, command: str, note: str) -> None:
-    root = home / "ws"
-    root.mkdir()
-    last = told(sandbox_in(root, home), command).splitlines()[-1]
-    assert last.startswith(f"[{note}") if note else "sandbox" not in last and "empty" not in last
+def test_who_fails_at_what_the_sandbox_keeps_is_told_why(home: Path, root: Path, command: str, note: str) -> None:
+    (root / ".idea").mkdir()
+    (root / ".idea/workspace.xml").write_text("mine")
+    (root / ".env").write_text("mine")
+    said_by(sandbox := sandbox_in(root, home), "git init -q")
+    notes = re.findall(r"^\[((?:the sandbox|/tmp is).*)\]$", told(sandbox, command), re.MULTILINE)
+    assert [found[: len(note)] for found in notes] == ([note] if note else [])
 
 
-def test_programs_that_list_processes_do_not_see_all_the_mounts(home: Path) -> None:
-    root = home / "ws"
-    root.mkdir()
+def test_programs_that_list_processes_do_not_see_all_the_mounts(home: Path, root: Path) -> None:
     ((code, output),) = said_by(
         sandbox_in(root, home), "cat /proc/1/cmdline | tr '\\0' ' '; ls -l /proc/1/fd /proc/self/fd"
     )
@@ -246,9 +252,8 @@ def test_programs_that_list_processes_do_not_see_all_the_mounts(home: Path) -> N
     assert "--ro-bind" not in output
 
 
-def test_git_takes_the_files_that_a_project_reviews_from_branch_to_branch(home: Path) -> None:
-    root = home / "ws"
-    (root / "lib").mkdir(parents=True)
+def test_git_takes_the_files_that_a_project_reviews_from_branch_to_branch(home: Path, root: Path) -> None:
+    (root / "lib").mkdir()
     commit = "git -c user.name=x -c user.email=x@example.org commit -q -m"
     said = said_by(
         sandbox_in(root, home),
@@ -262,9 +267,7 @@ def test_git_takes_the_files_that_a_project_reviews_from_branch_to_branch(home: 
     assert said[-1] == (0, "# 1\n" * 4), said
 
 
-def test_git_takes_a_secret_file_that_is_in_the_repository_for_unchanged(home: Path) -> None:
-    root = home / "ws"
-    root.mkdir()
+def test_git_takes_a_secret_file_that_is_in_the_repository_for_unchanged(home: Path, root: Path) -> None:
     for name in (".env.development", "key.pem", "a.txt"):
         (root / name).write_text("a secret\n")
         os.utime(root / name, (1, 1))  # older than the index: git need not read it to know

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,35 +20,68 @@ def project(bench: Bench) -> None:
     bench.put(".git/config", "x")
 
 
-def test_files_and_folders_are_listed_nearest_first_and_folders_end_in_a_slash(bench: Bench) -> None:
+TOP = [".env", ".github/", ".gitignore", "README.md", "src/"]
+ALL = [*TOP, ".github/ci.yml", "src/app.py", "src/deep/", "src/deep/er/", "src/deep/er/x.py"]
+FILES = [path for path in ALL if not path.endswith("/")]
+DEEP = ["src/deep/er/x.py"]
+
+
+@pytest.mark.parametrize(
+    ("given", "paths"),
+    [
+        ({}, ALL),  # nearest first, folders with a slash
+        ({"include_ignored": True}, [*TOP[:4], "build/", "src/", *ALL[5:6], "build/out.js", "src/a.log", *ALL[6:]]),
+        ({"pattern": "*.py"}, ["src/app.py", *DEEP]),
+        ({"pattern": "**/*.py"}, ["src/app.py", *DEEP]),
+        ({"pattern": "./src/*.py"}, ["src/app.py"]),
+        ({"pattern": "*.{md,yml}"}, ["README.md", ".github/ci.yml"]),
+        ({"pattern": "*.log"}, []),  # a pattern does not bring back what is ignored
+        ({"pattern": "*.log", "include_ignored": True}, ["src/a.log"]),
+        *(({"pattern": pattern}, FILES) for pattern in ("**/*", "*", "**")),
+        *(
+            ({"path": "src", "pattern": pattern}, DEEP)  # from the path or from the working directory
+            for pattern in ("src/deep/**/*.py", "deep/**/*.py", "{ws}/src/deep/*/*.py", "./src/**/x.py")
+        ),
+        ({"depth": 1}, TOP),
+        ({"depth": 2}, ALL[:8]),
+        ({"path": "src", "depth": 1}, ["src/app.py", "src/deep/"]),
+    ],
+)
+def test_what_is_listed_of_a_project(bench: Bench, given: dict[str, Any], paths: list[str]) -> None:
     project(bench)
-    output = bench.call("file_list")
-    assert str(output.content).split("\n") == [
-        ".env",
-        ".github/",
-        ".gitignore",
-        "README.md",
-        "src/",
-        ".github/ci.yml",
-        "src/app.py",
-        "src/deep/",
-        "src/deep/er/",
-        "src/deep/er/x.py",
-    ]
-    assert output.structured == {"paths": str(output.content).split("\n"), "total": 10}
+    given = {**given, "pattern": given["pattern"].replace("{ws}", str(bench.ws))} if "pattern" in given else given
+    output = bench.call("file_list", **given)
+    assert output.structured == {"paths": paths, "total": len(paths)}
+    ignored = ["[ignored files match: 1; include_ignored lists them]"] if given == {"pattern": "*.log"} else []
+    assert output.content == "\n".join([*(paths or ["No files."]), *ignored])
 
 
-def test_the_repository_itself_is_never_listed(bench: Bench) -> None:
-    project(bench)
-    assert not [
-        path for path in bench.call("file_list", include_ignored=True).structured["paths"] if path.startswith(".git/")
-    ]
+@pytest.mark.parametrize(
+    ("given", "shown", "more"),
+    [({}, 100, 5), ({"limit": 3}, 3, 102), ({"limit": 0}, 105, 0), ({"output_level": "brief"}, 10, 95)],
+)
+def test_above_the_limit_it_says_how_many_more(bench: Bench, given: dict[str, Any], shown: int, more: int) -> None:
+    names = [bench.put(f"f{n:03}").name for n in range(105)]
+    output = bench.call("file_list", **given)
+    assert output.structured == {"paths": names[:shown], "total": 105}
+    assert output.content == "\n".join([*names[:shown], *([f"[{more} more]"] if more else [])])
 
 
-def test_include_ignored_lists_what_the_rules_leave_out(bench: Bench) -> None:
-    project(bench)
-    paths = bench.call("file_list", include_ignored=True).structured["paths"]
-    assert {"src/a.log", "build/", "build/out.js"} <= set(paths)
+@pytest.mark.parametrize(
+    ("given", "kind", "said"),
+    [
+        ({"pattern": "["}, "invalid_parameters", "glob"),
+        ({"pattern": "a\0b"}, "invalid_parameters", "no glob"),
+        ({"path": "a.py"}, "invalid_parameters", "file_read"),
+        ({"path": "gone"}, "not_found", "does not exist"),
+        ({"path": ".."}, "permission_denied", "outside the workspace"),
+        ({"path": "/"}, "permission_denied", "outside the workspace"),
+    ],
+)
+def test_what_cannot_be_listed_is_an_error(bench: Bench, given: dict[str, str], kind: str, said: str) -> None:
+    bench.put("a.py")
+    error = bench.fails("file_list", **given)
+    assert (error.kind, said in str(error)) == (kind, True)
 
 
 def test_ignore_rules_of_folders_above_hold_below(bench: Bench) -> None:
@@ -67,96 +101,11 @@ def test_ignore_rules_hold_without_a_repository_too(bench: Bench) -> None:
     assert bench.call("file_list").structured["paths"] == [".gitignore", "sub/", "sub/b.py"]
 
 
-def test_a_pattern_chooses_files_at_any_depth(bench: Bench) -> None:
-    project(bench)
-    assert bench.call("file_list", pattern="*.py").structured["paths"] == ["src/app.py", "src/deep/er/x.py"]
-    assert bench.call("file_list", pattern="**/*.py").structured["total"] == 2
-    assert bench.call("file_list", pattern="./src/*.py").structured["paths"] == ["src/app.py"]
-    assert bench.call("file_list", pattern="*.{md,yml}").structured["paths"] == ["README.md", ".github/ci.yml"]
-
-
-def test_a_pattern_does_not_bring_back_ignored_files(bench: Bench) -> None:
-    project(bench)
-    assert bench.text("file_list", pattern="*.py") == "src/app.py\nsrc/deep/er/x.py"
-    assert bench.call("file_list", pattern="*.log").structured == {"paths": [], "total": 0}
-    assert bench.call("file_list", pattern="*.log", include_ignored=True).structured["paths"] == ["src/a.log"]
-
-
-def test_who_asks_for_ignored_files_by_name_is_told_of_them(bench: Bench) -> None:
-    project(bench)
-    assert bench.text("file_list", pattern="*.log") == (
-        "No files.\n[ignored files match: 1; include_ignored lists them]"
-    )
-    assert bench.text("file_list", pattern="*.nonesuch") == "No files."
-
-
-@pytest.mark.parametrize("pattern", ["src/deep/**/*.py", "deep/**/*.py", "{ws}/src/deep/*/*.py", "./src/**/x.py"])
-def test_a_pattern_starts_at_the_path_or_at_the_working_directory(bench: Bench, pattern: str) -> None:
-    project(bench)
-    paths = bench.call("file_list", path="src", pattern=pattern.replace("{ws}", str(bench.ws))).structured["paths"]
-    assert paths == ["src/deep/er/x.py"]
-
-
-def test_a_pattern_for_everything_is_everything_that_is_not_ignored(bench: Bench) -> None:
-    project(bench)
-    files = [path for path in bench.call("file_list").structured["paths"] if not path.endswith("/")]
-    for pattern in ("**/*", "*", "**"):
-        assert bench.call("file_list", pattern=pattern).structured["paths"] == files
-
-
-def test_a_pattern_that_is_no_glob_is_an_error_in_ripgrep_s_words(bench: Bench) -> None:
-    bench.put("a")
-    error = bench.fails("file_list", pattern="[")
-    assert error.kind == "invalid_parameters"
-    assert "glob" in str(error)
-
-
-def test_depth_one_is_the_folder_itself_with_folders_of_any_contents(bench: Bench) -> None:
-    project(bench)
-    bench.put("main/java/org/App.java")
-    paths = bench.call("file_list", depth=1).structured["paths"]
-    assert paths == [".env", ".github/", ".gitignore", "README.md", "main/", "src/"]
-
-
-def test_depth_two_goes_one_folder_deeper(bench: Bench) -> None:
-    project(bench)
-    paths = bench.call("file_list", depth=2).structured["paths"]
-    assert "src/deep/" in paths
-    assert "src/deep/er/" not in paths
-
-
-def test_depth_counts_from_the_folder_asked_for(bench: Bench) -> None:
-    project(bench)
-    assert bench.call("file_list", path="src", depth=1).structured["paths"] == ["src/app.py", "src/deep/"]
-
-
-def test_above_the_limit_it_says_how_many_more(bench: Bench) -> None:
-    for n in range(105):
-        bench.put(f"f{n:03}")
-    output = bench.call("file_list")
-    assert str(output.content).split("\n")[-2:] == ["f099", "[5 more]"]
-    assert len(output.structured["paths"]) == 100
-    assert output.structured["total"] == 105
-    assert bench.text("file_list", limit=3) == "f000\nf001\nf002\n[102 more]"
-
-
 def test_a_pattern_may_hold_a_colon(bench: Bench) -> None:
     for name in (".gitignore", "a:b", "src/a:c", "src/ab", "built/a:d"):
         bench.put(name, "built/\n")
     assert bench.text("file_list", pattern="a:*") == "a:b\nsrc/a:c"
     assert bench.text("file_list", pattern="src/a:*") == "src/a:c"
-
-
-def test_limit_zero_lists_all(bench: Bench) -> None:
-    for n in range(105):
-        bench.put(f"f{n:03}")
-    assert len(bench.call("file_list", limit=0).structured["paths"]) == 105
-
-
-def test_brief_shows_ten(bench: Bench) -> None:
-    for n in range(12):
-        bench.put(f"f{n:02}")
-    assert bench.text("file_list", output_level="brief").endswith("f09\n[2 more]")
 
 
 def test_of_very_many_files_the_nearest_are_shown_and_all_are_counted() -> None:
@@ -192,25 +141,10 @@ def test_what_could_not_be_read_is_said(unprivileged_bench: Bench) -> None:
         (bench.ws / "locked").chmod(0o700)
 
 
-def test_a_file_in_place_of_a_folder_is_an_error_that_names_file_read(bench: Bench) -> None:
-    bench.put("a.py")
-    error = bench.fails("file_list", path="a.py")
-    assert "file_read" in str(error)
-
-
-def test_a_missing_folder_is_an_error(bench: Bench) -> None:
-    assert bench.fails("file_list", path="gone").kind == "not_found"
-
-
 def test_an_empty_folder_has_no_files(bench: Bench) -> None:
     output = bench.call("file_list")
     assert output.content == "No files."
     assert output.structured == {"paths": [], "total": 0}
-
-
-def test_paths_outside_are_refused(bench: Bench) -> None:
-    assert bench.fails("file_list", path="..").kind == "permission_denied"
-    assert bench.fails("file_list", path="/").kind == "permission_denied"
 
 
 def test_absolute_paths_are_shown_relative(bench: Bench) -> None:
@@ -229,10 +163,6 @@ def test_a_name_that_is_no_utf_8_can_be_shown_and_sent(bench: Bench) -> None:
     output = bench.call("file_list")
     assert output.content == r"$'caf\xe9.py'"
     json.dumps([output.content, output.structured], ensure_ascii=False).encode()
-
-
-def test_a_pattern_with_a_nul_is_an_error_not_a_crash(bench: Bench) -> None:
-    assert bench.fails("file_list", pattern="a\0b").kind == "invalid_parameters"
 
 
 @pytest.mark.parametrize(

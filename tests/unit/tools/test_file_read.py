@@ -12,7 +12,7 @@ import pytest
 
 from agentcli.tools.builtin.file_read import LARGEST_CHOICE
 from agentcli.tools.builtin.files import HOW_TO_NAME_CHARSET
-from agentcli.tools.observation import LONGEST_LINE, PAGE_BYTES
+from agentcli.tools.observation import MAX_LINE_CHARS, PAGE_BYTES
 from agentcli.tools.text.stream import LONGEST_KEPT
 from tests.unit.tools.bench import Bench
 
@@ -81,7 +81,7 @@ def test_the_rest_of_a_line_of_megabytes_is_left_out_and_counted(bench: Bench) -
     output = bench.call("file_read", path="a.js")
     first, second = str(output.content).split("\n")
     assert first.endswith(
-        f"[{LONGEST_KEPT - LONGEST_LINE:,} more characters][and {3_000_000 - LONGEST_KEPT:,} bytes behind them]"
+        f"[{LONGEST_KEPT - MAX_LINE_CHARS:,} more characters][and {3_000_000 - LONGEST_KEPT:,} bytes behind them]"
     )
     assert second == "2\tnext"
     assert output.structured["total_lines"] == 2
@@ -150,7 +150,7 @@ def test_an_empty_file_is_said_to_be_empty(bench: Bench) -> None:
 
 
 def test_a_very_long_line_is_cut_for_the_model_but_not_in_the_raw_text(bench: Bench) -> None:
-    line = "y" * (LONGEST_LINE + 500)
+    line = "y" * (MAX_LINE_CHARS + 500)
     bench.put("a", line + "\n")
     output = bench.call("file_read", path="a")
     assert "[500 more characters]" in str(output.content)

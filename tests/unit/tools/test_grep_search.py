@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,18 +30,8 @@ def project(bench: Bench) -> None:
 
 def plain_rg(bench: Bench, *arguments: str) -> list[str]:
     """What ripgrep itself prints, for comparison."""
-    argv = [
-        find_rg(),
-        "--no-config",
-        "--hidden",
-        "--glob=!.git",
-        "--sort=path",
-        "--no-heading",
-        "-H",
-        "-n",
-        *arguments,
-        ".",
-    ]
+    options = ("--no-config", "--hidden", "--glob=!.git", "--sort=path", "--no-heading", "-H", "-n")
+    argv = [find_rg(), *options, *arguments, "."]
     output = subprocess.run(argv, cwd=bench.ws, capture_output=True, check=False).stdout.decode()
     return [line.removeprefix("./").removesuffix("\r") for line in output.split("\n")[:-1]]
 
@@ -66,43 +58,66 @@ def test_the_matches_are_those_of_plain_ripgrep(bench: Bench, given: dict[str, o
     assert [f"{m['path']}:{m['line']}:{m['text']}" for m in output.structured["matches"]] == expected
 
 
-def test_a_match_is_path_line_and_text(bench: Bench) -> None:
+@pytest.mark.parametrize(
+    ("given", "text", "total"),
+    [
+        ({"pattern": "needle\\("}, "src/b.py:2:  needle()", 1),
+        ({"pattern": "absent"}, "No matches.", 0),
+        ({"pattern": "needle", "output_mode": "files"}, ".hidden/d.md\na.py\ncrlf.txt\nsrc/b.py", 4),
+        ({"pattern": "needle", "output_mode": "count"}, ".hidden/d.md:1\na.py:2\ncrlf.txt:1\nsrc/b.py:1", 5),
+        ({"pattern": "needle = ", "context": 1}, "a.py-1-import os\na.py:2:needle = 1\na.py-3-", 1),
+        ({"pattern": "needle", "path": "src/b.py"}, "src/b.py:2:  needle()", 1),
+        ({"pattern": "needle", "path": "ignored/e.py"}, "ignored/e.py:1:needle", 1),
+        ({"pattern": "needle", "path": "{ws}/src"}, "src/b.py:2:  needle()", 1),
+    ],
+)
+def test_what_is_found_in_a_project(bench: Bench, given: dict[str, Any], text: str, total: int) -> None:
     project(bench)
-    output = bench.call("grep_search", pattern="needle\\(")
-    assert output.content == "src/b.py:2:  needle()"
-    assert output.structured == {"matches": [{"path": "src/b.py", "line": 2, "text": "  needle()"}], "total": 1}
+    given = {**given, "path": given["path"].replace("{ws}", str(bench.ws))} if "path" in given else given
+    output = bench.call("grep_search", **given)
+    assert (output.content, output.structured["total"], output.is_error) == (text, total, False)
+    shown = [
+        f"{match['path']}:{match['line']}:{match['text']}" for match in output.structured["matches"] if "line" in match
+    ]
+    assert shown == [line for line in text.split("\n") if re.match(r"[^:]+:\d+:", line)]  # context is no match
 
 
-def test_no_match_is_no_error(bench: Bench) -> None:
-    project(bench)
-    output = bench.call("grep_search", pattern="absent")
-    assert output.content == "No matches."
-    assert output.structured == {"matches": [], "total": 0}
-    assert not output.is_error
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [({}, 100), ({"limit": 1}, 1), ({"limit": 0}, 150), ({"output_level": "brief"}, 10), ({"output_mode": "files"}, 1)],
+)
+def test_above_the_limit_it_says_how_many_more(bench: Bench, given: dict[str, Any], shown: int) -> None:
+    bench.put("a", "hit\n" * 150)
+    output = bench.call("grep_search", pattern="hit", **given)
+    assert len(output.structured["matches"]) == shown
+    total = output.structured["total"]
+    assert str(output.content).endswith(f"\n[{total - shown} more]" if total > shown else "a" if total == 1 else ":hit")
+    bench.put("b", "hit\n")
+    assert bench.text("grep_search", pattern="hit", output_mode="files", limit=1) == "a\n[1 more]"
 
 
-def test_files_mode_names_each_file_once(bench: Bench) -> None:
-    project(bench)
-    assert bench.text("grep_search", pattern="needle", output_mode="files") == ".hidden/d.md\na.py\ncrlf.txt\nsrc/b.py"
-
-
-def test_count_mode_counts_lines_of_each_file(bench: Bench) -> None:
-    project(bench)
-    output = bench.call("grep_search", pattern="needle", output_mode="count")
-    assert output.content == ".hidden/d.md:1\na.py:2\ncrlf.txt:1\nsrc/b.py:1"
-    assert output.structured["total"] == 5
-
-
-def test_context_lines_are_marked_with_dashes(bench: Bench) -> None:
-    project(bench)
-    text = bench.text("grep_search", pattern="needle = ", context=1)
-    assert text == "a.py-1-import os\na.py:2:needle = 1\na.py-3-"
-
-
-def test_context_lines_are_not_matches(bench: Bench) -> None:
-    project(bench)
-    output = bench.call("grep_search", pattern="needle = ", context=1)
-    assert output.structured == {"matches": [{"path": "a.py", "line": 2, "text": "needle = 1"}], "total": 1}
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"pattern": "a("}, "unclosed group"),
+        ({"pattern": "a", "type": "nonesuch"}, "nonesuch"),
+        ({"pattern": "a", "type": "nonesuch"}, "rg --type-list"),
+        ({"pattern": "a", "glob": "["}, "glob"),
+        ({"pattern": "a\0"}, "null byte"),
+        ({"pattern": "a\ud800"}, "surrogates"),
+        ({"pattern": "x" * 200_000}, "too long"),
+        ({"pattern": "x" * 200_000 + "$"}, "too long"),
+        ({"pattern": "a\\nb"}, "set multiline"),
+        ({"pattern": "x", "path": "gone"}, "does not exist"),
+        ({"pattern": "x", "path": ".."}, "outside the workspace"),
+    ],
+)
+def test_what_cannot_be_searched_is_an_error(bench: Bench, given: dict[str, str], said: str) -> None:
+    bench.put("a", "a\n")
+    error = bench.fails("grep_search", **given)
+    kinds = {"gone": "not_found", "..": "permission_denied"}
+    assert error.kind == kinds.get(given.get("path", ""), "invalid_parameters")
+    assert said in str(error)
 
 
 def test_the_last_match_within_the_limit_keeps_its_context(bench: Bench) -> None:
@@ -110,28 +125,6 @@ def test_the_last_match_within_the_limit_keeps_its_context(bench: Bench) -> None
     bench.put("b", "hit\n6\n")
     text = bench.text("grep_search", pattern="hit", context=1, limit=1)
     assert text == "a-1-1\na:2:hit\na-3-2\n[2 more]"
-
-
-def test_above_the_limit_it_says_how_many_more(bench: Bench) -> None:
-    bench.put("a", "hit\n" * 150)
-    output = bench.call("grep_search", pattern="hit")
-    assert str(output.content).split("\n")[-2:] == ["a:100:hit", "[50 more]"]
-    assert (len(output.structured["matches"]), output.structured["total"]) == (100, 150)
-    assert bench.text("grep_search", pattern="hit", limit=1) == "a:1:hit\n[149 more]"
-    assert bench.text("grep_search", pattern="hit", output_level="brief").endswith("a:10:hit\n[140 more]")
-
-
-def test_the_limit_holds_for_files_too(bench: Bench) -> None:
-    for n in range(5):
-        bench.put(f"f{n}", "hit\n")
-    assert bench.text("grep_search", pattern="hit", output_mode="files", limit=2) == "f0\nf1\n[3 more]"
-
-
-def test_limit_zero_gives_all_matches_however_many(bench: Bench) -> None:
-    bench.put("a", "a hit in a line that is somewhat longer\n" * 2_000)
-    output = bench.call("grep_search", pattern="hit", limit=0)
-    assert len(output.structured["matches"]) == 2_000
-    assert "more]" not in str(output.content)
 
 
 def test_a_long_line_is_cut_for_the_model_only(bench: Bench) -> None:
@@ -147,40 +140,6 @@ def test_multiline_matches_span_lines(bench: Bench) -> None:
     assert output.content == "a:2:begin\na:3:  middle\na:4:end"
     assert output.structured["matches"] == [{"path": "a", "line": 2, "text": "begin\n  middle\nend"}]
     assert bench.text("grep_search", pattern="begin.*end") == "No matches."
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"pattern": "a("}, "unclosed group"),
-        ({"pattern": "a", "type": "nonesuch"}, "nonesuch"),
-        ({"pattern": "a", "glob": "["}, "glob"),
-        ({"pattern": "a\0"}, "null byte"),
-        ({"pattern": "a\ud800"}, "surrogates"),
-    ],
-)
-def test_what_ripgrep_does_not_take_is_an_error_in_its_words(bench: Bench, given: dict[str, str], said: str) -> None:
-    bench.put("a", "a\n")
-    error = bench.fails("grep_search", **given)
-    assert error.kind == "invalid_parameters"
-    assert said in str(error)
-
-
-@pytest.mark.parametrize("pattern", ["x" * 200_000, "x" * 200_000 + "$"])
-def test_a_pattern_that_is_too_long_for_the_system_is_told_at_once(bench: Bench, pattern: str) -> None:
-    error = bench.fails("grep_search", pattern=pattern)
-    assert error.kind == "invalid_parameters"
-    assert "too long" in str(error)
-
-
-def test_a_pattern_with_a_line_end_is_told_of_multiline(bench: Bench) -> None:
-    bench.put("a", "a\nb\n")
-    assert "set multiline" in str(bench.fails("grep_search", pattern="a\\nb"))
-
-
-def test_an_unknown_type_is_told_where_types_are_listed(bench: Bench) -> None:
-    bench.put("a", "a\n")
-    assert "rg --type-list" in str(bench.fails("grep_search", pattern="a", type="nonesuch"))
 
 
 def test_look_around_and_references_back_are_understood(bench: Bench) -> None:
@@ -279,17 +238,6 @@ def test_of_a_binary_file_nothing_is_shown_from_its_first_nul_on(bench: Bench) -
     assert output.content == f"No matches.\n{note.replace('late', 'early')}"
 
 
-def test_a_single_file_can_be_searched(bench: Bench) -> None:
-    project(bench)
-    assert bench.text("grep_search", pattern="needle", path="src/b.py") == "src/b.py:2:  needle()"
-    assert bench.text("grep_search", pattern="needle", path="ignored/e.py") == "ignored/e.py:1:needle"
-
-
-def test_a_folder_can_be_searched(bench: Bench) -> None:
-    project(bench)
-    assert bench.text("grep_search", pattern="needle", path=str(bench.ws / "src")) == "src/b.py:2:  needle()"
-
-
 @pytest.mark.parametrize("name", ["with space:1:x", "new\nline", "-e", "文件", "!a", "{a,b}"])
 def test_odd_names_come_through(bench: Bench, name: str) -> None:
     bench.put(name, "needle\n")
@@ -312,11 +260,6 @@ def test_a_fifo_is_an_error_and_does_not_wait_for_a_writer(bench: Bench) -> None
     assert "not a regular file" in str(bench.fails("grep_search", pattern="needle", path="pipe"))
     assert bench.text("grep_search", pattern="needle") == "a:1:needle"
     assert time.monotonic() - started < 30
-
-
-def test_missing_and_outside_paths_are_errors(bench: Bench) -> None:
-    assert bench.fails("grep_search", pattern="x", path="gone").kind == "not_found"
-    assert bench.fails("grep_search", pattern="x", path="..").kind == "permission_denied"
 
 
 def test_links_out_of_the_workspace_are_not_followed(bench: Bench) -> None:

@@ -130,6 +130,13 @@ def fetch(url: str) -> tuple[str, dict[str, Any]]:
         ("git push", "dontAsk", GIT, "deny"),
         ("npm install && npm test 2>&1 | tail -5", "default", {"allow": BOTH}, "allow"),
         ("npm install && npm test", "default", {"allow": BOTH[:1]}, "ask"),
+        # How single commands are covered is proved in tests/unit/safety/commands/test_rules.py.
+        ("npm test --watch", "default", {"allow": "Bash(npm test:*)"}, "allow"),
+        ("npm test && rm x", "default", {"allow": "Bash(npm test:*)"}, "ask"),
+        ("npm test \u202e", "default", {"allow": "Bash(npm test:*)"}, "ask"),
+        ("ls\nrm x", "bypassPermissions", {"deny": "Bash(rm:*)"}, "deny"),
+        ("find . -exec rm {} +", "bypassPermissions", {"deny": "Bash(rm:*)"}, "deny"),
+        ("ls | rm x", "bypassPermissions", {"deny": "Bash(rmdir:*)"}, "allow"),
         ("wc .env", "default", {"allow": "bash(wc *)"}, "ask"),
         ("wc .env", "default", {"allow": "bash(wc .env)"}, "allow"),
         ("wc .env", "default", {"allow": ("bash(wc *)", "Read(./.env)")}, "allow"),
@@ -175,52 +182,13 @@ def test_rules_and_modes_decide_together(
     ],
 )
 def test_a_rule_is_a_tool_s_name_or_alias_and_a_pattern(text: str, rule: Rule) -> None:
-    assert parse_rule(text) == rule
+    assert parse_rule(text) == rule == parse_rule(str(rule))
 
 
 @pytest.mark.parametrize("text", ["", "(x)", "bash(", "bash)x", "a b"])
 def test_what_is_no_rule_is_an_error_that_shows_one(text: str) -> None:
     with pytest.raises(UsageError, match="git log"):
         parse_rule(text)
-
-
-def test_a_rule_is_shown_as_it_is_written() -> None:
-    assert str(Rule("bash", "git *")) == "bash(git *)"
-    assert str(Rule("bash")) == "bash"
-
-
-@pytest.mark.parametrize(
-    ("text", "decision"),
-    [
-        ("npm test", "allow"),
-        ("npm test --watch", "allow"),
-        ("npm tests", "ask"),
-        ("npm test; rm x", "ask"),
-        ("npm test && rm x", "ask"),
-        ("npm test | tee log", "ask"),
-        ("npm test > log", "ask"),
-        ("npm test $(rm x)", "ask"),
-        ("npm test `rm x`", "ask"),
-        ("npm test\nrm x", "ask"),
-        ("npm test & rm x", "ask"),
-        ("LD_PRELOAD=./x.so npm test", "ask"),
-        ("npm test \u202e", "ask"),
-    ],
-)
-@pytest.mark.parametrize("rule", ["bash(npm test *)", "Bash(npm test:*)"])
-def test_an_allow_rule_covers_one_simple_command_only(bench: Bench, rule: str, text: str, decision: str) -> None:
-    assert command(bench, text, allow=(rule,)) == decision
-
-
-@pytest.mark.parametrize(
-    "text",
-    "rm x,rm,ls; rm x,ls && rm x,ls || rm x,ls | rm x,ls & rm x,ls\nrm x,echo $(rm x),echo `rm x`,(rm x), rm   x".split(
-        ","
-    ),
-)
-def test_a_deny_rule_sees_every_part_of_a_command(bench: Bench, text: str) -> None:
-    assert command(bench, text, "bypassPermissions", deny=("Bash(rm:*)",)) == "deny"
-    assert command(bench, text, "bypassPermissions", deny=("Bash(rmdir:*)",)) == "allow"
 
 
 @pytest.mark.parametrize(
@@ -272,19 +240,6 @@ def test_an_allowed_path_is_judged_where_it_leads(bench: Bench, path: str, decis
     (bench.ws / "src/link").symlink_to("../setup.py")
     given = {"path": path.replace("{ws}", str(bench.ws)), "content": ""}
     assert verdict(bench, "file_write", given, allow=("Write(src/**)",)).decision == decision
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["make install", "cd build && make | tee log", "echo 'a*b' > x?", "printf '[x]'; rm -r y", "  make  install "],
-)
-def test_a_command_granted_for_the_session_is_not_asked_again_and_nothing_else_is_granted(
-    bench: Bench, text: str
-) -> None:
-    rule = offered(bench, "bash", command=text)[0]
-    assert command(bench, text, allow=rule) == "allow"
-    for other in {f"{text} more", f"{text}; rm x", text.replace("*", "etc").replace("make", "cmake")} - {text}:
-        assert command(bench, other, allow=rule) == "ask"
 
 
 @pytest.mark.parametrize("text", ["for f in *.py; do rm $f; done", "x=a; make $x", "make && echo $PATH", "make {a,b}"])
@@ -353,8 +308,9 @@ def test_a_rule_that_means_such_a_file_grants_it_and_the_sandbox_opens_it(
     bench.put("hard")
     (bench.ws / "other-name").hardlink_to(bench.ws / "hard")
     judged = verdict(bench, name, given, allow=(rule,))
-    assert judged.decision == "allow"
-    assert [need.path for need in judged.needs] == [bench.workspace.real_path(given["path"])]
+    tool, path = bench.tools.get(name), bench.workspace.real_path(given["path"])
+    grants = find_facts(tool, tool.parse(given), bench.workspace).grants
+    assert (judged.decision, judged.opens, *grants.readable, *grants.writable) == ("allow", True, path)
 
 
 def test_bypassing_questions_opens_no_secrets_and_nothing_outside(bench: Bench) -> None:
@@ -367,7 +323,7 @@ def test_bypassing_questions_opens_no_secrets_and_nothing_outside(bench: Bench) 
     assert verdict(bench, "file_write", {"path": ".vscode/a", "content": ""}, "bypassPermissions").decision == "deny"
     assert verdict(bench, "file_read", {"path": "/etc/hostname"}, "bypassPermissions").decision == "allow"
     judged = verdict(bench, "bash", {"command": "curl https://example.org; cp a /etc/x"}, "bypassPermissions")
-    assert (judged.decision, judged.needs, judged.hosts) == ("allow", (), ())
+    assert (judged.decision, judged.opens) == ("allow", False)
 
 
 @pytest.mark.parametrize(
@@ -421,14 +377,6 @@ def test_a_refused_file_is_refused_to_commands_that_name_it(bench: Bench) -> Non
         assert command(bench, text, "bypassPermissions", deny=deny) == "deny", text
     assert command(bench, "curl https://sub.evil.example/x", "bypassPermissions", deny=deny) == "deny"
     assert command(bench, "curl https://good.example/x", "bypassPermissions", deny=deny) == "allow"
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["env rm x", "FOO=1 rm x", "xargs rm", "find . -exec rm {} +", "sh -c 'rm x'", "/bin/rm x", "\\rm x", "'r'm x"],
-)
-def test_a_refused_program_is_refused_behind_every_wrapper(bench: Bench, text: str) -> None:
-    assert command(bench, text, "bypassPermissions", deny=("bash(rm *)",)) == "deny"
 
 
 @pytest.mark.parametrize(
@@ -528,13 +476,6 @@ def test_leaving_the_sandbox_always_asks_and_no_rule_answers(bench: Bench) -> No
         assert "OUTSIDE" in judged.reason
     for mode in ("dontAsk", "bypassPermissions", "plan"):
         assert verdict(bench, "bash", given, mode, allow=("bash",)).decision == "deny"
-
-
-def test_what_is_offered_for_a_command_of_several_parts_covers_it(bench: Bench) -> None:
-    text = "npm install left-pad && npm test 2>&1 | tail -5"
-    rules = offered(bench, "bash", command=text)
-    assert rules[-1] == "bash(npm install *) and bash(npm test *)"
-    assert {command(bench, text, allow=rule) for rule in rules} == {"allow"}
 
 
 # The shared lists

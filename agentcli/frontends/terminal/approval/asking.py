@@ -162,7 +162,7 @@ class Asking:
         self._show(panel, panel.preview(self._console.columns))
 
     def _begin_reading(self) -> None:
-        """Take no answer before anybody can have read the question; draw it again then, as it looks."""
+        """Take no answer until somebody can have read the question; its choices look different then."""
         self._shown_at = time.monotonic()
         asyncio.get_running_loop().call_later(REACTION_S + 0.02, self._console.changed)
 

@@ -9,14 +9,14 @@ from agentcli.agent.events import AnyQuestion, CallApproval, ChangesApproval, Pl
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.rules import Rule
 from agentcli.agent.questions import hunks_of
-from agentcli.frontends.choices import Choice, choices_for, heading
+from agentcli.frontends.choices import HEADINGS, Choice, choices_for
 from agentcli.frontends.printable import exposed
 from agentcli.frontends.terminal.text.diff import diff_fragments
 from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, lines_of, row_width, with_spaces
 from agentcli.frontends.terminal.text.wrapping import wrap_line, wrapped
 from agentcli.llm.messages import ToolUse
 from agentcli.safety.commands.rules import escaped
-from agentcli.tools.summary import LONGEST_SUBJECT, call_title
+from agentcli.tools.summary import MAX_SUBJECT_CHARS, call_title
 from agentcli.tools.text.diff import path_of, split_files
 
 MAX_RULE_ROWS = 6
@@ -210,7 +210,7 @@ class QuestionPanel:
             left = f"{self.rows_left:,} more row{'' if self.rows_left == 1 else 's'}"
             head = _rows("warning", f"Read to the end to answer ({left}): ↓ row · PageDown page · v pager", columns)
         else:
-            text = heading(self.question)
+            text = HEADINGS[type(self.question)]
             if self.hunk is not None:
                 text = f"Apply {self._hunk_word} {self.hunk + 1} of {len(self.hunks)}?"
             head = [clipped([("bold", text), *([("muted", f" +{more} more")] if more else [])], columns)]
@@ -249,7 +249,7 @@ class QuestionPanel:
         """The question and its answers as lines of text, without those that only a live screen has."""
         answers = (choice for choice in self.choices if choice.answer is not None)
         rows = [f"  {choice.key.replace('Esc', 'Enter')}  {choice.label}" for choice in answers]
-        return [heading(self.question), *rows, *([f"  {self._rule_text}"] if self._rule_text else [])]
+        return [HEADINGS[type(self.question)], *rows, *([f"  {self._rule_text}"] if self._rule_text else [])]
 
 
 def marked_cell(rows: Sequence[Row]) -> tuple[int, int]:
@@ -265,7 +265,7 @@ def _is_title_complete(call: ToolUse) -> bool:
     if call.name not in _COMPLETE_TITLES or len(call.input) != 1:
         return False
     text = str(*call.input.values())
-    is_whole = len(text) <= LONGEST_SUBJECT and text == " ".join(text.split())
+    is_whole = len(text) <= MAX_SUBJECT_CHARS and text == " ".join(text.split())
     return is_whole and call_title(call.name, call.input).endswith(text)
 
 

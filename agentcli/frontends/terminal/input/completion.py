@@ -40,11 +40,24 @@ class PromptCompleter(Completer):
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
         """Commands and arguments; files need `get_completions_async`."""
-        text = document.text_before_cursor
+        text, after = document.text_before_cursor, document.text_after_cursor
         if found := _COMMAND.match(text):
-            yield from self._command_completions(found[1], after=document.text_after_cursor)
+            typed = found[1]
+
+            def rank(command: SlashCommand) -> int:
+                if command.name.startswith(typed):
+                    return 0
+                return 1 if any(name.startswith(typed) for name in command.aliases) else 2
+
+            fitting = (command for command in self._commands if any(typed in name for name in _names(command)))
+            for command in sorted(fitting, key=rank):
+                text = f"/{command.name}{_space_before(after)}"
+                yield Completion(text, -len(typed) - 1, display=f"/{command.name}", display_meta=command.help)
         elif found := _ARGUMENT.match(text):
-            yield from self._argument_completions(found[1], found[2] or "")
+            name, typed = found[1], found[2] or ""
+            for command in (command for command in self._commands if name in _names(command)):
+                for value, note in self._arguments(command.name, typed):
+                    yield Completion(value, -len(typed), display_meta=note)
 
     async def get_completions_async(
         self, document: Document, complete_event: CompleteEvent
@@ -63,23 +76,6 @@ class PromptCompleter(Completer):
         for path in paths:
             text = _as_mention(path, is_quoted=is_quoted, after=document.text_after_cursor)
             yield Completion(text, -len(mention[0]), display=path)
-
-    def _command_completions(self, typed: str, *, after: str) -> Iterator[Completion]:
-        def rank(command: SlashCommand) -> int:
-            if command.name.startswith(typed):
-                return 0
-            return 1 if any(name.startswith(typed) for name in command.aliases) else 2
-
-        fitting = (command for command in self._commands if any(typed in name for name in _names(command)))
-        for command in sorted(fitting, key=rank):
-            text = f"/{command.name}{_space_before(after)}"
-            yield Completion(text, -len(typed) - 1, display=f"/{command.name}", display_meta=command.help)
-
-    def _argument_completions(self, name: str, typed: str) -> Iterator[Completion]:
-        command = next((command for command in self._commands if name in _names(command)), None)
-        if command is not None:
-            for value, note in self._arguments(command.name, typed):
-                yield Completion(value, -len(typed), display_meta=note)
 
 
 def _names(command: SlashCommand) -> tuple[str, ...]:

@@ -80,8 +80,7 @@ class ProjectHistory:
                 _append(self._file, line)
 
     def _line(self, sent: TypedText) -> bytes:
-        text = sent.text.encode(errors="replace").decode()
-        return msgspec.json.encode(_Entry(self._project, text, round(time.time(), 3), sent.pastes)) + b"\n"
+        return msgspec.json.encode(_Entry(self._project, sent.text, round(time.time(), 3), sent.pastes)) + b"\n"
 
     def _entry(self, line: bytes) -> TypedText | None:
         try:
@@ -167,8 +166,6 @@ class Drafts:
         if not draft.text:
             self.clear()
             return
-        # A terminal can send bytes that are no UTF-8; prompt_toolkit makes lone surrogates of them.
-        draft = TypedText(draft.text.encode(errors="replace").decode(), draft.pastes)
         with suppress(OSError):
             make_private_folder(self._file.parent)
             replace_file(self._file, msgspec.json.encode(draft), syncs=False)

@@ -149,7 +149,9 @@ class Pastes:
 
     def typed(self, text: str) -> TypedText:
         """`text` with the contents of its tokens, to be stored."""
-        return TypedText(text, {found.group(): self._contents[found.group()] for found in self._tokens(text)})
+        # A terminal can send bytes that are no UTF-8; prompt_toolkit makes lone surrogates of them.
+        contents = {found.group(): self._contents[found.group()] for found in self._tokens(text)}
+        return TypedText(text.encode(errors="replace").decode(), contents)
 
     def adopt(self, sent: TypedText) -> str:
         """Take in a text with its contents; tokens that mean something else here get new numbers."""

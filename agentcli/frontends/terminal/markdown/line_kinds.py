@@ -107,8 +107,4 @@ def _item_marker(head: str, start: int) -> str:
 
 def column_after(space: str, column: int) -> int:
     """Return the column behind white space; tabs stop at every fourth column (CommonMark 0.31, section 2.2)."""
-    if "\t" not in space:
-        return column + len(space)
-    for char in space:
-        column += 4 - column % 4 if char == "\t" else 1
-    return column
+    return len((" " * column + space).expandtabs(4))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 
-from agentcli.frontends.terminal.markdown.line_kinds import FENCE, LABEL, SPACES, Line, column_after, read_line
+from agentcli.frontends.terminal.markdown.line_kinds import FENCE, LABEL, Line, read_line
 from agentcli.frontends.terminal.markdown.table import alignments, split_row, table_lines
 from agentcli.frontends.terminal.text.fragments import Fragment, Row, lines_of, merged, plain
 from agentcli.frontends.terminal.text.highlight import CodeHighlighter
@@ -304,9 +304,7 @@ class MarkdownStream:
 
 def _without_indentation(code: str, columns: int) -> str:
     """Return the line without as much of its indentation as the fence had."""
-    space = SPACES.match(code)
-    assert space is not None
-    if "\t" not in space[0][:columns]:
-        return code[min(columns, space.end()) :]
-    width = column_after(space[0], 0)
-    return " " * max(0, width - columns) + code[space.end() :]
+    space = code[: len(code) - len(code.lstrip(" \t"))]
+    if "\t" not in space[:columns]:
+        return code[min(columns, len(space)) :]
+    return space.expandtabs(4)[columns:] + code[len(space) :]

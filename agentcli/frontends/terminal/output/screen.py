@@ -25,6 +25,7 @@ from agentcli.frontends.terminal.text.fragments import (
     Fragment,
     Row,
     advance,
+    common_length,
     is_unsure,
     lines_of,
     merged,
@@ -119,10 +120,8 @@ class Screen(Renderer):
         size = self.output.get_size()
         if self._rows:
             self._write([up(self._rows_above_cursor(size.columns)), ERASE_BELOW])
-        self._rows, self._row, self._column = [], 0, 0
         self._size = size
-        self._switch_modes(on=False)
-        self.output.flush()
+        self._forget_region()
 
     def clear(self) -> None:
         """Draw the region again (Ctrl-L); the transcript stays where it is."""
@@ -130,6 +129,9 @@ class Screen(Renderer):
 
     def reset(self, _scroll: bool = False, leave_alternate_screen: bool = True) -> None:
         super().reset(_scroll, leave_alternate_screen)
+        self._forget_region()
+
+    def _forget_region(self) -> None:
         self._rows, self._row, self._column = [], 0, 0
         self._switch_modes(on=False)
         self.output.flush()
@@ -195,8 +197,7 @@ class Screen(Renderer):
         if len(rows) > len(before) > 0:
             out += [down(len(before) - 1 - at), "\n" * (len(rows) - len(before))]
             at, column = len(rows) - 1, 0
-            pairs = zip(reversed(rows), reversed(before), strict=False)
-            if below := sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)):  # these rows only move down
+            if below := common_length(rows[::-1], before[::-1]):  # these rows only move down
                 grown, at = len(rows) - len(before), len(before) - below
                 out += [up(below + grown - 1), f"\x1b[{grown}L"]
                 before = [*before[:at], *([] for _ in range(grown)), *before[at:]]
@@ -257,7 +258,7 @@ class Screen(Renderer):
             self.erase()
 
     def _rows_above_cursor(self, columns: int) -> int:
-        """The region's rows above the cursor at another width; rather too few, as above them is the transcript."""
+        """Count the region's rows above the cursor at another width; rather too few: the transcript is above them."""
         if columns == self._size.columns or not self._reflows:
             return self._row
         texts = [plain(row) for row in self._rows[: self._row + 1]]
@@ -313,10 +314,7 @@ def _difference(old: Row, new: Row) -> tuple[int, Row]:
             continue
         if fragment[0] != before[0] or not (fragment[1].isascii() and before[1].isascii()):
             return column, new[number:]
-        same = next(
-            (n for n, (a, b) in enumerate(zip(fragment[1], before[1], strict=False)) if a != b),
-            min(len(fragment[1]), len(before[1])),
-        )
+        same = common_length(fragment[1], before[1])
         return column + same, [(fragment[0], fragment[1][same:]), *new[number + 1 :]]
     return column, []
 

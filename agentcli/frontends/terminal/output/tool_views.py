@@ -55,20 +55,16 @@ def tool_view(
     if event.result.is_error:
         head, body = _failed(event, title, columns, rest)
     else:
-        head = summary_line(event, title, columns)
+        # A long title is cut so that the outcome stays on its line.
+        answer, own_row = _answer(event, columns)
+        outcome = _outcome(event.summary, "/tasks" if _is_started_job(event) else "", answer, event.duration_ms)
+        room = max(12, columns - 2 - width(outcome))
+        head = [("ok", "✓"), ("", " "), *clipped([("", title)], room), ("muted", outcome + "\n"), *own_row]
         body = [] if diff and diff_was_shown else _body(event, diff, columns, rest)
     whole = printable(diff or event.result.text)
     is_cut = not body or any("more line" in text for role, text in body if role == "muted")
     folded = FoldedText(title, whole, is_diff=bool(diff)) if whole.strip() and is_cut else None
     return ToolView([*head, *body], folded)
-
-
-def summary_line(event: ToolFinished, title: str, columns: int) -> list[Fragment]:
-    """`✓ Read a.py · 12 lines`; a long title is cut so that the outcome stays on its line."""
-    answer, own_row = _answer(event, columns)
-    outcome = _outcome(event.summary, "/tasks" if _is_started_job(event) else "", answer, event.duration_ms)
-    room = max(12, columns - 2 - width(outcome))
-    return [("ok", "✓"), ("", " "), *clipped([("", title)], room), ("muted", outcome + "\n"), *own_row]
 
 
 def _outcome(*parts: str | float) -> str:
@@ -128,7 +124,12 @@ def _body(event: ToolFinished, diff: str, columns: int, rest: str) -> list[Fragm
         case "file_edit" | "file_write":
             return diff_fragments(diff, width=columns, most_lines=DIFF_LINES, rest=rest)
         case "todo":
-            return _todo(event, columns, rest)
+            try:
+                items = msgspec.convert(event.structured["items"], tuple[TodoItem, ...])
+            except (msgspec.ValidationError, TypeError, KeyError):
+                return _output(event.result.text, rest)  # an older or a newer version's
+            lines = (wrapped([*line, ("", "\n")], columns, hang=4) for line in todo_lines(items))
+            return [fragment for line in lines for fragment in line]
         case _:
             return []
 
@@ -145,15 +146,6 @@ def _output(text: str, rest: str) -> list[Fragment]:
         shown.append(("muted", f"  … {hidden:,} more line{'s' if hidden > 1 else ''}{rest}\n"))
     cut = (line if len(line) <= LONGEST_LINE else line[:LONGEST_LINE] + "…" for line in lines)
     return [*shown, *(("muted", f"  {line}\n") for line in cut)]
-
-
-def _todo(event: ToolFinished, columns: int, rest: str) -> list[Fragment]:
-    try:
-        items = msgspec.convert(event.structured["items"], tuple[TodoItem, ...])
-    except (msgspec.ValidationError, TypeError, KeyError):
-        return _output(event.result.text, rest)  # an older or a newer version's
-    lines = (wrapped([*line, ("", "\n")], columns, hang=4) for line in todo_lines(items))
-    return [fragment for line in lines for fragment in line]
 
 
 def todo_lines(items: Sequence[TodoItem]) -> list[list[Fragment]]:

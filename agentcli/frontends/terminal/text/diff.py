@@ -12,7 +12,7 @@ from typing import Literal
 from msgspec import Struct
 
 from agentcli.frontends.printable import exposed
-from agentcli.frontends.terminal.text.fragments import Fragment, merged
+from agentcli.frontends.terminal.text.fragments import Fragment, common_length, merged
 from agentcli.frontends.terminal.text.highlight import CodeHighlighter
 
 NUMBER_WIDTH = 24  # columns of the narrowest window that has room for line numbers
@@ -52,7 +52,10 @@ def diff_fragments(diff: str, *, width: int, most_lines: int | None, rest: str =
     texts = [_shown_text(row) for row in shown]
     changed_words = _changed_words(shown, texts)
     digits = len(str(max((number for row in shown for number in (row.old, row.new) if number), default=1)))
-    painted = _painted(shown, texts, _language(lines[:2]))
+    # The language is that of the ending of the changed file's name, or of the name of a file without one.
+    names = [line[4:].split("\t")[0] for line in lines[:2] if line[:4] in ("--- ", "+++ ")]
+    name = next((name for name in reversed(names) if name != "/dev/null"), "").rpartition("/")[2]
+    painted = _painted(shown, texts, name.rpartition(".")[2])
     fragments: list[Fragment] = []
     for index, (row, parts) in enumerate(zip(shown, painted, strict=True)):
         number = f"{row.new or row.old or '':>{digits}} " if width >= NUMBER_WIDTH and row.kind != "hunk" else ""
@@ -60,13 +63,6 @@ def diff_fragments(diff: str, *, width: int, most_lines: int | None, rest: str =
     if more:
         fragments += [("muted", f"… {more:,} more {'line' if more == 1 else 'lines'}{rest}"), ("", "\n")]
     return fragments
-
-
-def _language(file_lines: Sequence[str]) -> str:
-    """The ending of the changed file's name, or the name of a file without one."""
-    names = [line[4:].split("\t")[0] for line in file_lines if line[:4] in ("--- ", "+++ ")]
-    name = next((name for name in reversed(names) if name != "/dev/null"), "").rpartition("/")[2]
-    return name.rpartition(".")[2]
 
 
 def _without_blank_edges(rows: Iterator[_Row]) -> Iterator[_Row]:
@@ -160,7 +156,7 @@ def _with_words(row: _Row, parts: Sequence[Fragment], words: Sequence[tuple[int,
 
 
 def _changed_words(rows: Sequence[_Row], texts: Sequence[str]) -> dict[int, list[tuple[int, int]]]:
-    """The parts that differ in rows that replace each other: of removed lines, and as many added lines behind them."""
+    """Return the differing parts of removed lines and of the added lines that follow them, compared one by one."""
     changed: dict[int, list[tuple[int, int]]] = {}
     removed: list[int] = []
     lines = [index for index, row in enumerate(rows) if row.kind != "muted"]
@@ -178,8 +174,8 @@ def _differences(old: str, new: str) -> tuple[list[tuple[int, int]], list[tuple[
     if max(len(old), len(new)) > _LONGEST_COMPARED:
         return [], []
     a, b = _WORD.findall(old), _WORD.findall(new)
-    start = _common_length(a, b)
-    end = _common_length(a[start:][::-1], b[start:][::-1])
+    start = common_length(a, b)
+    end = common_length(a[start:][::-1], b[start:][::-1])
     middle_a, middle_b = a[start : len(a) - end], b[start : len(b) - end]
     equal = [(0, 0, start)]
     if len(middle_a) * len(middle_b) <= _LARGEST_COMPARISON:
@@ -191,10 +187,6 @@ def _differences(old: str, new: str) -> tuple[list[tuple[int, int]], list[tuple[
     if 2 * same < _SIMILAR * len(old.replace(" ", "") + new.replace(" ", "")):
         return [], []
     return _gaps(a, [(i, i + n) for i, _, n in equal]), _gaps(b, [(j, j + n) for _, j, n in equal])
-
-
-def _common_length(a: Sequence[str], b: Sequence[str]) -> int:
-    return next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def _gaps(words: Sequence[str], equal: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

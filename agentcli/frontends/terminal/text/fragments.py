@@ -196,5 +196,10 @@ def with_spaces(text: str, column: int = 0) -> tuple[str, int]:
     return "".join(parts), column
 
 
+def common_length(one: Sequence[object], other: Sequence[object]) -> int:
+    """Return the number of equal members at the start of both."""
+    return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
 def row_width(row: Sequence[Fragment]) -> int:
     return sum(width(text) for _, text in row)

@@ -111,7 +111,7 @@ class CodeHighlighter:
 
 def _lex(lexer: RegexLexer, text: str, at: int, stack: list[str]) -> Iterator[tuple[int, _TokenType, str]]:
     """`RegexLexer.get_tokens_unprocessed` with a stack of states that outlives the line."""
-    rules: Rules = lexer._tokens  # noqa: SLF001  there is no other door to them
+    rules: Rules = lexer._tokens  # noqa: SLF001  Pygments has no public name for them
     for _ in range(4 * LONGEST_LINE):
         if at >= len(text):
             return

@@ -170,7 +170,7 @@ def _nearest_code(colour: int | str, environment: Mapping[str, str]) -> str:
     exact = Color.parse(colour if isinstance(colour, str) else f"color({colour})")
     if has_256:
         return _code(exact.downgrade(ColorSystem.EIGHT_BIT).number or 0)
-    rgb = exact.get_truecolor()  # of 8 colours the one of the strong parts, so that the hue stays
+    rgb = exact.get_truecolor()  # of 8 colours the one with its strong parts keeps the hue
     return _code(sum(1 << bit for bit, part in enumerate(rgb) if part >= max(96, max(rgb) * 2 // 3)))
 
 

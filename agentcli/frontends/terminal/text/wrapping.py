@@ -68,7 +68,7 @@ def wrap_line(
 
 
 def _broken(word: Sequence[Fragment], column: int, columns: int) -> list[Fragment]:
-    """Return a word that begins in a column with line ends where a row is full."""
+    """Break a word that begins in a column wherever a row is full."""
     out: list[Fragment] = []
     for roles, grapheme in ((roles, grapheme) for roles, text in word for grapheme in iter_graphemes(text)):
         if column and column + width(grapheme) > columns:
@@ -124,7 +124,11 @@ def wrapped(fragments: Sequence[Fragment], columns: int, *, hang: int | None = N
         if hang is None and len(line) == 1:
             rows = [[(line[0][0], row)] for row in _folded(line[0][1], columns)]
         for row in rows:
-            indent = hang if hang is not None else _hanging(plain(row), columns)
+            if (indent := hang) is None:
+                found = _COLUMN_BEHIND_GAP.match(plain(row))
+                if found is None or 2 * width(found[0]) > columns:
+                    found = _COLUMN_BEHIND_MARK.match(plain(row))
+                indent = width(found[0]) if found else 0
             out += [("", "\n" if out or number else ""), *wrap_line(row, columns, [("", " " * indent)])]
     return merged(out)
 
@@ -136,14 +140,6 @@ def _folded(line: str, columns: int) -> list[str]:
         return [line]
     indent = " " * (len(line) - len(line.lstrip()))
     return [f"{indent}{' '.join(names)}", f"{indent}  {meaning}"]
-
-
-def _hanging(line: str, columns: int) -> int:
-    found = _COLUMN_BEHIND_GAP.match(line)
-    if found and 2 * width(found[0]) <= columns:
-        return width(found[0])
-    mark = _COLUMN_BEHIND_MARK.match(line)
-    return width(mark[0]) if mark else 0
 
 
 @lru_cache(maxsize=4096)

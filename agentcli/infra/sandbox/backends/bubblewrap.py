@@ -12,7 +12,7 @@ replaced inside them.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
@@ -62,11 +62,12 @@ class Bubblewrap:
             program = stack.enter_context(_filter())
             layout = stack.enter_context(closing(Layout(bounds, str(cwd), mount_points, self._hidden)))
             mounts = layout.mounts_for(plan_protection(bounds, str(cwd)))
+            proxy = relay_environment() if bounds.proxy_socket is not None else WITHOUT_NETWORK
             command = [*relay_command(RELAY, PROXY_SOCKET), *argv] if bounds.proxy_socket else list(argv)
             yield Launch(
                 [*self._start, "--chdir", str(cwd), "--seccomp", str(program), "--", *command],
                 (*pass_fds, program, *layout.descriptors),
-                _environment(bounds),
+                cache_environment(str(bounds.cache or f"{PRIVATE_TMP}/.cache")) | proxy,
                 refusal="bwrap: ",
                 mounts=tuple(mounts),
             )
@@ -81,10 +82,7 @@ class Bubblewrap:
 
 @contextmanager
 def _filter() -> Iterator[int]:
-    """A descriptor to read the filter from, once: of a pipe, because a file's position would be shared by commands.
-
-    Commands have a loopback interface of their own, for tests that start a server.
-    """
+    """A pipe to read the filter from: commands would share the position of a file. Each has its own loopback."""
     read, write = os.pipe()
     try:
         os.write(write, filter_program(internet=True))
@@ -92,8 +90,3 @@ def _filter() -> Iterator[int]:
         yield read
     finally:
         os.close(read)
-
-
-def _environment(bounds: Bounds) -> Mapping[str, str]:
-    proxy = relay_environment() if bounds.proxy_socket is not None else WITHOUT_NETWORK
-    return cache_environment(str(bounds.cache or f"{PRIVATE_TMP}/.cache")) | proxy

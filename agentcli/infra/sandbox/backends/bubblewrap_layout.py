@@ -46,12 +46,9 @@ class Layout:
         self._mount_points = mount_points
         self._hidden = hidden
         self._may_write = bounds.profile == "workspace-write"
-        self._roots = [str(root) for root in bounds.roots]
-        grants = map(str, bounds.writable) if self._may_write else ()
-        self._grants = [grant for grant in grants if is_real(grant)]
-        self._cache = [str(bounds.cache)] if bounds.cache is not None else []
-        self._areas = sorted({*self._roots, *self._grants, *self._cache}, key=_depth)
-        self._python = python_folders() if bounds.proxy_socket is not None else []
+        self._grants = [grant for grant in map(str, bounds.writable if self._may_write else ()) if is_real(grant)]
+        cache = (bounds.cache,) if bounds.cache is not None else ()
+        self._areas = sorted({*map(str, (*bounds.roots, *cache)), *self._grants}, key=_depth)
         self._shown_in_private = sorted({str(bounds.home), cwd}, key=_depth)
         self._mounts: list[Mount] = []
 
@@ -61,16 +58,16 @@ class Layout:
         self.descriptors.clear()
 
     def mounts_for(self, protection: Protection) -> Sequence[Mount]:
-        """Order the mounts so that none covers an earlier one by mistake: outer folders first.
-
-        Raises `OSError` when something changed while it was looked at.
-        """
+        """Order the mounts: outer folders first. Raises `OSError` when something changed while it was looked at."""
+        python = python_folders() if self._bounds.proxy_socket is not None else []
         self._mounts += [Mount(folder, mode="1777") for folder in private_folders()]
-        self._show_in_private_folders()
-        outside, inside = self._plan_masks()
+        for path in (*self._shown_in_private, *python):  # needed although its folder is replaced
+            if path not in private_folders() and is_private(path) and kind_of(path) == "folder":
+                self._mounts.append(Mount(path, path))
+        outside, inside = self._plan_masks(python)
         self._mask(outside)
         for path in sorted({*self._areas, *protection.writable}, key=_depth):
-            self._bind(path, is_writable=self._may_write or path in self._cache)
+            self._bind(path, is_writable=self._may_write or path == str(self._bounds.cache))
         self._protect(protection)
         for path in self._grants:
             if any(is_inside(path, protected) for protected in protection.read_only):
@@ -88,13 +85,7 @@ class Layout:
         self.descriptors.append(open_real(path))
         self._mounts.append(Mount(path, path, self.descriptors[-1], is_writable))
 
-    def _show_in_private_folders(self) -> None:
-        """Bind what is needed although its folder is replaced: home, the command's own folder, Python."""
-        for path in (*self._shown_in_private, *self._python):
-            if path not in private_folders() and is_private(path) and kind_of(path) == "folder":
-                self._mounts.append(Mount(path, path))
-
-    def _plan_masks(self) -> tuple[list[HideStep], list[HideStep]]:
+    def _plan_masks(self, python: Sequence[str]) -> tuple[list[HideStep], list[HideStep]]:
         """Steps outside the folders that are mounted on themselves, to come before those; steps inside, for after."""
         visible = (*self._shown_in_private, *self._areas)
         masked = [
@@ -103,18 +94,12 @@ class Layout:
             if not is_private(place.path) or any(is_inside(place.path, folder) for folder in visible)
         ]
         # An exception that is reached through a link could be led anywhere by now.
-        shown = find_places(path for path in (*map(str, self._bounds.readable_again), *self._python) if is_real(path))
+        shown = find_places(path for path in (*map(str, self._bounds.readable_again), *python) if is_real(path))
         inner = {place for place in (*masked, *shown) if any(is_inside(place.path, area) for area in self._areas)}
-        outside = plan_hiding(
-            [place for place in masked if place not in inner],
-            [place for place in shown if place not in inner],
-            # Programs look for their settings in the home: where it is hidden they are missing, not refused.
-            reachable=(*self._areas, os.path.realpath(self._bounds.home)),
-        )
-        inside = plan_hiding(
-            [place for place in masked if place in inner], [place for place in shown if place in inner]
-        )
-        return outside, inside
+        # Programs look for their settings in the home: where it is hidden they are missing, not refused.
+        reachable = (*self._areas, os.path.realpath(self._bounds.home))
+        outside = plan_hiding((p for p in masked if p not in inner), (p for p in shown if p not in inner), reachable)
+        return outside, plan_hiding((p for p in masked if p in inner), (p for p in shown if p in inner))
 
     def _mask(self, steps: Sequence[HideStep]) -> None:
         for step in steps:

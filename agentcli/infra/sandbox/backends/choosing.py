@@ -73,20 +73,13 @@ def _probe(kind: str, why: str, tmp: Path, programs: Sequence[Path]) -> Confinem
     raise OSError(f"{_advice(message) or 'it does not work here'} ({message})")
 
 
-# The program that installs packages, and how.
-_INSTALLERS = {
-    "apt-get": "apt-get install bubblewrap",
-    "dnf": "dnf install bubblewrap",
-    "pacman": "pacman -S bubblewrap",
-    "zypper": "zypper install bubblewrap",
-    "apk": "apk add bubblewrap",
-}
+_INSTALLERS = ("apt-get install", "dnf install", "pacman -S", "zypper install", "apk add")
 
 
 def how_to_install() -> str:
     """The command that installs bubblewrap here."""
-    how = next((how for program, how in _INSTALLERS.items() if shutil.which(program)), _INSTALLERS["apt-get"])
-    return how if os.getuid() == 0 else f"sudo {how}"
+    how = next((how for how in _INSTALLERS if shutil.which(how.split()[0])), _INSTALLERS[0])
+    return f"{how} bubblewrap" if os.getuid() == 0 else f"sudo {how} bubblewrap"
 
 
 def _advice(message: str) -> str:

@@ -27,10 +27,7 @@ _LIMITS = ("--memory=4g", "--pids-limit=512")
 
 
 class Docker:
-    """Implements `Confinement`. The image has to hold what commands need: a shell, git, compilers.
-
-    Descriptors are not passed on: containers have none but the standard three.
-    """
+    """Implements `Confinement`. The image has to hold what commands need. Descriptors are not passed on."""
 
     name = "docker"
     weakness = ""

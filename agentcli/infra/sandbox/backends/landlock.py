@@ -26,10 +26,7 @@ _MODULE = "backends.landlock_launcher"  # whose `bound_and_become` the keeper ca
 
 
 class Landlock:
-    """Implements `Confinement`. `abi` is the version of the kernel's Landlock, `python` what the launcher runs in.
-
-    Each command gets a folder of its own in `tmp` for temporary files.
-    """
+    """Implements `Confinement`. `abi` is Landlock's version; each command has a folder for temporary files in `tmp`."""
 
     name = "landlock"
     weakness = (

@@ -55,7 +55,9 @@ def bound_and_become(parent: int, plan: int, command: list[bytes], environment: 
             print(abi)
             return
         _restrict_files(planned, abi)
-        _drop_capabilities()
+        # Root's own; no_new_privs keeps an executed program from getting them back.
+        version_3, no_capabilities = 0x20080522, bytes(24)
+        _check(_libc.capset(struct.pack("Ii", version_3, 0), no_capabilities), "capabilities")
         _filter_system_calls(planned.filter)
     except OSError as error:
         print(f"agentcli: the command was not started, because it could not be confined: {error}", file=sys.stderr)
@@ -136,12 +138,6 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
         _check(_libc.syscall(_ADD_RULE, ruleset, _PATH_BENEATH, rule, 0), f"a Landlock rule for {path}")
     finally:
         os.close(descriptor)
-
-
-def _drop_capabilities() -> None:
-    """Root's own; no_new_privs keeps an executed program from getting them back."""
-    version_3, no_capabilities = 0x20080522, bytes(24)
-    _check(_libc.capset(struct.pack("Ii", version_3, 0), no_capabilities), "capabilities")
 
 
 def _filter_system_calls(program: bytes) -> None:

@@ -1,4 +1,1 @@
-"""Tries commands: runs them on overlays or copies of what they may write, and keeps or drops their changes.
-
-Only `local` uses it. `overlay_launcher` runs as a program of its own.
-"""
+"""Runs commands on overlays of what they may write, and applies or discards their changes."""

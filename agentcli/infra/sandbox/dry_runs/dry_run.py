@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, closing
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -18,26 +19,15 @@ from typing import Literal
 from msgspec.structs import replace
 
 from agentcli.errors import ToolError
-from agentcli.infra.changes.groups import (
-    LONGEST_DIFFS,
-    ChangeGroup,
-    by_weight,
-    group_changes,
-    pick_hunks,
-    shown_path,
-)
-from agentcli.infra.changes.journal import PLAN, PrivateFolder, abandoned_folders
-from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch
+from agentcli.infra.changes.groups import LONGEST_DIFFS, ChangeGroup, by_weight, group_changes, pick_hunks, shown_path
+from agentcli.infra.changes.journal import PrivateFolder, remove_abandoned
+from agentcli.infra.sandbox.confinement import Bounds, Confinement
+from agentcli.infra.sandbox.dry_runs import lost_work
 from agentcli.infra.sandbox.dry_runs.caches import CacheLayers
-from agentcli.infra.sandbox.dry_runs.git_changes import describe_git_changes, uncommitted_files
-from agentcli.infra.sandbox.dry_runs.limits import Counter, TooMuch, Watch, hides, without_others_data
-from agentcli.infra.sandbox.dry_runs.lost_work import find_lost_files, with_loss_of_tree, with_lost_work, with_worktree
-from agentcli.infra.sandbox.dry_runs.overlays import Overlays, why_no_overlays
-from agentcli.infra.sandbox.dry_runs.upper_folder import read_overlay
-from agentcli.infra.sandbox.mounts.mount_points import NOTE, Note
+from agentcli.infra.sandbox.dry_runs.limits import Watch, hides, without_others_data
+from agentcli.infra.sandbox.dry_runs.overlays import OverlayReader, Overlays, TooMuch, why_no_overlays
 from agentcli.infra.sandbox.mounts.protect_plan import is_inside
 from agentcli.infra.sandbox.processes.shell import Launcher, Shell
-from agentcli.settings.files import make_private_folder
 from agentcli.tools.command import NO_GRANTS, Command, CommandResult, Grants
 from agentcli.tools.dry_run import ApplyOutcome, ChangeSummary, Conflict, DryRunLimits
 
@@ -45,6 +35,7 @@ _GIT_TIMEOUT_S = 20.0
 _LEFT = "what it left running was ended, because nothing of a dry run goes on"
 
 
+@dataclass(eq=False)
 class OverlayDryRun(AbstractAsyncContextManager["OverlayDryRun"]):
     """Implements `DryRun`. `changes` are called by their paths, those of the first root relative to it.
 
@@ -52,28 +43,21 @@ class OverlayDryRun(AbstractAsyncContextManager["OverlayDryRun"]):
     being applied.
     """
 
-    def __init__(
-        self,
-        result: CommandResult,
-        groups: Sequence[ChangeGroup],
-        private: PrivateFolder,
-        *,
-        too_much: str = "",
-        cached: Sequence[str] = (),
-        hides: Callable[[Path], Literal["", "here", "always"]],
-    ) -> None:
-        self.hides = hides
-        self.result = result
-        self.cached = tuple(cached)
-        self.too_much = too_much
-        self.changes: tuple[ChangeSummary, ...] = tuple(group.summary for group in groups)
-        self._groups = groups
-        self._private = private
-        self._is_open = True
-        self._applying: asyncio.Future[ApplyOutcome] | None = None
+    result: CommandResult
+    groups: Sequence[ChangeGroup]
+    private: PrivateFolder
+    hides: Callable[[Path], Literal["", "here", "always"]]
+    too_much: str = ""
+    cached: Sequence[str] = ()
+    _is_open: bool = field(default=True, init=False)
+    _applying: asyncio.Future[ApplyOutcome] | None = field(default=None, init=False)
+
+    @property
+    def changes(self) -> tuple[ChangeSummary, ...]:
+        return tuple(group.summary for group in self.groups)
 
     def paths_of(self, name: str) -> list[Path]:
-        groups = [group for group in self._groups if group.summary.name == name]
+        groups = [group for group in self.groups if group.summary.name == name]
         return [Path(group.changes.at(path)) for group in groups for path in group.paths]
 
     async def apply(
@@ -90,7 +74,7 @@ class OverlayDryRun(AbstractAsyncContextManager["OverlayDryRun"]):
         if not self._is_open:
             raise ToolError("This dry run is over: its changes were applied or discarded.", kind="invalid_parameters")
         self._is_open = False
-        chosen = [group for group in self._groups if names is None or group.summary.name in names]
+        chosen = [group for group in self.groups if names is None or group.summary.name in names]
         self._applying = asyncio.ensure_future(asyncio.to_thread(self._apply, chosen, hunks or {}, note))
         return await asyncio.shield(self._applying)
 
@@ -103,12 +87,12 @@ class OverlayDryRun(AbstractAsyncContextManager["OverlayDryRun"]):
             every = {*range(group.summary.hunks)}
             chosen = {*hunks.get(group.summary.name, every)}
             try:
-                part = self._private.path / f"part-{number}"
+                part = self.private.path / f"part-{number}"
                 wanted.append(group if chosen == every else pick_hunks(group, chosen, part))
             except OSError as error:
                 conflicts.append(Conflict(group.summary.name, error.strerror or str(error)))
         try:
-            done = self._private.apply(wanted, note=note)
+            done = self.private.apply(wanted, note=note)
         except OSError as error:
             raise ToolError(f"Nothing could be kept: {error.strerror}.", kind="resource_error") from error
         return replace(done, conflicts=(*conflicts, *done.conflicts))
@@ -117,12 +101,13 @@ class OverlayDryRun(AbstractAsyncContextManager["OverlayDryRun"]):
         self._is_open = False
         if self._applying is not None:
             await asyncio.wait([self._applying])
-        await asyncio.shield(asyncio.to_thread(self._private.close))
+        await asyncio.shield(asyncio.to_thread(self.private.close))
 
     async def __aexit__(self, *raised: object) -> None:
         await self.discard()
 
 
+@dataclass(eq=False)
 class DryRuns:
     """The dry runs of one session, whose commands the shell that `shell` gives starts.
 
@@ -132,61 +117,39 @@ class DryRuns:
     commands.
     """
 
-    def __init__(
-        self,
-        shell: Callable[[], Shell],
-        confinement: Callable[[], Confinement],
-        bounds: Callable[[Grants], Bounds],
-        *,
-        folder: Path,
-        search_path: str = "",
-        limits: DryRunLimits = DryRunLimits(),  # noqa: B008  # frozen
-    ) -> None:
-        self._shell = shell
-        self._confinement = confinement
-        self._bounds = bounds
-        self._folder = folder
-        self._search_path = search_path
-        self._limits = limits
-        self._start = threading.Lock()
-        self._session: PrivateFolder | None = None
-        self._caches: CacheLayers | None = None
-        self._probed: dict[tuple[str, ...], str] = {}
+    shell: Callable[[], Shell]
+    confinement: Callable[[], Confinement]
+    bounds: Callable[[Grants], Bounds]
+    folder: Path = field(kw_only=True)
+    search_path: str = field(default="", kw_only=True)
+    limits: DryRunLimits = field(default_factory=DryRunLimits, kw_only=True)
+    _start: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _session: tuple[PrivateFolder, CacheLayers] | None = field(default=None, init=False)
+    _probed: dict[tuple[str, ...], str] = field(default_factory=dict, init=False)
 
     def why_not(self, grants: Grants = NO_GRANTS) -> str:
         """Say why there are no dry runs here, for the person; empty where there are. Mounts overlays, once."""
-        bounds = self._bounds(grants)
+        bounds = self.bounds(grants)
         if bounds.profile == "danger-full-access":
             return "Commands are not confined, so what one does cannot be held back to be looked at."
         if bounds.profile == "read-only":
             return "Commands can write nothing here (read-only), so there is nothing to try."
-        confinement = self._confinement()
+        confinement = self.confinement()
         if confinement.name != "bubblewrap":
             why = f": {confinement.why}" if confinement.why else "."
             return f"Trying a command needs namespaces (bubblewrap), which are not there{why}"
         roots = tuple(map(str, bounds.roots))
         if roots not in self._probed:
-            self._probed[roots] = self._probe(roots)
+            try:
+                with closing(self._new_folder()[0]) as private:
+                    reason = why_no_overlays(roots, private.path)
+            except (OSError, ToolError) as error:
+                reason = str(error)
+            self._probed[roots] = f"Commands cannot be tried here: {reason.rstrip('.')}." if reason else ""
         return self._probed[roots]
 
-    def _probe(self, roots: Sequence[str]) -> str:
-        private = None
-        try:
-            private = self._new_folder()
-            reason = why_no_overlays(roots, private.path)
-        except (OSError, ToolError) as error:
-            reason = str(error)
-        finally:
-            if private is not None:
-                private.close()
-        return f"Commands cannot be tried here: {reason.rstrip('.')}." if reason else ""
-
     async def run(
-        self,
-        command: Command,
-        *,
-        on_output: Callable[[str], None] = lambda text: None,
-        masked: Sequence[Path] = (),
+        self, command: Command, *, on_output: Callable[[str], None] = lambda text: None, masked: Sequence[Path] = ()
     ) -> OverlayDryRun:
         """Run a command as `Sandbox.run` does, but let it change nothing yet; what it leaves running is ended.
 
@@ -196,9 +159,27 @@ class DryRuns:
         """
         if why_not := await asyncio.to_thread(self.why_not, command.grants):
             raise ToolError(f"{why_not} Run it as usual, or not at all.", kind="permission_denied")
-        private = await asyncio.to_thread(self._new_folder)
+        private, caches = await asyncio.to_thread(self._new_folder)
+        usual = bounds = replace(was := self.bounds(command.grants), masked=(*was.masked, *masked))
+        if command.dry_run == "narrow":
+            bounds = without_others_data(usual, self.search_path)
+
+        def how_hidden(path: Path) -> Literal["", "here", "always"]:
+            return "always" if hides(usual, path) else "here" if hides(bounds, path) else ""
+
         try:
-            return await self._run_in(private, command, on_output, masked)
+            with caches.used():
+                overlays = Overlays(self.confinement(), bounds, private.path, caches.below)
+                watch = Watch(private.path, self.limits)
+                result = await self._exec(overlays.launch, command, on_output, watch)
+                too_much, groups, cached = watch.why, list[ChangeGroup](), list[str]()
+                if not too_much:
+                    try:
+                        groups, cached = await asyncio.to_thread(self._changes, overlays, bounds, caches)
+                    except TooMuch as error:
+                        too_much = str(error)
+                groups = await self._described(overlays, groups, partial(self._look, command.grants))
+                return OverlayDryRun(result, groups, private, how_hidden, too_much, cached=cached)
         except BaseException as error:
             await asyncio.shield(asyncio.to_thread(private.close))
             if isinstance(error, OSError):
@@ -206,148 +187,83 @@ class DryRuns:
                 raise ToolError(f"The command could not be tried: {reason}.", kind="resource_error") from error
             raise
 
-    async def _run_in(
-        self, private: PrivateFolder, command: Command, on_output: Callable[[str], None], masked: Sequence[Path]
-    ) -> OverlayDryRun:
-        assert self._caches is not None
-        usual = bounds = replace(was := self._bounds(command.grants), masked=(*was.masked, *masked))
-        if command.dry_run == "narrow":
-            bounds = without_others_data(usual, self._search_path)
-
-        def how_hidden(path: Path) -> Literal["", "here", "always"]:
-            return "always" if hides(usual, path) else "here" if hides(bounds, path) else ""
-
-        with self._caches.used():
-            overlaid = _Overlaid(self._confinement(), bounds, private, self._caches)
-            watch = Watch(private.path, self._limits)
-            result = await self._exec(overlaid.launch, command, on_output, watch)
-            too_much, groups = watch.why, list[ChangeGroup]()
-            if not too_much:
-                try:
-                    groups = await asyncio.to_thread(overlaid.groups, Counter(self._limits, "it changed"))
-                except TooMuch as error:
-                    too_much = str(error)
-            groups = await self._with_repositories(overlaid, groups, command.grants)
-            return OverlayDryRun(result, groups, private, too_much=too_much, cached=overlaid.cached, hides=how_hidden)
-
     async def _exec(
         self, launch: Launcher, command: Command, on_output: Callable[[str], None], watch: Watch
     ) -> CommandResult:
         watching = asyncio.create_task(watch.run())
         try:
-            result = await self._shell().exec(command, on_output=on_output, detach=watch.sign, launch=launch)
+            result = await self.shell().exec(command, on_output=on_output, detach=watch.sign, launch=launch)
         finally:
             watching.cancel()
         if result.job is not None:
-            await asyncio.shield(self._shell().jobs.end(result.job.id))
+            await asyncio.shield(self.shell().jobs.end(result.job.id))
             why = watch.why or result.stall
             stall = f"{why}; {_LEFT}" if why else _LEFT
             result = replace(result, job=None, output_file=result.job.output_file, stall=stall)
         return result
 
-    async def _with_repositories(
-        self, overlaid: _Overlaid, groups: list[ChangeGroup], grants: Grants
-    ) -> list[ChangeGroup]:
-        """Let git say what became of repositories; the files of a worktree are kept with its `.git`, or not at all."""
-        for group in groups:
-            if group.summary.what != "repository" or group.summary.kind != "changed":
+    def _changes(self, overlays: Overlays, bounds: Bounds, caches: CacheLayers) -> tuple[list[ChangeGroup], list[str]]:
+        """Read what the command did, and take its caches; gives the names of new ones. Raises `OSError`, `TooMuch`."""
+        reader, budget = OverlayReader(self.limits, overlays.started_ns), [LONGEST_DIFFS]
+        first = str(bounds.roots[0]) if bounds.roots else ""
+
+        def name_of(path: str) -> str:
+            return shown_path(os.path.relpath(path, first) if first and is_inside(path, first) else path)
+
+        groups, cached = list[ChangeGroup](), list[str]()
+        for overlay in overlays.each:
+            if overlay.area == str(bounds.cache):
+                caches.take(overlay.area, overlay.upper, os.listdir(overlay.upper))  # noqa: PTH208
                 continue
-            folder = Path(group.changes.root)
-            if folder.name != ".git":  # else a linked worktree's
-                folder = folder / group.paths[0].partition(".git")[0] / ".git"
-            look = partial(self._look, folder.parent, grants)
-            words = await describe_git_changes(str(folder), look, partial(look, launch=overlaid.look))
-            groups = with_worktree(groups, group, words)
-        for root, taken in find_lost_files(groups).items():
-            uncommitted = await uncommitted_files(partial(self._look, Path(root), grants))
-            groups = with_lost_work(groups, root, taken, uncommitted)
+            changes = reader.read(overlay.area, overlay.upper)
+            groups += lost_work.with_loss_of_tree(group_changes(changes, name_of=name_of, budget=budget), changes)
+            tagged = caches.take(overlay.area, overlay.upper, changes.caches)
+            cached += [name_of(changes.at(path)) for path in tagged]
+        return groups, cached
+
+    async def _described(
+        self, overlays: Overlays, groups: list[ChangeGroup], look_in: Callable[..., Awaitable[str]]
+    ) -> list[ChangeGroup]:
+        """Let git say what became of repositories and of what was in no commit; put first what needs a look."""
+        repositories = [one for one in groups if one.summary.what == "repository" and one.summary.kind == "changed"]
+        lost = lost_work.find_lost_files(groups)
+        tops = {(one.changes.root, one.paths[0].partition(".git")[0]) for one in repositories}
+        for root, top in sorted({(root, "") for root in lost} | tops):
+            if root.endswith("/.git"):  # a linked worktree's
+                continue
+            look = partial(look_in, Path(root, top))
+            files, reverted = await lost_work.uncommitted_files(look, partial(look, launch=overlays.look))
+            taken = lost.get(root, set()).union(top + path for path in reverted)
+            groups = lost_work.with_lost_work(groups, root, taken, {top + path for path in files})
+        for group in repositories:
+            # Of a linked worktree the root is the repository.
+            folder = f"{group.changes.root}/{group.paths[0]}".partition("/.git/")[0]
+            look = partial(look_in, Path(folder))
+            described = await lost_work.describe_git_changes(
+                f"{folder}/.git", look, partial(look, launch=overlays.look)
+            )
+            groups = lost_work.with_worktree(groups, group, described)
         return sorted(groups, key=by_weight)
 
-    async def _look(self, folder: Path, grants: Grants, script: str, *, launch: Launcher | None = None) -> str:
+    async def _look(self, grants: Grants, folder: Path, script: str, *, launch: Launcher | None = None) -> str:
         command = Command(script, folder, timeout_s=_GIT_TIMEOUT_S, profile="read-only", grants=grants)
-        return (await self._shell().exec(command, launch=launch)).output
+        return (await self.shell().exec(command, launch=launch)).output
 
-    def _new_folder(self) -> PrivateFolder:
+    def _new_folder(self) -> tuple[PrivateFolder, CacheLayers]:
+        """Make a folder for a dry run; with the first one that of the session, in which its caches are."""
         with self._start:
             try:
                 if self._session is None:
-                    list(
-                        abandoned_folders(self._folder, spares=PLAN)
-                    )  # the next start finishes what has one, and says so
-                    self._session = PrivateFolder(self._folder)
-                    self._caches = CacheLayers(self._session.path)
-                return PrivateFolder(self._folder)
+                    remove_abandoned(self.folder)
+                    private = PrivateFolder(self.folder)
+                    self._session = private, CacheLayers(private.path)
+                return PrivateFolder(self.folder), self._session[1]
             except OSError as error:
-                message = f"{self._folder} cannot be written, where the changes of a try are kept: {error.strerror}."
+                message = f"{self.folder} cannot be written, where the changes of a try are kept: {error.strerror}."
                 raise ToolError(message, kind="resource_error") from error
 
     def close(self) -> None:
         """Forget the caches. Raises nothing."""
         if self._session is not None:
-            self._session.close()
+            self._session[0].close()
             self._session = None
-
-
-class _Overlaid:
-    """One command's confinement, with overlays over the folders it may write."""
-
-    def __init__(self, confinement: Confinement, bounds: Bounds, private: PrivateFolder, caches: CacheLayers) -> None:
-        self._confinement = confinement
-        self._bounds = replace(bounds, note=Note(private.path / NOTE))
-        self._private = private
-        self._caches = caches
-        self._overlays: Overlays | None = None
-        self._launches = 0
-        self.cached: list[str] = []
-
-    @contextmanager
-    def launch(self, argv: Sequence[str], command: Command, pass_fds: Sequence[int]) -> Iterator[Launch]:
-        """Raises `OSError`."""
-        self._launches += 1
-        folder = self._private.path / str(self._launches)
-        folder.mkdir(mode=0o700)
-        if self._bounds.cache is not None:
-            make_private_folder(self._bounds.cache)
-        with self._confinement.launch(argv, cwd=command.cwd, bounds=self._bounds, pass_fds=pass_fds) as launch:
-            self._overlays = Overlays(launch, folder, self._caches.below)
-            with self._wrap(launch) as wrapped:
-                yield wrapped
-
-    @contextmanager
-    def look(self, argv: Sequence[str], command: Command, pass_fds: Sequence[int]) -> Iterator[Launch]:
-        """Launch what looks at the changes, once the command has ended. Raises `OSError`."""
-        with (
-            self._confinement.launch(argv, cwd=command.cwd, bounds=self._bounds, pass_fds=pass_fds) as launch,
-            self._wrap(launch, looks_only=True) as wrapped,
-        ):
-            yield wrapped
-
-    @contextmanager
-    def _wrap(self, launch: Launch, *, looks_only: bool = False) -> Iterator[Launch]:
-        assert self._overlays is not None
-        # Hidden as a whole: an overlay shows what is masked in the workspace, and those of others are nobody's.
-        hidden = str(self._private.path.parent)
-        with self._overlays.wrap(launch, hidden, looks_only=looks_only) as wrapped:
-            yield wrapped._replace(environment={**wrapped.environment, "GIT_OPTIONAL_LOCKS": "0"})
-
-    def groups(self, counter: Counter) -> list[ChangeGroup]:
-        """Raises `OSError`, `TooMuch`."""
-        overlays = self._overlays
-        assert overlays is not None
-        budget = [LONGEST_DIFFS]
-        found = []
-        for overlay in overlays.each:
-            if overlay.area == str(self._bounds.cache):
-                self._caches.take(overlay.area, overlay.upper, os.listdir(overlay.upper))  # noqa: PTH208
-                continue
-            changes = read_overlay(overlay.area, overlay.upper, overlays.started_ns, counter.take)
-            found += with_loss_of_tree(group_changes(changes, name_of=self._name_of, budget=budget), changes)
-            tagged = self._caches.take(overlay.area, overlay.upper, changes.caches)
-            self.cached += [self._name_of(changes.at(path)) for path in tagged]
-        return found
-
-    def _name_of(self, path: str) -> str:
-        first = str(self._bounds.roots[0]) if self._bounds.roots else ""
-        if first and is_inside(path, first):
-            path = os.path.relpath(path, first)
-        return shown_path(path)

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from agentcli.infra.changes.state import FileEntry
 from agentcli.infra.sandbox.confinement import Bounds
 from agentcli.infra.sandbox.mounts.hide_plan import find_places, is_real
 from agentcli.infra.sandbox.mounts.protect_plan import is_inside
@@ -46,11 +45,7 @@ def without_others_data(bounds: Bounds, search_path: str) -> Bounds:
     """
     data = [path for path in Path("/").iterdir() if path.name not in _SYSTEM]
     shown = [bounds.home / name for name in _TOOLCHAINS] + list(_installations(search_path, bounds.home))
-    return replace(
-        bounds,
-        masked=(*bounds.masked, bounds.home, *data),
-        readable_again=(*bounds.readable_again, *shown),
-    )
+    return replace(bounds, masked=(*bounds.masked, bounds.home, *data), readable_again=(*bounds.readable_again, *shown))
 
 
 def hides(bounds: Bounds, path: Path) -> bool:
@@ -78,7 +73,7 @@ class Watch:
         self.sign = asyncio.Event()
         self.why = ""
         self._folder = folder
-        self._limits = limits
+        self._max_bytes = limits.max_bytes
         self._free_at_first = shutil.disk_usage(folder).free
 
     async def run(self) -> None:
@@ -91,20 +86,17 @@ class Watch:
         free = shutil.disk_usage(self._folder).free
         if free < min(_LEAST_FREE_DISK, self._free_at_first // 2):
             return "it filled the disk"
-        if self._free_at_first - free > self._limits.max_bytes and self._bytes() > self._limits.max_bytes:
-            return f"it wrote more than {self._limits.max_bytes // 1_000_000:,} MB"
-        if _free_memory() < _LEAST_FREE_MEMORY:
-            return "it took the machine's memory"
-        return ""
+        if self._free_at_first - free > self._max_bytes and sum(_sizes_below(self._folder)) > self._max_bytes:
+            return f"it wrote more than {self._max_bytes // 1_000_000:,} MB"
+        return "it took the machine's memory" if _free_memory() < _LEAST_FREE_MEMORY else ""
 
-    def _bytes(self) -> int:
-        """Of the stand-in, what is allocated on the disk."""
-        found = 0
-        for where, _, files in os.walk(self._folder):
-            for name in files:
-                with contextlib.suppress(OSError):
-                    found += Path(where, name).lstat().st_blocks * 512
-        return found
+
+def _sizes_below(folder: Path) -> Iterator[int]:
+    """The bytes that each file takes on the disk."""
+    for where, _, files in os.walk(folder):
+        for name in files:
+            with contextlib.suppress(OSError):
+                yield Path(where, name).lstat().st_blocks * 512
 
 
 def _free_memory() -> float:
@@ -115,23 +107,3 @@ def _free_memory() -> float:
         return numbers["MemAvailable"] / numbers["MemTotal"]
     except (OSError, ValueError, KeyError, IndexError):
         return 1.0
-
-
-class TooMuch(Exception):  # it says what is so
-    """A command changed more than a dry run can hold."""
-
-
-class Counter:
-    """Stops what looks at files when there are too many of them."""
-
-    def __init__(self, limits: DryRunLimits, what: str) -> None:
-        self._limits = limits
-        self._what = what
-        self._entries = self._bytes = 0
-
-    def take(self, entry: FileEntry) -> None:
-        max_entries, max_bytes = self._limits.max_entries, self._limits.max_bytes
-        self._entries += 1
-        self._bytes += entry.size if entry.kind == "file" else 0
-        if self._entries > max_entries or self._bytes > max_bytes:
-            raise TooMuch(f"{self._what} more than {max_entries:,} files or {max_bytes // 1_000_000:,} MB")

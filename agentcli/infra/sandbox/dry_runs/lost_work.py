@@ -1,20 +1,133 @@
-"""Marks the changes that take work away: most of a tree, commits, and what was in no commit."""
+"""Says what a dry run did to repositories, and marks the changes that take work away.
+
+Git itself is asked, in the sandbox: before and after, and for the diffs. It runs nothing that a repository configures.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+import shlex
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from agentcli.infra.changes.groups import INSTALLED, ChangeGroup, shown_path
 from agentcli.infra.changes.state import ChangeSet, digest_of, parents_of
-from agentcli.infra.sandbox.dry_runs.git_changes import GitChanges
+
+MAX_REFS = 10
+MAX_COMMITS = 20
+LARGEST_DIFF = 200_000  # bytes
+
+_GIT = "git -c core.hooksPath=/dev/null -c core.pager=cat --no-pager"
+_DIFF = "diff --no-ext-diff --no-textconv --no-color"
+_MARKS = ("== HEAD", "== staged", "== stash")
+_REFS, _CONTENTS = "\n== refs\n", "\n== contents\n"
+
+# What git adds to a unified diff.
+_GITS_OWN = ("diff --git ", "index ", "new file mode ", "deleted file mode ")
+
+# Runs a shell script where the repository is, as it was or as it is now, and gives its output.
+Look = Callable[[str], Awaitable[str]]
 
 HANDFUL = 5  # most of a tree is more files than these, or all
 
 _NOT_COUNTED = INSTALLED | {".git"}
 _NOTES = {"index", "AUTO_MERGE", "COMMIT_EDITMSG", "ORIG_HEAD", "gc.log"}  # that git makes without changing anything
+
+
+class GitChanges(NamedTuple):
+    """The changes as text, and what cannot be had back once they are applied; nothing where all is the same for git."""
+
+    text: str
+    lost: tuple[str, ...]
+
+
+class _RepositoryState(NamedTuple):
+    """The refs and stashes, by name and by commit, and what HEAD and the index say."""
+
+    refs: dict[str, str]
+    head: str
+    staged: list[str]
+    stash: dict[str, str]
+
+    @property
+    def commit(self) -> str:
+        return self.refs.get(self.head, "" if self.head.startswith("refs/") else self.head)
+
+
+async def describe_git_changes(folder: str, look_before: Look, look_after: Look) -> GitChanges:
+    """Describe what changed in the repository whose `.git` is `folder`."""
+    git = f"{_GIT} --git-dir={shlex.quote(folder)}"
+    before, after = await _state(git, look_before), await _state(git, look_after)
+    if before == after:
+        return GitChanges("", ())
+    moved = [name for name in {**before.refs, **after.refs} if before.refs.get(name) != after.refs.get(name)]
+    log, script = f"{git} log --no-color --no-decorate -n {MAX_COMMITS}", ""
+    for name in moved[:MAX_REFS]:
+        old, new = before.refs.get(name, ""), after.refs.get(name, "")
+        line = f"{_short(name)}: {old[:7] or 'none'} → {new[:7] or 'none'}"
+        script += f"echo {shlex.quote(line)}; "
+        script += f"{log} --format='  + %h %s' {new} --not {old}; " if new else ""
+    gone = " ".join(filter(None, (before.refs.get(name) for name in moved)))
+    lost_commits = f"{log} --format='commit %h %s' {gone} --not --all HEAD; " if gone else ""
+    is_other = before.commit and after.commit and before.commit != after.commit
+    diffs = f"{git} {_DIFF} {before.commit} {after.commit}; " if is_other else ""
+    shown = await look_after(  # what is lost comes first: the middle of a long output is cut
+        f"({lost_commits} printf '{_REFS}'; {script} printf '{_CONTENTS}'; {diffs}{git} {_DIFF} --cached) 2>/dev/null"
+        f" | head -c {LARGEST_DIFF}; true"
+    )
+    commits, _, rest = shown.partition(_REFS)
+    refs, _, diff = rest.partition(_CONTENTS)
+    lost = [*commits.splitlines(), *(f"stash {title}" for id, title in before.stash.items() if id not in after.stash)]
+    staged = [f"staged: {line.partition(' ')[2].split(' ', 3)[-1]}" for line in after.staged]
+    lines = [
+        *([f"HEAD: {_short(before.head)} → {_short(after.head)}"] if before.head != after.head else ()),
+        *refs.splitlines(),
+        *([f"… {len(moved) - MAX_REFS} more refs"] if len(moved) > MAX_REFS else ()),
+        *((staged or ["nothing is staged any more"]) if before.staged != after.staged else ()),
+        *(f"lost: {line}" for line in lost),
+        *(line for line in diff.splitlines() if not line.startswith(_GITS_OWN)),
+    ]
+    return GitChanges("\n".join(lines).rstrip() + "\n", tuple(lost))
+
+
+async def uncommitted_files(look_before: Look, look_after: Look) -> tuple[frozenset[str], frozenset[str]]:
+    """The files below a folder that hold what no commit has, and those that are now as in the last commit of before.
+
+    They are paths below that folder. What git ignores is not among them.
+    """
+    others = f"{_GIT} ls-files -z --others --exclude-standard"
+    commit, *dirty = (await look_before(f"({_dirty('HEAD')}; printf '\\0'; {others}) 2>/dev/null; true")).split("\0")
+    unknown = dirty.index("") if "" in dirty else len(dirty)
+    still = (await look_after(f"{_dirty(commit)} 2>/dev/null; true")).split("\0") if commit and dirty[:unknown] else []
+    return frozenset(filter(None, dirty)), frozenset(dirty[:unknown]).difference(still)
+
+
+def _dirty(commit: str) -> str:
+    """Print a commit, and the files of the worktree that differ from it."""
+    diff = f"{_GIT} diff --no-ext-diff --name-only --relative -z {commit}"
+    return f"{_GIT} rev-parse -q --verify {commit} | tr -d '\\n'; printf '\\0'; {diff}"
+
+
+async def _state(git: str, look: Look) -> _RepositoryState:
+    head, staged, stash = _MARKS
+    output = await look(
+        f"{git} for-each-ref --format='%(refname) %(objectname)'; echo '{head}'"
+        f"; {git} symbolic-ref -q HEAD || {git} rev-parse -q --verify HEAD; echo '{staged}'"
+        f"; {git} {_DIFF} --cached --raw --abbrev; echo '{stash}'; {git} stash list --format='%H %gd %gs'; true"
+    )
+    parts = []
+    for mark in _MARKS:
+        part, _, output = output.partition(f"{mark}\n")
+        parts.append(part.splitlines())
+    refs, stashes = ((line.partition(" ") for line in lines) for lines in (parts[0], output.splitlines()))
+    by_ref, by_commit = ({key: rest for key, _, rest in pairs} for pairs in (refs, stashes))
+    return _RepositoryState(by_ref, "".join(parts[1]), parts[2], by_commit)
+
+
+def _short(name: str) -> str:
+    return name.removeprefix("refs/heads/").removeprefix("refs/")[:60]
 
 
 def with_worktree(groups: Sequence[ChangeGroup], repository: ChangeGroup, git: GitChanges) -> list[ChangeGroup]:
@@ -24,29 +137,24 @@ def with_worktree(groups: Sequence[ChangeGroup], repository: ChangeGroup, git: G
     """
     root, top = repository.changes.root, repository.paths[0].partition(".git")[0]
     others = [group for group in groups if group is not repository]
-    own = [number for number, group in enumerate(others) if group.changes.root == root]
-    for number in own:  # those that take away what was in no commit
-        group = others[number]
-        taken = git.uncommitted if group.summary.kind == "deleted" else git.reverted
-        if group.summary.kind != "created" and any(path.removeprefix(top) in taken for path in group.paths):
-            others[number] = _losing_work(group)
     logs = [path for path in repository.paths if _is_shorter(path, repository.changes)]
-    if git.is_same and not logs and all(_is_note(path.rpartition(".git/")[2]) for path in repository.paths):
+    if not git.text and not logs and all(_is_note(path.rpartition(".git/")[2]) for path in repository.paths):
         return others
-    joined = {
-        number
-        for number in own
-        if others[number].paths[0].startswith(top)
-        and not others[number].summary.is_obeyed
-        and others[number].summary.what != "repository"
-    }
-    whole, files = repository.summary, [others[number].summary for number in sorted(joined)]
+    joined = [
+        group
+        for group in others
+        if group.changes.root == root
+        and group.paths[0].startswith(top)
+        and not group.summary.is_obeyed
+        and group.summary.what != "repository"
+    ]
+    files = [group.summary for group in joined]
     loses = {file.loses for file in files}
     summary = replace(
-        whole,
+        repository.summary,
         diff="".join([git.text, *(file.diff or f"{file.kind} {file.name}\n" for file in files)]),
-        files=whole.files + sum(file.files for file in files),
-        size=whole.size + sum(file.size for file in files),
+        files=repository.summary.files + sum(file.files for file in files),
+        size=repository.summary.size + sum(file.size for file in files),
         notes=(
             *(f"loses {lost}" for lost in git.lost),
             *(f"loses entries of the log of {shown_path(path.rpartition('logs/')[2])}" for path in logs),
@@ -54,33 +162,38 @@ def with_worktree(groups: Sequence[ChangeGroup], repository: ChangeGroup, git: G
         ),
         loses="tree" if "tree" in loses else "work" if git.lost or logs or "work" in loses else "",
     )
-    paths = (*repository.paths, *(path for number in sorted(joined) for path in others[number].paths))
-    rest = (group for number, group in enumerate(others) if number not in joined)
-    return [ChangeGroup(summary, repository.changes, paths), *rest]
+    paths = (*repository.paths, *(path for group in joined for path in group.paths))
+    return [ChangeGroup(summary, repository.changes, paths), *(group for group in others if group not in joined)]
 
 
 def find_lost_files(groups: Sequence[ChangeGroup]) -> dict[str, set[str]]:
-    """The files of whose contents nothing is left, by their root; without those of which that is known to lose work."""
+    """The files of whose contents nothing is left, by their root."""
     gone = {root: _gone_files(changes) for root, changes in {one.changes.root: one.changes for one in groups}.items()}
     found: dict[str, set[str]] = {}
     for group in groups:
-        summary, root = group.summary, group.changes.root
-        taken = gone[root].intersection(group.paths)
-        if summary.kind == "changed" and _is_written_over(summary.diff):
+        taken = gone[group.changes.root].intersection(group.paths)
+        if group.summary.kind == "changed" and _is_written_over(group.summary.diff):
             taken.update(group.paths)
-        if taken and not summary.loses and summary.kind in ("changed", "deleted"):
-            found.setdefault(root, set()).update(taken)
+        if taken and not group.summary.loses and group.summary.kind in ("changed", "deleted"):
+            found.setdefault(group.changes.root, set()).update(taken)
     return found
 
 
 def with_lost_work(
-    groups: Sequence[ChangeGroup], root: str, taken: set[str], uncommitted: Collection[str]
+    groups: Sequence[ChangeGroup], root: str, taken: Collection[str], uncommitted: Collection[str]
 ) -> list[ChangeGroup]:
     """The groups, marked where they take away what was in no commit; a folder's name there ends with a slash."""
     lost = {
         path for path in taken if path in uncommitted or any(f"{parent}/" in uncommitted for parent in parents_of(path))
     }
-    return [_losing_work(one) if one.changes.root == root and lost.intersection(one.paths) else one for one in groups]
+    marked = []
+    for group in groups:
+        summary = group.summary
+        if group.changes.root == root and not summary.loses and summary.kind != "created" and lost & {*group.paths}:
+            notes = ("overwrites what was not committed", *summary.notes)
+            group = group._replace(summary=replace(summary, notes=notes, loses="work"))
+        marked.append(group)
+    return marked
 
 
 def with_loss_of_tree(groups: Sequence[ChangeGroup], changes: ChangeSet) -> list[ChangeGroup]:
@@ -88,21 +201,14 @@ def with_loss_of_tree(groups: Sequence[ChangeGroup], changes: ChangeSet) -> list
     gone = _gone_files(changes)
     count = _count_files(changes.root, limit=2 * len(gone)) if len(gone) > 1 else 0
     is_most = 2 * len(gone) > count if len(gone) > HANDFUL else len(gone) == count
-    if not is_most or not count:
-        return [*groups]
     notes = [f"{len(gone):,} of the {count:,} files in {shown_path(changes.root)} would be gone or empty"]
     marked = []
     for group in groups:
-        if gone.intersection(group.paths):
+        if is_most and count and gone.intersection(group.paths):
             summary = replace(group.summary, loses="tree", notes=(*notes, *group.summary.notes))
             group, notes = group._replace(summary=summary), []  # it is said once
         marked.append(group)
     return marked
-
-
-def _losing_work(group: ChangeGroup) -> ChangeGroup:
-    notes = ("overwrites what was not committed", *group.summary.notes)
-    return group._replace(summary=replace(group.summary, notes=notes, loses=group.summary.loses or "work"))
 
 
 def _is_written_over(diff: str) -> bool:

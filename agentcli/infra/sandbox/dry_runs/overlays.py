@@ -1,6 +1,7 @@
-"""Mounts an overlay over each folder that a tried command may write, so that nothing it does there reaches the disk.
+"""Mounts an overlay over each folder that a tried command may write, and reads from it what the command did.
 
-It costs the same for a workspace of any size.
+Nothing of that reaches the disk, and it costs the same for a workspace of any size. The upper folder of an overlay has
+what was changed (Documentation/filesystems/overlayfs.rst).
 """
 
 from __future__ import annotations
@@ -13,11 +14,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
+from agentcli.infra.changes.state import ChangeSet, FileEntry, entry_at, joined, names_in, walk
+from agentcli.infra.changes.writing import OVERLAY_ATTRIBUTES
 from agentcli.infra.sandbox.backends.bubblewrap_layout import writable_folders
 from agentcli.infra.sandbox.backends.landlock import own_python
-from agentcli.infra.sandbox.confinement import Launch, Mount, memory_file, run_probe
+from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch, Mount, memory_file, run_probe
+from agentcli.infra.sandbox.dry_runs.caches import is_cache, is_tagged
 from agentcli.infra.sandbox.dry_runs.overlay_launcher import REFUSAL
+from agentcli.infra.sandbox.mounts.mount_points import NOTE, Note
 from agentcli.infra.sandbox.mounts.protect_plan import is_inside
+from agentcli.settings.files import make_private_folder
+from agentcli.tools.command import Command
+from agentcli.tools.dry_run import DryRunLimits
 
 _LAUNCHER = Path(__file__).with_name("overlay_launcher.py")
 
@@ -36,40 +46,69 @@ class Overlay(NamedTuple):
 
 
 class Overlays:
-    """The overlays of one command. What it changed is in their upper folders, once it has ended.
+    """Confines a command as usual, with overlays in place of what it may write; what it changed is in `each` then.
 
     `started_ns` is when it started, by file times: what was changed later was not there for it from the beginning.
     """
 
-    def __init__(self, launch: Launch, folder: Path, caches_of: Callable[[str], str]) -> None:
-        """`caches_of` gives the folder with the caches of an area; empty for none. Raises `OSError`."""
-        areas = writable_folders(launch.mounts)
-        if inside := next((area for area in areas if is_inside(str(folder), area)), None):
-            raise OSError(0, f"{inside} holds agentcli's own data, so what a command does there cannot be held back")
-        if why_not := _why_no_overlay(areas):
-            raise OSError(0, why_not)
-        clock = folder / "started"
-        clock.touch()
-        self.started_ns = clock.stat().st_ctime_ns
-        self.each = [
-            _make_overlay(area, caches_of(area), folder / f"overlay-{number}") for number, area in enumerate(areas)
-        ]
+    def __init__(self, confinement: Confinement, bounds: Bounds, folder: Path, caches_of: Callable[[str], str]) -> None:
+        """`folder` holds the overlays; `caches_of` gives the folder with the caches of an area, empty for none."""
+        self._confinement = confinement
+        self._bounds = replace(bounds, note=Note(folder / NOTE))
+        self._folder = folder
+        self._caches_of = caches_of
+        self._launches = 0
+        self.each: list[Overlay] = []
+        self.started_ns = 0
 
     @contextmanager
-    def wrap(self, launch: Launch, hidden: str, *, looks_only: bool = False) -> Iterator[Launch]:
-        """Rewrite a command so that overlays are bound in place of the areas, and nothing else can be written.
+    def launch(self, argv: Sequence[str], command: Command, pass_fds: Sequence[int]) -> Iterator[Launch]:
+        """Launch the command. Raises `OSError`."""
+        self._launches += 1
+        folder = self._folder / str(self._launches)
+        folder.mkdir(mode=0o700)
+        if self._bounds.cache is not None:
+            make_private_folder(self._bounds.cache)
+        with self._confinement.launch(argv, cwd=command.cwd, bounds=self._bounds, pass_fds=pass_fds) as launch:
+            areas = writable_folders(launch.mounts)
+            if inside := next((area for area in areas if is_inside(str(folder), area)), None):
+                raise OSError(
+                    0, f"{inside} holds agentcli's own data, so what a command does there cannot be held back"
+                )
+            if why_not := _why_no_overlay(areas):
+                raise OSError(0, why_not)
+            clock = folder / "started"
+            clock.touch()
+            self.started_ns = clock.stat().st_ctime_ns
+            self.each = [
+                _make_overlay(area, self._caches_of(area), folder / f"overlay-{number}")
+                for number, area in enumerate(areas)
+            ]
+            with self._wrap(launch) as wrapped:
+                yield wrapped
 
-        `hidden` is a folder that it does not see. One that `looks_only` sees what the command before it did, and can
-        write nothing. Raises `OSError`.
-        """
+    @contextmanager
+    def look(self, argv: Sequence[str], command: Command, pass_fds: Sequence[int]) -> Iterator[Launch]:
+        """Launch what looks at the changes, once the command has ended, and can write nothing. Raises `OSError`."""
+        with (
+            self._confinement.launch(argv, cwd=command.cwd, bounds=self._bounds, pass_fds=pass_fds) as launch,
+            self._wrap(launch, looks_only=True) as wrapped,
+        ):
+            yield wrapped
+
+    @contextmanager
+    def _wrap(self, launch: Launch, *, looks_only: bool = False) -> Iterator[Launch]:
+        """Bind overlays in place of the areas, so that nothing else can be written."""
         binds: list[tuple[int, str]] = []
-        mounts = [self._redirected(mount, binds) for mount in launch.mounts]
+        # Hidden as a whole: an overlay shows what is masked in the workspace, and those of others are nobody's.
+        mounts = [*(self._redirected(mount, binds) for mount in launch.mounts), Mount(str(self._folder.parent))]
         with _plan(self.each, self.started_ns, binds=binds, looks_only=looks_only) as plan:
             yield launch._replace(
                 pass_fds=(*launch.pass_fds, plan),
                 bounded_by="dry_runs.overlay_launcher",
                 refusal=REFUSAL,
-                mounts=(*mounts, Mount(hidden)),
+                mounts=tuple(mounts),
+                environment={**launch.environment, "GIT_OPTIONAL_LOCKS": "0"},
             )
 
     def _redirected(self, mount: Mount, binds: list[tuple[int, str]]) -> Mount:
@@ -85,6 +124,58 @@ class Overlays:
                 binds.append((mount.descriptor, source))
                 return mount._replace(source=source)
         return mount._replace(is_writable=False)
+
+
+class TooMuch(Exception):  # it says what is so
+    """A command changed more than a dry run can hold."""
+
+
+class OverlayReader:
+    """Reads the overlays of one command, which together may not have changed more than the limits."""
+
+    def __init__(self, limits: DryRunLimits, started_ns: int) -> None:
+        """`started_ns` is when the command started, by file times."""
+        self._limits = limits
+        self._started_ns = started_ns
+        self._entries = self._bytes = 0
+
+    def read(self, root: str, upper: str) -> ChangeSet:
+        """Return what was changed below a root. Raises `OSError`, `TooMuch`."""
+        changes = ChangeSet(root)
+        waiting = [("", False)]  # paths, and whether what the root has there is covered
+        while waiting:  # not by recursion: a command can nest folders deeper than Python calls
+            path, is_covered = waiting.pop()
+            where = f"{upper}/{path}" if path else upper
+            now, below = entry_at(where), entry_at(changes.at(path))
+            assert now is not None
+            if path and _is_cache(path, now, below):
+                changes.caches.append(path)
+                continue
+            self._count(now.size if now.kind == "file" else 0)
+            replaces = now.kind != "folder" or below is None or below.kind != "folder"
+            if not is_covered and (replaces or _is_opaque(where)):
+                for gone, entry in walk(root, path):
+                    self._count(0)
+                    changes.before[gone] = entry
+                    if entry.kind != "folder" and entry.changed_ns > self._started_ns:
+                        changes.stale.add(gone)
+                is_covered = True
+            elif not is_covered and below is not None:
+                changes.before[path] = below
+            if now.kind == "other":  # the mark of what was deleted, or what cannot be kept
+                continue
+            changes.after[path] = now
+            _open_to_owner(now)
+            if now.kind == "folder":
+                waiting += [(joined(path, name), is_covered) for name in names_in(where)]
+        return changes
+
+    def _count(self, size: int) -> None:
+        self._entries += 1
+        self._bytes += size
+        if self._entries > self._limits.max_entries or self._bytes > self._limits.max_bytes:
+            most = f"{self._limits.max_entries:,} files or {self._limits.max_bytes // 1_000_000:,} MB"
+            raise TooMuch(f"it changed more than {most}")
 
 
 def why_no_overlays(areas: Sequence[str], folder: Path) -> str:
@@ -124,17 +215,14 @@ def _make_overlay(area: str, caches: str, folder: Path) -> Overlay:
 
 def _why_no_overlay(areas: Sequence[str]) -> str:
     """Say why an overlay would not do: a mount inside an area would be missing, and remote file systems differ."""
-    for kind, path in _mounted():
-        for area in areas:
-            if path != area and is_inside(path, area):
-                return f"{path} is a mount inside the workspace"
-            if is_inside(area, path) and _REMOTE.search(kind) and _innermost(area) == path:
-                return f"{area} is on a file system of another machine or program ({kind})"
+    mounted = _mounted()
+    for area in areas:
+        if inside := next((path for _, path in mounted if path != area and is_inside(path, area)), ""):
+            return f"{inside} is a mount inside the workspace"
+        around = max((path for _, path in mounted if is_inside(area, path)), key=len, default="/")
+        if kind := next((kind for kind, path in mounted if path == around and _REMOTE.search(kind)), ""):
+            return f"{area} is on a file system of another machine or program ({kind})"
     return ""
-
-
-def _innermost(path: str) -> str:
-    return max((at for _, at in _mounted() if is_inside(path, at)), key=len, default="/")
 
 
 def _mounted() -> list[tuple[str, str]]:
@@ -148,3 +236,25 @@ def _mounted() -> list[tuple[str, str]]:
         place, _, source = line.partition(" - ")
         found.append((source.split()[0], re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), place.split()[4])))
     return found
+
+
+def _is_cache(path: str, now: FileEntry, below: FileEntry | None) -> bool:
+    """By its name, or because the folder says so: one that was there before must have said so before."""
+    if ".git" in path.split("/"):
+        return False
+    is_folder = "folder" in {now.kind, below.kind if below is not None else now.kind}
+    return is_cache(path, is_folder=is_folder) or (is_folder and is_tagged((below or now).source))
+
+
+def _is_opaque(where: str) -> bool:
+    try:
+        return os.getxattr(where, f"{OVERLAY_ATTRIBUTES}opaque", follow_symlinks=False) == b"y"
+    except OSError:
+        return False
+
+
+def _open_to_owner(entry: FileEntry) -> None:
+    """Let the owner read an entry of an overlay, whatever mode the command gave it; `entry.mode` still says which."""
+    needed = {"file": 0o400, "folder": 0o700}.get(entry.kind, 0)
+    if entry.mode & needed != needed:
+        os.chmod(entry.source, entry.mode | needed)  # noqa: PTH101

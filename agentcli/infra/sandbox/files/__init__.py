@@ -1,4 +1,1 @@
-"""Reads and writes files, resolves paths, and tells which files hold secrets.
-
-Knows nothing of commands.
-"""
+"""Reads and writes files, resolves paths, and tells which files hold secrets."""

@@ -1,7 +1,4 @@
-"""Reads the values in the secret files of a workspace, so that they can be masked wherever they are shown.
-
-Those files as they are in the working tree, in git's index and in HEAD: git shows each of them.
-"""
+"""Reads the values in the secret files of the working tree, git's index and HEAD, so that they can be masked."""
 
 from __future__ import annotations
 
@@ -68,17 +65,21 @@ class SecretValues:
     ) -> frozenset[str]:
         """The values in `files`, but for those of the file at the real path `apart_from`."""
         with self._looking:
-            self._program = find_git(self._environment.get("PATH", ""), roots)
+            self._program = find_git(self._environment.get("PATH", ""), tuple(roots))
             self._files = dict(self._looked_at(files))
             shown: frozenset[str] = frozenset()
             if apart_from is not None:
                 its = (held for file, (_, held) in self._files.items() if os.path.realpath(file) == str(apart_from))
                 shown = shown.union(*its)
             for root in roots:
-                self._look_at_tracked(root)
+                with suppress(OSError, subprocess.TimeoutExpired):  # the next command tries again
+                    self._look_at_tracked(root)
             values = set[str]().union(*(held for _, held in self._files.values()), *self._objects.values())
             found = frozenset(sorted(values, key=len, reverse=True)[:MOST_VALUES])
-            return found.difference(shown, *(self._committed_in(root, found) for root in roots))
+            for root in roots:
+                with suppress(OSError, subprocess.TimeoutExpired):
+                    shown |= self._committed_in(root, found)
+            return found - shown
 
     def _looked_at(self, files: Iterable[Path]) -> Iterable[tuple[Path, tuple[_Stamp, frozenset[str]]]]:
         left, count = MOST_BYTES, 0
@@ -91,7 +92,8 @@ class SecretValues:
                 stamp = (0 if is_young else status.st_ctime_ns, status.st_size, status.st_ino)
                 known = self._files.get(path)
                 if known is None or known[0] != stamp or is_young:
-                    known = stamp, _values_in(path)
+                    with open_to_read(path.resolve()) as file:
+                        known = stamp, _values_of(file.read(LARGEST_FILE))
                 left, count = left - status.st_size, count + 1
                 yield path, known
 
@@ -102,86 +104,60 @@ class SecretValues:
             return
         objects: dict[bytes, set[str]] = {}
         for command, position in ((_INDEX, 1), (_TREE, 2)):  # MODE OBJECT STAGE and MODE TYPE OBJECT, a tab, the path
-            listed = self._output(command, root)
-            if listed is None:  # the next command tries again
-                return
-            for line in filter(None, listed.split(b"\0")):
+            for line in filter(None, self._output(command, root).split(b"\0")):
                 fields, _, path = line.partition(b"\t")
                 objects.setdefault(path, set()).add(fields.split(b" ")[position].decode())
         names = self._secrets_among(root, [*objects])
         new = set[str]().union(*(objects[name] for name in names)) - self._objects.keys()
-        if not new or self._read_objects(sorted(new)[:MOST_FILES], root):
-            self._tracked[root] = state, frozenset(map(os.fsdecode, names))
+        self._read_objects(sorted(new)[:MOST_FILES], root)
+        self._tracked[root] = state, frozenset(map(os.fsdecode, names))
 
-    def _read_objects(self, objects: Sequence[str], root: Path) -> bool:
-        """False where git could not read them."""
+    def _read_objects(self, objects: Sequence[str], root: Path) -> None:
         left = MOST_BYTES
         sizes: dict[str, int] = {}
-        described = self._output(_SIZES, root, "\n".join(objects).encode())
-        if described is None:
-            return False
+        described = self._output(_SIZES, root, "\n".join(objects).encode()) if objects else b""
         for line in described.decode().splitlines():
             name, kind, *rest = line.split(" ")
             if kind == "blob" and (size := int(rest[0])) <= min(LARGEST_FILE, left):
                 left -= size
                 sizes[name] = size
-        content = self._output(_CONTENTS, root, "\n".join(sizes).encode())
-        if content is None:
-            return False
+        content = self._output(_CONTENTS, root, "\n".join(sizes).encode()) if sizes else b""
         for name, size in sizes.items():
             start = content.find(b"\n") + 1
             self._objects[name] = _values_of(content[start : start + size])
             content = content[start + size + 1 :]
-        return True
 
     def _committed_in(self, root: Path, values: frozenset[str]) -> frozenset[str]:
         """Return the values that are in a file of the commit; none where there is no commit."""
         if root not in self._heads:
-            head = self._output(_HEAD, root)
-            if head is None:
-                return frozenset()
-            self._heads[root] = head.decode().strip()
+            self._heads[root] = self._output(_HEAD, root).decode().strip()
         if not values or not self._heads[root]:
             return frozenset()
-        asked, found = self._committed.get(root, (frozenset(), frozenset()))
-        if asked == values:
-            return found
-        committed = self._grep(values, root)
-        if committed is None:
-            return frozenset()
-        self._committed[root] = (values, committed)
-        return committed
+        if self._committed.get(root, (None,))[0] != values:
+            self._committed[root] = (values, self._grep(values, root))
+        return self._committed[root][1]
 
-    def _grep(self, values: frozenset[str], root: Path) -> frozenset[str] | None:
+    def _grep(self, values: frozenset[str], root: Path) -> frozenset[str]:
         names = {str(file.relative_to(root)) for file in self._files if file.is_relative_to(root)}
         names |= self._tracked[root][1] if root in self._tracked else set()
         secret = [f":(exclude,literal){name}" for name in sorted(names)]
         lines = "\n".join(value for value in values if "\n" not in value)
         command = (*_GREP, self._heads[root], "--", ".", *secret)
         found = self._output(command, root, lines.encode(errors="surrogateescape"))
-        return None if found is None else values.intersection(found.decode(errors="surrogateescape").split("\n"))
+        return values.intersection(found.decode(errors="surrogateescape").split("\n"))
 
-    def _output(self, command: Sequence[str], root: Path, given: bytes = b"") -> bytes | None:
-        """Git's output; None where it could not be run to its end."""
-        try:
-            done = subprocess.run(
-                [self._program, *command],
-                cwd=root,
-                env=self._environment,
-                input=given,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                timeout=_LONGEST_GIT_S,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        return done.stdout
-
-
-def _values_in(path: Path) -> frozenset[str]:
-    with open_to_read(path.resolve()) as file:
-        return _values_of(file.read(LARGEST_FILE))
+    def _output(self, command: Sequence[str], root: Path, given: bytes = b"") -> bytes:
+        """Git's output. Raises `OSError` and `TimeoutExpired` where it could not be run to its end."""
+        return subprocess.run(
+            [self._program, *command],
+            cwd=root,
+            env=self._environment,
+            input=given,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=_LONGEST_GIT_S,
+            check=False,
+        ).stdout
 
 
 def _values_of(content: bytes) -> frozenset[str]:

@@ -1,4 +1,1 @@
-"""Reads repositories as git does, without running git, to find what git would execute or obey.
-
-Changes nothing on disk.
-"""
+"""Reads repositories as git does, without running git, to find what git would execute or obey."""

@@ -11,7 +11,6 @@ import re
 import shutil
 import stat
 import subprocess
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -21,10 +20,9 @@ SYSTEM_GIT = "/usr/bin/git"
 _MAX_INCLUDE_DEPTH = 10  # git's own limit
 _MAX_INCLUDED = 100
 _MAX_BYTES = 1_000_000
-_MAX_KEPT_CHARS = 64_000  # of one answer's file
 _MAX_GIT_S = 5.0
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": "/", "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null"}
-_SECTIONS = frozenset(("core", "include", "includeif", "extensions"))
+_SECTIONS = ("core", "include", "includeif", "extensions")
 _NAMES_A_PATH = re.compile(r"(?i)\b(hookspath|path|worktree)\s*=([^\n]*)")
 
 
@@ -44,19 +42,13 @@ class Configuration(NamedTuple):
     is_refused: bool
 
 
-def find_git(search_path: str, writable: Sequence[Path | str]) -> str:
-    """Return the git on the PATH that commands cannot have put there; empty without one."""
-    return _find_git(search_path, tuple(map(str, writable)))
-
-
 @lru_cache(maxsize=32)
-def _find_git(search_path: str, writable: tuple[str, ...]) -> str:
-    def is_inside(path: Path) -> bool:
-        return any(path.is_relative_to(folder) for folder in writable)
-
+def find_git(search_path: str, writable: tuple[Path | str, ...]) -> str:
+    """Return the git on the PATH that commands cannot have put there; empty without one."""
     for folder in map(Path, search_path.split(os.pathsep)):
         found = shutil.which("git", path=str(folder)) if folder.is_absolute() else None
-        if found and not is_inside(folder.resolve()) and not is_inside(Path(found).resolve()):
+        places = (folder.resolve(), Path(found).resolve()) if found else ()
+        if found and not any(place.is_relative_to(around) for place in places for around in writable):
             return found
     return SYSTEM_GIT if os.access(SYSTEM_GIT, os.X_OK) else ""
 
@@ -66,12 +58,12 @@ def read_configuration(text: str, git: str = SYSTEM_GIT) -> Configuration:
     if not text:
         return Configuration((), is_refused=False)
     try:
-        return (_read if len(text) < _MAX_KEPT_CHARS else _read.__wrapped__)(text, git)
+        return _read(text, git)
     except (OSError, subprocess.SubprocessError):
         return Configuration(_path_names(text), is_refused=True)
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=128)
 def _read(text: str, git: str) -> Configuration:
     """Raises `OSError` and `SubprocessError`."""
     done = subprocess.run(
@@ -85,9 +77,8 @@ def _read(text: str, git: str) -> Configuration:
         check=False,
     )
     settings = tuple(map(parse_setting, done.stdout.decode(errors="surrogateescape").split("\0")[:-1]))
-    if done.returncode:
-        return Configuration((*settings, *_path_names(text)), is_refused=True)
-    return Configuration(settings, is_refused=False)
+    is_refused = done.returncode != 0
+    return Configuration((*settings, *(_path_names(text) if is_refused else ())), is_refused)
 
 
 def parse_setting(text: str) -> Setting:
@@ -117,10 +108,7 @@ class NamedPaths:
 
 
 def named_paths(files: list[str], home: str, git: str) -> NamedPaths:
-    """Collect what these files name, and the files they include, each read once.
-
-    The worktree is what the first one and its neighbours say: git does not look for it in what they include.
-    """
+    """Collect what files and those they include name. Only the first one and its neighbours name the worktree."""
     found = NamedPaths()
     depths = dict.fromkeys(files, 0)
     for file in (waiting := [*files]):  # it grows meanwhile
@@ -153,10 +141,7 @@ def _at_home(value: str, home: str) -> str:
 
 
 def path_in(file: str, prefix: str = "") -> str | None:
-    """The real path that one of git's files names, from its own folder; None where git would not take it for one.
-
-    As git reads it: it drops only the ends of lines at the end, and what follows a NUL.
-    """
+    """The real path that one of git's files names, read as git does; None where git would not take it for one."""
     text = text_of(file)
     named = text.removeprefix(prefix).rstrip("\r\n")
     if not named or not text.startswith(prefix):

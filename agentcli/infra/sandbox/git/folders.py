@@ -8,6 +8,8 @@ it in every repository, not in linked worktrees alone. A worktree's `.git` is a 
 from __future__ import annotations
 
 import os
+import time
+from contextlib import suppress
 from pathlib import Path
 
 from agentcli.infra.sandbox.git.config import NamedPaths, named_paths, path_in, text_of
@@ -15,6 +17,7 @@ from agentcli.infra.sandbox.mounts.mount_points import COMMON_FOLDER_IS_HERE
 from agentcli.infra.sandbox.mounts.protect_plan import Protection, is_inside, kind_of
 
 MAX_MODULES = 100
+_TICK_NS = 20_000_000  # a file can change twice within a tick of the clock of its file system, by one stamp
 _MAX_WORKTREES = 30
 _MAX_MODULE_DEPTH = 6
 
@@ -26,23 +29,23 @@ class RepositoryPlanner:
     """Plans what to protect of a repository.
 
     `writable`: the real paths of all folders in which commands may have made anything. `home` is what `~` means, `git`
-    the program that is asked what a configuration names.
+    the program that is asked what a configuration names. As long as a repository `is_plain`, what is planned for it
+    changes with its own folder and with the files in `stamps` alone.
     """
 
     def __init__(self, writable: tuple[str, ...], home: str, git: str) -> None:
         self._writable = writable
         self._home = home
         self._git = git
+        self.is_plain = True
+        self.stamps: dict[str, tuple[int, ...]] = {}
 
     def writable_around(self, path: str) -> str | None:
         """The innermost of the writable folders that a path is in."""
         return max((folder for folder in self._writable if is_inside(path, folder)), key=len, default=None)
 
     def repository(self, worktree: str, *, may_commit: bool = True) -> Protection:
-        """Plan what to protect at `worktree`/.git; nothing when there is no repository.
-
-        One that need not be committed to takes one read-only mount, and what it names elsewhere.
-        """
+        """Plan it for `worktree`/.git. Where nothing need be committed, one read-only mount and what it names do."""
         plan, link = Protection(), f"{worktree}/.git"
         match kind_of(link), may_commit:
             case "folder", True:
@@ -61,6 +64,7 @@ class RepositoryPlanner:
 
     def inside(self, folder: str, *, may_commit: bool) -> Protection:
         """Plan it for a folder that is the inside of a repository: a bare one, or one whose `.git` is a file."""
+        self.is_plain = False
         plan = Protection()
         if may_commit:
             self._add_folder(folder, "", plan)
@@ -70,6 +74,7 @@ class RepositoryPlanner:
 
     def root_inside(self, root: str) -> Protection:
         """Plan it for a workspace that is itself such a folder, and has to stay writable."""
+        self.is_plain = False
         plan = Protection()
         plan.problems += self._add_programs(root, "", self._named(root), plan)
         return plan
@@ -81,6 +86,7 @@ class RepositoryPlanner:
         lie where no command can write: then git made it, run by the person. What commands could have made themselves
         makes nothing writable that was not so before.
         """
+        self.is_plain = False
         folder = path_in(link, "gitdir: ")
         if folder is None:
             plan.problems.append(f"{link} is not a file that git understands.")
@@ -100,10 +106,7 @@ class RepositoryPlanner:
             plan.problems.append(f"{link} leads to {folder}, which does not lead back: commands cannot commit.")
 
     def _add_folder(self, folder: str, worktree: str, plan: Protection) -> None:
-        """Add a repository's own folder, with what it keeps for its submodules and worktrees.
-
-        Where something in it cannot be mounted on, all of it is read-only: no commits rather than no protection.
-        """
+        """Add a repository's own folder; all of it is read-only where something in it cannot be mounted on."""
         found = Protection(writable=[folder])
         named = self._named(folder)
         gaps = self._add_programs(folder, worktree, named, found)
@@ -141,7 +144,14 @@ class RepositoryPlanner:
     def _named(self, folder: str) -> NamedPaths:
         """Collect what the configuration of a git folder names, and that of each of its worktrees."""
         files = [f"{folder}/config"]
+        looked_ns = time.time_ns()
+        with suppress(OSError):
+            status = os.lstat(files[0])
+            self.stamps[files[0]] = status.st_ino, status.st_ctime_ns
+            self.is_plain &= status.st_ctime_ns < looked_ns - _TICK_NS
         named = named_paths(files, self._home, self._git)
+        inner = (f"{folder}/{name}" for name in ("modules", "worktrees"))
+        self.is_plain &= named == NamedPaths() and files[0] in self.stamps and not any(map(os.path.lexists, inner))
         if not named.has_worktree_config:
             return named
         folders = (folder, *_folders_in(f"{folder}/worktrees")[:_MAX_WORKTREES])

@@ -1,4 +1,1 @@
-"""Plans what is mounted over names and files, and provides the files and empty folders to mount.
-
-Knows neither git nor backends.
-"""
+"""Plans what is mounted over names and files, and provides the files and empty folders to mount."""

@@ -11,7 +11,7 @@ import contextlib
 import os
 import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -65,49 +65,38 @@ def is_real(path: str) -> bool:
 
 
 def plan_hiding(masked: Iterable[RealPath], shown: Iterable[RealPath], reachable: Iterable[str] = ()) -> list[HideStep]:
-    """Hide and show so that for each path the longest that leads to it counts; of two equal ones the exception.
-
-    `reachable` are folders that are mounted after these steps anyway and have to be reachable.
-    """
+    """Hide and show: for each path the longest that leads to it counts. `reachable` folders are mounted after it."""
     is_hidden = dict.fromkeys(masked, True) | dict.fromkeys(shown, False)
-    order = sorted(is_hidden, key=lambda place: (place.path.count("/"), place.path))
     steps: list[tuple[RealPath, bool]] = []
-    for place in order:
-        around = [hidden for before, hidden in steps if is_inside(place.path, before.path) and before != place]
+    for place in sorted(is_hidden, key=lambda place: (place.path.count("/"), place.path)):
+        around = [hidden for before, hidden in steps if is_inside(place.path, before.path)]
         if is_hidden[place] != (around[-1] if around else False):
             steps.append((place, is_hidden[place]))
-    shown_again = [place.path for place, hidden in steps if not hidden]
-    return [_step(place, hidden, [*shown_again, *reachable]) for place, hidden in steps]
+    exceptions = [*(place.path for place, hidden in steps if not hidden), *reachable]
+    return [HideStep(_how_to_hide(place, exceptions) if hidden else "show", place.path) for place, hidden in steps]
 
 
-def _step(place: RealPath, is_hidden: bool, reachable: list[str]) -> HideStep:
-    if not is_hidden:
-        return HideStep("show", place.path)
+def _how_to_hide(place: RealPath, exceptions: Sequence[str]) -> Literal["hide", "hide folder", "hide around"]:
     if not place.is_folder:
-        return HideStep("hide", place.path)
-    has_exceptions = any(is_inside(path, place.path) for path in reachable)
-    return HideStep("hide around" if has_exceptions else "hide folder", place.path)
+        return "hide"
+    return "hide around" if any(is_inside(path, place.path) for path in exceptions) else "hide folder"
 
 
 def listening_sockets() -> list[str]:
-    """Paths of the unix sockets of this network namespace, as the kernel lists them (proc_net(5)).
-
-    A mount does not keep a command from connecting to a socket: it has to be hidden.
-    """
+    """Paths of this network namespace's unix sockets (proc_net(5)): a mount does not keep commands from connecting."""
     try:
         with open("/proc/net/unix", "rb") as file:  # noqa: PTH123  # pathlib costs as much again as reading it
             lines = file.read().decode(errors="surrogateescape").splitlines()
     except OSError:
         return []
     paths = {line[line.index(" /") + 1 :] for line in lines if " /" in line}
-    return sorted(path for path in paths if _is_socket(path))
+    return sorted(filter(_is_socket, paths))
 
 
 def _is_socket(path: str) -> bool:
-    try:
-        return stat.S_ISSOCK(Path(path).stat().st_mode)
-    except (OSError, ValueError):
-        return False
+    with contextlib.suppress(OSError, ValueError):
+        return stat.S_ISSOCK(os.stat(path).st_mode)  # noqa: PTH116  # a Path takes longer
+    return False
 
 
 @cache

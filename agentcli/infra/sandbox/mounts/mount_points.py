@@ -39,6 +39,7 @@ PROTECTED = "protected.json"  # beside the note: what to revert after a kill
 _renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)  # not in every library
 _PATIENCE_S = 0.5
 _LOOK_EVERY_S = 0.02
+_made: set[str] = set()  # where this process had mount points
 _NOTHING_CAN_BE_MADE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT, errno.ELOOP}
 
 
@@ -97,10 +98,7 @@ class Note:
 
 
 class MountPoints:
-    """Mount points of one command; leaving the context lets go of them.
-
-    Each is added to `note`, where there is one, before it is made.
-    """
+    """Mount points of one command, added to `note` before they are made; leaving the context lets go of them."""
 
     def __init__(self, note: Note | None = None) -> None:
         self._held: list[_HeldName] = []
@@ -133,6 +131,7 @@ class MountPoints:
         Not where neither we nor the command can make anything (a read-only disk, a folder of somebody else), nor
         through a symlink. Raises `OSError`.
         """
+        _made.add(path)
         if self._note is not None:
             self._note.add(path, content)
         parent, _, name = path.rpartition("/")
@@ -208,9 +207,9 @@ class SessionNote:
         """Raises `OSError`."""
         around.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._folder = Path(tempfile.mkdtemp(dir=around))
+        self.path = self._folder / NOTE
         self._alive = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         fcntl.flock(self._alive, fcntl.LOCK_EX)
-        self.path = self._folder / NOTE
         self.descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(self.descriptor, fcntl.LOCK_EX)
         self.points = Note(self.path)
@@ -285,6 +284,11 @@ def is_mount_point_of_ours(path: str) -> bool:
     except OSError:
         return False
     return stat.S_ISDIR(found.st_mode) and bool(found.st_mode & stat.S_ISVTX) and not any(Path(path).iterdir())
+
+
+def came_and_went(path: str) -> bool:
+    """True if what changed at a path was no more than a mount point of this process."""
+    return path in _made and (not os.path.lexists(path) or is_mount_point_of_ours(path))
 
 
 def _move_new(path: str, folder: int, name: str) -> bool:

@@ -42,16 +42,13 @@ class Protection:
                 _add(self.missing_folders, path)
             case "link":
                 self.problems.append(f"{path} is a symbolic link, which a command can replace.")
-                self._protect_target(path, folder)
+                target = os.path.realpath(path)
+                if is_inside(target, folder) and target != folder and kind_of(target) != "nothing":
+                    _add(self.read_only, target)
             case _ if is_mount_point_of_ours(path):
                 _add(self.missing_folders, path)
             case _:
                 _add(self.read_only, path)
-
-    def _protect_target(self, link: str, folder: str) -> None:
-        target = os.path.realpath(link)
-        if is_inside(target, folder) and target != folder and kind_of(target) != "nothing":
-            _add(self.read_only, target)
 
     def add(self, other: Protection) -> None:
         for name in ("writable", "read_only", "missing_folders", "problems"):

@@ -1,4 +1,1 @@
-"""Gives confined commands the hosts they were granted, through a proxy outside and a relay inside the sandbox.
-
-Knows nothing of commands or mounts. `relay` runs as a program of its own.
-"""
+"""Gives confined commands the hosts they were granted, through a proxy outside and a relay inside the sandbox."""

@@ -74,15 +74,6 @@ class NetworkProxy:
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
-    def grant(self, host: str) -> None:
-        """Let one more host be reached from now on. Raises `ValueError`."""
-        self._grants.append(read_grant(host))
-
-    def revoke(self, host: str) -> None:
-        """Take one grant of a host back; connections that stand go on."""
-        with contextlib.suppress(ValueError):
-            self._grants.remove(read_grant(host))
-
     async def start(self) -> Path:
         """The socket, for `Bounds.proxy_socket`. Raises `OSError`."""
         self.socket.unlink(missing_ok=True)
@@ -123,15 +114,13 @@ class NetworkProxy:
         match = _REQUEST_LINE.fullmatch(line)
         if match is None:
             raise _Denial(400, "not a request that a proxy understands")
-        method, target = match[1], match[2].decode()
-        if method == b"CONNECT":
-            host, port = _read_authority(target)
-            there = await self._connect(host, port)
-            writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        host, port, path = _read_target(match[1], match[2].decode())
+        request = _request(match[1], path, _authority(host, port, default=80), headers) if path else b""
+        there = await self._connect(host, port)
+        if request:
+            there[1].write(request)
         else:
-            host, port, path = _read_url(target)
-            there = await self._connect(host, port)
-            there[1].write(_request(method, path, _authority(host, port, default=80), headers))
+            writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(_copy(reader, there[1]))
@@ -192,25 +181,21 @@ async def _read_head(reader: asyncio.StreamReader) -> tuple[bytes, list[tuple[by
     return line, [(match[1], match[2]) for match in headers if match is not None]
 
 
-def _read_authority(text: str) -> tuple[str, int]:
+def _read_target(method: bytes, target: str) -> tuple[str, int, str]:
+    """Host, port and path of a request to a proxy; no path for a tunnel."""
+    path = ""
     try:
-        host, port = split_port(text, default=None)
+        if method == b"CONNECT":
+            host, port = split_port(target, default=None)
+        else:
+            url = urlsplit(target)
+            if url.scheme != "http" or "@" in url.netloc or not url.netloc:
+                raise ValueError("not an http:// address; what is encrypted goes through CONNECT")
+            host, port = split_port(url.netloc, default=80)
+            path = (url.path or "/") + (f"?{url.query}" if url.query else "")
         if port is None:
-            raise ValueError(f"{text!r} has no port")
-        return read_host(host), port
-    except ValueError as error:
-        raise _Denial(400, str(error)) from error
-
-
-def _read_url(text: str) -> tuple[str, int, str]:
-    """Host, port and path of the `http` URL of a request to a proxy."""
-    try:
-        url = urlsplit(text)
-        if url.scheme != "http" or "@" in url.netloc or not url.netloc:
-            raise ValueError("not an http:// address; what is encrypted goes through CONNECT")
-        host, port = split_port(url.netloc, default=80)
-        path = (url.path or "/") + (f"?{url.query}" if url.query else "")
-        return read_host(host), port or 80, path
+            raise ValueError(f"{target!r} has no port")
+        return read_host(host), port, path
     except ValueError as error:
         raise _Denial(400, str(error)) from error
 

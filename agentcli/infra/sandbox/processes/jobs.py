@@ -24,10 +24,7 @@ class JobTable:
         self._runs: list[Run] = []
 
     def new_file(self, name: str) -> Path:
-        """Make `NAME_1.log`, or the first that was not there: a session that is resumed keeps the files of before.
-
-        A job is named after its file. Raises `OSError`.
-        """
+        """Make `NAME_1.log`, or the first that was not there; a job is named after its file. Raises `OSError`."""
         make_private_folder(self._folder)
         for number in itertools.count(1):
             path = self._folder / f"{name}_{number}.log"

@@ -51,7 +51,9 @@ _CLEAN_UP = (
 
 def main(requests: socket.socket) -> None:
     """Fork a supervisor for each socket that comes, until agentcli is gone; then until they are."""
-    _settle()
+    for number in _IGNORED:  # what is sent to all processes of a name or of a terminal
+        signal.signal(number, signal.SIG_IGN)
+    _adopt_orphans()
     wakeup = _wakeup_on_children()
     supervisors: set[int] = set()
     notes: list[int] = []
@@ -73,13 +75,6 @@ def main(requests: socket.socket) -> None:
             kill_below(os.getpid(), spare=supervisors)
     for descriptor in notes:
         _clean_up(descriptor)
-
-
-def _settle() -> None:
-    """Keep clear of what is sent to all processes of a name or of a terminal, and adopt orphans."""
-    for number in _IGNORED:
-        signal.signal(number, signal.SIG_IGN)
-    _adopt_orphans()
 
 
 def _adopt_orphans() -> None:
@@ -173,12 +168,13 @@ class Supervisor:
             self._send_lines()
             return 0
         self._queue_line(f"pid {self._main} {os.getpid()}")
-        while not self._is_alone():
+        while self._has_children or (not _IS_LINUX and processes_below(self._main)):
             self._send_lines()
             if time.monotonic() > self._give_up_at:
                 return 1
             self._wait()
-        self._copy_rest()
+        while self._pipe >= 0 and self._copy():
+            pass
         self._queue_line("gone")  # in one piece with the exit of a command that leaves nothing: nobody need wait twice
         self._send_lines()
         return 0
@@ -227,7 +223,9 @@ class Supervisor:
             self._obey()
         if self._pipe in ready:
             self._copy()
-        self._reap_all()
+        ended, self._has_children = _reap()
+        if self._main in ended:
+            self._queue_line(f"exit {ended[self._main]}")
         now = time.monotonic()
         if now >= self._limit_at:
             self._limit_at = float("inf")
@@ -279,14 +277,6 @@ class Supervisor:
             return False
         return len(processes_below(os.getpid())) > self._asked + _GROWTH
 
-    def _reap_all(self) -> None:
-        ended, self._has_children = _reap()
-        if self._main in ended:
-            self._queue_line(f"exit {ended[self._main]}")
-
-    def _is_alone(self) -> bool:
-        return not self._has_children and (_IS_LINUX or not processes_below(self._main))
-
     def _copy(self) -> bool:
         """Move output to its file; False when none is there. A full disk costs output, never the command."""
         try:
@@ -315,10 +305,6 @@ class Supervisor:
         except OSError:  # most likely a full disk, which may have room again later
             pass
 
-    def _copy_rest(self) -> None:
-        while self._pipe >= 0 and self._copy():
-            pass
-
     def _queue_line(self, line: str) -> None:
         self._unsaid += f"{line}\n".encode()
 
@@ -331,10 +317,7 @@ class Supervisor:
 
 
 def _spawn(argv: list[bytes], environment: dict[bytes, bytes], streams: list[tuple[int, int]], stdin: bytes) -> int:
-    """Start a program in a session of its own with these descriptors, each under its new number; its process number.
-
-    A terminal that is opened as its standard input becomes the one that controls it: it is the first of its session.
-    """
+    """Start a program in a session of its own, which a terminal as standard input controls; its process number."""
     return os.posix_spawn(
         argv[0],
         argv,

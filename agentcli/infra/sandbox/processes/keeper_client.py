@@ -186,7 +186,7 @@ class Process:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GRACE_S + PATIENCE_S):
                 await self.wait_until_gone()
-        self._close()
+        self._take_end()
         self.confinement.close()
 
     async def keep_output(self, pipe: int, file: int, *open_ends: int) -> bool:
@@ -236,15 +236,10 @@ class Process:
                 self._take_end()
 
     def _take_end(self) -> None:
-        """Nothing is left, or somebody killed the supervisor: then the keeper ends the rest."""
+        """Let go of it: nothing is left, or somebody killed the supervisor, and the keeper ends the rest."""
         self.is_gone = True
         if self.exit_code is None:
             self.exit_code = -9
-        self._close()
-
-    def _close(self) -> None:
-        """Let go of it; if anything of it still runs it is ended."""
-        self.is_gone = True
         self._control.close()
 
 

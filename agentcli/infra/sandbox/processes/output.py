@@ -103,10 +103,7 @@ class CommandOutput:
         return text, cut
 
     def move_to(self, path: Path) -> tuple[str, int, int]:
-        """Close it for a command that goes on: all output so far is in the file at `path`.
-
-        Also gives how many bytes of the file the text tells of: a character may have come half.
-        """
+        """Move all output so far to `path`, for a command that goes on; also how many bytes of it the text tells of."""
         self.write()
         self._take("", is_end=True)
         self._live.close()

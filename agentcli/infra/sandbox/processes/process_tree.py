@@ -1,7 +1,4 @@
-"""Walks process trees: finds every process below another, and signals all of them.
-
-Read from /proc on Linux, from ps(1) elsewhere. Part of the keeper's own small process, so it imports little.
-"""
+"""Finds and signals the processes below another, by /proc or ps(1). Part of the keeper, so it imports little."""
 
 from __future__ import annotations
 
@@ -35,7 +32,8 @@ def ask_below(root: int) -> int:
     """
     found = _freeze_below(root)
     for process in found:
-        if not any(_is_in_namespace_below(child, process) for child in found if child.parent == process.pid):
+        depth, below = _namespace_depth(process.pid), (each.pid for each in found if each.parent == process.pid)
+        if not depth or all(_namespace_depth(child) <= depth for child in below):
             _send(process, signal.SIGTERM)
     for process in found:
         _send(process, signal.SIGCONT)
@@ -123,10 +121,6 @@ def _listed_by_ps() -> list[ProcessInfo]:
                 continue
         found.append(ProcessInfo(int(pid), int(parent), int(group), 0, has_ended=state.startswith("Z")))
     return found
-
-
-def _is_in_namespace_below(child: ProcessInfo, parent: ProcessInfo) -> bool:
-    return _namespace_depth(child.pid) > _namespace_depth(parent.pid) > 0
 
 
 def _namespace_depth(pid: int) -> int:

@@ -67,10 +67,7 @@ class Run:
         self._pump = asyncio.create_task(self._read())
 
     async def result(self, detach: asyncio.Event | None, *, is_job: bool = False) -> CommandResult:
-        """Wait until the command has ended, or goes on in the background; end it when its time is up.
-
-        A job goes on as soon as it has begun; its time is the keeper's.
-        """
+        """Wait until it has ended, its time is up, or it goes on in the background, as a job does once it has begun."""
         try:
             if is_job:
                 goes_on = await self._has_begun()
@@ -110,10 +107,7 @@ class Run:
                     break
 
     async def _wait(self, detach: asyncio.Event | None) -> bool:
-        """Wait until the command itself has ended, or is to go on in the background: True for the latter.
-
-        It goes on when `detach` is set, and when it is a server that listens and has nothing more to say.
-        """
+        """Wait for its end: True if it is to go on instead, because `detach` is set or it is a server that listens."""
         exited = asyncio.ensure_future(self.process.wait())
         others: list[asyncio.Future[Any]] = [] if self._command.terminal else [asyncio.ensure_future(self._watch())]
         if detach is not None:

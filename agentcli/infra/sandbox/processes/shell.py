@@ -46,10 +46,7 @@ def unconfined(argv: Sequence[str], command: Command, pass_fds: Sequence[int]) -
 
 
 class Shell:
-    """`environment` is what commands see, credentials taken out already; the person's own see `own_environment`.
-
-    `launch` confines them. `folder` keeps the output of jobs, and any that is too long for a result.
-    """
+    """Commands see `environment`, the person's own `own_environment`. `launch` confines; output goes to `folder`."""
 
     def __init__(
         self,
@@ -64,7 +61,9 @@ class Shell:
         self._own_environment = environment if own_environment is None else own_environment
         self._launch = launch
         self._keeper = Keeper(environment)
-        self._argv = _shell_argv()
+        bash = shutil.which("bash")
+        # It reads no file of anybody's before the command.
+        self._argv = [bash, "--noprofile", "--norc", "-c"] if bash else ["/bin/sh", "-c"]
         self._processes: set[Process] = set()
         self.jobs = jobs or JobTable(folder)
 
@@ -77,10 +76,7 @@ class Shell:
         launch: Launcher | None = None,
         is_job: bool = False,
     ) -> CommandResult:
-        """Run a command as `Sandbox.run` does; `launch` confines it in place of the usual one.
-
-        A job is detached as soon as it has begun.
-        """
+        """Run a command as `Sandbox.run` does; `launch` confines it instead. A job is detached once it has begun."""
         for _ in range(MOST_PLANS):
             run = await self._begin(command, on_output, launch, is_job=is_job)
             result = await run.result(detach, is_job=is_job)
@@ -109,10 +105,7 @@ class Shell:
     async def _start(
         self, command: Command, ends: tuple[int, int], *, is_job: bool, launcher: Launcher | None
     ) -> Process:
-        """Start a command, as `Keeper.start` does; `ends` are for its output and its report on itself.
-
-        A job is ended by the keeper when its time is up.
-        """
+        """Start a command with `ends` for its output and its report; the keeper ends a job when its time is up."""
         output, report = ends
         before = (_BEGUN if is_job else _REPORT).format(fd=report)
         is_own = command.profile == "own"
@@ -146,12 +139,6 @@ def _arguments(shell: str, before: str, text: str) -> list[str]:
     parts = [text[at : at + _LONGEST_ARGUMENT] for at in range(0, len(text), _LONGEST_ARGUMENT)]
     whole = "".join(f"${{{number}}}" for number in range(1, len(parts) + 1))
     return [f'{before}_c="{whole}"; set --; eval "unset _c; $_c"', shell, *parts]
-
-
-def _shell_argv() -> list[str]:
-    """A shell that reads no file of anybody's before the command."""
-    bash = shutil.which("bash")
-    return [bash, "--noprofile", "--norc", "-c"] if bash else ["/bin/sh", "-c"]
 
 
 def _pipe_above(lowest: int) -> tuple[int, int]:

@@ -1,4 +1,1 @@
-"""Finds what commands may not change, and restores what they changed where the kernel could not prevent it.
-
-Knows no backend.
-"""
+"""Finds what commands may not change, and restores what they changed where the kernel could not prevent it."""

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 
 from agentcli.infra.changes.state import walk
-from agentcli.infra.sandbox.git.config import Setting, path_in, read_configuration, text_of
+from agentcli.infra.sandbox.git.config import path_in, read_configuration, text_of
 from agentcli.infra.sandbox.git.folders import looks_like_the_inside
 from agentcli.infra.sandbox.mounts.mount_points import is_mount_point_of_ours
 from agentcli.safety.paths.judge import auto_executed
@@ -33,10 +33,7 @@ _MAX_ENTRIES = 1_000  # of a reviewed folder, such as `.agents/skills/NAME`
 
 @cache
 def _names() -> dict[str, bool | None]:
-    """The names to look for; true for those of which the contents count, None where nothing but their presence does.
-
-    Among them what makes a repository of a root itself: git, started in the workspace, obeys that too.
-    """
+    """True for names of which the contents count, None where only their presence does, as that of a bare repository."""
     names, reviewed = auto_executed().names, auto_executed().reviewed
     # Of a folder whose program writes it all the time only what that program obeys counts, which is in `names`.
     written = {name[:end] for name in names for end, letter in enumerate(name) if letter == "/"}
@@ -54,10 +51,7 @@ def _by_first_part(names: tuple[str, ...]) -> tuple[dict[str, list[str]], tuple[
 
 
 def present_names(root: Path, names: tuple[str, ...]) -> list[str]:
-    """Return the names, relative to a folder, that may exist in it; `*.x` stands for all with that ending.
-
-    Case is ignored, because some disks ignore it.
-    """
+    """Return the names that may exist in a folder, whatever their case; `*.x` stands for all with that ending."""
     try:
         there = sorted(os.listdir(root))  # noqa: PTH208  # a fifth of the time
     except OSError:
@@ -113,9 +107,11 @@ def _starts_programs(folder: Path, git: str) -> bool:
     if not text:
         return os.path.lexists(folder / "config")
     found = read_configuration(text, git)
-    return found.is_refused or "\0" in text or not all(map(_is_harmless, found.settings))
-
-
-def _is_harmless(setting: Setting) -> bool:
-    starts_a_helper = setting.key == "url" and (setting.value or "").lower().startswith("ext::")
-    return setting.key in _HARMLESS.get(setting.section, ()) and not starts_a_helper
+    return (
+        found.is_refused
+        or "\0" in text
+        or any(
+            key not in _HARMLESS.get(section, ()) or (key == "url" and (value or "").lower().startswith("ext::"))
+            for section, _, key, value in found.settings
+        )
+    )

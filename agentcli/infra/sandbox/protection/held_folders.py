@@ -17,10 +17,7 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class KeptState(NamedTuple):
-    """What is at a path. `content` is that of a file, a character for each byte, or where a link leads.
-
-    Of a file that is not kept it is a stamp.
-    """
+    """What is at a path. `content`: that of a file, a character a byte (its stamp if not kept); where a link leads."""
 
     kind: str
     mode: int
@@ -53,10 +50,7 @@ class HeldFolders(dict[str, HeldFolder]):
                 self[path] = self._held_at(path)
 
     def hold_again(self, path: str, before: HeldFolder, known: Collection[str], found: str = "") -> None:
-        """Open a folder that another process held, if it is the one that is `found` now.
-
-        Its number may have gone to another folder, in which is none of the names that are `known` to have been in it.
-        """
+        """Open a folder that another process held, if it is the one `found`: it has one of the names `known`."""
         with suppress(OSError):
             now = self._held_at(found or path)
             names = {name_of(each) for each in known if around(each) == path}

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+from typing import cast
+
 from agentcli.infra.sandbox.confinement import Bounds
 from agentcli.infra.sandbox.git.folders import RepositoryPlanner, looks_like_the_inside
 from agentcli.infra.sandbox.mounts.hide_plan import find_places, is_real
@@ -15,10 +19,16 @@ _MAX_TO_FOLLOW = 20
 
 
 def plan_protection(bounds: Bounds, cwd: str, *, max_to_commit_to: int = MAX_TO_COMMIT_TO) -> Protection:
-    """Plan what to protect now. Commands can commit in the roots, the nearest repositories, and where they start."""
+    """Plan what to protect now. Commands can commit in the roots, in the nearest repositories, and where they start."""
     plan = Protection()
     if bounds.profile != "workspace-write":
         return plan
+    bounds.scan.protected(bounds.roots)  # forgets the plans where something changed
+    names = (bounds.protected, bounds.protected_paths)
+    made_from = (cwd, max_to_commit_to, bounds.roots, bounds.home, bounds.cache, bounds.git, *names)
+    kept = bounds.scan.kept_plans.get(made_from)
+    if kept is not None and not bounds.writable and _are_untouched(kept[0]):
+        return cast("Protection", kept[1])
     places = find_places((*bounds.roots, *bounds.writable, *((bounds.cache,) if bounds.cache is not None else ())))
     planner = RepositoryPlanner(tuple(place.path for place in places), str(bounds.home), bounds.git)
     may_commit = ".git" not in bounds.protected
@@ -31,17 +41,16 @@ def plan_protection(bounds: Bounds, cwd: str, *, max_to_commit_to: int = MAX_TO_
             if path != root and is_inside(path, root):
                 plan.protect(root, path.removeprefix(root))
         found = bounds.scan.repositories(root)
-        nested = [
-            folder for folder in found[:MAX_REPOSITORIES] if is_real(folder)
-        ]  # else a link is on the way there now
+        # Else a link is on the way there now.
+        nested = [folder for folder in found[:MAX_REPOSITORIES] if is_real(folder)]
         for number, folder in enumerate(nested):
             is_chosen = may_commit and (number < max_to_commit_to or is_inside(cwd, folder))
             plan.add(_bounded(_plan_nested(folder, planner, is_chosen), folder, number, is_chosen))
         if looks_like_the_inside(root):
             plan.add(planner.root_inside(root))
-        # Bare repositories, and those whose worktree is elsewhere.
+        # Bare repositories, and those whose worktree is elsewhere; where a worktree led there it is protected already.
         for number, folder in enumerate(filter(looks_like_the_inside, nested)):
-            if folder not in plan.writable:  # a worktree led there, and what it obeys is protected already
+            if folder not in plan.writable:
                 is_chosen = may_commit and (number < max_to_commit_to or is_inside(cwd, folder))
                 plan.add(_bounded(planner.inside(folder, may_commit=is_chosen), folder, number, is_chosen))
         if len(found) > MAX_REPOSITORIES or bounds.scan.is_partial(root):
@@ -49,7 +58,17 @@ def plan_protection(bounds: Bounds, cwd: str, *, max_to_commit_to: int = MAX_TO_
     for folder in map(str, bounds.writable):
         if kind_of(folder) == "folder":
             plan.add(planner.repository(folder))
+    if planner.is_plain and not (plan.problems or bounds.writable):
+        bounds.scan.kept_plans[made_from] = planner.stamps, plan
     return plan
+
+
+def _are_untouched(stamps: Mapping[str, tuple[int, ...]]) -> bool:
+    for file, stamp in stamps.items():
+        status = os.lstat(file)
+        if (status.st_ino, status.st_ctime_ns) != stamp:
+            return False
+    return True
 
 
 def _plan_nested(folder: str, planner: RepositoryPlanner, may_commit: bool) -> Protection:

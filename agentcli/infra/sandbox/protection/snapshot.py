@@ -65,10 +65,7 @@ class ProtectedSnapshot:
 
     @contextmanager
     def during(self, protection: Protection, *, roots: Sequence[Path], granted: Sequence[Path]) -> Iterator[Reverts]:
-        """Yield a record that in the end names what was reverted, and what could not be.
-
-        What was `granted` to the command may be changed by it, and stays so.
-        """
+        """Yield a record of what was reverted in the end. What was `granted` to the command may be changed by it."""
         report, mine = Reverts(), [*map(str, granted)]
         self._asides = (self._asides[0], *map(str, roots))
         self._take(protection)
@@ -179,29 +176,32 @@ class ProtectedSnapshot:
                 self._left_out.add(around(path))
             self._before[path] = state
             self._room -= len(state.content) if state is not None else 0
-            for number, below in enumerate(inside, rank + 1):
+            # Names of settings are short; long ones have numbers in them.
+            for number, below in enumerate(sorted(inside, key=len), rank + 1):
                 heappush(waiting, (number, below))
 
     def _accept(self, path: str, content: str | None = None) -> None:
         """Take down a file with a content, or all that is at a path now, with the folders on the way to it."""
+        if content is None:
+            known = {each for each in self._before if is_inside(each, path)}
+            self._before = {each: state for each, state in self._before.items() if each not in known}
+            self._take_places([*known])
         way = [path]
         while way[0] not in self._before and self._before.get(around(way[0])) is None:
             if way[0] == "/":
                 return
             way.insert(0, around(way[0]))
         if content is None:
-            way.pop()
-            self._before = {each: state for each, state in self._before.items() if not is_inside(each, path)}
-            self._take_places([path])
+            self._take_places([way.pop()])
         for each in way:
-            known, kind = self._before.get(each), "file" if each == path else "folder"
-            if known is None or known.kind != kind:
-                known, more, less = None, 0 if each == path else 0o700, _EXECUTABLE if each == path else 0
+            state, kind = self._before.get(each), "file" if each == path else "folder"
+            if state is None or state.kind != kind:
                 with suppress(OSError):
-                    known = self._held.look(each, MAX_BYTES)
-                mode = known.mode if known is not None and known.kind == kind else 0o755
-                known = KeptState(kind, (mode | more) & ~less)  # no command makes a new file executable
-            self._before[each] = known._replace(content=content or "", is_kept=True) if each == path else known
+                    state = self._held.look(each)
+                mode = state.mode if state is not None and state.kind == kind else 0o755
+                # No command makes a new file executable.
+                state = KeptState(kind, mode & ~_EXECUTABLE if each == path else mode | stat.S_IRWXU)
+            self._before[each] = state._replace(content=content or "", is_kept=True) if each == path else state
 
     def _revert(self, report: Reverts) -> list[str]:
         """Make everything what it was before; gives the paths at which that failed."""

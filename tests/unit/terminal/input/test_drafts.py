@@ -52,11 +52,6 @@ def test_a_file_that_holds_no_draft_is_none(file: Path, content: bytes) -> None:
     assert Drafts(file).load() is None
 
 
-def test_bytes_that_are_no_text_lose_themselves_only(file: Path) -> None:
-    Drafts(file).save(TypedText("a\udcffb"))
-    assert Drafts(file).load() == TypedText("a?b")
-
-
 def test_a_disk_that_fails_takes_the_draft_and_no_more(tmp_path: Path) -> None:
     (tmp_path / "no-folder").touch()
     (tmp_path / "folder").mkdir()

@@ -113,11 +113,6 @@ def test_an_entry_as_long_as_a_book_is_kept_for_the_session_only(file: Path) -> 
     assert entries(ProjectHistory(file, "/p")) == []
 
 
-def test_bytes_that_are_no_text_lose_themselves_only(file: Path) -> None:
-    ProjectHistory(file, "/p").add(TypedText("a\udcffb"))
-    assert entries(ProjectHistory(file, "/p")) == ["a?b"]
-
-
 def test_a_disk_that_fails_takes_the_history_and_no_more(tmp_path: Path) -> None:
     (tmp_path / "no-folder").touch()
     (tmp_path / "folder").mkdir()

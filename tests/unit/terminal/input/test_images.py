@@ -45,21 +45,11 @@ def test_a_dropped_file_is_recognised_as_terminals_write_it(picture: Path) -> No
 
 def test_other_text_is_no_dropped_image(picture: Path) -> None:
     texts = (
-        "",
-        "'",
-        "picture.png",
-        f"see {picture}",
-        f"{picture}\n{picture}",
-        f"{picture}.txt",
-        f"{picture.parent}/gone.png",
-        str(picture.parent),
-        "/" + "x" * 300 + ".png",
-        "/" + "x" * 5_000 + ".png",
+        "", "'", "picture.png", f"see {picture}", f"{picture}\n{picture}", f"{picture}.txt",
+        f"{picture.parent}/gone.png", str(picture.parent), "/" + "x" * 300 + ".png", "/" + "x" * 5_000 + ".png",
         "/a\0.png",
-        "~nobody-of-that-name/x.png",
-        "https://example.com/a.png",
-        "file://[/a.png",
-    )
+        "~nobody-of-that-name/x.png", "https://example.com/a.png", "file://[/a.png",
+    )  # fmt: skip
     for text in texts:
         assert image_path(text) is None
 

@@ -116,6 +116,7 @@ def test_the_contents_of_a_text_can_be_kept_and_restored() -> None:
     pastes = Pastes()
     image, paste = pastes.add_image(PNG, "image/png"), pastes.token_for("line\n" * 20)
     pastes.token_for("not in the text\n" * 20)
+    assert pastes.typed("a\udcffb") == TypedText("a?b"), "bytes that are no text lose themselves only"
     contents = pastes.typed(f"{paste} {image}").pastes
     assert contents == {paste: "line\n" * 20, image: IMAGE}
     later = Pastes()

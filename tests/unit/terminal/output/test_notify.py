@@ -11,13 +11,8 @@ from hypothesis import strategies as st
 from agentcli.frontends.terminal.console import notification
 
 CHOICES = ("auto", "osc9", "osc777", "bell", "off")
-ENVIRONMENTS = [
-    {},
-    {"TERM_PROGRAM": "iTerm.app"},
-    {"TERM_PROGRAM": "ghostty"},
-    {"KITTY_WINDOW_ID": "1"},
-    {"VTE_VERSION": "7000"},
-]
+PROGRAMS = [{"TERM_PROGRAM": "iTerm.app"}, {"TERM_PROGRAM": "ghostty"}]
+ENVIRONMENTS = [{}, *PROGRAMS, {"KITTY_WINDOW_ID": "1"}, {"VTE_VERSION": "7000"}]
 WHOLE = re.compile(r"(?:\x1b\](?:9;|777;notify;agentcli;)[^\x00-\x1f\x7f-\x9f;]*\x07|\x07)?")
 
 

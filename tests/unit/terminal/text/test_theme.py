@@ -167,19 +167,13 @@ def test_output_that_is_no_terminal_has_colours_only_by_force() -> None:
     assert palette_for("dark", {"FORCE_COLOR": "1"}, is_terminal=False) == "dark"
 
 
-@pytest.mark.parametrize(
-    ("reply", "background"),
-    [
-        ("11;rgb:1e1e/1e1e/1e1e", "dark"),
-        ("11;rgb:ffff/ffff/ffff", "light"),
-        ("11;rgb:f/f/e", "light"),
-        ("11;rgba:0000/0000/ffff/ffff", "dark"),
-        ("11;?", ""),
-        ("", ""),
-    ],
-)
-def test_the_background_is_in_the_terminals_answer(reply: str, background: str) -> None:
-    assert background_of(reply) == background
+def test_the_background_is_in_the_terminals_answer() -> None:
+    for background, replies in {
+        "dark": ("11;rgb:1e1e/1e1e/1e1e", "11;rgba:0000/0000/ffff/ffff"),
+        "light": ("11;rgb:ffff/ffff/ffff", "11;rgb:f/f/e"),
+        "": ("11;?", ""),
+    }.items():
+        assert [background_of(reply) for reply in replies] == [background] * 2
 
 
 def test_the_settings_know_the_roles_and_colours_there_are() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from agentcli.errors import ToolError
-from agentcli.tools.web.web import FetchLimits, Web, WebPage
+from agentcli.tools.web.web import Web, WebPage
 
 Answer = bytes | Callable[[asyncio.StreamWriter], Awaitable[None]]
 HERE = "127.0.0.1"
@@ -103,9 +103,8 @@ async def site(
 
 def web_of(site: Site, names: Names | None = None, *, granted: Sequence[str] = (), **options: Any) -> Web:
     """A session's web in which the site's address and port stand for the public internet."""
-    limits = options.pop("limits", FetchLimits(total_s=5))
     granted_hosts = [f"{HERE}:{site.port}", *granted]
-    return Web(granted_hosts=granted_hosts, resolve=names or Names(), limits=limits, **options)
+    return Web(**{"granted_hosts": granted_hosts, "resolve": names or Names(), "total_s": 5} | options)
 
 
 async def fetched(answer: Answer, *, max_chars: int = 100_000, **options: Any) -> WebPage:

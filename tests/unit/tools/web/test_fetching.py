@@ -12,30 +12,14 @@ from pathlib import Path
 import pytest
 
 from agentcli.errors import ToolError
-from agentcli.tools.web.web import FetchLimits, Web
+from agentcli.tools.web.web import Web
 from tests.unit.tools.web.site import HERE, Names, fetched, gzipped, page, redirect, refusal, reply, site, web_of
 
-PRIVATE = [
-    "127.0.0.1",
-    "10.1.2.3",
-    "172.31.0.1",
-    "192.168.1.1",
-    "100.64.0.1",
-    "169.254.169.254",
-    "0.0.0.0",
-    "224.0.0.1",
-    "198.18.0.1",
-    "192.0.2.1",
-    "::1",
-    "fe80::1",
-    "fe80::1%eth0",
-    "fd00:ec2::254",
-    "::ffff:10.0.0.1",
-    "64:ff9b::a9fe:a9fe",
-    "2002:7f00:1::",
-    "2001:0:4136:e378:8000:63bf:3fff:fdd2",
-    "not an address",
-]
+PRIVATE = (
+    "127.0.0.1 10.1.2.3 172.31.0.1 192.168.1.1 100.64.0.1 169.254.169.254 0.0.0.0 224.0.0.1 198.18.0.1 192.0.2.1 ::1 "
+    "fe80::1 fe80::1%eth0 fd00:ec2::254 ::ffff:10.0.0.1 64:ff9b::a9fe:a9fe 2002:7f00:1:: "
+    "2001:0:4136:e378:8000:63bf:3fff:fdd2 no-address"
+).split()
 
 
 async def test_a_page_is_fetched_under_its_own_name_from_the_checked_address() -> None:
@@ -81,20 +65,11 @@ async def test_a_name_with_any_private_address_is_refused(address: str) -> None:
 
 @pytest.mark.parametrize(
     "location",
-    [
-        "http://127.0.0.2:{port}/",
-        "http://2130706433:{port}/",
-        "//localhost:{port}/",
-        "http://169.254.169.254/latest/meta-data/",
-        "http://[::ffff:a9fe:a9fe]/",
-        "file:///etc/passwd",
-        "gopher://127.0.0.1/",
-        "http:\\\\127.0.0.1/",
-        "http://metadata.google.internal/",
-        "javascript:alert(1)",
-        "http://site.example:0/",
-        "http://evil.example:22/",
-    ],
+    (
+        "http://127.0.0.2:{port}/ http://2130706433:{port}/ //localhost:{port}/ http://169.254.169.254/latest/ "
+        "http://[::ffff:a9fe:a9fe]/ file:///etc/passwd gopher://127.0.0.1/ http:\\\\127.0.0.1/ "
+        "http://metadata.google.internal/ javascript:alert(1) http://site.example:0/ http://evil.example:22/"
+    ).split(),
 )
 async def test_a_redirect_to_a_forbidden_place_is_refused(location: str) -> None:
     async with site({}) as served, site({"/": redirect(location.format(port=served.port))}) as start:
@@ -222,7 +197,7 @@ async def test_a_grant_opens_no_more_than_it_names(host: str, address: str) -> N
 
 
 async def test_a_page_over_the_limit_is_refused_before_it_is_read() -> None:
-    error = await refusal(reply(b"x" * 2_000), limits=FetchLimits(max_bytes=1_000))
+    error = await refusal(reply(b"x" * 2_000), max_bytes=1_000)
     assert "larger than 0.001 MB" in str(error)
 
 
@@ -237,7 +212,7 @@ async def test_an_endless_body_is_cut_off() -> None:
             await writer.drain()
             sent += 100_000
 
-    error = await refusal(endless, limits=FetchLimits(max_bytes=1_000_000))
+    error = await refusal(endless, max_bytes=1_000_000)
     assert "larger than 1 MB" in str(error)
     assert sent < 20_000_000
 
@@ -246,7 +221,7 @@ async def test_a_compression_bomb_is_stopped() -> None:
     bomb = gzipped(b"\0" * 50_000_000)
     assert len(bomb) < 60_000
     assert "unpacks to a huge one" in str(await refusal(bomb))
-    small = await refusal(bomb, limits=FetchLimits(max_bytes=500_000))
+    small = await refusal(bomb, max_bytes=500_000)
     assert "larger than 0.5 MB" in str(small)
 
 
@@ -268,7 +243,7 @@ async def test_a_slow_drip_ends_with_the_time_limit() -> None:
             await asyncio.sleep(0.02)
 
     started = time.monotonic()
-    error = await refusal(drip, limits=FetchLimits(total_s=0.3))
+    error = await refusal(drip, total_s=0.3)
     assert error.kind == "timeout"
     assert time.monotonic() - started < 20
 
@@ -279,7 +254,7 @@ async def test_redirects_share_one_time_limit() -> None:
         writer.write(redirect("/"))
 
     started = time.monotonic()
-    assert (await refusal(slow, limits=FetchLimits(total_s=0.3))).kind == "timeout"
+    assert (await refusal(slow, total_s=0.3)).kind == "timeout"
     assert time.monotonic() - started < 20
 
 
