@@ -107,6 +107,11 @@ class Place:
     def start(self, *arguments: str, env: Mapping[str, str] | None = None, stdin: bool = False) -> Running:
         return Running(self.process(*arguments, env=env, stdin=stdin))
 
+    def talk(self, model: str, *flags: str) -> Running:
+        """Start a conversation in JSON lines, both ways."""
+        both = ("--output-format", "stream-json", "--input-format", "stream-json")
+        return self.start("-p", *both, "-m", model, *flags, stdin=True)
+
     def kill_once(self, is_time: Callable[[], object], *arguments: str) -> None:
         """Start it, and kill it as soon as something is so."""
         with self.start(*arguments) as running:

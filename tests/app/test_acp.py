@@ -15,7 +15,7 @@ import pytest
 
 from tests.app.editor import FILES, FORMS, Answer, Editor, Refused, choosing, edit
 from tests.app.running import Place, call, wait_until
-from tests.processes import is_running
+from tests.processes import command_lines
 
 DONE = {"text": "done"}
 WRITE = {"tool_calls": [call("file_write", path="made", content="x\n")]}
@@ -348,19 +348,7 @@ def test_a_cancelled_command_leaves_no_process(open_editor: Open) -> None:
     editor.cancel()
     assert editor.end(prompt)["stopReason"] == "cancelled"
     assert editor.calls[0]["status"] == "failed"
-    wait_until(lambda: not running_with("sleep 99.5"), "the end of the command")
-
-
-def running_with(words: str) -> list[int]:
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
-        if line.strip() == words and is_running(int(folder.name)):
-            found.append(int(folder.name))
-    return found
+    wait_until(lambda: "sleep 99.5" not in command_lines(), "the end of the command")
 
 
 @slow
@@ -849,10 +837,10 @@ def test_when_the_editor_goes_all_is_stored_and_nothing_is_left(place: Place) ->
     with editor:
         editor.begin_prompt("go")
         editor.wait_for_update("tool_call_update", status="in_progress")
-        wait_until(lambda: bool(running_with("sleep 98.5")), "the command")
+        wait_until(lambda: "sleep 98.5" in command_lines(), "the command")
         ran = editor.ended()
         assert (ran.code, ran.err) == (0, "")
-        assert not running_with("sleep 98.5")
+        assert "sleep 98.5" not in command_lines()
         assert "Begun." in stored(place, editor)
 
 

@@ -15,7 +15,6 @@ from agentcli.infra.sandbox.processes.process_tree import processes_below
 from tests.app.running import Place, call, wait_until
 from tests.app.terminal import Open
 
-FORMATS = ("-p", "--output-format", "stream-json", "--input-format", "stream-json")
 NO_TRIES = {"AGENTCLI_PERMISSIONS_TRY": "false"}
 COUNT = "echo x >>count"  # it tells how often it ran
 
@@ -31,7 +30,7 @@ def crashed(place: Place) -> Place:
     calls = [bash("cat a.txt"), bash(COUNT), bash("echo y >>last")]
     (place.folder / "a.txt").write_text("held\n")
     script = place.script({"tool_calls": calls})
-    with place.start(*FORMATS, "-m", script, stdin=True) as running:
+    with place.talk(script) as running:
         running.say("go")
         running.wait_for_type("system", "approval_requested")
         running.signal(signal.SIGKILL)
@@ -46,7 +45,7 @@ def session_of(place: Place) -> str:
 @pytest.mark.slow
 def test_a_question_that_waited_is_asked_again_and_the_turn_goes_on(crashed: Place) -> None:
     script = crashed.script({"text": "the end"})
-    with crashed.start(*FORMATS, "-c", "-m", script, stdin=True) as running:
+    with crashed.talk(script, "-c") as running:
         asked = running.wait_for_type("system", "approval_requested")
         assert asked["tool_input"] == {"command": COUNT}
         assert not (crashed.folder / "count").exists()
@@ -83,14 +82,14 @@ def test_what_was_running_is_never_run_again(place: Place) -> None:
 
 def test_a_question_about_a_try_is_not_asked_again(place: Place) -> None:
     script = place.script({"tool_calls": [bash(COUNT)]})
-    with place.start(*FORMATS, "-m", script, stdin=True) as running:
+    with place.talk(script) as running:
         running.say("go")
         asked = running.wait_for_type("system", "approval_requested")
         if asked.get("kind") != "keep":
             pytest.skip("commands cannot be tried here")
         running.signal(signal.SIGKILL)
         running.left()
-    with place.start(*FORMATS, "-c", "-m", place.script({"text": "{{last_result}}"}), stdin=True) as running:
+    with place.talk(place.script({"text": "{{last_result}}"}), "-c") as running:
         running.say("and now?")
         assert "nothing of it was kept" in running.wait_for(lambda line: line["type"] == "result")["result"]
     assert not (place.folder / "count").exists()
@@ -111,7 +110,7 @@ def test_the_terminal_asks_again_too(open_terminal: Open, tmp_path: Path) -> Non
 def test_a_second_program_may_take_a_session_over(place: Place) -> None:
     script = place.script({"tool_calls": [bash(f"{COUNT}; sleep 30")]})
     flags = ("--permission-mode", "bypassPermissions")
-    with place.start(*FORMATS, "-m", script, *flags, stdin=True) as running:
+    with place.talk(script, *flags) as running:
         running.say("go")
         while not (place.folder / "count").exists():
             pass
@@ -130,7 +129,7 @@ def test_a_second_program_may_take_a_session_over(place: Place) -> None:
 @pytest.mark.full
 @pytest.mark.slow
 def test_a_program_that_does_not_answer_is_not_waited_for_without_end(place: Place) -> None:
-    with place.start(*FORMATS, "-m", place.script({"text": "x"}, {"text": "y"}), stdin=True) as running:
+    with place.talk(place.script({"text": "x"}, {"text": "y"})) as running:
         running.say("go")
         running.wait_for(lambda line: line["type"] == "result")
         running.signal(signal.SIGSTOP)

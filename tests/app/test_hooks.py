@@ -249,8 +249,7 @@ def test_calls_of_subagents_pass_the_same_hooks(place: Place) -> None:
 def test_a_permission_request_is_answered_in_the_person_s_place(place: Place) -> None:
     allow = {"hookSpecificOutput": {"hookEventName": "PermissionRequest", "decision": {"behavior": "allow"}}}
     hook(place, "PermissionRequest", says(place, "request", allow), matcher="Write")
-    formats = ("--output-format", "stream-json", "--input-format", "stream-json")
-    with place.start("-p", *formats, "-m", place.script(WRITE, DONE), stdin=True) as running:
+    with place.talk(place.script(WRITE, DONE)) as running:
         running.say("go")
         running.wait_for(lambda line: line.get("result") == "done")
     assert (place.folder / "made").exists()

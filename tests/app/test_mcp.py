@@ -25,7 +25,6 @@ from tests.processes import is_running
 SERVER = str(Path(__file__).parents[1] / "mcp_server.py")
 DONE = {"text": "done: {{last_result}}"}
 BYPASS = ("--permission-mode", "bypassPermissions")
-TALK = ("--input-format", "stream-json", "--output-format", "stream-json", *BYPASS)
 
 
 def server(place: Place, name: str = "test", *arguments: str, **more: Any) -> None:
@@ -277,7 +276,7 @@ def test_a_server_that_was_too_slow_is_started_again_at_the_next_prompt(place: P
     gate = place.folder.parent / "gate"
     server(place, "test", "--gate", str(gate), startup_timeout_sec=1)
     script = place.script({"text": "first"}, {"text": "second"}, one("say", text="at last"), DONE)
-    with place.start("-p", "-m", script, *TALK, stdin=True) as running:
+    with place.talk(script, *BYPASS) as running:
         running.say("one")
         running.wait_for(lambda line: line.get("result") == "first")
         gate.touch()
@@ -384,7 +383,7 @@ def test_a_server_asks_the_person(place: Place) -> None:
     server(place)
     form = {"Day": "Friday", "seats": "3", "class": "first", "quiet": "Yes"}
     answers = {**form, "https://pay.example/42": "I have done it"}
-    with place.start("-m", place.script(one("book"), one("visit"), DONE), *TALK, stdin=True) as running:
+    with place.talk(place.script(one("book"), one("visit"), DONE), *BYPASS) as running:
         running.say("go")
         for number, (wanted, said) in enumerate(answers.items()):
             wanted_id = f"call_1_1-{number + 1}" if number < 4 else "call_2_1-1"
@@ -576,7 +575,7 @@ def test_a_yes_to_a_changed_server_is_about_all_that_it_shows(place: Place) -> N
     tools_file(place, {"name": "say", "description": "Says it now."}, {"name": "other", "description": "Takes all."})
     project_server(place, "--tools", str(place.folder.parent / "tools.json"), "--instructions", "Be kind.")
     script = place.script(one("say"), one("say"), one("other"), DONE)
-    with place.start("-m", script, *TALK, stdin=True) as running:
+    with place.talk(script, *BYPASS) as running:
         running.say("go")
         first = running.wait_for(lambda line: line.get("id") == "call_1_1-1")
         assert "changed: say, other" in first["question"]

@@ -25,8 +25,7 @@ def ask(question: str = "Which one?", **more: Any) -> dict[str, Any]:
 
 @contextmanager
 def streaming(place: Place, *replies: dict[str, Any], flags: tuple[str, ...] = ()) -> Iterator[Running]:
-    formats = ("--output-format", "stream-json", "--input-format", "stream-json")
-    with place.start("-p", *formats, "-m", place.script(*replies), *flags, stdin=True) as running:
+    with place.talk(place.script(*replies), *flags) as running:
         running.say("go")
         yield running
 

@@ -148,10 +148,9 @@ def test_a_name_of_the_field_s_refuses_the_tool_here(
 
 @pytest.mark.parametrize("name", ["px", "bash_two"])
 def test_a_rule_holds_for_a_tool_that_the_client_brings(place: Place, name: str) -> None:
-    both = ("--output-format", "stream-json", "--input-format", "stream-json")
     asks = {"tool_calls": [{"name": name, "input": {}}]}
     tool = {"name": name, "description": "Does it.", "input_schema": {"type": "object"}}
-    with place.start("-m", place.script(asks, SAID), "--deny", name, *both, stdin=True) as running:
+    with place.talk(place.script(asks, SAID), "--deny", name) as running:
         running.control("client_tools", tools=[tool])
         running.say("go")
         ran = running.ended()

@@ -133,8 +133,7 @@ def test_what_the_model_may_not_activate_it_is_not_told_of(place: Place, own: Pa
 def test_a_person_s_skill_stays_until_it_is_switched_off(place: Place, own: Path) -> None:
     skill(own, "tone", "Be brief. The task: $ARGUMENTS")
     script = place.script({"text": "one"}, {"text": "two"}, {"text": "three"})
-    formats = ("--output-format", "stream-json", "--input-format", "stream-json")
-    with place.start("-p", *formats, "-m", script, stdin=True) as running:
+    with place.talk(script) as running:
         running.say("/tone write a haiku")
         ended = running.wait_for(lambda line: line.get("result") == "one")
         commanded = Commanded(running, answered=1)
@@ -254,9 +253,8 @@ def test_going_back_before_an_activation_ends_it(place: Place, own: Path) -> Non
     skill(own, "careful", tools="Read")
     write = {"tool_calls": [call("file_write", path="made", content="x")]}
     script = place.script({"text": "one"}, {"text": "two"}, write, {"text": "three"})
-    formats = ("--output-format", "stream-json", "--input-format", "stream-json")
     mode = ("--permission-mode", "bypassPermissions")
-    with place.start("-p", *formats, "-m", script, *mode, stdin=True) as running:
+    with place.talk(script, *mode) as running:
         commanded = Commanded(running)
         commanded.say("first", "one")
         commanded.say("/careful look", "two")

@@ -18,11 +18,10 @@ USAGE = "5 tokens in (0 cached), 2 out"
 SLOW = {"text": "one two three four", "chunk": 4, "delay_ms": 200}
 JSON = ("--output-format", "json")
 STREAM = ("--output-format", "stream-json")
-BOTH = (*STREAM, "--input-format", "stream-json")
 
 
 def talk(place: Place, *replies: Any, flags: tuple[str, ...] = ()) -> Running:
-    return place.start("-m", place.script(*replies), *BOTH, *flags, stdin=True)
+    return place.talk(place.script(*replies), *flags)
 
 
 def write_command(folder: Path, name: str, text: str) -> None:
@@ -32,9 +31,13 @@ def write_command(folder: Path, name: str, text: str) -> None:
 
 def prompts_of(place: Place, id: str) -> list[str]:
     """What the person said in a session, as the model read it."""
+    return [content[0]["text"] for content in said_in(place, id)]
+
+
+def said_in(place: Place, id: str) -> list[list[dict[str, Any]]]:
     shown = place.run("sessions", "show", id, "--json")
     bodies = [entry["body"] for entry in json.loads(shown.out)["entries"]]
-    return [body["content"][0]["text"] for body in bodies if body["kind"] == "user" and not body.get("is_reminder")]
+    return [body["content"] for body in bodies if body["kind"] == "user" and not body.get("is_reminder")]
 
 
 def of_commands(ran: Ran) -> list[tuple[str, bool]]:
@@ -254,12 +257,7 @@ def test_a_command_in_blocks_takes_an_image_along(place: Place) -> None:
             {"type": "user", "message": {"role": "user", "content": [{"type": "text", "text": "/see"}, image]}}
         )
         ran = running.ended()
-    shown = place.run("sessions", "show", ran.result["session_id"], "--json")
-    (said,) = [
-        entry["body"]["content"]
-        for entry in json.loads(shown.out)["entries"]
-        if entry["body"]["kind"] == "user" and not entry["body"].get("is_reminder")
-    ]
+    (said,) = said_in(place, ran.result["session_id"])
     assert [block["type"] for block in said] == ["text", "image"]
 
 
@@ -359,18 +357,10 @@ def test_quit_ends_the_stream_after_what_was_asked_before(place: Place) -> None:
 
 
 def test_settings_without_a_value_are_listed_and_with_one_changed_or_kept(place: Place) -> None:
-    typed = (
-        "/model",
-        "/effort",
-        "/permissions",
-        "/permissions mode plan",
-        "/effort high keep",
-        "/effort",
-        "/permissions",
-    )
+    kept = ("/permissions mode plan", "/effort high keep")
     with talk(place) as running:
-        for number, text in enumerate(typed):
-            running.control("command", text=text, id=str(number))
+        for text in ("/model", "/effort", "/permissions", *kept, "/effort", "/permissions"):
+            running.control("command", text=text)
         ran = running.ended()
     assert not any(is_error for _, is_error in of_commands(ran))
     models, effort, permissions, mode, kept, effort_after, permissions_after = (

@@ -140,9 +140,8 @@ def test_a_question_of_theirs_is_answered_through_the_parent(place: Place) -> No
     first, second = (
         place.script(lets(call("file_write", path=name, content="x")), {"text": "written"}) for name in ("made", "not")
     )
-    formats = ("--output-format", "stream-json", "--input-format", "stream-json")
     script = place.script(lets(agent(model=first), agent(model=second)), DONE)
-    with place.start("-p", *formats, "-m", script, stdin=True) as running:
+    with place.talk(script) as running:
         running.say("go")
         for number in (1, 2):
             asked = running.wait_for(
@@ -202,8 +201,7 @@ def test_an_interrupt_ends_the_whole_tree(place: Place) -> None:
     slow = lets(call("bash", command="touch begun; sleep 50"))
     first, second = (place.script(slow, {"text": "never"}) for _ in range(2))
     script = place.script(lets(agent(model=first), agent(model=second)), {"text": "never"})
-    formats = ("--output-format", "stream-json", "--input-format", "stream-json")
-    with place.start("-p", *formats, "-m", script, *BYPASS, stdin=True) as running:
+    with place.talk(script, *BYPASS) as running:
         running.say("go")
         while not (place.folder / "begun").exists():
             time.sleep(0.01)
@@ -219,8 +217,7 @@ def test_one_is_stopped_and_the_others_go_on(place: Place) -> None:
     slow = place.script(lets(call("bash", command="touch begun; sleep 50")), {"text": "never"})
     quick = place.script({"text": "quick", "delay_ms": 500})
     script = place.script(lets(agent(model=slow), agent(model=quick)), DONE)
-    formats = ("--output-format", "stream-json", "--input-format", "stream-json")
-    with place.start("-p", *formats, "-m", script, *BYPASS, stdin=True) as running:
+    with place.talk(script, *BYPASS) as running:
         running.say("go")
         while not (place.folder / "begun").exists():
             time.sleep(0.01)
@@ -263,8 +260,7 @@ def test_another_session_s_agents_are_not_its_own(place: Place) -> None:
 def test_one_that_is_stopped_takes_its_question_along(place: Place) -> None:
     child = place.script(lets(call("file_write", path="made", content="x")), {"text": "never"})
     script = place.script(lets(agent(model=child)), {"text": "never"})
-    formats = ("--output-format", "stream-json", "--input-format", "stream-json")
-    with place.start("-p", *formats, "-m", script, stdin=True) as running:
+    with place.talk(script) as running:
         running.say("go")
         running.wait_for(lambda line: line.get("subtype") == "approval_requested")
         running.control("command", text="/agents stop general-1")

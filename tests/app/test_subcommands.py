@@ -1,18 +1,18 @@
 """The subcommands, run as people and scripts run them."""
 
-import contextlib
 import json
 import os
 import signal
 import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from functools import partial
+from http.server import HTTPServer, SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.app.running import Place, Ran
+from tests.processes import command_lines
 
 pytestmark = pytest.mark.slow  # each test starts the program
 
@@ -87,17 +87,8 @@ def test_an_unknown_session_is_an_error_that_says_what_to_do(program: Program) -
 
 def test_tools_are_listed_with_source_and_schema(program: Program) -> None:
     tools = {tool["name"]: tool for tool in json.loads(program("tools", "list", "--json").out)}
-    assert set(tools) == {
-        "file_read",
-        "file_write",
-        "file_edit",
-        "file_list",
-        "grep_search",
-        "bash",
-        "jobs",
-        "think",
-        "todo",
-    } | {"skill", "create_subagent", "ask_user", "memory", "read_more", "recall", "web_fetch", "web_search"}
+    files, commands = "file_read file_write file_edit file_list grep_search", "bash jobs think todo skill memory recall"
+    assert set(tools) == set(f"{files} {commands} create_subagent ask_user read_more web_fetch web_search".split())
     assert tools["bash"]["source"] == "builtin"
     assert tools["file_read"]["input_schema"]["required"] == ["path"]
     assert "grep_search" in program("tools", "list").out
@@ -181,33 +172,18 @@ def test_a_line_that_is_no_call_is_answered_under_its_id(program: Program, line:
     assert (right["id"], right["is_error"]) == ("good", False)
 
 
-def test_a_byte_order_mark_ahead_of_the_calls_is_passed_over(program: Program) -> None:
-    (row,) = rows_of(program("tools", "run", stdin='\ufeff{"id": "1", "name": "think", "input": {"thought": "x"}}'))
-    assert (row["id"], row["is_error"]) == ("1", False)
-
-
 @pytest.mark.parametrize(("sign", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_a_run_that_waits_for_calls_and_its_jobs(
     program: Program, sign: signal.Signals, code: int
 ) -> None:
-    job = {"name": "bash", "input": {"command": "exec sleep 60", "background": True}}
+    job = {"name": "bash", "input": {"command": "exec sleep 60.25", "background": True}}
     with program.start("tools", "run", "--permission-mode", "bypassPermissions", stdin=True) as running:
         running.send(job)
         running.wait_for(lambda line: line["is_error"] is False)
         running.signal(sign)
         ended = running.left()
     assert (ended.code, ended.err) == (code, "")
-    assert "sleep 60" not in jobs_in(program.folder)
-
-
-def jobs_in(folder: Path) -> str:
-    """The commands that run in a folder."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if (process / "cwd").readlink() == folder:
-                found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-    return "\n".join(found)
+    assert not any("sleep 60.25" in line for line in command_lines())
 
 
 def test_an_edit_where_no_lock_can_be_kept_says_which_folder_must_be_writable(program: Program) -> None:
@@ -269,30 +245,14 @@ def test_the_mode_auto_is_explained_as_a_session_here_would_take_it(program: Pro
     assert explained["verdict"] == ("ask" if json.loads(run.out)["is_error"] else "allow")
 
 
-@contextlib.contextmanager
-def serving(pages: dict[str, Any]) -> Iterator[str]:
-    """A server that ends each answer with its connection, as those for models do when they are asked so."""
-
-    class Pages(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200 if self.path in pages else 404)
-            self.end_headers()
-            self.wfile.write(json.dumps(pages.get(self.path, {})).encode())
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Pages) as server:
+def test_models_are_listed_with_how_they_can_be_asked(program: Program, tmp_path: Path) -> None:
+    for page, text in {"api/tags": '{"models": [{"name": "qwen3:8b"}]}', "v1/models": '{"data": []}'}.items():
+        (tmp_path / "pages" / page).parent.mkdir(parents=True)
+        (tmp_path / "pages" / page).write_text(text)
+    # It ends each answer with its connection, as those for models do when they are asked so.
+    with HTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(tmp_path / "pages"))) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-
-
-def test_models_are_listed_with_how_they_can_be_asked(program: Program) -> None:
-    pages = {"/api/tags": {"models": [{"name": "qwen3:8b"}]}, "/v1/models": {"data": []}}
-    with serving(pages) as address:
+        address = f"http://127.0.0.1:{server.server_port}"
         program.home.mkdir(exist_ok=True)
         (program.home / "config.toml").write_text(
             f'[providers.work]\nbase_url = "{address}/v1"\n[providers.deepseek]\napi_key_helper = "false"\n'
@@ -302,6 +262,7 @@ def test_models_are_listed_with_how_they_can_be_asked(program: Program) -> None:
         env = {"OPENAI_API_KEY": "sk-secret", "AWS_PROFILE": "mine", "OLLAMA_HOST": address}
         ran = program.run("models", "list", "--check", "--json", env=env)
         shown = program.run("models", "list", "--check", env=env).out
+        server.shutdown()
     reach = {(row["provider"], row["id"]): row["reach"] for row in json.loads(ran.out)}
     assert reach["openai", "gpt-5.5"] == "key in the environment"
     assert reach["deepseek", "deepseek-v4-pro"] == "key from providers.deepseek.api_key_helper"
@@ -346,11 +307,8 @@ def test_local_status_says_how_to_get_the_weights(program: Program) -> None:
     run = program("local", "status")
     assert run.code == 1
     assert "agentcli local install" in run.out
-    assert json.loads(program("local", "status", "--json").out)["weights"] is False
-
-
-def test_serving_weights_that_are_missing_is_an_error(program: Program) -> None:
-    assert json.loads(program("local", "status", "--json").out)["servers"] == []
+    found = json.loads(program("local", "status", "--json").out)
+    assert (found["weights"], found["servers"]) == (False, [])
     assert program("local", "stop").out == "No server runs.\n"
     assert program("local", "serve").code == 2
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import json
 import os
@@ -40,6 +39,7 @@ from tests.conformance.confining import (
     python_of,
 )
 from tests.conformance.test_confinement import KNOWN, MEANT
+from tests.processes import command_lines
 from tests.unit.sandbox.dry_running import NAMESPACES, Case, Outcome, dry_runs, run_case, tree_of
 
 pytestmark = pytest.mark.slow  # each sets up a stand-in of a workspace, in every way there is
@@ -574,17 +574,8 @@ async def test_what_a_try_leaves_running_is_ended(base: Path) -> None:
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    assert not any(f"6{mark}".encode() in line for line in command_lines())
+    assert not any(f"6{mark}" in line for line in command_lines())
     assert_nothing_left(base)
-
-
-def command_lines() -> list[bytes]:
-    """Of every process; one may end while it is looked at."""
-    lines = []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            lines.append(entry.read_bytes())
-    return lines
 
 
 @pytest.mark.slow
