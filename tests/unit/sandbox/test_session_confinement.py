@@ -91,6 +91,22 @@ def test_a_git_that_a_command_put_on_the_path_is_not_run_outside_of_the_sandbox(
     assert everything_in(marks) == {}
 
 
+def test_hooks_that_the_person_makes_and_removes_where_a_mount_point_was_are_noticed(home: Path, root: Path) -> None:
+    subprocess.run(["git", "init", "-q", "--template=", root], check=True)
+    sandbox, hooks = sandbox_in(root, home), root / ".git/hooks"
+    script = "mkdir .git/hooks 2>/dev/null; touch .git/hooks/pre-commit 2>/dev/null || echo kept"
+
+    async def outputs() -> list[str]:
+        said = []
+        for change in (lambda: None, hooks.mkdir, hooks.rmdir):
+            change()
+            await asyncio.sleep(0.05)  # what has just changed is looked at again
+            said += [(await sandbox.run(Command(script, root, 20))).output for _ in range(2)]
+        return said
+
+    assert result_of(sandbox, outputs()) == ["kept\n"] * 6
+
+
 def test_a_command_that_only_reads_reaches_no_host(home: Path) -> None:
     sandbox, script = sandbox_in(home, home), "env | grep -qi ^https_proxy && echo proxy"
 

@@ -290,7 +290,9 @@ def is_mount_point_of_ours(path: str) -> bool:
 
 def came_and_went(path: str) -> bool:
     """True if what changed at a path was no more than a mount point of this process."""
-    return path in _made and (not os.path.lexists(path) or is_mount_point_of_ours(path))
+    if path in _made and os.path.lexists(path) and not is_mount_point_of_ours(path):
+        _made.discard(path)  # it is somebody's, and its end will be a change too
+    return path in _made
 
 
 def _move_new(path: str, folder: int, name: str) -> bool:

@@ -65,7 +65,10 @@ def plan_protection(bounds: Bounds, cwd: str, *, max_to_commit_to: int = MAX_TO_
 
 def _are_untouched(stamps: Mapping[str, tuple[int, ...]]) -> bool:
     for file, stamp in stamps.items():
-        status = os.lstat(file)
+        try:
+            status = os.lstat(file)
+        except OSError:
+            return False
         if (status.st_ino, status.st_ctime_ns) != stamp:
             return False
     return True
