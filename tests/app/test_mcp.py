@@ -272,6 +272,26 @@ def test_enter_sends_without_a_slow_server_which_joins_at_the_next_prompt(open_t
 
 
 @pytest.mark.slow
+def test_enter_does_nothing_to_a_wait_for_servers_that_was_interrupted(open_terminal: Open, tmp_path: Path) -> None:
+    gate, home = tmp_path / "gate", tmp_path / "home"
+    home.mkdir()
+    args = json.dumps(["-I", SERVER, "--gate", str(gate)])
+    (home / "config.toml").write_text(f"[mcp_servers.test]\ncommand = {json.dumps(sys.executable)}\nargs = {args}\n")
+    terminal = open_terminal([{"text": "first " * 20, "chunk": 4, "delay_ms": 60}], *BYPASS)
+    terminal.see("›")
+    terminal.type("one\r")
+    terminal.see("Press Enter to start without them.")
+    terminal.type("\x1b")
+    terminal.see("Interrupted")
+    gate.touch()
+    terminal.type("two\r")
+    terminal.see("first")
+    terminal.type("\r")
+    terminal.see(r"(first\s+){19}first")
+    assert not (home / "state/logs/agentcli.log").exists(), "nothing went wrong"
+
+
+@pytest.mark.slow
 def test_a_server_that_was_too_slow_is_started_again_at_the_next_prompt(place: Place) -> None:
     gate = place.folder.parent / "gate"
     server(place, "test", "--gate", str(gate), startup_timeout_sec=1)

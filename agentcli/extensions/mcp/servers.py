@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Container, Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -135,10 +134,13 @@ class Servers:
             most_s = max((server.spec.startup_timeout_s for server in waiting), default=0)
             how = " Press Enter to start without them." if self.can_skip else ""
             self.tell(f"Waiting up to {most_s:g} s for new MCP servers: {names}.{how}")
-            with suppress(TimeoutError):
+            try:
                 async with asyncio.timeout(None) as self._waiting:
                     await asyncio.wait(late)
-            self._waiting = None
+            except TimeoutError:
+                pass
+            finally:  # also where the turn is interrupted
+                self._waiting = None
         for server in new:
             if server.pinned is None:
                 why = "has not answered yet. Its tools are available from the first prompt after it answers."
