@@ -122,6 +122,10 @@ class ProtectedSnapshot:
             note = json.loads(file.read_text())
         except (FileNotFoundError, ValueError):  # none, or the machine went down before it was whole
             return Reverts()
+        if "contents" in note:
+            file.unlink()
+            where = ", ".join(note["asides"][1:])
+            return Reverts(left_changed=[f"hooks and settings in {where}, if at all (an older version noted them)"])
         self._asides, self._running = note["asides"], [note["granted"]]
         self._before = {path: state and KeptState(*state) for path, state in note["before"].items()}
         held = {path: HeldFolder(-1, tuple(one[1]), tuple(one[2]), one[3]) for path, one in note["held"].items()}
