@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cached_property, partial
 from pathlib import Path
 from threading import Lock
@@ -181,7 +181,7 @@ class SessionConfinement:
             return
         earlier = self._snapshot.retry() if self._snapshot is not None else Reverts()
         note = self._session_note() if profile == "workspace-write" else None
-        bounds = replace(self.bounds(profile, command.grants), note=note.points if note is not None else None)
+        bounds = replace(self.bounds(command.profile, command.grants), note=note.points if note is not None else None)
         if bounds.cache is not None:
             make_private_folder(bounds.cache)
         confined = self.backend.launch(argv, cwd=cwd, bounds=bounds, pass_fds=pass_fds)
@@ -275,7 +275,8 @@ class SessionConfinement:
         while self._proxies:
             _, proxy = self._proxies.popitem()
             await proxy.aclose()
-            proxy.socket.parent.rmdir()
+            with suppress(FileNotFoundError):  # whoever tidies up temporary files was here
+                proxy.socket.parent.rmdir()
 
 
 def _protected_names(roots: Sequence[Path]) -> tuple[str, ...]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shutil
 import subprocess
+import tempfile
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +17,7 @@ import pytest
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.infra.sandbox.session_confinement import CommandLimits
 from agentcli.tools.builtin.toolset import builtin_tools
-from agentcli.tools.command import Command, Grants
+from agentcli.tools.command import Command, Grants, Profile
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.tool import ToolContext, Workspace
 from tests.conformance.confining import confinement_for, folder_on_disk
@@ -68,12 +70,12 @@ def told(sandbox: LocalSandbox, command: str) -> str:
     return str(result_of(sandbox, tool.run(tool.parse({"command": command}), context)).content)
 
 
-def sandbox_in(root: Path, home: Path, *own: Path) -> LocalSandbox:
+def sandbox_in(root: Path, home: Path, *own: Path, profile: Profile = "workspace-write") -> LocalSandbox:
     return LocalSandbox(
         [root],
         environment={"PATH": "/usr/bin:/bin", "HOME": str(home)},
         job_folder=home.parent / f"{home.name}.jobs",
-        limits=CommandLimits(profile="workspace-write", home=home, own_folders=own),
+        limits=CommandLimits(profile=profile, home=home, own_folders=own),
         choose=lambda: confinement_for("bubblewrap, root" if os.getuid() == 0 else "bubblewrap, user")[0],
     )
 
@@ -107,14 +109,21 @@ def test_hooks_that_the_person_makes_and_removes_where_a_mount_point_was_are_not
     assert result_of(sandbox, outputs()) == ["kept\n"] * 6
 
 
-def test_a_command_that_only_reads_reaches_no_host(home: Path) -> None:
-    sandbox, script = sandbox_in(home, home), "env | grep -qi ^https_proxy && echo proxy"
+@pytest.mark.parametrize("profile", ["workspace-write", "read-only"])
+def test_a_command_that_only_reads_reaches_no_host(
+    home: Path, profile: Profile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder := home / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    sandbox, script = sandbox_in(home, home, profile=profile), "env | grep -qi ^https_proxy && echo proxy"
 
     async def outputs() -> list[str]:
         hosts = Grants(hosts=("example.org",))
         commands = [(None, hosts), ("read-only", hosts), (None, Grants())]
         given = [Command(script, home, 20, profile=profile, grants=grants) for profile, grants in commands]
-        return [(await sandbox.run(command)).output for command in given]
+        outputs = [(await sandbox.run(command)).output for command in given]
+        shutil.rmtree(folder)  # as what tidies up old temporary files does, which is no reason to fail at the end
+        return outputs
 
     assert result_of(sandbox, outputs()) == ["proxy\n", "", ""]
 
