@@ -129,6 +129,8 @@ def load_config(
     given = SettingsLayer(caller, dict(flags or {}), names=flag_names)
     check_layer(given)
     layers += [environment_layer(environment), given]
+    if any(layer.holds("compaction.summary_share") for layer in layers):
+        notices.append("compaction.summary_share is no longer used: summaries take the room that a compaction has.")
     of_others = home_of(environment) / ".claude/commands"
     command_folders = [of_others] if of_others.is_dir() else []
     command_folders += [paths.config / "commands", *(command_places(cwd) if found else ())]

@@ -97,9 +97,9 @@ class CompactionSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     leaves notes for `low_turns` turns and thoughts for `medium_turns`. Your own messages always stay.
 
     `summary_model` writes summaries (unset: the model of the session; a small one never does), one for each turn of up
-    to `summary_words` words and `summary_tokens` tokens, all of them within the share `summary_share` of the window.
-    One that takes over `summary_timeout` seconds is not waited for. Summaries are reused for `cache_hours` hours, up to
-    `cache_entries` of them. `enable_llm_summarization = false` switches them off.
+    to `summary_words` words and `summary_tokens` tokens. One that takes over `summary_timeout` seconds is not waited
+    for. Summaries are reused for `cache_hours` hours, up to `cache_entries` of them. `enable_llm_summarization = false`
+    switches them off. `summary_share` is no longer used.
     """
 
     at: Share = 0.8

@@ -402,6 +402,12 @@ NOT_OF_A_PROJECT = {
 }
 
 
+def test_a_setting_that_is_no_longer_used_is_named(paths: Paths, project: Path) -> None:
+    write(paths.user_config, {"compaction": {"summary_share": 0.2}})
+    (notice,) = load(paths, project).notices
+    assert "compaction.summary_share is no longer used" in notice
+
+
 @pytest.mark.parametrize("named", NOT_OF_A_PROJECT)
 @pytest.mark.parametrize("file", ["config.toml", "config.local.toml"])
 def test_where_prompts_go_who_counts_and_what_is_watched_is_never_a_project_s_choice(
