@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentcli.errors import ToolError
-from agentcli.tools.text.diff import lines_of, opcodes
+from agentcli.tools.text.diff import lf, lines_of, opcodes
 from agentcli.tools.text.edit import Edit
 from agentcli.tools.text.encoding import BOM, DecodedText, require_encodable, shown
 from agentcli.tools.text.match import LADDER, Place, exact_places, places_with_other_line_ends, without_overlaps
@@ -35,11 +35,9 @@ class _Replacement(Struct, frozen=True):
 
 
 def apply_edits(content: bytes, decoded: DecodedText, edits: Sequence[Edit]) -> Applied:
-    """The file after all edits, one after the other. Raises `ToolError`, naming the edit, when one does not apply.
+    """Apply edits one after the other to bytes and their text. Raises `ToolError`, naming the edit that does not apply.
 
-    `content` is the file's bytes and `decoded` their text. The new bytes are put between pieces of `content`: what lies
-    outside the edits is never decoded and encoded again. An edit whose `old_string` begins with the byte order mark of
-    the file is about that too: it can take it away.
+    An edit whose `old_string` begins with the byte order mark of the file can take that away.
     """
     notes: list[str] = []
     for number, edit in enumerate(edits, 1):
@@ -60,10 +58,7 @@ def apply_edits(content: bytes, decoded: DecodedText, edits: Sequence[Edit]) -> 
 
 
 def changes_only_ascii(before: str, after: str) -> bool:
-    """True if all other characters stay, also where an ASCII byte behind one may be its second half.
-
-    Then a file stays right in each encoding that it may be in.
-    """
+    """True if all other characters stay, also where an ASCII byte behind one may be its second half."""
     old_lines, new_lines = lines_of(before), lines_of(after)
     for tag, start, end, new_start, new_end in opcodes(old_lines, new_lines):
         if tag == "equal":
@@ -80,10 +75,7 @@ def changes_only_ascii(before: str, after: str) -> bool:
 
 
 def _find(text: str, edit: Edit) -> tuple[list[_Replacement], str]:
-    """Where the edit applies, from top to bottom, and how what stands there differs from `old_string`.
-
-    Raises `ToolError` when it has no place in the text, or more than one.
-    """
+    """Return the replacements, from top to bottom, and how the text differs from `old_string`. Raises `ToolError`."""
     old, new = edit.old_string, edit.new_string
     if old == new:
         raise ToolError("old_string and new_string are the same.", kind="invalid_parameters")
@@ -95,13 +87,13 @@ def _find(text: str, edit: Edit) -> tuple[list[_Replacement], str]:
     require_encodable(new, "new_string")
     if edit.replace_all:  # what a reader sees as the same is replaced as the same: line ends do not count
         places = places_with_other_line_ends(text, old)
-        if places and (_lf(old) != _lf(new) or any(_is_literal(text, place, old) for place in places)):
+        if places and (lf(old) != lf(new) or any(_is_literal(text, place, old) for place in places)):
             return [_replacement(text, place, old, new) for place in without_overlaps(places)], ""
     elif places := exact_places(text, old):
         place, note = _only_one(text, places, "")
         notes = (note, _untouched_note(text, old, place), _other_ends(old, new))
         return [_replacement(text, place, old, new)], " ".join(filter(None, notes))
-    if _lf(old) == _lf(new):
+    if lf(old) == lf(new):
         raise ToolError(
             "old_string and new_string differ in line ends alone, and old_string's are not those of the file.",
             kind="invalid_parameters",
@@ -110,7 +102,7 @@ def _find(text: str, edit: Edit) -> tuple[list[_Replacement], str]:
         if places := look(text, old):
             place, more = _only_one(text, places, difference)
             return [_replacement(text, place, old, new)], f"Matched apart from {difference}{note} {more}".rstrip()
-    raise ToolError(f"old_string is not in the file. {nearest(_lf(text), _lf(old))}", kind="not_found")
+    raise ToolError(f"old_string is not in the file. {nearest(lf(text), lf(old))}", kind="not_found")
 
 
 def _untouched_note(text: str, old: str, taken: Place) -> str:
@@ -135,10 +127,7 @@ def _ends_in(text: str) -> set[str]:
 
 
 def _only_one(text: str, places: Sequence[Place], difference: str) -> tuple[Place, str]:
-    """The one place, and a note where the text stands once more within it: as everywhere, the first one counts then.
-
-    Raises `ToolError` when there are several.
-    """
+    """Return the one place, and a note where the text stands once more within it. Raises `ToolError` for several."""
     first, *others = without_overlaps(places)
     if not others:
         within = f"It begins once more in line {_line(text, places[1])}, within it." if len(places) > 1 else ""
@@ -165,11 +154,7 @@ def _is_literal(text: str, place: Place, old: str) -> bool:
 
 
 def _replacement(text: str, place: Place, old: str, new: str) -> _Replacement:
-    """Return the replacement of a place: `new` with the line ends that it needs there.
-
-    If `old` does not have the line ends of the file, lines that stay keep their own; a new line gets that of the line
-    before it, and the first one that of the next.
-    """
+    """Return the replacement of a place: lines that stay keep their ends, a new line gets that of the one before it."""
     if _is_literal(text, place, old):
         _require_no_stand_in(old, new)
         return _Replacement(place.start, place.end, new)
@@ -184,7 +169,9 @@ def _replacement(text: str, place: Place, old: str, new: str) -> _Replacement:
     if len(set(ends)) > 1:
         made = _aligned(old_lines, ends, new_lines)
     else:
-        made = [ends[0] if ends else _end_of_line_at(text, place)] * (len(new_lines) - 1)
+        end = text.find("\n", place.end)  # behind the place, else before it
+        end = end if end >= 0 else text.rfind("\n", 0, place.start)
+        made = [ends[0] if ends else "\r\n" if end > 0 and text[end - 1] == "\r" else "\n"] * (len(new_lines) - 1)
     return _Replacement(place.start, place.end, "".join(map("".join, zip(new_lines, [*made, ""], strict=True))))
 
 
@@ -208,31 +195,16 @@ def _require_no_stand_in(replaced: str, new: str) -> None:
         )
 
 
-def _end_of_line_at(text: str, place: Place) -> str:
-    """The line end behind a place, else the one before it."""
-    end = text.find("\n", place.end)
-    if end < 0:
-        end = text.rfind("\n", 0, place.start)
-    return "\r\n" if end > 0 and text[end - 1] == "\r" else "\n"
-
-
 def _spliced(content: bytes, decoded: DecodedText, replacements: Sequence[_Replacement]) -> tuple[bytes, str]:
     """Bytes and text with some parts replaced. Raises `ToolError` for a character the encoding does not have."""
     pieces: list[bytes] = []
     texts: list[str] = []
     byte, kept, position = len(decoded.bom), 0, 0  # `kept`: bytes of `content` that are dealt with
     for replacement in replacements:
-        before, replaced = (
-            decoded.text[position : replacement.start],
-            decoded.text[replacement.start : replacement.end],
-        )
+        before = decoded.text[position : replacement.start]
         byte += len(decoded.part(before))
         pieces += [content[kept:byte], decoded.part(replacement.new)]
         texts += [before, replacement.new]
-        byte += len(decoded.part(replaced))
+        byte += len(decoded.part(decoded.text[replacement.start : replacement.end]))
         kept, position = byte, replacement.end
     return b"".join([*pieces, content[kept:]]), "".join([*texts, decoded.text[position:]])
-
-
-def _lf(text: str) -> str:
-    return text.replace("\r\n", "\n")

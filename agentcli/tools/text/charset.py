@@ -73,12 +73,12 @@ def detect_charset(content: bytes) -> Charset | None:
             return None
         for codec in _DETECTABLE.get(name, ()):
             text = _text_in(content, codec)
-            if text is None or not _is_plausible(sample.decode(codec, "ignore"), codec):
+            shown = sample.decode(codec, "ignore")
+            if text is None or not _is_plausible(shown, codec):
                 continue
-            rival = _best_rival(candidates, sample, codec)
-            is_clear = (
-                confidence >= max(_MIN_CONFIDENCE, _MIN_RATIO * rival) and _beyond_ascii(text) >= _MIN_CERTAIN_CHARS
-            )
+            rivals = [other for rival, other in candidates if sample.decode(rival, "ignore") != shown]
+            is_clear = confidence >= max(_MIN_CONFIDENCE, _MIN_RATIO * max(rivals, default=0.0))
+            is_clear = is_clear and _beyond_ascii(text) >= _MIN_CERTAIN_CHARS
             return Charset(codec, is_clear and not _other_cyrillic_fits(sample, codec))
     return None
 
@@ -101,15 +101,6 @@ def _text_in(content: bytes, codec: str) -> str | None:
         return None if _CONTROL.search(text) or text.encode(codec) != content else text
     except UnicodeError:
         return None
-
-
-def _best_rival(candidates: list[tuple[str, float]], sample: bytes, codec: str) -> float:
-    """The highest confidence of a charset in which the sample is another text."""
-    text = sample.decode(codec, "ignore")
-    return max(
-        (confidence for name, confidence in candidates if sample.decode(name, "ignore") != text),
-        default=0.0,
-    )
 
 
 def _beyond_ascii(text: str) -> int:

@@ -19,11 +19,8 @@ Opcode = tuple[str, int, int, int, int]  # as difflib has them: tag, start and e
 
 
 def unified_diff(path: str, before: str, after: str) -> str:
-    """A unified diff with three lines of context, line ends aside; empty when nothing else changed.
-
-    What is the same in a long line and the one in its place is left out, except for some characters around the change.
-    """
-    old, new = lines_of(_lf(before)), lines_of(_lf(after))
+    """A unified diff, line ends aside; of long lines the part that changed. Empty when nothing else changed."""
+    old, new = lines_of(lf(before)), lines_of(lf(after))
     rows: list[str] = []
     for hunk in _hunks(old, new):
         first, last = hunk[0], hunk[-1]
@@ -97,10 +94,7 @@ def path_of(diff: str) -> str:
 
 
 def split_files(text: str) -> list[str]:
-    """Split diffs of several files, and any text before them, into one part each.
-
-    Lines that a hunk's head counts are never read as the beginning of a file, whatever they say.
-    """
+    """Split diffs of several files, and any text before them. Lines that a hunk's head counts begin no file."""
     lines, starts = lines_of(text), [0]
     old = new = 0  # lines of the hunk that are still to come
     for number, line in enumerate(lines):
@@ -182,7 +176,7 @@ def _sides(rows: Sequence[str]) -> tuple[list[str], list[str]]:
 def with_hunks(before: str, after: str, chosen: Collection[int]) -> str:
     """`before` with only some of the `diff_hunks` that lead to `after`; every other line keeps its own bytes."""
     old, new = lines_of(before), lines_of(after)  # as many lines as the diff sees, with the line ends they really have
-    changes = [code for code in opcodes(lines_of(_lf(before)), lines_of(_lf(after))) if code[0] != "equal"]
+    changes = [code for code in opcodes(lines_of(lf(before)), lines_of(lf(after))) if code[0] != "equal"]
     text: list[str] = []
     position = 0
     for number, (_, start, end, new_start, new_end) in enumerate(changes):
@@ -201,9 +195,7 @@ def lines_of(text: str) -> list[str]:
 
 
 def opcodes(old: Sequence[str], new: Sequence[str]) -> list[Opcode]:
-    """Return the opcodes that turn the old lines into the new ones. The lines that both begin and end with are skipped
-    first: that is quick, and they are most of any edited file.
-    """
+    """Return the opcodes between lines. Those that both begin and end with, most of any edited file, are skipped."""
     head = _shared(old, new)
     tail = _shared(old[: head - 1 if head else None : -1], new[: head - 1 if head else None : -1])
     old_end, new_end = len(old) - tail, len(new) - tail
@@ -257,5 +249,5 @@ def _range(start: int, end: int) -> str:
     return f"{start + 1}" if length == 1 else f"{start + (length > 0)},{length}"
 
 
-def _lf(text: str) -> str:
+def lf(text: str) -> str:
     return text.replace("\r\n", "\n")

@@ -49,11 +49,8 @@ def _matches(glob: str, path: str) -> bool:
 
 
 def _ends(glob: str, path: str) -> set[int]:
-    """Return where in `path` a match of the glob can end that begins with it.
-
-    All places are followed together. A regular expression would try them one by one, for years with the right glob.
-    """
-    at = {0}
+    """Return where in `path` a match of the glob can end that begins with it."""
+    at = {0}  # all places together: a regular expression would try them one by one, for years with the right glob
     open_braces: list[tuple[set[int], set[int]]] = []  # where the alternatives begin, and where those before end
     if glob.startswith("**/"):
         at, glob = {0, *(number + 1 for number, char in enumerate(path) if char == "/")}, glob[3:]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import re
 from collections import Counter
-from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,13 +13,8 @@ from agentcli.errors import ToolError
 from agentcli.tools.text.charset import declared_codec, detect_charset
 
 # How each encoding takes bytes that are wrong in it, so that they come out again as they were: as lone surrogates.
-_ERRORS: dict[str, Literal["surrogateescape", "surrogatepass"]] = {
-    "utf-8": "surrogateescape",
-    "utf-16-le": "surrogatepass",
-    "utf-16-be": "surrogatepass",
-    "utf-32-le": "surrogatepass",
-    "utf-32-be": "surrogatepass",
-}
+_ERRORS = dict.fromkeys(("utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"), "surrogatepass")
+_ERRORS["utf-8"] = "surrogateescape"
 # UTF-32 stands first: its little-endian BOM begins with that of UTF-16.
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -46,10 +40,9 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class DecodedText(Struct, frozen=True):
-    """A file's text, and what its bytes need beside it. `text` encodes back to the same bytes.
+    """A file's text, which encodes back to the same bytes: those that are wrong in the encoding are lone surrogates.
 
-    A byte that is wrong in the encoding is a lone surrogate in it; `shown` is what others may see. Where the encoding
-    is not certain, only changes that `changes_only_ascii` accepts may be written.
+    Where the encoding is not certain, only changes that `changes_only_ascii` accepts may be written.
     """
 
     text: str
@@ -80,8 +73,7 @@ class DecodedText(Struct, frozen=True):
 def decode(content: bytes, declared: str = "") -> DecodedText | None:
     """Return the text of a file: by its BOM, else UTF-8 or UTF-16, else in another charset; None for what is no text.
 
-    `declared` is the charset that the project says its files have. It counts where the bytes are not certainly UTF-8
-    and fit, and for plain ASCII, to which characters may be added.
+    The charset `declared` by the project counts for ASCII, and where the bytes fit it and are not certainly UTF-8.
     """
     guess = EncodingGuess(content[:SNIFFED])
     body = content[len(guess.bom) :]
@@ -122,11 +114,9 @@ def require_encodable(text: str, name: str) -> None:
 
 
 class EncodingGuess:
-    """Finds the encoding of a file that is read in pieces, from its first 64 KiB and what is fed after.
+    """Finds the encoding of a file from its first 64 KiB and what is fed after: every byte behind the BOM.
 
-    `wide` is UTF-16 or UTF-32, known from the beginning alone; else `feed` takes every byte behind the BOM, and
-    `encoding` tells at the end: UTF-8, also with some broken bytes in it, else Windows-1252 or Latin-1, and None for
-    what is no text.
+    `wide` is UTF-16 or UTF-32, known from the beginning alone; then nothing need be fed.
     """
 
     def __init__(self, head: bytes) -> None:
@@ -159,23 +149,21 @@ class EncodingGuess:
         self._pending = chunk[used:]
 
     @property
-    def is_broken(self) -> bool:
-        """True once bytes have come that are no UTF-8."""
-        return bool(self._broken or self._pending)
+    def broken(self) -> int:
+        """The number of bytes so far that are no UTF-8."""
+        return self._broken + len(self._pending)
 
     @property
     def is_certain(self) -> bool:
         """False if `encoding` is only a guess, on whose account no characters may be written."""
-        broken = self._broken + len(self._pending)
-        return (
-            bool(self.wide or self.bom) or not broken or self._continuations >= max(_MIN_UTF8, _MIN_UTF8_RATIO * broken)
-        )
+        is_marked, enough = bool(self.wide or self.bom), max(_MIN_UTF8, _MIN_UTF8_RATIO * self.broken)
+        return is_marked or not self.broken or self._continuations >= enough
 
     def encoding(self) -> str | None:
+        """UTF-8, also with some broken bytes in it, else Windows-1252 or Latin-1; None for what is no text."""
         if self._is_binary or self.wide:
             return self.wide
-        broken = self._broken + len(self._pending)
-        if not broken or self.bom or self._continuations > broken:
+        if not self.broken or self.bom or self._continuations > self.broken:
             return "utf-8"
         if self._has_controls:
             return None
@@ -197,11 +185,8 @@ def _wide_without_bom(head: bytes) -> str | None:
 
 
 def _are_high_bytes_of_text(high: bytes, *, is_ascii: bool) -> bool:
-    """Return True if these can be the high bytes of UTF-16; with `is_ascii` all bytes could be ASCII with some NULs.
-
-    Zero is the high byte of Latin, and of the spaces, line ends and punctuation of any script, a tenth of its text or
-    more. Other alphabets have one or two high bytes; only scripts of many characters, and binary data, have many.
-    """
+    """Return True if these can be the high bytes of UTF-16; with `is_ascii` all bytes could be ASCII with some NULs."""
+    # Zero is that of Latin, and of spaces and punctuation: a tenth of any text. Other alphabets have one or two more.
     zeros = high.count(0)
     if zeros * 4 >= len(high) * 3:
         return True

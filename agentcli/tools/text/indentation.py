@@ -13,10 +13,9 @@ _Rule = Callable[[str], str | None]
 
 
 def learn_shift(lines: Sequence[str], own: Sequence[str]) -> Callable[[str], str] | None:
-    """A function that gives a line like those of `lines` the margin it has to have among `own`, the lines of the file.
+    """Return a function that gives a line like `lines` the margin it needs among `own`, or raises `ToolError`.
 
-    None when the margins do not all differ in the same way. The function raises `ToolError` for a line whose margin
-    cannot be told from them.
+    None when the margins do not all differ in the same way.
     """
     pairs = {(_margin(line), _margin(mine)) for line, mine in zip(lines, own, strict=True) if line.strip()}
     known = dict(pairs)
@@ -30,10 +29,7 @@ def learn_shift(lines: Sequence[str], own: Sequence[str]) -> Callable[[str], str
         if not line.strip():
             return line
         margin = _margin(line)
-        wanted = known.get(margin)
-        if wanted is None:
-            wanted = rule(margin)
-        if wanted is None:
+        if (wanted := known.get(margin, rule(margin))) is None:
             raise ToolError(
                 "old_string matched apart from indentation, but new_string has a line whose indentation cannot be told "
                 f"from it: {line.strip()[:80]!r}. Give both as the file is indented.",

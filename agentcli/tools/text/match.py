@@ -6,29 +6,24 @@ The ways stand in `LADDER`, the strictest first; each is for when the one before
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import accumulate, pairwise
 
 from msgspec import Struct
 
-from agentcli.tools.text.diff import lines_of, opcodes
+from agentcli.tools.text.diff import lf, lines_of, opcodes
 from agentcli.tools.text.indentation import learn_shift
 from agentcli.tools.text.views import View, folded, with_lf
 
 _BLANKS = " \t\n"
 
 
-def _lf(text: str) -> str:
-    return text.replace("\r\n", "\n")
-
-
 class Place(Struct, frozen=True):
-    """Characters `start` to `end` of a text match. `adapted` makes of a replacement what it has to be there, with LF as
-    line ends; it raises `ToolError` when it cannot.
-    """
+    """Characters `start` to `end` match. `adapted` brings a replacement into the form needed, or raises `ToolError`."""
 
     start: int
     end: int
-    adapted: Callable[[str], str] = _lf
+    adapted: Callable[[str], str] = lf
 
 
 def exact_places(text: str, old: str) -> list[Place]:
@@ -42,7 +37,7 @@ def exact_places(text: str, old: str) -> list[Place]:
 
 def places_with_other_line_ends(text: str, old: str) -> list[Place]:
     """Where it stands with LF or CRLF, each as it comes, also where they overlap."""
-    view, sought = with_lf(text), _lf(old)
+    view, sought = with_lf(text), lf(old)
     return [Place(view.origin(start), view.origin(end)) for start, end in _finds(view.text, sought, view.is_between)]
 
 
@@ -57,15 +52,11 @@ def without_overlaps(places: Iterable[Place]) -> Iterator[Place]:
 
 def _places_without_last_line_end(text: str, old: str) -> list[Place]:
     """At the end of a file whose last line has no line end, when `old` has one."""
-    view, sought = with_lf(text), _lf(old)
+    view, sought = with_lf(text), lf(old)
     start = len(view.text) + 1 - len(sought)
     if not sought.endswith("\n") or len(sought) < 2 or start < 0 or view.text[start:] != sought[:-1]:
         return []
-    return [Place(view.origin(start), len(text), lambda new: _lf(new).removesuffix("\n"))]
-
-
-def _places_with_other_indentation(text: str, old: str) -> list[Place]:
-    return _places_by_lines(text, old, with_lf)
+    return [Place(view.origin(start), len(text), lambda new: lf(new).removesuffix("\n"))]
 
 
 def _places_with_look_alikes(text: str, old: str) -> list[Place]:
@@ -74,21 +65,6 @@ def _places_with_look_alikes(text: str, old: str) -> list[Place]:
         Place(view.origin(start), view.origin(end), _KeptCharacters(text, view, start, sought).adapted)
         for start, end in _finds(view.text, sought, view.is_between)
     ]
-
-
-def _places_with_look_alikes_indented(text: str, old: str) -> list[Place]:
-    return _places_by_lines(text, old, folded)
-
-
-# How to look, what the difference is called, and what is done about it.
-_KEPT = "; the file's own were kept where new_string keeps those of old_string."
-LADDER: tuple[tuple[Callable[[str, str], list[Place]], str, str], ...] = (
-    (places_with_other_line_ends, "line ends", "; the file's own were kept."),
-    (_places_without_last_line_end, "the last line end", ", which the file does not have; it was left out."),
-    (_places_with_other_indentation, "indentation", "; new_string was indented as the file is."),
-    (_places_with_look_alikes, "look-alike characters (quotes, dashes, spaces, accents)", _KEPT),
-    (_places_with_look_alikes_indented, "look-alike characters and indentation", _KEPT),
-)
 
 
 def _finds(text: str, sought: str, is_whole: Callable[[int, int], bool]) -> Iterator[tuple[int, int]]:
@@ -106,11 +82,8 @@ def _finds(text: str, sought: str, is_whole: Callable[[int, int], bool]) -> Iter
             start, step = following, following - start
 
 
-def _places_by_lines(text: str, old: str, look: Callable[[str], View]) -> list[Place]:
-    """Where the lines of `old` stand one after the other, white space at both ends of each aside.
-
-    The margins must differ in the same way in all of them.
-    """
+def _places_by_lines(text: str, old: str, *, look: Callable[[str], View]) -> list[Place]:
+    """Where the lines of `old` stand, white space around each aside; all their margins must differ in the same way."""
     view, old_lines = look(text), lines_of(look(old).text)
     sought = "".join(f"\n{line.strip(_BLANKS)}" for line in old_lines) + "\n"
     if not sought.strip():
@@ -131,10 +104,21 @@ def _places_by_lines(text: str, old: str, look: Callable[[str], View]) -> list[P
             if own[-1].endswith("\n") and not old_lines[-1].endswith("\n"):
                 end -= 1
             cuts = [view.origin(cut) for cut in (*offsets[number : number + len(own)], end)]
-            kept = [_lf(text[a:b]) for a, b in pairwise(cuts)]
+            kept = [lf(text[a:b]) for a, b in pairwise(cuts)]
             places.append(Place(cuts[0], cuts[-1], _KeptLines(kept, old_lines, look, shift).adapted))
         start = bare.find(sought, start + 1)
     return places
+
+
+# How to look, what the difference is called, and what is done about it.
+_KEPT = "; the file's own were kept where new_string keeps those of old_string."
+LADDER: tuple[tuple[Callable[[str, str], list[Place]], str, str], ...] = (
+    (places_with_other_line_ends, "line ends", "; the file's own were kept."),
+    (_places_without_last_line_end, "the last line end", ", which the file does not have; it was left out."),
+    (partial(_places_by_lines, look=with_lf), "indentation", "; new_string was indented as the file is."),
+    (_places_with_look_alikes, "look-alike characters (quotes, dashes, spaces, accents)", _KEPT),
+    (partial(_places_by_lines, look=folded), "look-alike characters and indentation", _KEPT),
+)
 
 
 class _KeptLines(Struct, frozen=True):
@@ -146,7 +130,7 @@ class _KeptLines(Struct, frozen=True):
     shift: Callable[[str], str]
 
     def adapted(self, new: str) -> str:
-        lines = lines_of(_lf(new))
+        lines = lines_of(lf(new))
         lacks_end = self.old_lines[-1].endswith("\n") and not self.own[-1].endswith("\n")
         own = [*self.own[:-1], self.own[-1] + "\n"] if lacks_end else self.own  # new lines may stand behind it
         parts: list[str] = []
@@ -157,10 +141,7 @@ class _KeptLines(Struct, frozen=True):
 
 
 class _KeptCharacters(Struct, frozen=True):
-    """Of a replacement, what it keeps of `old` stands as the file has it: line by line, and around what differs in one.
-
-    `old` is folded; it stands at `start` of the view.
-    """
+    """Of a replacement, what it keeps of `old` (folded, at `start` of the view) stands as the file has it."""
 
     text: str
     view: View
@@ -178,7 +159,7 @@ class _KeptCharacters(Struct, frozen=True):
             tail = self._shared(fresh, b, d, most=min(b - a, d - c) - head, step=-1)
             parts += [
                 self._own(a, a + head),
-                _lf(new[fresh.origin(c + head) : fresh.origin(d - tail)]),
+                lf(new[fresh.origin(c + head) : fresh.origin(d - tail)]),
                 self._own(b - tail, b),
             ]
         return "".join(parts)
@@ -195,4 +176,4 @@ class _KeptCharacters(Struct, frozen=True):
         return shared
 
     def _own(self, start: int, end: int) -> str:
-        return _lf(self.text[self.view.origin(self.start + start) : self.view.origin(self.start + end)])
+        return lf(self.text[self.view.origin(self.start + start) : self.view.origin(self.start + end)])

@@ -18,12 +18,9 @@ _WORD = re.compile(r"\w{3,}")
 
 def nearest(text: str, wanted: str) -> str:
     """A sentence with the lines of `text` most like `wanted`, numbered; a page at most. Line ends are LF."""
-    lines, sought = text.split("\n"), wanted.strip("\n").split("\n")
+    lines, sought = text.split("\n"), [line.strip() for line in wanted.strip("\n").split("\n")]
     bare = [line.strip() for line in lines]
-    start = _by_same_lines(bare, [line.strip() for line in sought])
-    if start is None:
-        start = _by_one_line(bare, [line.strip() for line in sought])
-    if start is None:
+    if (start := _by_same_lines(bare, sought)) is None and (start := _by_one_line(bare, sought)) is None:
         return "Nothing in it is similar: read the file again."
     start = max(0, start)
     end = min(len(lines), start + min(len(sought), MOST_NEAREST) + 1)
@@ -32,10 +29,7 @@ def nearest(text: str, wanted: str) -> str:
 
 
 def _by_same_lines(lines: Sequence[str], sought: Sequence[str]) -> int | None:
-    """Where most of the lines sought would stand at their place, by index; None when no line that tells is there.
-
-    A line tells when it is long enough and rare.
-    """
+    """Return the index where most of the lines sought would stand; only long and rare ones count. None without any."""
     wanted: dict[str, list[int]] = {}
     for number, line in enumerate(sought):
         if len(line) > 3:

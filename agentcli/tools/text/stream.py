@@ -21,9 +21,9 @@ _CHUNK = 1 << 20  # bytes read at a time
 
 
 class LineRange(Struct, frozen=True):
-    """Which lines are wanted: from number `first` (1-based) on, at most `most_lines` (None: all).
+    """The lines from number `first` (1-based) on, at most `most_lines`, until they have `most_bytes`.
 
-    The choice also ends once it holds `most_bytes`, of which each line counts for `counted` at most.
+    Each line counts for at most `counted` bytes.
     """
 
     first: int
@@ -33,20 +33,14 @@ class LineRange(Struct, frozen=True):
 
 
 class FileLine(Struct, frozen=True):
-    """A line without its line feed; `cut` counts the bytes left out of one longer than `LONGEST_KEPT`.
-
-    Those of UTF-16 and UTF-32 count as UTF-8.
-    """
+    """A line without its line feed; `cut` counts the bytes (as UTF-8) left out of one longer than `LONGEST_KEPT`."""
 
     text: str
     cut: int = 0
 
 
 class LinesRead(Struct, frozen=True, kw_only=True):
-    """The chosen lines of a file, and facts about the whole file; `digest` is its SHA-256.
-
-    `is_full` says that the byte limit ended the choice, `is_certain` that `encoding` is not only a guess.
-    """
+    """The chosen lines of a file, and facts about all of it; it `is_full` where the byte limit ended the choice."""
 
     lines: tuple[FileLine, ...]
     is_full: bool
@@ -58,9 +52,9 @@ class LinesRead(Struct, frozen=True, kw_only=True):
 
 
 def read_lines(head: bytes, file: BinaryIO, choice: LineRange, declared: Callable[[], str]) -> LinesRead | None:
-    """The lines chosen; None for a binary file. `head` was read of the file already, 64 KiB if it has as many.
+    """Return the lines chosen; None for a binary file. The first 64 KiB, `head`, were read already. Raises `OSError`.
 
-    `declared` is asked for a file that is not UTF-8: which charset the project says it has. Raises `OSError`.
+    `declared` gives the charset that the project says a file has which is not UTF-8.
     """
     guess, rest = EncodingGuess(head), file.tell()
     if guess.encoding() is None:
@@ -75,12 +69,12 @@ def read_lines(head: bytes, file: BinaryIO, choice: LineRange, declared: Callabl
     if encoding is None:
         return None
     is_certain = True
-    if not guess.wide and not guess.bom and guess.is_broken:
+    if not guess.wide and not guess.bom and guess.broken:
         if file.tell() > LARGEST_EDITABLE:  # no edit will ask, so it is not read again for this
             is_certain = guess.is_certain
         else:
             file.seek(rest)
-            decoded = decode(b"".join(_chunks(head, file, hashlib.sha256())), declared())
+            decoded = decode(head + file.read(), declared())
             encoding, is_certain = (decoded.encoding, decoded.is_certain) if decoded else (encoding, False)
     errors = errors_of(encoding)
     # Another program may have changed the file since it was looked through.
@@ -113,10 +107,7 @@ def _chunks(head: bytes, file: BinaryIO, digest: _Hash) -> Iterator[bytes]:
 
 
 def _bodies(chunks: Iterator[bytes], guess: EncodingGuess) -> Iterator[bytes]:
-    """Yield the bytes behind the BOM, those of UTF-16 and UTF-32 as UTF-8.
-
-    Raises `UnicodeDecodeError`.
-    """
+    """Yield the bytes behind the BOM, those of UTF-16 and UTF-32 as UTF-8. Raises `UnicodeDecodeError`."""
     skipped = len(guess.bom)
     decoder = codecs.getincrementaldecoder(guess.wide)("surrogatepass") if guess.wide else None
     for chunk in chunks:
