@@ -45,10 +45,7 @@ Content = tuple[Block, ...]
 
 
 class Queue:
-    """The messages that wait: `steering` for the next request, `follow_ups` for turns of their own.
-
-    Every change of them is an entry, so that a crash loses none.
-    """
+    """The messages that wait: `steering` for the next request, `follow_ups` for turns of their own."""
 
     def __init__(self, follow_ups: Iterable[Content] = ()) -> None:
         self.steering: deque[Content] = deque()
@@ -78,10 +75,9 @@ class Queue:
 class Conversation:
     """All entries of a session in the order they were stored, and the branch of them that counts.
 
-    Each entry follows its parent, in general the one stored before it. The newest entry is the head; `path` leads
-    from the root to it, without what was taken back. `open_calls` are the calls on the path that have no result, by
-    id, oldest first; about those in `unanswered` the person was asked and has not answered, those in `tried` have
-    run as dry runs, and `kept` names what is kept of their changes. `last_reply` is the newest one.
+    `path` leads from the root to the newest entry, without what was taken back. `open_calls` are the calls on it that
+    have no result, by id, oldest first; about those in `unanswered` the person was asked and has not answered, those in
+    `tried` have run as dry runs, and `kept` names what is kept of their changes.
 
     Adding an entry costs the same however long the conversation is; rewinding and compacting derive the messages anew.
     """
@@ -98,7 +94,9 @@ class Conversation:
         self._messages: list[Message] = []
         self._valid = 0  # so many messages are known to be in the form that providers take
         self.add(*entries)
-        self.queue = Queue(self._stored_queue())
+        newest = (entry.body for entry in reversed(self.entries) if isinstance(entry.body, Queued))
+        queued = next(newest, Queued())
+        self.queue = Queue((*queued.steering, *queued.follow_ups))  # in the order they were to be said
 
     def add(self, *entries: Entry) -> None:
         """Append entries that were given ids and parents by a log."""
@@ -133,20 +131,14 @@ class Conversation:
 
     @property
     def asked_again(self) -> tuple[ToolUse, ...]:
-        """The calls from the first on about which the person was asked and has not answered; none of them has begun.
-
-        A call that was tried is not among them: what it changed was dropped.
-        """
-        calls = list(self.open_calls.values())
-        first = next((n for n, call in enumerate(calls) if call.id in self.unanswered - self.tried), len(calls))
+        """The calls from the first on about which the person was asked and has not answered; none of them has begun."""
+        calls, waiting = list(self.open_calls.values()), self.unanswered - self.tried  # what was tried was dropped
+        first = next((n for n, call in enumerate(calls) if call.id in waiting), len(calls))
         return tuple(calls[first:])
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The messages of the next request, neighbours of one role joined.
-
-        Results come first in their message, as the Messages API wants; replies without content are left out.
-        """
+        """The messages of the next request, those of the user's that follow each other joined."""
         return tuple(self._messages)
 
     def valid_messages(self) -> tuple[Message, ...]:
@@ -170,7 +162,8 @@ class Conversation:
         if isinstance(body, Compaction):
             self._rebuild()
         else:
-            self._follow(entry)
+            self._note_calls(entry)
+            _add_message(self._messages, body)
 
     def _branch_off(self, parent_id: str) -> None:
         """Go on from an entry of the path or of another branch; one that is not there is taken for the head."""
@@ -212,10 +205,6 @@ class Conversation:
             self._note_calls(entry)
         self._messages, self._valid = messages_of(self.request_entries), 0
 
-    def _follow(self, entry: Entry) -> None:
-        self._note_calls(entry)
-        _add_message(self._messages, entry.body)
-
     def _note_calls(self, entry: Entry) -> None:
         match entry.body:
             case Assistant(content):
@@ -238,12 +227,6 @@ class Conversation:
             case _:
                 pass
 
-    def _stored_queue(self) -> tuple[tuple[Block, ...], ...]:
-        """The messages that waited when the log ended, in the order they were to be said."""
-        newest = (entry.body for entry in reversed(self.entries) if isinstance(entry.body, Queued))
-        queued = next(newest, Queued())
-        return (*queued.steering, *queued.follow_ups)
-
 
 def compacted(path: Sequence[Entry], compaction: Entry) -> list[Entry]:
     """A compaction and what it keeps of the entries before it."""
@@ -262,35 +245,26 @@ def messages_of(entries: Iterable[Entry]) -> list[Message]:
 
 
 def _add_message(messages: list[Message], body: Body) -> None:
-    message = _message(body)
-    if message is None:
+    if (message := _message(body)) is None:
         return
-    last = messages[-1] if messages else None
-    if last is not None and last.role == message.role == "user":
-        messages[-1] = Message("user", _results_first(last.content + message.content))
+    if messages and messages[-1].role == message.role == "user":
+        content = messages[-1].content + message.content  # results first, as the Messages API wants
+        messages[-1] = Message("user", tuple(sorted(content, key=lambda block: not isinstance(block, ToolResult))))
     else:
         messages.append(message)
 
 
 def _message(body: Body) -> Message | None:
     match body:
-        case User():
-            content = without_empty_text(body.content)
-            return Message("user", content) if content else None
-        case Compaction():
-            return Message("user", (Text(body.carried),)) if body.carried.strip() else None
-        case Result():
-            return Message("user", (body.result,))
-        case Assistant():
-            content = without_empty_text(body.content)
-            return Message("assistant", content) if content else None
+        case User(content) | Assistant(content):
+            content = without_empty_text(content)
+            return Message("user" if isinstance(body, User) else "assistant", content) if content else None
+        case Compaction(carried):
+            return Message("user", (Text(carried),)) if carried.strip() else None
+        case Result(result):
+            return Message("user", (result,))
         case _:
             return None
-
-
-def _results_first(content: tuple[Block, ...]) -> tuple[Block, ...]:
-    results = tuple(block for block in content if isinstance(block, ToolResult))
-    return results + tuple(block for block in content if not isinstance(block, ToolResult)) if results else content
 
 
 def _as_compacted(entry: Entry, stubs: dict[str, str]) -> Entry:

@@ -35,10 +35,9 @@ class User(msgspec.Struct, frozen=True, tag_field="kind", tag="user", omit_defau
 
 
 class Assistant(msgspec.Struct, frozen=True, tag_field="kind", tag="assistant", omit_defaults=True):
-    """One reply. `cost_usd` is None where the model's price is not known.
+    """One reply, after `retries` requests that failed. `cost_usd` is None where the model's price is not known.
 
-    It took `duration_ms`, after `retries` requests that failed. `usage` of one that broke off may be an estimate, and
-    is one where the server counted nothing (`is_estimated`). `prefix` are hashes of the tools and the system text.
+    `usage` of one that broke off may be an estimate. `prefix` are hashes of the tools and the system text.
     """
 
     content: tuple[Block, ...]
@@ -56,9 +55,8 @@ class Assistant(msgspec.Struct, frozen=True, tag_field="kind", tag="assistant", 
 class Result(msgspec.Struct, frozen=True, tag_field="kind", tag="tool_result", omit_defaults=True):
     """The result of a call; `structured` is for programs, `summary` one line for the person.
 
-    `retry_count` tries failed before, the last of them with `last_error`. `caller` is the id of the agent that made
-    the call, `mode` the permission mode it was judged by, `answer` the person's answer where the call asked. An
-    `error_code` is finer than its kind, `output_level` how detailed the result was made.
+    `caller` is the id of the agent that made the call, `mode` the permission mode it was judged by, `answer` the
+    person's answer where the call asked. An `error_code` is finer than its kind.
     """
 
     result: ToolResult
@@ -80,9 +78,8 @@ class Result(msgspec.Struct, frozen=True, tag_field="kind", tag="tool_result", o
 class Compaction(msgspec.Struct, frozen=True, tag_field="kind", tag="compaction", omit_defaults=True):
     """Replaces older entries of the active path in every later request; the log still holds them.
 
-    `covers` are the ids of the first and the last entry it stands for. Requests then begin with `carried` (a summary),
-    go on with the entries from `first_kept` on (empty: none of those before this one), and hold `stubs` in place of
-    the contents of entries, by id. `model`, `usage` and `cost_usd` are of the request that wrote the summary.
+    `covers` are the ids of the first and the last entry it stands for. Requests then begin with `carried`, go on with
+    the entries from `first_kept` on (empty: none), and hold `stubs` in place of the contents of entries, by id.
     """
 
     carried: str = ""
@@ -261,6 +258,11 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     time: float
     body: Body
     schema_version: int = SCHEMA_VERSION
+
+    @property
+    def is_prompt(self) -> bool:
+        """True for a message of the person."""
+        return isinstance(self.body, User) and not self.body.is_reminder
 
 
 ADDED_FOLDER = "The user added the folder"  # begins a note

@@ -10,10 +10,7 @@ FileKind = Literal["file", "folder", "link", "pipe"]
 
 
 class FileState(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
-    """A path's state. `mode` holds its permission bits, `content` a file's blob id in the checkpoints.
-
-    Of a link `content` is its target. A file that was too large to be kept has none.
-    """
+    """A path's state. `content` is a link's target, or a file's blob id in the checkpoints; empty if it is not kept."""
 
     kind: FileKind
     mode: int
@@ -34,10 +31,9 @@ class FileChange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FilesChanged(msgspec.Struct, frozen=True, tag_field="kind", tag="files_changed", omit_defaults=True):
-    """The changes that a call made to files.
+    """The changes that a call made to files; `left_out` names what was not looked at.
 
-    One that is not `is_exact` was found by comparing the workspace before and after: what others changed meanwhile
-    counts as the call's. `left_out` names what was not looked at.
+    If it is not `is_exact`, what others changed while the call ran counts as the call's.
     """
 
     id: str
@@ -49,8 +45,7 @@ class FilesChanged(msgspec.Struct, frozen=True, tag_field="kind", tag="files_cha
 class FilesRestored(msgspec.Struct, frozen=True, tag_field="kind", tag="files_restored", omit_defaults=True):
     """The person took back what the entries named by `takes_back` had done; `changes` is what that did to files.
 
-    Such entries are of calls, or of an earlier `files_restored`, which is then done again. What they had done to the
-    paths in `left` stays, and can still be taken back.
+    What they had done to the paths in `left` stays. An earlier `files_restored` that is taken back is done again.
     """
 
     takes_back: tuple[str, ...]

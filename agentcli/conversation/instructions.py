@@ -27,10 +27,7 @@ _TOLD = re.compile(r'^<instructions path="(.*)">$', re.MULTILINE)
 
 
 class Instructions(Struct, frozen=True):
-    """Files in the order they are read, outermost first. `left_out` are others, each with the reason.
-
-    `cut` are those of `files` of which only the beginning is there, each with what is missing.
-    """
+    """Files, outermost first; `cut` ones among them, with what is missing; and `left_out` ones, with the reason."""
 
     files: tuple[tuple[Path, str], ...] = ()
     left_out: tuple[tuple[Path, str], ...] = ()
@@ -51,9 +48,7 @@ class Instructions(Struct, frozen=True):
 
 @dataclass(kw_only=True)
 class InstructionReader:
-    """Reads instruction files of a project whose folder is `root`; all that it reads shares one budget.
-
-    Where they are larger together, small ones stay whole, and large ones get equal shares.
+    """Reads instruction files of a project whose folder is `root`, within one budget: large ones get equal shares.
 
     A project's file may be a link or import others by `@path`, but not what lies outside the project or holds secrets:
     a repository would choose what of this machine the model is shown.
@@ -96,7 +91,11 @@ class InstructionReader:
 
     def take(self, file: Path, within: Path, *, depth: int = 0) -> None:
         """A file and what it imports, all of which must lie in the folder `within`."""
-        real = _real(file)
+        real: Path | None
+        try:
+            real = file.resolve(strict=True)
+        except (OSError, RuntimeError):  # before Python 3.13 a loop of symlinks is a RuntimeError
+            real = None
         if real in self._seen:
             return
         self._seen.add(real)
@@ -138,15 +137,16 @@ def find_instructions(cwd: Path, root: Path, user_files: Sequence[Path], home: P
 def nested_instructions(
     folders: Iterable[Path], cwd: Path, root: Path, told: Iterable[str], *, home: Path | None = None
 ) -> Instructions:
-    """The files of folders below `cwd` and of those on the way to them, outermost first, without those `told` before.
+    """The files of folders below `cwd` and on the way to them, outermost first, but for the paths `told` before.
 
-    `told` are paths. They count against the budget as they are now.
+    Those count against the budget as they are now.
     """
     reader = InstructionReader(root=root, home=home)
     for path in map(Path, told):
         reader.take(path, Path(path.anchor))
     reader.take_found()
-    for way in sorted({way for folder in folders for way in _way_down(cwd, folder)}):
+    ways = {way for folder in folders for way in (folder, *folder.parents)}
+    for way in sorted(way for way in ways if way != cwd and way.is_relative_to(cwd)):
         reader.take_folder(way)
     return reader.take_found()
 
@@ -179,25 +179,12 @@ def _beginning(content: bytes, most: int) -> bytes:
     return content[: content.rfind(b"\n", 0, most) + 1 or most]
 
 
-def _way_down(cwd: Path, folder: Path) -> Iterator[Path]:
-    """The folders below `cwd` that lead to another, that one included."""
-    if folder.is_relative_to(cwd):
-        yield from (one for one in (folder, *folder.parents) if one.is_relative_to(cwd) and one != cwd)
-
-
 def _imports(text: str, folder: Path, home: Path | None) -> Iterator[Path]:
     """The files that a text names as `@path`, outside of code. A name that is no file is no import."""
     for name in _IMPORT.findall(_CODE.sub("", text)):
         file = home / name[2:] if name.startswith("~/") and home else Path(normpath(folder / name))
         if is_file(file):
             yield file
-
-
-def _real(file: Path) -> Path | None:
-    try:
-        return file.resolve(strict=True)
-    except (OSError, RuntimeError):  # before Python 3.13 a loop of symlinks is a RuntimeError
-        return None
 
 
 def _why_not(real: Path | None, within: Path, home: Path | None) -> str:

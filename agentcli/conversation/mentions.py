@@ -19,8 +19,6 @@ from agentcli.tools.tool import Workspace
 _MENTION = re.compile(r"(?<![\w@])@(?:\"([^\"]+)\"(:\d+(?:-\d+)?)?|([^\s\"'`,;]+))")
 PUNCTUATION = ".:!?)]}>*_”’…。，、！？）"
 _BARE_NAME = re.compile(r"(?<![\w@/.-])((?:[\w.-]+/)*[\w-]+\.[A-Za-z0-9]{1,6})(?![\w/])")
-
-
 _LINES = re.compile(r"(.+?):([1-9]\d{0,8})(?:-([1-9]\d{0,8}))?")
 _ATTACHED = ("<file path=", "<folder path=")
 _NOT_ATTACHED = "[not attached: "
@@ -45,10 +43,9 @@ def typed_blocks(content: Sequence[Block]) -> list[Block]:
 def with_attachments(
     prompt: str, workspace: Workspace, *, bare_names: bool, typed: str | None = None
 ) -> tuple[Block, ...]:
-    """The prompt and the files it names. A name of nothing stays plain text; of a file that cannot be attached, why.
+    """The prompt and the files it names in the part that was `typed`, or the reason why one cannot be attached.
 
-    `typed` is the part in which names count: what was pasted is somebody else's text. With `bare_names` a question
-    about the project that names no file gets the beginning of its README: a small model would guess it.
+    With `bare_names` a question about the project that names no file gets its README: a small model would guess.
     """
     typed = prompt if typed is None else typed
     blocks: list[Block] = [Text(prompt)]

@@ -52,7 +52,9 @@ class LogSearch:
             if has_phrase or (found and 2 * len(found) >= len(patterns)):
                 score = sum(log(1 + len(texts) / holders[n]) for n in found) + (_FOR_THE_PHRASE if has_phrase else 0)
                 at = lower.find(phrase) if has_phrase else _densest(lower, [patterns[n] for n in found])
-                scored.append((score, number, f"{_heading(number, body)} {_excerpt(text, at)}"))
+                start, end = max(0, at - _EXCERPT), at + _EXCERPT
+                excerpt = f"{'…' if start else ''}{' '.join(text[start:end].split())}{'…' if end < len(text) else ''}"
+                scored.append((score, number, f"{_heading(number, body)} {excerpt}"))
         return [text for _, _, text in sorted(scored, key=lambda one: (-one[0], -one[1]))]
 
     def _numbered(self) -> Iterator[tuple[int, Entry]]:
@@ -75,12 +77,6 @@ def _densest(text: str, patterns: Sequence[re.Pattern[str]]) -> int:
     matches = (match for pattern in patterns for match in islice(pattern.finditer(text), _MOST_PLACES))
     places = sorted(match.start() for match in matches)
     return max(places, key=lambda at: sum(at <= other <= at + 2 * _EXCERPT for other in places), default=0)
-
-
-def _excerpt(text: str, at: int) -> str:
-    start, end = max(0, at - _EXCERPT), at + _EXCERPT
-    excerpt = " ".join(text[start:end].split())
-    return f"{'…' if start else ''}{excerpt}{'…' if end < len(text) else ''}"
 
 
 def _heading(number: int, body: Body) -> str:

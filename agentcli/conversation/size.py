@@ -52,10 +52,7 @@ class RequestSize:
         self._start_anew()
 
     def tokens(self, system: str, tools: tuple[ToolSpec, ...], model: ModelInfo) -> int:
-        """Return the tokens that the conversation takes in the next request to a model.
-
-        The newest count of this model since the last compaction is the base; without one, all is estimated.
-        """
+        """Return the tokens of the next request to a model: its newest count since a compaction, and an estimate."""
         if (system, tools) != self._prefix[:2]:
             self._prefix = (system, tools, prefix_size(system, tools))
         if self._model != model:  # each is sent something else of thinking and images
@@ -83,10 +80,7 @@ class RequestSize:
         return self._entries.plus(self._prefix[2])
 
     def _follow(self, conversation: _Entries, model: ModelInfo) -> None:
-        """Take in the entries that are new, as `model` is sent them.
-
-        All are, where the path is another one or was compacted.
-        """
+        """Take in the entries that are new, as `model` is sent them: all where the path is another or was compacted."""
         path = conversation.path
         is_same = self._followed <= len(path) and (not self._followed or path[self._followed - 1] is self._newest)
         new = path[self._followed :]

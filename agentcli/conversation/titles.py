@@ -16,12 +16,12 @@ _SAYS_LITTLE = re.compile(r"\W*(?:\w+\W*)?")  # one word, as a greeting
 
 def title_of(entries: Iterable[Entry]) -> str:
     """The first prompt in a line."""
-    return next((short_prompt(entry.body) for entry in entries if _is_prompt(entry)), "")
+    return next((short_prompt(entry.body) for entry in entries if entry.is_prompt), "")
 
 
 def last_prompt_of(entries: Iterable[Entry]) -> str:
     """The newest prompt in a line."""
-    return next((short_prompt(entry.body) for entry in reversed([*entries]) if _is_prompt(entry)), "")
+    return next((short_prompt(entry.body) for entry in reversed([*entries]) if entry.is_prompt), "")
 
 
 def short_prompt(body: object) -> str:
@@ -41,7 +41,3 @@ def shortened(line: str, most: int) -> str:
     cut = line[: most - 1]
     at = cut.rfind(" ") if not line[most - 1].isspace() else -1
     return f"{(cut[:at] if at >= most // 2 else cut).rstrip(' ,;:.-')}…"
-
-
-def _is_prompt(entry: Entry) -> bool:
-    return isinstance(entry.body, User) and not entry.body.is_reminder

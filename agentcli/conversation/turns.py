@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import (
     Assistant,
+    Body,
     Entry,
     PlanAccepted,
     Result,
@@ -50,28 +51,22 @@ def turn_records(conversation: Conversation) -> list[TurnRecord]:
     """The turns on the path, oldest first, numbered from 1 on."""
     turns: list[list[Step]] = []
     has_prompt = False
-    for step in steps_of(conversation):
-        if not turns or (is_prompt(step.entry) and has_prompt):
+    numbers = {id(entry): number for number, entry in enumerate(conversation.entries, 1)}
+    for entry in conversation.path:
+        if not isinstance(entry.body, User | Assistant | Result):
+            continue
+        if not turns or (entry.is_prompt and has_prompt):
             turns.append([])
-        has_prompt = has_prompt or is_prompt(step.entry)
-        turns[-1].append(step)
+        has_prompt = has_prompt or entry.is_prompt
+        turns[-1].append(Step(numbers[id(entry)], entry))
     return [TurnRecord(number, tuple(steps)) for number, steps in enumerate(turns, 1)]
 
 
-def steps_of(conversation: Conversation) -> Iterator[Step]:
-    numbers = {id(entry): number for number, entry in enumerate(conversation.entries, 1)}
-    for entry in conversation.path:
-        if isinstance(entry.body, User | Assistant | Result):
-            yield Step(numbers[id(entry)], entry)
-
-
-def is_prompt(entry: Entry) -> bool:
-    """True for a message of the person."""
-    return isinstance(entry.body, User) and not entry.body.is_reminder
-
-
-def text_of(reply: Assistant) -> str:
-    return "".join(block.text for block in reply.content if isinstance(block, Text))
+def text_of(body: Body) -> str:
+    """The text of a reply or a result; empty for what is neither."""
+    if isinstance(body, Assistant):
+        return "".join(block.text for block in body.content if isinstance(block, Text))
+    return body.result.text if isinstance(body, Result) else ""
 
 
 def calls_in(reply: Assistant) -> list[ToolUse]:

@@ -149,8 +149,6 @@ class Budgets:
     def reserve(self, prompt_tokens: Callable[[], int], max_tokens: int, info: ModelInfo) -> Reservation:
         """Hold the worst case of a request, its reply as long as the budgets allow, up to `max_tokens`.
 
-        `prompt_tokens` gives the most that its prompt can have.
-
         Raises `OverBudget`, and `StorageError` where the day's ledger cannot be kept.
         """
         if not self.is_limited:

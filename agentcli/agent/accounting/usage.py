@@ -96,14 +96,11 @@ class ToolTally(Struct):
 
 
 class UsageCollector:
-    """Adds up the usage of all conversations that it is given to, from then on.
+    """Adds up the usage of all conversations that it is given to, from then on; agents in several threads may share it.
 
-        collector = UsageCollector()
-        async with Agent(model, usage=collector) as one, Agent(model, usage=collector) as other:
-            ...
-        print(collector.report()["total"]["cost_usd"])
-
-    Agents in several threads may share one.
+    async with Agent(model, usage=collector) as one, Agent(model, usage=collector) as other:
+        ...
+    print(collector.report()["total"]["cost_usd"])
     """
 
     def __init__(self) -> None:
@@ -125,7 +122,7 @@ class UsageCollector:
         session.started = session.started or entry.time
         session.ended = max(session.ended, entry.time)
         session.messages += isinstance(body, User | Assistant | Result)
-        session.turns += isinstance(body, User) and not body.is_reminder
+        session.turns += entry.is_prompt
         session.rounds += isinstance(body, Assistant)
         session.compactions += isinstance(body, Compaction)
         if isinstance(body, Result):

@@ -12,7 +12,7 @@ from agentcli.agent.accounting.budgets import in_words
 from agentcli.agent.accounting.usage import UsageCollector, counted
 from agentcli.agent.commands.command import CommandHost, Outcome, SlashCommand
 from agentcli.agent.session import Session
-from agentcli.conversation.entries import Assistant, Compaction, Entry, User
+from agentcli.conversation.entries import Assistant, Compaction, Entry
 from agentcli.errors import UsageError
 from agentcli.llm.messages import Usage
 from agentcli.llm.models import ModelInfo, Prices
@@ -43,7 +43,7 @@ def _usage_row(name: str, usage: Usage, cost: float | None) -> tuple[str, str]:
 def _lines(session: Session) -> list[tuple[str, str]]:
     """The newest turn, the conversation, its tools and budgets."""
     entries = session.state.conversation.entries
-    prompts = [n for n, entry in enumerate(entries) if isinstance(entry.body, User) and not entry.body.is_reminder]
+    prompts = [number for number, entry in enumerate(entries) if entry.is_prompt]
     whole, newest = _collected(entries), _collected(entries[prompts[-1] :] if prompts else ())
     lines = []
     if newest.total.requests:

@@ -15,10 +15,9 @@ from agentcli.agent.context.summaries import Summaries
 from agentcli.agent.events import Emit, Notice
 from agentcli.conversation.compaction.carried import SeenHash, collect
 from agentcli.conversation.compaction.planning import Budget, Planner
-from agentcli.conversation.compaction.telling import Summary
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Compaction, CompactionTrigger, User
-from agentcli.conversation.turns import TurnRecord, is_prompt, turn_records
+from agentcli.conversation.turns import TurnRecord, turn_records
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Prefix
 from agentcli.settings.structs import CompactionSettings
@@ -67,7 +66,7 @@ class Compactor:
         if isinstance(made, Compaction):
             if not problem:
                 self._told.clear()
-            if any(is_prompt(entry) and entry.id in made.stubs for entry in conversation.path):
+            if any(entry.is_prompt and entry.id in made.stubs for entry in conversation.path):
                 tell(Notice("Your message does not fit whole: the model is given its beginning, without images."))
             return made
         self._notify_once(f"The conversation could not be compacted: {made}. /clear begins a new one.", tell)
@@ -105,7 +104,7 @@ class Compactor:
             return made
         return replace(made, model=self.summaries.model, cost_usd=self.summaries.cost_since_compaction())
 
-    def _planned(self, basis: Basis, turns: Sequence[TurnRecord], summaries: tuple[Summary, ...]) -> Compaction | str:
+    def _planned(self, basis: Basis, turns: Sequence[TurnRecord], summaries: dict[int, str]) -> Compaction | str:
         prefix = prefix_tokens(basis.prefix, basis.model)
         # The estimate errs: what was counted says by how much.
         estimated = prefix + message_tokens(basis.conversation.messages, basis.model)
@@ -129,11 +128,11 @@ class Compactor:
             can_recall=any(tool.name == "recall" for tool in basis.prefix.tools),
         ).plan()
 
-    async def _summaries(self, basis: Basis, turns: Sequence[TurnRecord], *, may_ask: bool) -> tuple[Summary, ...]:
+    async def _summaries(self, basis: Basis, turns: Sequence[TurnRecord], *, may_ask: bool) -> dict[int, str]:
         """Return the summaries that a model wrote of the turns that do not stay; none where they are not ready."""
         settings, older = self.settings, turns[: -self.settings.keep_turns]
         if not older or not self._may_summarize(basis):
-            return ()
+            return {}
         if settings.strategy == "summarize" and may_ask:
             try:
                 async with asyncio.timeout(settings.summary_timeout):
@@ -150,7 +149,7 @@ class Compactor:
         is_written = len(missing) < min(self.settings.keep_turns, len(older)) and self.settings.strategy != "summarize"
         if not older or is_written or not self._may_summarize(basis):
             return
-        by_rules = self._planned(basis, turns, ())
+        by_rules = self._planned(basis, turns, {})
         if isinstance(by_rules, str) or by_rules.strategy != "truncate" or self.settings.strategy == "summarize":
             self.summaries.begin(older, tell)
 

@@ -18,7 +18,6 @@ from agentcli.agent.accounting.budgets import Budgets, most_tokens
 from agentcli.agent.context import Paid
 from agentcli.agent.events import Emit, Notice
 from agentcli.agent.requests.paid_request import PaidRequest
-from agentcli.conversation.compaction.telling import Summary
 from agentcli.conversation.entries import Assistant, Result, User
 from agentcli.conversation.turns import TurnRecord, calls_in, text_of
 from agentcli.errors import UserError
@@ -52,10 +51,6 @@ class TextCache(Protocol):
     def __setitem__(self, key: str, text: str, /) -> None: ...
 
 
-class EmptySummary(ProviderError):
-    """A model answered with no text."""
-
-
 Writer = Callable[[], Awaitable[tuple[Provider, ModelInfo]]]
 
 
@@ -63,8 +58,7 @@ Writer = Callable[[], Awaitable[tuple[Provider, ModelInfo]]]
 class Summaries:
     """Writes about turns, one request for each, and keeps the texts by the hash of what they are about.
 
-    `writer` gives the model that writes; `paid` is told of every request, also of one that came to nothing. `problem`
-    says why the newest summary could not be written; nobody is asked again until a pause is over, which grows.
+    `problem` says why the newest summary could not be written; then nobody is asked until a growing pause is over.
     """
 
     settings: CompactionSettings
@@ -81,10 +75,9 @@ class Summaries:
         self._unreported = 0.0
         self._pause_s, self._asked_again_at = FIRST_PAUSE_S, 0.0
 
-    def ready(self, turns: Sequence[TurnRecord], focus: str = "") -> tuple[Summary, ...]:
-        """Return the summaries there are of these turns."""
-        texts = ((turn.number, self.kept.get(self._key(turn, focus))) for turn in turns)
-        return tuple(Summary(number, number, text) for number, text in texts if text)
+    def ready(self, turns: Sequence[TurnRecord], focus: str) -> dict[int, str]:
+        """Return the summaries there are of these turns, by their numbers."""
+        return {turn.number: text for turn in turns if (text := self.kept.get(self._key(turn, focus)))}
 
     def missing(self, turns: Sequence[TurnRecord], focus: str = "") -> list[TurnRecord]:
         """Return the turns that no summary covers."""
@@ -104,10 +97,7 @@ class Summaries:
             log.exception("a summary could not be written")
 
     async def write(self, turns: Sequence[TurnRecord], focus: str = "", *, tell: Emit | None = None) -> None:
-        """Write what is missing for these turns.
-
-        With `tell` nobody has asked for it: what it may cost is told, and an hour may cost only so much.
-        """
+        """Write what is missing for these turns; with `tell`, unasked, for what an hour may cost."""
         missing = self.missing(turns, focus)
         if tell is not None:
             missing = [turn for turn in missing if self._key(turn, focus) not in _BEING_WRITTEN]
@@ -201,7 +191,7 @@ class Summaries:
         self._book(writer, done.usage)
         reply = _shortened(done.message.text.strip(), settings.summary_words, settings.summary_tokens, writer)
         if not reply:
-            raise EmptySummary(f"{self.model} wrote nothing")
+            raise ProviderError(f"{self.model} wrote nothing")
         return reply
 
     def _book(self, writer: ModelInfo, used: Usage) -> None:

@@ -35,9 +35,8 @@ def create_context_transform(
 ) -> ContextTransform:
     """A function from messages to messages that compacts them once they fill `threshold_ratio` of the window.
 
-    `resolve_provider` gives the model that writes summaries of long conversations; without it none are written. The
-    function remembers what it compacted: given the same messages and more, or what it gave and more, it changes no
-    earlier byte until they fill the window again. Use one for each conversation.
+    `resolve_provider` gives the model that writes summaries; without it none are written. Use one function for each
+    conversation: it changes no byte of what it gave earlier until the window is full again.
     """
     settings = CompactionSettings(
         at=threshold_ratio,

@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class ContextWatch:
-    """The context policy and the compactor of sessions; `make` gives what does the work.
-
-    `paid` is told of each request for a summary: model, tokens, USD.
-    """
+    """The context policy and the compactor of sessions; `make` gives what does the work."""
 
     settings: CompactionSettings
     make: Callable[[], Compactor]

@@ -122,7 +122,7 @@ class SmallModelNudge(TurnStep):
         if not turn.state.is_small:
             return False
         path = turn.state.conversation.path
-        start = max((n for n, entry in enumerate(path) if _is_prompt(entry)), default=0)
+        start = max((n for n, entry in enumerate(path) if entry.is_prompt), default=0)
         prompt, since = path[start].body, path[start + 1 :]
         note = reminder(NUDGE)
         was_nudged = any(isinstance(entry.body, User) and entry.body.text == note.text for entry in since)
@@ -142,10 +142,6 @@ def _changes_files(entry: Entry) -> bool:
             return name in ("file_edit", "file_write") and not result.is_error
         case _:
             return False
-
-
-def _is_prompt(entry: Entry) -> bool:
-    return isinstance(entry.body, User) and not entry.body.is_reminder
 
 
 class RequiredAnswer(TurnStep):

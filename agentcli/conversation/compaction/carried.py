@@ -30,10 +30,7 @@ class FileNote(Struct, frozen=True):
 
 
 class Carried(Struct, frozen=True, kw_only=True):
-    """`opening` are the notes of a session's start as they read now: surroundings, instruction files, memory.
-
-    `focus` is what the user asked to keep in mind.
-    """
+    """`opening` are the notes of a session's start as they read now, `focus` is what the user asked to keep in mind."""
 
     pins: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()

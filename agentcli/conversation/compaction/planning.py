@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentcli.conversation.compaction.carried import FEW_FILES, MOST_FILES, Carried
-from agentcli.conversation.compaction.telling import BRIEF, TIMES, Summary, Teller, is_about, lengths, stub_of
+from agentcli.conversation.compaction.telling import BRIEF, TIMES, Teller, is_about, lengths, stub_of
 from agentcli.conversation.conversation import Conversation, compacted, messages_of
 from agentcli.conversation.entries import (
     SHORTENED_SOON,
@@ -23,7 +23,7 @@ from agentcli.conversation.entries import (
     User,
 )
 from agentcli.conversation.recall import saying_much
-from agentcli.conversation.turns import Step, TurnRecord, is_prompt, text_of
+from agentcli.conversation.turns import Step, TurnRecord, text_of
 from agentcli.llm.messages import Message, Text
 from agentcli.llm.transcript import doctor, is_valid
 from agentcli.settings.structs import CompactionSettings
@@ -49,10 +49,7 @@ _RECALL = ' Nothing is lost: recall(query="…") searches all of it, recall(id="
 
 
 class Budget(Struct, frozen=True):
-    """Tokens: the model's window, what the system text and the tools take of it, what the request would take now.
-
-    `count` gives the tokens of messages.
-    """
+    """Tokens: the model's window, what the system text and the tools take of it, what the request would take now."""
 
     window: int
     prefix: int
@@ -107,7 +104,7 @@ class Planner(Struct, frozen=True, kw_only=True):
     settings: CompactionSettings
     budget: Budget
     trigger: CompactionTrigger = "auto"
-    summaries: tuple[Summary, ...] = ()
+    summaries: dict[int, str] = {}
     can_recall: bool = True
 
     def plan(self) -> Compaction | str:
@@ -135,7 +132,7 @@ class Planner(Struct, frozen=True, kw_only=True):
     @property
     def limit(self) -> int:
         """Tokens that the request is to have afterwards at most; where nothing is so small, it may have more."""
-        fixed = messages_of(step.entry for step in self.turns[-1].steps if is_prompt(step.entry))
+        fixed = messages_of(step.entry for step in self.turns[-1].steps if step.entry.is_prompt)
         fixed.append(Message("user", (Text("\n".join([*self.carried.parts(0), *self.carried.opening])),)))
         limit = self.budget.limit(self.settings.target, self.settings.at, self.budget.count(fixed))
         if self.trigger == "manual":  # who asks for it where there is room means the conversation
@@ -157,7 +154,8 @@ class Planner(Struct, frozen=True, kw_only=True):
                 if left <= _AIM * limit or stubs.get(step.entry.id) == "" or not isinstance(step.entry.body, kind):
                     continue
                 if (stub := stub_of(step, turn, result=times * result, message=times * message)) is not None:
-                    left -= self.budget.size(stubs.get(step.entry.id, _own_text(step))) - self.budget.size(stub)
+                    shown = stubs.get(step.entry.id, text_of(step.entry.body))
+                    left -= self.budget.size(shown) - self.budget.size(stub)
                     stubs[step.entry.id] = stub
         return self._made(made.carried, first, "truncate", stubs)
 
@@ -226,7 +224,7 @@ class Planner(Struct, frozen=True, kw_only=True):
         is_last = turn.number == self.turns[-1].number
         teller = Teller(self.settings, turn.number, self.can_recall)
         for position, step in enumerate(turn.steps):
-            if is_prompt(step.entry):
+            if step.entry.is_prompt:
                 if tail.cuts_prompt and (start := teller.start_of_newest(step)):
                     stubs[step.entry.id] = start
                 continue
@@ -296,19 +294,13 @@ class Planner(Struct, frozen=True, kw_only=True):
         return "" if is_valid(sent) else "the provider would refuse it"
 
 
-def _own_text(step: Step) -> str:
-    body = step.entry.body
-    return text_of(body) if isinstance(body, Assistant) else body.result.text if isinstance(body, Result) else ""
-
-
 def _filled(
     turns: Sequence[TurnRecord], size: Callable[[TurnRecord, int], int], room: int, aim: int, order: Sequence[int]
 ) -> tuple[int, list[int]] | None:
-    """Choose a length for each turn so that all take at most `room`, and what may be left out at most `aim`.
+    """Choose a length for each turn so that all take at most `room`; what may be left out grows in `order` up to `aim`.
 
-    Returns how many of the oldest turns one line stands for, and the lengths of the others. Prompts are shortened one
-    by one, the oldest first, and only those longer than the next length; then the other parts of turns grow in `order`.
-    None where nothing is so small.
+    Return the number of the oldest turns that one line stands for, and the lengths of the others; None where nothing
+    is so small.
     """
     chosen = [BRIEF] * len(turns)
     total = sum(size(turn, BRIEF) for turn in turns)

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from agentcli.conversation.entries import SHORTENED_SOON, Assistant, Body, Result, User, bare_note
 from agentcli.conversation.mentions import typed_blocks
-from agentcli.conversation.turns import Step, TurnRecord, calls_in, is_prompt, one_line, skill_of, text_of
+from agentcli.conversation.turns import Step, TurnRecord, calls_in, one_line, skill_of, text_of
 from agentcli.llm.messages import Text
 from agentcli.settings.structs import CompactionSettings
 from agentcli.tools.summary import call_title
@@ -20,14 +20,6 @@ LONGEST_ERROR = 500
 NEWEST_START = 2_000  # characters of the prompt that is to be answered, where it does not fit
 _MARK = 20  # characters that a mark takes, so that cutting less would save nothing
 _TAGS = re.compile(r"<(?=/?(?:system-reminder|instructions)\b)")
-
-
-class Summary(Struct, frozen=True):
-    """A model's summary of the turns from `first` to `last`."""
-
-    first: int
-    last: int
-    text: str
 
 
 class Length(Struct, frozen=True):
@@ -63,23 +55,20 @@ TIMES = (1, 3, 8, 20, 50, 125)  # the usual length, where there is room
 class Teller(Struct, frozen=True):
     """Tells turns of a conversation whose last turn has the number `newest`.
 
-    Of turns that a summary covers only prompts and failures are told beside it. Without `can_recall`, no hint says how
-    to recall an entry.
+    Beside a summary, which a model wrote of the turn of that number, only prompts and failures are told.
     """
 
     settings: CompactionSettings
     newest: int
     can_recall: bool = True
-    summaries: tuple[Summary, ...] = ()
+    summaries: dict[int, str] = {}
 
     def text(self, turn: TurnRecord, length: Length) -> str:
-        summary = next((one for one in self.summaries if one.first <= turn.number <= one.last), None)
-        if not length.answer:
-            summary = None
+        summary = self.summaries.get(turn.number) if length.answer else None
         inputs = {use.id: use.input for use in turn.calls}
         lines = [f"\n### Turn {turn.number}"] if length.answer else []
         for step in turn.steps:
-            if is_prompt(step.entry):
+            if step.entry.is_prompt:
                 lines.append(self._prompt(step, length.prompt, is_newest=turn.number == self.newest))
             elif is_failure(step.entry.body) and not length.error:
                 lines.append(f"- FAILED [#{step.number}]")
@@ -87,9 +76,8 @@ class Teller(Struct, frozen=True):
                 lines.append(_quoted(line))
         if summary is None and length.answer and not length.result and (counted := _counted(turn)):
             lines.append(f"- {counted}")
-        if summary is not None and turn.number == summary.last:
-            covered = f"turns {summary.first} to {summary.last}" if summary.first < summary.last else "this turn"
-            lines.append(_quoted(f"Summary of {covered}: {summary.text}"))
+        if summary is not None:
+            lines.append(_quoted(f"Summary of this turn: {summary}"))
         return "\n".join(lines)
 
     def _prompt(self, step: Step, most: int | None, *, is_newest: bool) -> str:
@@ -152,11 +140,8 @@ class Teller(Struct, frozen=True):
 
 def is_about(turn: TurnRecord, words: Sequence[str]) -> bool:
     """Return True if a reply or a result of the turn has one of the words in it."""
-    for body in (step.entry.body for step in turn.steps):
-        text = body.result.text if isinstance(body, Result) else text_of(body) if isinstance(body, Assistant) else ""
-        if any(re.search(rf"(?<!\w){re.escape(word)}", text.lower()) for word in words):
-            return True
-    return False
+    texts = (text_of(step.entry.body).lower() for step in turn.steps)
+    return any(re.search(rf"(?<!\w){re.escape(word)}", text) for text in texts for word in words)
 
 
 def stub_of(step: Step, turn: int, *, result: int, message: int) -> str | None:

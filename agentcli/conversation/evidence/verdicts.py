@@ -54,10 +54,9 @@ class CheckRun(Struct, frozen=True):
 
 
 class Record:
-    """The calls and the changes of files in a conversation's log, oldest first.
+    """The calls and the changes of files in a conversation's log, all of the latter only if it `is_complete`.
 
-    `content_id` returns the id of what a file holds now: empty if it is gone, None where that is unknown. If it is not
-    `is_complete`, changes of files were not recorded: their absence proves nothing.
+    `content_id` returns the id of what a file holds now: empty if it is gone, None where that is unknown.
     """
 
     def __init__(

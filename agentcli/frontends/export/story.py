@@ -14,7 +14,7 @@ from agentcli.conversation import entries
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.file_changes import FilesRestored
 from agentcli.conversation.mentions import typed_blocks
-from agentcli.conversation.turns import calls_in, is_prompt, text_of
+from agentcli.conversation.turns import calls_in, text_of
 from agentcli.llm.messages import Base64Source, Block, Document, Image, Text, Thinking, ToolUse
 from agentcli.tools.summary import call_title
 
@@ -140,7 +140,7 @@ def _items(path: Sequence[entries.Entry]) -> Iterator[tuple[bool, Item]]:
             results.setdefault(entry.body.result.tool_use_id, deque()).append(entry.body)
     for entry in path:
         match entry.body:
-            case entries.User(content) if is_prompt(entry):
+            case entries.User(content) if entry.is_prompt:
                 yield True, _prompt(entry.time, content)
             case entries.Assistant() as body:
                 uses = ((use, results.get(use.id)) for use in calls_in(body))

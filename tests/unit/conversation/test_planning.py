@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from agentcli.conversation.compaction.carried import Carried, collect
 from agentcli.conversation.compaction.planning import Budget, Planner
-from agentcli.conversation.compaction.telling import Summary
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import (
     Assistant,
@@ -26,7 +25,7 @@ from agentcli.conversation.entries import (
     User,
     reminder,
 )
-from agentcli.conversation.turns import is_prompt, text_of, turn_records
+from agentcli.conversation.turns import text_of, turn_records
 from agentcli.llm.messages import Base64Source, Image, Message, RedactedThinking, Text, Thinking, ToolResult, ToolUse
 from agentcli.llm.transcript import is_valid
 from agentcli.settings.structs import CompactionSettings
@@ -84,7 +83,7 @@ def words(log: Sequence[Entry]) -> str:
     """What was said, and what calls gave: the texts that a compaction can choose from."""
     texts = [body.result.text for entry in log if isinstance(body := entry.body, Result)]
     texts += [text_of(body) for entry in log if isinstance(body := entry.body, Assistant)]
-    return "".join([*texts, *(entry.body.text for entry in log if is_prompt(entry))])  # type: ignore[union-attr]
+    return "".join([*texts, *(entry.body.text for entry in log if entry.is_prompt)])  # type: ignore[union-attr]
 
 
 def said(messages: Sequence[Message]) -> str:
@@ -109,7 +108,7 @@ def test_a_plan_is_small_enough_valid_and_complete_or_says_why_there_is_none(
     carried = collect(conversation, turns, ["<instructions>\nUse tabs.\n</instructions>"], lambda path: "")
     assert isinstance(carried, Carried)
     before = max(tokens(conversation.messages), 1)
-    summaries = (Summary(1, summarised, "It went well."),) if summarised else ()
+    summaries = dict.fromkeys(range(1, summarised + 1), "It went well.")
     budget = Budget(window, window // 10, before, tokens)
     planner = Planner(
         conversation=conversation, turns=turns, carried=carried, settings=rules, budget=budget, summaries=summaries
