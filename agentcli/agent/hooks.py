@@ -42,11 +42,9 @@ class TurnHooks(Protocol):
 
 
 class HookAnswer(Struct, frozen=True):
-    """A hook's answer to a call that is about to run.
+    """A hook's answer to a call that is about to run; deny rules hold whatever a hook allows.
 
-    `decision` "allow" lets through a call that would ask, "ask" asks the person, "deny" refuses the call; refusals and
-    deny rules hold whatever a hook allows. `input` replaces the arguments, `context` is told to the model with the
-    result. One that `stops` ends the turn after this call.
+    `input` replaces the arguments, `context` is told to the model with the result. One that `stops` ends the turn.
     """
 
     decision: Decision = ""

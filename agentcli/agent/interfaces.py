@@ -21,10 +21,7 @@ def subagents_owner(session_id: str) -> str:
 
 
 class SessionInfo(Struct, frozen=True):
-    """A session without its entries. Times are seconds since 1970; `title` and `last_prompt` are prompts in a line.
-
-    `user_id` is whose session it is, where a program serves several people.
-    """
+    """A session without its entries. Times are seconds since 1970; `title` and `last_prompt` are prompts in a line."""
 
     id: str
     cwd: str
@@ -79,10 +76,7 @@ class SessionLog(Protocol):
 
 
 class SessionStore(Protocol):
-    """Sessions by id. Every method raises `StorageError` when the store cannot be read or written.
-
-    A lasting store outlives the program; of another one's sessions nothing is left on disk.
-    """
+    """Sessions by id; one that is lasting outlives the program. Every method raises `StorageError`."""
 
     is_lasting: bool
 
@@ -100,10 +94,9 @@ class SessionStore(Protocol):
     async def fork(
         self, session_id: str, *, cwd: Path, new_id: str | None = None, name: str = "", at: str | None = None
     ) -> tuple[SessionLog, list[Entry]]:
-        """A new session that begins with the entries of another one, which stays as it is.
+        """A new session that begins with the entries of another one, which stays as it is; with `at` up to that entry.
 
-        With `at` with those up to the entry of that id, on whatever branch it stands; it may be shortened while it
-        stays unique, and of equal ids the newest counts.
+        Its id may be shortened while it stays unique; of equal ids the newest counts.
         """
 
     async def load(
@@ -137,8 +130,7 @@ class SessionStore(Protocol):
     async def redact(self, session_id: str, secrets: Sequence[str]) -> int:
         """Replace these texts by `[redacted]` in every entry, its subagents' too, and note in how many places.
 
-        Entries that the session shares with those it was forked from, or with its own forks, change for all of them;
-        everything in the trash changes, too. Refused while the session is open.
+        What the session shares with forks, and everything in the trash, changes too. Refused while it is open.
         """
 
     async def file_changes(self) -> Sequence[tuple[str, Entry]]:
@@ -151,10 +143,7 @@ class SessionStore(Protocol):
 
 
 class ConversationStore(Protocol):
-    """Keeps whole conversations for a caller, by ids of theirs. Each method raises `StorageError`.
-
-    The bytes are JSON in a form of agentcli's own; `readable_from` tells which versions of it can be read.
-    """
+    """Keeps whole conversations, as JSON of agentcli's own, by ids of a caller. Each method raises `StorageError`."""
 
     async def load(self, conversation_id: str) -> bytes | None:
         """The conversation as it was saved last; None if there is none."""
@@ -185,10 +174,7 @@ RestoredHow = Literal["restored", "removed", "merged", "conflict", "kept"]
 
 
 class RestoredFile(Struct, frozen=True):
-    """A file of which changes are taken back. One that is `kept` is as it was to be, or was never to go.
-
-    `path` is absolute, `why` says what stands against it.
-    """
+    """A file (absolute) of which changes are taken back. One that is `kept` is as it was to be, or was never to go."""
 
     path: str
     how: RestoredHow
@@ -227,10 +213,7 @@ class Checkpoints(Protocol):
         """Return what calls that go on, such as background jobs, have changed so far; each change only once."""
 
     async def interrupted(self, told: Mapping[str, float]) -> Sequence[FilesChanged]:
-        """Return what calls of this session had done when an earlier process was killed, until it is forgotten.
-
-        `told` says when what calls did was stored last, by their ids: in seconds since 1970.
-        """
+        """Return what calls had done when an earlier process was killed; `told` has the times of stored ones, by id."""
 
     def content(self, id: str) -> bytes:
         """Return what a file held, by the id in its `FileState`. Blocks. Raises `OSError` where it is not kept."""

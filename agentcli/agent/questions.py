@@ -97,10 +97,7 @@ def check_offered(question: AnyQuestion, answer: Approve) -> None:
 
 
 def make_ask(calls: SessionCalls, call: Call | None = None) -> Ask:
-    """Return a function that asks the person, about a running call or outside of calls; None answers where nobody can.
-
-    Such a question is no entry: a call that has begun is not begun again after a crash, so it would not be asked again.
-    """
+    """Return a function that asks the person, about a running call or outside of calls; it gives None if nobody can."""
     numbers = count(1)
 
     async def ask(question: str, options: Sequence[str]) -> str | None:

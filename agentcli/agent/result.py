@@ -41,9 +41,7 @@ _REASONS = {"LoopError": "loop"}  # why a turn failed, where that has a name of 
 
 
 class Demands(Struct, frozen=True):
-    """Ends that have an exit code of their own: a denied call (56), an answer that does not fit a schema (55), a claim
-    that is not verified (57).
-    """
+    """Ends with an exit code of their own: a schema not met (55), a denied call (56), a claim not verified (57)."""
 
     no_denials: bool = False
     evidence: bool = False
@@ -97,14 +95,10 @@ class ResultBuilder:
 
     def build(self, end: Done | TurnFailed, demands: Demands = NO_DEMANDS) -> dict[str, Any]:
         """The object as the JSON outputs print it."""
+        denied = ((denial.call, denial.kind) for denial in end.denials)
         denials = [
-            {
-                "tool_name": denial.call.name,
-                "tool_use_id": denial.call.id,
-                "tool_input": denial.call.input,
-                "kind": denial.kind,
-            }
-            for denial in end.denials
+            {"tool_name": call.name, "tool_use_id": call.id, "tool_input": call.input, "kind": kind}
+            for call, kind in denied
         ]
         if isinstance(end, TurnFailed):
             subtype, text = "error_during_execution", end.error
@@ -253,6 +247,5 @@ class AnswerSchema:
     @staticmethod
     def again(problem: str) -> str:
         """Return the text that tells the model why its answer does not fit."""
-        return (
-            f"Your answer does not fit the JSON Schema: {problem}. Answer again, with the JSON value and nothing else."
-        )
+        again = "Answer again, with the JSON value and nothing else."
+        return f"Your answer does not fit the JSON Schema: {problem}. {again}"

@@ -34,9 +34,8 @@ ContextTransform = Callable[[tuple[Message, ...]], Awaitable[tuple[Message, ...]
 class TurnLimits(msgspec.Struct, frozen=True):
     """`max_turns` requests for one prompt; `max_tokens` for one reply (None: the model's own limit, up to 32,000).
 
-    With `asks` the person is asked at this limit, and where a budget is used up, whether the turn goes on.
-    `budgets` are those of each turn; from the share `cheaper_at` of a budget in money on `cheaper_model` answers.
-    With `waits_for_reset` a usage limit that names its end is waited for. An answer that breaks off is continued
+    With `asks` the person is asked at this limit, and where a budget is used up, whether the turn goes on. From the
+    share `cheaper_at` of a budget in money on `cheaper_model` answers. An answer that breaks off is continued
     unasked up to `max_breaks` times a turn.
     """
 
@@ -73,16 +72,6 @@ class OnRequest(Protocol):
     async def aclose(self) -> None: ...
 
 
-async def no_policy(conversation: Conversation, *, model: ModelInfo, prefix: Prefix, tell: Emit) -> Compaction | None:
-    """Let the conversation grow."""
-    return None
-
-
-def bundled_info(name: str) -> ModelInfo:
-    """Return what agentcli itself knows of `provider/model`."""
-    return bundled_models().find(*name.split("/", 1))
-
-
 async def unchanged(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     """Send the messages as they are."""
     return messages
@@ -90,15 +79,14 @@ async def unchanged(messages: tuple[Message, ...]) -> tuple[Message, ...]:
 
 @dataclass(kw_only=True)
 class ModelAccess:
-    """The models of a session: `resolve` chooses the provider before each request.
+    """The models of a session: `resolve` chooses the provider before each request; `fallback` is the one in reserve.
 
     `prefix_for` gives the fixed beginning of requests to a kind of model, `info` what is known of a `provider/model`.
-    `fallback` answers when the chosen model is overloaded.
     """
 
     resolve: Resolve
     prefix_for: Callable[[ModelInfo, ToolRegistry], Prefix]
-    info: ModelFinder = bundled_info
+    info: ModelFinder = lambda name: bundled_models().find(*name.split("/", 1))
     fallback: str = ""
     retry: RetryPolicy = RetryPolicy()
     temperature: float | None = None
@@ -107,22 +95,17 @@ class ModelAccess:
 
 @dataclass(kw_only=True)
 class ContextControl:
-    """Keeps the conversation within the model's window.
+    """Keeps the conversation within the model's window, of which the person is told from the share `warn_at` on.
 
     `policy` may compact it before a request, `compactor` when a request was too long or the person asks; `transform`
-    may change the messages of one request. From the share `warn_at` of the window on, the person is told how full it
-    is. `count_texts` counts tokens for /context.
+    may change the messages of one request. `count_texts` counts tokens for /context.
     """
 
-    policy: ContextPolicy = no_policy
+    policy: ContextPolicy | None = None
     compactor: OnRequest | None = None
     transform: ContextTransform = unchanged
     warn_at: float = 0.8
     count_texts: CountTexts = estimated
-
-    @property
-    def changes_messages(self) -> bool:
-        return self.transform is not unchanged
 
 
 @dataclass(kw_only=True)
@@ -186,8 +169,7 @@ class Runtime:
 class TurnLog:
     """The entries of a turn. `pending` are being stored, oldest first; the prompt's are among all `entry_ids`.
 
-    The first `accepted` of them were in a request that was answered. `has_shrunk`: a request was too long, and the
-    conversation was compacted for it.
+    The first `accepted` of them were in a request that was answered. It `has_shrunk` after a request that was too long.
     """
 
     pending: list[asyncio.Task[None]] = field(default_factory=list)
@@ -209,10 +191,7 @@ class Spending:
 
 @dataclass(kw_only=True)
 class AnswerText:
-    """The model's words in a turn: `parts` of the answer so far, and `earlier` texts, before calls or a new message.
-
-    `is_half`: a reply broke off in its text, and no other has come since.
-    """
+    """The model's words in a turn: `parts` of the answer so far, which may end half said, and `earlier` texts."""
 
     parts: list[str] = field(default_factory=list)
     earlier: list[str] = field(default_factory=list)
@@ -254,10 +233,7 @@ class EarlyEnd(NamedTuple):
 
 
 class TurnStep:
-    """Something a session does around the requests of a turn; it defines those of these methods that it needs.
-
-    A step is made for each turn, so it may count. The steps are called in the order of `Runtime.steps`.
-    """
+    """Something a session does around the requests of a turn; it overrides what it needs. It is made for each turn."""
 
     def start(self, turn: Turn, *, is_resumed: bool) -> None:
         """As the turn begins, before its prompt is in the conversation."""

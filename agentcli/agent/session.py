@@ -41,8 +41,7 @@ SETTLE_S = 0.4  # a mode that is only passed over on the way to another one sett
 class Session:
     """One conversation, driven by any number of front ends; at most one turn runs at a time.
 
-    Messages that wait are in the conversation's queue; `turns_begun` counts turns, each of which ends in `Done`
-    or `TurnFailed`. `can_ask` says that somebody answers questions; otherwise what would ask is denied.
+    Each turn ends in `Done` or `TurnFailed`. Only if it `can_ask`, somebody answers questions; else they are denials.
     """
 
     def __init__(self, state: AgentState, runtime: Runtime, *, can_ask: bool = False) -> None:
@@ -143,7 +142,10 @@ class Session:
             case ops.SetEffort(effort):
                 state.effort = effort
             case ops.SetAttended(is_attended):
-                self._set_attended(is_attended)
+                self.runtime.calls.ask = self._questions.ask if is_attended else None
+                self.runtime.calls.delegates.client.set_attended(is_attended)
+                for id in () if is_attended else self._questions.requests:
+                    self._questions.answer(ops.Approve(id, False, comment=NOBODY_LEFT))
             case ops.Background():
                 self.runtime.calls.to_background()
             case ops.RunCommand():
@@ -175,18 +177,8 @@ class Session:
             case ops.Steer(content):
                 self._begin([content])
 
-    def _set_attended(self, is_attended: bool) -> None:
-        self.runtime.calls.ask = self._questions.ask if is_attended else None
-        self.runtime.calls.delegates.client.set_attended(is_attended)
-        if not is_attended:
-            for id in self._questions.requests:
-                self._questions.answer(ops.Approve(id, False, comment=NOBODY_LEFT))
-
     def offer_tools(self, tools: Sequence[ToolSpec]) -> None:
-        """Have the client's tools from the next turn on. Raises `UserError` for a name that another tool has.
-
-        A request of the turn that runs now would otherwise begin with other tools than the one before.
-        """
+        """Have the client's tools from the next turn on. Raises `UserError` for a name that another tool has."""
         self._next_tools = with_client_tools(self._next_tools or self.runtime.calls.tools, tools)
 
     def _set_mode(self, mode: str) -> None:
@@ -208,10 +200,7 @@ class Session:
         self.publish(queue_changed(self.state))
 
     def append(self, *bodies: Body) -> asyncio.Task[None]:
-        """Store entries that are no turn's. What could not be stored is told and ends nothing.
-
-        The task ends with the commit and raises `StorageError`.
-        """
+        """Store entries that are no turn's; a failure is reported. The task ends with the commit, or `StorageError`."""
         _, stored = store(self.state, self.runtime, self.publish, *bodies)
         self._storing.add(stored)
         return stored
@@ -245,10 +234,7 @@ class Session:
         return text
 
     async def compact(self, focus: str = "", *, is_dry: bool = False) -> Compaction | str:
-        """Compact the conversation now, unless it is a dry run; gives the compaction, or why there is none.
-
-        Raises `UserError` while a turn runs.
-        """
+        """Compact the conversation now, unless it is a dry run; gives it, or why there is none. Raises `UserError`."""
         if self.is_busy:
             raise UserError("A turn is running: compact when it has ended, or interrupt it first.")
         made = await self.runtime.compaction(self.state, focus=focus, is_dry=is_dry)
@@ -276,10 +262,7 @@ class Session:
         return self._subscribers.batches()
 
     async def stored(self) -> int:
-        """Wait until everything submitted so far is on disk, a new session itself too; gives how many entries are.
-
-        Raises `StorageError`.
-        """
+        """Wait until everything submitted so far is on disk; gives how many entries are. Raises `StorageError`."""
         return (await self.runtime.log.append().committed).first_seq - 1
 
     def publish(self, event: Event) -> None:

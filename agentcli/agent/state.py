@@ -35,11 +35,10 @@ from agentcli.tools.tool import Workspace
 class AgentState:
     """A session's conversation and the choices for it.
 
-    `model` is the chosen one (`provider/model`), `last_used` the one that replied last. `effort` overrides that of the
-    settings. `notes` are told to the model with its next request. `window_share` is how full the newest request made
-    the model's window, `refused` what each model did not take (keys of `requests/repairs.py`). `switch_reason` says why
-    the next request goes to another model; a resolver may set it. The model asked last may be `is_small`. `told` is
-    what the person need not be told again. It `awaits_reset` while a turn waits for a usage limit.
+    `model` is the chosen one (`provider/model`), `last_used` the one that replied last. `notes` are told to the model
+    with its next request; `told` is what the person need not be told again. `window_share` is how full the newest
+    request made the model's window, `refused` what each model did not take (keys of `requests/repairs.py`).
+    `switch_reason` says why the next request goes to another model; a resolver may set it.
     """
 
     model: str
@@ -112,11 +111,9 @@ def todo_items(path: Sequence[Entry]) -> tuple[TodoItem, ...]:
 
 
 class SessionSnapshot(Struct, frozen=True, kw_only=True):
-    """A session as a front end reads it; operations change it.
+    """A session as a front end reads it; operations change it. `conversation` is only read.
 
-    `mode_before_plan` is the mode that plan mode was switched on from. `usage` and `cost_usd` (None: a price is
-    unknown) are of the session so far, `by_model` the same by `provider/model`. `conversation` is only read.
-    `mcp_servers` are names with a status each.
+    `usage` and `cost_usd` (None: a price is unknown) are of the session so far, `by_model` both by `provider/model`.
     """
 
     id: str

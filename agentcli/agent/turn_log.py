@@ -77,7 +77,10 @@ async def _announce(runtime: Runtime, emit: Emit, appended: Appended) -> None:
     for position, entry in enumerate(stored.entries):
         emit(EntryStored(entry, stored.first_seq + position))
         if isinstance(entry.body, Assistant | Result):
-            await run_message_hook(runtime, entry)
+            try:
+                await runtime.hooks.on_message(entry)
+            except Exception:  # a hook is foreign code: its errors are logged, the turn goes on
+                log.exception("on_message failed")
 
 
 async def settled(turn: Turn) -> None:
@@ -152,9 +155,8 @@ def take_back_refused(turn: Turn) -> str:
     add(turn, Retracted(ids))
     if not turn.log.accepted:
         return "The message was taken back."
-    turn.state.notes.append(
-        reminder("Calls that ran since are left out here, since the provider refused to read them.")
-    )
+    note = "Calls that ran since are left out here, since the provider refused to read them."
+    turn.state.notes.append(reminder(note))
     return "The last reply and the results of its calls were taken back."
 
 
@@ -186,13 +188,6 @@ async def hook_allows(turn: Turn, usage: Usage) -> bool:
     except Exception as error:  # a hook is foreign code: whatever it raises ends the turn and nothing else
         log.exception("on_turn_end failed")
         raise UserError(f"The on_turn_end hook failed: {error!r}") from error
-
-
-async def run_message_hook(runtime: Runtime, entry: Entry) -> None:
-    try:
-        await runtime.hooks.on_message(entry)
-    except Exception:  # a hook is foreign code: its errors are logged, the turn goes on
-        log.exception("on_message failed")
 
 
 async def run_error_hook(runtime: Runtime, text: str, *, is_retryable: bool) -> None:

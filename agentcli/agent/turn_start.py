@@ -37,10 +37,7 @@ def begin_turn(
     *,
     from_queue: bool = False,
 ) -> Turn:
-    """Add a prompt to the conversation, with `from_queue` in one transaction with its leaving the queue.
-
-    Nothing is waited for: whatever is queued next is queued after this.
-    """
+    """Add a prompt to the conversation, without waiting; with `from_queue` it leaves the queue in one transaction."""
     turn = _new_turn(state, runtime, emit)
     answer_open_calls(turn)
     for step in turn.steps:
@@ -54,14 +51,22 @@ def begin_turn(
 def cut_turn(state: AgentState, runtime: Runtime, emit: Emit, is_killed: bool = False) -> Turn | None:
     """Go on where the conversation was cut short: at a question that waits, or in an answer that broke off.
 
-    With `is_killed` also where the model has not answered.
+    With `is_killed` also where the model has not answered. Calls that may have begun get a result that says so.
     """
     conversation = state.conversation
-    if conversation.asked_again:
-        return _resume_turn(state, runtime, emit)
-    if half_answer(conversation):
-        return _continue_answer(state, runtime, emit)
-    return _resume_turn(state, runtime, emit) if is_killed and is_unanswered(conversation) else None
+    half = "" if conversation.asked_again else half_answer(conversation)
+    if not (conversation.asked_again or half or (is_killed and is_unanswered(conversation))):
+        return None
+    turn = _new_turn(state, runtime, emit)
+    if half:  # the rest joins it
+        turn.answer = AnswerText(parts=[half], is_half=True)
+        add_notes(turn)
+        add(turn, reminder(GO_ON))
+        return turn
+    for step in turn.steps:
+        step.start(turn, is_resumed=True)
+    answer_open_calls(turn, apart_from=conversation.asked_again)
+    return turn
 
 
 def is_unanswered(conversation: Conversation) -> bool:
@@ -69,27 +74,6 @@ def is_unanswered(conversation: Conversation) -> bool:
     bodies = (entry.body for entry in reversed(conversation.path))
     newest = next((body for body in bodies if isinstance(body, User | Assistant | Result)), None)
     return isinstance(newest, User | Result) or bool(conversation.open_calls)
-
-
-def _continue_answer(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
-    """Go on with the answer that broke off at the end of the turn before; the rest joins its first part."""
-    turn = _new_turn(state, runtime, emit)
-    turn.answer = AnswerText(parts=[half_answer(state.conversation)], is_half=True)
-    add_notes(turn)
-    add(turn, reminder(GO_ON))
-    return turn
-
-
-def _resume_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
-    """Go on with a turn that the end of the program cut short, at the question that nobody had answered, if any.
-
-    Calls before it get a result that says what is known of them; it and those behind it have not begun.
-    """
-    turn = _new_turn(state, runtime, emit)
-    for step in turn.steps:
-        step.start(turn, is_resumed=True)
-    answer_open_calls(turn, apart_from=state.conversation.asked_again)
-    return turn
 
 
 def _new_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:

@@ -28,11 +28,10 @@ _MAX_PROMPT_CHARS = 50
 
 
 class TurnChanges(Struct, frozen=True):
-    """Changes that are taken back together: those of turn `number`, from 1 on, which answered `prompt`.
+    """Changes that are taken back together: those of turn `number`, from 1 on; if it `is_open`, of all later ones too.
 
-    `calls` has the changes of each call by the id of their entry, oldest first, without those that were taken back.
-    With `is_open` those of all later turns are among them. They are `is_untried` while nobody has tried to take back
-    some of them.
+    `calls` has what is left of the changes of each call by the id of their entry, oldest first. They are `is_untried`
+    while nobody has tried to take back some of them.
     """
 
     number: int
@@ -96,10 +95,7 @@ class History:
                     pass
 
     def find(self, direction: Direction) -> TurnChanges | None:
-        """Return the changes to take back, or to do again, next.
-
-        Those are the newest turn's; turns that met conflicts wait until nothing else is left.
-        """
+        """Return the changes to take back, or to do again, next; turns that met conflicts wait for the others."""
         if direction == "redo":
             return self._to_redo()
         by_turn: dict[int, list[str]] = {}
@@ -200,10 +196,7 @@ async def undo(
 async def _carry_out(
     turn: TurnChanges, direction: Direction, plan: Restoration, host: UndoHost
 ) -> Sequence[RestoredFile]:
-    """Take the changes back, and record that in the log, for the model too; return the outcome of each file.
-
-    What meets a conflict can still be taken back later. Raises `UserError`, and `ToolError` where nothing was done.
-    """
+    """Take the changes back, and record that in the log, for the model too; return the outcome of each file."""
     keys = tuple(file.path for file in plan.files[:_MAX_LOCKED])
     async with host.locks.held(keys, timeout_s=_LOCK_PATIENCE_S):
         files = await plan.carry_out()
@@ -243,9 +236,8 @@ def _headline(turn: TurnChanges, direction: Direction, files: Sequence[RestoredF
         return f"{nothing} needed to be {how}: its files are already in that state, or no longer exist."
     if {*ways} <= {"conflict", "kept"}:
         why = "conflicts" if ways else "its changes were not recorded"
-        more = (
-            f" {command}undo goes on with what was changed before." if direction == "undo" and turn.is_untried else ""
-        )
+        goes_on = direction == "undo" and turn.is_untried
+        more = f" {command}undo goes on with what was changed before." if goes_on else ""
         return f"{nothing} could be {how}: {why}.{more}"
     if conflicts := ways.count("conflict"):
         return f"{turn.name} was {how}, but for {conflicts} of {len(files)} files: these stay as they are."

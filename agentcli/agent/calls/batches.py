@@ -17,11 +17,9 @@ from agentcli.llm.messages import ToolResult, ToolUse
 async def run_calls(turn: TurnCalls, uses: Sequence[ToolUse], *, reply_id: str = "") -> list[Result]:
     """Run the calls of a reply, whose entry `reply_id` is, and store a result for each; gives them in that order.
 
-    Neighbouring calls that only read run together, the others one after another; those that a client has to run come
-    last, all together. The results of those that ran together are stored when they have ended, so that a crash leaves
-    few calls of which nobody knows. Before each start the steering queue is looked at: calls that have not started then
-    are skipped and say so; so do those behind a no that stops the turn. When the turn is cancelled, each call that has
-    no result gets one that says so.
+    Neighbouring calls that only read run together, the others one after another; those of a client come last, all
+    together. Calls that have not started when the person says something, or stops or cancels the turn, are skipped,
+    and their results say so.
     """
     calls = [Call(use, turn, reply_id=reply_id) for use in uses]
     results: list[Result] = []

@@ -25,10 +25,7 @@ async def _run_elsewhere(arguments: object, context: ToolContext) -> ToolOutput:
 
 
 def with_client_tools(tools: ToolRegistry, brought: Sequence[ToolSpec]) -> ToolRegistry:
-    """`tools` and those a request brings, which whoever brings them runs; nobody is asked about their calls.
-
-    Raises `UsageError` for a name that another tool has.
-    """
+    """`tools` and those that a request brings, and its sender runs. Raises `UsageError` for a name that is taken."""
     known = [tool.spec() for tool in tools if tool.mode == "client"]
     if not (new := [spec for spec in brought if spec not in known]):
         return tools

@@ -64,10 +64,9 @@ async def ask_about_obstacle(call: Call, permitted: PermittedCall, obstacle: Obs
 
 @dataclass(kw_only=True)
 class Review:
-    """Says which changes of a dry run are applied, by name, and who decided.
+    """Says which changes of a dry run are applied, by name, of some only `parts`; `left_out` is the text of the others.
 
-    Only the hunks in `parts` are applied of a change named there; `left_out` is the text of the others. `why` is the
-    reason for which changes are discarded without a question.
+    `why` is the reason for which changes are discarded without a question.
     """
 
     report: DryRunReport

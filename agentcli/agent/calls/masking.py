@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 
 
 class Mask:
-    """Of one session; `make` gives the masker of some values at the first output: importing it takes 20 ms.
-
-    Of the tools in `keeps_structured` the part for programs stays as it is, for the person's own scripts.
-    """
+    """The mask of a session; `make` gives the masker of some values at the first output: importing it takes 20 ms."""
 
     def __init__(self, make: Callable[[frozenset[str]], Masker], *, keeps_structured: Collection[str] = ()) -> None:
         self._make = make

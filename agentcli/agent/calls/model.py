@@ -51,10 +51,9 @@ class NoLocks:
 
 @dataclass(kw_only=True)
 class CallServices:
-    """The parts that calls use for as long as a session lasts.
+    """The parts that calls use for as long as a session lasts. With `dry_runs` a command that would ask is run as one.
 
-    `grants` keeps lasting permissions; without it they hold for the session. `hooks` are called in order around every
-    call. With `dry_runs` a command that would ask is run as a dry run, where that works.
+    `grants` keeps lasting permissions; without it they hold for the session.
     """
 
     workspace: Workspace
@@ -78,10 +77,9 @@ class CallServices:
 
 
 class CallHistory:
-    """The calls of a session: results to replay, whether the model repeats itself, and commands that run now.
+    """The calls of a session: results to replay, signs of the commands that run, and calls that are repeated.
 
-    Without `ends_loops` it may repeat itself without end. A call that is repeated is nudged once; after that
-    `looping` names it, until the person lets it go on. `detachable` are the signs of the commands that run.
+    Such a call is nudged once; after that `looping` names it, until the person lets it go on.
     """
 
     def __init__(self) -> None:
@@ -177,10 +175,9 @@ def _no_agents() -> SubagentRuns:
 
 @dataclass(kw_only=True)
 class Delegates:
-    """The parts of a session that answer calls in place of a tool's body.
+    """The parts of a session that answer calls in place of a tool's body; `skills` and `agents` are made on demand.
 
-    `skills` and `agents` are None until one is used, `servers` where no MCP server is configured. `unknown_servers` are
-    those whose tools were not known at the first request; None before it. `events` hears of what happens.
+    `unknown_servers` are those whose tools were not known at the first request; None before it.
     """
 
     client: ClientCalls = field(default_factory=ClientCalls)
@@ -217,10 +214,7 @@ class Delegates:
 
 @dataclass(kw_only=True)
 class Recording:
-    """The record of what the calls of a session do to files; `checkpoints` is None where there is none.
-
-    The `tasks` store what calls did, some once their jobs have ended.
-    """
+    """The record of what the calls of a session do to files, and the tasks that store it, some after a job's end."""
 
     checkpoints: Checkpoints | None = None
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -231,8 +225,7 @@ class Recording:
 class SessionCalls:
     """Parts that the calls of a session share. `ask` is None where nobody can be asked; what would ask is then denied.
 
-    `agent_id` names the agent whose calls these are. Of a subagent, `made_by` is the call that made it: what it does to
-    files is that call's.
+    Of a subagent, `made_by` is the call that made it: what it does to files is that call's.
     """
 
     services: CallServices
@@ -280,10 +273,7 @@ class SubagentSpending:
 
 @dataclass(kw_only=True)
 class TurnCalls:
-    """The calls of one turn. `store` adds an entry to the log, `commit` waits until all are on disk.
-
-    Once it `is_stopped`, no further call is begun.
-    """
+    """The calls of one turn. `store` adds an entry to the log, `commit` waits until all are on disk."""
 
     session: SessionCalls
     state: AgentState
@@ -306,10 +296,7 @@ class TurnCalls:
 
 
 class Call:
-    """One call on its way; `reply_id` is the entry of the reply it stands in.
-
-    `ask` asks the person about it, where somebody can be asked; question and answer are entries.
-    """
+    """One call on its way; `reply_id` is the entry of the reply it stands in, `ask` asks the person about it."""
 
     def __init__(self, use: ToolUse, turn: TurnCalls, *, reply_id: str = "") -> None:
         self.use = use
@@ -321,11 +308,8 @@ class Call:
 
     @property
     def replay_key(self) -> bytes:
-        """Return a key that is equal for an idempotent call that is made again.
-
-        The reply is part of it because some servers number the calls of every reply anew.
-        """
-        use = self.use
+        """Return a key that is equal for an idempotent call that is made again."""
+        use = self.use  # some servers number the calls of every reply anew
         key = msgspec.json.encode((self.reply_id, use.id, use.name, use.input), order="deterministic")
         return hashlib.sha256(key).digest()
 

@@ -11,7 +11,6 @@ import msgspec
 from agentcli.agent.calls.masking import Mask
 from agentcli.agent.permissions.approvals import PermittedCall
 from agentcli.tools.command import Grants
-from agentcli.tools.data_files import DataFile
 from agentcli.tools.data_summary import data_summary
 from agentcli.tools.observation import MAX_INLINE_BYTES, MAX_UNPAGED_BYTES, cut_middle, formatted, leaves_out, pages_of
 from agentcli.tools.tool import OutputLevel, Tool, ToolContext, ToolOutput
@@ -28,11 +27,7 @@ def asked_level(tool: Tool, arguments: Any) -> OutputLevel | None:
 
 
 async def observed(tool: Tool, output: ToolOutput, context: ToolContext) -> ToolOutput:
-    """The output with its content as text of the right length: longer ones begin with their first page.
-
-    What is left out, by length or by the output level, is kept in a data file, which read_more pages through and
-    file_read opens.
-    """
+    """The output with its content as text of the right length, perhaps its first page; all of it is in a data file."""
     content, full = output.content, output.full
     if content is None and output.structured is not None:
         show, value = tool.show or formatted, output.structured
@@ -71,15 +66,9 @@ def _shown(text: str, full: str, context: ToolContext) -> tuple[str, tuple[Path,
         notes = f"[page 1 of {len(pages)}; {more} and page=2 shows the next]"
     openable = kept.size > MAX_INLINE_BYTES
     if openable:
-        notes += f"\n{describe_data_file(kept, whole)}"
+        file = f"{kept.path} ({kept.size:,} bytes, sha256 {kept.hash[:12]}…)"
+        notes += f"\n[all of it: {file}, which file_read opens: {data_summary(whole)}]"
     return f"{(text if is_short else pages[0]).rstrip()}\n{notes}", (kept.path.resolve(),) if openable else ()
-
-
-def describe_data_file(file: DataFile, text: str) -> str:
-    return (
-        f"[all of it: {file.path} ({file.size:,} bytes, sha256 {file.hash[:12]}…), which file_read opens: "
-        f"{data_summary(text)}]"
-    )
 
 
 async def mask_for(mask: Mask | None, permitted: PermittedCall) -> Mask | None:

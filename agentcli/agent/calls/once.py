@@ -23,10 +23,7 @@ MAX_KEYS = 1_000  # the oldest are forgotten
 
 
 class DirectCall(NamedTuple):
-    """The end of a call: how it finished, or what failed beside it once it had begun.
-
-    `can_repeat` is true for one that failed, if making it again cannot do anything a second time.
-    """
+    """The end of a call: how it finished, or what failed beside it once it had begun, and if it can be repeated."""
 
     end: ToolFinished | Exception
     can_repeat: bool
@@ -72,10 +69,9 @@ class KeyedCalls:
 async def call_directly(
     session: Session, use: ToolUse, *, ask: Ask | None = None, caller_id: str = "", timeout_s: float | None = None
 ) -> DirectCall:
-    """The end of the call, whatever it came to. No model reads the result, and the conversation does not hold it.
+    """Return the end of a call that no model reads; what fails before the tool has begun is raised.
 
-    `ask` answers questions; without it what would ask is denied. `caller_id` names the caller where the call is
-    recorded. One that takes longer than `timeout_s` is ended. What fails before the tool has begun is raised.
+    Without `ask` what would ask is denied. `caller_id` names the caller where the call is recorded.
     """
     if (servers := session.runtime.calls.delegates.servers) is not None:
         await servers.join(session.runtime.calls)

@@ -43,11 +43,7 @@ async def run_own_command(calls: SessionCalls, command: str, emit: Emit) -> Resu
 
 
 async def run_in_terminal(calls: SessionCalls, command: str, terminal: str) -> str:
-    """Run a command in a terminal, named by its path; gives what to add to its output, such as an exit code.
-
-    Whoever has the other end of the terminal has the output. Cancelled, it ends with all it has started. Raises
-    `ToolError`.
-    """
+    """Run a command in a terminal, given by its path; return what to add to its output, such as an exit code."""
     context = ToolContext(calls.workspace, f"{OWN_CALL}{os.urandom(6).hex()}")
     told = str((await bash.run_own(command, context, terminal=terminal)).content)
     return told.replace(f"[ended by signal {int(SIGINT)}]", "[interrupted by the user]")

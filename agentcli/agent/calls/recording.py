@@ -23,8 +23,7 @@ _PROGRESS_EVERY_S = 1.0
 async def record_changes(call: Call, paths: Sequence[Path] | None) -> AsyncIterator[Path | None]:
     """Record what is done to these files, or with None to any, while the body runs and its jobs do.
 
-    Gives the file that notes so until it is in the log; None where nothing is recorded. A call whose changes cannot be
-    recorded runs all the same, with a notice that it cannot be taken back.
+    Yield the file that notes so until it is in the log; None where nothing is recorded, perhaps with a notice.
     """
     call = call.turn.session.made_by or call
     session = call.turn.session

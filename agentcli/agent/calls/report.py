@@ -29,10 +29,9 @@ OMITTED = {"omitted": "larger than 1 MB"}
 
 
 class Report:
-    """The report on one call; `result` is set once it has ended.
+    """The report on one call; `result` is set once it has ended. `heard` is the output so far.
 
-    With `gives_all` a structured result that is made on request is made, else left out. `heard` is the output so far,
-    `waited_s` how long the call waited for the person's answer, which is not its own time. An interrupt of a call that
+    With `gives_all` a structured result that is made on request is made, else left out. An interrupt of a call that
     `is_dry_run` has left no trace, one of a call that only `is_running` may have.
     """
 
@@ -98,6 +97,8 @@ class Report:
             error = replace(error, message=self.mask.text(error.message))
         result = ToolResult(self.use.id, output.content or "", output.is_error)
         record, kind = self.record, error.kind if error else ""
+        # What is very large is in the content, or in a data file.
+        is_large = len(msgspec.json.encode(output.structured, enc_hook=str)) > MAX_INLINE_BYTES
         common: dict[str, Any] = {
             "name": self.use.name,
             "result": result,
@@ -110,7 +111,7 @@ class Report:
         }
         self.result = Result(
             **common,
-            structured=_bounded(output.structured),
+            structured=OMITTED if is_large else output.structured,
             tool_version=record.version if record else "1",
             caller=record.caller if record else "main",
             mode=record.mode if record else "",
@@ -138,11 +139,6 @@ class Report:
         effects = "it was a dry run, and nothing of it was kept" if self.is_dry_run else "it may have had effects"
         ended = f"{said}\n[interrupted by the user; {effects}]".lstrip()
         self.finish(Output(ended if self.is_running else INTERRUPTED, is_error=True, summary="interrupted"))
-
-
-def _bounded(structured: object) -> object:
-    """Return a structured result as the log stores it; a very large one is in the content, or in a data file."""
-    return OMITTED if len(msgspec.json.encode(structured, enc_hook=str)) > MAX_INLINE_BYTES else structured
 
 
 def _with_partial(error: ToolError, said: str) -> str:

@@ -21,10 +21,7 @@ MAX_ARGUMENT_BYTES = 10 * 1024 * 1024
 
 
 async def run_call(call: Call) -> Result:
-    """One call, from what the model wrote to what it reads.
-
-    Every failure is a result, and so is a cancellation, which then goes on: `call.report` has it.
-    """
+    """One call, from what the model wrote to what it reads. Every failure is a result, a cancellation too."""
     report, services = call.report, call.turn.session.services
     report.start()
     try:

@@ -128,21 +128,17 @@ class SlashCommand:
     group: str = "Your own"
 
 
-def listed(options: Sequence[tuple[str, str]], how: str) -> str:
-    """Return the choices as numbered lines, and how to choose without a picker."""
+def listed(options: Sequence[tuple[str, str]], how: str, *, marks: Sequence[str] = ()) -> str:
+    """Return the choices as lines, numbered or with these marks, and how to choose without a picker."""
     width = max(len(label) for label, _ in options)
-    rows = [f"  {n:>2}  {label:<{width}}  {detail}".rstrip() for n, (label, detail) in enumerate(options, 1)]
+    marks = marks or [f"  {n:>2} " for n in range(1, len(options) + 1)]
+    rows = [f"{mark} {label:<{width}}  {detail}".rstrip() for mark, (label, detail) in zip(marks, options, strict=True)]
     return "\n".join([*rows, how])
 
 
 def marked(options: Sequence[tuple[str, str]], current: int | None, how: str) -> str:
     """The values of a setting as lines, the present one marked, and how to take another."""
-    width = max(len(label) for label, _ in options)
-    rows = [
-        f"{'●' if number == current else ' '} {label:<{width}}  {detail}".rstrip()
-        for number, (label, detail) in enumerate(options)
-    ]
-    return "\n".join([*rows, how])
+    return listed(options, how, marks=["●" if number == current else " " for number in range(len(options))])
 
 
 def without_keep(argument: str) -> tuple[str, bool]:
@@ -178,10 +174,7 @@ class CommandSet:
         self._by_name |= dict.fromkeys((command.name, *command.aliases), command)
 
     def parse(self, text: str) -> tuple[SlashCommand, str] | None:
-        """The command and its argument; None for what is no command, such as /etc/hosts or the comment /* … */.
-
-        Raises `UsageError` for an unknown command, naming the nearest, and for an argument where none is taken.
-        """
+        """The command and its argument; None for what is none, such as /etc/hosts. Raises `UsageError`."""
         first, *others = text.split(None, 1) or ("",)
         rest = others[0] if others else ""
         if not first.startswith("/") or "/" in first[1:] or len(first) < 2:

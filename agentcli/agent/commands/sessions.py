@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
 from agentcli.agent.accounting.usage import counted
 from agentcli.agent.blame import blame, format_author
@@ -139,15 +138,10 @@ async def _export(host: CommandHost, name: str) -> Outcome:
     text = await host.document(name)
     title = text.split("\n", 1)[0]  # of a Markdown document, where a name is wanted
     named_by_title = re.sub(r"[^\w]+", "-", title.lower()).strip("-")[:60] or "conversation"
-    file = await _write_new(host.session.runtime.calls.workspace.cwd, name or f"{named_by_title}.md", text)
-    return f"Written to {file}."
-
-
-async def _write_new(cwd: Path, name: str, text: str) -> Path:
-    """Raises `UserError` for a file that is there already, and for a name that would garble a list of files."""
-    if re.search(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", name):
+    name = name or f"{named_by_title}.md"
+    if re.search(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", name):  # it would garble a list of files
         raise UsageError(f"{name!r} holds a control character: name another file, /export FILE.")
-    file = cwd / from_home(name)
+    file = host.session.runtime.calls.workspace.cwd / from_home(name)
     try:
         import aiofiles
 
@@ -157,7 +151,7 @@ async def _write_new(cwd: Path, name: str, text: str) -> Path:
         raise UserError(f"{file} exists: name another file, /export FILE.") from error
     except OSError as error:
         raise UserError(f"{file} could not be written: {error.strerror}.") from error
-    return file
+    return f"Written to {file}."
 
 
 SESSION_COMMANDS = (
@@ -221,10 +215,7 @@ _POINTS = {"prompt": "", "label": "a label: to just there", "branch": "abandoned
 
 
 async def _rewind(host: CommandHost, argument: str) -> Outcome:
-    """Go back to a point: in the conversation, in the files, or in both. Numbers count from the newest prompt.
-
-    Files come first: a list of them is shown and agreed to, unless the command names the point.
-    """
+    """Go back to a point: in the files, shown and agreed to unless it was named, in the conversation, or in both."""
     session, report = host.session, []
     there = points(session.state.conversation)
     if not there:

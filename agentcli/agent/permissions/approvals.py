@@ -14,13 +14,7 @@ from agentcli.agent.calls.model import NOBODY_LEFT, Call, Decide, fire, fire_abo
 from agentcli.agent.events import AnyQuestion, CallApproval, CommandApproval, Denial, EditApproval, Notice
 from agentcli.agent.hooks import HookAnswer
 from agentcli.agent.ops import Approve
-from agentcli.agent.permissions.decide import (
-    CHANGES_A_FILE,
-    Verdict,
-    decide,
-    decide_with_exposure,
-    suggested_rules,
-)
+from agentcli.agent.permissions.decide import CHANGES_A_FILE, Verdict, decide, decide_with_exposure, suggested_rules
 from agentcli.agent.permissions.effects import call_effects
 from agentcli.agent.permissions.facts import CallFacts, DryRunUse, can_dry_run, find_facts
 from agentcli.agent.permissions.rule_text import check_rule, parse_rules
@@ -86,9 +80,8 @@ class CallPolicy:
             return
         state.rules.allow += granted
         if decide(self.facts, state.mode, Rules(granted, state.rules.deny, state.rules.ask)).decision != "allow":
-            turn.emit(
-                Notice(f"{text} is allowed from now on; it does not cover this call, which is allowed this once.")
-            )
+            notice = f"{text} is allowed from now on; it does not cover this call, which is allowed this once."
+            turn.emit(Notice(notice))
         try:
             for rule in granted:
                 if grants is not None:
@@ -100,8 +93,7 @@ class CallPolicy:
 class PermittedCall(Struct, frozen=True):
     """A call that may run, with the decision, and the arguments, of which a person may have taken a part.
 
-    `remark` is what the result says beside its own text, `answer` what the person said, in words for them. It runs as a
-    dry run by itself ("always") or because the person asked for one and decides about each change ("on_request").
+    `remark` is what the result says beside its own text, `answer` what the person said, in words for them.
     """
 
     policy: CallPolicy

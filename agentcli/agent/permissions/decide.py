@@ -29,8 +29,7 @@ CHANGES_A_FILE = "it changes a file"  # the reason to ask that says no more than
 class Verdict(Struct, frozen=True):
     """A call that is allowed, by a person or by itself, `opens` what the sandbox keeps from it: its needs and hosts.
 
-    With `dry_run` it runs as one, and its changes are decided about afterwards. The sandbox holds a command that
-    `only_reads` to that. `exposes` are the secret files that a yes lets commands read.
+    The sandbox holds a command that `only_reads` to that. `exposes` are the secret files that a yes lets commands read.
     """
 
     decision: Literal["allow", "dry_run", "ask", "deny"]
@@ -53,7 +52,7 @@ def decide(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
     if address is not None and address.verdict == "block":
         return Verdict("deny", f"the address is never fetched: {address.reason}")
     if found.ask is not None:
-        return _asked_by(found.ask, mode)
+        return _asks(mode, f"{found.ask.phrase} wants you to be asked")
     if tool.effect == "edit" and facts.workspace.facts.profile == "read-only":
         return Verdict("deny", "the sandbox is read-only: nothing may be changed")
     if found.allow:
@@ -69,9 +68,8 @@ def decide(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
             whose = f"a tool of the MCP server {tool.server}" if tool.server else tool.name
             return _asks(mode, f"what {whose} does is not known here")
         case _:
-            return Verdict(
-                "allow", "each of its calls is decided about" if kind_argument(tool) else "it changes nothing"
-            )
+            why = "each of its calls is decided about" if kind_argument(tool) else "it changes nothing"
+            return Verdict("allow", why)
 
 
 def _decide_files(facts: CallFacts, mode: Mode) -> Verdict:
@@ -112,10 +110,6 @@ def _asks(mode: Mode, why: str) -> Verdict:
     return Verdict("deny" if mode == "dontAsk" else "ask", why)
 
 
-def _asked_by(rule: Rule, mode: Mode) -> Verdict:
-    return _asks(mode, f"{rule.phrase} wants you to be asked")
-
-
 _PLAN = "plan mode reads only: describe the change instead of making it"
 
 
@@ -132,11 +126,10 @@ def _decide_command(facts: CallFacts, command: CommandAnalysis, mode: Mode, foun
         why = f"{command.doubts.unreadable}, so it cannot be read against deny rules such as {found.denies_some}"
         return Verdict(cannot_ask, why)
     if found.ask is not None:
-        return _asked_by(found.ask, mode)
+        return _asks(mode, f"{found.ask.phrase} wants you to be asked")
     if getattr(facts.arguments, "unconfined", False) and sandbox.profile != "danger-full-access":
-        return Verdict(
-            cannot_ask, "it wants to run OUTSIDE the sandbox, which only a person's yes to this very call opens"
-        )
+        why = "it wants to run OUTSIDE the sandbox, which only a person's yes to this very call opens"
+        return Verdict(cannot_ask, why)
     is_held = sandbox.confines and sandbox.profile != "danger-full-access"
     if mode == "bypassPermissions" and command.deletes_unseen and not granting and not is_held:
         return Verdict("ask", command.deletes_unseen)
@@ -177,10 +170,8 @@ def decide_with_exposure(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
         return verdict
     shown = [workspace.shown(path) for path in exposed]
     more = f" and {len(shown) - _MAX_SHOWN} more" if len(shown) > _MAX_SHOWN else ""
-    why = (
-        f"this sandbox cannot hide {', '.join(shown[:_MAX_SHOWN])}{more} from commands"
-        f" (to allow it always: the rule Read({shown[0]}))"
-    )
+    why = f"this sandbox cannot hide {', '.join(shown[:_MAX_SHOWN])}{more} from commands"
+    why += f" (to allow it always: the rule Read({shown[0]}))"
     return replace(
         verdict,
         decision="deny" if mode == "dontAsk" else "ask",
@@ -201,10 +192,7 @@ def _is_meant(path: Path, facts: CallFacts, rules: Rules) -> bool:
 
 
 def suggested_rules(facts: CallFacts, mode: Mode, rules: Rules) -> tuple[str, ...]:
-    """Rules that would have let this call through, narrowest first, each as `parse_rules` reads it.
-
-    A command of several parts takes several rules, which stand together in one text.
-    """
+    """Rules that would have let this call through, narrowest first, each as `parse_rules` reads it: perhaps several."""
     return tuple(text for text in dict.fromkeys(_candidates(facts)) if _lets_through(text, facts, mode, rules))
 
 

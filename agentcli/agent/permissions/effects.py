@@ -89,7 +89,8 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
     elif not is_opaque and (hidden := _hidden(command)):
         (grave if UNKNOWN in (*effects.deletes, *effects.hosts) else plain).append(hidden)
     if not any((*grave, *plain)):
-        outside = facts.reads_outside
+        read = facts.paths.find_each(effects.reads, "read")
+        outside = tuple(path.given for path in read if path.kind == "outside")
         reads = _row("reads outside the project:" if outside else "reads", shown(outside or effects.reads))
         plain = [reads or _row("runs", programs)]
     return CallEffects(tuple(filter(None, (*grave, *plain))), tuple(filter(None, grave)))

@@ -131,9 +131,8 @@ DryRunUse = Literal["never", "on_request", "always"]
 class CallFacts(Struct, frozen=True):
     """The facts of a call. Rules, modes, the person and the sandbox all work from this record.
 
-    `command` is set for a shell command, `files` are those of a file tool, `address` and `hosts` belong to a web tool;
-    `hosts` are also those that a command names. `paths` looks at further paths. `dry_run` says when a command whose
-    text does not tell runs as a dry run first.
+    `files` are those of a file tool, `hosts` those of a web tool or a command. `paths` looks at further paths.
+    `dry_run` says when a command whose text does not tell runs as a dry run first.
     """
 
     tool: Tool
@@ -159,12 +158,6 @@ class CallFacts(Struct, frozen=True):
     def text(self) -> str:
         """The command as it was given."""
         return str(self.arguments.command)
-
-    @property
-    def reads_outside(self) -> tuple[str, ...]:
-        """The paths outside the workspace that a command reads."""
-        reads = self.command.effects.reads if self.command is not None else ()
-        return tuple(path.given for path in self.paths.find_each(reads, "read") if path.kind == "outside")
 
     @property
     def needs(self) -> tuple[PathFacts, ...]:

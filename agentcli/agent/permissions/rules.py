@@ -31,7 +31,7 @@ from agentcli.tools.tool import kind_argument
 class Rule(Struct, frozen=True):
     """A tool and what of its calls is meant: a glob over commands or paths, `domain:HOST`; empty means every call.
 
-    `source` is where it comes from, in a word for the person; `quote` is the line of the project's that it stands for.
+    `source` is where it comes from, in a word; `quote` is the line of the project's that it stands for.
     """
 
     tool: str
@@ -222,8 +222,7 @@ def _grants_of_command(
 ) -> tuple[tuple[Rule, ...], str]:
     """The grants that together cover every part of a command that does not only read; else why they do not hold.
 
-    A command that is not read is covered by a grant of the whole tool alone. No grant opens a file with secrets or an
-    auto-executed one: it has to be the very command, or a rule has to name the file.
+    No grant opens a file with secrets or an auto-executed one, unless it is the very command or names the file.
     """
     mine = [rule for rule in rules if rule.names(facts.tool.name)]
     if command.problem:
@@ -300,10 +299,7 @@ _MAX_FOUND = 1_000  # files that a glob of a command finds
 
 
 class GlobSearch:
-    """Finds files by globs, as a shell does, for a short time; it `is_cut_off` where that is not enough.
-
-    It `finds_hidden` files by `*` where bash's option `dotglob` is set.
-    """
+    """Finds files by globs as a shell does, hidden ones with bash's `dotglob`; it `is_cut_off` after a short time."""
 
     def __init__(self, finds_hidden: bool) -> None:
         self.finds_hidden = finds_hidden

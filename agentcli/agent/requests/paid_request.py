@@ -26,10 +26,9 @@ from agentcli.llm.tokens import estimate
 class PaidRequest:
     """A request and its retries.
 
-    `most_prompt_tokens` returns an upper bound of the prompt's tokens. `on_broken` gets the usage of a try that ended
-    without a reply: what its stream reported, else an estimate. The budgets are charged with the worst case for such a
-    try, and for a reply whose server counted nothing. `retries`, and of the newest try `sent`, `duration_ms` and
-    `is_estimated`, are read afterwards.
+    `on_broken` gets the usage of a try that ended without a reply: what its stream reported, else an estimate; the
+    budgets are charged with the worst case. `retries`, and of the newest try `sent`, `duration_ms` and `is_estimated`,
+    are read afterwards.
     """
 
     provider: Provider
@@ -127,13 +126,10 @@ class PaidRequest:
         self.on_broken(used)
 
     def _uncounted(self) -> tuple[Usage, Usage]:
-        """Return what a reply took that was not counted to its end: an estimate, and the most it can have been.
-
-        A model that reasons may have written all it was allowed to before a word of it was seen.
-        """
+        """Return what a reply took that was not counted to its end: an estimate, and the most it can have been."""
         assert self._held is not None
         used, most = self._with_output(self._received // 4), self._with_output(self._received // 2)
-        if self.info.thinking != "none" or not self.info.is_known:
+        if self.info.thinking != "none" or not self.info.is_known:  # it may have reasoned all it was allowed to
             most = self._with_output(self._held.max_tokens)
         if not used.prompt_tokens and used.cost_usd is None:
             used = structs.replace(used, input_tokens=estimate(self.sent, self.info).tokens)

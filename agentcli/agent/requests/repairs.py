@@ -65,10 +65,7 @@ T = TypeVar("T")
 
 
 class Rewrite(NamedTuple):
-    """A change to a refused request: in words, and as keys for `without`.
-
-    A change that `stands_alone` is undone if the refusal stays the same; the others add up.
-    """
+    """A change to a refused request, as keys for `without`. One that `stands_alone` is undone if it does not help."""
 
     how: str
     keys: frozenset[str]
@@ -78,10 +75,9 @@ class Rewrite(NamedTuple):
 async def with_repairs(
     turn: Turn, request: Request, send: Callable[[Request], Awaitable[T]], *, model: str, info: ModelInfo
 ) -> T:
-    """Return what `send` gives for a request. One that is refused for what it holds is sent in other forms.
+    """Return what `send` gives for a request, in the form that the model takes, which is kept for the session.
 
-    What the model then takes stays so for the session. Raises `ProviderError` for other refusals, and for one that
-    stays in every form.
+    Raises `ProviderError` for a refusal that stays in every form, or has other reasons.
     """
     # Other words show that a rewrite helped: it is kept.
     refused = forms = kept = turn.state.refused.get(model, frozenset())
@@ -130,10 +126,10 @@ def blames_content(error: ProviderError) -> bool:
 
 
 def rewrites(request: Request, error: ProviderError) -> list[Rewrite]:
-    """Return the ladder of rewrites of a request that was refused, in the order in which to try them.
+    """Return the rewrites of a request that was refused, in the order in which to try them.
 
-    A tool and fields that the refusal names go first. Then go reasoning, images and documents, calls, and the results
-    that are new since a request was taken (all, if none is); first of these what the refusal is about.
+    A tool and fields that the refusal names go first, then reasoning, media, calls and new results: first of these
+    what the refusal is about.
     """
     tools = _named_tool(request, error)
     if not blames_content(error):

@@ -8,10 +8,7 @@ from agentcli.llm.provider import Provider
 
 
 class ReplyBlocks:
-    """The blocks of one reply, numbered in the order they start.
-
-    Neighbouring deltas of one kind are one block, so two text blocks behind each other are published as one.
-    """
+    """The blocks of one reply, numbered in the order they start; neighbouring deltas of one kind are one block."""
 
     def __init__(self, provider: Provider, emit: events.Emit) -> None:
         self._emit = emit

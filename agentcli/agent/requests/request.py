@@ -15,7 +15,7 @@ from agentcli.agent.events import Notice, ProviderSwitched, Retry, TurnEnded, Us
 from agentcli.agent.requests.paid_request import PaidRequest
 from agentcli.agent.requests.repairs import with_repairs
 from agentcli.agent.requests.reply_blocks import ReplyBlocks
-from agentcli.agent.runtime import Runtime, Turn
+from agentcli.agent.runtime import Runtime, Turn, unchanged
 from agentcli.agent.state import AgentState
 from agentcli.agent.turn_log import add, book, compacted, settled
 from agentcli.conversation import entries as log
@@ -37,10 +37,7 @@ MAX_WINDOWS = 4  # beyond that no error of the estimate explains it
 
 
 async def request_reply(turn: Turn) -> llm.Done:
-    """Make one request, its text passed on as it arrives; the reply is stored before this returns.
-
-    After one that was too long the conversation is compacted, once a turn, and the request made again.
-    """
+    """Make one request, again where it was too long; its text is passed on as it arrives, and stored in the end."""
     try:
         return await _request(turn)
     except ContextOverflow:
@@ -139,9 +136,8 @@ def note_switch(turn: Turn, now: str) -> bool:
 
 async def make_room(turn: Turn, info: ModelInfo, prefix: Prefix) -> None:
     """Let the context policy compact the conversation."""
-    conversation = turn.state.conversation
-    compaction = await turn.runtime.context.policy(conversation, model=info, prefix=prefix, tell=turn.emit)
-    if compaction is not None:
+    policy = turn.runtime.context.policy
+    if policy and (compaction := await policy(turn.state.conversation, model=info, prefix=prefix, tell=turn.emit)):
         await fire(turn.runtime.calls, "PreCompact", subject=compaction.trigger, trigger=compaction.trigger)
         _compact(turn, compaction)
         await fire(turn.runtime.calls, "PostCompact", subject=compaction.trigger, trigger=compaction.trigger)
@@ -200,10 +196,7 @@ def build_request(
 
 
 def refuse_oversized(request: Request, info: ModelInfo, *, known: int) -> None:
-    """Raise `ContextOverflow` for many times the window: some servers cut it silently, or bill it.
-
-    The first `known` messages, and with them what stands before them, fitted this model before and are not counted.
-    """
+    """Raise `ContextOverflow` for many times the window, beside messages `known` to fit: servers may cut or bill it."""
     added = Request("", request.messages[known:]) if known else request
     tokens = estimate(added, info).tokens
     if tokens > MAX_WINDOWS * info.window * (1 if info.is_known else 2):  # the window is a guess then
@@ -260,8 +253,8 @@ def most_prompt_tokens(turn: Turn, target: _Target, request: Request) -> int:
     """Bound the tokens of a prompt: those that were counted for an earlier one, and what came since."""
     info = target.info
     replies = [number for number, message in enumerate(request.messages, 1) if message.role == "assistant"]
-    path = () if turn.runtime.context.changes_messages else reversed(turn.state.conversation.path)
-    for body in (entry.body for entry in path):
+    is_changed = turn.runtime.context.transform is not unchanged
+    for body in (entry.body for entry in (() if is_changed else reversed(turn.state.conversation.path))):
         if isinstance(body, log.Compaction) or not replies:
             break
         if isinstance(body, Assistant):
@@ -328,10 +321,7 @@ def report_usage(turn: Turn, target: _Target, used: Usage, cost: float | None) -
 
 
 def store_partial(turn: Turn, target: _Target, text: str, used: Usage, *, paid: PaidRequest) -> None:
-    """Keep the text of a broken reply, and what it is booked with (`used`) even where there is no text.
-
-    Unsigned thinking and calls are not kept, since nothing of them may run.
-    """
+    """Keep the text of a broken reply, and what it is booked with. Thinking and calls are not kept: nothing may run."""
     provider, took = target.provider, round(paid.duration_ms)
     cost = book(turn, target.name, target.info, used)
     if len(text) > MAX_PARTIAL_CHARS:  # it goes back with each request
