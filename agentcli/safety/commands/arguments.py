@@ -185,11 +185,8 @@ def _whole(row: str) -> str:
     return row
 
 
-# By program, and by subcommand: a row as options.py explains it.
+# By program, and by subcommand: a row as `options` reads it.
 PROGRAMS = {name: _whole(row) for names, row in _TABLES["programs"].items() for name in names.split()}
 GIT = {name: _whole(row) for name, row in _TABLES["git"].items()}
-GIT_FORMS = {name: _whole(row.partition(" | ")[0]) for name, row in _TABLES["git_forms"].items()}
-# By subcommand: the options or words of which one has to be there.
-GIT_NEEDS = {name: frozenset(row.partition(" | ")[2].split()) for name, row in _TABLES["git_forms"].items()}
 # By program: the options that only print its version.
 VERSIONS = {name: row.split() for row, names in _TABLES["versions"].items() for name in names.split()}

@@ -11,7 +11,6 @@ from pathlib import Path
 from agentcli.safety.commands.arguments import names
 from agentcli.safety.commands.reader.syntax import Field, State, normal
 from agentcli.safety.commands.records import Places
-from agentcli.safety.paths.judge import SECRET_GLOBS, SECRET_HOME_PATHS
 
 
 def is_system_path(field: Field, state: State, *, of_home: bool = True) -> bool:
@@ -59,24 +58,11 @@ def finds(glob: str, name: str) -> bool:
     return fnmatch.fnmatchcase(name, plain.replace("[^", "[!"))
 
 
-_PUBLIC, _STREAMS, _FOLDERS = (names("paths", kind) for kind in ("public", "streams", "folders"))
-# `Places.is_readable` has the last word.
-_USUAL = names("paths", "secrets")
-_SECRET_NAMES = tuple(
-    dict.fromkeys(
-        re.sub(r"\[.*?\]|[*?]", "x", name)
-        for name in (*_USUAL, *SECRET_GLOBS, *(path.rpartition("/")[2].lower() for path in SECRET_HOME_PATHS))
-    )
-)
-
+_PUBLIC, _STREAMS, _FOLDERS, _SECRETS = (names("paths", kind) for kind in ("public", "streams", "folders", "secrets"))
 WILD = re.compile(r"[*?\[]")  # for the shell, git and ripgrep
-# A search through all files, or all with one extension, finds no more than a search through the folder.
-_OF_A_KIND = re.compile(r"\*+(\.\w+)?")
-# Brackets mean the same even if parts were quoted, which can no longer be told.
-_PLAIN = re.compile(r"(?:[^\[\]\\]|\[(?:\w-\w|[\w.])+\])*")
-_OF_KINDS = re.compile(r"[\w/*-]*\*\.(\w+|\{\w+(?:,\w+)*\})")
-_NAME = re.compile(r"\A[\w.-]+\Z")
-_MOST_GLOBS = 200  # in one command
+# All files of a kind: `*.ts`, `src/*.{ts,tsx}`.
+_OF_KINDS = re.compile(r"(?:[\w/*-]*/)?\*\.(\w+|\{\w+(?:,\w+)*\})")
+_SEEN_WHOLE = ("content", "lines")
 
 
 class ReadCheck:
@@ -86,7 +72,6 @@ class ReadCheck:
         self.places = places
         self.state = state
         self.reads: list[str] = []
-        self._globs = 0
 
     def problem(self, fields: Iterable[Field], kind: str) -> str:
         """The reason why a path may not be looked at, or an empty string. `kind` is as in `Options.operands`."""
@@ -134,16 +119,10 @@ class ReadCheck:
         return kind == "facts" and not path.endswith("..") and self.places.is_readable(Path(path).parent)
 
     def filter_problem(self, fields: Iterable[Field]) -> str:
-        """The reason why a search may not be narrowed to files of these names, as with `grep --include` and `rg -g`.
-
-        Harmless are `*.ts`, `src/*.{ts,tsx}`, plain names, and what is left out.
-        """
+        """The reason why a search may not be narrowed to files of these names, as with `grep --include` and `rg -g`."""
         for field in fields:
-            found = _OF_KINDS.fullmatch(field.text)
-            kinds = found[1].strip("{}").split(",") if found else []
-            names = [name + kind for kind in kinds for name in (".", "x.")] or [*_NAME.findall(field.text)]
             places = self.state.places or ("/",)
-            is_fine = bool(names) and all(self.places.is_readable(Path(at, name)) for at in places for name in names)
+            is_fine = all(self._kind_is_fine(field.text, place, "filter") for place in places)
             if not field.is_known or not (is_fine or field.text.startswith("!")):
                 return f"{field.text} looks for secrets"
         return ""
@@ -154,19 +133,19 @@ class ReadCheck:
         return path[: found.start()].rpartition("/")[0] or "/" if found else path
 
     def _glob_is_fine(self, path: str, kind: str) -> bool:
-        self._globs += 1
         folder = self._above_glob(path)
         parts = path[len(folder) :].split("/")
-        if self._globs > _MOST_GLOBS or ".." in parts or not self.places.is_readable(Path(folder)):
+        if ".." in parts or not self.places.is_readable(Path(folder)):
             return False
         if any(part.startswith(".") and WILD.search(part) for part in parts):
             return False  # `.*` finds the parent folder
-        if kind not in ("content", "lines", "search"):
-            return True
-        glob = Path(path).name.lower()
-        is_of_a_kind = _OF_A_KIND.fullmatch(glob) is not None
-        names = {WILD.sub("x", glob), glob.replace("*", "")} - {""}
-        if not (kind == "search" and is_of_a_kind):
-            names |= {name for name in (_USUAL if is_of_a_kind else _SECRET_NAMES) if fnmatch.fnmatchcase(name, glob)}
-        is_plain = _PLAIN.fullmatch(glob) is not None
-        return is_plain and all(self.places.is_readable(Path(path).parent / each) for each in names)
+        return kind not in (*_SEEN_WHOLE, "search") or self._kind_is_fine(parts[-1], path.rpartition("/")[0], kind)
+
+    def _kind_is_fine(self, glob: str, folder: str, kind: str) -> bool:
+        """True for a glob of files whose ending is not one of secrets. A search skips single files that hold some."""
+        if not (found := _OF_KINDS.fullmatch(glob)):
+            return kind == "search" and not glob.strip("*")  # no more than a search through the folder
+        endings = [f".{ending}" for ending in found[1].strip("{}").split(",")]
+        finds = [f"{name}{ending}" for ending in endings for name in ("", "x")]
+        finds += [name for name in _SECRETS if kind in _SEEN_WHOLE and name.endswith(tuple(endings))]
+        return all(self.places.is_readable(Path(folder, name)) for name in finds)

@@ -11,8 +11,6 @@ from msgspec import Struct
 
 from agentcli.safety.commands.arguments import (
     GIT,
-    GIT_FORMS,
-    GIT_NEEDS,
     PROGRAMS,
     VERSIONS,
     Arguments,
@@ -49,11 +47,17 @@ def git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
         return f"git {name} may be an alias or a program"
     if _SIGNATURE.search("\0".join(field.text for field in rest)):
         return "git checks signatures with the program that is set for it"
-    if row := GIT.get(name):
-        return _problem_of(read := read_arguments(rest, options(row)), check) or _pathspec_problem(name, read, check)
-    if name in GIT_FORMS:
-        return _form_problem(name, rest, check)
-    return f"git {name} is not known to only read"
+    form = f"{name} {rest[0].text}" if rest else name
+    row, rest = (GIT[form], rest[1:]) if form in GIT else (GIT.get(name, ""), rest)
+    row, _, needed = row.partition(" | ")
+    if not row:
+        return f"git {form} is not known to only read"
+    read = read_arguments(rest, options(row))
+    if needed:
+        is_told = not read.operands or {*needed.split()} & {*read.given}
+        return read.problem or ("" if is_told else f"git {name} changes something")
+    paths = [each for field in read.operands for each in _paths_in(field)]
+    return read.problem or check.problem([*paths, *read.files], "content") or _pathspec_problem(name, read, check)
 
 
 # git-log(1), PRETTY FORMATS; git-for-each-ref(1), FIELD NAMES
@@ -91,13 +95,6 @@ def read_call(fields: Sequence[Field]) -> GitCall:
     return call
 
 
-def _problem_of(read: Arguments, check: ReadCheck, *, operands: bool = True) -> str:
-    if read.problem:
-        return read.problem
-    paths = [each for field in read.operands for each in _paths_in(field)] if operands else []
-    return check.problem([*paths, *read.files], "content")
-
-
 def _pathspec_problem(name: str, read: Arguments, check: ReadCheck) -> str:
     """The reason why globs that git itself matches may find secrets. The pattern of `git grep` is not one."""
     operands = (
@@ -112,25 +109,6 @@ def _paths_in(field: Field) -> list[Field]:
     text = re.sub(r"^:(\([\w,:=/.-]*\)|[!^/]+)", "", field.text)
     texts = (text, text.partition(":")[2]) if ":" in text else (text,)
     return [Field(each, field.is_glob, field.may_vanish) for each in texts]
-
-
-def _form_problem(name: str, rest: Sequence[Field], check: ReadCheck) -> str:
-    """The reason why a subcommand of which only some forms read may be another one."""
-    if not rest:
-        return "" if name in ("branch", "tag", "remote", "reflog") else f"git {name} changes something"
-    row = GIT_FORMS[name]
-    if name in ("branch", "clean", "tag"):
-        read = read_arguments(rest, options(row))
-        if (read.operands or name == "clean") and not GIT_NEEDS[name] & set(read.given):
-            return read.problem or f"git {name} changes something"
-        return read.problem or check.problem([field for field in read.operands if not field.is_glob], "text")
-    is_option = rest[0].text.startswith("-")
-    if rest[0].text not in GIT_NEEDS[name] and not (is_option and name == "reflog"):
-        return f"git {name} {rest[0].text} is not known to only read"
-    if name == "remote" and is_option and len(rest) > 1:
-        return "git remote is given more"
-    arguments = rest if is_option else rest[1:]
-    return _problem_of(read_arguments(arguments, options(row)), check, operands=row.startswith("content"))
 
 
 # Options with a value count too: one question too many is safe.
@@ -285,10 +263,11 @@ def _cd_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     return check.problem(targets or [Field(check.state.home or HOLE)], "names")
 
 
+_OPTION_OF_SET = re.compile(r"[-+][efuxo]+|pipefail|errexit|nounset|noglob")
+
+
 def _set_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
-    words = " ".join(field.text for field in arguments)
-    is_plain = re.fullmatch(r"([-+][efux]+|[-+][efux]*o (pipefail|errexit|nounset|noglob))( |$)(\S.*)?", words)
-    if is_plain and all(re.fullmatch(r"[-+][efuxo]+|pipefail|errexit|nounset|noglob", word) for word in words.split()):
+    if arguments and all(_OPTION_OF_SET.fullmatch(field.text) for field in arguments):
         return ""
     return "set shows all variables, or sets an option that is not known"
 

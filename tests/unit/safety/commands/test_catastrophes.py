@@ -377,17 +377,9 @@ def test_a_glob_that_may_find_secrets_is_not_allowed(expected: str, command: str
     cat *.md
     cat *.txt
     cat *.log
-    cat README*
-    cat LICENSE*
     cat src/*.ts
     cat src/*.tsx
-    cat src/test_*.py
-    cat src/*/main.py
-    head -3 src/index.*
     head -1 *.csv
-    cat setup.cfg Makefile*
-    cat ca.pe[m]
-    cat s[.]py
     wc -l *
     ls *.env.example
     grep -n foo *
@@ -396,11 +388,9 @@ def test_a_glob_that_may_find_secrets_is_not_allowed(expected: str, command: str
     grep -rn foo --include='*.py' .
     grep -rn foo --include='*.json' --include='*.yml' .
     grep -rn foo --include=*.ts src
-    grep -rn foo --include=Makefile .
     rg foo -g '*.py'
     rg foo -g'!*.pem' -g '!.env'
     rg foo -g '*.{ts,tsx}' --glob '**/*.json'
-    rg foo --glob=Cargo.toml
     git log --oneline -- 'src/*.py' '*.json'
     git ls-files '*.py'
     git grep -n '[^a]_key.*' -- '*.py'

@@ -197,7 +197,6 @@ def test_what_may_call_home_is_asked_about(command: str) -> None:
     "command",
     [
         "uniq -c f",
-        "grep foo* src/a",
         "sed -n '/x*/p' f",
         "find . -name *.py",
         "tr [a-z] [A-Z] < f",
