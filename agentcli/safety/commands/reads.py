@@ -19,10 +19,10 @@ from agentcli.safety.commands.arguments import (
     read_arguments,
     without_pattern,
 )
-from agentcli.safety.commands.find import find_problem
 from agentcli.safety.commands.paths import WILD, ReadCheck
 from agentcli.safety.commands.reader.syntax import HOLE, Field
 from agentcli.safety.commands.records import Segment
+from agentcli.safety.commands.wrappers import read_find
 
 
 def git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
@@ -278,12 +278,17 @@ def _command_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     return "" if all(re.fullmatch(r"[\w.+/][\w.+/-]*", name) for name in names) else "what is asked for is no name"
 
 
+def _find_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
+    call = read_find(arguments)
+    return call.problem or check.problem(call.starts or [Field(".")], "names")
+
+
 _SPECIAL: dict[str, Callable[[Sequence[Field], ReadCheck], str]] = {
     **dict.fromkeys(("awk", "gawk", "mawk"), _script_problem("awk")),
     "[": lambda arguments, check: _condition_problem(arguments[:-1], check),
     "cd": _cd_problem,
     "command": _command_problem,
-    "find": find_problem,
+    "find": _find_problem,
     "git": git_problem,
     "jq": _script_problem("jq"),
     "printf": _printf_problem,

@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from agentcli.safety.commands.arguments import names
 from agentcli.safety.commands.effects import operands_of, sources_and_targets
-from agentcli.safety.commands.find import read_find
 from agentcli.safety.commands.paths import finds, is_system_path
 from agentcli.safety.commands.reader.syntax import HOLE, Field, State, name_of, normal
-from agentcli.safety.commands.wrappers import take_off
+from agentcli.safety.commands.wrappers import read_find, take_off
 
 REVERSE_SHELL = "it hands the shell to another machine"
 _CLIENTS = frozenset("nc ncat netcat nc.traditional nc.openbsd telnet socat openssl ztcp".split())

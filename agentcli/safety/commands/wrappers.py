@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from agentcli.safety.commands.arguments import VERSIONS, options, read_arguments, read_table
-from agentcli.safety.commands.find import read_find
+from agentcli.safety.commands.arguments import VERSIONS, names, options, read_arguments, read_table
+from agentcli.safety.commands.paths import finds, is_open
 from agentcli.safety.commands.reader.syntax import HOLE, Field
 
 
@@ -204,3 +204,98 @@ _SPECIAL: dict[str, Callable[[Sequence[Field]], Layer | None]] = {
     "watch": _watch,
     "xargs": _xargs,
 }
+
+
+# Expressions of find (GNU findutils 4.9, POSIX find)
+
+# By part of an expression: its kind, and the number of words that follow.
+_PARTS = {
+    name: (row[:-2], int(row[-1])) for row, parts in read_table("names")["find"].items() for name in parts.split()
+}
+_RUNNING = frozenset("-exec -execdir -ok -okdir".split())
+
+
+class FindCall(Struct):
+    """A `find` expression: where it starts and what it runs. `problem` says what else it does than list names.
+
+    `deletes_all` is set if no test narrows down what `-delete` deletes; `runs_on_all` are the commands that run on
+    everything found.
+    """
+
+    starts: list[Field] = []
+    runs: list[tuple[Field, ...]] = []
+    runs_on_all: list[tuple[Field, ...]] = []
+    problem: str = ""
+    deletes_all: bool = False
+    is_narrowed: bool = False
+
+
+def read_find(fields: Sequence[Field]) -> FindCall:
+    """Read the words behind `find`."""
+    call = FindCall()
+    rest = list(reversed(fields))
+    while rest and _LEADING.fullmatch(rest[-1].text):
+        call.problem = f"the option {rest.pop().text} of find is not known to only read"
+    while rest and not rest[-1].text.startswith("-") and rest[-1].text not in ("(", ")", "!", ","):
+        if rest[-1].may_vanish or rest[-1].text[:1] in ("*", "?", "["):
+            call.problem = "what find starts with cannot be told"
+        call.starts.append(rest.pop())
+    is_negated = False
+    while rest:
+        is_negated = _read_part(rest, call, is_negated=is_negated)
+    return call
+
+
+# Options before the starting folders; `-L` follows links out of the workspace.
+_LEADING = re.compile(r"-[HLPEXdsx]+|-O[0-3]?|-f|-D.*")
+
+
+def _read_part(rest: list[Field], call: FindCall, *, is_negated: bool) -> bool:
+    """Read one test or action with its values. True if it negates the next one."""
+    field = rest.pop()
+    name = field.text
+    is_newer = name.startswith("-newer") and len(name) == 8
+    kind, count = _PARTS.get("-newer" if is_newer else name, ("", 0))
+    values = rest[len(rest) - count :] if count else []
+    if any(value.may_vanish or _may_add_action(value) for value in (field, *values)) or not field.is_known:
+        call.problem = "what find does cannot be told"
+    elif name == "-delete":
+        call.problem = call.problem or "find deletes what it finds"
+        call.deletes_all = call.deletes_all or not call.is_narrowed
+    elif name in _RUNNING:
+        call.problem = call.problem or "find runs a program on what it finds"
+        call.runs.append(command := _command(rest))
+        call.runs_on_all += () if call.is_narrowed else (command,)
+        call.is_narrowed = call.is_narrowed or (bool(command) and command[0].text in names("programs", "deciding"))
+    elif kind == "narrowing":
+        # Negated, a test excludes almost nothing, unless it compares: what is not older is newer.
+        narrows = not is_negated or re.fullmatch(r"-[acm](min|time)|-size|-used|-links", name)
+        call.is_narrowed = call.is_narrowed or (bool(narrows) and not any(map(_is_any_name, values)))
+    elif kind != "neutral":
+        call.is_narrowed = call.is_narrowed or kind == "comparing"
+        call.problem = call.problem or f"{name} of find is not known to only read"
+    del rest[len(rest) - len(values) :]
+    return name in ("!", "-not")
+
+
+def _is_any_name(value: Field) -> bool:
+    """True for patterns that match almost every name: `*`, `?*`, `./*`."""
+    parts = [part for part in value.text.split("/") if part not in ("", ".")]
+    return all(map(is_open, parts)) and parts != []
+
+
+def _may_add_action(value: Field) -> bool:
+    """True if the shell may expand an unquoted value to a file named `-delete`."""
+    actions = (name for name, (kind, _) in _PARTS.items() if kind == "writing")
+    return value.is_glob and any(finds(value.text, action) for action in ("-delete", *_RUNNING, *actions))
+
+
+def _command(rest: list[Field]) -> tuple[Field, ...]:
+    """The words up to `;` or `{} +`."""
+    words: list[Field] = []
+    while rest:
+        field = rest.pop()
+        if field.text == ";" or (field.text == "+" and words and words[-1].text == "{}"):
+            break
+        words.append(field)
+    return tuple(words)
