@@ -11,11 +11,12 @@ from typing import Literal
 
 import msgspec
 
-from agentcli.safety.addresses.networks import (
+from agentcli.safety.addresses.hosts import (
     as_address,
     is_local_network,
     is_loopback,
     is_metadata_service,
+    read_grant,
     why_not_public,
 )
 from agentcli.safety.addresses.urls import BadUrl, WebUrl, parse_url
@@ -140,16 +141,10 @@ def _is_known(url: WebUrl, known_urls: Collection[str]) -> bool:
 
 
 def _covers(grant: str, host: str, port: int) -> bool:
-    """True if one of the person's grants covers a host and port. Names are compared by whole labels."""
-    name, _, digits = grant.strip().lower().rpartition(":")
-    if not name or not digits.isdigit() or (":" in name and not name.startswith("[")):
-        name, digits = grant.strip().lower(), ""
-    name = name.removeprefix("[").removesuffix("]").removesuffix(".")
-    if (port not in (80, 443)) if not digits else (port != int(digits)):
-        return False
-    if name.startswith("*."):
-        return host.endswith(name[1:]) and len(host) > len(name) - 1
-    return bool(name) and host == name
+    """True if one of the person's grants covers a host and port; one that cannot be read covers nothing."""
+    with suppress(ValueError):
+        return read_grant(grant, is_any_pattern_fine=True).covers(host, port)
+    return False
 
 
 def _lies_below(host: str, domains: Collection[str]) -> bool:

@@ -5,20 +5,17 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable
-from ipaddress import IPv4Address, IPv6Address
 from urllib.parse import quote, urljoin
 
 import msgspec
 
-from agentcli.safety.addresses.networks import Address, as_address
+from agentcli.safety.addresses.hosts import Address, as_address, is_address, read_host
 
 LONGEST_URL = 16_000  # characters
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _USERINFO = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=:-]|%(?!23|2[fF]|3[aAfF]|40|5[bBcCdD]|[01]|7[fF])[0-9A-Fa-f]{2})*")
-_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
-_LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
 # Left alone in a path or query; everything else is percent-encoded as UTF-8.
 _KEPT = "!#$%&'()*+,/:;=?@[]~|^{}\"<>`"
 _ENCODED = re.compile(r"[\"<>`{}|^\\]|%(?![0-9A-Fa-f]{2})")
@@ -43,10 +40,7 @@ class WebUrl(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def address(self) -> Address | None:
         """The network address that the host is; None for a name."""
-        try:
-            return as_address(self.host)
-        except ValueError:
-            return None
+        return as_address(self.host) if is_address(self.host) else None
 
     @property
     def authority(self) -> str:
@@ -111,13 +105,9 @@ def _host_and_port(place: str, default_port: int) -> tuple[str, int]:
         inner, closed, after = place[1:].partition("]")
         if not closed or (after and not after.startswith(":")):
             raise BadUrl("the brackets around the IPv6 address are not closed")
-        try:
-            address = as_address(inner)
-        except ValueError:
-            address = None
-        if not isinstance(address, IPv6Address):
+        if ":" not in inner or not is_address(inner):
             raise BadUrl(f"[{inner}] is not an IPv6 address")
-        return str(address), _port(after[1:], default_port)
+        return read_host(inner), _port(after[1:], default_port)
     host, _, port = place.partition(":")
     return _host(host), _port(port, default_port)
 
@@ -135,16 +125,11 @@ def _host(written: str) -> str:
         raise BadUrl("the address has no host")
     host = written.lower() if written.isascii() else _in_ascii(written)
     # As browsers do (WHATWG URL, "ends in a number"): such a host is an address, and here only in its usual form.
-    if _NUMBER.fullmatch(host.removesuffix(".").rpartition(".")[2]):
-        try:
-            return str(IPv4Address(written))
-        except ValueError as error:
-            raise BadUrl(f"the host {written[:80]!r} is not an address in its usual form, such as 192.0.2.1") from error
-    host = host.removesuffix(".")
-    labels = host.split(".")
-    if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
-        raise BadUrl(f"{written[:80]!r} is not a host name")
-    for label in labels:
+    try:
+        host = read_host(host)
+    except ValueError as error:
+        raise BadUrl(str(error).removesuffix(".")) from error
+    for label in host.split("."):
         if label.startswith("xn--") and not _is_punycode(label):
             raise BadUrl(f"{label} is not a host name")
     return host

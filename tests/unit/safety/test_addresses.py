@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentcli.safety.addresses.hosts import why_not_public
 from agentcli.safety.addresses.judge import LONGEST_SILENT_TARGET, judge_url, why_unreachable
-from agentcli.safety.addresses.networks import why_not_public
 from agentcli.safety.addresses.urls import BadUrl, join_url, parse_url, urls_in
 from tests.rows import each_row
 
