@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from msgspec import Struct
@@ -59,63 +58,37 @@ def _lazy(name: str, function: str) -> Any:
     return call
 
 
-def _import_body(name: str) -> ModuleType:
+def _import_body(name: str) -> Any:
+    body: Any
     match name:
         case "file_read":
-            from agentcli.tools.builtin import file_read
-
-            return file_read
+            from agentcli.tools.builtin import file_read as body
         case "file_write":
-            from agentcli.tools.builtin import file_write
-
-            return file_write
+            from agentcli.tools.builtin import file_write as body
         case "file_edit":
-            from agentcli.tools.builtin import file_edit
-
-            return file_edit
+            from agentcli.tools.builtin import file_edit as body
         case "file_list":
-            from agentcli.tools.builtin import file_list
-
-            return file_list
+            from agentcli.tools.builtin import file_list as body
         case "grep_search":
-            from agentcli.tools.builtin import grep_search
-
-            return grep_search
+            from agentcli.tools.builtin import grep_search as body
         case "bash":
-            from agentcli.tools.builtin import bash
-
-            return bash
+            from agentcli.tools.builtin import bash as body
         case "jobs":
-            from agentcli.tools.builtin import jobs
-
-            return jobs
+            from agentcli.tools.builtin import jobs as body
         case "web_fetch":
-            from agentcli.tools.builtin import web_fetch
-
-            return web_fetch
+            from agentcli.tools.builtin import web_fetch as body
         case "web_search":
-            from agentcli.tools.builtin import web_search
-
-            return web_search
+            from agentcli.tools.builtin import web_search as body
         case "read_more":
-            from agentcli.tools.builtin import read_more
-
-            return read_more
+            from agentcli.tools.builtin import read_more as body
         case "memory":
-            from agentcli.tools.builtin import memory
-
-            return memory
+            from agentcli.tools.builtin import memory as body
         case "recall":
-            from agentcli.tools.builtin import recall
-
-            return recall
+            from agentcli.tools.builtin import recall as body
         case "think":
-            from agentcli.tools.builtin import think
-
-            return think
+            from agentcli.tools.builtin import think as body
         case "todo":
-            from agentcli.tools.builtin import todo
-
-            return todo
+            from agentcli.tools.builtin import todo as body
         case _:
             raise ValueError(f"{name} has no body here: the session runs it")
+    return body
