@@ -1,4 +1,4 @@
-"""The built-in tools; a new one is a line here, its arguments, its text (x.md) and its body (x.py)."""
+"""The built-in tools; a new one is a line here, its arguments, its text (x.md) and its body."""
 
 from __future__ import annotations
 
@@ -63,10 +63,8 @@ def _import_body(name: str) -> Any:
     match name:
         case "file_read":
             from agentcli.tools.builtin import file_read as body
-        case "file_write":
-            from agentcli.tools.builtin import file_write as body
-        case "file_edit":
-            from agentcli.tools.builtin import file_edit as body
+        case "file_write" | "file_edit":
+            from agentcli.tools.builtin import edits as body
         case "file_list":
             from agentcli.tools.builtin import file_list as body
         case "grep_search":
@@ -75,20 +73,10 @@ def _import_body(name: str) -> Any:
             from agentcli.tools.builtin import bash as body
         case "jobs":
             from agentcli.tools.builtin import jobs as body
-        case "web_fetch":
-            from agentcli.tools.builtin import web_fetch as body
-        case "web_search":
-            from agentcli.tools.builtin import web_search as body
-        case "read_more":
-            from agentcli.tools.builtin import read_more as body
-        case "memory":
-            from agentcli.tools.builtin import memory as body
-        case "recall":
-            from agentcli.tools.builtin import recall as body
-        case "think":
-            from agentcli.tools.builtin import think as body
-        case "todo":
-            from agentcli.tools.builtin import todo as body
+        case "web_fetch" | "web_search":
+            from agentcli.tools.builtin import web as body
+        case "read_more" | "memory" | "recall" | "think" | "todo":
+            from agentcli.tools.builtin import session as body
         case _:
             raise ValueError(f"{name} has no body here: the session runs it")
     return body

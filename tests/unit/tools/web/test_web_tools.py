@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from agentcli.errors import ToolError
-from agentcli.tools.builtin import web_fetch, web_search
+from agentcli.tools.builtin import web as tools
 from agentcli.tools.builtin.arguments import WebFetch, WebSearch
 from agentcli.tools.tool import OutputLevel, ToolContext, ToolOutput, Workspace
 from agentcli.tools.web.searching import Tavily
@@ -26,11 +26,11 @@ def context(web: Web | None, level: OutputLevel = "standard") -> ToolContext:
 
 
 async def fetch(web: Web | None, level: OutputLevel = "standard", **given: Any) -> ToolOutput:
-    return await web_fetch.run(msgspec.convert(given, WebFetch), context(web, level))
+    return await tools.run(msgspec.convert(given, WebFetch), context(web, level))
 
 
 async def search(web: Web | None, **given: Any) -> ToolOutput:
-    return await web_search.run(msgspec.convert(given, WebSearch), context(web))
+    return await tools.run(msgspec.convert(given, WebSearch), context(web))
 
 
 def tavily(server: LoopbackServer) -> Web:

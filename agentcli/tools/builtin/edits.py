@@ -1,0 +1,166 @@
+"""Creates, replaces and edits files: with the encoding and line ends they had, and nothing is written by halves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from agentcli.errors import ToolError
+from agentcli.tools.builtin.arguments import FileEdit, FileWrite
+from agentcli.tools.builtin.files import (
+    as_text,
+    charset_of,
+    is_there,
+    naming_similar,
+    read_bytes,
+    require_certain_encoding,
+    unknown_encoding,
+    write_bytes,
+)
+from agentcli.tools.summary import diff_counts
+from agentcli.tools.text.apply import apply_edits
+from agentcli.tools.text.diff import bounded_diff, unified_diff, with_hunks
+from agentcli.tools.text.edit import Edit
+from agentcli.tools.text.encoding import BOM, DecodedText, decode, require_encodable
+from agentcli.tools.text.encoding import shown as without_surrogates
+from agentcli.tools.text.syntax import syntax_note
+from agentcli.tools.tool import ToolContext, ToolOutput, Workspace
+
+
+class PartialWrite(FileWrite, frozen=True):
+    """A replacement of which only some hunks are made."""
+
+    hunks: tuple[int, ...] = ()
+
+
+class PartialEdit(FileEdit, frozen=True):
+    """An edit of which only some hunks are made."""
+
+    hunks: tuple[int, ...] = ()
+
+
+class NewContent(Struct, frozen=True):
+    """The new contents of a file: its bytes, the diff, and notes for the model."""
+
+    content: bytes
+    diff: str
+    notes: tuple[str, ...]
+
+
+async def run(given: FileWrite | FileEdit, context: ToolContext) -> ToolOutput:
+    path = context.writable(given.path)
+    return await naming_similar(asyncio.to_thread(_write, given, path, context), path, context.workspace)
+
+
+async def preview(given: FileWrite | FileEdit, context: ToolContext) -> str:
+    """The diff the call would make. Raises `ToolError` when the file may not be replaced, or an edit does not apply."""
+    path = context.writable(given.path)
+    return await naming_similar(asyncio.to_thread(_preview, given, path, context), path, context.workspace)
+
+
+async def narrow(given: FileWrite | FileEdit, context: ToolContext, hunks: Sequence[int]) -> FileWrite | FileEdit:
+    if isinstance(given, FileWrite):
+        return PartialWrite(given.path, given.content, hunks=tuple(hunks))
+    return PartialEdit(given.path, edits=_edits(given), hunks=tuple(hunks))
+
+
+def _preview(given: FileWrite | FileEdit, path: Path, context: ToolContext) -> str:
+    before = _before(given, path, context) or b""
+    change = _change(given, before, path, context.workspace)
+    context.workspace.files.approve(context.call_id, path, before)
+    return change.diff
+
+
+def _write(given: FileWrite | FileEdit, path: Path, context: ToolContext) -> ToolOutput:
+    files, shown = context.workspace.files, context.workspace.shown(path)
+    found = _before(given, path, context)
+    files.require_as_approved(context.call_id, path, before := found or b"")
+    change = _change(given, before, path, context.workspace)
+    write_bytes(path, change.content, context.workspace)
+    notes = [note for note in (*change.notes, syntax_note(path, change.content)) if note]
+    diff = bounded_diff(change.diff)
+    if isinstance(given, FileWrite):
+        files.saw(path, change.content)
+        content = " ".join([f"{'Created' if found is None else 'Replaced'} {shown}.", *notes])
+    else:
+        files.replaced(path, before, change.content)
+        content = "\n".join([diff.rstrip("\n"), *notes]) if notes else diff
+    return ToolOutput(content, {"path": shown, "diff": diff}, diff_counts(diff))
+
+
+def _before(given: FileWrite | FileEdit, path: Path, context: ToolContext) -> bytes | None:
+    """The bytes that would be changed; None for a new file. Raises `ToolError` when they may not be."""
+    if isinstance(given, FileEdit):
+        return read_bytes(path, context.workspace)
+    if not is_there(path, context.workspace):
+        return None
+    content = read_bytes(path, context.workspace)
+    context.workspace.files.require_current(path, content)
+    return content
+
+
+def _change(given: FileWrite | FileEdit, before: bytes, path: Path, workspace: Workspace) -> NewContent:
+    if isinstance(given, FileWrite):
+        return _replacement(given, before, path, workspace)
+    return _edited(given, before, path, workspace)
+
+
+def _replacement(given: FileWrite, before: bytes, path: Path, workspace: Workspace) -> NewContent:
+    """Raises `ToolError` for a character that the file's encoding does not have."""
+    require_encodable(given.content, "content")
+    shown, charset = workspace.shown(path), charset_of(path, workspace, is_ascii=before.isascii())
+    decoded = decode(before, charset) or DecodedText("", "utf-8")  # a binary file is replaced by UTF-8
+    text, kept = given.content, []
+    if decoded.bom or decoded.encoding != "utf-8":
+        text = text.removeprefix(BOM)
+    if decoded.bom or (decoded.encoding != "utf-8" and not (before.isascii() and text.isascii())):
+        kept.append(f"{decoded.encoding}{' with its byte order mark' if decoded.bom else ''}")
+    all_ends, crlf_ends = decoded.text.count("\n"), decoded.text.count("\r\n")
+    if 0 < crlf_ends == all_ends and "\n" in text:
+        text = text.replace("\r\n", "\n").replace("\n", "\r\n")
+        kept.append("CRLF line ends")
+    require_certain_encoding(decoded, text, shown)
+    notes = [f"[The file {'keeps' if before else 'has'} {' and '.join(kept)}.]"] if kept else []
+    if 0 < crlf_ends < all_ends:
+        notes.append("[It had LF and CRLF line ends; now it has those of content.]")
+    if isinstance(given, PartialWrite):
+        text = with_hunks(decoded.text, text, given.hunks)
+    return NewContent(decoded.encoded(text), unified_diff(shown, decoded.text, text), tuple(notes))
+
+
+def _edited(given: FileEdit, before: bytes, path: Path, workspace: Workspace) -> NewContent:
+    """Raises `ToolError` when an edit does not apply to these bytes."""
+    shown, old, edits = workspace.shown(path), as_text(before, path, workspace), _edits(given)
+    if not old.is_certain and any(_has_other_characters(edit, without_surrogates(old.text)) for edit in edits):
+        raise unknown_encoding(old, shown)
+    applied = apply_edits(before, old, edits)
+    content, new = applied.content, applied.decoded
+    require_certain_encoding(old, new.text, shown)
+    if old.bom != new.bom:
+        old, new = old.with_mark_in_text(), new.with_mark_in_text()
+    text = new.text
+    if isinstance(given, PartialEdit):
+        text = with_hunks(old.text, text, given.hunks)
+        content = old.encoded(text)
+    return NewContent(content, unified_diff(shown, old.text, text), applied.notes)
+
+
+def _has_other_characters(edit: Edit, text: str) -> bool:
+    """True for characters beyond ASCII that the text does not have."""
+    return any(not char.isascii() and char not in text for char in {*edit.old_string, *edit.new_string})
+
+
+def _edits(given: FileEdit) -> tuple[Edit, ...]:
+    if given.edits:
+        if given.old_string or given.new_string:
+            raise ToolError(
+                "file_edit takes old_string and new_string, or edits, not both: put this one among edits.",
+                kind="invalid_parameters",
+            )
+        return given.edits
+    if given.old_string is None or given.new_string is None:
+        raise ToolError("file_edit needs old_string and new_string, or edits.", kind="invalid_parameters")
+    return (Edit(given.old_string, given.new_string, given.replace_all),)
