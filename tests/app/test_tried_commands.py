@@ -260,3 +260,15 @@ def test_plan_mode_lets_a_command_see_what_it_writes_and_keeps_nothing(place: Pl
     ran = place.run("-p", "go", "-m", script, "--permission-mode", "plan")
     assert "It said so" in ran.out
     assert not (place.folder / "made").exists()
+
+
+def test_a_mode_that_settles_a_question_by_a_dry_run_makes_one(place: Place) -> None:
+    model = place.script({"tool_calls": [call("bash", command="touch made")]}, {"text": "{{last_result}}"})
+    with place.talk(model) as running:
+        running.control("command", text="/permissions ask bash(touch *)")
+        running.say("go")
+        running.wait_for_type("system", "approval_requested")
+        running.control("command", text="/permissions forget bash(touch *)")
+        running.control("set_permission_mode", mode="plan")
+        assert "plan mode keeps no changes" in running.wait_for_type("result")["result"]
+    assert not (place.folder / "made").exists()

@@ -116,10 +116,8 @@ async def permit(call: Call, tool: Tool, arguments: Any, context: ToolContext, *
         facts = replace(facts, dry_run="always" if session.services.dry_runs else "on_request")
     policy = CallPolicy(call, facts, hooks)
     verdict = policy.decide()
-    if verdict.decision == "allow":
-        return PermittedCall(policy, arguments, verdict)
-    if verdict.decision == "dry_run":  # it may write: nothing of that is in the workspace yet
-        return PermittedCall(policy, arguments, replace(verdict, only_reads=False), dry_run="always")
+    if verdict.decision in ("allow", "dry_run"):
+        return _permitted(policy, verdict)
     try:
         if verdict.decision == "ask":
             return await _ask_person(call, policy, verdict, context)
@@ -130,6 +128,14 @@ async def permit(call: Call, tool: Tool, arguments: Any, context: ToolContext, *
         if refusal.kind == "permission_denied":
             call.turn.denials.append(Denial(call.use))
         raise
+
+
+def _permitted(policy: CallPolicy, verdict: Verdict, answer: str = "") -> PermittedCall:
+    """A call that nobody need be asked about."""
+    if verdict.decision == "allow":
+        return PermittedCall(policy, policy.facts.arguments, verdict, answer=answer)
+    writing = replace(verdict, only_reads=False)  # nothing of that is in the workspace yet
+    return PermittedCall(policy, policy.facts.arguments, writing, answer=answer, dry_run="always")
 
 
 async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context: ToolContext) -> PermittedCall:
@@ -152,15 +158,14 @@ async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context:
     answer: Approve | Verdict
     hook = await fire_about(call, "PermissionRequest")
     if hook.decision in ("allow", "deny"):
-        answer = Verdict(hook.decision, hook.reason or "a hook decided it", opens=False)
+        answer = replace(verdict, decision=hook.decision, reason=hook.reason or "a hook decided it", opens=False)
     else:
         await fire(turn.session, "Notification", message=question.title, notification_type="permission_prompt")
         answer = await policy.ask(question, policy.decide)
     if isinstance(answer, Verdict):
         if answer.decision == "deny":
             raise ToolError(f"{answer.reason}.", kind="permission_denied")
-        settled = replace(verdict, opens=answer.opens)
-        return PermittedCall(policy, arguments, settled, answer=f"allowed by {turn.state.mode}")
+        return _permitted(policy, answer, f"allowed by {turn.state.mode}")
     if not answer.allowed and answer.comment == NOBODY_LEFT:
         raise ToolError(f"{verdict.reason}, and {NOBODY_LEFT}.", kind="permission_denied")
     if not answer.allowed or answer.hunks == ():
