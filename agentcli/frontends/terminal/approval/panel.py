@@ -187,7 +187,7 @@ class QuestionPanel:
                 parts = [("bold", "Run a command")]
         else:
             said = (("bold", question.title), ("muted", question.reason))
-            parts = [(role, exposed(text)) for role, text in said if text]
+            parts = [(role, exposed(text)) for role, text in said if text or role == "bold"]
         between = [fragment for part in parts[1:] for fragment in (("muted", " · "), part)]
         return [("bold error" if question.grave else "bold", "? "), parts[0], *between]
 

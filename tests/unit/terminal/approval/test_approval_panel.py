@@ -42,12 +42,15 @@ def preview(asked: QuestionPanel, columns: int = 100) -> str:
 
 
 @given(
-    st.builds(
-        panel,
-        TEXT,
-        st.lists(TEXT, max_size=3).map(tuple),
-        st.lists(st.just(HUNK), max_size=3).map(tuple),
-        st.sampled_from(["bash", "file_edit"]),
+    st.one_of(
+        TEXT.map(lambda title: QuestionPanel(Question("1", title, call=ToolUse("1", "ask_user", {})))),
+        st.builds(
+            panel,
+            TEXT,
+            st.lists(TEXT, max_size=3).map(tuple),
+            st.lists(st.just(HUNK), max_size=3).map(tuple),
+            st.sampled_from(["bash", "file_edit"]),
+        ),
     ),
     st.integers(-9, 9),
     st.integers(-4, 4),
