@@ -196,6 +196,14 @@ async def test_a_long_message_that_makes_the_conversation_too_long_is_answered_w
         assert paste in all_text(talk.requests[-1])
 
 
+async def test_a_message_is_answered_whole_where_older_ones_need_the_room(long: Any) -> None:
+    async with long([{"text": f"Noted {number}."} for number in range(12)], window=20_000) as talk:
+        for number in range(12):
+            await talk.ask(f"word{number} " * 1_800)
+            assert f"word{number} " * 1_799 in all_text(talk.requests[-1])
+        assert len(talk.of(Compaction)) >= 2
+
+
 async def test_images_of_the_message_that_is_to_be_answered_stay_and_older_ones_are_recalled(long: Any) -> None:
     recalled = {"tool_calls": [call("recall", query="which colour is shown")]}
     async with long([*replies(7), {"text": "Red."}, *replies(8), recalled, {"text": "found"}]) as talk:

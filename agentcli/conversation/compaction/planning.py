@@ -177,28 +177,30 @@ class Planner(Struct, frozen=True, kw_only=True):
         room -= self.budget.prefix + sizes_of_files[FEW_FILES]
         files = MOST_FILES if sizes_of_files[MOST_FILES] - sizes_of_files[FEW_FILES] < _FILES * room else FEW_FILES
         room -= sizes_of_files[files] - sizes_of_files[FEW_FILES]
-        for share, length in ((_OLDER, 1), (_OLDER, 0), (0.0, 0)):  # first with the beginnings of all prompts
-            for tail in tails(self.settings):
-                covered, kept = self._parted(tail)
-                stubs = {id: stub for turn in kept for id, stub in self._stubs(turn, tail).items()}
-                left = room - self._size(kept, stubs)
-                whole = sum(size(turn, BRIEF) for turn in covered)
-                least = sum(size(turn, length) for turn in covered) if length else 0
-                if left < min(whole, max(least, int(share * room))):
-                    continue
-                fill = _filled(covered, size, left, left - int((1 - _AIM) * limit), self._first_told(covered))
-                if fill is None:
-                    continue
-                joined, chosen = fill
-                texts = [
-                    teller.text(turn, lengths_of[length]) for turn, length in zip(covered[joined:], chosen, strict=True)
-                ]
-                if joined:
-                    oldest, newest = covered[0], covered[joined - 1]
-                    first, last = oldest.steps[0].number, newest.steps[-1].number
-                    texts.insert(0, f"Turns {oldest.number} to {newest.number}: entries [#{first} to #{last}]")
-                strategy: CompactionStrategy = "summarize" if self.summaries else "extract"
-                return self._made(self._carried(texts, files), kept[0].steps[0], strategy, stubs, covered)
+        *uncut, barest = tails(self.settings)
+        shares = (_OLDER, 1), (_OLDER, 0), (0.0, 0)  # first with the beginnings of all prompts
+        # Whatever older turns need, the message to be answered is cut only where it does not fit.
+        for (share, length), tail in (*product(shares, uncut), *product(shares, [barest])):
+            covered, kept = self._parted(tail)
+            stubs = {id: stub for turn in kept for id, stub in self._stubs(turn, tail).items()}
+            left = room - self._size(kept, stubs)
+            whole = sum(size(turn, BRIEF) for turn in covered)
+            least = sum(size(turn, length) for turn in covered) if length else 0
+            if left < min(whole, max(least, int(share * room))):
+                continue
+            fill = _filled(covered, size, left, left - int((1 - _AIM) * limit), self._first_told(covered))
+            if fill is None:
+                continue
+            joined, chosen = fill
+            texts = [
+                teller.text(turn, lengths_of[length]) for turn, length in zip(covered[joined:], chosen, strict=True)
+            ]
+            if joined:
+                oldest, newest = covered[0], covered[joined - 1]
+                first, last = oldest.steps[0].number, newest.steps[-1].number
+                texts.insert(0, f"Turns {oldest.number} to {newest.number}: entries [#{first} to #{last}]")
+            strategy: CompactionStrategy = "summarize" if self.summaries else "extract"
+            return self._made(self._carried(texts, files), kept[0].steps[0], strategy, stubs, covered)
         return None
 
     def _first_told(self, covered: Sequence[TurnRecord]) -> list[int]:
