@@ -38,6 +38,7 @@ _SUBTYPES = {
     "declined": "interrupted",
 }
 _REASONS = {"LoopError": "loop"}  # why a turn failed, where that has a name of its own
+_USAGE = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 
 
 class Demands(Struct, frozen=True):
@@ -169,12 +170,7 @@ def result_object(subtype: str, text: str, *, session_id: str = "", reason: str 
 
 
 def usage_object(usage: Usage) -> dict[str, int]:
-    return {
-        "input_tokens": usage.input_tokens,
-        "output_tokens": usage.output_tokens,
-        "cache_creation_input_tokens": usage.cache_creation_input_tokens,
-        "cache_read_input_tokens": usage.cache_read_input_tokens,
-    }
+    return {name: getattr(usage, name) for name in _USAGE}
 
 
 def to_json_line(value: Any) -> bytes:

@@ -24,7 +24,6 @@ from agentcli.tools.dry_run import ApplyOutcome
 from agentcli.tools.tool import DryRunReport, RunTerms, ToolContext, ToolOutput
 
 _STAYS = "A dry run cannot go to the background: Esc stops it, or ask for it as a job."
-
 MAX_LOCKED = 500  # files; each lock is a file
 
 Hold = Callable[[Iterable[Path]], AbstractAsyncContextManager[None]]

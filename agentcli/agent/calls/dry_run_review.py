@@ -10,6 +10,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
+from agentcli.agent.accounting.usage import counted
 from agentcli.agent.calls.model import Call
 from agentcli.agent.events import ChangesApproval, CommandApproval
 from agentcli.agent.ops import Approve
@@ -125,8 +126,9 @@ class Review:
     def output(self, applied: ApplyOutcome) -> ToolOutput:
         """The result of the command, with what became of its changes."""
         changes, count = self.report.dry_run.changes, len(applied.names)
-        summary = f"applied {count} of {_counted(changes)}" if count else f"discarded {_counted(changes)}"
-        summary = f"applied {_counted(changes)}" if count == len(changes) else summary
+        all_changes = counted(len(changes), "change")
+        summary = f"applied {count} of {all_changes}" if count else f"discarded {all_changes}"
+        summary = f"applied {all_changes}" if count == len(changes) else summary
         output = dry_run_output(self.report, self._remark(applied), summary)
         structured = {
             **(output.structured if isinstance(output.structured, dict) else {}),
@@ -244,7 +246,7 @@ def _question(
     is_long = more or len(line) > _MAX_COMMAND_CHARS
     return ChangesApproval(
         use.id,
-        f"{f'{line[:_MAX_COMMAND_CHARS]} …' if is_long else line} made {_counted(changes)}",
+        f"{f'{line[:_MAX_COMMAND_CHARS]} …' if is_long else line} made {counted(len(changes), 'change')}",
         call=use,
         reason="; ".join(reasons),
         preview="\n".join(texts),
@@ -279,10 +281,6 @@ def _size(size: int) -> str:
         if size >= one:
             return f"{size / one:.1f} {unit}"
     return f"{size} bytes"
-
-
-def _counted(changes: Sequence[ChangeSummary]) -> str:
-    return f"{len(changes)} change{'' if len(changes) == 1 else 's'}"
 
 
 def _named(names: Sequence[str]) -> str:

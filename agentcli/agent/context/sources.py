@@ -50,15 +50,11 @@ async def count_context(
     for body in (*(entry.body for entry in state.conversation.request_entries), *state.notes):
         for source, part in _parts(body):
             found[source].append(part) if isinstance(part, str) else media.append(part)
-    counted = await asyncio.to_thread(_counted, found, info, count)
+    counted = await asyncio.to_thread(lambda: {source: count(found[source], info) for source in SOURCES})
     if media:
         counted["messages"] += estimate(Request("", (Message("user", tuple(media)),)), info).tokens
     request = state.conversation.size.tokens(prefix.system, prefix.tools, info)
     return ContextUse(model, info.window, counted, request)
-
-
-def _counted(found: dict[str, list[str]], info: ModelInfo, count: CountTexts) -> dict[str, int]:
-    return {source: count(texts, info) if texts else 0 for source, texts in found.items()}
 
 
 def estimated(texts: Sequence[str], info: ModelInfo) -> int:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from agentcli.tools.text.edit import Edit
+from agentcli.tools.text import Edit
 from agentcli.tools.tool import OutputLevel
 
 

@@ -21,9 +21,9 @@ from agentcli.tools.builtin.files import (
     write_bytes,
 )
 from agentcli.tools.summary import diff_counts
+from agentcli.tools.text import Edit
 from agentcli.tools.text.apply import apply_edits
 from agentcli.tools.text.diff import bounded_diff, unified_diff, with_hunks
-from agentcli.tools.text.edit import Edit
 from agentcli.tools.text.encoding import BOM, DecodedText, decode, require_encodable
 from agentcli.tools.text.encoding import shown as without_surrogates
 from agentcli.tools.text.syntax import syntax_note

@@ -8,8 +8,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentcli.errors import ToolError
+from agentcli.tools.text import Edit
 from agentcli.tools.text.diff import lf, lines_of, opcodes
-from agentcli.tools.text.edit import Edit
 from agentcli.tools.text.encoding import BOM, DecodedText, require_encodable, shown
 from agentcli.tools.text.match import LADDER, Place, exact_places, places_with_other_line_ends, without_overlaps
 from agentcli.tools.text.nearest import nearest

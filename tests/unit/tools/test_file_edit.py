@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from agentcli.errors import ToolError
 from agentcli.tools.builtin.files import LARGEST_EDITABLE
+from agentcli.tools.text import Edit
 from agentcli.tools.text.apply import apply_edits
-from agentcli.tools.text.edit import Edit
 from agentcli.tools.text.encoding import DecodedText, decode
 from agentcli.tools.text.nearest import nearest
 from tests.properties import examples
