@@ -185,9 +185,9 @@ _EMPTY: dict[str, Any] = {
 
 
 class CallApproval(QuestionEvent, frozen=True, kw_only=True, tag="call_approval"):
-    """Asks whether a call may run. `preview` is all of it; of its `effects`, the `grave` ones need attention.
+    """Asks whether a call may run. `preview` is all of it, `rules` would let it through, narrowest first.
 
-    `rules` are grants that would let it through, narrowest first.
+    Of its `effects`, `grave` are those that delete, reach the network from a command, or leave the sandbox.
     """
 
     call: ToolUse

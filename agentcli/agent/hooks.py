@@ -42,9 +42,11 @@ class TurnHooks(Protocol):
 
 
 class HookAnswer(Struct, frozen=True):
-    """A hook's answer to a call that is about to run; deny rules hold whatever a hook allows.
+    """A hook's answer to a call that is about to run.
 
-    `input` replaces the arguments, `context` is told to the model with the result. One that `stops` ends the turn.
+    `decision` "allow" lets through a call that would ask, "ask" asks the person, "deny" refuses the call; deny rules
+    hold whatever a hook allows. `input` replaces the arguments, `context` is told to the model with the result. One
+    that `stops` ends the turn after this call.
     """
 
     decision: Decision = ""

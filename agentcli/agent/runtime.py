@@ -191,7 +191,7 @@ class Spending:
 
 @dataclass(kw_only=True)
 class AnswerText:
-    """The model's words in a turn: `parts` of the answer so far, which may end half said, and `earlier` texts."""
+    """The model's words in a turn: `parts` of the answer, which `is_half` if a reply broke off, and `earlier` texts."""
 
     parts: list[str] = field(default_factory=list)
     earlier: list[str] = field(default_factory=list)

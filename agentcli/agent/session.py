@@ -41,7 +41,7 @@ SETTLE_S = 0.4  # a mode that is only passed over on the way to another one sett
 class Session:
     """One conversation, driven by any number of front ends; at most one turn runs at a time.
 
-    Each turn ends in `Done` or `TurnFailed`. Only if it `can_ask`, somebody answers questions; else they are denials.
+    Each turn ends in `Done` or `TurnFailed`. Unless it `can_ask`, what would ask is denied.
     """
 
     def __init__(self, state: AgentState, runtime: Runtime, *, can_ask: bool = False) -> None:

@@ -30,12 +30,7 @@ GO_ON = (
 
 
 def begin_turn(
-    state: AgentState,
-    runtime: Runtime,
-    prompts: Sequence[Sequence[Block]],
-    emit: Emit,
-    *,
-    from_queue: bool = False,
+    state: AgentState, runtime: Runtime, prompts: Sequence[Sequence[Block]], emit: Emit, *, from_queue: bool = False
 ) -> Turn:
     """Add a prompt to the conversation, without waiting; with `from_queue` it leaves the queue in one transaction."""
     turn = _new_turn(state, runtime, emit)

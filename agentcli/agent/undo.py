@@ -170,9 +170,9 @@ class UndoResult(Struct, frozen=True):
 async def undo(
     entries: Iterable[Entry], direction: Direction, given: str, host: UndoHost, *, turn: TurnChanges | None = None
 ) -> UndoResult:
-    """Take back what a turn changed, by default the next, or do it again: ask first, unless `given` is "yes".
+    """Take back what a turn changed, by default the next, or do it again; `given` may be "yes" (unasked) or "list".
 
-    With "list" it is only shown. Raises `UserError`, and `ToolError` where nothing was done.
+    Raises `UserError`, and `ToolError` where nothing was done.
     """
     turn = turn or History(entries).find(direction)
     if turn is None:

@@ -196,10 +196,6 @@ class Budgets:
         """Charge the session alone for what its log has: the day's ledger knows it."""
         Budgets([account for account in self.accounts if account.scope == "session"]).charge(amounts)
 
-    def share_of_money(self) -> float:
-        """Return the used share of the budget in money that is nearest its end."""
-        return max((spent / limit for _, kind, limit, spent in self.limits() if kind == "usd"), default=0.0)
-
     def is_first(self, what: str) -> bool:
         """True when this is asked for the first time."""
         is_first = what not in self._reported

@@ -96,11 +96,13 @@ class ToolTally(Struct):
 
 
 class UsageCollector:
-    """Adds up the usage of all conversations that it is given to, from then on; agents in several threads may share it.
+    """Adds up the usage of all conversations that it is given to, from then on.
 
-    async with Agent(model, usage=collector) as one, Agent(model, usage=collector) as other:
-        ...
-    print(collector.report()["total"]["cost_usd"])
+        async with Agent(model, usage=collector) as one, Agent(model, usage=collector) as other:
+            ...
+        print(collector.report()["total"]["cost_usd"])
+
+    Agents in several threads may share one.
     """
 
     def __init__(self) -> None:

@@ -32,7 +32,7 @@ Hold = Callable[[Iterable[Path]], AbstractAsyncContextManager[None]]
 async def make_dry_run(
     call: Call, permitted: PermittedCall, context: ToolContext, *, hold: Hold
 ) -> ToolOutput | PermittedCall:
-    """The command's output, after its changes were applied where `hold` locks them; or the call to run instead."""
+    """Return the command's output, its changes applied while `hold` locks them, or the call to run instead."""
     opens: Obstacle | None = None
     while True:
         async with _dry_run(call, permitted, context, opens) as report:

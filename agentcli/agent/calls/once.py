@@ -23,7 +23,7 @@ MAX_KEYS = 1_000  # the oldest are forgotten
 
 
 class DirectCall(NamedTuple):
-    """The end of a call: how it finished, or what failed beside it once it had begun, and if it can be repeated."""
+    """The end of a call, or what failed beside it once it had begun. It `can_repeat` where that does nothing twice."""
 
     end: ToolFinished | Exception
     can_repeat: bool

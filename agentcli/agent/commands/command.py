@@ -37,10 +37,7 @@ class CommandHost(Protocol):
         """Stored sessions of this directory, newest first."""
 
     async def open_session(self, session_id: str | None, *, fork: bool = False, take_over: bool = False) -> Session:
-        """Close the present session and open a stored one (with `fork` a copy of it), or a new one for None.
-
-        With `take_over` a program that has it open is asked to end. Raises `UserError`, and `SessionInUse`.
-        """
+        """Open a stored session, with `fork` a copy, or for None a new one. Raises `UserError`, and `SessionInUse`."""
 
     async def check_model(self, name: str) -> str:
         """A sentence on `provider/model`; asks for a key it lacks. Raises `UserError` when it cannot be used."""
@@ -54,10 +51,7 @@ class CommandHost(Protocol):
     async def choose(
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
     ) -> ChoiceIndex | None:
-        """Let the person pick one of (label, detail); `current` is the present one. None where there is no picker.
-
-        A command that gets None shows the options as text. With `can_keep` the choice may be kept for good.
-        """
+        """Let the person pick one of (label, detail), with `can_keep` for good if they like. None without a picker."""
 
     async def confirm(self, shown: str, question: str) -> bool | None:
         """Show a text and ask a question about it; None where nobody can be asked, and nothing is shown."""
@@ -115,7 +109,7 @@ class SlashCommand:
     """`run` gets the rest of the line. `argument` is a hint for help; a command without one takes no argument.
 
     What is said after a command waits for its end, but not after one that `is_aside`: it changes nothing. `forms` are
-    the ways to write it, where the hint does not say it all; `group` is its heading in /help.
+    the ways to write it; `group` is its heading in /help.
     """
 
     name: str

@@ -192,7 +192,7 @@ def _is_meant(path: Path, facts: CallFacts, rules: Rules) -> bool:
 
 
 def suggested_rules(facts: CallFacts, mode: Mode, rules: Rules) -> tuple[str, ...]:
-    """Rules that would have let this call through, narrowest first, each as `parse_rules` reads it: perhaps several."""
+    """Return rules that would have let this call through, narrowest first; several in one text for several commands."""
     return tuple(text for text in dict.fromkeys(_candidates(facts)) if _lets_through(text, facts, mode, rules))
 
 

@@ -49,21 +49,16 @@ def _of_file_tool(facts: CallFacts, verdict: Verdict) -> CallEffects:
 
 
 def _of_command(facts: CallFacts, command: CommandAnalysis, verdict: Verdict) -> CallEffects:
-    told = command_effects(facts, command)
-    lines, grave = (*told.lines, *_circumstances(facts)), told.grave
-    if getattr(facts.arguments, "unconfined", False):
+    told, workspace, given = command_effects(facts, command), facts.workspace, facts.arguments
+    folder = getattr(given, "cwd", None) or (workspace.shell_cwd and workspace.shown(workspace.shell_cwd))
+    where = [f"runs in {folder}"] if folder and folder != "." else []
+    where += ["goes on in the background"] if getattr(given, "background", False) else []
+    lines, grave = (*told.lines, *where), told.grave
+    if getattr(given, "unconfined", False):
         return CallEffects((OUTSIDE, *lines), (OUTSIDE, *grave))
     is_told = verdict.reason == command.reason and re.search(_TOLD, command.reason)
     is_by_host = command.effects.hosts and re.search(_BEYOND, verdict.reason)
     return CallEffects(lines if is_told or is_by_host else (*lines, verdict.reason), grave)
-
-
-def _circumstances(facts: CallFacts) -> list[str]:
-    """Return where a command runs and that it stays, where its text does not show it."""
-    workspace, given = facts.workspace, facts.arguments
-    folder = getattr(given, "cwd", None) or (workspace.shell_cwd and workspace.shown(workspace.shell_cwd))
-    lines = [f"runs in {folder}"] if folder and folder != "." else []
-    return [*lines, "goes on in the background"] if getattr(given, "background", False) else lines
 
 
 def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:

@@ -68,8 +68,7 @@ def check_rule(
 ) -> str:
     """A warning about a rule whose tool is not there yet, or nothing. Raises `UsageError` for one that never holds.
 
-    `written` is the text it was read from, for the message. `more_may_come`: a caller may bring further tools, so that
-    an unknown name may yet mean one, unless it is nearly that of a tool; `under_any_name`: also then.
+    If `more_may_come`, an unknown name may yet mean a tool, unless it is nearly that of one; `under_any_name` then too.
     """
     known, shown, name = list(tools), written.strip() or str(rule), rule.tool
     if rule.pattern and name.startswith("mcp__"):

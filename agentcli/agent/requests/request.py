@@ -107,10 +107,10 @@ def report_omitted_media(turn: Turn, target: _Target, request: Request) -> None:
 
 def save_money(turn: Turn) -> None:
     """Go on with the cheaper model from its share of a budget in money on; once, so that the person can go back."""
-    limits, state = turn.runtime.limits, turn.state
+    limits, state, budgets = turn.runtime.limits, turn.state, turn.spending.budgets
     if limits.cheaper_model not in ("", state.model):
-        share = turn.spending.budgets.share_of_money()
-        if share >= limits.cheaper_at and turn.spending.budgets.is_first("cheaper model"):
+        share = max((spent / limit for _, kind, limit, spent in budgets.limits() if kind == "usd"), default=0.0)
+        if share >= limits.cheaper_at and budgets.is_first("cheaper model"):
             turn.emit(Notice(f"{share:.0%} of a budget is used: going on with {limits.cheaper_model}."))
             turn.spending.dearer_model = state.model
             state.model, state.switch_reason = limits.cheaper_model, "budget"
@@ -321,7 +321,7 @@ def report_usage(turn: Turn, target: _Target, used: Usage, cost: float | None) -
 
 
 def store_partial(turn: Turn, target: _Target, text: str, used: Usage, *, paid: PaidRequest) -> None:
-    """Keep the text of a broken reply, and what it is booked with. Thinking and calls are not kept: nothing may run."""
+    """Keep the text of a broken reply, and what it is booked with; no calls and thinking: nothing of them may run."""
     provider, took = target.provider, round(paid.duration_ms)
     cost = book(turn, target.name, target.info, used)
     if len(text) > MAX_PARTIAL_CHARS:  # it goes back with each request

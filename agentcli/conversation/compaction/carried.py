@@ -63,22 +63,17 @@ def collect(
     *,
     focus: str = "",
 ) -> Carried:
+    # The reminders of folders that the user added to the workspace, also those before a compaction.
+    bodies = (entry.body for entry in conversation.entries)
+    notes = (bare_note(body.text) for body in bodies if isinstance(body, User) and body.is_reminder)
     return Carried(
         pins=tuple(conversation.pins),
         tasks=tuple(_tasks(turns)),
         files=tuple(_files(turns, seen_hash)),
         opening=tuple(opening),
-        folders=tuple(_folders(conversation)),
+        folders=tuple(dict.fromkeys(note for note in notes if note.startswith(ADDED_FOLDER))),
         focus=focus,
     )
-
-
-def _folders(conversation: Conversation) -> list[str]:
-    """Return the reminders of folders that the user added to the workspace, also those before a compaction."""
-    texts = (
-        entry.body.text for entry in conversation.entries if isinstance(entry.body, User) and entry.body.is_reminder
-    )
-    return list(dict.fromkeys(note for note in map(bare_note, texts) if note.startswith(ADDED_FOLDER)))
 
 
 def _tasks(turns: Sequence[TurnRecord]) -> list[str]:

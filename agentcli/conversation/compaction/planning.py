@@ -72,8 +72,7 @@ class Budget(Struct, frozen=True):
 class Tail(Struct, frozen=True):
     """The newest part, which stays in place: so many turns, or of the newest turn so many rounds (replies and results).
 
-    Its results have at most `result` characters, those of the newest round `newest`. With `cuts_prompt` only the
-    beginning of the message to be answered stays.
+    Its results have at most `result` characters, those of the newest round `newest`.
     """
 
     turns: int = 1

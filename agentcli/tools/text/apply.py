@@ -169,9 +169,7 @@ def _replacement(text: str, place: Place, old: str, new: str) -> _Replacement:
     if len(set(ends)) > 1:
         made = _aligned(old_lines, ends, new_lines)
     else:
-        end = text.find("\n", place.end)  # behind the place, else before it
-        end = end if end >= 0 else text.rfind("\n", 0, place.start)
-        made = [ends[0] if ends else "\r\n" if end > 0 and text[end - 1] == "\r" else "\n"] * (len(new_lines) - 1)
+        made = [ends[0] if ends else _end_of_line_at(text, place)] * (len(new_lines) - 1)
     return _Replacement(place.start, place.end, "".join(map("".join, zip(new_lines, [*made, ""], strict=True))))
 
 
@@ -193,6 +191,14 @@ def _require_no_stand_in(replaced: str, new: str) -> None:
             "U+FFFD stands here for bytes that are no characters: leave those out of the lines you change.",
             kind="validation_error",
         )
+
+
+def _end_of_line_at(text: str, place: Place) -> str:
+    """The line end behind a place, else the one before it."""
+    end = text.find("\n", place.end)
+    if end < 0:
+        end = text.rfind("\n", 0, place.start)
+    return "\r\n" if end > 0 and text[end - 1] == "\r" else "\n"
 
 
 def _spliced(content: bytes, decoded: DecodedText, replacements: Sequence[_Replacement]) -> tuple[bytes, str]:

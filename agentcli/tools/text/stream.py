@@ -61,8 +61,8 @@ def read_lines(head: bytes, file: BinaryIO, choice: LineRange, declared: Callabl
         return None
     digest, chosen = hashlib.sha256(), _Chosen(choice)
     try:
-        for chunk in _bodies(_chunks(head, file, digest), guess):
-            chosen.feed(chunk)
+        for body in _bodies(head, file, digest, guess):
+            chosen.feed(body)
     except UnicodeDecodeError:
         return None
     encoding = guess.encoding()
@@ -97,26 +97,19 @@ def _line(content: bytes, cut: int, encoding: str, errors: str) -> FileLine:
     return FileLine(shown(text), cut + len(decoder.getstate()[0]) if cut else 0)
 
 
-def _chunks(head: bytes, file: BinaryIO, digest: _Hash) -> Iterator[bytes]:
-    """All bytes of the file, on their way through the hash."""
-    chunk = head
+def _bodies(head: bytes, file: BinaryIO, digest: _Hash, guess: EncodingGuess) -> Iterator[bytes]:
+    """Yield the bytes behind the BOM, those of UTF-16 and UTF-32 as UTF-8. Raises `UnicodeDecodeError`."""
+    chunk, skipped = head, len(guess.bom)
+    decoder = codecs.getincrementaldecoder(guess.wide)("surrogatepass") if guess.wide else None
     while chunk:
         digest.update(chunk)
-        yield chunk
-        chunk = file.read(_CHUNK)
-
-
-def _bodies(chunks: Iterator[bytes], guess: EncodingGuess) -> Iterator[bytes]:
-    """Yield the bytes behind the BOM, those of UTF-16 and UTF-32 as UTF-8. Raises `UnicodeDecodeError`."""
-    skipped = len(guess.bom)
-    decoder = codecs.getincrementaldecoder(guess.wide)("surrogatepass") if guess.wide else None
-    for chunk in chunks:
         body, skipped = chunk[skipped:], 0
         if decoder is None:
             guess.feed(body)
             yield body
         else:
             yield decoder.decode(body).encode("utf-8", "surrogatepass")
+        chunk = file.read(_CHUNK)
     if decoder is not None:
         decoder.decode(b"", final=True)
 
