@@ -172,7 +172,7 @@ class Builder:
             limits=options.turn_limits(settings, asks=self._is_interactive, max_breaks=int(self._goes_on)),
             context=ContextControl(
                 policy=extras.context_policy or watch,
-                compactor=watch,
+                watch=watch,
                 transform=extras.context_transform,
                 warn_at=settings.compaction.warn_at,
                 count_texts=self._count_texts,

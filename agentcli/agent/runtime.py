@@ -12,6 +12,7 @@ import msgspec
 from agentcli.agent.accounting.budgets import Amounts, Budgets, OverBudget
 from agentcli.agent.calls.model import SessionCalls, TurnCalls
 from agentcli.agent.context.sources import ContextUse, CountTexts, count_context, estimated
+from agentcli.agent.context.watch import ContextWatch
 from agentcli.agent.events import DoneReason, Emit
 from agentcli.agent.hooks import NoHooks, TurnHooks
 from agentcli.agent.interfaces import SessionLog
@@ -58,20 +59,6 @@ class ContextPolicy(Protocol):
         """The compaction that is added to the conversation before the request, or None. Raises `UserError`."""
 
 
-class OnRequest(Protocol):
-    """Compacts when it is asked to. Each method gives the compaction, or says why there is none."""
-
-    async def after_overflow(self, conversation: Conversation, model: ModelInfo, prefix: Prefix) -> Compaction | str:
-        """As the provider refused a request for its length."""
-
-    async def by_hand(
-        self, conversation: Conversation, model: ModelInfo, prefix: Prefix, *, focus: str = "", is_dry: bool = False
-    ) -> Compaction | str:
-        """As the person asks, with what is to be kept in mind; a dry run asks no model."""
-
-    async def aclose(self) -> None: ...
-
-
 async def unchanged(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     """Send the messages as they are."""
     return messages
@@ -97,12 +84,12 @@ class ModelAccess:
 class ContextControl:
     """Keeps the conversation within the model's window, of which the person is told from the share `warn_at` on.
 
-    `policy` may compact it before a request, `compactor` when a request was too long or the person asks; `transform`
+    `policy` may compact it before a request, `watch` when a request was too long or the person asks; `transform`
     may change the messages of one request. `count_texts` counts tokens for /context.
     """
 
     policy: ContextPolicy | None = None
-    compactor: OnRequest | None = None
+    watch: ContextWatch | None = None
     transform: ContextTransform = unchanged
     warn_at: float = 0.8
     count_texts: CountTexts = estimated
@@ -129,12 +116,11 @@ class Runtime:
 
     async def compaction(self, state: AgentState, *, focus: str, is_dry: bool) -> Compaction | str:
         """A compaction as the person asks for it, or why there is none. Raises `UserError`."""
-        if self.context.compactor is None:
+        if (watch := self.context.watch) is None:
             return "this session has no compactor"
         _, info = await self.models.resolve(state)
-        return await self.context.compactor.by_hand(
-            state.conversation, info, self.prefix(info), focus=focus, is_dry=is_dry
-        )
+        prefix = self.prefix(info)
+        return await watch.compactor.by_hand(state.conversation, info, prefix, focus=focus, is_dry=is_dry)
 
     def snapshot(self, state: AgentState, *, is_busy: bool) -> SessionSnapshot:
         """Return the session as a front end shows it now."""

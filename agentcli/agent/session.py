@@ -358,8 +358,8 @@ class Session:
             if task is not None:
                 task.cancel()
         await self.idle()
-        if self.runtime.context.compactor is not None:
-            await self.runtime.context.compactor.aclose()
+        if self.runtime.context.watch is not None:
+            await self.runtime.context.watch.aclose()
         await self._storing.wait()
         if self.runtime.calls.delegates.agents is not None:
             await self.runtime.calls.delegates.agents.aclose()

@@ -39,14 +39,6 @@ class ContextWatch:
             return None
         return await self.compactor.when_due(conversation, model, prefix, used=used, tell=tell)
 
-    async def after_overflow(self, conversation: Conversation, model: ModelInfo, prefix: Prefix) -> Compaction | str:
-        return await self.compactor.after_overflow(conversation, model, prefix)
-
-    async def by_hand(
-        self, conversation: Conversation, model: ModelInfo, prefix: Prefix, *, focus: str = "", is_dry: bool = False
-    ) -> Compaction | str:
-        return await self.compactor.by_hand(conversation, model, prefix, focus=focus, is_dry=is_dry)
-
     async def aclose(self) -> None:
         if "compactor" in self.__dict__:
             await self.compactor.summaries.aclose()

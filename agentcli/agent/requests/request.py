@@ -146,12 +146,12 @@ async def make_room(turn: Turn, info: ModelInfo, prefix: Prefix) -> None:
 
 async def shrink(turn: Turn) -> bool:
     """Compact the conversation after it did not fit; False where that cannot be done, or has been."""
-    compactor, state = turn.runtime.context.compactor, turn.state
-    if compactor is None or turn.log.has_shrunk:
+    watch, state = turn.runtime.context.watch, turn.state
+    if watch is None or turn.log.has_shrunk:
         return False
     turn.log.has_shrunk = True
     _, info = await turn.runtime.models.resolve(state)
-    compaction = await compactor.after_overflow(state.conversation, info, turn.runtime.prefix(info))
+    compaction = await watch.compactor.after_overflow(state.conversation, info, turn.runtime.prefix(info))
     if not isinstance(compaction, str):
         _compact(turn, compaction)
         return True

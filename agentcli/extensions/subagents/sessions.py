@@ -117,7 +117,7 @@ class ChildSessions:
             log=log,
             steps=usual_steps(nested=nested),
             limits=TurnLimits(most, parent.limits.max_tokens, max_breaks=1),
-            context=replace(parent.context, policy=watch, compactor=watch),
+            context=replace(parent.context, policy=watch, watch=watch),
             collect=lambda session_id, entry: None,
         )
 
