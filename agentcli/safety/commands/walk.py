@@ -12,10 +12,10 @@ from functools import reduce
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentcli.safety.commands.calls import ProgramCall, allow_forms, unwrap, with_assignments
-from agentcli.safety.commands.effects import UNKNOWN_EFFECTS, effects_of
-from agentcli.safety.commands.handed import (
+from agentcli.safety.commands.calls import (
+    ProgramCall,
     Redirected,
+    allow_forms,
     deletes_unseen,
     input_of,
     judge_redirects,
@@ -23,8 +23,11 @@ from agentcli.safety.commands.handed import (
     printed_by_script,
     scripts_of,
     states_after,
+    unwrap,
     variable_problem,
+    with_assignments,
 )
+from agentcli.safety.commands.effects import UNKNOWN_EFFECTS, effects_of
 from agentcli.safety.commands.paths import ReadCheck
 from agentcli.safety.commands.reaches import grave_reason, named_secrets, opened_files
 from agentcli.safety.commands.reader.commands import read_commands

@@ -264,7 +264,7 @@ def _read_part(rest: list[Field], call: FindCall, *, is_negated: bool) -> bool:
         call.deletes_all = call.deletes_all or not call.is_narrowed
     elif name in _RUNNING:
         call.problem = call.problem or "find runs a program on what it finds"
-        call.runs.append(command := _words_to_run(rest))
+        call.runs.append(command := _command_of_find(rest))
         call.runs_on_all += () if call.is_narrowed else (command,)
         call.is_narrowed = call.is_narrowed or (bool(command) and command[0].text in names("programs", "deciding"))
     elif kind == "narrowing":
@@ -290,7 +290,7 @@ def _may_add_action(value: Field) -> bool:
     return value.is_glob and any(finds(value.text, action) for action in ("-delete", *_RUNNING, *actions))
 
 
-def _words_to_run(rest: list[Field]) -> tuple[Field, ...]:
+def _command_of_find(rest: list[Field]) -> tuple[Field, ...]:
     """The words up to `;` or `{} +`."""
     words: list[Field] = []
     while rest:

@@ -1,4 +1,4 @@
-"""Runs a shell command; the directory it ends in is where the next one starts."""
+"""Runs a shell command; the directory it ends in is where the next one starts. Lists, reads and ends jobs."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path, PurePath
+from typing import Any
 
 from msgspec.structs import replace
 
 from agentcli.errors import ToolError
 from agentcli.safety.paths.judge import is_read_only_name, is_secret
-from agentcli.tools.builtin.arguments import Bash
+from agentcli.tools.builtin.arguments import Bash, Jobs
 from agentcli.tools.command import BackgroundJob, Command, CommandResult, Profile
 from agentcli.tools.observation import PAGE_BYTES, cut_middle
 from agentcli.tools.path_names import display_name
+from agentcli.tools.sandbox import Jobs as SandboxJobs
 from agentcli.tools.sandbox import PathStatus, Use
 from agentcli.tools.tool import DryRunReport, ToolContext, ToolOutput, Workspace
 
+_LONGEST_COMMAND = 100  # characters of a job's command that are shown
 _MOST_BYTES = {"brief": 1_800, "standard": PAGE_BYTES, "full": 1_000_000}  # full is shown page by page
 LONGEST_TIMEOUT_MS = 3_600_000
 _USUAL_TIMEOUT_MS = Bash("").timeout_ms  # a job that is given this has no limit but the session's end
@@ -54,10 +57,14 @@ def _start_of(given: Bash, context: ToolContext) -> tuple[Path, str]:
 
 async def run_own(command: str, context: ToolContext, *, terminal: str = "") -> ToolOutput:
     """Run the person's own command, which nothing confines; in a `terminal`, named by its path, it can ask them."""
-    return await run(Bash(command, LONGEST_TIMEOUT_MS, unconfined=True), context, is_own=True, terminal=terminal)
+    return await _run(Bash(command, LONGEST_TIMEOUT_MS, unconfined=True), context, is_own=True, terminal=terminal)
 
 
-async def run(given: Bash, context: ToolContext, *, is_own: bool = False, terminal: str = "") -> ToolOutput:
+async def run(given: Bash | Jobs, context: ToolContext) -> ToolOutput:
+    return await (_run(given, context) if isinstance(given, Bash) else _jobs(given, context))
+
+
+async def _run(given: Bash, context: ToolContext, *, is_own: bool = False, terminal: str = "") -> ToolOutput:
     workspace = context.workspace
     start, lost = _start_of(given, context)
     command = _command(given, start, context)
@@ -247,3 +254,56 @@ def _started(job: BackgroundJob, how: str, context: ToolContext) -> ToolOutput:
     )
     structured = {"job_id": job.id, "pid": job.pid, "output_file": str(job.output_file)}
     return ToolOutput(text, structured, f"{job.id} started")
+
+
+async def _jobs(given: Jobs, context: ToolContext) -> ToolOutput:
+    jobs, id = context.workspace.sandbox.jobs, given.job_id
+    if given.action == "list":
+        listed = jobs.list()
+        running = sum(job.is_running for job in listed)
+        content = "\n".join(map(_row, listed)) or "No command runs in the background."
+        return ToolOutput(content, {"jobs": list(map(_structured, listed))}, f"{running} of {len(listed)} running")
+    if not id:
+        raise ToolError(
+            f"Which job? To {given.action} one, give its job_id; list shows them.", kind="invalid_parameters"
+        )
+    if given.action == "read":
+        new = await asyncio.to_thread(jobs.read, id, PAGE_BYTES)
+        job = _find(id, jobs)
+        content = "\n".join((new.rstrip("\n") if new.strip() else "[nothing new]", f"[{_state(job)}]"))
+        return ToolOutput(content, {**_structured(job), "output": new}, count_lines(new, "new ") or "0 new lines")
+    was_running = any(job.id == id and job.is_running for job in jobs.list())
+    await jobs.stop(id)
+    job = _find(id, jobs)
+    if job.is_running:
+        raise ToolError(f"{id} could not be ended: processes of it belong to somebody else.", kind="permission_denied")
+    said = f"Ended {id}." if was_running else f"{id} had ended before: {_state(job)}."
+    return ToolOutput(said, _structured(job), said.rstrip("."))
+
+
+def _find(id: str, jobs: SandboxJobs) -> BackgroundJob:
+    return next(job for job in jobs.list() if job.id == id)
+
+
+def _row(job: BackgroundJob) -> str:
+    command = " ".join(job.command.split())
+    shown = command if len(command) <= _LONGEST_COMMAND else f"{command[: _LONGEST_COMMAND - 1]}…"
+    new = f" [{job.new_bytes:,} bytes of new output]" if job.new_bytes else ""
+    return f"{job.id}: {_state(job)}: {shown}{new}"
+
+
+def _state(job: BackgroundJob) -> str:
+    if job.is_running:
+        phase = "running"
+    elif job.timed_out:
+        phase = "ended at its time limit"
+    elif job.exit_code is None:
+        phase = "ended"
+    else:
+        phase = f"exit code {job.exit_code}" if job.exit_code >= 0 else f"ended by signal {-job.exit_code}"
+    return ", ".join(filter(None, (phase, job.stall, *job.reverts.notes())))
+
+
+def _structured(job: BackgroundJob) -> dict[str, Any]:
+    shown = ("command", "is_running", "exit_code", "timed_out", "stall")
+    return {"job_id": job.id, **{name: getattr(job, name) for name in shown}, "output_file": str(job.output_file)}

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agentcli.tools.builtin.matches import LONGEST_MATCH
+from agentcli.tools.builtin.grep_search import LONGEST_MATCH
 from agentcli.tools.ripgrep import find_rg
 from tests.unit.tools.bench import Bench
 

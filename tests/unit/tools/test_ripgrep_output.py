@@ -15,7 +15,7 @@ import pytest
 
 from agentcli.infra.sandbox.search.ripgrep_output import CountReader, JsonReader, NameReader, Reader, RowReader
 from agentcli.infra.sandbox.search.streaming import stream_output
-from agentcli.tools.builtin.matches import Match, Matches
+from agentcli.tools.builtin.grep_search import Match, Matches
 from agentcli.tools.ripgrep import find_rg
 from agentcli.tools.sandbox import FoundRows, names_in
 from tests.unit.tools.bench import is_alive, until
