@@ -98,6 +98,7 @@ class ToolTally(Struct):
 class UsageCollector:
     """Adds up the usage of all conversations that it is given to, from then on.
 
+        collector = UsageCollector()
         async with Agent(model, usage=collector) as one, Agent(model, usage=collector) as other:
             ...
         print(collector.report()["total"]["cost_usd"])
