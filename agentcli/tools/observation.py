@@ -56,7 +56,9 @@ def formatted(value: Any, level: OutputLevel) -> str:
         return _mapping(value, level)
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return _items(value, level)
-    return _start(value if isinstance(value, str) else _json(value), BRIEF_TEXT if level == "brief" else STANDARD_TEXT)
+    return cut_line(
+        value if isinstance(value, str) else _json(value), BRIEF_TEXT if level == "brief" else STANDARD_TEXT
+    )
 
 
 def leaves_out(value: Any, content: str, full: str, level: OutputLevel) -> bool:
@@ -70,24 +72,20 @@ def _items(items: Sequence[Any], level: OutputLevel) -> str:
     found = f"Found {len(items)} item{'' if len(items) == 1 else 's'}"
     if level == "brief" or not items:
         return found
-    shown = [_start(item if isinstance(item, str) else _json(item), BRIEF_TEXT) for item in items[:STANDARD_ITEMS]]
+    shown = [cut_line(item if isinstance(item, str) else _json(item), BRIEF_TEXT) for item in items[:STANDARD_ITEMS]]
     more = [f"and {len(items) - STANDARD_ITEMS} more"] if len(items) > STANDARD_ITEMS else []
     return "\n".join([f"{found}:", *shown, *more])
 
 
 def _mapping(value: Mapping[Any, Any], level: OutputLevel) -> str:
     if level == "standard":
-        return _start(_json(value), STANDARD_TEXT)
+        return cut_line(_json(value), STANDARD_TEXT)
     status = value.get("status")
-    return f"status: {_start(str(status), BRIEF_TEXT)}" if status is not None else f"{len(value)} fields"
+    return f"status: {cut_line(str(status), BRIEF_TEXT)}" if status is not None else f"{len(value)} fields"
 
 
 def _json(value: Any) -> str:
     return msgspec.json.encode(value, enc_hook=str).decode()
-
-
-def _start(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[:most]}[{len(text) - most:,} more characters]"
 
 
 def pages_of(text: str, most: int = PAGE_BYTES) -> list[str]:

@@ -9,6 +9,7 @@ import re
 import threading
 import typing
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import replace
@@ -167,28 +168,22 @@ def failed(name: str, error: BaseException) -> ToolError:
 
 async def _in_thread(function: Callable[..., Any], given: tuple[Any, ...]) -> Any:
     """Call a sync function in a thread of its own: the end of a program waits for those of the executor."""
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
+    loop, ended = asyncio.get_running_loop(), Future[tuple[Any, BaseException | None]]()
+    ended.set_running_or_notify_cancel()  # from now on nobody else ends it
 
     def soon(function: Callable[..., Any], *values: Any) -> None:
         with suppress(RuntimeError):  # the loop has ended meanwhile
             loop.call_soon_threadsafe(function, *values)
 
-    def settle(value: Any, error: BaseException | None) -> None:
-        if not ended.done():
-            ended.set_result((value, error))
-
     def work() -> None:
         try:
-            value = copied.run(function, *(_with_emit(one, soon) for one in given))
+            ended.set_result((copied.run(function, *(_with_emit(one, soon) for one in given)), None))
         except BaseException as error:  # noqa: BLE001 - raised again where it is awaited
-            soon(settle, None, error)
-        else:
-            soon(settle, value, None)
+            ended.set_result((None, error))
 
     copied = copy_context()
     threading.Thread(target=work, name="agentcli-tool", daemon=True).start()
-    value, error = await ended
+    value, error = await asyncio.wrap_future(ended)
     if error is not None:
         raise error
     return value

@@ -19,8 +19,7 @@ from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rule_text import parse_rules
 from agentcli.agent.permissions.rules import Matches, Rule, Rules, covers_path, find_matches, speaks_of_edits
 from agentcli.errors import UsageError
-from agentcli.safety.commands.records import CommandAnalysis
-from agentcli.safety.commands.rules import escaped, rules_by_segment
+from agentcli.safety.commands.records import CommandAnalysis, escaped, rules_by_segment
 from agentcli.tools.tool import kind_argument
 
 CHANGES_A_FILE = "it changes a file"  # the reason to ask that says no more than that it is an edit

@@ -68,6 +68,14 @@ def options(row: str) -> Options:
     return Options(operands, kinds, "tolerant" in words)
 
 
+def git_words(fields: Sequence[Field]) -> list[Field]:
+    """The subcommand of git and what follows it, whatever options stand before it."""
+    rest = list(fields[1:])
+    while rest and rest[0].text.startswith("-"):
+        rest = rest[2 if rest[0].text in names("git", "with_value") else 1 :]
+    return rest
+
+
 class Arguments(Struct, kw_only=True):
     """The arguments of a call: operands, names of options, files and globs that options name.
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
-from agentcli.safety.commands.arguments import names
+from agentcli.safety.commands.arguments import git_words
 from agentcli.safety.commands.effects import effects_of_redirect
 from agentcli.safety.commands.paths import ReadCheck, is_system_path
 from agentcli.safety.commands.reader.syntax import HERE, HOLE, HOME, Field, Redirect, Script, State, name_of
@@ -68,9 +68,7 @@ def _without_git_options(fields: Sequence[Field], *, strict: bool = True) -> lis
     if strict:
         call = read_call(fields[1:])
         return [fields[0], *call.words] if call.words and not call.problem and not call.folders else None
-    rest = list(fields[1:])
-    while rest and rest[0].text.startswith("-"):
-        rest = rest[2 if rest[0].text in names("git", "with_value") else 1 :]
+    rest = git_words(fields)
     return [fields[0], *rest] if rest else None
 
 

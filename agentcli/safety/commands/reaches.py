@@ -9,7 +9,7 @@ from pathlib import PurePath
 
 from msgspec.structs import replace
 
-from agentcli.safety.commands.arguments import names
+from agentcli.safety.commands.arguments import git_words, names
 from agentcli.safety.commands.effects import beyond_workspace, names_its_paths
 from agentcli.safety.commands.paths import ReadCheck
 from agentcli.safety.commands.reader.syntax import HOLE, Field, State, name_of, normal
@@ -122,7 +122,7 @@ def opened_files(seen: Sequence[Sequence[Field]], state: State) -> tuple[str, ..
     home = PurePath(state.home) if state.home is not None else None
     found: list[str] = []
     for fields in seen:
-        words = _git_words(fields)
+        words = [field.text for field in git_words(fields)] if name_of(fields) == "git" else []
         may_write = not names_its_paths(name_of(fields)) and not {*words[:1]} & {*names("git", "reads_files")}
         for path in (path for part in _parts_of(fields) for path in state.paths(part) or state.likely_paths(part)):
             if is_secret(PurePath(path), home) or (may_write and is_protected(PurePath(path))):
@@ -148,13 +148,3 @@ def _sets_program_of_git(words: list[str]) -> bool:
         return False
     at = next((at for at, word in enumerate(words) if _SETTING.fullmatch(word)), len(words))
     return len(words) > at + 1 and not _PLAIN_SETTING.fullmatch(words[at])
-
-
-def _git_words(fields: Sequence[Field]) -> list[str]:
-    """The subcommand of git and what follows it; empty for other programs."""
-    if name_of(fields) != "git":
-        return []
-    words = [field.text for field in fields[1:]]
-    while words and words[0].startswith("-"):
-        words = words[2 if words[0] in ("-C", "-c") else 1 :]
-    return words

@@ -95,19 +95,17 @@ def _scratch_files(text: str) -> tuple[str, ...]:
 
 def _conclusion(walk: Walk, hidden: str, problem: str, text: str) -> CommandAnalysis:
     """The worst of the segments; of two that are alike the first gives the reason."""
-    effects = Effects()
-    worst: Verdict = "allow"
-    reason = _ONLY_READS
-    for segment in walk.segments:
-        effects = effects | segment.effects
-        if _RANKS[segment.verdict] > _RANKS[worst]:
-            worst, reason = segment.verdict, segment.reason
-    more: list[tuple[Verdict, str]] = [("block", walk.catastrophe), ("ask", hidden), ("try", problem)]
-    if problem and _SECRET_VARIABLE.search(text):
-        more.append(("ask", "it may show a variable that holds a secret"))
-    for verdict, why in more:
-        if why and _RANKS[verdict] > _RANKS[worst]:
-            worst, reason = verdict, why
+    shows_secret = problem and _SECRET_VARIABLE.search(text)
+    found: list[tuple[Verdict, str]] = [
+        ("allow", _ONLY_READS),
+        *((segment.verdict, segment.reason) for segment in walk.segments),
+        ("block" if walk.catastrophe else "allow", walk.catastrophe),
+        ("ask" if hidden else "allow", hidden),
+        ("try" if problem else "allow", problem),
+        ("ask" if shows_secret else "allow", "it may show a variable that holds a secret"),
+    ]
+    worst, reason = max(found, key=lambda each: _RANKS[each[0]])
+    effects = reduce(Effects.__or__, (segment.effects for segment in walk.segments), Effects())
     if problem:
         first = [segment.text.split()[:1] for segment in walk.segments if segment.verdict != "allow"]
         programs = tuple(word for words in first for word in words if re.fullmatch(r"[\w./-]+", word))

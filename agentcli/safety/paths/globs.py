@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
-from agentcli.safety.commands.rules import escaped
+from agentcli.safety.commands.records import escaped
 from agentcli.safety.paths.judge import PathGround
 
 _MAX_BRACES = 5

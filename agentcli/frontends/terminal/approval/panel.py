@@ -15,7 +15,7 @@ from agentcli.frontends.terminal.text.diff import diff_fragments
 from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, lines_of, row_width, with_spaces
 from agentcli.frontends.terminal.text.wrapping import wrap_line, wrapped
 from agentcli.llm.messages import ToolUse
-from agentcli.safety.commands.rules import escaped
+from agentcli.safety.commands.records import escaped
 from agentcli.tools.summary import MAX_SUBJECT_CHARS, call_title
 from agentcli.tools.text.diff import path_of, split_files
 

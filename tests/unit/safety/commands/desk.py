@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from agentcli.safety.commands import analyse
-from agentcli.safety.commands.records import CommandAnalysis, Places
-from agentcli.safety.commands.rules import rules_by_segment
+from agentcli.safety.commands.records import CommandAnalysis, Places, rules_by_segment
 
 _SECRET = re.compile(r"(^|/)(\.env(\.[^/]*)?|\.netrc|id_rsa|[^/]*\.(pem|key))$")
 

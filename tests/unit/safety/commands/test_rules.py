@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentcli.safety.commands.rules import covers, rules_by_segment, touches
+from agentcli.safety.commands.records import covers, rules_by_segment, touches
 from tests.rows import each_row
 from tests.unit.safety.commands.desk import judged, least_rules
 
