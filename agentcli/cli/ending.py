@@ -24,10 +24,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Ending:
-    """Knows whether the last line on stdout was a result, and writes one where it was not.
-
-    `unfinished` makes the result of a session that is left midway; `has_answered` says that no more of them come.
-    """
+    """Knows whether the last line on stdout was a result, and writes one, by `unfinished`, where it was not."""
 
     def __init__(self, arguments: Sequence[str], out: WatchedOutput) -> None:
         self.session_id = ""

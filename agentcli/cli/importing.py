@@ -41,10 +41,7 @@ LOGIN = f"{HOLDS_KEY}: keep it with agentcli login, or export it"
 
 
 class Draft:
-    """The settings to put into `target`, nested as in config.toml; `left_out` has a sentence on each other thing.
-
-    `source` is the file that is being read, `copies` are whole files by where they go.
-    """
+    """The settings to put into `target`, nested as in config.toml; `left_out` has a sentence on each other thing."""
 
     source = Path()
 

@@ -65,8 +65,7 @@ class MaskingFormatter(logging.Formatter):
 class LogFile(logging.Handler):
     """A file for the person alone, to which any number of processes append, made with the first record.
 
-    At `max_bytes` it is put aside as FILE.1, and so on up to `keep` of them. A log that cannot be written ends nothing.
-    (`RotatingFileHandler` would keep writing to a file that another process has put aside.)
+    At `max_bytes` it becomes FILE.1, up to `keep` of them; `RotatingFileHandler` would go on writing to that one.
     """
 
     def __init__(self, file: Path, *, max_bytes: int, keep: int) -> None:

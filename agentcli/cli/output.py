@@ -84,11 +84,7 @@ _RESULT = b'{"type":"result"'
 
 
 class WatchedOutput(io.FileIO):
-    """Stdout; `failure` is why it could not be written. What is written after that is dropped.
-
-    So the last flush of the interpreter has nothing to complain about. `ends_with_result` says that the last line is
-    a result object, `is_within_line` that it is not complete; both hold whenever a signal asks.
-    """
+    """Stdout; after a `failure` writes are dropped, so that the interpreter's last flush does not complain."""
 
     failure: OSError | None = None
     # How the last line begins, whether it goes on, what is being written then, and how many bytes of that were: all in
@@ -153,10 +149,7 @@ def draws_tables() -> bool:
 
 
 def print_table(headings: Row, rows: Sequence[Row], *, numeric: Collection[str] = (), empty: str = "") -> None:
-    """Print rows under `headings`; elsewhere than on a terminal the rows alone, one a line.
-
-    Columns in `numeric` are aligned to the right, without the unit that a heading names: "3 entries" is a 3 then.
-    """
+    """Print rows under `headings`, on a terminal; elsewhere the rows alone. `numeric` columns are right-aligned."""
     cells = [[printable(cell) for cell in row] for row in rows]
     if not cells:
         echo(empty)

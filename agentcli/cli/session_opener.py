@@ -124,10 +124,7 @@ async def open_for_client(
     is_server: bool,
     on_notice: Callable[[str], None],
 ) -> OpenSession:
-    """Open a session for an editor, or for a client of a server, with the flags of the program.
-
-    Clients of a server bring tools; a stored session whose model is gone goes on with the usual one.
-    """
+    """Open a session for an editor or a server's client; one whose model is gone goes on with the usual one."""
     editor = request.editor
     config = await asyncio.to_thread(load_for, options, request.cwd, editor.folders)
     for notice in config.notices:

@@ -1,5 +1,4 @@
 """Measures how well a model does tasks with this program.
 
-`task` reads tasks, `attempt` lets a model attempt one, `checks` judges the attempt. `run` does a whole run, here or
-through `ray_engine`, `store` keeps each outcome, `comparison` compares two runs, `report` shows one.
+`run` has `attempt` do each `task`, here or through `ray_engine`; `checks` judges, `store` keeps, `report` shows.
 """

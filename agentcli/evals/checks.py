@@ -68,10 +68,7 @@ def _compactions(entries: Sequence[Entry]) -> int:
 
 
 async def check(task: Task, config: Config, record: bytes, room: Path) -> tuple[bool, float, str]:
-    """Return True if the copy passes, its score, and the reason if it does not; `config` is of the copy.
-
-    The task and the helpers of checks are copied into the `room`: wherever they lie, the sandbox shows them there.
-    """
+    """Return whether the copy passes, its score, and a reason; task and helpers are copied into the `room`, in view."""
     folder = room / "task"
     await asyncio.to_thread(shutil.copytree, task.folder, folder, symlinks=True)
     await asyncio.to_thread(shutil.copytree, HELPERS, folder / HELPERS.name)

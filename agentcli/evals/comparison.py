@@ -1,8 +1,4 @@
-"""Compares two runs: the tasks that became better or worse, and whether chance alone would do that.
-
-Only attempts at the same version of a task are compared. The differences are paired by task, so that hard tasks do not
-hide what happens to easy ones.
-"""
+"""Compares two runs, paired by task at the same version: the tasks that changed, and whether by chance alone."""
 
 from __future__ import annotations
 
@@ -39,11 +35,9 @@ class Pair(Struct, frozen=True):
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
-    """`left_out` are tasks that only one run has, or of which both have different versions.
+    """The differences of two runs; `measures` are means over the tasks in A and in B, by name.
 
-    `measures` are numbers in A and in B, by name, as means over the tasks.
-    `chance` is the one-sided p value of a permutation test over attempts: how often shuffling each task's attempts
-    between A and B gives a mean score that speaks as clearly against B.
+    `chance` is the one-sided p of a permutation test over each task's attempts. `left_out` tasks are not compared.
     """
 
     a: EvalRun

@@ -56,11 +56,7 @@ def __getattr__(name: str) -> Any:
 
 
 def agent_command(instruction: str, model: str | None, flags: str = "") -> str:
-    """The command of a shell that does a task and prints stream-json.
-
-    The container is the sandbox: a task may install packages and start services anywhere in it, and few containers
-    let a process confine another.
-    """
+    """The shell command that does a task and prints stream-json; the container is the sandbox, most allow no other."""
     if instruction.lstrip().startswith("/"):  # "/app holds …" would be a slash command
         instruction = f"Task: {instruction}"
     options = f"--permission-mode bypassPermissions --sandbox danger-full-access {flags}"

@@ -14,11 +14,9 @@ End = Literal["end_turn", "max_tokens", "max_turns", "max_budget", "timeout", "s
 
 
 class Variant(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The setup of a run's agent, in which two runs may differ.
+    """The setup of a run's agent, in which two runs may differ; its `settings`, nested, and `time_s` replace a task's.
 
-    `model` is `provider/model`; `scripted/reference` plays each task's own solution, `scripted/nothing` does nothing.
-    `skills` are folders of skills, `time_s` replaces the tasks' own limit. `settings` is nested like config.toml, and
-    its limits replace the tasks' own.
+    `model` may be `scripted/reference`, which plays each task's own solution, or `scripted/nothing`.
     """
 
     model: str
@@ -32,11 +30,9 @@ class Variant(Struct, frozen=True, omit_defaults=True, kw_only=True):
 class Outcome(Struct, frozen=True):
     """The outcome of one attempt. `score` is 0 to 1, `reason` the output of a check that did not pass.
 
-    `turns` are requests, `seconds` those from the first prompt to the last answer. A cost of None: a price is not
-    known. `tools` counts calls, `tool_errors` those that failed. `verified`: a check such as a test run passed, and no
-    source file was changed after it. `claims` counts those of the answers by verdict: `verified`, `refuted` (false),
-    `unverified`. `prefix` are hashes of the tools and the system text. A `failure` is one of the provider or this
-    machine, which says nothing of the agent: such an attempt is made again.
+    `turns` are requests. A cost of None: a price is not known. `verified`: a check passed after the last change.
+    `claims` counts those of the answers by verdict. `prefix` are hashes of the tools and the system text. A `failure`
+    is one of the provider or this machine: such an attempt is made again.
     """
 
     task: str

@@ -1,8 +1,7 @@
 """Spreads attempts over a Ray cluster: RAY_ADDRESS names it; without one a cluster is started on this machine.
 
-Each worker needs this version of agentcli with the extra `ray`, and the programs that the tasks run. Keys in the
-environment of `eval run` travel with the jobs; keys kept in a keyring do not. Source:
-https://docs.ray.io/en/latest/ray-core/tasks.html.
+Each worker needs this version of agentcli with the extra `ray`, and the programs that the tasks run. Only keys in
+the environment travel along. Source: https://docs.ray.io/en/latest/ray-core/tasks.html.
 """
 
 from __future__ import annotations

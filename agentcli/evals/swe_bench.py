@@ -1,9 +1,7 @@
 """Makes tasks of a JSONL file in SWE-bench's form, with local clones to start from.
 
-One instance a line, with the data set's fields: https://www.swebench.com/SWE-bench/guides/datasets/. Our own field
-`test_cmd` is the command that runs the tests: pytest reports each test, of any other command the exit code decides for
-all. `{tests}` stands for the ids (for pytest: the files that hold them). Without it pytest runs; ids of another form,
-such as Django's `test_x (module.Class)`, need a `test_cmd`.
+Fields: https://www.swebench.com/SWE-bench/guides/datasets/, and our own `test_cmd`, which runs the tests (pytest
+reports each, else the exit code decides); `{tests}` stands for ids or files. Ids of other forms need it.
 """
 
 from __future__ import annotations
@@ -44,10 +42,9 @@ class _Instance(Struct, frozen=True, kw_only=True):
 
 
 def swe_bench_tasks(file: Path, repositories: Path, folder: Path, names: Collection[str] = ()) -> Sequence[Task]:
-    """The tasks of a file, or those with these names; their folders are written into `folder`.
+    """The tasks of a file, or those with these names, written into `folder`. Raises `UsageError` for a line's field.
 
-    A clone is `owner__name`, `owner/name` or `name` in `repositories`, bare (also `name.git`) or not. Raises
-    `UsageError` that names line and field.
+    A clone is `owner__name`, `owner/name` or `name` in `repositories`, bare (also `name.git`) or not.
     """
     instances = _read(file)
     for name in names:

@@ -36,10 +36,7 @@ class Repository(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Task(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A task as its `task.toml` says, with its folder. `prompt` may be several, sent one after the other.
-
-    `settings` are nested like config.toml and hold for this task alone. `check_time_s` bounds the check.
-    """
+    """A task as its `task.toml` says. `prompt` may be several, sent one by one; `check_time_s` bounds the check."""
 
     title: str
     prompt: str | list[str]

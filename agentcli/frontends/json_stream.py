@@ -26,12 +26,9 @@ class CommandFailed(UserError):
 
 
 class Dialogue:
-    """Takes lines in their order, but answers to what the program asked, and interrupts, at once.
+    """Takes lines in order, but answers and interrupts at once; once `leaving` is set, only an end is waited for.
 
-    Once `leaving` is set, the end of what is being interrupted is waited for and nothing else.
-
-    A message that is a command waits until the prompts before it are answered, so that results come in the order of
-    the messages; a command of a control line waits only for the lines before it.
+    A message that is a command waits for the prompts before it, a command of a control line for the lines before it.
     """
 
     def __init__(

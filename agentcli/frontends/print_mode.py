@@ -19,10 +19,7 @@ LONGEST_TASK = 80  # characters of a subagent's task
 async def print_answer(
     host: ScreenlessHost, given: CliPrompt, *, out: TextIO, log: TextIO, verbose: bool, demands: Demands
 ) -> int:
-    """Print the answer to a prompt, or a command's output, and give the exit code.
-
-    On a terminal the text appears as it arrives, made harmless; into a pipe only the final answer goes, whole.
-    """
+    """Print an answer or a command's output, into a pipe only when it is whole; gives the exit code."""
     prompt = await host.meant(given)
     if isinstance(prompt, CommandEnded):
         if prompt.is_error:

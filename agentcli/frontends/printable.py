@@ -37,10 +37,7 @@ def printable(text: str) -> str:
 
 
 def exposed(text: str) -> str:
-    """Return `text` for a question: nothing is left out, and each character that shows nothing is an escape, `\\u202e`.
-
-    So is each letter of another alphabet that passes for a Latin one; a flood of empty lines is a number.
-    """
+    """Return `text` for a question: hidden characters and look-alikes of Latin letters become escapes."""
     return _with_hidden(text, _escape_of)
 
 

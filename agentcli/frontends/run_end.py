@@ -23,10 +23,7 @@ _MAX_COMMAND_CHARS = 60
 def interrupt_on_signals(
     interrupt: Callable[[], object], *, at_once: Callable[[int], None] = lambda number: os._exit(128 + number)
 ) -> Iterator[dict[str, int]]:
-    """Let SIGINT, SIGTERM and SIGHUP end the turn in order; the dictionary tells afterwards which one came.
-
-    At a second one `at_once` is called, also where the loop is held up by a write that nobody reads.
-    """
+    """Let signals end the turn in order; the dictionary says which came. A second one calls `at_once`."""
     received: dict[str, int] = {}
     loop = asyncio.get_running_loop()
 

@@ -1,7 +1,7 @@
-"""Reads the code blocks of a small model's answer as the edits it means: it shows a function, and does not change it.
+"""Reads the code blocks of a small model's answer as the edits it means.
 
-A block with whole functions, methods or classes edits the attached Python file that has them; one that belongs to none
-is the content of the one other Python file that the prompt names. The calls then go the way of all calls.
+Whole functions, methods or classes edit the attached Python file that has them; other code is the content of the
+one other Python file that the prompt names.
 """
 
 from __future__ import annotations

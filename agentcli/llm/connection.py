@@ -154,11 +154,7 @@ class Connections:
 
 
 class Response:
-    """The response to a request, and the connection it comes on, which may be kept for the next request.
-
-    Names of headers are in lower case. `masked` takes the keys of the request out of a text; `received` counts the
-    bytes of the body before decompression. httptools calls the methods that begin with `on_`.
-    """
+    """The response to a request; `masked` takes keys out of a text. httptools calls the `on_` methods."""
 
     masked: Mask = str
     url: SplitResult

@@ -23,12 +23,10 @@ Mask = Callable[[str], str]
 
 
 class ProviderError(AgentcliError):
-    """A model request failed.
+    """A failed model request. `partial` is the reply up to the failure, without calls that were cut.
 
-    `retry_after` is the server's own word in seconds. `partial` is the reply up to the failure, calls that were
-    cut left out. `shown` says that text of it has reached the reader, after which nothing is retried, `is_answered`
-    that the server had begun to answer, or took the request and stayed silent: it may bill that. `sent` is the body
-    of the request. It ended `tries` tries that took `tried_s` seconds together.
+    `retry_after` is the server's own word in seconds. After text was `shown` nothing is retried. `is_answered`: the
+    server may bill it. `sent` is the request's body. It ended `tries` tries that took `tried_s` seconds together.
     """
 
     is_retryable = False

@@ -13,10 +13,7 @@ LONGEST_LINE = 16 * 1024 * 1024  # bytes of a line, or of a whole event, that ar
 
 
 class LineParser:
-    """Bytes in, the lines out that hold something (NDJSON); looks at each byte once, however many pieces they come in.
-
-    A byte order mark at the beginning is left out.
-    """
+    """Bytes in, the lines out that hold something (NDJSON), without a byte order mark; looks at each byte once."""
 
     _end = b"\n"
 
@@ -71,8 +68,7 @@ class LineParser:
 class SseParser(LineParser):
     """Bytes in, the data of events out, after the event stream section of the WHATWG HTML standard.
 
-    Lines end at CR, LF or CRLF and nowhere else. No model's API needs names or ids of events. Unlike in the standard,
-    the end of the body also ends an event, and one without data is none.
+    Unlike there, the end of the body also ends an event, and one without data is none.
     """
 
     _end = b"\n\n"

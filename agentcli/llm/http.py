@@ -26,11 +26,7 @@ UNAUTHORIZED = 401
 
 
 class Carrier(ABC):
-    """Carries requests to one service. Every failure is a `ProviderError` that shows no key.
-
-    A request that is refused for a key which a command gave goes out again, once, with a new one. `missing_key` says
-    how to give one, where none is there and every request would fail.
-    """
+    """Carries requests to one service; failures are `ProviderError`s without keys. A command's refused key is renewed."""
 
     shown_url: str
     key: Key = ""
@@ -85,11 +81,7 @@ class Carrier(ABC):
 
 
 class HttpClient(Carrier):
-    """Requests to one server. `read_timeout` is the longest silence in seconds that is waited through.
-
-    The key goes in `key_header`, in `authorization` as a bearer token. Redirects are followed on the same host only:
-    elsewhere the key would be given away. Raises `ConfigError` for a proxy variable that cannot be used.
-    """
+    """Requests to one server, with a `read_timeout` in seconds; redirects are followed on the same host only."""
 
     def __init__(
         self,

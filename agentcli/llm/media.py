@@ -46,10 +46,7 @@ class MediaFacts(NamedTuple):
 
 
 class MediaRules(Struct, frozen=True, kw_only=True):
-    """The limits of an API for one request: number of images, bytes of base64 for each, pixels of the longest edge.
-
-    All PDFs together have at most `pages`, and each image among more than `crowd` an edge of at most `crowded_edge`.
-    """
+    """An API's limits for one request; each image among more than `crowd` has an edge of at most `crowded_edge`."""
 
     images: int = 0
     documents: bool = False
@@ -123,11 +120,11 @@ def facts_of(data: str) -> MediaFacts:
 
 
 def image_tokens(data: str, family: str) -> int:
-    """Count the tokens of an image in base64 for a family of models. Providers scale it down first.
+    """Count the tokens of an image in base64 for a family of models, as scaled down by its provider.
 
-    Anthropic: width · height / 750, at most about 1,600 ("Vision"), which is taken for all others too. OpenAI: 85 and
-    170 for each tile of 512 pixels, scaled to 2,048 and then to 768 on the shorter side ("Images and vision").
-    Gemini: 258 up to 384 pixels, else for each tile of 768 ("Understand and count tokens").
+    Anthropic (and others): width · height / 750, about 1,600 at most ("Vision"). OpenAI: 85 and 170 for each tile of
+    512 pixels, scaled to 2,048 and then 768 ("Images and vision"). Gemini: 258 for each tile of 768 ("Understand and
+    count tokens").
     """
     size = facts_of(data).size
     if size is None or min(size) == 0:

@@ -149,9 +149,8 @@ def without_empty_text(blocks: Iterable[Block]) -> tuple[Block, ...]:
 
 
 class Usage(Struct, frozen=True, omit_defaults=True):
-    """Token counts of one or more requests.
+    """Token counts of one or more requests; `prompt_tokens` adds the cached parts to `input_tokens`.
 
-    `input_tokens` is the uncached remainder only, as the Messages API counts; `prompt_tokens` adds the cached parts.
     `reasoning_tokens` are part of `output_tokens`; `cache_creation_1h_input_tokens` of `cache_creation_input_tokens`.
     `cost_usd` is set when the provider itself names the price.
     """

@@ -64,10 +64,9 @@ class Prices(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 class ModelInfo(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """One model. `window` and `max_output` are tokens; `prices` is None where they are not known.
 
-    `thinking` is how its API is asked to reason: "adaptive" and "budget" are Anthropic's two forms, "effort" a
-    reasoning-effort field, "toggle" an on/off field. `token_factor` scales the estimate of its tokens. `sends_back`:
-    the replies whose unsigned thinking goes back to it, which its provider knows. `api` is what it is asked by where
-    its provider has more than one; empty is the provider's usual one.
+    `thinking` is the form of its reasoning: "adaptive" or "budget" (Anthropic), "effort", or "toggle", an on/off field.
+    `token_factor` scales the estimate of its tokens. `sends_back`: the replies whose unsigned thinking goes back to it.
+    An empty `api` is its provider's usual one.
     """
 
     id: str

@@ -29,12 +29,10 @@ class Prefix(Struct, frozen=True):
 
 
 class Request(Struct, frozen=True):
-    """One question to a model.
+    """One question to a model. `max_tokens` bounds the reply, `answer_schema` its form where the API can see to that.
 
-    `max_tokens` bounds the reply. `temperature` is left out where the API refuses it. `earlier_messages` is how many
-    of `messages` the request of the newest reply among them held: where a prompt cache was written last. `unsent` are
-    fields of the body that the model was found to refuse. The text of the reply has to fit `answer_schema`, where the
-    model's API can see to that.
+    `earlier_messages` is how many of `messages` the newest reply's request held: a prompt cache was written there.
+    `unsent` are fields of the body that the model was found to refuse.
     """
 
     system: str
@@ -87,9 +85,8 @@ class UsageUpdate(Struct, frozen=True, tag="usage"):
 
 
 class Done(Struct, frozen=True, tag="done"):
-    """Always the last event; carries the whole message, so that no caller has to merge deltas.
+    """Always the last event; carries the whole message, without a `lost_tool_call`, inside which the reply was cut.
 
-    `lost_tool_call` says that the reply was cut inside a call, which is therefore not in `message`.
     `note` is the provider's own word on the stop reason (a refusal's explanation, an unknown reason's name).
     """
 
@@ -129,10 +126,9 @@ class Provider(Protocol):
     def model(self) -> str: ...
 
     def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
-        """Send one request and give its events, `Done` last.
+        """Send one request and give its events, `Done` last; closing the iterator ends the request.
 
-        Raises `ProviderError` for every failure, the transport's included; its `partial` holds what had arrived.
-        A call whose arguments were cut is never in a message. Closing the iterator ends the request.
+        Raises `ProviderError` for every failure; its `partial` holds all that had arrived, without calls that were cut.
         """
         ...
 

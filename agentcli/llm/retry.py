@@ -47,8 +47,7 @@ async def stream_with_retry(
 ) -> AsyncGenerator[StreamEvent, None]:
     """The provider's stream; a failure before the first text is tried again after a wait.
 
-    `before_try` gives what is sent each time, and may raise to end it. Raises the last `ProviderError` when the tries
-    are used up, when it is not retryable or asks for a longer wait than `LONGEST_WAIT_S`, or when text was shown.
+    `before_try` gives the request each time, and may raise to end it. Raises the last `ProviderError`.
     """
     tries, started = 0, time.monotonic()
     while True:

@@ -1,8 +1,4 @@
-"""Carries requests by Anthropic's SDK: its client for the API itself, and those for the clouds that serve Claude.
-
-The SDK takes over a second to import, so that waits for the first request and happens in a thread. The SDK is the
-carrier alone: the body of a request and the meaning of a reply are decided as for our own client.
-"""
+"""Carries requests by Anthropic's SDK, imported in a thread (over a second) with the first; bodies are our own."""
 
 from __future__ import annotations
 
@@ -46,10 +42,7 @@ _REMEDIES = {
 
 
 class Service(Struct, frozen=True):
-    """A service that serves Claude, and its credentials; empty ones are found by the SDK as by the vendor's tools.
-
-    `auth_token` goes as Bearer. A region is one of AWS or Google, a project Google's, a resource Azure's.
-    """
+    """A service that serves Claude, and its credentials; empty ones are found by the SDK as by the vendor's tools."""
 
     platform: Literal["anthropic", "bedrock", "vertex", "foundry"]
     base_url: str = ""

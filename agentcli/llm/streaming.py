@@ -57,10 +57,9 @@ async def stream_reply(
     whole: str = "",
     window: int = 0,
 ) -> AsyncGenerator[StreamEvent, None]:
-    """The reply's events, `Done` last. `whole` is the field of a reply that came at once.
+    """The reply's events, `Done` last. `whole` is the field of a reply that came at once. Raises `ProviderError`.
 
     With a `window`, a longer prompt is an overflow: z.ai drops its beginning and says nothing.
-    Raises `ProviderError` with the partial message.
     """
     json, has_begun = JsonItems(), False
 
@@ -110,10 +109,7 @@ async def stream_reply(
 async def _parsed(
     response: Response, parser: LineParser, content_type: str, whole: str
 ) -> AsyncGenerator[list[Any], None]:
-    """The response's body through `parser`, one list of items for each piece that arrived.
-
-    A JSON object that holds the field `whole` is a reply too. Raises `ServerError` for another body of another type.
-    """
+    """The body through `parser`, a list of items for each piece; an object with the field `whole` is a reply too."""
     if content_type not in response.headers.get("content-type", content_type).lower():
         start = await read_start(response, LONGEST_LINE if whole else MAX_ERROR_BODY)
         try:

@@ -1,7 +1,4 @@
-"""Finds what every provider would refuse in a conversation, and makes the least repair.
-
-What one API alone wants is its wire format's affair; what was refused is left out by `agent/requests/repairs.py`.
-"""
+"""Finds in a conversation the faults that every provider would refuse, and makes the least repair."""
 
 from __future__ import annotations
 
@@ -36,8 +33,8 @@ _OF_ASSISTANTS = (Text, Thinking, RedactedThinking, ToolUse, Opaque)
 def doctor(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     """The same messages when they are valid, else repaired ones.
 
-    Every call has an id of its own and exactly one result, in the next user message, in order and before any text; no
-    result lacks its call; the first message is a user's; no message is empty or holds what its role cannot say.
+    Every call has its own id and exactly one result, first in the next user message, in order; no result lacks its
+    call; the first message is a user's; no message is empty or holds anything that its role cannot say.
     """
     if is_valid(messages):
         return messages

@@ -1,8 +1,4 @@
-"""Helps the check of a task: looks at what the agent left and did, and says what is wrong.
-
-A check is run in the agent's copy of the task, confined as the agent's commands were. Exit code 0 passes. This module
-is on its path (PYTHONPATH), and uses the standard library alone, as any Python may run it.
-"""
+"""Helps the check of a task, run in the agent's copy by any Python (standard library alone); exit code 0 passes."""
 
 from __future__ import annotations
 
@@ -21,11 +17,7 @@ TEST_S = 60.0
 
 
 def record() -> dict[str, Any]:
-    """Return what the agent did: `{"answer", "calls": [{"name", "input", "is_error", "content"}], "compactions": 0}`.
-
-    `answer` is the text it ended with (empty where it did not come to an end), `calls` are those of the agent itself in
-    the order they were made; those of its subagents are not among them.
-    """
+    """Return the agent run: `{"answer", "calls": [{"name", "input", "is_error", "content"}], "compactions": 0}`."""
     made: dict[str, Any] = json.loads(Path(os.environ["AGENTCLI_EVAL_RECORD"]).read_text("utf-8"))
     return made
 
@@ -81,10 +73,7 @@ def run(
 
 
 def tests(folder: str | Path) -> tuple[int, bool, str]:
-    """Run the unittest files (`test*.py`) of a folder on the copy: how many ran, whether all passed, the output.
-
-    The code under test cannot end them early unseen: their number is read from the summary.
-    """
+    """Run the unittest files of a folder on the copy: how many ran (by the summary), whether all passed, the output."""
     done = run(sys.executable, "-m", "unittest", "discover", "-s", str(folder), "-t", str(folder))
     count = re.findall(r"^Ran (\d+) tests? in", done.stdout, re.MULTILINE)
     passed = done.returncode == 0 and re.search(r"^OK\b", done.stdout, re.MULTILINE) is not None

@@ -1,7 +1,6 @@
-"""Checks a task of SWE-bench's form: puts its tests into the copy and runs them.
+"""Puts the tests of a task of SWE-bench's form into the copy and runs them, with the standard library alone.
 
-The task's folder holds `test.patch`, and `tests.json` with the tests that the fix mends (FAIL_TO_PASS) and those that
-it must not break (PASS_TO_PASS). The standard library alone, as any Python may run it.
+`tests.json` lists the tests that the fix mends (FAIL_TO_PASS) and those that it must not break (PASS_TO_PASS).
 """
 
 from __future__ import annotations

@@ -69,11 +69,7 @@ class Client:
 
 
 class ClientFiles:
-    """Wraps the sandbox and the checkpoints of one session, and asks the editor first.
-
-    A file without unsaved changes keeps its bytes. A file that the editor does not serve is read from the disk;
-    searches and commands always see the disk. A write that the editor refuses fails.
-    """
+    """Asks the editor first for files with unsaved changes; commands see the disk. A refused write fails."""
 
     def __init__(self, client: Client, cwd: Path, session_id: str) -> None:
         self._client = client
@@ -156,9 +152,7 @@ class ClientFiles:
             return None
 
     def _is_shared(self, path: Path) -> bool:
-        """True for files of the workspace, except those that git obeys. False in the event loop, which cannot block
-        for an answer that it has to deliver itself.
-        """
+        """True for the workspace's files that git does not obey; False in the event loop, which cannot wait."""
         try:
             if asyncio.get_running_loop() is self._loop:
                 return False

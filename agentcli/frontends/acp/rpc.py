@@ -39,11 +39,7 @@ OnNotification = Callable[[str, dict[str, Any]], None]
 
 
 class Connection:
-    """A connection to a peer that reads from the descriptor `out`.
-
-    `handle` answers its requests, each in a task of its own, and raises `RpcError`; `on_notification` takes its
-    notifications. Both are called in the order in which messages come.
-    """
+    """A connection to the peer at `out`. `handle` answers each request in a task and raises `RpcError`."""
 
     def __init__(self, out: int, *, handle: Handle, on_notification: OnNotification) -> None:
         self._handle, self._on_notification = handle, on_notification

@@ -97,10 +97,7 @@ Item = PromptItem | Reply | Remark
 
 
 class Story(Struct, frozen=True):
-    """A session as documents tell it: the path that counts; `cost` is of everything that was paid.
-
-    Each turn is a prompt and what followed it; the first one may hold what came before any prompt.
-    """
+    """A session as documents tell it: the path that counts, by turns; `cost` is of everything that was paid."""
 
     info: SessionInfo
     turns: tuple[tuple[Item, ...], ...]

@@ -79,10 +79,7 @@ class Bucket:
 
 
 class Guard:
-    """ASGI middleware. `hosts` are the names, beside those of this machine, by which the server may be called.
-
-    A token without a `user_id` opens all sessions, one with it only that user's.
-    """
+    """ASGI middleware for calls by the names in `hosts`. A token without a `user_id` opens all sessions."""
 
     def __init__(
         self,

@@ -94,11 +94,7 @@ class HostedSession:
         return init_object(self._session, offered, is_resumed=is_resumed)
 
     def _missing_objects(self, missing: Sequence[Entry]) -> tuple[list[dict[str, Any]], bool]:
-        """The objects of entries that were not told, and whether a turn is open behind them.
-
-        A prompt that waited begins a turn, with the name it was given; the turn before has ended then. So does one that
-        a terminal took, which has no name here.
-        """
+        """The objects of entries not yet sent, and whether a turn is open; a prompt that waited ends the last turn."""
         entries = self._session.snapshot().conversation.entries
         objects: list[dict[str, Any]] = []
         is_open = self._writer.note.is_open

@@ -29,10 +29,7 @@ _TIMEOUT = httpx2.Timeout(30.0, connect=2.0)
 
 
 async def stream_events(hosting: Hosting, session_id: str, after: int) -> AsyncIterator[bytes]:
-    """Send the stream after an event's id, as server-sent events; ends when the session is removed.
-
-    After an unknown id the first event is a `reset`, which holds the whole conversation in place of what came before.
-    """
+    """Send the server-sent events after an id until the session is removed; an unknown id gives a `reset` first."""
     events = hosting.events
     async with hosting.reading(session_id):
         await hosting.catch_up(session_id)
@@ -75,11 +72,9 @@ async def _reset(hosting: Hosting, session_id: str) -> StreamEvent:
 
 
 async def forward(request: Request, address: str, body: bytes, *, is_repeatable: bool = False) -> Response | None:
-    """Send a request to another process, at an address such as `unix:/run/a.sock` or `http://10.0.0.5:8001`.
+    """Forward a request once, to `unix:/run/a.sock` or `http://10.0.0.5:8001`; None if it may be tried again.
 
-    Returns its answer; None where it was not asked, so that the request may be tried again. So may one that
-    `is_repeatable` when the answer did not come; raises `HttpError` for others. A request is forwarded once: where two
-    processes each take the other for the owner, one of them learns better.
+    That is where it was not asked, or `is_repeatable` and not answered. Raises `HttpError` for others.
     """
     if FORWARDED in request.headers:
         return None

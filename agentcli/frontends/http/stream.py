@@ -1,8 +1,7 @@
-"""Writes the event stream of one session: what its log holds, once and in order, and what happens in between.
+"""Writes the event stream of one session: all that its log holds, once and in order, and the events in between.
 
-The log of a session holds what counts; its stream tells of it. A note beside the stream says how many of the log's
-entries it has told, and changes only together with the events that tell them. Whoever goes on with a stream first tells
-the entries that are missing, so that a kill at any moment loses none and doubles none.
+The note beside it counts the log's entries that were sent, and changes only together with their events. The next
+writer first sends the missing ones, so a kill loses none and doubles none.
 """
 
 from __future__ import annotations
@@ -37,12 +36,10 @@ class Waiting(Struct, frozen=True):
 
 
 class StreamNote(Struct, frozen=True, omit_defaults=True):
-    """The state that the next writer of a stream needs; it is stored with the stream.
+    """The state that the next writer of a stream needs, stored with it. `epoch` counts the writers.
 
-    `epoch` counts the writers, `entries` the entries of the log that were sent; `told` is the id of the event that sent
-    the newest of them. `span` is the prompt that is answered or was answered last, `waiting` are the prompts that wait
-    for their turn, and `taken` the newest that were accepted at all, by `stream_id`. `is_open` says that a turn has
-    begun whose result was not sent.
+    `entries` of the log were sent, the newest as event `told`. `span` is the prompt answered last, `waiting` those that
+    wait for their turn, `taken` the newest accepted, by `stream_id`. `is_open`: the turn's result was not sent.
     """
 
     epoch: int = 0

@@ -1,9 +1,7 @@
 """Lends the terminal to other programs: the person's own commands, pagers, editors. Our screen lets go of it before.
 
-A command of the person's gets a pseudo-terminal of the window's size, so that its output is known here too. Keys go to
-it and its output to ours byte by byte, so that passwords, colours and full-screen programs work as everywhere. Only a
-lone Esc is taken: it interrupts a command that reads whole lines or none. To one that reads single keys, as editors,
-pagers and prompts with line editing do, it is a key.
+A command gets a pseudo-terminal; keys and output pass byte by byte. A lone Esc interrupts it, unless it reads
+single keys, as editors and pagers do.
 """
 
 from __future__ import annotations
@@ -44,10 +42,7 @@ _ONE_SCREEN = b"\x1b[?1049l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?200
 
 
 async def lend_terminal(run: Callable[[str], Awaitable[str]]) -> tuple[str, str | None]:
-    """Let `run` start a command in a terminal, named by its path; gives its output as text, and the result of `run`.
-
-    That result is None if the person ended it. Our screen must have let go of the terminal. Raises errors of `run`.
-    """
+    """Run a command that `run` starts at a terminal's path; gives its output and `run`'s result (None: interrupted)."""
     lent = _TerminalLoan(sys.__stdin__.fileno(), sys.__stdout__.fileno())  # type: ignore[union-attr]  # the screen stands on them
     try:
         ended = await lent.until_over(run)
@@ -311,10 +306,7 @@ def _argv(command: str, environment: Mapping[str, str]) -> list[str]:
 async def run_program(
     argv: Sequence[str], environment: Mapping[str, str] | None = None, data: bytes | None = None
 ) -> int | None:
-    """Run a program that has the terminal, with `data` for its input; gives its exit code. Raises `OSError`.
-
-    It stays in our process group, so that Ctrl-Z stops both.
-    """
+    """Run a program in our process group, so that Ctrl-Z stops both; gives its exit code. Raises `OSError`."""
     stdin = None if data is None else asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*argv, env=environment, stdin=stdin)
     # Ctrl-C and Ctrl-\ are meant for the program now, which would ignore them too if it had been started after this.

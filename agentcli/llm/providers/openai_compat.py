@@ -24,8 +24,7 @@ NOT_FOUND = 404
 class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A server: its address, the environment variable of its key, and its quirks.
 
-    `key_path` is what only a key opens, where the list of models needs none. `key_header` carries the key; in
-    `authorization` it is a bearer token. `lists_models`: a model that is not in its list does not exist.
+    `key_path` is open with a key only. `lists_models`: a model that is not in its list does not exist.
     """
 
     base_url: str = ""

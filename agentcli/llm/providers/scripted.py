@@ -1,7 +1,4 @@
-"""Plays replies from a file or a list: the model of tests, demos and benchmarks.
-
-A script is JSON lines, one `ScriptedReply` each. In a string, `{{last_result}}` stands for the newest tool result.
-"""
+"""Plays replies from JSON lines or a list, for tests and demos; `{{last_result}}` is the newest tool result."""
 
 from __future__ import annotations
 
@@ -49,8 +46,7 @@ class ScriptedError(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ScriptedReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """One reply. With an `error`, text and thinking are sent first and then it breaks.
 
-    `chunk` is how many characters one delta holds; `delay_ms` passes before each. One with `when` is only for
-    conversations that begin with a prompt (or a subagent's task) that holds that text.
+    Deltas hold `chunk` characters, `delay_ms` apart. `when` must be in the conversation's first prompt.
     """
 
     text: str = ""

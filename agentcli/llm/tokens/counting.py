@@ -116,10 +116,9 @@ class ByteEncoder(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class EncoderRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """The way to count the tokens of some models.
+    """The way to count the tokens of some models: an `encoder`, made with `parameters`, times `margin`.
 
-    A count is what `encoder`, made with `parameters`, says times `margin`. The server at `counter`, which is sent
-    `{"model", "text"}` and answers `{"tokens"}`, counts exactly; if it fails or `exact` is false, the encoder counts.
+    The server at `counter`, sent `{"model", "text"}`, answers `{"tokens"}` exactly; if it fails, the encoder counts.
     """
 
     encoder: str = "cl100k_base"
@@ -143,10 +142,7 @@ class ModelFacts(ModelInfo, frozen=True, omit_defaults=True, forbid_unknown_fiel
 
 
 class Encoders:
-    """Rows by the name of a model, with or without its provider, a pattern (`gpt-4*`), a family, and "unknown".
-
-    They are looked up in this order; of patterns that match, the one registered last counts.
-    """
+    """Rows by model name, then pattern (`gpt-4*`, the last registered first), family, and "unknown"."""
 
     def __init__(self, rows: ChainMap[str, EncoderRow], made: dict[str, TokenEncoder]) -> None:
         self._rows, self._made = rows, made
@@ -161,10 +157,7 @@ class Encoders:
         return next(chain(exact, patterns), self._rows.get(family_of(model)) or self._rows[UNKNOWN])
 
     def register(self, models: str, encoder: str | TokenEncoder = "", **fields: Any) -> None:
-        """Count the tokens of `models` (see `Encoders`) with an encoder and other `fields` of an `EncoderRow`.
-
-        What is not given stays as it was for these models. Raises `ValueError` for a wrong field.
-        """
+        """Set fields of the `EncoderRow` of `models` (see `Encoders`); others stay. Raises `ValueError`."""
         if encoder and not isinstance(encoder, str):
             self._made[encoder.name] = encoder
             encoder = encoder.name

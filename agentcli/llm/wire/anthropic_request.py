@@ -110,10 +110,7 @@ def _keep_to_limits(body: dict[str, Any]) -> None:
 
 
 def sendable(message: Message, provider: str) -> tuple[Block, ...]:
-    """Return the blocks this API takes: no empty text, no other API's opaque blocks, no unsigned thinking.
-
-    A failed result is text alone, and not empty; its images and documents follow behind the results.
-    """
+    """Return the blocks this API takes; a failed result is text alone, and its images follow behind the results."""
     results: list[Block] = []
     apart: list[Block] = []
     rest: list[Block] = []

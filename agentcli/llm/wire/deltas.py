@@ -68,10 +68,8 @@ def merged(events: list[StreamEvent]) -> list[StreamEvent]:
 class ThinkTags:
     """Parts reasoning in `<think>…</think>` from text. The tag may be split over chunks, its opening may be missing.
 
-    Only a tag that begins the reply opens reasoning. One `</think>` may end it, or what began without a tag: then all
-    text before it `was_thinking`. All later ones are text, and so is one in a block of code, and one in prose, which
-    stands behind an opening tag, a space or a quotation mark. With `begins_inside` the reply begins with reasoning
-    that no tag opens.
+    Only a tag that begins the reply opens reasoning, or `begins_inside`. One `</think>` ends it, or without a tag all
+    text before it `was_thinking`; none does in code or in prose (behind an opening tag, a space or a quotation mark).
     """
 
     def __init__(self, *, begins_inside: bool = False) -> None:

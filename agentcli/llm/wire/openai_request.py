@@ -1,7 +1,6 @@
-"""A request as the body of Chat Completions, with the habits of the servers that speak it.
+"""A request as the body of Chat Completions, with the habits of the servers that speak it, each seen in a real one.
 
-Each oddity handled here was seen in a real server: in the openai SDK's issues, ollama#7881, vllm#18412, lmdeploy#3412,
-opencode#40061 and the vendors' own documents (2026-11).
+Sources: the openai SDK's issues, ollama#7881, vllm#18412, lmdeploy#3412, opencode#40061, vendors (2026-11).
 """
 
 from __future__ import annotations

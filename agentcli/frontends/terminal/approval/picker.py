@@ -12,10 +12,7 @@ LEFT_TO_DETAILS = 12  # columns, with the marks at the start of a row and the ga
 
 
 class Picker:
-    """`options` are a label and a detail each; `chosen` is the index of one of them.
-
-    `current` is the present value: it is marked, and selected first. With `can_keep` a second key takes one for good.
-    """
+    """A list to choose from: `options` are a label and a detail each; `current` is marked and selected first."""
 
     def __init__(
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False

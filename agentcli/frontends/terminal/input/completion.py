@@ -25,10 +25,7 @@ _NEEDS_QUOTES = re.compile(r"[\s'`,;]")
 
 
 class PromptCompleter(Completer):
-    """Completes `/name` at the start of the input, its argument from `arguments`, and `@path` after white space.
-
-    A whole name is followed by a space. A path that leads out of the project is read from `folder`, or from `home`.
-    """
+    """Completes `/name` at the start of the input, its argument from `arguments`, and `@path` after white space."""
 
     def __init__(
         self, commands: Iterable[SlashCommand], arguments: Arguments, files: FileIndex, *, folder: Path, home: Path

@@ -42,11 +42,10 @@ class FileIndex:
         self._searches = 0
 
     async def match(self, query: str, limit: int = 12, *, is_wanted: Callable[[], bool] = lambda: True) -> list[str]:
-        """The best matches, best first. Small letters match capitals too; a slash matches nothing else.
+        """The best matches, best first; nothing when a later query was asked meanwhile, or `is_wanted` says no.
 
-        A name that begins with the query comes before one that holds it, then a path that holds it, then a path with
-        its letters in this order; shorter paths first. An empty query, or a folder's path, gives the folder's contents.
-        Gives nothing when a later query was asked meanwhile, or `is_wanted` says no.
+        A name that begins with the query precedes one that holds it, then a path that holds it, then one with its
+        letters in order; shorter paths first. An empty query, or a folder's path, gives the folder's contents.
         """
         self._searches += 1
         search = self._searches
@@ -104,10 +103,7 @@ def leads_out(query: str) -> bool:
 
 
 def paths_elsewhere(query: str, root: Path, home: Path, limit: int = 12) -> list[str]:
-    """The names in a typed folder that contain the typed name, those that begin with it first.
-
-    Paths begin as they are typed, folders end in a slash. Hidden names come when a dot is typed.
-    """
+    """The names in a typed folder that contain the typed name, prefixes first; hidden ones come when a dot is typed."""
     if query in ("~", ".."):
         return [f"{query}/"]
     typed, _, name = query.rpartition("/")

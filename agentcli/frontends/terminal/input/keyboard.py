@@ -30,10 +30,7 @@ _LONGEST_BEGUN = 200  # characters; anything longer is no report
 
 
 class TerminalInput(Vt100Input):
-    """Standard input without the terminal's reports, which go to `on_report`.
-
-    A report is `11;rgb:…` (the background), `?2026;2$y` (synchronized output), `I` or `O` (focus came or went).
-    """
+    """Standard input without the terminal's reports, such as `11;rgb:…` and `?2026;2$y`, which go to `on_report`."""
 
     def __init__(self, stdin: TextIO, on_report: Callable[[str], None]) -> None:
         super().__init__(stdin)

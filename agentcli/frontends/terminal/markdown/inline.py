@@ -1,7 +1,4 @@
-"""Read emphasis, code spans and links in the text of one paragraph, with markdown-it-py.
-
-Importing that library takes 30 ms, so this module is imported for the first paragraph, not for the first frame.
-"""
+"""Read emphasis, code spans and links with markdown-it-py, which takes 30 ms to import: not for the first frame."""
 
 from __future__ import annotations
 
@@ -52,10 +49,7 @@ class _Inline(ParserInline):
 
 
 def inline_fragments(source: str, roles: str, definitions: Iterable[tuple[str, str]]) -> list[Fragment]:
-    """Return a paragraph's text without its marks, all of it with `roles`; line ends stay.
-
-    `definitions` are the labels and addresses of reference links; the first one of a label counts.
-    """
+    """Return a paragraph's text without its marks, with `roles`; `definitions` are addresses by label."""
     references: dict[str, Any] = {}
     for label, address in definitions:
         references.setdefault(normalizeReference(label), {"href": address, "title": ""})

@@ -37,14 +37,11 @@ class _Fence:
 
 
 class MarkdownStream:
-    """Turns Markdown that arrives in pieces into text with roles, which is printed once and never changed.
+    """Turns Markdown that arrives in pieces into text with roles; each block is printed once, when it has ended.
 
-    The output depends on the whole text alone, not on where it was cut. A block is printed once it has ended: a
-    paragraph, an item, a heading, a table, a line of code; until then `preview` shows it.
-
-    Prose is broken at words, code is not. Blank lines are as in the source, but never two together. Differences from
-    CommonMark (0.31) and GFM keep the print close to the source: a line under a paragraph cannot make it a heading
-    (`---` is a rule), a table's lines begin with `|`, and a reference link's definition comes before it.
+    The output depends on the whole text alone. Prose is broken at words, code is not. Unlike in CommonMark (0.31) and
+    GFM, a line under a paragraph makes no heading (`---` is a rule), a table's lines begin with `|`, and a reference
+    link's definition comes before it.
     """
 
     def __init__(self, *, width: Callable[[], int], wraps: bool = True) -> None:

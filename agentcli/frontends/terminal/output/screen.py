@@ -1,9 +1,7 @@
 """Draws the screen: a transcript that is only ever appended to, and below it a live region that is redrawn.
 
-All moves are relative to the cursor, which stays in the input; nothing above the region is ever rewritten. Only whole
-lines are printed, so that the terminal itself wraps them. They push the region down as inserted rows; when much arrives
-at once, the region is erased and drawn again. Codes are those of ECMA-48 and DEC's VT102; a line end goes out as a bare
-newline, of which the terminal driver makes return and newline.
+All moves are relative to the cursor. Whole lines, which the terminal wraps, push the region down as inserted rows;
+when much arrives at once, the region is erased and drawn again. Codes are those of ECMA-48 and DEC's VT102.
 """
 
 from __future__ import annotations
@@ -235,10 +233,7 @@ class Screen(Renderer):
     # Sizes and modes
 
     def _is_resizing(self) -> bool:
-        """True while the window may still have another size than the one that is told.
-
-        Nothing is written then: moves would count rows as they no longer are. Once it rests, they can be computed.
-        """
+        """True while the window may still change its size; nothing is written then, as rows would be miscounted."""
         if self._draw_later is None:
             return False
         now, size = time.monotonic(), self.output.get_size()

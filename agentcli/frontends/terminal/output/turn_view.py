@@ -46,11 +46,7 @@ class Printer(Protocol):
 
 
 class TurnView:
-    """Shows a session's events through `printer`; `live` has what is under way.
-
-    Without a live screen answers are printed as they are written, calls are announced when they start, and prompts
-    stand there already. With `wraps` prose is broken at words, else by the terminal.
-    """
+    """Shows a session's events through `printer`; `live` has those under way. With `wraps` prose is broken at words."""
 
     def __init__(
         self,

@@ -41,10 +41,7 @@ class _Row(Struct, frozen=True):
 
 
 def diff_fragments(diff: str, *, width: int, most_lines: int | None, rest: str = "") -> list[Fragment]:
-    """The diff without its file lines, each line ending in a newline; `width` decides whether there are numbers.
-
-    Lines are not broken. Lines beyond `most_lines` are only counted; `rest` says how to see them.
-    """
+    """The diff without its file lines; `width` decides on numbers. Lines beyond `most_lines` are only counted."""
     lines = diff.removesuffix("\n").split("\n") if diff else []
     rows = _without_blank_edges(_rows(lines))
     shown = list(islice(rows, most_lines))

@@ -76,10 +76,7 @@ def width(text: str) -> int:
 
 
 def advance(column: int, text: str, columns: int) -> tuple[int, int]:
-    """The rows that writing `text` (no line ends) from `column` on begins by wrapping, and the new column.
-
-    A column equal to `columns` is the terminal's pending wrap: the row is full, the next one has not begun.
-    """
+    """The rows begun by wrapping `text` from `column` on, and the new column; `columns` is a pending wrap."""
     if text.isascii():
         end = column + len(text)
         if end <= columns:
@@ -102,10 +99,7 @@ def rows_of(fragments: Iterable[Fragment], columns: int) -> int:
 
 
 def first_rows(fragments: Sequence[Fragment], columns: int, most: int) -> tuple[list[Fragment], list[Fragment]]:
-    """Return the beginning of whole lines that takes at most so many rows of a window, ending in a line end; the rest.
-
-    Where terminals disagree on the width of a character it counts as wide, so that nothing is pushed out of sight.
-    """
+    """Return the whole lines that fit into so many rows, and the rest; a character of disputed width counts as wide."""
     row = column = 0
     for number, (roles, text) in enumerate(fragments):
         for position, character in enumerate(text):

@@ -175,10 +175,7 @@ def _nearest_code(colour: int | str, environment: Mapping[str, str]) -> str:
 
 
 def palette_for(choice: str, environment: Mapping[str, str], *, is_terminal: bool, background: str = "") -> str:
-    """The palette for a choice: one of `THEMES`, or a theme of the person's own, which stands on that for `auto`.
-
-    NO_COLOR (no-color.org) and TERM=dumb turn colours off, FORCE_COLOR turns them on where there is no terminal.
-    """
+    """The palette for a choice, one of `THEMES` or a theme of the person's own; NO_COLOR and FORCE_COLOR count."""
     if environment.get("NO_COLOR") or environment.get("TERM") == "dumb" or choice == "none":
         return "none"
     if not is_terminal and not environment.get("FORCE_COLOR"):

@@ -37,11 +37,7 @@ _COLUMN_BEHIND_MARK = re.compile(r"[ ]*(?:[^\w\s\"'(\[`/~$<@#.]{1,2} |\d{1,3}[.)
 def wrap_line(
     line: Sequence[Fragment], columns: int, hang: Sequence[Fragment] = (), *, breaks_words: bool = False
 ) -> list[Fragment]:
-    """Break a line between words so that its rows fit into `columns`; rows behind the first begin with `hang`.
-
-    A word longer than a row is left for the terminal to break, so that an address can be copied whole, unless this
-    `breaks_words`.
-    """
+    """Break a line between words to fit `columns`; later rows begin with `hang`. Only `breaks_words` cuts words."""
     if sum(len(text) for _, text in line) <= columns and width(text := plain(line)) <= columns and "\t" not in text:
         return list(line)
     begins = hang if 2 * row_width(hang) <= columns else ()
@@ -115,8 +111,8 @@ def _words(line: Sequence[Fragment]) -> Iterator[tuple[Fragment, list[Fragment]]
 def wrapped(fragments: Sequence[Fragment], columns: int, *, hang: int | None = None) -> list[Fragment]:
     """Break whole lines at words; the rows that follow are indented by `hang` columns.
 
-    None: as far as a mark at the line's start reaches, or to the column behind a gap of two spaces, as in a list of
-    names with their meanings; where that leaves less than half of the row, the meaning stands below its name.
+    None: to the end of a mark at the line's start, or to the column behind a gap of two spaces; where that leaves less
+    than half of the row, the meaning stands below its name.
     """
     out: list[Fragment] = []
     for number, line in enumerate(lines_of(fragments, keeps_last=True)):
