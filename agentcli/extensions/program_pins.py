@@ -227,10 +227,7 @@ class NamedFile(Struct, frozen=True):
 
 
 def named_files(command: str, *, cwd: str, root: str, variables: Mapping[str, str] = {}) -> set[NamedFile]:
-    """Return what the words of a shell command name, taken relative to `cwd`, the project's `root` and each `cd`.
-
-    It is generous: most of these paths do not exist. What a command writes its output to is not among them.
-    """
+    """Return what a command's words may name, from `cwd`, `root` and each `cd` on, its outputs left out."""
     known = {**variables, "CLAUDE_PROJECT_DIR": root, "AGENTCLI_PROJECT_DIR": root, "PWD": cwd}
     text = _OF_FOLDER.sub("${PWD}", _OF_PROJECT.sub("${AGENTCLI_PROJECT_DIR}", command))
     return set(_Reading(root, [cwd, root], known).files_in(text, MAX_NESTED))

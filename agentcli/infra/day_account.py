@@ -35,11 +35,7 @@ _UPDATE = "UPDATE charges SET usd = ?, tokens = ?, seconds = ?, calls = ? WHERE 
 
 
 class DayAccount(Account):
-    """The account of a calendar day of this machine. Its methods raise `StorageError`.
-
-    Without limits it only notes what is charged, for those sessions of the day that have some; no session ends because
-    that cannot be written.
-    """
+    """The account of a calendar day here, which without limits only notes charges. Methods raise `StorageError`."""
 
     def __init__(self, path: Path, limits: Amounts) -> None:
         super().__init__("day", limits)

@@ -158,10 +158,7 @@ def _remove_from_keyring(variable: str) -> None:
 
 
 class KeyHelper:
-    """The key that `command` prints, run in `folder` without a shell and a terminal. `on_key` is told each new key.
-
-    `error` makes an error of the setting from a sentence, which never shows what was printed.
-    """
+    """The key that `command` prints, run in `folder` without shell or terminal; no `error` shows the output."""
 
     def __init__(
         self, command: str, *, folder: Path, error: Callable[[str], ConfigError], on_key: Callable[[str], None]

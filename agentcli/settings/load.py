@@ -112,10 +112,7 @@ def load_config(
     trust: bool = False,
     without: Path | None = None,
 ) -> Config:
-    """Read and merge every source; the file `without` does not count. Raises `ConfigError`.
-
-    `flags` is nested like the file, `flag_names` says what the person calls its keys, `caller` where they come from.
-    """
+    """Read and merge every source but `without`; a person calls `flags` by `flag_names`. Raises `ConfigError`."""
     paths = paths or find_paths(environment.get("AGENTCLI_HOME"))
     notices = [*_unknown_variables(environment)]
     has_own = paths.user_config != without and _may_exist(paths.user_config)

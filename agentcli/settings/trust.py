@@ -171,10 +171,7 @@ def _digest(folder: Path, root: Path, *, reads_files: bool) -> str:
 
 
 def _all_below(folder: Path, root: Path, *, is_strict: bool = False) -> Iterator[Path]:
-    """Yield all files in a folder and in the project's folders that links in it lead to.
-
-    With `is_strict` what cannot be looked into raises `OSError`, as does what has no end.
-    """
+    """Yield all files in a folder, links in the project followed; `is_strict` raises `OSError` for a part not seen."""
     within, waiting, seen, count = os.path.realpath(root), [folder], set(), 0
     while waiting:
         here = waiting.pop()

@@ -78,10 +78,7 @@ class Extras(Struct, frozen=True, kw_only=True):
 
 
 class SessionChoice(Struct, frozen=True):
-    """Which conversation to open: a new one of `user_id`, the newest here, or one by id; `fork` continues a copy.
-
-    With `take_over` a program that has it open is asked to end.
-    """
+    """The conversation to open: new, newest or by id; `fork` continues a copy, `take_over` ends its program."""
 
     how: Literal["new", "newest", "id"] = "new"
     id: str = ""

@@ -136,10 +136,7 @@ def make_sandbox(
     profile: Profile | None,
     programs: Callable[[Sequence[Path]], Sequence[Path]] = lambda roots: (),
 ) -> LocalSandbox:
-    """Return the sandbox of a session in `folders`, the working directory first; `profile` replaces the settings' own.
-
-    `programs` gives the files of some folders that run outside of it, and which commands may not change.
-    """
+    """Return the sandbox of a session in `folders`, the working directory first, with files commands may not change."""
     from agentcli.infra.sandbox.local import LocalSandbox
     from agentcli.infra.sandbox.session_confinement import CommandLimits
 
@@ -210,10 +207,7 @@ def _absolute(name: str, cwd: Path, home: Path) -> Path:
 def make_checkpoints(
     config: Config, session_id: str, roots: Callable[[], Sequence[Path]], *, is_lasting: bool
 ) -> Checkpoints | None:
-    """Return what records the changes of a session's calls below these `roots`; None where the settings want none.
-
-    Of a session that is not lasting nothing stays on the disk.
-    """
+    """Return what records changes below these `roots`, None by the settings; it may leave nothing on the disk."""
     if not config.settings.checkpoints.enabled:
         return None
 

@@ -75,10 +75,7 @@ def server_specs(
     added: Mapping[str, Any] = {},
     is_strict: bool = False,
 ) -> list[ServerSpec]:
-    """Return the servers that count here, and `tell` what is wrong. Raises `ConfigError` for an unreadable file.
-
-    First those that a client has `added`, then a `file`'s; unless `is_strict` then local, project and user ones.
-    """
+    """Return the servers that count, `added` ones first, and `tell` what is wrong. Raises `ConfigError`."""
     sources: list[Source] = [(added, "flag", "the client")]
     sources += [(servers_in(Path(file).expanduser()), "flag", file)] if file else []
     sources += _settings(config) if not is_strict else []

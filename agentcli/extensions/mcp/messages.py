@@ -44,10 +44,7 @@ class MessageReader:
     """Takes the place of the SDK's `jsonrpc_message_adapter`."""
 
     def validate_json(self, data: str | bytes, *, by_name: bool | None = None) -> types.JSONRPCMessage:
-        """Read one message; a reply that is none becomes an error with its id, so that its request ends at once.
-
-        A lone surrogate, which is half of a character, is read as U+FFFD. Raises `ValueError` for all else.
-        """
+        """Read one message, or the error with its id that a broken reply becomes. Raises `ValueError`."""
         try:
             return _sdk_reader.validate_json(data, by_name=by_name)
         except ValidationError as error:

@@ -149,10 +149,7 @@ def _provider(
 async def login_auth(
     logins: KeptLogins, spec: ServerSpec, url: str, show: Callable[[str], None]
 ) -> AsyncIterator[httpx2.Auth]:
-    """Yield what the requests of a login carry; `show` is given the address for the browser. The login is kept at once.
-
-    Unless the settings name a client, one is registered anew: the address for answers has another port each time.
-    """
+    """Yield what a login's requests carry; `show` gets the address. A client is registered anew: its port changes."""
     answers: asyncio.Queue[Mapping[str, str]] = asyncio.Queue()  # a server may want a second login, for more rights
 
     states: set[str] = set()  # of the answers that were asked for; any page could send others

@@ -43,10 +43,7 @@ Connect = Callable[[ServerSpec, "Server"], Awaitable[MCPClient]]
 
 
 class Pins(NamedTuple):
-    """Keeps what servers offered when they were last approved, a file each; a project's is pinned for that project.
-
-    `programs` has the files of the workspace that servers are started from.
-    """
+    """Keeps what servers offered when last approved, a file each; a project's is pinned for that project."""
 
     folder: Path
     project: Path
@@ -76,10 +73,7 @@ class Pins(NamedTuple):
 
 
 class Server:
-    """One server. Models are shown the offer `pinned`; `now` is its newest offer, None before the first connection.
-
-    Without `pins` nothing is kept. `tell` gets sentences for the person, `updated` is called when `pinned` changes.
-    """
+    """One server: models are shown the offer `pinned`; `now` is the newest, None before the first connection."""
 
     def __init__(
         self,

@@ -98,10 +98,7 @@ class Servers:
         return task
 
     async def join(self, calls: SessionCalls) -> None:
-        """Let a session have the tools, before its first request and where a server has come late.
-
-        Servers that were never reached before are waited for, each as long as it may take to start.
-        """
+        """Let a session have the tools, before its first request, and where a server has come late."""
         async with self._joining:
             if calls.delegates.unknown_servers is None:
                 await self._wait_for_new()

@@ -165,10 +165,7 @@ Store = Callable[..., object]  # appends entries to the log
 
 @dataclass
 class SessionSkills:
-    """Keeps the active skills of `registry` as the log has them, and the state as they change it.
-
-    `known_model` raises `UserError` for one that cannot be used. Only tools that the skills of `outer` leave count.
-    """
+    """Keeps the session's active skills as the log has them; only tools that those of `outer` leave count."""
 
     registry: SkillRegistry
     session: Session

@@ -77,10 +77,7 @@ def stamp_of(status: os.stat_result) -> Stamp:
 def read_once(
     files: Mapping[str, Stamp], kind: type[T], read: Callable[[str], T], *, cache: Path, place: Path
 ) -> FileValues[T]:
-    """Read files, or take from `cache` what was read of them, so that a start reads one file in place of a thousand.
-
-    `read` raises `OSError` or `ValueError` for a file that cannot be used. `place` names the file in the cache.
-    """
+    """Read files, or take what `cache` has of them: a start reads one file. `read` raises `OSError` or `ValueError`."""
     if not files:
         return FileValues({}, [], set())
     kept_in = cache / f"{sha256(os.fsencode(place)).hexdigest()[:16]}.json"
@@ -145,10 +142,7 @@ class Catalog:
 
 
 def listing(skills: Sequence[Skill], most_tokens: int) -> str:
-    """Return the text that tells a model of skills (level 1); empty where there is none.
-
-    Where that is too long the descriptions are cut, all to one length; then only names are listed, and then not all.
-    """
+    """Return the text that tells a model of skills (level 1): the longer, the less of each is listed."""
     if not skills:
         return ""
     most = most_tokens * _BYTES_PER_TOKEN - len(_HEAD)

@@ -36,10 +36,7 @@ _GIT_ORDER = ("/objects/", "/refs/", "/logs/", "/packed-refs", "/index", "/HEAD"
 
 
 class LiveFiles:
-    """The files that are open for writing when this is made, as far as the kernel lets us look (proc_pid_fd(5)).
-
-    To replace one would lose what its program writes next. With `spares_databases` databases count as open.
-    """
+    """The files that are open for writing: to replace one would lose what its program writes next."""
 
     def __init__(self, advice: str = "the command can be run directly", *, spares_databases: bool = True) -> None:
         self._advice, self._spares_databases = advice, spares_databases
@@ -64,11 +61,7 @@ class LiveFiles:
 def apply_groups(
     groups: Sequence[ChangeGroup], token: str, *, is_resumed: bool = False, live: LiveFiles | None = None
 ) -> ApplyOutcome:
-    """Apply changes. A group that meets something else than the command did is a conflict, and left out as a whole.
-
-    `token` is part of the names of files that are not yet in their places; with `is_resumed` an earlier process had
-    begun with the same. Raises nothing: what the disk refuses is a conflict, too.
-    """
+    """Apply changes; a group that meets another state, or a disk that refuses, is a conflict. Raises nothing."""
     names: list[str] = []
     conflicts: list[Conflict] = []
     application = _Application(token, live or LiveFiles(), is_resumed=is_resumed)

@@ -28,10 +28,7 @@ INSTALLED = frozenset((".venv", "venv", "node_modules", "site-packages", "vendor
 
 
 class ChangeGroup(NamedTuple):
-    """Changes that are applied together: those of `paths` in a change set.
-
-    `moved_root` is set where the group is exactly one new path with everything in it, which can be moved as a whole.
-    """
+    """Changes that are applied together; `moved_root` if they are one new path, which can be moved as a whole."""
 
     summary: ChangeSummary
     changes: ChangeSet
@@ -40,11 +37,7 @@ class ChangeGroup(NamedTuple):
 
 
 def group_changes(changes: ChangeSet, *, name_of: Callable[[str], str], budget: list[int]) -> list[ChangeGroup]:
-    """The changes in one folder as groups, by path.
-
-    `name_of` gives an absolute path's name for a person; `budget` holds the characters left for diffs. Raises
-    `OSError`.
-    """
+    """The changes in one folder as groups, by path; `budget` holds the characters left for diffs. Raises `OSError`."""
     paths = [path for path in sorted({*changes.before, *changes.after}) if differs(*changes.of(path))]
     counts = Counter(parent for path in paths for parent in parents_of(path))
     large = {path for path in paths if path and counts[path] > MUCH and _is_folder_that_came_or_went(path, changes)}

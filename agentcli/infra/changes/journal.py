@@ -32,10 +32,7 @@ PLAN = "plan"
 
 
 class CallNote(msgspec.Struct, frozen=True):
-    """A call under way, as it is noted on disk: the states before it, or the indexes of the folders.
-
-    `finished` says which paths a later start has dealt with for it, and when (nanoseconds since 1970).
-    """
+    """A call under way, as noted on disk; `finished` has the paths a later start dealt with, and when (ns)."""
 
     call_id: str
     before: dict[str, FileState | None] | None = None
@@ -74,10 +71,7 @@ class PrivateFolder:
     def apply(
         self, groups: Sequence[ChangeGroup], *, note: Path | None = None, live: LiveFiles | None = None
     ) -> ApplyOutcome:
-        """Apply changes whose contents are here; after a kill the next start finishes them.
-
-        `note` is that of the call they are recorded for. Raises `OSError` before it begins.
-        """
+        """Apply changes whose contents are here, if need be at the next start. Raises `OSError` before it begins."""
         plan = msgspec.to_builtins(_Plan(str(note or ""), [*map(_without_others, groups)]))
         # Names that are no text are escaped, where msgspec refuses them.
         replace_file(self.path / PLAN, json.dumps(plan).encode())
@@ -103,10 +97,7 @@ def finish_interrupted(around: Path) -> str:
 
 
 def remove_abandoned(around: Path, finish: Callable[[Path], None] | None = None) -> None:
-    """Remove the private folders of processes that are gone. Raises nothing.
-
-    One with a plan is given to `finish` first; without that it is left to the next start.
-    """
+    """Remove the private folders of processes that are gone, each after its plan is finished. Raises nothing."""
     with contextlib.suppress(OSError):
         for entry in [*around.iterdir()]:
             with contextlib.suppress(OSError):

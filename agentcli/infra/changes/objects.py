@@ -40,10 +40,7 @@ class Objects:
         return os.path.exists(self._path(id))  # noqa: PTH110  # a tenth of the time of a Path
 
     def put(self, source: int) -> tuple[str, int]:
-        """Keep what an open file holds; gives its id and its size in bytes. Raises `OSError`.
-
-        Of one that grows meanwhile as much is kept as it held at first; one that gets shorter is read again.
-        """
+        """Keep what an open file holds now, though it may grow; return its id and size in bytes. Raises `OSError`."""
         with os.fdopen(source, "rb", closefd=False) as file:
             for _ in range(3):
                 size = os.fstat(source).st_size

@@ -35,10 +35,7 @@ Finish = Callable[[Callable[[], Sequence[RestoredFile]]], Awaitable[Sequence[Res
 
 
 class PathPlan(msgspec.Struct, frozen=True):
-    """A path as it is now and as it is to become, and whether that is a merge. `conflict` says why it stays as it is.
-
-    `entry` is what `now` was taken from.
-    """
+    """A path as it is `now`, taken from `entry`, and as it is to become; `conflict` says why it stays as it is."""
 
     path: str
     now: FileState | None
@@ -58,10 +55,7 @@ class PathPlan(msgspec.Struct, frozen=True):
 
 
 class PlannedRestoration:
-    """Implements `Restoration` of the agent's interfaces; the plans are in the order of their paths.
-
-    `finish` runs something in a thread to its end, whatever becomes of the caller.
-    """
+    """Implements `Restoration`; `finish` runs something in a thread to its end, whatever becomes of the caller."""
 
     def __init__(self, plans: Sequence[PathPlan], objects: Objects, scratch: Path, finish: Finish) -> None:
         self._plans, self._objects, self._scratch, self._finish = plans, objects, scratch, finish
@@ -70,10 +64,7 @@ class PlannedRestoration:
         self.changes = tuple(FileChange(stored_path(plan.path), plan.now, plan.then) for plan in self._changing)
 
     async def carry_out(self) -> Sequence[RestoredFile]:
-        """The files as they were dealt with; one that something else changes meanwhile is a conflict.
-
-        What is begun is finished, also by the next start. Raises `ToolError` where nothing can be done.
-        """
+        """Return the files as they were dealt with, each whole or a conflict, also after a kill. Raises `ToolError`."""
         return await self._finish(self._carry_out)
 
     def _carry_out(self) -> Sequence[RestoredFile]:
@@ -126,10 +117,7 @@ class PlannedRestoration:
 def plan_restoration(
     changes: Sequence[FileChange], objects: Objects, *, scratch: Path, largest: int, finish: Finish
 ) -> PlannedRestoration:
-    """Plan how changes are taken back, which are in the order they were made. `scratch` is where files are made ready.
-
-    Raises `ToolError` where the present state cannot be taken down.
-    """
+    """Plan how changes, in the order they were made, are taken back. Raises `ToolError`."""
     by_path: dict[str, list[FileChange]] = {}
     for change in changes:
         by_path.setdefault(real_path(change.path), []).append(change)

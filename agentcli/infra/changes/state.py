@@ -20,10 +20,7 @@ _KINDS: dict[int, FileKind] = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", sta
 
 
 class FileEntry(NamedTuple):
-    """Something on the disk, links not followed; `source` is the path of its contents.
-
-    As long as the `stamp` is the same nothing has touched it.
-    """
+    """Something on the disk, links not followed; `source` has its contents, untouched while `stamp` is the same."""
 
     kind: FileKind | Literal["other"]
     stamp: tuple[int, ...]
@@ -45,10 +42,7 @@ class FileEntry(NamedTuple):
 
 @dataclass
 class ChangeSet:
-    """Entries before and after, by paths relative to the folder `root`; the folder itself is the empty path.
-
-    `stale` are those that somebody else has changed since the command started, `caches` those that are left out.
-    """
+    """Entries before and after, by paths relative to `root`; `stale` ones somebody else has changed since."""
 
     root: str
     before: dict[str, FileEntry] = field(default_factory=dict)
@@ -141,11 +135,7 @@ def digest_of(entry: FileEntry) -> bytes:
 
 
 def state_at(path: str, objects: Objects, *, largest: int) -> FileState | None:
-    """Take down a path, links not followed; None where nothing is, or what no checkpoint holds.
-
-    Files of more than `largest` bytes, and those that cannot be read, are taken down without their contents. Raises
-    `OSError` where these cannot be kept.
-    """
+    """Record a path, links not followed, without contents over `largest` bytes; None for nothing. Raises `OSError`."""
     try:
         status = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):

@@ -36,11 +36,7 @@ Difference = tuple[FileState | None, FileState | None]  # before and now
 
 
 class SnapshotLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The bounds of checkpoints: at most `max_file_bytes` of a file, `max_files` and `max_bytes` in all.
-
-    Of what git ignores no more than `ignored_files` and `ignored_bytes` together. `excluded` are globs of names, or of
-    paths relative to the folder; `own` are folders of agentcli itself. Fewer than `min_borrowed` files are all copied.
-    """
+    """The bounds of checkpoints; `ignored_*` are about what git ignores, `excluded` are globs, `own` folders ours."""
 
     max_file_bytes: int = 50_000_000
     max_files: int = 200_000
@@ -80,11 +76,7 @@ class _Known(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class FolderState(msgspec.Struct, kw_only=True):
-    """The knowledge of a folder: entries by folder and name, and what is left out, by path, with the reason.
-
-    `skipped` are inodes of what was not looked at, which may be moved; `looked_ns` is when the last look began, by the
-    clock of file systems.
-    """
+    """Entries by folder and name, left-out paths with reasons, `skipped` inodes; `looked_ns`: start of the last look."""
 
     root: str
     entries: dict[str, dict[str, _Known]] = {}
@@ -97,10 +89,7 @@ _DECODER = msgspec.msgpack.Decoder(FolderState)
 
 
 class FolderIndex:
-    """The entries of one folder, which must be a real path, as they were last seen; kept in `file` between sessions.
-
-    A git in a `writable` folder is not run. `files_scanned` counts the files of a running look.
-    """
+    """The entries of a real folder as last seen, kept in `file`; a git in a `writable` folder is not run."""
 
     def __init__(
         self, root: Path, file: Path, objects: Objects, limits: SnapshotLimits, *, writable: Sequence[Path] = ()
@@ -115,10 +104,7 @@ class FolderIndex:
         return self.state.left_out
 
     def refresh(self, *, saves: bool = True) -> dict[str, Difference]:
-        """Look at all of it; gives what is not as it was when it was last looked at, by path relative to the folder.
-
-        Raises `TooManyFiles`, `OSError` where contents cannot be kept.
-        """
+        """Look at all of it; return the changes by relative path. Raises `TooManyFiles`, `OSError`."""
         differences, state = _Look(self).run()
         before = (state for state, _ in differences.values() if state is not None and state.kind == "file")
         self.borrowed.copy((state.content for state in before if state.content), self.objects)
@@ -290,10 +276,7 @@ class _Look:
 
     @cached_property
     def _listing(self) -> set[str]:
-        """The files that git would not ignore, by .gitignore and its settings, and the folders around them.
-
-        Raises `TooManyFiles`, and `OSError` where ripgrep cannot be run.
-        """
+        """The files that git would not ignore, and folders around them. Raises `TooManyFiles`, `OSError`."""
         command, parts, count = [find_rg(), *_LISTING, "--glob=!.git"], [], 0
         with Popen(command, cwd=self._root, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL) as running:
             assert running.stdout is not None

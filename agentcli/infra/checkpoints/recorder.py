@@ -49,11 +49,7 @@ class Mark:
 
 @dataclass(eq=False)
 class Recorder:
-    """Implements `Checkpoints`. `roots` gives the folders of the workspace, as real paths.
-
-    `scratch` is where files are made ready before they take their places. A `private` folder is where `folder` is in,
-    and goes with the recorder.
-    """
+    """Implements `Checkpoints` for the real paths of `roots`; a `private` folder goes with the recorder."""
 
     folder: Path
     roots: Callable[[], Sequence[Path]]
@@ -215,10 +211,7 @@ class Recorder:
         return FolderIndex(Path(root), file, self.objects, self.limits, writable=self.roots())
 
     def _interrupted(self, told: Mapping[str, float]) -> Iterator[FilesChanged]:
-        """The changes to files that calls named, and those in the folders of the others.
-
-        Whatever was changed later than shortly after the last sign of life was changed by somebody else.
-        """
+        """The changes to files that calls named, else in the folders, up to shortly after the last sign of life."""
         for file in sorted(self._notes.glob("*.json")):  # the oldest first
             try:
                 note, last_ns = CallNote.read(file), file.stat().st_mtime_ns
@@ -265,10 +258,7 @@ def _by_real_path(stored: Mapping[str, T]) -> list[tuple[str, T]]:
 def _without_later(
     found: dict[str, Difference], time_ns: int, finished: Mapping[str, int]
 ) -> Iterator[tuple[str, Difference]]:
-    """The differences without what came later; what a file held before somebody else changed it nobody knows.
-
-    `finished` are later times of some paths.
-    """
+    """The differences without what came later; `finished` are later times of some paths."""
     for path, (before, now) in found.items():
         try:
             changed_ns = os.lstat(path).st_ctime_ns if now is not None and now.kind != "folder" else 0

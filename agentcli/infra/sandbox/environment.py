@@ -87,11 +87,7 @@ def command_environment(
     *,
     allowed: Collection[str] = (),
 ) -> dict[str, str]:
-    """Select what a command sees. Nothing may wait for a person (no pager, editor or prompt), and git must not start
-    what a repository names.
-
-    `allowed` names further variables, as they are, credentials too.
-    """
+    """Select what a command sees, and `allowed`; nothing may wait for a person or start what a repository names."""
     kept = {
         name: value
         for name, value in environment.items()

@@ -52,10 +52,7 @@ class FolderWatch:
             self._close()
 
     def take(self, is_own: Callable[[str], bool] = lambda path: False) -> tuple[set[str], set[str]] | None:
-        """The folders in which something changed since the last time, and those that went or are others now.
-
-        What `is_own` says of the path that changed does not count. None where it is not known.
-        """
+        """The folders changed or gone since the last time, but by paths that `is_own` is true of; None if not known."""
         if not self.is_complete or self._process != os.getpid():
             return None
         entries: set[tuple[str, bytes]] = set()

@@ -40,12 +40,7 @@ _FRESH_FOR_S = 1.0  # which secret files there are, where nothing is known to ha
 
 
 class LocalSandbox:
-    """Implements `Sandbox`.
-
-    `environment` is the person's; commands see it with credentials taken out. `limits` say what commands may do,
-    `choose` what confines them; without them nothing does. No tool reads files that hold secrets, or those for which
-    the test that `denied` gives then is true.
-    """
+    """Implements `Sandbox`; no tool reads files that hold secrets, or that the test `denied` gives is true of."""
 
     def __init__(
         self,

@@ -46,11 +46,7 @@ log = logging.getLogger(__name__)
 
 
 class CommandLimits(Struct, frozen=True, kw_only=True):
-    """The settings for commands. Paths are absolute; `cache` is where tools keep theirs, per workspace.
-
-    `state` keeps dry runs and what is needed after a kill; it and `own_folders` are agentcli's own. `dry_runs` limits
-    what a dry run may change. `programs` are files of the workspace that trusted commands run outside of the sandbox.
-    """
+    """The settings for commands, all paths absolute; trusted commands run `programs` outside of the sandbox."""
 
     profile: Profile = "danger-full-access"
     home: Path = Path("/")
@@ -70,11 +66,7 @@ def _names_in(root: Path) -> Iterator[str]:
 
 
 class SessionConfinement:
-    """Holds the commands of one session to their bounds.
-
-    `choose` finds what confines commands here; it is asked when the first of them is judged or run. `denied` gives the
-    test of paths that rules keep from commands.
-    """
+    """Holds a session's commands to their bounds; `choose` finds what confines them, `denied` tests paths by rules."""
 
     def __init__(
         self,
@@ -280,9 +272,6 @@ class SessionConfinement:
 
 
 def _protected_names(roots: Sequence[Path]) -> tuple[str, ...]:
-    """Names that are there, and of those that are not the few that programs would obey at once in a project.
-
-    What is missing has to be there as an empty folder while a command runs, which commands that list see.
-    """
+    """Names that are there, and the few obeyed at once: each missing one shows as an empty folder to commands."""
     there = {name for root in roots for name in _names_in(root)}
     return tuple(sorted((there | _EVEN_IF_MISSING) - {".git"}))

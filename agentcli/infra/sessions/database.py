@@ -146,10 +146,7 @@ def _add_functions(connection: apsw.Connection) -> None:
 
 @contextmanager
 def vacuum_into(path: Path, target: Path) -> Iterator[Path]:
-    """Write a copy of a database, with what is in its write-ahead log, that only its owner can read.
-
-    It takes its place, with the time when this began, after the block, which is given it to look at.
-    """
+    """Copy a database with its log, for its owner alone; it takes its place after the block that looks at it."""
     began, part = time.time(), target.with_name(f"{target.name}.part")
     try:
         part.unlink(missing_ok=True)
@@ -194,10 +191,7 @@ def sync_folder(folder: Path) -> None:
 
 
 class SessionLock:
-    """The lock of a session in the store `path`. Beside it are the address of the program that has it, and `wanted`.
-
-    A killed program gives it up by dying. `wanted` is there while another program waits for the session.
-    """
+    """The lock of a session, which a kill frees, with the holder's address, and `wanted` while another waits."""
 
     def __init__(self, path: Path, session_id: str) -> None:
         self._file, self._address, self.wanted = (

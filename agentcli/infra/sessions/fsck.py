@@ -65,11 +65,7 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The faults that were found; after a repair also those that are left, and where the damaged file is kept.
-
-    `restored_from` is when the copy was made that took the place of the file, in seconds since 1970; 0 where the file
-    itself could be repaired.
-    """
+    """The faults found and those left by a repair; `restored_from` is the time of the copy used, or 0."""
 
     path: str
     found: list[Fault]
@@ -208,11 +204,7 @@ def repair(path: Path, *, even_if_open: bool = False) -> CheckReport:
 
 
 def replace_damaged(path: Path) -> str:
-    """Replace a damaged file by what can be restored of it, or by a new one; returns a notice about that.
-
-    It is empty where another program has done it meanwhile. Raises `StorageError` where a copy of it cannot take its
-    place now, as on a full disk.
-    """
+    """Replace a damaged file by what can be restored; return a notice, empty if it was done. Raises `StorageError`."""
     try:
         with copying(path, timeout_s=_REPAIR_PATIENCE_S):
             report = repair(path, even_if_open=True)

@@ -1,7 +1,4 @@
-"""Ids of sessions and entries: UUIDv7 (RFC 9562 §5.7), so that they sort by the time they were made.
-
-Ten lines of our own because `uuid_utils` costs 8 ms to import and Python has uuid7 only from 3.14 on.
-"""
+"""Ids that sort by time: UUIDv7 (RFC 9562 §5.7), since `uuid_utils` takes 8 ms and Python has it only from 3.14."""
 
 from __future__ import annotations
 

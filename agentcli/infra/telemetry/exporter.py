@@ -25,11 +25,7 @@ _GRACE_S = 1.0  # beyond the time-outs of exports, for what is recorded before t
 
 
 class Export(Struct, frozen=True):
-    """The exported signals, and their addresses.
-
-    `addresses` holds the URL of each exported signal, `resource` attributes of everything, `parent` the headers of W3C
-    Trace Context. `server` returns the host and port of a provider; the host is empty where it is not known.
-    """
+    """The exported signals and their URLs; `server` returns the host (empty: not known) and port of a provider."""
 
     settings: ObservabilitySettings
     addresses: Mapping[str, str]
@@ -46,10 +42,7 @@ class Export(Struct, frozen=True):
 
 
 class Telemetry:
-    """Exports what happens in the sessions it follows.
-
-    The event loop only notes the time of each event; importing OpenTelemetry, masking and sending is the thread's work.
-    """
+    """Exports what happens in sessions; the event loop only notes times, the thread imports, masks and sends."""
 
     def __init__(self, export: Export) -> None:
         self._export = export

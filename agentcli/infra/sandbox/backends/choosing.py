@@ -37,11 +37,7 @@ def choose_confinement(
     kinds: tuple[str, ...] = KINDS.get(sys.platform, ()),
     programs: tuple[Path, ...] = PROGRAMS,
 ) -> Confinement:
-    """The first of `kinds` that runs `true` here, else none. Probed once for each process: some milliseconds.
-
-    `tmp` is a folder for temporary files, of commands too where they share it. `why` of what this gives says, for the
-    person, what is wrong with the better ones.
-    """
+    """The first of `kinds` that runs `true` here, probed once, else none; its `why` explains the failures."""
     reasons: list[str] = []
     for kind in kinds:
         try:

@@ -1,8 +1,4 @@
-"""Confines each command in a Docker container of its own, removed after it.
-
-The workspace is mounted at its own path; everything else is the image's, read-only. There is no network, no privilege
-and no capability. `docker` or anything that understands its arguments, as `podman` does.
-"""
+"""Confines each command in a Docker or podman container of its own, without network, privilege or capability."""
 
 from __future__ import annotations
 

@@ -70,10 +70,7 @@ class CacheLayers:
         return str(self._layer(root)) if caches else ""
 
     def take(self, root: str, upper: str, paths: Sequence[str]) -> list[str]:
-        """Move caches out of an upper folder, unless another command works on what is below it. Raises nothing.
-
-        Gives those that say of themselves that they are caches, and are new: by their names nobody could tell.
-        """
+        """Move caches out of an upper folder nobody else uses; return those that say they are, and are new."""
         if self._users > 1 or not paths:
             return []
         known = self._caches.setdefault(root, set())

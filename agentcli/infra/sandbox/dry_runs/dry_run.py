@@ -37,11 +37,7 @@ _LEFT = "what it left running was ended, because nothing of a dry run goes on"
 
 @dataclass(eq=False)
 class OverlayDryRun(AbstractAsyncContextManager["OverlayDryRun"]):
-    """Implements `DryRun`. `changes` are called by their paths, those of the first root relative to it.
-
-    Leaving the context discards it, except for the file of a long output. Until then a later start finishes what was
-    being applied.
-    """
+    """Implements `DryRun`, discarded when left; paths in the first root are relative to it."""
 
     result: CommandResult
     groups: Sequence[ChangeGroup]
@@ -109,13 +105,7 @@ class OverlayDryRun(AbstractAsyncContextManager["OverlayDryRun"]):
 
 @dataclass(eq=False)
 class DryRuns:
-    """The dry runs of one session, whose commands the shell that `shell` gives starts.
-
-    `confinement` and `bounds` are what commands with some grants are confined by now. `folder` holds the overlays, one
-    folder for each dry run; it is outside of everything that commands may write, and should be on the disk of the
-    workspace. What a killed process has left there is removed with the first one. `search_path` is the PATH of the
-    commands.
-    """
+    """The dry runs of one session; `folder` holds the overlays, outside of everything that commands may write."""
 
     shell: Callable[[], Shell]
     confinement: Callable[[], Confinement]
@@ -151,12 +141,7 @@ class DryRuns:
     async def run(
         self, command: Command, *, on_output: Callable[[str], None] = lambda text: None, masked: Sequence[Path] = ()
     ) -> OverlayDryRun:
-        """Run a command as `Sandbox.run` does, but let it change nothing yet; what it leaves running is ended.
-
-        It cannot read what is `masked`, beside what no command can. One that takes too much of the machine is ended,
-        and of one that changed too much nothing can be applied; the dry run says so. Raises `ToolError` where no dry
-        run is possible (permission_denied, resource_error).
-        """
+        """Run a command as `Sandbox.run` does, but let it change nothing yet nor read `masked`. Raises `ToolError`."""
         if why_not := await asyncio.to_thread(self.why_not, command.grants):
             raise ToolError(f"{why_not} Run it as usual, or not at all.", kind="permission_denied")
         private, caches = await asyncio.to_thread(self._new_folder)

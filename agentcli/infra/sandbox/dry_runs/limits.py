@@ -39,10 +39,7 @@ _TOOLCHAINS = tuple(
 
 
 def without_others_data(bounds: Bounds, search_path: str) -> Bounds:
-    """The bounds of a command that nobody was asked about: the home and the data of others are hidden.
-
-    `search_path` is its PATH.
-    """
+    """The bounds of a command that nobody was asked about: the home and the data of others are hidden."""
     data = [path for path in Path("/").iterdir() if path.name not in _SYSTEM]
     shown = [bounds.home / name for name in _TOOLCHAINS] + list(_installations(search_path, bounds.home))
     return replace(bounds, masked=(*bounds.masked, bounds.home, *data), readable_again=(*bounds.readable_again, *shown))

@@ -93,10 +93,7 @@ async def describe_git_changes(folder: str, look_before: Look, look_after: Look)
 
 
 async def uncommitted_files(look_before: Look, look_after: Look) -> tuple[frozenset[str], frozenset[str]]:
-    """The files below a folder that hold what no commit has, and those that are now as in the last commit of before.
-
-    They are paths below that folder. What git ignores is not among them.
-    """
+    """The relative paths of files that hold what no commit has, and of those now as in the last commit."""
     others = f"{_GIT} ls-files -z --others --exclude-standard"
     commit, *dirty = (await look_before(f"({_dirty('HEAD')}; printf '\\0'; {others}) 2>/dev/null; true")).split("\0")
     unknown = dirty.index("") if "" in dirty else len(dirty)
@@ -131,10 +128,7 @@ def _short(name: str) -> str:
 
 
 def with_worktree(groups: Sequence[ChangeGroup], repository: ChangeGroup, git: GitChanges) -> list[ChangeGroup]:
-    """The groups, where those of a worktree are one with its repository: one without the other would be a muddle.
-
-    What programs obey stays a group of its own. A repository in which git has only noted something is no change.
-    """
+    """The groups, with a worktree and its repository as one, and without those in which git only noted something."""
     root, top = repository.changes.root, repository.paths[0].partition(".git")[0]
     others = [group for group in groups if group is not repository]
     logs = [path for path in repository.paths if _is_shorter(path, repository.changes)]

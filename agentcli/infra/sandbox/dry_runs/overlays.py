@@ -46,10 +46,7 @@ class Overlay(NamedTuple):
 
 
 class Overlays:
-    """Confines a command as usual, with overlays in place of what it may write; what it changed is in `each` then.
-
-    `started_ns` is when it started, by file times: what was changed later was not there for it from the beginning.
-    """
+    """Confines a command as usual, with overlays over what it may write; `each` has what it changed."""
 
     def __init__(self, confinement: Confinement, bounds: Bounds, folder: Path, caches_of: Callable[[str], str]) -> None:
         """`folder` holds the overlays; `caches_of` gives the folder with the caches of an area, empty for none."""
@@ -112,10 +109,7 @@ class Overlays:
             )
 
     def _redirected(self, mount: Mount, binds: list[tuple[int, str]]) -> Mount:
-        """A writable bind leads into the overlay of the area it is in; elsewhere it is no longer writable.
-
-        `binds` are the descriptors that the launcher makes lead there, when the overlay is mounted.
-        """
+        """Lead a writable bind into its area's overlay, by the descriptor in `binds`; others become read-only."""
         if not mount.is_writable:
             return mount
         for overlay in self.each:

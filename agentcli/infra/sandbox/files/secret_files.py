@@ -30,11 +30,7 @@ _IGNORED_ENDS = (b".", b" ")  # by Windows
 
 
 class SecretFiles:
-    """Finds the files that `is_secret` is true of, among bytes of paths relative to `base`.
-
-    `is_secret` is asked only where the name of the file or of a folder of it is not plainly harmless: it has to be
-    the judgement of `safety.paths.judge.is_secret`.
-    """
+    """Finds the files `is_secret` is true of, asking it only where no name on the path is plainly harmless."""
 
     def __init__(self, base: Path, is_secret: Callable[[Path], bool]) -> None:
         self._base = base

@@ -53,11 +53,7 @@ async def resolve(host: str, port: int) -> list[str]:
 
 
 class NetworkProxy:
-    """Serves between `start` and `aclose`. `folder` is private (0700), and short: a socket's path has 107 bytes.
-
-    `how_to_grant` is added to what the command is told of a host that was not granted. Raises `ValueError` for a grant
-    that cannot be read.
-    """
+    """Serves between `start` and `aclose`, in a private short `folder`. Raises `ValueError` for an unreadable grant."""
 
     def __init__(
         self,

@@ -31,11 +31,7 @@ SWARMED = "it was ended because it started processes without end"
 
 
 class Keeper:
-    """The small process beside agentcli that starts commands. It is there from the first command on.
-
-    `environment` is its own: commands can read it, so it holds nothing that they should not see. A command with
-    `most_processes` or more at once is ended.
-    """
+    """The small process that starts commands; these can read its `environment`, so it holds nothing secret."""
 
     def __init__(self, environment: Mapping[str, str], *, most_processes: int = MOST_PROCESSES) -> None:
         self._environment = environment
@@ -53,12 +49,7 @@ class Keeper:
         time_limit_s: float | None = None,
         terminal: str = "",
     ) -> Process:
-        """Start a program in a session of its own, without input; both its streams go to `output`.
-
-        The descriptors passed on keep their numbers. A `terminal`, named by its path, is what it reads and writes
-        instead, and what controls it. Raises `OSError` when the program cannot be started, and `ValueError` for a NUL
-        or a lone surrogate.
-        """
+        """Start a program in a session of its own, with a `terminal` or no input. Raises `OSError`, `ValueError`."""
         argv = [os.fsencode(shutil.which(launch.argv[0]) or launch.argv[0]), *map(os.fsencode, launch.argv[1:])]
         seen = {**environment, **launch.environment}
         variables = {os.fsencode(name): os.fsencode(value) for name, value in seen.items()}
@@ -129,11 +120,7 @@ class Keeper:
 
 
 class Process:
-    """A command and all it starts, as its supervisor tells of them.
-
-    `exit_code` is None until the command itself has ended; `is_gone` once nothing of it is left. They are as they were
-    at the last `look`, which leaves the `confinement` of what is gone.
-    """
+    """A command and all it starts, as its supervisor tells; `exit_code` and `is_gone` are as of the last `look`."""
 
     def __init__(self, control: socket.socket, launch: Launch) -> None:
         self.launch = launch

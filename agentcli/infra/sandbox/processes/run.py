@@ -35,11 +35,7 @@ _FIRST_SECONDS = 6.0
 
 
 class Run:
-    """A running command: a call waits for its `result`, in which it may have been detached to go on as a job.
-
-    `was_refused` says that its confinement could not be set up, and that nothing of it ran. One that has a terminal may
-    be silent for as long as it likes.
-    """
+    """A running command, which may become a job; `was_refused`: it could not be confined, and nothing ran."""
 
     def __init__(
         self,

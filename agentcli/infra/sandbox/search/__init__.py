@@ -1,4 +1,1 @@
-"""Lists and searches files with ripgrep.
-
-Decides nothing about which files are secret: the caller passes that in.
-"""
+"""Lists and searches files with ripgrep; the caller decides which of them are secret."""

@@ -85,10 +85,7 @@ _END_OF_STOPPED = re.compile(rb'%s"[^\n]*" byte around offset \d+\)\n\n(?=\./)' 
 
 
 class RowReader(Reader[Sequence[FoundRows]]):
-    """`--heading --null --line-number`: a path, NUL, its rows, an empty line, the next path.
-
-    Every row begins with a digit and every path with `./`.
-    """
+    """Reads `--heading --null --line-number`: `./` and path, NUL, rows that begin with a digit, an empty line."""
 
     _path: bytes | None = None  # whose rows go on; None where a path comes next
 
@@ -204,10 +201,7 @@ class _Message(Struct, frozen=True):
 
 
 class JsonReader(Reader[Sequence[FoundRows]]):
-    """`--json`: one message a line, for matches that span lines; nothing else tells where one ends.
-
-    The further lines of a match are marked with `+`.
-    """
+    """Reads `--json`, for matches that span lines, as nothing else tells their ends; further lines get a `+`."""
 
     def __init__(self, take: Callable[[Sequence[FoundRows]], None]) -> None:
         super().__init__(take)

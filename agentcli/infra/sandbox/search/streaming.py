@@ -36,11 +36,7 @@ async def stream_output(
     take: Callable[[bytes], None],
     time_limit_s: float,
 ) -> Ended:
-    """Run a program without input; `take` is given its output in pieces, in a thread.
-
-    It is killed when the time is up, when this is cancelled and when `take` raises; no process is left behind. Raises
-    `OSError` and `ValueError` when it cannot be started, and what `take` raises.
-    """
+    """Run a program, giving `take` its output in a thread; no process is left. Raises `OSError`, `ValueError`."""
     program = _Program(argv, cwd, environment)
     work = asyncio.ensure_future(asyncio.to_thread(program.read_to_the_end, take))
     try:
@@ -121,10 +117,7 @@ class _Program:
 
 @contextlib.contextmanager
 def _batch_scheduling() -> Iterator[None]:
-    """Let this thread and the program it starts wait for one another without being woken for every little thing.
-
-    ripgrep wakes its printer for every name; on two cores that slows a listing by a tenth.
-    """
+    """Keep this thread and the program from waking one another all the time, which slows a listing by a tenth."""
     try:
         before = os.sched_getscheduler(0), os.sched_getparam(0)
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
