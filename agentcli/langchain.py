@@ -53,12 +53,10 @@ def from_langchain(messages: Iterable[BaseMessage]) -> tuple[str, tuple[Message,
                 system.append(message.text)
             case AIMessage():
                 uses = tuple(_use(call, number) for number, call in enumerate(message.tool_calls))
-                text = (Text(message.text),) if message.text else ()
-                found.append(Message("assistant", (*text, *uses)))
+                found.append(Message("assistant", (*((Text(message.text),) if message.text else ()), *uses)))
             case ToolMessage(content=content):
                 held = content if isinstance(content, str) else tuple(_blocks(content))
-                result = ToolResult(message.tool_call_id, held, message.status == "error")
-                found.append(Message("user", (result,)))
+                found.append(Message("user", (ToolResult(message.tool_call_id, held, message.status == "error"),)))
             case _:
                 found.append(Message("user", tuple(_blocks(message.content))))
     return "\n\n".join(system), tuple(_joined(found))

@@ -159,8 +159,7 @@ class Agent:
         """Return the session itself, for operations and events. Raises `UserError`."""
         async with self._turns.beginning:
             if self._session is None:
-                choice = await self._to_open()
-                self._session = await self._builder.build_session(choice, model=self._model)
+                self._session = await self._builder.build_session(await self._to_open(), model=self._model)
                 if self._usage is not None:
                     self._session.runtime.collect = partial(self._usage.add, user_id=self._user_id)
             return self._session

@@ -181,11 +181,9 @@ def _confinement(settings: SandboxSettings, state: Path) -> Confinement:
     try:
         make_private_folder(tmp)
     except OSError as error:
-        message = f"Commands cannot be confined: {tmp} could not be made ({error.strerror})."
-        raise ToolError(message) from error
+        raise ToolError(f"Commands cannot be confined: {tmp} could not be made ({error.strerror}).") from error
     kinds = confinement.KINDS.get(sys.platform, ()) if kind == "auto" else (kind,)
-    chosen: Confinement = confinement.choose_confinement(tmp=tmp, kinds=kinds)
-    return chosen
+    return confinement.choose_confinement(tmp=tmp, kinds=kinds)
 
 
 def _secrets_moved(environment: Mapping[str, str]) -> Iterator[Path]:

@@ -251,5 +251,4 @@ def _output(run: AgentRun, end: events.Done | events.TurnFailed, said: str) -> T
     told = f"{run.id}: {run.spent} · session {run.session_id}"
     content = "\n\n".join(filter(None, (why, said or (why and "It had said nothing yet."), f"[{told}]")))
     structured = {"agent": run.definition.name, "session_id": run.session_id, "end": run.end, "cost_usd": run.cost_usd}
-    summary = f"{run.end} · {run.spent}"
-    return ToolOutput(content, structured, summary, is_error=run.end == "failed")
+    return ToolOutput(content, structured, f"{run.end} · {run.spent}", is_error=run.end == "failed")

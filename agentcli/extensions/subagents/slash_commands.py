@@ -56,8 +56,7 @@ async def _listed(agents: Subagents) -> str:
     rows = [*map(_row, agents.runs)]
     known = {run.session_id for run in agents.runs}
     rows += [f"  ✓ {info.name}  {info.id[:13]}" for info in await agents.earlier() if info.id not in known]
-    kinds = ", ".join(agents.definitions)
-    return "\n".join([*(rows or ["No subagent has worked here yet."]), f"Kinds: {kinds}."])
+    return "\n".join([*(rows or ["No subagent has worked here yet."]), f"Kinds: {', '.join(agents.definitions)}."])
 
 
 def _row(run: AgentRun) -> str:

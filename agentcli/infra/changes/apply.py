@@ -318,9 +318,8 @@ def _forget_overlay(entry: FileEntry, *, keeps_mode: bool) -> None:
 
 
 def _is_database(folder: int, name: str) -> bool:
-    for beside in (f"{name}-wal", f"{name}-journal"):
-        if entry_at(beside, folder=folder) is not None:
-            return True
+    if any(entry_at(f"{name}-{kind}", folder=folder) is not None for kind in ("wal", "journal")):
+        return True
     with contextlib.suppress(OSError), FileIO(os.open(name, _READ, dir_fd=folder)) as file:
         return file.read(len(_DATABASE)) == _DATABASE
     return False

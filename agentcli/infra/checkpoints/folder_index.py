@@ -76,7 +76,7 @@ class _Known(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class FolderState(msgspec.Struct, kw_only=True):
-    """Entries by folder and name, left-out paths with reasons, `skipped` inodes; `looked_ns`: start of the last look."""
+    """Entries by folder and name, left-out paths with reasons, `skipped` inodes; at `looked_ns` the last look began."""
 
     root: str
     entries: dict[str, dict[str, _Known]] = {}

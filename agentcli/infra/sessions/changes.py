@@ -73,8 +73,7 @@ async def restore(db: Tables, session_id: str) -> None:
             f"There is a session {session_id} again: agentcli sessions rm {session_id} makes room for the one in the "
             "trash."
         )
-    batch = await db.value("SELECT max(trashed) FROM sessions WHERE id = :id", id=session_id)
-    await _move(db, session_id, batch, 0)
+    await _move(db, session_id, await db.value("SELECT max(trashed) FROM sessions WHERE id = :id", id=session_id), 0)
     await db.rows(_TAKE_BACK, id=session_id)
 
 

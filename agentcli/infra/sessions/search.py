@@ -88,8 +88,7 @@ def text_of(body: Body) -> str:
         case User(is_reminder=False) as user:
             return user.text
         case Assistant(content):
-            texts = (_block_text(block) for block in content if isinstance(block, Text | ToolUse))
-            return "\n".join(texts)
+            return "\n".join(_block_text(block) for block in content if isinstance(block, Text | ToolUse))
         case Result(result):
             return result.text
         case Compaction(carried):

@@ -76,8 +76,7 @@ class Bubblewrap:
         return profile != "danger-full-access"
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
-        cwd = str(bounds.roots[0]) if bounds.roots else "/"
-        return tuple(plan_protection(bounds, cwd).problems)
+        return tuple(plan_protection(bounds, str(bounds.roots[0]) if bounds.roots else "/").problems)
 
 
 @contextmanager

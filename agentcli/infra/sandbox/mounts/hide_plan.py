@@ -89,8 +89,7 @@ def listening_sockets() -> list[str]:
             lines = file.read().decode(errors="surrogateescape").splitlines()
     except OSError:
         return []
-    paths = {line[line.index(" /") + 1 :] for line in lines if " /" in line}
-    return sorted(filter(_is_socket, paths))
+    return sorted(filter(_is_socket, {line[line.index(" /") + 1 :] for line in lines if " /" in line}))
 
 
 def _is_socket(path: str) -> bool:

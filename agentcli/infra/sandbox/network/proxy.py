@@ -133,8 +133,7 @@ class NetworkProxy:
             raise _Denial(403, f"host {name} is not granted. {self._how_to_grant}")
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT_S):
-                addresses = await self._addresses(host, port, grant)
-                return await _connect_to_one_of(addresses, port)
+                return await _connect_to_one_of(await self._addresses(host, port, grant), port)
         except TimeoutError as error:
             raise _Denial(504, f"{host} does not answer") from error
         except OSError as error:

@@ -117,8 +117,7 @@ class CommandOutput:
         if not self._cut:
             return self._head + self._tail, 0
         self.write()
-        note = f"[{self._cut:,} characters cut; {self._file.note}]"
-        return f"{self._head}\n{note}\n{self._tail}", self._cut
+        return f"{self._head}\n[{self._cut:,} characters cut; {self._file.note}]\n{self._tail}", self._cut
 
     @property
     def file(self) -> Path | None:
