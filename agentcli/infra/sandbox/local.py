@@ -196,7 +196,7 @@ class LocalSandbox:
 
 def _resolve(path: Path) -> tuple[Path, os.stat_result | None, int]:
     """Return the real path, what is there, and the reason where the system does not say. Raises `ToolError`."""
-    found, number = None, 0
+    real, found, number = "", None, 0
     try:
         real = os.path.realpath(path)
         found = os.lstat(real)
@@ -206,7 +206,8 @@ def _resolve(path: Path) -> tuple[Path, os.stat_result | None, int]:
         number = error.errno or errno.EIO
     except ValueError:  # a NUL or a lone surrogate
         number = errno.ELOOP
-    if number == errno.ELOOP or (found is not None and stat.S_ISLNK(found.st_mode)):
+    # Without a real path a link on the way cannot be read, as those of another person's process.
+    if not real or number == errno.ELOOP or (found is not None and stat.S_ISLNK(found.st_mode)):
         raise ToolError(f"{str(path)!r} cannot be resolved.", kind="invalid_parameters")
     return Path(real), found, number
 
