@@ -27,7 +27,7 @@ from agentcli.setup.options import Extras, SessionFiles, check_hosts
 from agentcli.setup.telemetry import secret_headers
 from agentcli.tools.command import Grants, Profile
 from agentcli.tools.sandbox import Sandbox
-from agentcli.tools.tool import Workspace
+from agentcli.tools.tool import SessionGrants, Workspace
 from agentcli.tools.web.web import Web
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class WorkspaceFactory:
             cwd=config.cwd,
             sandbox=cast("Sandbox", lazy),
             is_open=lazy.is_made,
-            grants=Grants(hosts=sandbox.hosts),
+            session_grants=SessionGrants(Grants(hosts=sandbox.hosts)),
             data=self._data.of_session(session_id),
             web=Web(granted_hosts=config.settings.web.hosts, find_search=self._find_search),
             memory=MemoryFiles(notes, config.settings.memory) if self.has_memory else None,

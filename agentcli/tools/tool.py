@@ -85,6 +85,13 @@ class DryRunReport(Struct, frozen=True):
     unread: tuple[Path, ...] = ()
 
 
+@dataclass
+class SessionGrants:
+    """The grants that hold for every call of a session as of now, one record for it and its subagents."""
+
+    now: Grants = NO_GRANTS
+
+
 @dataclass(kw_only=True)
 class Workspace:
     """State shared by all calls of a session. `cwd` anchors relative paths; `shell_cwd` is the shell's folder.
@@ -92,13 +99,13 @@ class Workspace:
     `data` keeps results that are too large to be shown. `web` is None where nothing may be fetched. `exposed` are
     secret files that the person lets commands read where no sandbox hides them. `preload` imports ahead of the first
     call; it is called in a thread. `past` gives the session's log, `memory` the project's notes. `charset` is that of
-    files that are not UTF-8, empty where nothing says it. `grants` hold for every call of the session. The sandbox
+    files that are not UTF-8, empty where nothing says it. `session_grants` hold for every call. The sandbox
     `is_open` once it was made; before that nothing runs in it.
     """
 
     cwd: Path
     sandbox: Sandbox
-    grants: Grants = NO_GRANTS
+    session_grants: SessionGrants = field(default_factory=SessionGrants)
     is_open: Callable[[], bool] = lambda: True
     files: FileLedger = field(default_factory=FileLedger)
     shell_cwd: Path | None = None
@@ -110,6 +117,14 @@ class Workspace:
     past: Callable[[], Past] | None = None
     memory: Memory | None = None
     charset: str = ""
+
+    @property
+    def grants(self) -> Grants:
+        return self.session_grants.now
+
+    @grants.setter
+    def grants(self, grants: Grants) -> None:
+        self.session_grants.now = grants
 
     @property
     def facts(self) -> SandboxFacts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from tests.app.running import Commanded, Place, Ran, call
 from tests.app.test_undo import undo
+from tests.conformance.confining import confinement_for
 
 DONE = {"text": "done"}
 BYPASS = ("--permission-mode", "bypassPermissions")
@@ -134,6 +136,23 @@ def test_rules_hold_for_them_and_may_name_them(place: Place) -> None:
     assert "denies it" in answers(refused)[0]
     allowed = stream(place, lets(agent(agent="explore", model=child)), flags=(*BYPASS, "--deny", "Agent(general)"))
     assert answers(allowed)[0].startswith("tried")
+
+
+def test_a_host_that_the_person_takes_back_is_closed_to_them_too(place: Place) -> None:
+    confinement_for(f"bubblewrap, {'root' if os.getuid() == 0 else 'user'}")
+    looks = lets(call("bash", command="env | grep -q ^https_proxy && echo open || echo closed; touch x"))
+    child = place.script(looks, lets(call("bash", command="rm x")), looks, {"text": "{{last_result}}"})
+    model = place.script(lets(agent(model=child)), {"text": "{{last_result}}"})
+    with place.talk(model, "--permission-mode", "auto") as running:
+        running.control("command", text="/permissions ask bash(rm *)")
+        running.control("command", text="/sandbox host example.org")
+        running.say("go")
+        question = running.wait_for_type("system", "approval_requested")
+        running.control("command", text="/sandbox forget example.org")
+        running.control("approve", id=question["id"])
+        assert running.wait_for_type("result")["result"].startswith("closed")
+        said = [json.dumps(line["message"]) for line in running.ended().of("user")]
+    assert "open" in said[0]
 
 
 def test_a_question_of_theirs_is_answered_through_the_parent(place: Place) -> None:
