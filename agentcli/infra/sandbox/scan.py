@@ -202,10 +202,10 @@ class Scan:
         tree = self._trees[root]
         changes = tree.watch.take(came_and_went) if tree.folders else None
         if changes is None or any((*changes, tree.unread, *tree.rest.queues, *tree.late.queues)):
-            self.kept_plans.clear()
+            self.kept_plans = {}
         if changes is None or root in changes[1] or time.monotonic() > tree.watched_until:
             tree.found = None
-            self.kept_plans.clear()
+            self.kept_plans = {}
             self._walk(root, tree)
         else:
             self._update(tree, *changes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -189,3 +190,26 @@ def test_a_plan_is_kept_until_something_changes_whatever_time_it_is_given(tmp_pa
     after = plan_protection(bounds, str(tmp_path))
     assert after is not before
     assert after == plan_protection(msgspec.structs.replace(bounds, scan=Scan()), str(tmp_path))
+
+
+def test_a_plan_that_was_overtaken_by_a_change_is_not_kept(tmp_path: Path) -> None:
+    """Another thread may have looked, and taken note of the change."""
+    root, git = tmp_path / "ws", tmp_path / "git"
+    make(root, "a/.git/hooks")
+    (root / "a/.git/config").write_text("[core]\n")
+    git.write_text(
+        f"#!/bin/sh\ntouch {tmp_path}/begun; until [ -e {tmp_path}/made ]; do sleep .01; done\nexec git $@\n"
+    )
+    git.chmod(0o755)
+    bounds = Bounds("workspace-write", (root,), tmp_path, git=str(git))
+    time.sleep(0.05)  # what is young is not relied on
+    with ThreadPoolExecutor() as threads:
+        plan = threads.submit(plan_protection, bounds, str(root))
+        while not (tmp_path / "begun").exists():
+            time.sleep(0.01)
+        make(root, ".git/hooks")
+        (root / ".git/config").write_text("[core]\n")
+        bounds.scan.protected([root])
+        (tmp_path / "made").touch()
+        plan.result()
+    assert str(root / ".git/hooks") in plan_protection(bounds, str(root)).read_only

@@ -23,10 +23,11 @@ def plan_protection(bounds: Bounds, cwd: str, *, max_to_commit_to: int = MAX_TO_
     plan = Protection()
     if bounds.profile != "workspace-write":
         return plan
-    bounds.scan.protected(bounds.roots)  # forgets the plans where something changed
+    bounds.scan.protected(bounds.roots)  # forgets the plans where something changed, also one that is being made then
+    plans = bounds.scan.kept_plans
     names = (bounds.protected, bounds.protected_paths)
     made_from = (cwd, max_to_commit_to, bounds.roots, bounds.home, bounds.cache, bounds.git, *names)
-    kept = bounds.scan.kept_plans.get(made_from)
+    kept = plans.get(made_from)
     if kept is not None and not bounds.writable and _are_untouched(kept[0]):
         return cast("Protection", kept[1])
     places = find_places((*bounds.roots, *bounds.writable, *((bounds.cache,) if bounds.cache is not None else ())))
@@ -59,7 +60,7 @@ def plan_protection(bounds: Bounds, cwd: str, *, max_to_commit_to: int = MAX_TO_
         if kind_of(folder) == "folder":
             plan.add(planner.repository(folder))
     if planner.is_plain and not (plan.problems or bounds.writable):
-        bounds.scan.kept_plans[made_from] = planner.stamps, plan
+        plans[made_from] = planner.stamps, plan
     return plan
 
 
