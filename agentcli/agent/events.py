@@ -105,7 +105,10 @@ class OutputDelta(AgentEvent, frozen=True, tag="output_delta"):
 
 
 class ToolFinished(AgentEvent, frozen=True, tag="tool_finished"):
-    """`structured` of a list or search over 1 MB is `{"omitted": …}`. `answer` is what the person said, if asked."""
+    """`structured` of a list or search over 1 MB is `{"omitted": …}`; the content, and its data file, tell it.
+
+    `answer` is what the person said where the call asked: `allowed for the session`, `1 of 2 hunks`, `declined`.
+    """
 
     id: str
     name: str
@@ -160,7 +163,10 @@ class Retry(AgentEvent, frozen=True, tag="retry"):
 
 
 class QuestionEvent(AgentEvent, frozen=True):
-    """A question that waits for an `Approve` with its `id`. Fields that only other kinds have read as empty."""
+    """A question that waits for an `Approve` with its `id`. `title` says in one line what it is about.
+
+    Fields that only other kinds of question have read as empty.
+    """
 
     id: str
     title: str
@@ -185,9 +191,10 @@ _EMPTY: dict[str, Any] = {
 
 
 class CallApproval(QuestionEvent, frozen=True, kw_only=True, tag="call_approval"):
-    """Asks whether a call may run. `preview` is all of it, `rules` would let it through, narrowest first.
+    """Asks whether a call may run. `preview` is all of it, and `effects` say what it would do.
 
-    Of its `effects`, `grave` are those that delete, reach the network from a command, or leave the sandbox.
+    `rules` are grants that would let it through, narrowest first. `grave` are those of the effects that delete, reach
+    the network from a command, or leave the sandbox.
     """
 
     call: ToolUse
@@ -205,9 +212,9 @@ class CommandApproval(CallApproval, frozen=True, kw_only=True, tag="command_appr
 
 
 class EditApproval(CallApproval, frozen=True, kw_only=True, tag="edit_approval"):
-    """Asks whether an edit is made: the diff in `preview`, of which `hunks` can be made one by one.
+    """Asks whether an edit is made. `preview` is the diff; `mode` is a permission mode that would allow it, or empty.
 
-    `mode` is a permission mode that would allow it, or empty.
+    `hunks` are the parts of the diff that can be made one by one, each as unified diff text.
     """
 
     hunks: tuple[str, ...] = ()
@@ -235,7 +242,7 @@ class Question(QuestionEvent, frozen=True, kw_only=True, tag="question"):
 
 
 class PlanApproval(QuestionEvent, frozen=True, kw_only=True, tag="plan_approval"):
-    """Asks whether the plan in `preview` is carried out, in `next_mode`. A yes may name another mode.
+    """Asks whether the plan in `preview` is carried out. A yes may name the `mode` to go on in, else `next_mode`.
 
     The comment of a yes is the plan as the person changed it.
     """
@@ -355,7 +362,10 @@ class Done(AgentEvent, frozen=True, tag="done"):
 
 
 class TurnFailed(AgentEvent, frozen=True, tag="turn_failed"):
-    """The prompt could not be answered; what had been said is kept, and where it `broke_off`, `GoOn` goes on there."""
+    """The prompt could not be answered; what had been said is kept. `error_type` is the error's class.
+
+    With `broke_off` an answer had begun, and `GoOn` goes on where it stopped.
+    """
 
     error: str
     is_retryable: bool

@@ -44,9 +44,9 @@ class TurnHooks(Protocol):
 class HookAnswer(Struct, frozen=True):
     """A hook's answer to a call that is about to run.
 
-    `decision` "allow" lets through a call that would ask, "ask" asks the person, "deny" refuses the call; deny rules
-    hold whatever a hook allows. `input` replaces the arguments, `context` is told to the model with the result. One
-    that `stops` ends the turn after this call.
+    `decision` "allow" lets through a call that would ask, "ask" asks the person, "deny" refuses the call; refusals and
+    deny rules hold whatever a hook allows. `input` replaces the arguments, `context` is told to the model with the
+    result. One that `stops` ends the turn after this call.
     """
 
     decision: Decision = ""

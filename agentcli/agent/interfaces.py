@@ -76,7 +76,10 @@ class SessionLog(Protocol):
 
 
 class SessionStore(Protocol):
-    """Sessions by id; one that is lasting outlives the program. Every method raises `StorageError`."""
+    """Sessions by id. Every method raises `StorageError` when the store cannot be read or written.
+
+    A lasting store outlives the program; of another one's sessions nothing is left on disk.
+    """
 
     is_lasting: bool
 
@@ -94,9 +97,10 @@ class SessionStore(Protocol):
     async def fork(
         self, session_id: str, *, cwd: Path, new_id: str | None = None, name: str = "", at: str | None = None
     ) -> tuple[SessionLog, list[Entry]]:
-        """A new session that begins with the entries of another one, which stays as it is; with `at` up to that entry.
+        """A new session that begins with the entries of another one, which stays as it is.
 
-        Its id may be shortened while it stays unique; of equal ids the newest counts.
+        With `at` with those up to the entry of that id, on whatever branch it stands; it may be shortened while it
+        stays unique, and of equal ids the newest counts.
         """
 
     async def load(
@@ -130,7 +134,8 @@ class SessionStore(Protocol):
     async def redact(self, session_id: str, secrets: Sequence[str]) -> int:
         """Replace these texts by `[redacted]` in every entry, its subagents' too, and note in how many places.
 
-        What the session shares with forks, and everything in the trash, changes too. Refused while it is open.
+        Entries that the session shares with those it was forked from, or with its own forks, change for all of them;
+        everything in the trash changes, too. Refused while the session is open.
         """
 
     async def file_changes(self) -> Sequence[tuple[str, Entry]]:
@@ -143,7 +148,10 @@ class SessionStore(Protocol):
 
 
 class ConversationStore(Protocol):
-    """Keeps whole conversations, as JSON of agentcli's own, by ids of a caller. Each method raises `StorageError`."""
+    """Keeps whole conversations for a caller, by ids of theirs. Each method raises `StorageError`.
+
+    The bytes are JSON in a form of agentcli's own; `readable_from` tells which versions of it can be read.
+    """
 
     async def load(self, conversation_id: str) -> bytes | None:
         """The conversation as it was saved last; None if there is none."""
