@@ -154,7 +154,7 @@ def _checks_in(command: CommandNode) -> Iterator[tuple[dict[str, Any], re.Match[
 @lru_cache(maxsize=500)
 def check_kinds(command: str) -> list[str]:
     """Return the kinds of checks that a command runs."""
-    parts = [part for pipeline in read_commands(command).script for part in pipeline.parts]
+    parts = [part for pipeline in read_commands(command).commands for part in pipeline.parts]
     return [kind for part in parts for row, _ in _checks_in(part) for kind in row["kinds"]]
 
 
@@ -179,7 +179,7 @@ def find_runs(end: CallEnd) -> list[CheckRun]:
 
 def _parts(command: str, exit_code: int | None) -> Iterator[tuple[CommandNode, int | None]]:
     """Yield the simple commands of a command, each with its exit code; None where others hide that."""
-    script, asides = read_commands(command).script, runner_tables()["asides"]
+    script, asides = read_commands(command).commands, runner_tables()["asides"]
     words = [part.words[0].text for pipeline in script for part in pipeline.parts if part.words]
     code = exit_code if not exit_code or sum(word not in asides for word in words) <= 1 else None
     for n, pipeline in enumerate(script):

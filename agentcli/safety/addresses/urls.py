@@ -9,7 +9,7 @@ from urllib.parse import quote, urljoin
 
 import msgspec
 
-from agentcli.safety.addresses.hosts import Address, as_address, is_address, read_host
+from agentcli.safety.addresses.hosts import Address, as_address, is_address, read_host, split_port
 
 LONGEST_URL = 16_000  # characters
 
@@ -101,23 +101,13 @@ def urls_in(text: str) -> Iterable[str]:
 
 
 def _host_and_port(place: str, default_port: int) -> tuple[str, int]:
-    if place.startswith("["):
-        inner, closed, after = place[1:].partition("]")
-        if not closed or (after and not after.startswith(":")):
-            raise BadUrl("the brackets around the IPv6 address are not closed")
-        if ":" not in inner or not is_address(inner):
-            raise BadUrl(f"[{inner}] is not an IPv6 address")
-        return read_host(inner), _port(after[1:], default_port)
-    host, _, port = place.partition(":")
-    return _host(host), _port(port, default_port)
-
-
-def _port(digits: str, default: int) -> int:
-    if not digits:
-        return default
-    if not (digits.isascii() and digits.isdigit() and len(digits) <= 5 and 0 < int(digits) < 65_536):
-        raise BadUrl(f"{digits!r} is not a port")
-    return int(digits)
+    try:
+        host, port = split_port(place.removesuffix(":"), default=default_port)
+    except ValueError as error:
+        raise BadUrl(f"{place[:80]!r} is not a host and a port") from error
+    if place.startswith("[") != (":" in host):
+        raise BadUrl(f"{place[:80]!r} is not a host: brackets stand around an IPv6 address, and only there")
+    return _host(host), port or default_port
 
 
 def _host(written: str) -> str:

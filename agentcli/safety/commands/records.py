@@ -62,8 +62,7 @@ class Segment(Struct, frozen=True):
     """One simple command, also from inside substitutions, `sh -c`, `xargs` and `find -exec`.
 
     `text` is as written. `words` are its words without quotes and wrappers such as `timeout 5`, globs as written; None
-    if a word depends on what only the shell knows. Granting rules match `allow_forms`, refusing rules
-    `deny_forms` (see rules.py).
+    if a word depends on what only the shell knows. Granting rules match `allow_forms`, refusing rules `deny_forms`.
     """
 
     text: str

@@ -200,7 +200,7 @@ class Walk:
             effects = Effects(reads=named_secrets(words, (), state), names=opened_files(words, state))
             self.segments.append(Segment("for …", None, "ask", why, effects))
         first, before = len(self.segments), self.catastrophe
-        after = self._script(reading.script, state, around)
+        after = self._script(reading.commands, state, around)
         if reading.refusal:  # bash runs nothing of it
             self.hidden_catastrophe = self.hidden_catastrophe or self._worst(first)
             self.segments[first:] = [

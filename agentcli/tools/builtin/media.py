@@ -10,6 +10,8 @@ sees it; a request has at most 32 MB, a PDF at most 100 pages and no password.
 from __future__ import annotations
 
 import base64
+import io
+import logging
 
 from agentcli.errors import ToolError
 from agentcli.llm.media import LARGEST_IMAGE, LONGEST_EDGE, dimensions_of
@@ -18,6 +20,7 @@ from agentcli.tools.builtin.arguments import FileRead
 from agentcli.tools.tool import ToolOutput
 
 LARGEST_MEDIA = 50 * 1024 * 1024  # bytes of a file that is made smaller here
+MOST_PAGES = 100
 LARGEST_PDF = 20 * 1024 * 1024  # bytes: 27 MB as base64, which leaves room for the conversation
 
 
@@ -46,10 +49,7 @@ def _image(content: bytes, media_type: str, shown: str) -> ToolOutput:
 
 
 def _document(content: bytes, given: FileRead, shown: str) -> ToolOutput:
-    # pypdf imports in 200 ms, and most sessions read no PDF.
-    from agentcli.tools.builtin import pdf_pages
-
-    content, about = pdf_pages.chosen(content, given.offset, given.limit, shown)
+    content, about = _chosen_pages(content, given.offset, given.limit, shown)
     if len(content) > LARGEST_PDF:
         raise ToolError(
             f"{shown} is {len(content) / 1e6:.1f} MB; a model takes at most {LARGEST_PDF / 1e6:.0f} MB of a PDF. Read "
@@ -58,6 +58,48 @@ def _document(content: bytes, given: FileRead, shown: str) -> ToolOutput:
         )
     source = _source(content, "application/pdf")
     return _output(Document(source), f"{shown}: application/pdf, {about}", content)
+
+
+def _chosen_pages(content: bytes, first: int | None, most: int | None, shown: str) -> tuple[bytes, str]:
+    """The document from page `first` on (1-based), at most `most` pages, and a word about which these are.
+
+    Raises `ToolError` for a PDF that is broken, has a password, or would be longer than a model takes.
+    """
+    from pypdf import PdfReader, PdfWriter  # 200 ms, and most sessions read no PDF
+    from pypdf.errors import PyPdfError
+
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # what it says of odd files would land in the terminal
+    try:
+        reader = PdfReader(io.BytesIO(content))
+        if reader.is_encrypted:
+            raise ToolError(
+                f"{shown} has a password, which no model takes: remove it with bash first (qpdf --decrypt).",
+                kind="validation_error",
+            )
+        total = len(reader.pages)
+        start = (first or 1) - 1
+        end = total if not most else min(start + most, total)
+        if start >= max(total, 1):
+            raise ToolError(
+                f"{shown} has {total} pages; offset {start + 1} is past its end.", kind="invalid_parameters"
+            )
+        if end - start > MOST_PAGES:
+            raise ToolError(
+                f"{shown} has {total} pages; a model takes {MOST_PAGES} at a time. Read some with limit={MOST_PAGES} "
+                "(offset is the first page), or its text with bash (pdftotext).",
+                kind="validation_error",
+            )
+        if (start, end) == (0, total):
+            return content, f"{total} page{'' if total == 1 else 's'}"
+        writer, output = PdfWriter(), io.BytesIO()
+        for page in reader.pages[start:end]:
+            writer.add_page(page)
+        writer.write(output)
+    except (PyPdfError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ToolError(
+            f"{shown} is a broken PDF ({error}): look at it with bash (file, pdftotext).", kind="validation_error"
+        ) from error
+    return output.getvalue(), f"pages {start + 1}-{end} of {total}"
 
 
 def _source(content: bytes, media_type: str) -> Base64Source:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from agentcli.safety.commands.reader.syntax import HOLE, CommandNode, Field, Pipeline, Reading, Redirect, Script
+from agentcli.safety.commands.reader.syntax import HOLE, CommandNode, Field, Pipeline, Redirect, Script
 from agentcli.safety.commands.reader.words import DEEPEST, WordReader
 
 _OPERATOR = re.compile(r";;&|;;|;&|;|&&|&|\|\||\|&|\||\n|\(|\)|\Z")
@@ -21,19 +21,17 @@ _NAME_OF_COPROCESS = re.compile(r"[ \t]+\w+[ \t]+(?=\(|(?:\{|if|while|until|for|
 _NAME_OF_FUNCTION = re.compile(r"[ \t]+[^\s()]+(?:[ \t]*\([ \t]*\))?")
 
 
-def read_commands(text: str) -> Reading:
-    """Read a text. All commands that can be seen are there, whatever stands around them."""
-    reader = CommandReader(text)
-    script = reader.script()
-    listed = tuple(reader.listed)
-    return Reading(script, reader.problem, reader.refusal, listed, reader.has_function, reader.is_complete)
-
-
 class CommandReader(WordReader):
-    """A cursor over one text."""
+    """Reads a text from a cursor on. `commands` are all that can be seen, whatever stands around them.
+
+    `problem` says why it is not read: then more may run than is seen. `refusal` is the syntax error for which bash
+    would run nothing of it. `listed` are the words that a `for` goes through. `has_function`: it defines one.
+    `is_complete` is false if it is nested so deeply that a part was not looked at.
+    """
 
     def __init__(self, text: str, depth: int = 0) -> None:
         super().__init__(text, depth)
+        self.commands: Script = ()
         self.listed: list[Field] = []
         self.has_function = False
         self.is_complete = True
@@ -280,3 +278,10 @@ def _substituted(script: Script) -> Script:
     parts = [part for pipeline in script for part in pipeline.parts]
     inside = [each for part in parts for inner in part.inside for each in inner]
     return (*inside, *(each for part in parts for each in _substituted(part.subshell or ())))
+
+
+def read_commands(text: str) -> CommandReader:
+    """Read a text to its end."""
+    reader = CommandReader(text)
+    reader.commands = reader.script()
+    return reader

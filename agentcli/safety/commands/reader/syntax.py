@@ -6,7 +6,6 @@ import posixpath
 import re
 from collections.abc import Sequence
 from pathlib import PurePath
-from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -69,22 +68,6 @@ class Pipeline(Struct, frozen=True):
 
 
 Script = tuple[Pipeline, ...]
-
-
-class Reading(NamedTuple):
-    """All commands that can be seen in a text.
-
-    `problem` says why it is not read: then more may run than is seen. `refusal` is the syntax error for which bash
-    would run nothing of it. `listed` are the words that a `for` goes through. `has_function`: it defines one.
-    `is_complete` is false if it is nested so deeply that a part was not looked at.
-    """
-
-    script: Script
-    problem: str
-    refusal: str
-    listed: tuple[Field, ...]
-    has_function: bool
-    is_complete: bool
 
 
 def normal(path: str) -> str:
