@@ -10,8 +10,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from agentcli.errors import ToolError
-from agentcli.safety.addresses.judge import UrlVerdict
-from agentcli.safety.addresses.urls import BadUrl, parse_url
+from agentcli.safety.addresses.urls import BadUrl, UrlVerdict, parse_url
 from agentcli.safety.commands import analyse
 from agentcli.safety.commands.records import CommandAnalysis, Places, known
 from agentcli.safety.commands.records import Verdict as CommandVerdict

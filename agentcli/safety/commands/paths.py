@@ -1,16 +1,24 @@
-"""Decides if a program may look at a path, and recognizes paths whose loss ruins the system."""
+"""Decides if a program may look at a path, recognizes paths whose loss ruins the system, and finds what is reached.
+
+That is hosts, other machines, paths outside the workspace, secrets and auto-executed files.
+"""
 
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import re
 import string
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path, PurePath
 
-from agentcli.safety.commands.arguments import names
-from agentcli.safety.commands.reader.syntax import Field, State, normal
-from agentcli.safety.commands.records import Places
+from msgspec.structs import replace
+
+from agentcli.safety.commands.arguments import git_words, names
+from agentcli.safety.commands.effects import beyond_workspace, names_its_paths
+from agentcli.safety.commands.reader.syntax import HOLE, Field, State, name_of, normal
+from agentcli.safety.commands.records import UNKNOWN, Effects, Places
+from agentcli.safety.paths.judge import is_protected, is_secret
 
 
 def is_system_path(field: Field, state: State, *, of_home: bool = True) -> bool:
@@ -149,3 +157,136 @@ class ReadCheck:
         finds = [f"{name}{ending}" for ending in endings for name in ("", "x")]
         finds += [name for name in _SECRETS if kind in _SEEN_WHOLE and name.endswith(tuple(endings))]
         return all(self.places.is_readable(Path(folder, name)) for name in finds)
+
+
+def grave_reason(
+    seen: Sequence[Sequence[Field]], values: Sequence[Field], effects: Effects, check: ReadCheck, *, why: str
+) -> str:
+    """The reason to ask before a command runs; an empty string if what it changes can be shown afterwards.
+
+    `seen` are the commands inside its wrappers, `values` those of the variables it sets, `why` is the reason why it
+    does not only read.
+    """
+    for fields in seen:
+        if reason := beyond_workspace(fields):
+            return reason
+    if any(host != UNKNOWN for host in effects.hosts) or _GRAVE.search(why):
+        return why
+    paths = [Field(path) for path in (*effects.reads, *effects.writes, *effects.deletes) if path != UNKNOWN]
+    return check.outside_problem([*_named_paths(seen, values), *paths])
+
+
+def named_secrets(seen: Sequence[Sequence[Field]], values: Sequence[Field], state: State) -> tuple[str, ...]:
+    """The files that the words of a command name and that hold secrets by their names, whatever it does with them."""
+    home = PurePath(state.home) if state.home is not None else None
+    commands = [_naming_words(fields) for fields in seen]
+    named = _named_paths(commands, values)
+    named += [field for fields in commands for field in fields[1:] if not field.is_known]
+    paths = (normal(path) for field in named for path in state.paths(field) or state.likely_paths(field))
+    return tuple(dict.fromkeys(path for path in paths if is_secret(PurePath(path), home)))
+
+
+def _naming_words(fields: Sequence[Field]) -> list[Field]:
+    """The words of a command without those that leave files out, and without messages; of `REVISION:PATH` the path."""
+    kept = [fields[0]]
+    for before, field in itertools.pairwise(fields):
+        if not (_LEFT_OUT.match(field.text) or _LEAVES_OUT.fullmatch(before.text)):
+            path = field.text.rpartition(":")[2] if name_of(fields) == "git" else field.text
+            kept.append(replace(field, text=path))
+    return kept
+
+
+def _named_paths(seen: Sequence[Sequence[Field]], values: Sequence[Field]) -> list[Field]:
+    paths = [path for value in values for path in _mentioned(value.text)]
+    return [*paths, *(path for fields in seen for path in _paths_in(fields))]
+
+
+_GRAVE = re.compile(r"environment|all variables|^[^*?\[]+ is outside the workspace$")
+_SYSTEM_PART = re.compile(rf"{HOLE}(/(?:etc|home|root|proc|sys|boot|var|Users)/[^{HOLE}]*)")
+_BEHIND_NAME = re.compile(r"[\w-]+=(.+)|-[A-Za-z]((?:/|\.\./|~).*)", re.DOTALL)
+# Text that may be a path and is no program, script or message.
+_PATH = re.compile(r"[^\n$(){};\"'`|<>]{1,4096}")
+_MENTIONED = re.compile(r"(?:^|[\s'\"=:(,])((?:/[\w.-]+/|\.\./)[\w./-]*)")
+_LEFT_OUT = re.compile(r"--(?:exclude(?:-dir|-from)?|ignore)=|:[!^]|:\([\w,]*exclude|.*\s", re.DOTALL)
+_LEAVES_OUT = re.compile(r"--(?:exclude(?:-dir|-from)?|ignore)")
+_STANDARD_PROGRAM = re.compile(r"/(?:usr/(?:local/)?)?s?bin/[^/]+|/opt/homebrew/bin/[^/]+")
+
+
+def _paths_in(fields: Sequence[Field]) -> Iterator[Field]:
+    """The words that may be paths: all, unless the program is known to name its own in its effects."""
+    program, *arguments = fields
+    if "/" in program.text and not _STANDARD_PROGRAM.fullmatch(program.text):
+        yield program
+    name = name_of(fields)
+    is_told = names_its_paths(name)
+    for field in arguments:
+        if name in names("programs", "code"):
+            yield from _mentioned(field.text)
+        if found := _SYSTEM_PART.search(field.text):
+            yield Field(found[1])
+        text = field.text
+        if (found := _BEHIND_NAME.fullmatch(text)) or text.startswith("-"):
+            text = (found[1] or found[2]) if found else ""
+        elif is_told:
+            continue
+        text = text.partition(HOLE)[0]
+        if text and _PATH.fullmatch(text) and "://" not in text:
+            yield Field(text, field.is_glob)
+
+
+def _mentioned(text: str) -> Iterator[Field]:
+    """Absolute paths somewhere in a text, and those that lead upwards."""
+    return (Field(found[1]) for found in _MENTIONED.finditer(text) if HOLE not in found[1])
+
+
+# Settings of git that neither start programs nor name further files with settings.
+_PLAIN_SETTING = re.compile(
+    r"(?:user|author|committer|color|column|branch|pull|push|rebase|status|log|advice|tag|rerere|fetch)\..*"
+    r"|init\.defaultbranch|commit\.(?:gpgsign|verbose|status|cleanup)|merge\.(?:conflictstyle|ff|autostash)"
+    r"|core\.(?:autocrlf|eol|safecrlf|filemode|ignorecase|quotepath|longpaths|precomposeunicode|symlinks|abbrev)",
+    re.IGNORECASE,
+)
+# What reads only: the options of `git config`, and its subcommands.
+_READS_SETTINGS = re.compile(r"--?(?:get|list|l$|unset|remove|show).*|get|list|unset|remove-section")
+_SETTING = re.compile(r"[A-Za-z][\w-]*\..*[A-Za-z][\w-]*")
+_EXCLUDES = re.compile(r"--(?:exclude(?:-dir|-from)?|ignore)=|:[!^]|:\([\w,]*exclude")
+# Behind which a word may go on with a path: `--output=x`, `-d@x`, `-F f=<x`, `-ox`, `-sTx`.
+_BEHIND = tuple(
+    re.compile(each, re.DOTALL) for each in (r"[^=]*=(.+)", r"[^@<]*[@<](.+)", r"-\w(.+)", r"-\w+([./~].*)")
+)
+
+
+def opened_files(seen: Sequence[Sequence[Field]], state: State) -> tuple[str, ...]:
+    """The files with secrets that words name, also as a part of an option, and the auto-executed ones.
+
+    A program that tells what it writes is taken at its word, and what an interpreter runs is not written.
+    """
+    home = PurePath(state.home) if state.home is not None else None
+    found: list[str] = []
+    for fields in seen:
+        words = [field.text for field in git_words(fields)] if name_of(fields) == "git" else []
+        may_write = not names_its_paths(name_of(fields)) and not {*words[:1]} & {*names("git", "reads_files")}
+        for path in (path for part in _parts_of(fields) for path in state.paths(part) or state.likely_paths(part)):
+            if is_secret(PurePath(path), home) or (may_write and is_protected(PurePath(path))):
+                found.append(normal(path))
+        if _sets_program_of_git(words):
+            found += map(normal, state.paths(Field(".git/config")))
+    return tuple(dict.fromkeys(found))
+
+
+def _parts_of(fields: Sequence[Field]) -> Iterator[Field]:
+    runs_script = name_of(fields) in names("programs", "run_scripts")
+    is_script = runs_script and len(fields) > 1 and not fields[1].text.startswith("-")
+    for before, field in itertools.pairwise(fields[1:] if is_script else fields):
+        if _EXCLUDES.match(field.text) or _LEAVES_OUT.fullmatch(before.text):
+            continue
+        texts = [field.text, *(found[1] for each in _BEHIND if (found := each.fullmatch(field.text)))]
+        yield from (Field(text, field.is_glob, field.may_vanish) for text in texts)
+
+
+def _sets_program_of_git(words: list[str]) -> bool:
+    telling = [*words[1:2], *(word for word in words if word.startswith("-"))]
+    if words[:1] != ["config"] or any(_READS_SETTINGS.fullmatch(word) for word in telling):
+        return False
+    at = next((at for at, word in enumerate(words) if _SETTING.fullmatch(word)), len(words))
+    return len(words) > at + 1 and not _PLAIN_SETTING.fullmatch(words[at])

@@ -28,8 +28,7 @@ from agentcli.safety.commands.calls import (
     with_assignments,
 )
 from agentcli.safety.commands.effects import UNKNOWN_EFFECTS, effects_of
-from agentcli.safety.commands.paths import ReadCheck
-from agentcli.safety.commands.reaches import grave_reason, named_secrets, opened_files
+from agentcli.safety.commands.paths import ReadCheck, grave_reason, named_secrets, opened_files
 from agentcli.safety.commands.reader.commands import read_commands
 from agentcli.safety.commands.reader.syntax import HOLE, CommandNode, Field, Pipeline, Script, State, name_of
 from agentcli.safety.commands.reads import problem_of

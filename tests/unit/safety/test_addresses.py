@@ -12,8 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.safety.addresses.hosts import why_not_public
-from agentcli.safety.addresses.judge import LONGEST_SILENT_TARGET, judge_url, why_unreachable
-from agentcli.safety.addresses.urls import BadUrl, join_url, parse_url, urls_in
+from agentcli.safety.addresses.urls import (
+    LONGEST_SILENT_TARGET,
+    BadUrl,
+    join_url,
+    judge_url,
+    parse_url,
+    urls_in,
+    why_unreachable,
+)
 from tests.rows import each_row
 
 SHARED = Path(__file__).parents[3].parent / "shared/data/urls.jsonl"

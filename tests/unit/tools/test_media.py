@@ -15,7 +15,7 @@ from pypdf import PdfReader, PdfWriter
 
 from agentcli.llm.media import LARGEST_IMAGE, dimensions_of, media_type_of
 from agentcli.llm.messages import Document, Image, Text
-from agentcli.tools.builtin.media import LARGEST_MEDIA, LARGEST_PDF
+from agentcli.tools.builtin.file_read import LARGEST_MEDIA, LARGEST_PDF
 from tests.unit.tools.bench import Bench
 
 FORMATS = [("PNG", "image/png"), ("JPEG", "image/jpeg"), ("GIF", "image/gif"), ("WEBP", "image/webp")]
