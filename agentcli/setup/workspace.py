@@ -205,7 +205,7 @@ def _absolute(name: str, cwd: Path, home: Path) -> Path:
 def make_checkpoints(
     config: Config, session_id: str, roots: Callable[[], Sequence[Path]], *, is_lasting: bool
 ) -> Checkpoints | None:
-    """Return what records changes below these `roots`, None by the settings; it may leave nothing on the disk."""
+    """Return what records changes below `roots`, or None; of a session that is not lasting nothing stays on disk."""
     if not config.settings.checkpoints.enabled:
         return None
 

@@ -97,7 +97,7 @@ def finish_interrupted(around: Path) -> str:
 
 
 def remove_abandoned(around: Path, finish: Callable[[Path], None] | None = None) -> None:
-    """Remove the private folders of processes that are gone, each after its plan is finished. Raises nothing."""
+    """Remove the private folders of processes that are gone; one with a plan only after `finish`. Raises nothing."""
     with contextlib.suppress(OSError):
         for entry in [*around.iterdir()]:
             with contextlib.suppress(OSError):

@@ -204,7 +204,7 @@ def repair(path: Path, *, even_if_open: bool = False) -> CheckReport:
 
 
 def replace_damaged(path: Path) -> str:
-    """Replace a damaged file by what can be restored; return a notice, empty if it was done. Raises `StorageError`."""
+    """Replace a damaged file by what can be restored; the notice is empty if another did. Raises `StorageError`."""
     try:
         with copying(path, timeout_s=_REPAIR_PATIENCE_S):
             report = repair(path, even_if_open=True)

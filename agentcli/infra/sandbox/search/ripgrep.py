@@ -131,18 +131,14 @@ def _glob_options(glob: str, where: Path, base: Path | None) -> list[str]:
         return []
     sign, glob = ("!", glob[1:]) if glob.startswith("!") else ("", glob)
     options = [f"--glob={sign}{glob}"]
-    below = _below(where, base)
+    below = _ESCAPED.sub(r"\\\g<0>", _below(where, base))
     if below and "/" in glob.removeprefix("**/").rstrip("/"):
-        options.append(f"--glob={sign}{_ESCAPED.sub(_escape, below)}/{glob.removeprefix('/')}")
+        options.append(f"--glob={sign}{below}/{glob.removeprefix('/')}")
     return options
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ESCAPED = re.compile(r"[*?\[\]{}\\,!# ]")
-
-
-def _escape(sign: re.Match[str]) -> str:
-    return f"\\{sign[0]}"
 
 
 def _below(where: Path, base: Path | None) -> str:
