@@ -149,7 +149,7 @@ def _provider(
 async def login_auth(
     logins: KeptLogins, spec: ServerSpec, url: str, show: Callable[[str], None]
 ) -> AsyncIterator[httpx2.Auth]:
-    """Yield what a login's requests carry, and `show` the address; without a client in the settings one is registered."""
+    """Yield what a login's requests carry, and `show` the address; where no client is set one is registered."""
     answers: asyncio.Queue[Mapping[str, str]] = asyncio.Queue()  # a server may want a second login, for more rights
 
     states: set[str] = set()  # of the answers that were asked for; any page could send others
