@@ -65,10 +65,7 @@ if TYPE_CHECKING:
 
 
 class Builder:
-    """Opens sessions with one configuration, one set of providers, and one store, which it closes if it owns it.
-
-    With `goes_on` an answer that breaks off is gone on with once, unasked.
-    """
+    """Opens sessions with one configuration, set of providers and store; `goes_on` continues a broken answer once."""
 
     def __init__(
         self,

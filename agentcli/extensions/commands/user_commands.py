@@ -33,10 +33,7 @@ _ALL_ARGUMENTS = re.compile(r"\$(ARGUMENTS\b)")
 
 @dataclass(frozen=True)
 class Template:
-    """A prompt whose own shell commands run unasked under the rules `allowed`; `takes_words`: `$1` is an argument.
-
-    `adds_argument`: an argument that nothing in the text stands for follows it.
-    """
+    """A prompt whose own shell commands run unasked under the rules `allowed`; `takes_words`: `$1` is an argument."""
 
     name: str
     body: str

@@ -53,10 +53,7 @@ _STRENGTH: dict[Decision, int] = {"": 0, "allow": 1, "ask": 2, "deny": 3}
 
 
 class HookSpec(Struct, frozen=True):
-    """One command for one event. `matcher` is a regular expression over the names of tools; empty means all.
-
-    A call must also meet the permission rule `condition`. `on_error` counts where the command does not run to its end.
-    """
+    """One command for one event, and calls of tools whose names match `matcher` and that meet the rule `condition`."""
 
     event: EventName
     command: str

@@ -128,7 +128,10 @@ class _Queue:
 
 
 class PostgresSessions(TableSessions):
-    """Implements `SessionStore`, its tables made at first use; `address` is where others reach the program."""
+    """Implements `SessionStore`. Tables are made at the first use.
+
+    `address` is where others reach the program that has a session open; `on_notice` tells the person.
+    """
 
     def __init__(self, url: str, *, address: str = "", on_notice: Callable[[str], None] = lambda text: None) -> None:
         super().__init__(on_notice)

@@ -130,7 +130,11 @@ def open_sessions(
 
 
 class SqliteSessions(TableSessions):
-    """Implements `SessionStore` on one file, made at first use, of which a sound copy is made once a day."""
+    """Implements `SessionStore` on one database file, which is made at the first use. `on_notice` tells the person.
+
+    `address` is where others reach the program that has sessions open here. Once a day a sound copy of a database that
+    was written to is put beside it, for `agentcli sessions fsck --repair`.
+    """
 
     def __init__(self, path: Path, *, address: str = "", on_notice: Callable[[str], None] = lambda text: None) -> None:
         super().__init__(on_notice)
