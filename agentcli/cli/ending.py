@@ -31,7 +31,11 @@ class Ending:
         self.unfinished: Callable[[], dict[str, Any]] = partial(self._result, "interrupted", "")
         self._out = out
         self.has_answered = False
-        format = _output_format(arguments)
+        format = ""  # of the bare arguments, since signals and failures come before they are parsed; the last counts
+        for argument, following in zip_longest(arguments, arguments[1:], fillvalue=""):
+            name, is_joined, value = argument.partition("=")
+            if name == "--output-format":
+                format = value if is_joined else following
         self._is_json = format in ("json", "stream-json")
         self._is_single = format == "json"
         self._is_leaving = False
@@ -104,13 +108,3 @@ class Ending:
         for number in _SIGNALS:
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-
-
-def _output_format(arguments: Sequence[str]) -> str:
-    """Asked of the bare arguments, since signals and failures come before they are parsed; the last one counts."""
-    wanted = ""
-    for argument, following in zip_longest(arguments, arguments[1:], fillvalue=""):
-        name, is_joined, value = argument.partition("=")
-        if name == "--output-format":
-            wanted = value if is_joined else following
-    return wanted

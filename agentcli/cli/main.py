@@ -132,7 +132,14 @@ def _run_session(options: argparse.Namespace, ending: Ending) -> int:
         if options.json_schema is not None:
             raise UsageError("--json-schema is about the answer of a run that ends: add -p.")
         ending.restore_signals()
-        return _open_terminal(config, options)
+        # `--resume` without an ID: the list to choose from is the first thing on the screen.
+        prompt = "/resume" if options.resume == "" else options.prompt
+        if options.plain or config.environment.get("TERM") == "dumb":
+            from agentcli.cli.terminal_opener import open_plain
+
+            head = [" · ".join((*banner(config), "/help shows commands"))]
+            return asyncio.run(open_plain(config, options, prompt, head))
+        return asyncio.run(_open_live(config, options, prompt))
 
 
 @contextmanager
@@ -197,16 +204,6 @@ def _end_without_memory(loop: asyncio.AbstractEventLoop, context: dict[str, Any]
 
 
 # The terminal session: first the imports for the first character, then those for a first answer
-
-
-def _open_terminal(config: Config, options: argparse.Namespace) -> int:
-    # `--resume` without an ID: the list to choose from is the first thing on the screen.
-    prompt = "/resume" if options.resume == "" else options.prompt
-    if options.plain or config.environment.get("TERM") == "dumb":
-        from agentcli.cli.terminal_opener import open_plain
-
-        return asyncio.run(open_plain(config, options, prompt, [" · ".join((*banner(config), "/help shows commands"))]))
-    return asyncio.run(_open_live(config, options, prompt))
 
 
 async def _open_live(config: Config, options: argparse.Namespace, prompt: str | None) -> int:

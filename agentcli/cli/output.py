@@ -156,16 +156,11 @@ def print_table(headings: Row, rows: Sequence[Row], *, numeric: Collection[str] 
     elif draws_tables():
         _draw(headings, cells, numeric)
     else:
-        _print_plain(cells)
-
-
-def _print_plain(rows: Sequence[Row]) -> None:
-    """Columns as wide as their widest cell; the last one is not padded."""
-    rows = [[cell.replace("\n", " ") for cell in row] for row in rows]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=False)]
-        echo("  ".join([*cells, row[-1]]))
+        cells = [[cell.replace("\n", " ") for cell in row] for row in cells]
+        widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
+        for row in cells:  # the last column is not padded
+            padded = [cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=False)]
+            echo("  ".join([*padded, row[-1]]))
 
 
 def _draw(headings: Row, rows: Sequence[Row], numeric: Collection[str]) -> None:

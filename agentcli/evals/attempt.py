@@ -70,7 +70,8 @@ class LocalEngine:
             async with self._session(provider, config) as session:
                 began = time.monotonic()
                 limit_s = self._variant.time_s or task.limits.time_s
-                ends, timed_out = await _answer_prompts(session, task, limit_s, is_small=self._is_small(provider))
+                info = getattr(provider, "info", None) or self._models.info(self._variant.model)
+                ends, timed_out = await _answer_prompts(session, task, limit_s, is_small=info.small)
                 seconds = round(time.monotonic() - began, 3)
                 entries = [*session.snapshot().conversation.entries]
                 total = session.state.meter.total
@@ -131,10 +132,6 @@ class LocalEngine:
                 yield session
             finally:
                 await session.close()
-
-    def _is_small(self, provider: Provider) -> bool:
-        info = getattr(provider, "info", None)
-        return (info or self._models.info(self._variant.model)).small
 
     def _provider(self, task: Task) -> Provider:
         model = self._variant.model

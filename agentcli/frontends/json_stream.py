@@ -106,12 +106,11 @@ class Dialogue:
 
     async def _follow(self, events: AsyncGenerator[Event, None]) -> None:
         async for event in events:
-            if (
-                isinstance(event, Done | TurnFailed)
-                and self._is_last()
-                and (jobs := ended_jobs(running_jobs(self._session)))
-            ):
-                self._output.show(Notice(jobs))
+            if isinstance(event, Done | TurnFailed):
+                is_only = self._session.turns_begun - self._turns_before == self._turns_told + 1
+                is_last = self._leaving.is_set() or (is_only and not self._has_client and self._lines.empty())
+                if is_last and (jobs := ended_jobs(running_jobs(self._session))):
+                    self._output.show(Notice(jobs))
             self._output.show(event)
             if isinstance(event, TakenOver):
                 self._leaving.set()
@@ -122,11 +121,6 @@ class Dialogue:
                 self._session.submit(ops.Interrupt() if self._leaving.is_set() else ops.RunQueued())
                 self._turns_told += 1
                 self._turn_told.set()
-
-    def _is_last(self) -> bool:
-        """True if nothing comes after the turn that ends now."""
-        is_only = self._session.turns_begun - self._turns_before == self._turns_told + 1
-        return self._leaving.is_set() or (is_only and not self._has_client and self._lines.empty())
 
     async def _wait_for_results(self) -> None:
         """Wait for the result of every prompt that was taken."""

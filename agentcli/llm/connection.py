@@ -105,7 +105,11 @@ class Connections:
             if proxy is not None and url.scheme == "https":
                 if not proxy.is_socks:
                     await self._tunnel(connection, proxy, url)
-                await _start_tls(streams[1], self._tls, origin[1])
+                assert self._tls is not None
+                try:
+                    await streams[1].start_tls(self._tls, server_hostname=origin[1])
+                except TypeError as error:  # asyncio of Python 3.11, where a handshake fails inside a proxy's TLS
+                    raise ssl.SSLError(1, str(error.__context__ or error)) from error
                 if connection.has_unread:
                     raise broken_connection(self._where, "the proxy answered in the place of the server")
         except BaseException:
@@ -284,15 +288,6 @@ class Response:
     def abort(self) -> None:
         if not self._writer.transport.is_closing():  # one whose TLS failed inside a proxy's takes no second end
             self._writer.transport.abort()
-
-
-async def _start_tls(writer: StreamWriter, tls: ssl.SSLContext | None, host: str) -> None:
-    """Begin TLS inside a tunnel. Raises OSError."""
-    assert tls is not None
-    try:
-        await writer.start_tls(tls, server_hostname=host)
-    except TypeError as error:  # asyncio of Python 3.11 stumbles where a handshake fails inside a proxy's TLS
-        raise ssl.SSLError(1, str(error.__context__ or error)) from error
 
 
 def host_header(url: SplitResult) -> str:

@@ -26,7 +26,7 @@ UNAUTHORIZED = 401
 
 
 class Carrier(ABC):
-    """Carries requests to one service; failures are `ProviderError`s without keys. A command's key is renewed."""
+    """Carries requests to one service; failures are `ProviderError`s without keys. A command's key is renewed once."""
 
     shown_url: str
     key: Key = ""

@@ -317,17 +317,14 @@ def print_comparison(found: Comparison) -> None:
         echo(f"Better: {', '.join(found.better)}.")
     if found.worse:
         echo(f"Worse (regressions): {', '.join(found.worse)}.")
-    echo(_verdict(found))
-
-
-def _verdict(found: Comparison) -> str:
     chance = "less than 0.1 %" if found.chance < 0.001 else f"{found.chance:.1%}"
     told = f"{found.score_difference:+.3f}; chance gives as much in {chance} of cases"
     if found.is_worse:
-        return f"B is worse beyond chance: mean score {told}, below {LEVEL:.0%}."
-    if found.score_difference < 0:
-        return f"B scores lower, which may be chance: mean score {told}. More --samples tell more."
-    return f"B is not worse: mean score {found.score_difference:+.3f}."
+        echo(f"B is worse beyond chance: mean score {told}, below {LEVEL:.0%}.")
+    elif found.score_difference < 0:
+        echo(f"B scores lower, which may be chance: mean score {told}. More --samples tell more.")
+    else:
+        echo(f"B is not worse: mean score {found.score_difference:+.3f}.")
 
 
 def _named(run: EvalRun) -> str:

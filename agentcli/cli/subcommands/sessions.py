@@ -29,7 +29,6 @@ from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.llm.messages import Message
 from agentcli.safety.secrets.masking import Masker
 from agentcli.settings.files import replace_file
-from agentcli.settings.load import Config
 from agentcli.settings.paths import current_folder
 from agentcli.tools.summary import call_title
 
@@ -205,7 +204,10 @@ def redact(
         info, entries = await store.load(session_id)
         for agent in await store.list(user_id=subagents_owner(info.id), limit=_MAX_LISTED) if found else ():
             entries += (await store.load(agent.id))[1]
-        every = [*secrets, *(_secrets_in(entries, config) if found else ())]
+        masker = Masker((*credentials_in(os.environ), *config.kept_keys.values))
+        texts = {text for entry in entries if found for text in _texts_in(msgspec.to_builtins(entry.body))}
+        masked = {text[secret.start : secret.end] for text in texts for secret in masker.secrets(text)}
+        every = [*secrets, *sorted(masked)]
         return info.id, await store.redact(info.id, every) if every else 0
 
     id, places = wait_for(with_store(work))
@@ -218,12 +220,6 @@ def redact(
     echo("Not touched: the history of prompts, files in any project, what the sandbox keeps of commands.")
     for path in kept:
         echo(f"Not touched: {path}, which may hold it; delete it if you can do without it.")
-
-
-def _secrets_in(entries: list[Entry], config: Config) -> list[str]:
-    masker = Masker((*credentials_in(os.environ), *config.kept_keys.values))
-    texts = {text for entry in entries for text in _texts_in(msgspec.to_builtins(entry.body))}
-    return sorted({text[secret.start : secret.end] for text in texts for secret in masker.secrets(text)})
 
 
 def _texts_in(value: Any) -> Iterator[str]:

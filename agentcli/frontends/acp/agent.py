@@ -101,7 +101,11 @@ class AcpAgent:
         try:
             return await answer(given)
         except UserError as error:
-            raise _rpc_error(error) from error
+            if isinstance(error, SessionInUse):
+                text = f"Session {error.session_id} is open in another agentcli: close it there first."
+                raise rpc.RpcError(rpc.INTERNAL_ERROR, text) from error
+            code = next((code for kinds, code in _CODES if isinstance(error, kinds)), rpc.INTERNAL_ERROR)
+            raise rpc.RpcError(code, str(error)) from error
 
     def _handle_notification(self, method: str, params: dict[str, Any]) -> None:
         if method != "session/cancel":
@@ -237,14 +241,6 @@ def _introduced(session: ClientSession) -> dict[str, Any]:
 
 
 _CODES = (((NoSession,), rpc.NOT_FOUND), ((NoKey, NoModel), rpc.AUTH_REQUIRED), ((UsageError,), rpc.INVALID_PARAMS))
-
-
-def _rpc_error(error: UserError) -> rpc.RpcError:
-    if isinstance(error, SessionInUse):
-        text = f"Session {error.session_id} is open in another agentcli: close it there first."
-        return rpc.RpcError(rpc.INTERNAL_ERROR, text)
-    code = next((code for kinds, code in _CODES if isinstance(error, kinds)), rpc.INTERNAL_ERROR)
-    return rpc.RpcError(code, str(error))
 
 
 def _listed(info: SessionInfo) -> dict[str, Any]:

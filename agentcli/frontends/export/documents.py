@@ -20,7 +20,7 @@ from agentcli.conversation.titles import title_of
 from agentcli.errors import UsageError
 from agentcli.frontends.export.markdown import as_markdown
 from agentcli.frontends.export.page import as_page
-from agentcli.frontends.export.story import Story, story_of
+from agentcli.frontends.export.story import story_of
 from agentcli.frontends.json_forms.output import wire_messages
 from agentcli.version import __version__
 
@@ -49,7 +49,15 @@ def document(form: Form, info: SessionInfo, entries: Sequence[Entry], mask: Mask
         case "html":
             return as_page(story), places
         case "json":
-            return _as_json(story, entries), places
+            value = {
+                "session_id": info.id,
+                **{name: getattr(info, name) for name in ("cwd", "name", "title", "created", "updated")},
+                "model": story.models[-1] if story.models else "",
+                **shown(info, entries),
+                "usage": usage_object(story.cost.total.usage) | {"cost_usd": story.cost.total.whole_usd},
+                "version": __version__,
+            }
+            return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n", places
 
 
 async def live_document(session: Session, file: str, known: Sequence[SessionInfo]) -> str:
@@ -68,15 +76,3 @@ def shown(info: SessionInfo, entries: Sequence[Entry]) -> dict[str, Any]:
     """Return a session as plain values: the messages as the next request would send them, and all entries."""
     messages = wire_messages(Conversation(entries).valid_messages())
     return {"session_id": info.id, "messages": messages, "entries": msgspec.to_builtins(list(entries))}
-
-
-def _as_json(story: Story, entries: Sequence[Entry]) -> str:
-    value = {
-        "session_id": story.info.id,
-        **{name: getattr(story.info, name) for name in ("cwd", "name", "title", "created", "updated")},
-        "model": story.models[-1] if story.models else "",
-        **shown(story.info, entries),
-        "usage": usage_object(story.cost.total.usage) | {"cost_usd": story.cost.total.whole_usd},
-        "version": __version__,
-    }
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"

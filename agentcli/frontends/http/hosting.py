@@ -221,7 +221,10 @@ class Hosting:
                     await self._look_after(session_id, self.catch_up)
             except StorageError as error:
                 log.warning("%s", error)
-            self._close_idle()
+            long_ago = time.monotonic() - self._idle_s
+            for session_id, hosted in list(self._open.items()):
+                if hosted.is_idle and hosted.last_used < long_ago and not self._readers[session_id]:
+                    self.give_up(session_id)
 
     async def _take_over(self, session_id: str) -> None:
         if await self.store.holder(session_id) is None:
@@ -239,12 +242,6 @@ class Hosting:
             log.warning("session %s: %s", session_id, error, exc_info=not isinstance(error, UserError))
         else:
             self._failed.pop(session_id, None)
-
-    def _close_idle(self) -> None:
-        long_ago = time.monotonic() - self._idle_s
-        for session_id, hosted in list(self._open.items()):
-            if hosted.is_idle and hosted.last_used < long_ago and not self._readers[session_id]:
-                self.give_up(session_id)
 
     async def aclose(self) -> None:
         await self.leave()

@@ -125,8 +125,11 @@ class TerminalApp:
     # For the console
 
     def draw(self, columns: int, most: int) -> Frame:
-        """Draw a frame; while something is under way another one follows soon."""
-        self._retitle()
+        """Draw a frame; while something is under way another one follows soon. The window's title has the state."""
+        state = "asks" if self._asking.asks else "working" if self.controller.is_busy else "ready"
+        if state != self._title_state and self._console.environment.get("TERM") != "linux":
+            self._title_state = state
+            self._console.title(f"{printable(self._opener.root.name or '/')} · {state}")
         if self._tick_timer is None and self._view.live.is_moving:
             self._tick_timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
         return self._region.draw(columns, most)
@@ -135,13 +138,6 @@ class TerminalApp:
         self._tick_timer = None
         if self._view.live.is_moving:
             self._console.changed()
-
-    def _retitle(self) -> None:
-        """Put the project into the window's title, and whether it works, asks or is ready."""
-        state = "asks" if self._asking.asks else "working" if self.controller.is_busy else "ready"
-        if state != self._title_state and self._console.environment.get("TERM") != "linux":
-            self._title_state = state
-            self._console.title(f"{printable(self._opener.root.name or '/')} · {state}")
 
     def reported(self, report: str) -> None:
         if report in ("I", "O"):

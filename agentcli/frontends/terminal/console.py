@@ -78,7 +78,6 @@ class Console:
         self._frame_timer: asyncio.TimerHandle | None = None
         self._last_frame = 0.0
         self._failure: BaseException | None = None
-        self._first_frame: Callable[[], Awaitable[ConsoleView]] | None = None
         self._loading: asyncio.Task[None] | None = None
         self._outside: asyncio.Task[Any] | None = None  # has the terminal for another program
         self.output = Vt100_Output.from_pty(sys.stdout, term=environment.get("TERM"))
@@ -101,8 +100,12 @@ class Console:
 
     async def run(self, load: Callable[[], Awaitable[ConsoleView]]) -> int:
         """Show the input, then let `load` bring the view that takes over; gives the exit code. Raises its errors."""
-        self._first_frame = load
-        self.app.after_render += self._after_render
+
+        def begin_loading(_: Any) -> None:
+            if self._loading is None:
+                self._loading = asyncio.ensure_future(self._load(load))
+
+        self.app.after_render += begin_loading
         sys.setswitchinterval(SWITCH_S)
         self.raw("\r\x1b[K")  # early typing stands where the first line begins
         leave_on_signals(self._leave_with)
@@ -116,11 +119,6 @@ class Console:
         if self._failure is not None:
             raise self._failure
         return self.exit_code
-
-    def _after_render(self, _: Any) -> None:
-        if self._first_frame is not None:
-            load, self._first_frame = self._first_frame, None
-            self._loading = asyncio.ensure_future(self._load(load))
 
     async def _load(self, load: Callable[[], Awaitable[ConsoleView]]) -> None:
         if self.environment.get("TERM") not in ("dumb", "linux"):

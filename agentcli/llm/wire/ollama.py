@@ -134,14 +134,8 @@ class OllamaReader:
             raise Overloaded(f"Ollama only {self._came_or_went}ed {self.model} and gave no reply yet.")
         if not self.is_closed:
             raise ConnectionFailed("The stream ended before the reply did (no done line).")
-        self._refuse_truncation()
-        is_cut = self._last.get("done_reason") == "length"
-        reason: StopReason = "max_tokens" if is_cut else "tool_use" if self._uses else "end_turn"
-        return Done(self.partial(calls=True), reason, usage_from_wire(self._last), self.model)
-
-    def _refuse_truncation(self) -> None:
-        """Older servers drop the front of a long prompt (system text, tools, goal) and say nothing (ollama#4967)."""
-        # What an image costs differs with the model, so only the text is judged.
+        # Older servers drop the front of a long prompt (system text, goal) and say nothing (ollama#4967). What an
+        # image costs differs with the model, so only the text is judged.
         expected = request_size(self._request, self._info).bytes / 4 * self._info.token_factor
         counted = count_in(self._last.get("prompt_eval_count"))
         if expected > SMALLEST_JUDGED_PROMPT and 0 < counted < LEAST_SHARE * expected:
@@ -149,6 +143,9 @@ class OllamaReader:
                 f"Ollama read only {counted:,} of about {expected:,.0f} prompt tokens: it dropped the beginning. "
                 "Give the model a larger window (tokens.ollama_num_ctx, or OLLAMA_CONTEXT_LENGTH at the server)."
             )
+        is_cut = self._last.get("done_reason") == "length"
+        reason: StopReason = "max_tokens" if is_cut else "tool_use" if self._uses else "end_turn"
+        return Done(self.partial(calls=True), reason, usage_from_wire(self._last), self.model)
 
     def partial(self, *, calls: bool = False) -> Message:
         self._prose.close([])

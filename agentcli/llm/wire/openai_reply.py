@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from agentcli.llm.errors import ConnectionFailed, Overloaded, embedded_error
-from agentcli.llm.messages import Block, Message, Opaque, StopReason, Text, ToolUse, Usage
+from agentcli.llm.messages import Message, Opaque, StopReason, Text, ToolUse, Usage
 from agentcli.llm.provider import Done, StreamEvent, UsageUpdate
 from agentcli.llm.wire.calls import ArrivingCalls, CallIds, call_events, calls_in_text
 from agentcli.llm.wire.deltas import Prose, count_in, text_in
@@ -45,7 +45,11 @@ class ChatReader:
             self._has_begun = True
             self._is_unstreamed = self._is_unstreamed or bool(choice.get("message"))
             delta = choice.get("delta") or choice.get("message") or {}
-            self._reasoning(delta, out)
+            for detail in delta.get("reasoning_details") or ():
+                _add_detail(self._details, detail)
+            thought = delta.get("reasoning_content") or delta.get("reasoning")
+            if thought and isinstance(thought, str):
+                self._prose.add_thinking(thought, out)
             if text := delta.get("content"):
                 self._content(text, out)
             if refusal := delta.get("refusal"):
@@ -64,14 +68,6 @@ class ChatReader:
                 if reason == "insufficient_system_resource":
                     raise Overloaded("The service broke the reply off: it has no room at the moment.")
                 self.is_finished = True
-
-    def _reasoning(self, delta: dict[str, Any], out: list[StreamEvent]) -> None:
-        if details := delta.get("reasoning_details"):
-            for detail in details:
-                _add_detail(self._details, detail)
-        thought = delta.get("reasoning_content") or delta.get("reasoning")
-        if thought and isinstance(thought, str):
-            self._prose.add_thinking(thought, out)
 
     def _content(self, text: Any, out: list[StreamEvent]) -> None:
         if isinstance(text, list):  # Mistral's parts
@@ -93,7 +89,10 @@ class ChatReader:
         self._prose.close(out)
         is_told = self.is_closed or self._is_unstreamed
         if not (self.is_finished or (is_told and self._has_begun) or (self._quirks.silent_end and self._looks_whole())):
-            raise ConnectionFailed(self._no_end())
+            text = "The stream ended before the reply did (neither finish_reason nor [DONE] came)."
+            if self._looks_whole() and not self._quirks.silent_end:
+                text += f" If this server ends every reply so, set providers.{self._provider}.quirks.silent_end = true."
+            raise ConnectionFailed(text)
         if not was_cut:
             self._prose.require_text(out)
         uses, lost = self._calls.end(out, was_cut=was_cut, is_finished=self.is_finished)
@@ -110,23 +109,15 @@ class ChatReader:
                     f"The model wrote a call of {written[0][0]} as text, so it did not run. If this server's models "
                     f"always do, set providers.{self._provider}.quirks.read_text_calls = true."
                 )
-        message = Message("assistant", (*self._content_blocks(), *uses))
+        details = [{k: "".join(v) if k in _JOINED and v else v for k, v in one.items()} for one in self._details]
+        own = {"reasoning_details": details, EXTRAS: self._extras}
+        opaque = (Opaque(self._provider, {name: value}) for name, value in own.items() if value)
+        message = Message("assistant", (*self._prose.blocks(*opaque), *uses))
         return Done(message, self._stop_reason(bool(uses)), self._usage, self.model, lost_tool_call=lost, note=note)
-
-    def _no_end(self) -> str:
-        text = "The stream ended before the reply did (neither finish_reason nor [DONE] came)."
-        if self._looks_whole() and not self._quirks.silent_end:
-            text += f" If this server ends every reply so, set providers.{self._provider}.quirks.silent_end = true."
-        return text
 
     def _looks_whole(self) -> bool:
         """Return whether a reply whose end was not announced may be complete: not one that ends inside a call."""
         return self._calls.is_whole() if self._calls else any(part.strip() for part in self._prose.text)
-
-    def _content_blocks(self) -> list[Block]:
-        details = [{k: "".join(v) if k in _JOINED and v else v for k, v in one.items()} for one in self._details]
-        own = {"reasoning_details": details, EXTRAS: self._extras}
-        return self._prose.blocks(*(Opaque(self._provider, {name: value}) for name, value in own.items() if value))
 
     def _stop_reason(self, has_calls: bool) -> StopReason:
         if cut := _CUT.get(self._finish_reason):

@@ -110,15 +110,12 @@ class ResponsesReader:
                 self._called(item, text_in(whole.get("arguments")), out)
             out.append(llm.ToolCallEnded(item.id))
         elif not item.parts:
-            self._add_whole(item, whole, out)
-
-    def _add_whole(self, item: _Item, whole: dict[str, Any], out: list[StreamEvent]) -> None:
-        make = llm.ThinkingDelta if item.kind == "reasoning" else llm.TextDelta
-        for part in (whole.get("summary") or whole.get("content") or ()) if item.kind else ():
-            self._refused |= part.get("type") == "refusal"
-            if text := text_in(part.get("text") or part.get("refusal")):
-                item.parts.append(text)
-                out.append(make(text))
+            make = llm.ThinkingDelta if item.kind == "reasoning" else llm.TextDelta
+            for part in (whole.get("summary") or whole.get("content") or ()) if item.kind else ():
+                self._refused |= part.get("type") == "refusal"
+                if text := text_in(part.get("text") or part.get("refusal")):
+                    item.parts.append(text)
+                    out.append(make(text))
 
     def _finish(self, response: dict[str, Any], out: list[StreamEvent]) -> None:
         self.model = text_in(response.get("model")) or self.model

@@ -106,7 +106,9 @@ def _append(file: Path, line: bytes) -> None:
         descriptor = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             os.fchmod(descriptor, 0o600)
-            os.write(descriptor, line if _ends_with_newline(descriptor) else b"\n" + line)
+            size = os.fstat(descriptor).st_size
+            is_cut = size and os.pread(descriptor, 1, size - 1) != b"\n"  # a full disk cut the last line off
+            os.write(descriptor, b"\n" + line if is_cut else line)
             if is_locked and os.fstat(descriptor).st_size > LARGEST_FILE:
                 replace_file(file, _tail(file), syncs=False)
         finally:
@@ -128,12 +130,6 @@ def _locked(folder: Path) -> Iterator[bool]:
         yield is_locked
     finally:
         os.close(descriptor)
-
-
-def _ends_with_newline(descriptor: int) -> bool:
-    """False if a full disk has cut the last line off."""
-    size = os.fstat(descriptor).st_size
-    return size == 0 or os.pread(descriptor, 1, size - 1) == b"\n"
 
 
 MOST_SESSIONS = 50  # of one directory at the same time; one more has no draft

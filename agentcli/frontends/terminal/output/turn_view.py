@@ -85,7 +85,9 @@ class TurnView:
             case events.TextDelta(text):
                 self._text(text)
             case events.ThinkingDelta(text):
-                self._thinking(text)
+                self._thinking_since = self._thinking_since if self.live.thinking else time.monotonic()
+                self.live.waiting = ""
+                self.live.thinking += printable(text)
             case events.TurnStarted(number):
                 self.live.turn_since = self.live.turn_since or time.monotonic()
                 if number == 1:
@@ -232,12 +234,6 @@ class TurnView:
         text = self._clean.feed(text)
         self._print(self._markdown.feed(text) if self._is_live else [("", text)])
         self.live.answer = self._markdown
-
-    def _thinking(self, text: str) -> None:
-        if not self.live.thinking:
-            self._thinking_since = time.monotonic()
-        self.live.waiting = ""
-        self.live.thinking += printable(text)
 
     def _end_thinking(self) -> None:
         thought = self.live.thinking

@@ -127,18 +127,13 @@ class Theme:
             code = self.code(roles)
             if code != now and text:
                 # Colour alone is replaced by colour; attributes have to be taken back.
-                out.append(_switch(now, code))
+                resets = "" if not now or (_is_colour(now) and _is_colour(code)) else ";"
+                out.append(f"\x1b[{resets}{code}m" if code else "\x1b[m")
                 now = code
             out.append(text)
         if now:
             out.append("\x1b[m")
         return "".join(out)
-
-
-def _switch(before: str, after: str) -> str:
-    if not after:
-        return "\x1b[m"
-    return f"\x1b[{after}m" if not before or (_is_colour(before) and _is_colour(after)) else f"\x1b[;{after}m"
 
 
 def _is_colour(code: str) -> bool:
