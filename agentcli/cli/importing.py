@@ -43,14 +43,14 @@ LOGIN = f"{HOLDS_KEY}: keep it with agentcli login, or export it"
 class Draft:
     """The settings to put into `target`, nested as in config.toml; `left_out` has a sentence on each other thing."""
 
-    source = Path()
+    source = Path()  # the file that is being read
 
     def __init__(self, target: Path, *, is_project: bool) -> None:
         self.target = target
         self.is_project = is_project
         self.values: dict[str, Any] = {}
         self.left_out: list[str] = []
-        self.copies: dict[Path, str] = {}
+        self.copies: dict[Path, str] = {}  # whole files by where they go
 
     def leave(self, what: str, why: str) -> None:
         """Note why a key of the source, or all of it, is left out."""

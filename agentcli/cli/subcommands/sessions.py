@@ -204,10 +204,11 @@ def redact(
         info, entries = await store.load(session_id)
         for agent in await store.list(user_id=subagents_owner(info.id), limit=_MAX_LISTED) if found else ():
             entries += (await store.load(agent.id))[1]
-        masker = Masker((*credentials_in(os.environ), *config.kept_keys.values))
-        texts = {text for entry in entries if found for text in _texts_in(msgspec.to_builtins(entry.body))}
-        masked = {text[secret.start : secret.end] for text in texts for secret in masker.secrets(text)}
-        every = [*secrets, *sorted(masked)]
+        every = [*secrets]
+        if found:
+            masker = Masker((*credentials_in(os.environ), *config.kept_keys.values))
+            texts = {text for entry in entries for text in _texts_in(msgspec.to_builtins(entry.body))}
+            every += sorted({text[secret.start : secret.end] for text in texts for secret in masker.secrets(text)})
         return info.id, await store.redact(info.id, every) if every else 0
 
     id, places = wait_for(with_store(work))

@@ -17,7 +17,10 @@ TEST_S = 60.0
 
 
 def record() -> dict[str, Any]:
-    """Return the agent run: `{"answer", "calls": [{"name", "input", "is_error", "content"}], "compactions": 0}`."""
+    """Return the agent's run: `{"answer", "calls": [{"name", "input", "is_error", "content"}], "compactions": 0}`.
+
+    `answer` is empty where it came to no end; `calls` are its own, in order, without those of its subagents.
+    """
     made: dict[str, Any] = json.loads(Path(os.environ["AGENTCLI_EVAL_RECORD"]).read_text("utf-8"))
     return made
 
