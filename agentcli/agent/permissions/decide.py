@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from agentcli.agent.permissions.facts import CallFacts
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rule_text import parse_rules
-from agentcli.agent.permissions.rules import Matches, Rule, Rules, covers_path, find_matches, speaks_of_edits
+from agentcli.agent.permissions.rules import Rule, RuleMatches, Rules, covers_path, find_matches, speaks_of_edits
 from agentcli.errors import UsageError
 from agentcli.safety.commands.records import CommandAnalysis, escaped, rules_by_segment
 from agentcli.tools.tool import kind_argument
@@ -112,7 +112,9 @@ def _asks(mode: Mode, why: str) -> Verdict:
 _PLAN = "plan mode reads only: describe the change instead of making it"
 
 
-def _decide_command(facts: CallFacts, command: CommandAnalysis, mode: Mode, found: Matches, *, rules: Rules) -> Verdict:
+def _decide_command(
+    facts: CallFacts, command: CommandAnalysis, mode: Mode, found: RuleMatches, *, rules: Rules
+) -> Verdict:
     sandbox, granting = facts.workspace.facts, found.allow
     if facts.verdict == "block":
         return Verdict("deny", f"refused in every mode: {command.reason}")

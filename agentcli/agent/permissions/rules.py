@@ -105,7 +105,7 @@ READERS = frozenset(("file_read", "file_list", "grep_search"))
 EDITORS = frozenset(("file_edit", "file_write"))
 
 
-class Matches(Struct, frozen=True):
+class RuleMatches(Struct, frozen=True):
     """The first rule that denies a call, the first that asks about it, and those that allow it.
 
     `why_not` says why grants that speak of a command do not hold; `denies_some` is a rule that denies some commands.
@@ -118,13 +118,13 @@ class Matches(Struct, frozen=True):
     denies_some: Rule | None = None
 
 
-def find_matches(facts: CallFacts, rules: Rules) -> Matches:
+def find_matches(facts: CallFacts, rules: Rules) -> RuleMatches:
     """Hold all rules against a call. Blocks: of a command it looks where the paths lead."""
     tool, command = facts.tool, facts.command
     if command is not None:
         deny, ask = (_restricting(facts, command, some) for some in (rules.deny, rules.ask))
         denies_some = _first(rules.deny, tool.name, lambda pattern: True)
-        return Matches(deny, ask, *_grants_of_command(facts, command, rules.allow), denies_some)
+        return RuleMatches(deny, ask, *_grants_of_command(facts, command, rules.allow), denies_some)
     if tool.effect in ("read", "edit"):
         kin, ground = EDITORS if tool.effect == "edit" else READERS, facts.paths.ground
 
@@ -138,12 +138,14 @@ def find_matches(facts: CallFacts, rules: Rules) -> Matches:
         mine = (rule for rule in rules.allow if rule.names(tool.name))
         allow = next((rule for rule in mine if all(covers_path(rule, path, ground) for path in facts.files)), None)
         deny = next(filter(is_denied, rules.deny), None)
-        return Matches(deny, _first(rules.ask, tool.name, is_refused), (allow,) if allow else ())
+        return RuleMatches(deny, _first(rules.ask, tool.name, is_refused), (allow,) if allow else ())
     speaks = _speaks_of_other(facts)
     allow = _first(rules.allow, tool.name, speaks) if tool.effect == "web" else _first(rules.allow, tool.name)
     # Patterns in rules that ask mean all calls of a tool whose calls no pattern can tell apart.
     asks = speaks if tool.effect == "web" or kind_argument(tool) else lambda pattern: True
-    return Matches(_first(rules.deny, tool.name, speaks), _first(rules.ask, tool.name, asks), (allow,) if allow else ())
+    return RuleMatches(
+        _first(rules.deny, tool.name, speaks), _first(rules.ask, tool.name, asks), (allow,) if allow else ()
+    )
 
 
 def _first(of: Iterable[Rule], tool: str, speaks: Callable[[str], bool] = lambda pattern: False) -> Rule | None:

@@ -61,7 +61,7 @@ class Bash(Struct, frozen=True):
     output_level: OutputLevel | None = None
 
 
-class Jobs(Struct, frozen=True):
+class JobsCall(Struct, frozen=True):
     action: Literal["list", "read", "kill"]
     job_id: str | None = None
 

@@ -15,12 +15,11 @@ from msgspec.structs import replace
 
 from agentcli.errors import ToolError
 from agentcli.safety.paths.judge import is_read_only_name, is_secret
-from agentcli.tools.builtin.arguments import Bash, Jobs
+from agentcli.tools.builtin.arguments import Bash, JobsCall
 from agentcli.tools.command import BackgroundJob, Command, CommandResult, Profile
 from agentcli.tools.observation import PAGE_BYTES, cut_middle
 from agentcli.tools.path_names import display_name
-from agentcli.tools.sandbox import Jobs as SandboxJobs
-from agentcli.tools.sandbox import PathStatus, Use
+from agentcli.tools.sandbox import Jobs, PathStatus, Use
 from agentcli.tools.tool import DryRunReport, ToolContext, ToolOutput, Workspace
 
 _LONGEST_COMMAND = 100  # characters of a job's command that are shown
@@ -256,7 +255,7 @@ def _started(job: BackgroundJob, how: str, context: ToolContext) -> ToolOutput:
     return ToolOutput(text, structured, f"{job.id} started")
 
 
-async def _jobs(given: Jobs, context: ToolContext) -> ToolOutput:
+async def _jobs(given: JobsCall, context: ToolContext) -> ToolOutput:
     jobs, id = context.workspace.sandbox.jobs, given.job_id
     if given.action == "list":
         listed = jobs.list()
@@ -281,7 +280,7 @@ async def _jobs(given: Jobs, context: ToolContext) -> ToolOutput:
     return ToolOutput(said, _structured(job), said.rstrip("."))
 
 
-def _find(id: str, jobs: SandboxJobs) -> BackgroundJob:
+def _find(id: str, jobs: Jobs) -> BackgroundJob:
     return next(job for job in jobs.list() if job.id == id)
 
 

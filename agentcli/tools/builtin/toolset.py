@@ -22,7 +22,7 @@ def builtin_tools() -> tuple[Tool, ...]:
         _make_tool("file_list", arguments.FileList, "read"),
         _make_tool("grep_search", arguments.GrepSearch, "read"),
         _make_tool("bash", arguments.Bash, "command", time_limit_s=None),  # it keeps the limit the call asks for
-        _make_tool("jobs", arguments.Jobs, "none"),
+        _make_tool("jobs", arguments.JobsCall, "none"),
         _make_tool("web_fetch", arguments.WebFetch, "web", is_idempotent=True),
         _make_tool("web_search", arguments.WebSearch, "web", is_idempotent=True),
         _make_tool("read_more", arguments.ReadMore, "none"),

@@ -46,7 +46,7 @@ def bound_and_become(parent: int, plan: int, command: list[bytes], environment: 
     """Ends with the process `parent`; `plan` is a descriptor. Without a command, print the version and return."""
     try:
         _die_with(parent)
-        planned = _Plan(plan)
+        planned = _Restriction(plan)
         _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
         abi = landlock_abi()
         if abi < OLDEST_ABI:
@@ -65,7 +65,7 @@ def bound_and_become(parent: int, plan: int, command: list[bytes], environment: 
     _become(command, environment)
 
 
-class _Plan:
+class _Restriction:
     def __init__(self, descriptor: int) -> None:
         with os.fdopen(descriptor, "rb") as file:
             entries = file.read().decode(errors="surrogateescape").split("\0")
@@ -89,7 +89,7 @@ def landlock_abi() -> int:
     return _check(_libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), version_only), "Landlock")
 
 
-def _restrict_files(plan: _Plan, abi: int) -> None:
+def _restrict_files(plan: _Restriction, abi: int) -> None:
     everything = _ALL_UP_TO_TRUNCATE | (_IOCTL_DEV if abi >= 5 else 0)
     attributes = struct.pack("QQQ", everything, _TCP, _ABSTRACT_SOCKETS_AND_SIGNALS)
     known = attributes[: 24 if abi >= 6 else 16 if abi >= 4 else 8]
