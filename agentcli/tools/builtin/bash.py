@@ -59,7 +59,7 @@ async def run_own(command: str, context: ToolContext, *, terminal: str = "") -> 
     return await _run(Bash(command, LONGEST_TIMEOUT_MS, unconfined=True), context, is_own=True, terminal=terminal)
 
 
-async def run(given: Bash | Jobs, context: ToolContext) -> ToolOutput:
+async def run(given: Bash | JobsCall, context: ToolContext) -> ToolOutput:
     return await (_run(given, context) if isinstance(given, Bash) else _jobs(given, context))
 
 

@@ -17,7 +17,7 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class KeptState(NamedTuple):
-    """The state of a path. `content`: that of a file, a character a byte (its stamp if not kept); where a link leads."""
+    """The state of a path. `content`: that of a file, a character a byte (or its stamp); where a link leads."""
 
     kind: str
     mode: int
