@@ -30,7 +30,7 @@ class Ending:
         self.session_id = ""
         self.unfinished: Callable[[], dict[str, Any]] = partial(self._result, "interrupted", "")
         self._out = out
-        self.has_answered = False
+        self.has_answered = False  # True: no more results come
         format = ""  # of the bare arguments, since signals and failures come before they are parsed; the last counts
         for argument, following in zip_longest(arguments, arguments[1:], fillvalue=""):
             name, is_joined, value = argument.partition("=")
