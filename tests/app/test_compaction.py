@@ -204,6 +204,21 @@ async def test_a_message_is_answered_whole_where_older_ones_need_the_room(long: 
         assert len(talk.of(Compaction)) >= 2
 
 
+async def test_a_result_that_the_model_has_not_seen_stays_whole_where_it_fits(long: Any) -> None:
+    reads = {"text": "I look.", "tool_calls": [call("file_read", path="large.txt")]}
+    told = {"text": "Done. " * 50}
+    async with long(
+        [one for number in range(20) for one in ([reads] * (number % 3 == 2)) + [told]], window=16_000
+    ) as talk:
+        (talk.work / "large.txt").write_text("".join(f"value {number} of the file\n" for number in range(200)))
+        for number in range(20):
+            await talk.ask(f"Question {number}: {'please think about it ' * 30}")
+        assert talk.of(Compaction)
+    results = [request[-1].content for request in talk.requests if isinstance(request[-1].content[0], ToolResult)]
+    assert len(results) == 6
+    assert all("value 199 of" in content[0].text for content in results)
+
+
 async def test_images_of_the_message_that_is_to_be_answered_stay_and_older_ones_are_recalled(long: Any) -> None:
     recalled = {"tool_calls": [call("recall", query="which colour is shown")]}
     async with long([*replies(7), {"text": "Red."}, *replies(8), recalled, {"text": "found"}]) as talk:

@@ -177,15 +177,17 @@ class Planner(Struct, frozen=True, kw_only=True):
         files = MOST_FILES if sizes_of_files[MOST_FILES] - sizes_of_files[FEW_FILES] < _FILES * room else FEW_FILES
         room -= sizes_of_files[files] - sizes_of_files[FEW_FILES]
         *uncut, barest = tails(self.settings)
+        whole = [tail for tail in uncut if tail.newest == _ALL]
         shares = (_OLDER, 1), (_OLDER, 0), (0.0, 0)  # first with the beginnings of all prompts
-        # Whatever older turns need, the message to be answered is cut only where it does not fit.
-        for (share, length), tail in (*product(shares, uncut), *product(shares, [barest])):
+        # Older turns give way to results that the model has not seen yet, and all do to the message to be answered.
+        best = (*product(shares[:1], whole), ((0.0, 1), whole[-1]))
+        for (share, length), tail in (*best, *product(shares, uncut), *product(shares, [barest])):
             covered, kept = self._parted(tail)
             stubs = {id: stub for turn in kept for id, stub in self._stubs(turn, tail).items()}
             left = room - self._size(kept, stubs)
-            whole = sum(size(turn, BRIEF) for turn in covered)
+            most = sum(size(turn, BRIEF) for turn in covered)
             least = sum(size(turn, length) for turn in covered) if length else 0
-            if left < min(whole, max(least, int(share * room))):
+            if left < min(most, max(least, int(share * room))):
                 continue
             fill = _filled(covered, size, left, left - int((1 - _AIM) * limit), self._first_told(covered))
             if fill is None:
