@@ -114,7 +114,7 @@ class SessionStore(Protocol):
     async def list(
         self, *, cwd: Path | None = None, limit: int = 50, user_id: str | None = None
     ) -> Sequence[SessionInfo]:
-        """Newest first; of one directory or one user only when that is given, of subagents only when they are that."""
+        """Sessions, newest first, of one directory or user if given; a subagent's only for `subagents_owner` of its parent."""
 
     async def search(
         self, text: str, *, cwd: Path | None = None, limit: int = 20, user_id: str | None = None

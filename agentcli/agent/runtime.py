@@ -155,7 +155,8 @@ class Runtime:
 class TurnLog:
     """The entries of a turn. `pending` are being stored, oldest first; the prompt's are among all `entry_ids`.
 
-    The first `accepted` of them were in a request that was answered. It `has_shrunk` after a request that was too long.
+    The first `accepted` of them were in a request that was answered. `has_shrunk`: the conversation was compacted
+    because a request was too long.
     """
 
     pending: list[asyncio.Task[None]] = field(default_factory=list)

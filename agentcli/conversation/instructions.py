@@ -27,7 +27,7 @@ _TOLD = re.compile(r'^<instructions path="(.*)">$', re.MULTILINE)
 
 
 class Instructions(Struct, frozen=True):
-    """Files, outermost first; `cut` ones among them, with what is missing; and `left_out` ones, with the reason."""
+    """Instruction files, outermost first. `cut` says what is missing of some, `left_out` why others are not there."""
 
     files: tuple[tuple[Path, str], ...] = ()
     left_out: tuple[tuple[Path, str], ...] = ()

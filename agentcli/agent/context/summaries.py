@@ -97,7 +97,7 @@ class Summaries:
             log.exception("a summary could not be written")
 
     async def write(self, turns: Sequence[TurnRecord], focus: str = "", *, tell: Emit | None = None) -> None:
-        """Write what is missing for these turns; with `tell`, unasked, for what an hour may cost."""
+        """Write what is missing for these turns. With `tell` nobody asked for it, so it keeps to the hourly budget."""
         missing = self.missing(turns, focus)
         if tell is not None:
             missing = [turn for turn in missing if self._key(turn, focus) not in _BEING_WRITTEN]

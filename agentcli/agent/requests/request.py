@@ -196,7 +196,7 @@ def build_request(
 
 
 def refuse_oversized(request: Request, info: ModelInfo, *, known: int) -> None:
-    """Raise `ContextOverflow` for many times the window, beside messages `known` to fit: servers may cut or bill it."""
+    """Raise `ContextOverflow` if what is new is many times the window. The first `known` messages fitted before."""
     added = Request("", request.messages[known:]) if known else request
     tokens = estimate(added, info).tokens
     if tokens > MAX_WINDOWS * info.window * (1 if info.is_known else 2):  # the window is a guess then

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentcli.conversation.compaction.carried import FEW_FILES, MOST_FILES, Carried
-from agentcli.conversation.compaction.telling import BRIEF, TIMES, Teller, is_about, lengths, stub_of
+from agentcli.conversation.compaction.digest import BRIEF, TIMES, DigestWriter, is_about, lengths, stub_of
 from agentcli.conversation.conversation import Conversation, compacted, messages_of
 from agentcli.conversation.entries import (
     SHORTENED_SOON,
@@ -123,7 +123,7 @@ class Planner(Struct, frozen=True, kw_only=True):
             yield self._truncated(limit)
         room = limit
         for _ in range(_CORRECTIONS):
-            if (made := self._told(room, limit)) is None:
+            if (made := self._digested(room, limit)) is None:
                 return
             yield made
             room -= max(made.tokens_after - limit, limit // 50)
@@ -160,16 +160,16 @@ class Planner(Struct, frozen=True, kw_only=True):
 
     # Older turns are told, newer ones stay
 
-    def _told(self, room: int, limit: int) -> Compaction | None:
+    def _digested(self, room: int, limit: int) -> Compaction | None:
         """Return the fullest plan for so much room; None where even the barest takes more."""
         lengths_of = lengths(self.settings)
-        teller = Teller(self.settings, self.turns[-1].number, self.can_recall, self.summaries)
+        writer = DigestWriter(self.settings, self.turns[-1].number, self.can_recall, self.summaries)
         sizes: dict[tuple[int, int, int], int] = {}
 
         def size(turn: TurnRecord, length: int) -> int:
             key = turn.number, len(turn.steps), length
             if key not in sizes:
-                sizes[key] = self.budget.size(teller.text(turn, lengths_of[length]))
+                sizes[key] = self.budget.size(writer.text(turn, lengths_of[length]))
             return sizes[key]
 
         sizes_of_files = {most: self.budget.size(self._carried([], most)) for most in (MOST_FILES, FEW_FILES)}
@@ -189,12 +189,12 @@ class Planner(Struct, frozen=True, kw_only=True):
             least = sum(size(turn, length) for turn in covered) if length else 0
             if left < min(most, max(least, int(share * room))):
                 continue
-            fill = _filled(covered, size, left, left - int((1 - _AIM) * limit), self._first_told(covered))
+            fill = _filled(covered, size, left, left - int((1 - _AIM) * limit), self._writing_order(covered))
             if fill is None:
                 continue
             joined, chosen = fill
             texts = [
-                teller.text(turn, lengths_of[length]) for turn, length in zip(covered[joined:], chosen, strict=True)
+                writer.text(turn, lengths_of[length]) for turn, length in zip(covered[joined:], chosen, strict=True)
             ]
             if joined:
                 oldest, newest = covered[0], covered[joined - 1]
@@ -204,7 +204,7 @@ class Planner(Struct, frozen=True, kw_only=True):
             return self._made(self._carried(texts, files), kept[0].steps[0], strategy, stubs, covered)
         return None
 
-    def _first_told(self, covered: Sequence[TurnRecord]) -> list[int]:
+    def _writing_order(self, covered: Sequence[TurnRecord]) -> list[int]:
         """Return the order in which turns are told at greater length: those about the focus, then the newest first."""
         words = saying_much(self.carried.focus.lower())
         order = list(range(len(covered) - 1, -1, -1))
@@ -225,10 +225,10 @@ class Planner(Struct, frozen=True, kw_only=True):
         stubs = dict.fromkeys(self._repeated(turn), "")
         replies = [n for n, step in enumerate(turn.steps) if isinstance(step.entry.body, Assistant)]
         is_last = turn.number == self.turns[-1].number
-        teller = Teller(self.settings, turn.number, self.can_recall)
+        writer = DigestWriter(self.settings, turn.number, self.can_recall)
         for position, step in enumerate(turn.steps):
             if step.entry.is_prompt:
-                if tail.cuts_prompt and (start := teller.start_of_newest(step)):
+                if tail.cuts_prompt and (start := writer.start_of_newest(step)):
                     stubs[step.entry.id] = start
                 continue
             most = tail.newest if is_last and position >= max(replies, default=0) else tail.result

@@ -29,7 +29,7 @@ _REFUSING: frozenset[EventName] = frozenset(("PreToolUse", "UserPromptSubmit"))
 
 @dataclass(kw_only=True)
 class CommandHooks:
-    """Implements `CallHooks` and `EventHooks` of a session. `mask` hides secrets; `ask` is about changed `programs`."""
+    """Implements `CallHooks` and `EventHooks`. `mask` hides secrets; `ask` asks about `programs` that changed."""
 
     specs: Sequence[HookSpec]
     run: RunCommand

@@ -74,7 +74,7 @@ def add_server(
     scope: Annotated[Scope, typer.Option(help="Where it counts.")] = "user",
     env: Annotated[list[str], typer.Option("--env", "-e", help="K=V for its environment.")] = [],  # noqa: B006 - typer copies it
     header: Annotated[list[str], typer.Option("--header", "-H", help="'Name: value' for its requests.")] = [],  # noqa: B006 - typer copies it
-    transport: Annotated[str, typer.Option(help="stdio, http or sse; told by the target.")] = "",
+    transport: Annotated[str, typer.Option(help="stdio, http or sse. Default: as the target suggests.")] = "",
 ) -> None:
     """Add a server to your settings, to this project (.mcp.json), or to this folder for you alone (local)."""
     if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
@@ -98,7 +98,9 @@ def add_server(
 
 
 @app.command("remove")
-def remove_server(name: Name, scope: Annotated[str, typer.Option(help="Where: one place (all).")] = "") -> None:
+def remove_server(
+    name: Name, scope: Annotated[str, typer.Option(help="Remove it here only; default: everywhere.")] = ""
+) -> None:
     """Take a server out of the settings."""
     config = configuration()
     found = [place for place in get_args(Scope) if scope in ("", place) and name in _written(config, place)]

@@ -287,7 +287,7 @@ _LINES = re.compile(r"L(\d+)(?:[:-]L?(\d+))?")
 
 
 class PromptParts(Struct, frozen=True):
-    """A prompt's text, in which a link to a file reads `@path`, the same links quoted, and what is embedded in it."""
+    """A prompt as an editor sends it: text with links to files as `@path`, those links quoted, and embedded files."""
 
     text: str
     links: tuple[str, ...]

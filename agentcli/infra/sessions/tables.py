@@ -168,7 +168,7 @@ async def is_stored(db: Tables, session_id: str) -> bool:
 
 
 async def full_id(db: Tables, session_id: str, user_id: str | None = None) -> str:
-    """Return the one id that begins so, or of the session with that name, of that user alone. Raises `StorageError`."""
+    """Return the id of the one session with this name, or with an id that begins so. Raises `StorageError`."""
     session_id = session_id.encode(errors="replace").decode()  # an argument may be no text
     rows = await db.rows(
         f"SELECT id FROM sessions WHERE trashed = 0 AND ({WHOSE} OR id = :id AND :user_id IS NULL) AND "  # noqa: S608

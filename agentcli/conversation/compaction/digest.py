@@ -52,7 +52,7 @@ BRIEF = 6
 TIMES = (1, 3, 8, 20, 50, 125)  # the usual length, where there is room
 
 
-class Teller(Struct, frozen=True):
+class DigestWriter(Struct, frozen=True):
     """Tells turns of a conversation whose last turn has the number `newest`.
 
     Beside a summary, which a model wrote of the turn of that number, only prompts and failures are told.
