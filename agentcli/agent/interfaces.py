@@ -114,7 +114,7 @@ class SessionStore(Protocol):
     async def list(
         self, *, cwd: Path | None = None, limit: int = 50, user_id: str | None = None
     ) -> Sequence[SessionInfo]:
-        """Sessions, newest first, of one directory or user if given; a subagent's only for `subagents_owner` of its parent."""
+        """Sessions, newest first, of one directory or user if given; those of subagents by `subagents_owner` alone."""
 
     async def search(
         self, text: str, *, cwd: Path | None = None, limit: int = 20, user_id: str | None = None
