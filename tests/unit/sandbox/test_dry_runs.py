@@ -464,6 +464,13 @@ def test_what_a_repository_loses_is_told(base: Path, command: str, note: str) ->
     assert tree_of(ws) == before
 
 
+def test_what_git_says_where_no_repository_is_any_more_is_no_change(base: Path) -> None:
+    repository(base)
+    [change] = tried(base, "rm -rf .git", drops=True).changes
+    assert "main: " in change.diff
+    assert "fatal: " not in change.diff
+
+
 @pytest.mark.parametrize(
     ("command", "changes"),
     [

@@ -110,7 +110,7 @@ def _dirty(commit: str) -> str:
 async def _state(git: str, look: Look) -> _RepositoryState:
     head, staged, stash = _MARKS
     output = await look(
-        f"{git} for-each-ref --format='%(refname) %(objectname)'; echo '{head}'"
+        f"exec 2>/dev/null; {git} for-each-ref --format='%(refname) %(objectname)'; echo '{head}'"
         f"; {git} symbolic-ref -q HEAD || {git} rev-parse -q --verify HEAD; echo '{staged}'"
         f"; {git} {_DIFF} --cached --raw --abbrev; echo '{stash}'; {git} stash list --format='%H %gd %gs'; true"
     )
