@@ -144,7 +144,7 @@ async def _sandbox(host: CommandHost, argument: str) -> Outcome:
             return f"Commands of this session may reach {name}."
         case "forget" if name:
             workspace.grants -= Grants(hosts=(name,))
-            return f"Commands of this session may not reach {name} any more."
+            return f"Commands of this session may not reach {name} any more; a job that runs still may."
         case _:
             raise UsageError("Write /sandbox, /sandbox host NAME or /sandbox forget NAME.")
 
