@@ -51,7 +51,8 @@ def git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
     row, rest = (GIT[form], rest[1:]) if form in GIT else (GIT.get(name, ""), rest)
     row, _, needed = row.partition(" | ")
     if not row:
-        return f"git {form} is not known to only read"
+        has_forms = any(known.startswith(f"{name} ") for known in GIT)
+        return f"git {form if has_forms else name} is not known to only read"
     read = read_arguments(rest, options(row))
     if needed:
         is_told = not read.operands or {*needed.split()} & {*read.given}

@@ -311,3 +311,8 @@ def test_a_path_is_asked_about_as_it_was_written() -> None:
 
     judged("cd src && cat link/../a b", Places(Path("/ws"), (Path("/ws"),), Path("/home/u"), note))
     assert asked == ["/ws/src", "/ws/src/a", "/ws/src/b"]
+
+
+@pytest.mark.parametrize(("command", "named"), [("git add .", "git add"), ("git stash pop", "git stash pop")])
+def test_a_reason_names_the_subcommand_and_no_argument(command: str, named: str) -> None:
+    assert judged(command).reason == f"{named} is not known to only read"
