@@ -41,7 +41,7 @@ def open_to_read(path: Path) -> BufferedReader:
 
 
 def open_source(path: str) -> FileIO:
-    """As `open_to_read`, unbuffered and by text."""
+    """Open a file as `open_to_read` does, without a buffer."""
     if (descriptor := _open_at_once(path, os.O_RDONLY | _FILE)) is None:
         around, _, name = path.rpartition("/")
         with opened_folder(Path(around or "/")) as folder:

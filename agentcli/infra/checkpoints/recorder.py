@@ -143,7 +143,7 @@ class Recorder:
             mark.before = {path: self._state(path) for path in _with_missing_folders(map(str, paths))}
             states = {stored_path(path): state for path, state in mark.before.items()}
             CallNote(mark.call_id, states).write(mark.note)
-        elif self._attributes_to(self._open[-1] if self._open else None):
+        elif self._attribute_changes(self._open[-1] if self._open else None):
             mark.left_out = self._skipped_paths()
             CallNote(mark.call_id, None, self._linked_indexes(mark.note)).write(mark.note)
             self._open.append(mark)
@@ -155,14 +155,14 @@ class Recorder:
             changes = _as_changes({path: (before, now[path]) for path, before in mark.before.items()})
             return FilesChanged(mark.call_id, changes) if changes else None
         try:
-            if self._attributes_to(mark):
+            if self._attribute_changes(mark):
                 return self._new_changes(mark)
         finally:
             self._open = [one for one in self._open if one is not mark]
         return FilesChanged(mark.call_id, (), is_exact=False, left_out=(f"everything: {self._problem}",))
 
     def _under_way(self) -> list[FilesChanged]:
-        if not self._open or not self._attributes_to(self._open[-1]):
+        if not self._open or not self._attribute_changes(self._open[-1]):
             return []
         return [one for mark in self._open if (one := self._new_changes(mark)) is not None]
 
@@ -178,11 +178,11 @@ class Recorder:
         more = (f"{len(found) - _MAX_NAMED} more paths",) if len(found) > _MAX_NAMED else ()
         return (*(f"{stored_path(path)}: {why}" for path, why in sorted(found)[:_MAX_NAMED]), *more)
 
-    def _attributes_to(self, mark: Mark | None) -> bool:
+    def _attribute_changes(self, mark: Mark | None) -> bool:
         """Bring the indexes up to date; what is new in them was done by a call, or by the person.
 
         A file that a job has changed before is still its doing, whatever else runs beside it. False where
-        that cannot be done, which is not tried at each command again.
+        that cannot be done; then it is not done for the commands that follow either.
         """
         edited, self._edited = self._edited, {}
         for index in self._every_index() if not self._problem else ():

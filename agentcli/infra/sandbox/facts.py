@@ -81,9 +81,7 @@ class LocalFacts:
             lines.append(f"{left:,} settings of editors and tools in folders below can be written: there are too many.")
         lines += limits
         if self.profile == "workspace-write":
-            lines.append(
-                self.dry_run_problem or "Commands that would ask are tried on a stand-in of the workspace first."
-            )
+            lines.append(self.dry_run_problem or "Commands that would ask run as dry runs first.")
         return tuple(lines)
 
     @property

@@ -135,7 +135,7 @@ def _stamp_of(folder: str) -> Stamp | None:
 
 
 def _existing_around(path: str) -> str:
-    """A link that leads nowhere is there, and has no stamp: where it leads something may be made."""
+    """Return the nearest folder above that exists; a link that leads nowhere counts, since its target may be made."""
     while not os.path.lexists(path := path.rpartition("/")[0] or "/"):
         pass
     return path

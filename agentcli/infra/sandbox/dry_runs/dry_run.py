@@ -135,7 +135,7 @@ class DryRuns:
                     reason = why_no_overlays(roots, private.path)
             except (OSError, ToolError) as error:
                 reason = str(error)
-            self._probed[roots] = f"Commands cannot be tried here: {reason.rstrip('.')}." if reason else ""
+            self._probed[roots] = f"There are no dry runs here: {reason.rstrip('.')}." if reason else ""
         return self._probed[roots]
 
     async def run(
@@ -169,7 +169,7 @@ class DryRuns:
             await asyncio.shield(asyncio.to_thread(private.close))
             if isinstance(error, OSError):
                 reason = error.strerror or str(error)
-                raise ToolError(f"The command could not be tried: {reason}.", kind="resource_error") from error
+                raise ToolError(f"The dry run could not begin: {reason}.", kind="resource_error") from error
             raise
 
     async def _exec(
@@ -244,7 +244,7 @@ class DryRuns:
                     self._session = private, CacheLayers(private.path)
                 return PrivateFolder(self.folder), self._session[1]
             except OSError as error:
-                message = f"{self.folder} cannot be written, where the changes of a try are kept: {error.strerror}."
+                message = f"{self.folder} cannot be written, where the changes of a dry run are kept: {error.strerror}."
                 raise ToolError(message, kind="resource_error") from error
 
     def close(self) -> None:

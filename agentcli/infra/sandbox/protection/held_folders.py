@@ -53,7 +53,7 @@ class HeldFolders(dict[str, HeldFolder]):
         """Open a folder that another process held, if it is the one `found`: it has one of the names `known`."""
         with suppress(OSError):
             now = self._held_at(found or path)
-            names = {name_of(each) for each in known if around(each) == path}
+            names = {name_of(each) for each in known if parent_of(each) == path}
             if now.place == before.place and not (found and names.isdisjoint(os.listdir(f"/proc/self/fd/{now[0]}"))):  # noqa: PTH208
                 self[path] = before._replace(descriptor=now.descriptor)
                 self[path].let_in()
@@ -82,7 +82,7 @@ class HeldFolders(dict[str, HeldFolder]):
     @contextmanager
     def reached(self, path: str) -> Iterator[tuple[int, str]]:
         """The folder that a path is in, open, and its name there."""
-        folder = self._open(around(path))
+        folder = self._open(parent_of(path))
         try:
             yield folder, name_of(path)
         finally:
@@ -91,7 +91,7 @@ class HeldFolders(dict[str, HeldFolder]):
     def _open(self, path: str) -> int:
         anchor = path
         while anchor not in self and anchor != "/":
-            anchor = around(anchor)
+            anchor = parent_of(anchor)
         folder = os.dup(self[anchor].descriptor) if anchor in self else os.open("/", _FOLDER)
         for part in filter(None, path[len(anchor) :].split("/")):
             try:
@@ -158,7 +158,7 @@ class HeldFolders(dict[str, HeldFolder]):
                 raise
 
 
-def around(path: str) -> str:
+def parent_of(path: str) -> str:
     return path.rpartition("/")[0] or "/"
 
 

@@ -14,7 +14,7 @@ _PATIENCE_S = 15.0  # a keeper takes no longer to end what is left
 
 
 def clean_up_killed_sessions(around: Path) -> Reverts:
-    """Do it for all sessions, after a keeper that is about to end their commands has done so. Raises nothing."""
+    """Revert what killed sessions left changed, once their keepers have ended their commands. Raises nothing."""
     reverts = Reverts()
     for folder in sorted(around.iterdir()) if around.is_dir() else ():
         with suppress(OSError), locked(folder):

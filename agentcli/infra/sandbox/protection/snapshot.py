@@ -26,8 +26,8 @@ from agentcli.infra.sandbox.protection.held_folders import (
     HeldFolder,
     HeldFolders,
     KeptState,
-    around,
     name_of,
+    parent_of,
     place_of,
 )
 from agentcli.infra.sandbox.scan import Scan
@@ -155,7 +155,7 @@ class ProtectedSnapshot:
     def _take(self, protection: Protection) -> None:
         """Take down what is not known yet."""
         places = (*protection.read_only, *protection.missing_folders, *protection.missing_files)
-        for path in sorted({*self._asides[1:], *protection.writable, *map(around, places)}):
+        for path in sorted({*self._asides[1:], *protection.writable, *map(parent_of, places)}):
             self._held.hold(path)
         self._take_places(places)
 
@@ -177,7 +177,7 @@ class ProtectedSnapshot:
             except OSError as error:
                 state = None if error.errno in _GONE else _BEYOND_LIMITS
             if state is not None and not state.is_kept:
-                self._left_out.add(around(path))
+                self._left_out.add(parent_of(path))
             self._before[path] = state
             self._room -= len(state.content) if state is not None else 0
             # Names of settings are short; long ones have numbers in them.
@@ -191,10 +191,10 @@ class ProtectedSnapshot:
             self._before = {each: state for each, state in self._before.items() if each not in known}
             self._take_places([*known])
         way = [path]
-        while way[0] not in self._before and self._before.get(around(way[0])) is None:
+        while way[0] not in self._before and self._before.get(parent_of(way[0])) is None:
             if way[0] == "/":
                 return
-            way.insert(0, around(way[0]))
+            way.insert(0, parent_of(way[0]))
         if content is None:
             self._take_places([way.pop()])
         for each in way:
