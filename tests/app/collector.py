@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -127,10 +126,3 @@ def collector(*, answers: bool = True, status: int = 200) -> Iterator[Collector]
         came.answers.set()
         server.shutdown()
         server.server_close()
-
-
-def until_came(came: Collector, count: int, within_s: float = 30.0) -> None:
-    deadline = time.monotonic() + within_s
-    while len(came.spans) < count:
-        assert time.monotonic() < deadline, [span.name for span in came.spans]
-        time.sleep(0.02)

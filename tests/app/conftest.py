@@ -17,6 +17,28 @@ def place(tmp_path: Path) -> Place:
 
 
 @pytest.fixture
+def place_with_a_file(place: Place) -> Place:
+    (place.folder / "a.py").write_text('print("hi")\n')
+    return place
+
+
+@pytest.fixture
+def library_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home of its own for the library, without keys and without an Ollama server."""
+    for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "OPENAI_API_KEY", "DEEPSEEK_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AGENTCLI_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:9")
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
 def open_terminal(tmp_path: Path) -> Iterator[Open]:
     """Opens the program on a script of replies."""
     cwd = tmp_path / "project"

@@ -34,11 +34,7 @@ LINES = "".join(f"line {number} of a file with nothing of note in it\n" for numb
 RULES = "Always use tabs.\n\tAnd “this” too: ¡olé!\n"
 
 
-@pytest.fixture(autouse=True)
-def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AGENTCLI_HOME", str(tmp_path / "home"))
+pytestmark = pytest.mark.usefixtures("library_home")
 
 
 @dataclass

@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,8 @@ from tests.app.running import Place, Ran, Running, call, wait_until
 from tests.conformance.replies import Call, Said, anthropic_reply, anthropic_sse
 from tests.conformance.servers import Reply, anthropic_server
 
-pytestmark = pytest.mark.slow  # each test starts the program
+# each test starts the program; its folder has a file
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("place_with_a_file")]
 
 STREAM = ("--output-format", "stream-json")
 BOTH = (*STREAM, "--input-format", "stream-json")
@@ -26,13 +26,6 @@ TURN = (
 ASKS = ({"tool_calls": [call("bash", command="touch made")]}, {"text": "So: {{last_result}}"})
 SLOW = {"text": "one two three four five six", "chunk": 4, "delay_ms": 100}
 VERY_SLOW = {**SLOW, "delay_ms": 3_000}
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    made = Place(tmp_path)
-    (made.folder / "a.py").write_text('print("hi")\n')
-    return made
 
 
 def is_stream(ran: Ran) -> bool:

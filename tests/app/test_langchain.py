@@ -17,15 +17,10 @@ from agentcli.errors import UsageError
 from agentcli.langchain import LangChainProvider, from_langchain, langchain_tools, to_langchain, to_tool_message
 from agentcli.llm.messages import Base64Source, Document, Image, Message, Text, ToolResult, ToolUse
 
-pytestmark = pytest.mark.oracle  # importing LangChain takes a second
+# Importing LangChain takes a second.
+pytestmark = [pytest.mark.oracle, pytest.mark.usefixtures("library_home")]
 
 PIXEL = "iVBORw0KGgo="
-
-
-@pytest.fixture(autouse=True)
-def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AGENTCLI_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:9")
 
 
 class Refused(Exception):

@@ -38,17 +38,7 @@ from tests.app.running import call
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(autouse=True)
-def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AGENTCLI_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:9")
-
-
-@pytest.fixture
-def work(tmp_path: Path) -> Path:
-    folder = tmp_path / "work"
-    folder.mkdir()
-    return folder
+pytestmark = pytest.mark.usefixtures("library_home")
 
 
 @pytest.fixture

@@ -17,7 +17,8 @@ import pytest
 
 from tests.app.running import PATIENCE_S, Place, Ran, call, wait_until
 
-pytestmark = pytest.mark.slow  # each test starts the program
+# each test starts the program; its folder has a file
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("place_with_a_file")]
 
 TURN = (
     {"text": "Let me look.", "tool_calls": [call("file_read", path="a.py")], "usage": {"input_tokens": 100}},
@@ -25,13 +26,6 @@ TURN = (
 )
 ASKS = ({"tool_calls": [call("bash", command="touch made")]}, {"text": "So be it: {{last_result}}"})
 SLOW = {"text": "one two three four five six", "chunk": 4, "delay_ms": 200}
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    made = Place(tmp_path)
-    (made.folder / "a.py").write_text('print("hi")\n')
-    return made
 
 
 def is_clean(ran: Ran) -> bool:

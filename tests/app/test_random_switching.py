@@ -14,10 +14,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from PIL import Image
 
 from agentcli import Agent, AgentFailed
 from agentcli.llm.models import bundled_models
+from tests.app.test_model_switching import work as work
 from tests.conformance.backends import CHAT_BACKENDS, AnthropicBackend, Backend, OllamaBackend
 from tests.conformance.replies import Call, Said, anthropic_events, anthropic_sse
 from tests.conformance.servers import Received, Reply, json_reply
@@ -123,17 +123,6 @@ async def play(work: Path, seed: int, prompts: int) -> tuple[int, int, int]:
                     if not failed.is_retryable:
                         raise
     return requests, len(breaks), signed.refusals
-
-
-@pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("AGENTCLI_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("AGENTCLI_RETRY_MAX", "0")
-    folder = tmp_path / "work"
-    folder.mkdir()
-    (folder / "a.txt").write_text("blue\n")
-    Image.new("RGB", (9, 9)).save(folder / "a.png")
-    return folder
 
 
 async def test_no_model_refuses_what_others_left(work: Path) -> None:

@@ -6,7 +6,6 @@ import json
 import signal
 import time
 from email.utils import formatdate
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -45,17 +44,11 @@ from tests.conformance.servers import (
 )
 from tests.conformance.socks_server import socks_server
 
-pytestmark = pytest.mark.slow  # each case is a run of the whole program
+# each case is a run of the whole program; its folder has a file
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("place_with_a_file")]
 
 KEY = "sk-a-secret-key"
 PLAIN = ("-m", "openai/test-model", "-p", "go", "--output-format", "json")
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    made = Place(tmp_path)
-    (made.folder / "a.py").write_text('print("hi")\n')
-    return made
 
 
 def asked(place: Place, base_url: str, *arguments: str, **env: str) -> Ran:

@@ -16,7 +16,6 @@ from zlib import crc32
 import apsw
 import pytest
 
-from agentcli.agent.events import TurnFailed
 from agentcli.agent.interfaces import subagents_owner
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import ContextNote, Unreadable, User, reminder
@@ -442,7 +441,6 @@ async def test_a_full_disk_ends_turns_with_a_sentence_and_prints_nothing(
         async with on_disk(disk) as store, on_stage(tmp_path, [thinks] * 12, log=await store.create(cwd=HERE)) as stage:
             for _ in range(2):
                 ended = await stage.ask("y" * 30_000)
-                assert isinstance(ended, TurnFailed)
                 assert "disk is full" in ended.error
     gc.collect()
     assert [record.getMessage()[:7] for record in caplog.records] == ["No copy"]

@@ -137,14 +137,14 @@ class Stage:
     def say(self, text: str) -> None:
         self.submit(Prompt((Text(text),)))
 
-    async def ask(self, text: str) -> Done | TurnFailed:
-        """Say something and wait until its turn has ended."""
+    async def ask(self, text: str) -> Any:
+        """Say something and wait until its turn has ended; gives `Done` or `TurnFailed`."""
         ends = self.count(Done) + self.count(TurnFailed)
         self.say(text)
         return await self.ended(ends + 1)
 
-    async def ended(self, number: int = 1) -> Done | TurnFailed:
-        """Wait for the end of the turn with that number."""
+    async def ended(self, number: int = 1) -> Any:
+        """Wait for the end of the turn with that number; gives `Done` or `TurnFailed`."""
         await self._until(lambda: len(self.ends) >= number, f"the end of turn {number}")
         return self.ends[number - 1]
 

@@ -98,7 +98,6 @@ async def test_a_tool_result_goes_back_to_the_model(tmp_path: Folder) -> None:
     replies = [{"tool_calls": [call("file_read", path="notes.txt")]}, {"text": "It says {{last_result}}"}]
     async with on_stage(tmp_path, replies) as stage:
         done = await stage.ask("What do my notes say?")
-    assert isinstance(done, Done)
     assert (done.text, done.turns) == ("It says 1\tblue", 2)
     sent = stage.provider.requests[1].messages
     assert [message.role for message in sent] == ["user", "assistant", "user"]
@@ -120,7 +119,6 @@ async def test_the_text_before_calls_is_not_the_answer(tmp_path: Folder) -> None
     replies = [{"text": "Let me look.", "tool_calls": [call("think", thought="Hm.")]}, {"text": "Found it."}]
     async with on_stage(tmp_path, replies) as stage:
         done = await stage.ask("Look")
-    assert isinstance(done, Done)
     assert done.text == "Found it."
 
 
@@ -141,7 +139,6 @@ async def test_every_request_begins_with_the_bytes_of_the_one_before(tmp_path: F
             stage.submit(SetMode("plan"))
             await stage.ask("And now?")
             await provider.aclose()
-        assert isinstance(done, Done)
         assert done.text == "The end."
         bodies = [without_breakpoints(request.json) for request in server.requests]
     assert len(bodies) == rounds + 2
@@ -202,7 +199,6 @@ async def test_a_reply_cut_by_its_limit_goes_on_where_it_stopped(tmp_path: Folde
     replies = [{"text": "One two ", "stop_reason": "max_tokens"}, {"text": "three."}]
     async with on_stage(tmp_path, replies) as stage:
         done = await stage.ask("Count")
-    assert isinstance(done, Done)
     assert (done.text, done.reason) == ("One two three.", "end_turn")
     assert "Go on exactly where it stopped" in notes_in(stage.provider.requests[1].messages[-1])
 
@@ -211,7 +207,6 @@ async def test_a_reply_that_is_cut_for_ever_ends_after_a_few_tries_and_says_so(t
     replies = [{"text": f"part {n} ", "stop_reason": "max_tokens"} for n in range(MAX_CONTINUATIONS + 2)]
     async with on_stage(tmp_path, replies) as stage:
         done = await stage.ask("Count")
-    assert isinstance(done, Done)
     assert done.reason == "max_tokens"
     assert len(stage.provider.requests) == MAX_CONTINUATIONS + 1
 
@@ -244,7 +239,6 @@ async def test_a_paused_reply_is_sent_back_as_it_is(tmp_path: Folder) -> None:
     replies = [{"text": "Searching ", "stop_reason": "pause_turn"}, {"text": "found."}]
     async with on_stage(tmp_path, replies) as stage:
         done = await stage.ask("Search")
-    assert isinstance(done, Done)
     assert done.text == "Searching found."
     assert stage.provider.requests[1].messages[-1] == Message("assistant", (Text("Searching "),))
     assert stage.reminders() == []
@@ -254,7 +248,6 @@ async def test_a_model_that_pauses_for_ever_is_stopped_by_the_limit_of_rounds(tm
     replies = [{"text": f"{n}", "stop_reason": "pause_turn"} for n in range(9)]
     async with on_stage(tmp_path, replies, limits=TurnLimits(max_turns=4)) as stage:
         done = await stage.ask("Search")
-    assert isinstance(done, Done)
     assert (done.reason, done.turns, done.text) == ("max_turns", 4, "0123")
 
 
@@ -262,7 +255,6 @@ async def test_silence_after_results_is_asked_once_to_answer(tmp_path: Folder) -
     replies = [{"tool_calls": [call("think", thought="Hm.")]}, {"text": ""}, {"text": "Here it is."}]
     async with on_stage(tmp_path, replies) as stage:
         done = await stage.ask("Go")
-    assert isinstance(done, Done)
     assert (done.text, done.turns) == ("Here it is.", 3)
     assert len(stage.reminders()) == 1
     assert all(is_valid(request.messages) for request in stage.provider.requests)
@@ -272,14 +264,12 @@ async def test_silence_that_goes_on_ends_the_turn(tmp_path: Folder) -> None:
     replies = [{"tool_calls": [call("think", thought="Hm.")]}, {"text": ""}, {"text": " "}, {"text": "late"}]
     async with on_stage(tmp_path, replies) as stage:
         done = await stage.ask("Go")
-    assert isinstance(done, TurnFailed)
     assert ("answered nothing" in done.error, done.turns) == (True, 3)
 
 
 async def test_reasoning_that_takes_the_whole_reply_is_no_answer(tmp_path: Folder) -> None:
     async with on_stage(tmp_path, [{"thinking": "Hm", "stop_reason": "max_tokens"}] * 4) as stage:
         failed = await stage.ask("Go")
-    assert isinstance(failed, TurnFailed)
     assert "tokens.max_output" in failed.error
 
 
@@ -292,7 +282,6 @@ async def test_a_refusal_takes_the_prompt_back_and_the_conversation_goes_on(tmp_
         await stage.ask("Hello")
         failed = await stage.ask("Something bad")
         await stage.ask("Something good")
-    assert isinstance(failed, TurnFailed)
     assert "refused to answer (cyber)" in failed.error
     assert not failed.is_retryable
     assert "bad" not in str(stage.provider.requests[2].messages)
@@ -304,7 +293,6 @@ async def test_a_full_window_ends_the_turn_with_what_to_do(tmp_path: Folder) -> 
     replies = [{"text": "As far as", "stop_reason": "model_context_window_exceeded"}]
     async with on_stage(tmp_path, replies) as stage:
         failed = await stage.ask("Go")
-    assert isinstance(failed, TurnFailed)
     assert "begin anew" in failed.error
     assert stage.said() == ["As far as"]
 
@@ -328,7 +316,6 @@ async def test_the_limit_of_rounds_answers_every_call_and_keeps_the_text_so_far(
     replies = [{"text": "First.", "tool_calls": [call("think", thought="0")]}, {"text": "Then.", "tool_calls": calls}]
     async with on_stage(tmp_path, replies, limits=TurnLimits(max_turns=2), mode="bypassPermissions") as stage:
         done = await stage.ask("Go")
-        assert isinstance(done, Done)
         assert (done.reason, done.text, done.turns) == ("max_turns", "Then.", 2)
         for id in ("a", "b"):
             assert "limit of 2 rounds" in str(stage.results[id].content)
@@ -341,7 +328,6 @@ async def test_the_limit_without_a_last_word_gives_what_was_said_on_the_way(tmp_
     replies = [{"text": "Looking.", "tool_calls": [call("think", thought="0")]}, {"tool_calls": [call("think")]}]
     async with on_stage(tmp_path, replies, limits=TurnLimits(max_turns=2)) as stage:
         done = await stage.ask("Go")
-    assert isinstance(done, Done)
     assert done.text == "Looking."
 
 
@@ -361,7 +347,6 @@ async def test_a_used_up_budget_stops_before_the_calls_run(tmp_path: Folder) -> 
     budgets = Budgets((Account("session", {"usd": 1.0}),))
     async with on_stage(tmp_path, replies, info=info, budgets=budgets, mode="bypassPermissions") as stage:
         done = await stage.ask("Go")
-        assert isinstance(done, Done)
         assert (done.reason, done.turns, done.cost_usd) == ("max_budget", 2, pytest.approx(1.1))
         assert "budget is used up" in str(stage.results["b"].content)
         assert not (stage.workspace / "x").exists()
@@ -372,7 +357,6 @@ async def test_a_cost_that_cannot_be_known_is_none_and_not_zero(tmp_path: Folder
     info = ModelInfo("script", "scripted")
     async with on_stage(tmp_path, [{"text": "a"}], info=info) as stage:
         done = await stage.ask("one")
-    assert isinstance(done, Done)
     assert done.cost_usd is None
     assert stage.session.state.meter.total.whole_usd is None
 
@@ -402,7 +386,6 @@ async def test_a_wrong_key_takes_the_prompt_back(tmp_path: Folder) -> None:
         await stage.ask("Hello")
         failed = await stage.ask("This one fails")
         await stage.ask("Again")
-    assert isinstance(failed, TurnFailed)
     assert failed.error.startswith("bad key. Check the provider's key")
     assert failed.error.endswith("The message was taken back.")
     assert (failed.is_retryable, failed.error_type) == (False, "AuthError")
@@ -416,7 +399,6 @@ async def test_a_prompt_larger_than_the_window_is_taken_back(tmp_path: Folder) -
     async with on_stage(tmp_path, replies) as stage:
         failed = await stage.ask("very long")
         await stage.ask("short")
-    assert isinstance(failed, TurnFailed)
     assert failed.error_type == "ContextOverflow"
     assert "long" not in str(stage.provider.requests[1].messages)
 
@@ -426,7 +408,6 @@ async def test_a_key_that_is_refused_in_a_later_round_takes_nothing_back(tmp_pat
     async with on_stage(tmp_path, replies) as stage:
         failed = await stage.ask("Go")
         await stage.ask("Again")
-    assert isinstance(failed, TurnFailed)
     assert "taken back" not in failed.error
     assert stage.happened() == []
     assert is_valid(stage.provider.requests[2].messages)
@@ -461,7 +442,6 @@ async def test_a_link_lost_after_text_keeps_the_partial_reply_and_is_not_tried_a
     replies = [{"text": "Half of it", "error": {"kind": kind}}, {"text": "All of it."}]
     async with on_stage(tmp_path, replies) as stage:
         failed = await stage.ask("Go")
-        assert isinstance(failed, TurnFailed)
         assert failed.is_retryable
         assert failed.broke_off
         assert stage.of(Retry) == []
@@ -479,13 +459,11 @@ async def test_an_answer_that_broke_off_goes_on_where_it_stopped_however_often_i
     async with on_stage(tmp_path, replies) as stage:
         failed = await stage.ask("Go")
         for number in (2, 3):  # the link is down, then breaks again
-            assert isinstance(failed, TurnFailed)
             assert failed.broke_off
             stage.submit(GoOn())
             failed = await stage.ended(number)
         stage.submit(GoOn())
         done = await stage.ended(4)
-        assert isinstance(done, Done)
         assert done.text == "Half of all of it."
         assert stage.is_valid
         assert stage.prompts() == ["Go"]
@@ -509,7 +487,6 @@ async def test_retries_end_in_a_failure_that_can_be_retried(tmp_path: Folder) ->
     policy = RetryPolicy(max_retries=2, initial_delay=0.001)
     async with on_stage(tmp_path, [{"error": {"kind": "overloaded"}}] * 3, retry=policy) as stage:
         failed = await stage.ask("Go")
-    assert isinstance(failed, TurnFailed)
     assert failed.is_retryable
     assert stage.count(Retry) == 2
 
@@ -525,8 +502,6 @@ async def test_the_fallback_model_takes_over_for_good_and_it_is_told(tmp_path: F
         retry=policy,
     ) as stage:
         first, second = await stage.ask("Go"), await stage.ask("And?")
-    assert isinstance(first, Done)
-    assert isinstance(second, Done)
     assert (first.text, second.text) == ("Spare here.", "Still.")
     assert [event.text for event in stage.of(Notice)] == [
         "scripted/script failed (no room): going on with scripted/spare."
@@ -568,7 +543,6 @@ async def test_another_model_takes_over_in_mid_conversation(tmp_path: Folder) ->
         await stage.ask("one")
         stage.submit(SetModel("scripted/other"))
         done = await stage.ask("two")
-    assert isinstance(done, Done)
     assert done.text == "I am the other."
     assert stage.of(ProviderSwitched) == [ProviderSwitched("scripted/script", "scripted/other")]
     assert logged.ProviderSwitch("scripted/script", "scripted/other") in [entry.body for entry in stage.entries]
@@ -589,7 +563,6 @@ async def test_a_model_switched_during_a_turn_answers_its_next_round(tmp_path: F
         stage.submit(SetModel("scripted/other"))
         works.gate.set()
         done = await stage.ended()
-    assert isinstance(done, Done)
     assert done.text == "Other."
     assert [type(event) for event in stage.events].index(ProviderSwitched) < len(stage.events)
 
@@ -610,7 +583,6 @@ async def test_a_failing_resolver_ends_the_turn_with_an_error_event(
 
     async with on_stage(tmp_path, resolve=resolve) as stage:
         failed = await stage.ask("Go")
-        assert isinstance(failed, TurnFailed)
         assert told in failed.error
         assert isinstance(await stage.ask("Again"), TurnFailed)
         assert stage.is_valid
@@ -690,7 +662,6 @@ async def test_a_hook_sees_a_reply_that_was_broken_off(tmp_path: Folder) -> None
 async def test_a_hook_that_says_no_stops_the_turn_before_the_calls(tmp_path: Folder) -> None:
     async with on_stage(tmp_path, TWO_ROUNDS, hooks=Hooks(allow=False)) as stage:
         done = await stage.ask("Go")
-    assert isinstance(done, Done)
     assert (done.reason, done.text, done.turns) == ("stopped", "Looking.", 1)
     assert "the turn was stopped" in str(stage.results["t"].content)
     assert stage.is_valid
@@ -700,7 +671,6 @@ async def test_an_error_in_on_turn_end_ends_the_turn_with_an_error_event(tmp_pat
     hooks = Hooks(failing="on_turn_end")
     async with on_stage(tmp_path, TWO_ROUNDS, hooks=hooks) as stage:
         failed = await stage.ask("Go")
-        assert isinstance(failed, TurnFailed)
         assert "guard broke" in failed.error
         assert stage.results["t"].is_error
         assert stage.is_valid
@@ -714,7 +684,6 @@ async def test_an_error_in_on_message_is_logged_and_the_turn_goes_on(
     with caplog.at_level(logging.ERROR):
         async with on_stage(tmp_path, TWO_ROUNDS, hooks=Hooks(failing="on_message")) as stage:
             done = await stage.ask("Go")
-    assert isinstance(done, Done)
     assert done.text == "Done."
     assert [record.message for record in caplog.records] == ["on_message failed"] * 3
 
@@ -724,7 +693,6 @@ async def test_an_error_in_on_error_is_ignored(tmp_path: Folder, caplog: pytest.
     with caplog.at_level(logging.INFO):
         async with on_stage(tmp_path, [{"error": {"kind": "auth", "message": "bad key"}}], hooks=hooks) as stage:
             failed = await stage.ask("Go")
-    assert isinstance(failed, TurnFailed)
     assert failed.error.startswith("bad key")
     assert hooks.errors == [("bad key", False)]
     assert caplog.records == []
@@ -747,9 +715,7 @@ async def test_a_bug_in_a_tool_ends_the_turn_and_the_session_goes_on(tmp_path: F
     async with on_stage(tmp_path, replies, tools=[tool]) as stage:
         failed = await stage.ask("Go")
         done = await stage.ask("Still there?")
-    assert isinstance(failed, TurnFailed)
     assert "division by zero" in failed.error
-    assert isinstance(done, Done)
     assert done.text == "Back."
     assert stage.results["b"].is_error
     assert is_valid(stage.provider.requests[1].messages)
@@ -765,7 +731,6 @@ async def test_prompts_that_wait_can_be_run_after_a_bug(tmp_path: Folder) -> Non
         stage.submit(RunQueued())
         done = await stage.ended(2)
     assert isinstance(stage.ends[0], TurnFailed)
-    assert isinstance(done, Done)
     assert done.text == "Second."
 
 

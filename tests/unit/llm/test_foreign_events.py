@@ -102,35 +102,30 @@ def test_a_disturbed_messages_stream_leaves_a_sound_message(events: list[Any]) -
             pass
 
 
+def assert_message_is_sound(reader: Any, events: Any) -> None:
+    heard, failure = read(events, reader.feed)
+    assert_can_be_stored(heard)
+    if failure is None:
+        try:
+            done = reader.done([])
+            assert_sound(done.message)
+            assert_can_be_stored([done])
+        except ProviderError:
+            pass
+    assert_sound(reader.partial())
+
+
 @quick
 @given(disturbed(chat_chunks(SAID)))
 def test_a_disturbed_chat_stream_leaves_a_sound_message(chunks: list[Any]) -> None:
     reader = openai_reply.ChatReader(
         "m", "p", quirks=openai_request.Quirks(), tool_names=frozenset({"read_file"}), ids=CallIds(prefix="c")
     )
-    heard, failure = read(objects(chunks), reader.feed)
-    assert_can_be_stored(heard)
-    if failure is None:
-        try:
-            done = reader.done([])
-            assert_sound(done.message)
-            assert_can_be_stored([done])
-        except ProviderError:
-            pass
-    assert_sound(reader.partial())
+    assert_message_is_sound(reader, objects(chunks))
 
 
 @quick
 @given(disturbed(ollama_lines(SAID)))
 def test_a_disturbed_ollama_stream_leaves_a_sound_message(lines: list[Any]) -> None:
     reader = ollama.OllamaReader(asking("Hi"), INFO, ids=CallIds(prefix="c"))
-    heard, failure = read(objects(lines), reader.feed)
-    assert_can_be_stored(heard)
-    if failure is None:
-        try:
-            done = reader.done([])
-            assert_sound(done.message)
-            assert_can_be_stored([done])
-        except ProviderError:
-            pass
-    assert_sound(reader.partial())
+    assert_message_is_sound(reader, objects(lines))
