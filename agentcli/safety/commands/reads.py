@@ -55,7 +55,7 @@ def git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
         return f"git {form if has_forms else name} is not known to only read"
     read = read_arguments(rest, options(row))
     if needed:
-        is_told = not read.operands or {*needed.split()} & {*read.given}
+        is_told = {*needed.split()} & {*read.given} or not (read.operands or name == "clean")
         return read.problem or ("" if is_told else f"git {name} changes something")
     paths = [each for field in read.operands for each in _paths_in(field)]
     return read.problem or check.problem([*paths, *read.files], "content") or _pathspec_problem(name, read, check)
