@@ -689,10 +689,11 @@ def memory(table: Table, place: Place, turns: int = 2_000) -> None:
     for number in range(turns):
         read = {"name": "file_read", "input": {"path": f"module_{number % 23}.py"}}
         replies += [{"tool_calls": [read]}, {"text": f"It returns **{number}**."}]
+    no_summaries = {"AGENTCLI_COMPACTION_ENABLE_LLM_SUMMARIZATION": "false"}  # they would take replies of the script
     with (
         loopback("reads", deltas=turns) as (url, _),
-        place.open(*place.script(*replies)) as scripted,
-        place.open(**reaching(url)) as served,
+        place.open(*place.script(*replies), **no_summaries) as scripted,
+        place.open(**reaching(url), **no_summaries) as served,
     ):
         both = (("scripted", scripted), ("loopback", served))  # side by side: it takes minutes
         for name, terminal in both:

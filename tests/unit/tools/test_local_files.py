@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures.thread  # noqa: F401 - a process that gave up root's rights may not be able to import it
 import errno
+import gc
 import os
 import shutil
 import signal
@@ -115,6 +116,7 @@ def test_what_is_no_regular_file_is_neither_read_nor_written(ws: Path, make: obj
 
 
 def test_descriptors_are_closed_again(ws: Path) -> None:
+    gc.collect()  # else what earlier tests left would be closed meanwhile
     before = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
     for number in range(20):
         write(ws / f"a/new{number}/deep/file", b"x")
@@ -124,7 +126,7 @@ def test_descriptors_are_closed_again(ws: Path) -> None:
             with pytest.raises(OSError):
                 open_to_read(path)
     if before:
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert len(os.listdir("/proc/self/fd")) <= before
 
 
 # What a file keeps
