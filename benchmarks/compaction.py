@@ -133,7 +133,7 @@ async def speed(folder: Path) -> None:
     _, info = await session.runtime.models.resolve(session.state)
     prefix, conversation = session.runtime.prefix(info), session.state.conversation
     used = request_tokens(conversation, info, prefix)
-    watch = session.runtime.context.compactor
+    watch = session.runtime.context.watch
     for strategy in ("truncate", "extract"):
         compactor = watch.compactor  # type: ignore[union-attr]
         compactor.settings = msgspec.structs.replace(compactor.settings, strategy=strategy)

@@ -14,7 +14,9 @@ from pathlib import Path
 from loopback import cpu_of, environment, loopback, median, workspace
 
 from agentcli import Agent
-from agentcli.extensions.skills.find import SkillFolder, find_skills, listing
+from agentcli.extensions.skills.find import all_skills, listing
+from agentcli.settings.load import load_config
+from agentcli.settings.paths import find_paths
 
 
 def skill(folder: Path, number: int) -> None:
@@ -55,19 +57,19 @@ def one_shots(pairs: int = 21) -> None:
 
 def thousand_skills() -> None:
     with tempfile.TemporaryDirectory() as base:
-        folder, cache = Path(base) / "skills", Path(base) / "cache"
+        folder = Path(base) / "skills"
         for number in range(1_000):
             skill(folder, number)
-        places = [SkillFolder(folder, "user")]
+        config = load_config(Path(base), {}, paths=find_paths(f"{base}/home"))
         for name in ("first", "then"):
             began = time.perf_counter()
-            catalog = find_skills(places, cache)
+            catalog = all_skills(config, added=(folder,))
             text = listing(tuple(catalog), 4_000)
             print(
                 f"1,000 skills, {name:<5} {1000 * (time.perf_counter() - began):.0f} ms, {len(text):,} characters told"
             )
         tracemalloc.start()
-        kept = find_skills(places, cache)
+        kept = all_skills(config, added=(folder,))
         print(f"1,000 skills, memory  {tracemalloc.get_traced_memory()[0] / 1e6:.1f} MB ({len(kept)})")
         tracemalloc.stop()
 

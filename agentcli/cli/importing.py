@@ -119,11 +119,16 @@ def has_secret(value: Any) -> bool:
         return any(
             has_secret(item) or credentials_in({str(name): str(item)})
             for name, item in value.items()
-            if not (_is_reference(item) or name == "bearer_token_env_var")  # which is the name of a variable
+            if not (_is_reference(item) or (name == "bearer_token_env_var" and _names_variable(item)))
         )
     if isinstance(value, list | tuple):
         return any(map(has_secret, value))
     return isinstance(value, str) and mask(value) != value
+
+
+def _names_variable(item: Any) -> bool:
+    """False for a token that was pasted in place of the name."""
+    return isinstance(item, str) and re.fullmatch(r"[A-Z_][A-Z0-9_]*", item) is not None and mask(item) == item
 
 
 def _variable(name: str) -> str:

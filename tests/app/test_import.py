@@ -300,3 +300,16 @@ def test_what_was_changed_while_a_person_was_asked_is_not_trusted(place: Place, 
         terminal.see("changed meanwhile")
         assert terminal.exit_code() == 2
     assert json.loads(place.run("config", "show", "--json").out)["limits"]["max_turns"] != 7
+
+
+@pytest.mark.parametrize(("given", "is_taken"), [("GH_TOKEN", True), (TOKEN, False), ("AbCd0123456789efgh", False)])
+def test_a_server_is_taken_with_the_name_of_a_variable_and_never_with_a_token(
+    place: Place, given: str, is_taken: bool
+) -> None:
+    table = f'[mcp_servers.gh]\nurl = "https://mcp.example.org"\nbearer_token_env_var = "{given}"\n'
+    write(Path(place.environment["HOME"]) / ".codex/config.toml", table)
+    ran = place.run("config", "import", "--yes")
+    file = place.home / "config.toml"
+    written = file.read_text() if file.exists() else ""
+    assert (given in written) is is_taken
+    assert is_taken or given not in ran.out

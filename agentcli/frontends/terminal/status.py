@@ -108,14 +108,17 @@ class StatusCommand:
 
     async def run(self, status: Status) -> None:
         told = {**msgspec.structs.asdict(status), "context_share": round(status.context_share, 4)}
-        end = await run_short_program(
-            ("/bin/sh", "-c", self._command),
-            timeout_s=COMMAND_TIMEOUT_S,
-            max_bytes=LONGEST_OUTPUT,
-            environment=self._environment,
-            stdin=msgspec.json.encode(told),
-        )
-        printed = end.stdout if end.exit_code == 0 else b""
+        try:
+            end = await run_short_program(
+                ("/bin/sh", "-c", self._command),
+                timeout_s=COMMAND_TIMEOUT_S,
+                max_bytes=LONGEST_OUTPUT,
+                environment=self._environment,
+                stdin=msgspec.json.encode(told),
+            )
+            printed = end.stdout if end.exit_code == 0 else b""
+        except OSError:  # as for a command that fails: nothing is shown, and the next change tries again
+            printed = b""
         self.text = printable(printed.decode(errors="replace")).partition("\n")[0]
         self._changed()
 

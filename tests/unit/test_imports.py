@@ -1,11 +1,14 @@
-"""No circle of imports in the package, not even one that exists for the type checker only."""
+"""Imports of the package: no circle, not even one for the type checker only, and nothing missing in scripts."""
 
 from __future__ import annotations
 
 import ast
+import importlib
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,3 +34,15 @@ def test_no_module_needs_itself() -> None:
     names = modules()
     graph = {name: set(imported(ast.parse(file.read_text()), names)) - {name} for name, file in names.items()}
     TopologicalSorter(graph).prepare()  # raises CycleError with the circle
+
+
+SCRIPTS = sorted(file for folder in ("benchmarks", "docs", "examples") for file in (ROOT / folder).rglob("*.py"))
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+def test_a_script_imports_what_is_there(script: Path) -> None:
+    for node in ast.walk(ast.parse(script.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("agentcli"):
+            module = importlib.import_module(str(node.module))
+            missing = [alias.name for alias in node.names if not hasattr(module, alias.name)]
+            assert [name for name in missing if f"{node.module}.{name}" not in modules()] == []
