@@ -182,7 +182,7 @@ RestoredHow = Literal["restored", "removed", "merged", "conflict", "kept"]
 
 
 class RestoredFile(Struct, frozen=True):
-    """A file (absolute) of which changes are taken back. One that is `kept` is as it was to be, or was never to go."""
+    """A file (absolute path) whose changes are taken back; `kept` where nothing had to be done."""
 
     path: str
     how: RestoredHow
@@ -221,7 +221,7 @@ class Checkpoints(Protocol):
         """Return what calls that go on, such as background jobs, have changed so far; each change only once."""
 
     async def interrupted(self, told: Mapping[str, float]) -> Sequence[FilesChanged]:
-        """Return what calls had done when an earlier process was killed; `told` has the times of stored ones, by id."""
+        """Return what killed calls had changed. `told`: the times, by id, at which those in the log were stored."""
 
     def content(self, id: str) -> bytes:
         """Return what a file held, by the id in its `FileState`. Blocks. Raises `OSError` where it is not kept."""

@@ -24,7 +24,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Ending:
-    """Knows whether the last line on stdout was a result, and writes one, by `unfinished`, where it was not."""
+    """Sees to it that the last line on stdout is a result: where none was written, `unfinished` makes one."""
 
     def __init__(self, arguments: Sequence[str], out: WatchedOutput) -> None:
         self.session_id = ""

@@ -1,4 +1,4 @@
-"""Drafts settings of what Claude Code and Codex were told here, by a table for each tool of what becomes of a key."""
+"""Drafts settings from those of Claude Code and Codex. A table for each tool says what becomes of a key."""
 
 from __future__ import annotations
 

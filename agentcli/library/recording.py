@@ -19,7 +19,7 @@ BATCH_S = 0.05  # deltas of this time are stored together
 
 @asynccontextmanager
 async def recording(session: Session, store: EventStore, stream_id: str) -> AsyncIterator[None]:
-    """Store the objects of the next turn, while the body has it begin and end. Raises `StorageError` at the end."""
+    """Store the objects of the turn that the body runs. Raises `StorageError` at the end."""
     begun = session.turns_begun
     await store.append(stream_id, [], status="running")
     task = asyncio.create_task(_record(session, session.subscribe_batches(), store, stream_id))

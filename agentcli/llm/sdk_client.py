@@ -1,4 +1,4 @@
-"""Carries requests by Anthropic's SDK, imported in a thread (over a second) with the first; bodies are our own."""
+"""Carries requests by Anthropic's SDK. The first one imports it, in a thread (over a second); bodies are our own."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ Hold = Callable[[Iterable[Path]], AbstractAsyncContextManager[None]]
 async def make_dry_run(
     call: Call, permitted: PermittedCall, context: ToolContext, *, hold: Hold
 ) -> ToolOutput | PermittedCall:
-    """Return the command's output, its changes applied while `hold` locks them, or the call to run instead."""
+    """Make a dry run of a command and apply what may stay, holding `hold`. Return its output or what to run instead."""
     opens: Obstacle | None = None
     while True:
         async with _dry_run(call, permitted, context, opens) as report:
@@ -73,7 +73,7 @@ async def _dry_run(
 
 
 async def _stay(call: Call, sign: asyncio.Event) -> None:
-    """Say that a dry run stays in the foreground, each time somebody tries to send it to the background."""
+    """Tell whoever sends a dry run to the background that it stays in the foreground."""
     while await sign.wait():
         sign.clear()
         call.turn.emit(Notice(_STAYS))

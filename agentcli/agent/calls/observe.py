@@ -48,7 +48,7 @@ async def observed(tool: Tool, output: ToolOutput, context: ToolContext) -> Tool
 
 
 def _shown(text: str, full: str, context: ToolContext) -> tuple[str, tuple[Path, ...]]:
-    """A short text and where the full one is, or the first page of a long one; and the files that may now be read."""
+    """A short text that says where all of it is, or the first page; and the files that may be read from now on."""
     data = context.workspace.data
     if data is None:
         return cut_middle(text), ()

@@ -23,7 +23,7 @@ MAX_KEYS = 1_000  # the oldest are forgotten
 
 
 class DirectCall(NamedTuple):
-    """The end of a call, or what failed beside it once it had begun. It `can_repeat` where that does nothing twice."""
+    """The end of a call, or its failure once it had begun. `can_repeat`: making the call again does nothing twice."""
 
     end: ToolFinished | Exception
     can_repeat: bool

@@ -215,7 +215,7 @@ _POINTS = {"prompt": "", "label": "a label: to just there", "branch": "abandoned
 
 
 async def _rewind(host: CommandHost, argument: str) -> Outcome:
-    """Go back to a point: in the files, shown and agreed to unless it was named, in the conversation, or in both."""
+    """Go back to a point in the files, the conversation or both. Changes to files are shown and confirmed first."""
     session, report = host.session, []
     there = points(session.state.conversation)
     if not there:

@@ -37,7 +37,7 @@ MAX_WINDOWS = 4  # beyond that no error of the estimate explains it
 
 
 async def request_reply(turn: Turn) -> llm.Done:
-    """Make one request, again where it was too long; its text is passed on as it arrives, and stored in the end."""
+    """Request a reply, stream its text and store it. A request that was too long is shortened and sent again."""
     try:
         return await _request(turn)
     except ContextOverflow:
@@ -321,7 +321,7 @@ def report_usage(turn: Turn, target: _Target, used: Usage, cost: float | None) -
 
 
 def store_partial(turn: Turn, target: _Target, text: str, used: Usage, *, paid: PaidRequest) -> None:
-    """Keep the text of a broken reply, and what it is booked with; no calls and thinking: nothing of them may run."""
+    """Keep the text of a broken reply and what it cost, but no calls and no thinking: nothing of them may run."""
     provider, took = target.provider, round(paid.duration_ms)
     cost = book(turn, target.name, target.info, used)
     if len(text) > MAX_PARTIAL_CHARS:  # it goes back with each request

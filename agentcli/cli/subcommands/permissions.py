@@ -77,7 +77,7 @@ def _answer(line: bytes, judging: Judging) -> dict[str, Any]:
 
 
 class Judging:
-    """Judges commands as a session here would. The sandbox is asked only about dry runs, and in the mode `auto`."""
+    """Judges commands as a session here would. The sandbox is asked only about dry runs and in the mode `auto`."""
 
     def __init__(self, permission_mode: str) -> None:
         config = configuration(warns=True)

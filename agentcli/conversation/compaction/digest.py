@@ -53,9 +53,9 @@ TIMES = (1, 3, 8, 20, 50, 125)  # the usual length, where there is room
 
 
 class DigestWriter(Struct, frozen=True):
-    """Tells turns of a conversation whose last turn has the number `newest`.
+    """Shortens turns of a conversation whose newest turn has the number `newest`.
 
-    Beside a summary, which a model wrote of the turn of that number, only prompts and failures are told.
+    A turn that has a summary by a model in `summaries`, by its number, keeps only its prompts and failures beside it.
     """
 
     settings: CompactionSettings

@@ -73,7 +73,7 @@ class Pins(NamedTuple):
 
 
 class Server:
-    """One server: models are shown the offer `pinned`; `now` is the newest, None before the first connection."""
+    """One server. Models are shown the offer `pinned`; `now` is its newest offer, None before the first connection."""
 
     def __init__(
         self,

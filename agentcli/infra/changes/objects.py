@@ -40,7 +40,7 @@ class Objects:
         return os.path.exists(self._path(id))  # noqa: PTH110  # a tenth of the time of a Path
 
     def put(self, source: int) -> tuple[str, int]:
-        """Keep what an open file holds now, though it may grow; return its id and size in bytes. Raises `OSError`."""
+        """Store the contents of an open file as they are now; return their id and size in bytes. Raises `OSError`."""
         with os.fdopen(source, "rb", closefd=False) as file:
             for _ in range(3):
                 size = os.fstat(source).st_size

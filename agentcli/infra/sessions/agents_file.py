@@ -25,7 +25,7 @@ WHERE session_id NOT IN (SELECT session_id FROM main.entries)
 
 
 def take_over(connection: apsw.Connection, file: Path, on_notice: Callable[[str], None]) -> None:
-    """Put the sessions of a file into the database and delete it. What fails is tried again at the next start."""
+    """Move the sessions of a file into the database, then delete it. What fails is tried again at the next start."""
     try:
         open_sessions(file, on_notice, may_replace=True).close()  # it may be damaged, or of an older version
         connection.execute("ATTACH ? AS agents", (str(file),))

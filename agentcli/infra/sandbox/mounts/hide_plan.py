@@ -65,7 +65,7 @@ def is_real(path: str) -> bool:
 
 
 def plan_hiding(masked: Iterable[RealPath], shown: Iterable[RealPath], reachable: Iterable[str] = ()) -> list[HideStep]:
-    """Hide and show: for each path the longest that leads to it counts. `reachable` folders are mounted after it."""
+    """Plan what to hide and what to show: the longest path above a file wins. `reachable` folders are mounted later."""
     is_hidden = dict.fromkeys(masked, True) | dict.fromkeys(shown, False)
     steps: list[tuple[RealPath, bool]] = []
     for place in sorted(is_hidden, key=lambda place: (place.path.count("/"), place.path)):

@@ -33,7 +33,7 @@ _MAX_ENTRIES = 1_000  # of a reviewed folder, such as `.agents/skills/NAME`
 
 @cache
 def _names() -> dict[str, bool | None]:
-    """True for names of which the contents count, None where only their presence does, as that of a bare repository."""
+    """True for names whose contents count, None where their presence is enough, as for a bare repository."""
     names, reviewed = auto_executed().names, auto_executed().reviewed
     # Of a folder whose program writes it all the time only what that program obeys counts, which is in `names`.
     written = {name[:end] for name in names for end, letter in enumerate(name) if letter == "/"}
