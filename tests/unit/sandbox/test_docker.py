@@ -12,6 +12,7 @@ from agentcli.infra.sandbox.backends.docker import Docker
 from agentcli.infra.sandbox.confinement import Bounds, Launch
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.infra.sandbox.session_confinement import CommandLimits
+from tests.conformance.confining import wait_until
 
 # Notes its arguments, one a line and an empty one at the end, and runs what comes after the image.
 _FAKE = """#!/bin/sh
@@ -93,6 +94,7 @@ def test_a_container_whose_client_was_killed_is_removed(log: Path) -> None:
     confinement = docker(log)
     with confinement.launch(["sleep", "60"], cwd=ws, bounds=Bounds("workspace-write", (ws,), ws)) as launch:
         process = subprocess.Popen(launch.argv)
+        wait_until(lambda: log.exists() and log.read_text().endswith("\n\n"))  # the call is noted whole
         process.kill()
         process.wait()
     assert calls(log)[-1][0] == "rm"
