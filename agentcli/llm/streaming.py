@@ -20,7 +20,7 @@ from agentcli.llm.wire.calls import CallIds
 from agentcli.llm.wire.deltas import read
 
 if TYPE_CHECKING:
-    from agentcli.llm.wire.openai_request import Quirks
+    from agentcli.llm.wire.chat_completions import Quirks
 
 MAX_STREAM_BYTES = 128 * 1024 * 1024  # of one streamed reply: a token may take 400 bytes, also one that shows nothing
 MAX_DRAIN_S = 0.25
@@ -151,15 +151,15 @@ def stream_openai(
     ids, tools = CallIds(request.messages), frozenset(tool.name for tool in request.tools)
     reader: EventReader
     if (info.api or quirks.api) == "responses":
-        from agentcli.llm.wire import responses_reply, responses_request
+        from agentcli.llm.wire import responses
 
-        path, whole, to_body = "/responses", "output", responses_request.to_body
-        reader = responses_reply.ResponsesReader(info.id, info.provider, ids=ids)
+        path, whole, to_body = "/responses", "output", responses.to_body
+        reader = responses.ResponsesReader(info.id, info.provider, ids=ids)
     else:
-        from agentcli.llm.wire import openai_reply, openai_request
+        from agentcli.llm.wire import chat_completions
 
-        path, whole, to_body = "/chat/completions", "choices", openai_request.to_body
-        reader = openai_reply.ChatReader(info.id, info.provider, quirks=quirks, tool_names=tools, ids=ids)
+        path, whole, to_body = "/chat/completions", "choices", chat_completions.to_body
+        reader = chat_completions.ChatReader(info.id, info.provider, quirks=quirks, tool_names=tools, ids=ids)
     return stream_reply(
         carrier,
         path,

@@ -85,7 +85,7 @@ def _check_server(name: str, server: ServerSettings, config: Config) -> None:
     if server.quirks and name in PROVIDERS:
         raise config.error(f"{name} takes none: they are for servers that speak Chat Completions.", f"{key}.quirks")
     if server.quirks:
-        from agentcli.llm.wire.openai_request import Quirks
+        from agentcli.llm.wire.chat_completions import Quirks
 
         if found := find_error(server.quirks, Quirks, f"{key}.quirks"):
             raise config.error(found[1], found[0])

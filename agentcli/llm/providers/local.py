@@ -22,7 +22,7 @@ from agentcli.llm.provider import Done, Request, StreamEvent, TextDelta, complet
 from agentcli.llm.providers.base import BaseProvider
 from agentcli.llm.streaming import stream_openai
 from agentcli.llm.wire.calls import call_events
-from agentcli.llm.wire.openai_request import Quirks, media_rules
+from agentcli.llm.wire.chat_completions import Quirks, media_rules
 
 if TYPE_CHECKING:
     from agentcli.llm.local_server.server import LocalServer

@@ -15,7 +15,7 @@ from agentcli.llm.provider import Health, Request, StreamEvent
 from agentcli.llm.providers.base import BaseProvider
 from agentcli.llm.providers.catalog import preset_rows
 from agentcli.llm.streaming import stream_openai
-from agentcli.llm.wire.openai_request import Quirks, media_rules
+from agentcli.llm.wire.chat_completions import Quirks, media_rules
 from agentcli.settings.keys import Key
 
 NOT_FOUND = 404

@@ -44,8 +44,7 @@ from agentcli.llm.provider import (
     UsageUpdate,
 )
 from agentcli.llm.providers.anthropic import AnthropicProvider
-from agentcli.llm.wire.anthropic_reply import AnthropicReader
-from agentcli.llm.wire.anthropic_request import MOST_BREAKPOINTS, to_body
+from agentcli.llm.wire.anthropic import MOST_BREAKPOINTS, AnthropicReader, to_body
 from agentcli.llm.wire.calls import CallIds
 from tests.conformance.reading import LIST_FILES, READ_FILE, asking
 from tests.conformance.replies import Call, Said, anthropic_events, block, message_end, message_start

@@ -46,8 +46,7 @@ from agentcli.llm.provider import (
 )
 from agentcli.llm.providers.openai_compat import OpenAICompatProvider, Preset, presets
 from agentcli.llm.wire.calls import CallIds
-from agentcli.llm.wire.openai_reply import ChatReader
-from agentcli.llm.wire.openai_request import Quirks, to_body, wire_id
+from agentcli.llm.wire.chat_completions import ChatReader, Quirks, to_body, wire_id
 from tests.conformance.reading import asking, hear
 from tests.conformance.replies import call_delta, chat_chunk, chat_sse
 from tests.conformance.servers import Reply, chat_server, json_reply, recorded
