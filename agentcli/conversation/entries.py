@@ -7,17 +7,18 @@ happened to the session. `conversation.py` derives from them what a request hold
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
 from agentcli.conversation.file_changes import FilesChanged, FilesRestored
-from agentcli.conversation.schema import SCHEMA_VERSION, upgraded
-from agentcli.conversation.skill_record import SkillRecord
-from agentcli.errors import StorageError
 from agentcli.llm.messages import Block, StopReason, Text, ToolResult, Usage
 
+SCHEMA_VERSION = 3  # of the stored form; schema.py reads older ones
+FILE = "SKILL.md"
+
+Source = Literal["project", "user", "bundled", "library"]
 CompactionStrategy = Literal["truncate", "extract", "summarize"]
 CompactionTrigger = Literal["auto", "manual", "overflow"]
 PaidReason = Literal["aside", "refused", "summary", "broken", "subagent"]
@@ -208,6 +209,30 @@ class PlanAccepted(msgspec.Struct, frozen=True, tag_field="kind", tag="plan_acce
     text: str
 
 
+class SkillRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The fields of a skill that the log keeps, as `extensions/skills/skill.py` describes them."""
+
+    name: str
+    description: str
+    folder: str
+    source: Source
+    digest: str = ""
+    argument_hint: str = ""
+    allowed_tools: tuple[str, ...] = ()
+    tools: tuple[str, ...] | None = None
+    model: str = ""
+    effort: str = ""
+    for_model: bool = True
+    for_person: bool = True
+    may_nest: bool = True
+    takes_words: bool = False
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def file(self) -> Path:
+        return Path(self.folder) / FILE
+
+
 class SkillActivated(msgspec.Struct, frozen=True, tag_field="kind", tag="skill_activated", omit_defaults=True):
     """A skill is active: until the turn ends, or `by` the person until they say so. Its note follows."""
 
@@ -282,64 +307,3 @@ def bare_note(text: str) -> str:
 
 def entry_now(id: str, parent_id: str | None, body: Body) -> Entry:
     return Entry(id, parent_id, time.time(), body)
-
-
-_encode = msgspec.json.Encoder().encode
-_decoder = msgspec.json.Decoder(Body)
-
-
-def to_record(entry: Entry) -> dict[str, Any]:
-    """The entry as a row: kind, ids, time, version and the body as JSON text."""
-    body = _encode(entry.body).decode()
-    return {
-        "id": entry.id,
-        "parent_id": entry.parent_id,
-        "time": entry.time,
-        "kind": entry.body.__struct_config__.tag,
-        "schema_version": entry.schema_version,
-        "body": body,
-    }
-
-
-def from_record(record: dict[str, Any]) -> Entry:
-    """The entry of a row, in today's form. Raises `ValueError` for one that cannot be read."""
-    version = record["schema_version"]
-    try:
-        if version == SCHEMA_VERSION:
-            body = _decoder.decode(record["body"])
-        else:
-            body = msgspec.convert(upgraded(msgspec.json.decode(record["body"], type=dict[str, Any]), version), Body)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise ValueError(f"entry {record['id']} cannot be read: {error}") from error
-    return Entry(record["id"], record["parent_id"], record["time"], body)
-
-
-def as_readable(record: dict[str, Any]) -> Entry:
-    """The entry of a row; one that cannot be read says why and keeps its text, so that the others can be used."""
-    try:
-        return from_record(record)
-    except ValueError as error:
-        stored = record["body"]
-        text = stored.decode(errors="replace") if isinstance(stored, bytes) else str(stored)
-        return Entry(record["id"], record["parent_id"], record["time"], Unreadable(str(error), text))
-
-
-class PackedConversation(msgspec.Struct, frozen=True):
-    """A whole conversation as JSON that a caller keeps. `records` are rows as the session store has them."""
-
-    schema_version: int
-    records: list[dict[str, Any]]
-    user_id: str = ""
-
-
-def packed(entries: Sequence[Entry], *, user_id: str = "") -> bytes:
-    return msgspec.json.encode(PackedConversation(SCHEMA_VERSION, [to_record(entry) for entry in entries], user_id))
-
-
-def unpacked(data: bytes) -> tuple[list[Entry], str]:
-    """The entries, in today's form, and whose they are. Raises `StorageError` for bytes that are no conversation."""
-    try:
-        found = msgspec.json.decode(data, type=PackedConversation)
-        return [from_record(record) for record in found.records], found.user_id
-    except (msgspec.MsgspecError, ValueError, KeyError) as error:
-        raise StorageError(f"The stored conversation cannot be read: {error}.") from error

@@ -1,4 +1,8 @@
-"""Instruction files (AGENTS.md and its kin): data a project gives the model, read without trust and marked as such."""
+"""The beginning of a conversation: the system text, the notes on the environment, and instruction files.
+
+Instruction files (AGENTS.md and its kin) are data that a project gives the model: they are read without trust, and
+marked as such.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from msgspec import Struct
 from agentcli.conversation.entries import Body, Compaction, User, reminder
 from agentcli.safety.paths.judge import is_secret
 from agentcli.settings.files import is_file, read_small_file
+from agentcli.tools.path_names import display_name
 
 BUDGET = 32 * 1024  # bytes of all files together
 PER_FOLDER = ("AGENTS.override.md", "AGENTS.md", "CLAUDE.md", "GEMINI.md")  # the first that exists counts
@@ -193,3 +198,50 @@ def _why_not(real: Path | None, within: Path, home: Path | None) -> str:
     if not real.is_relative_to(within.resolve()):
         return "it leads out of the project"
     return "it leads to a file that may hold secrets" if is_secret(real, home) else ""
+
+
+MOST_NAMES = 40
+
+_LONGEST_LINE = 8_192  # bytes: twice the longest path
+_BRANCH = re.compile(r"[^\s<>\x00-\x20\x7f-\xa0]{1,255}")  # what is no name, or could be read as a mark-up, is not told
+
+
+def system_prompt(*, small: bool, replace: str | None = None, append: str = "") -> str:
+    """The system text: the same bytes for every session of a kind, so that a provider's cache is shared."""
+    name = "system_prompt_small.md" if small else "system_prompt.md"
+    text = replace if replace is not None else Path(__file__).with_name(name).read_text("utf-8")
+    return "\n\n".join(part.strip() for part in (text, append) if part.strip())
+
+
+def environment_note(*, cwd: Path, platform: str, date: str, branch: str) -> User:
+    """Where and when the session runs; what changes never stands in the system text."""
+    git = f", git branch {branch}" if branch else ""
+    return reminder(f"Working directory {display_name(str(cwd))}{git}. {platform}. {date}.")
+
+
+def files_note(cwd: Path) -> User:
+    """List the working directory for small models, which otherwise guess the names of files."""
+    try:
+        names = sorted(f"{e.name}/" if e.is_dir() else e.name for e in cwd.iterdir() if not e.name.startswith("."))
+    except OSError:
+        names = []
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    shown = ", ".join(map(display_name, names[:MOST_NAMES]))
+    return reminder(f"Files here: {shown or 'none'}{more}.")
+
+
+def git_branch(root: Path) -> str:
+    """The checked-out branch, read from the repository itself; empty outside one or when no branch is checked out."""
+    git = root / ".git"
+    try:
+        if git.is_file():  # a worktree or submodule names its folder
+            git = (root / _line_of(git).removeprefix("gitdir:").strip()).resolve()
+        head = _line_of(git / "HEAD")
+    except (OSError, RuntimeError, ValueError):
+        return ""
+    name = head.removeprefix("ref: refs/heads/") if head.startswith("ref:") else ""
+    return name if _BRANCH.fullmatch(name) else ""
+
+
+def _line_of(file: Path) -> str:
+    return read_small_file(file, most=_LONGEST_LINE).decode().strip()

@@ -1,11 +1,14 @@
-"""Brings entries that an older agentcli stored up to today's form."""
+"""The stored form of entries: rows of a log, packed conversations, and the upgrade of what older versions stored."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-SCHEMA_VERSION = 3
+import msgspec
+
+from agentcli.conversation.entries import SCHEMA_VERSION, Body, Entry, Unreadable
+from agentcli.errors import StorageError
 
 Step = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -54,3 +57,64 @@ def upgraded(body: dict[str, Any], version: int) -> dict[str, Any]:
         body = STEPS[version](body)
         version += 1
     return body
+
+
+_encode = msgspec.json.Encoder().encode
+_decoder = msgspec.json.Decoder(Body)
+
+
+def to_record(entry: Entry) -> dict[str, Any]:
+    """The entry as a row: kind, ids, time, version and the body as JSON text."""
+    body = _encode(entry.body).decode()
+    return {
+        "id": entry.id,
+        "parent_id": entry.parent_id,
+        "time": entry.time,
+        "kind": entry.body.__struct_config__.tag,
+        "schema_version": entry.schema_version,
+        "body": body,
+    }
+
+
+def from_record(record: dict[str, Any]) -> Entry:
+    """The entry of a row, in today's form. Raises `ValueError` for one that cannot be read."""
+    version = record["schema_version"]
+    try:
+        if version == SCHEMA_VERSION:
+            body = _decoder.decode(record["body"])
+        else:
+            body = msgspec.convert(upgraded(msgspec.json.decode(record["body"], type=dict[str, Any]), version), Body)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise ValueError(f"entry {record['id']} cannot be read: {error}") from error
+    return Entry(record["id"], record["parent_id"], record["time"], body)
+
+
+def as_readable(record: dict[str, Any]) -> Entry:
+    """The entry of a row; one that cannot be read says why and keeps its text, so that the others can be used."""
+    try:
+        return from_record(record)
+    except ValueError as error:
+        stored = record["body"]
+        text = stored.decode(errors="replace") if isinstance(stored, bytes) else str(stored)
+        return Entry(record["id"], record["parent_id"], record["time"], Unreadable(str(error), text))
+
+
+class PackedConversation(msgspec.Struct, frozen=True):
+    """A whole conversation as JSON that a caller keeps. `records` are rows as the session store has them."""
+
+    schema_version: int
+    records: list[dict[str, Any]]
+    user_id: str = ""
+
+
+def packed(entries: Sequence[Entry], *, user_id: str = "") -> bytes:
+    return msgspec.json.encode(PackedConversation(SCHEMA_VERSION, [to_record(entry) for entry in entries], user_id))
+
+
+def unpacked(data: bytes) -> tuple[list[Entry], str]:
+    """The entries, in today's form, and whose they are. Raises `StorageError` for bytes that are no conversation."""
+    try:
+        found = msgspec.json.decode(data, type=PackedConversation)
+        return [from_record(record) for record in found.records], found.user_id
+    except (msgspec.MsgspecError, ValueError, KeyError) as error:
+        raise StorageError(f"The stored conversation cannot be read: {error}.") from error

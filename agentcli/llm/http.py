@@ -15,12 +15,12 @@ from agentcli.llm import errors
 from agentcli.llm.addresses import basic_auth, is_address, is_header_name, origin_of, proxy_for
 from agentcli.llm.connection import Connections, Response, host_header
 from agentcli.llm.errors import AuthError, BadRequest, Mask, ProviderError, ServerError
-from agentcli.llm.event_streams import LONGEST_LINE
 from agentcli.llm.json_text import decode_json, encode_json
 from agentcli.settings.keys import Key
 from agentcli.version import __version__
 
 MAX_ERROR_BODY = 64 * 1024  # bytes of a refusal that are read for its message
+MAX_EVENT_BYTES = 16 * 1024 * 1024  # of an answer that comes whole, and of one event of a stream
 MAX_REDIRECTS = 5
 UNAUTHORIZED = 401
 
@@ -40,7 +40,7 @@ class Carrier(ABC):
 
     async def _json(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
         async with self.answered(method, path, body) as response:
-            content = await read_start(response, LONGEST_LINE)
+            content = await read_start(response, MAX_EVENT_BYTES)
             try:
                 return decode_json(content)
             except ValueError as error:

@@ -17,9 +17,18 @@ from msgspec.structs import replace
 
 from agentcli.errors import NoModel, UsageError, did_you_mean
 from agentcli.llm.addresses import is_header_name, ollama_address
-from agentcli.llm.models import REGIONAL, ModelInfo, ModelTable, Prices, bundled_models, rows_from_toml
+from agentcli.llm.models import (
+    PROVIDERS,
+    REGIONAL,
+    ModelInfo,
+    ModelTable,
+    Prices,
+    bundled_models,
+    preset_rows,
+    provider_names,
+    rows_from_toml,
+)
 from agentcli.llm.provider import Health, Provider
-from agentcli.llm.providers.catalog import PROVIDERS, preset_rows, provider_names
 from agentcli.models.providers import ProviderKeys, ProviderMaker, no_provider
 from agentcli.settings.check import find_error, unknown_setting
 from agentcli.settings.keys import KeptKeys, split_command

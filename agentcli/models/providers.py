@@ -14,9 +14,8 @@ import msgspec
 
 from agentcli.errors import ConfigError, NoKey, UsageError, did_you_mean
 from agentcli.llm.addresses import is_address, ollama_address
-from agentcli.llm.models import ModelInfo
+from agentcli.llm.models import PROVIDERS, ModelInfo, preset_rows, provider_names
 from agentcli.llm.provider import Provider
-from agentcli.llm.providers.catalog import PROVIDERS, preset_rows, provider_names
 from agentcli.settings.keys import Key, KeyHelper
 from agentcli.settings.load import Config
 from agentcli.settings.paths import from_home, home_of

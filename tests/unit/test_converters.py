@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import Assistant, Body, Result, User, entry_now, from_record, to_record
+from agentcli.conversation.entries import Assistant, Body, Result, User, entry_now
+from agentcli.conversation.schema import from_record, to_record
 from agentcli.llm.messages import Message, StopReason, Text, ToolResult, ToolUse
 from agentcli.llm.transcript import is_valid
 

@@ -9,8 +9,17 @@ from itertools import accumulate, product
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentcli.conversation.compaction.carried import FEW_FILES, MOST_FILES, Carried
-from agentcli.conversation.compaction.digest import BRIEF, TIMES, DigestWriter, is_about, lengths, stub_of
+from agentcli.conversation.compaction.digest import (
+    BRIEF,
+    FEW_FILES,
+    MOST_FILES,
+    TIMES,
+    Carried,
+    DigestWriter,
+    is_about,
+    lengths,
+    stub_of,
+)
 from agentcli.conversation.conversation import Conversation, compacted, messages_of
 from agentcli.conversation.entries import (
     SHORTENED_SOON,

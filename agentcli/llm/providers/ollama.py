@@ -10,13 +10,12 @@ import msgspec
 
 from agentcli.llm.addresses import ollama_address
 from agentcli.llm.errors import BadRequest
-from agentcli.llm.event_streams import LineParser
 from agentcli.llm.http import HttpClient
 from agentcli.llm.media import MediaRules
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Request, StreamEvent
 from agentcli.llm.providers.base import BaseProvider
-from agentcli.llm.streaming import stream_reply
+from agentcli.llm.streaming import LineParser, stream_reply
 from agentcli.llm.wire.calls import CallIds
 from agentcli.llm.wire.ollama import OllamaReader, media_rules, to_body
 

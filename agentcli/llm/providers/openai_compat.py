@@ -10,10 +10,9 @@ import msgspec
 from agentcli.llm.errors import ProviderError
 from agentcli.llm.http import HttpClient
 from agentcli.llm.media import MediaRules
-from agentcli.llm.models import ModelInfo
+from agentcli.llm.models import ModelInfo, preset_rows
 from agentcli.llm.provider import Health, Request, StreamEvent
 from agentcli.llm.providers.base import BaseProvider
-from agentcli.llm.providers.catalog import preset_rows
 from agentcli.llm.streaming import stream_openai
 from agentcli.llm.wire.chat_completions import Quirks, media_rules
 from agentcli.settings.keys import Key

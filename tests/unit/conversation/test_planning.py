@@ -9,7 +9,7 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from agentcli.conversation.compaction.carried import Carried, collect
+from agentcli.conversation.compaction.digest import Carried, collect
 from agentcli.conversation.compaction.planning import Budget, Planner
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import (

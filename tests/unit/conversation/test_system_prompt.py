@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.conversation.system_prompt import MOST_NAMES, environment_note, files_note, git_branch, system_prompt
+from agentcli.conversation.instructions import MOST_NAMES, environment_note, files_note, git_branch, system_prompt
 
 
 def test_the_prompt_is_the_same_bytes_every_time_and_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,6 @@ from agentcli.llm.errors import (
     RateLimit,
     ServerError,
 )
-from agentcli.llm.event_streams import SseParser
 from agentcli.llm.json_text import decode_json
 from agentcli.llm.messages import (
     Base64Source,
@@ -45,6 +44,7 @@ from agentcli.llm.provider import (
     ToolCallStarted,
 )
 from agentcli.llm.providers.openai_compat import OpenAICompatProvider, Preset, presets
+from agentcli.llm.streaming import SseParser
 from agentcli.llm.wire.calls import CallIds
 from agentcli.llm.wire.chat_completions import ChatReader, Quirks, to_body, wire_id
 from tests.conformance.reading import asking, hear
