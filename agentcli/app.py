@@ -294,7 +294,7 @@ class Builder:
         return watch
 
     def _count_texts(self, texts: Sequence[str], info: ModelInfo) -> int:
-        from agentcli.llm.tokens.counting import text_tokens
+        from agentcli.llm.token_encoders import text_tokens
 
         return text_tokens(texts, info.id, self.models.encoders)
 

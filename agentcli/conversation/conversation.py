@@ -34,9 +34,10 @@ from agentcli.llm.messages import (
     Thinking,
     ToolResult,
     ToolUse,
+    doctor,
+    is_valid,
     without_empty_text,
 )
-from agentcli.llm.transcript import doctor, is_valid
 
 LONGEST_OLD_ARGUMENT = 100  # characters of a text among the arguments of a call that a compaction has shortened
 

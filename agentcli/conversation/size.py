@@ -8,7 +8,7 @@ from agentcli.conversation.entries import Assistant, Body, Compaction, Entry, Re
 from agentcli.llm.messages import Opaque, RedactedThinking, Text, Thinking
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import ToolSpec
-from agentcli.llm.tokens.estimates import (
+from agentcli.llm.tokens import (
     BYTES_PER_TOKEN,
     SAFETY,
     TOKENS_PER_MESSAGE,

@@ -37,7 +37,7 @@ from agentcli.settings.paths import from_home
 from agentcli.settings.structs import ServerSettings
 
 if TYPE_CHECKING:
-    from agentcli.llm.tokens.counting import Encoders
+    from agentcli.llm.token_encoders import Encoders
 
 KEYED_MODELS = (  # the environment variable of a key, and the model it stands for when none is named
     ("ANTHROPIC_API_KEY", "anthropic/claude-sonnet-5-5"),
@@ -245,7 +245,7 @@ class Models:
     @cached_property
     def encoders(self) -> Encoders:
         """The counters of tokens for each model. Raises `ConfigError` for a wrong file of the person's."""
-        from agentcli.llm.tokens.counting import encoders
+        from agentcli.llm.token_encoders import encoders
 
         file = self._config.settings.tokens.encoders
         return encoders.with_file(self._config.paths.config / from_home(file, "tokens.encoders")) if file else encoders

@@ -202,7 +202,7 @@ class ProviderMaker:
                 return self._compatible(info, server, key)
 
     def _local(self, info: ModelInfo) -> Provider:
-        from agentcli.llm.local_server.server import acquire
+        from agentcli.llm.local_server import acquire
         from agentcli.llm.providers.local import LocalProvider
 
         settings, folder = self._config.settings, self._config.paths.state / "local"

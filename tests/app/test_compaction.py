@@ -23,10 +23,9 @@ from agentcli.conversation.entries import ADDED_FOLDER, Entry, Paid, Pinned, rem
 from agentcli.conversation.entries import Compaction as CompactionEntry
 from agentcli.conversation.recall import LogSearch
 from agentcli.llm.messages import Image as ImageBlock
-from agentcli.llm.messages import Message, Text, Thinking, ToolResult, ToolUse
+from agentcli.llm.messages import Message, Text, Thinking, ToolResult, ToolUse, is_valid
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.providers.scripted import ScriptedProvider
-from agentcli.llm.transcript import is_valid
 from tests.app.running import Place, call
 
 WINDOW = 16_600

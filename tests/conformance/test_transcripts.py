@@ -23,13 +23,14 @@ from agentcli.llm.messages import (
     Thinking,
     ToolResult,
     ToolUse,
+    doctor,
+    is_valid,
     user_message,
 )
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Request
 from agentcli.llm.providers.local import QUIRKS
 from agentcli.llm.providers.openai_compat import presets
-from agentcli.llm.transcript import doctor, is_valid
 from agentcli.llm.wire import anthropic as wire_anthropic
 from agentcli.llm.wire import chat_completions, ollama, responses
 from tests.conformance.reading import LIST_FILES, READ_FILE

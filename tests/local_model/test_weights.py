@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from agentcli.errors import UserError
-from agentcli.llm.local_server import weights
-from agentcli.llm.local_server.weights import PINNED, PinnedModel, Progress
+from agentcli.llm import local_weights as weights
+from agentcli.llm.local_weights import PINNED, PinnedModel, Progress
 
 PARTS = (b"GGUF" + b"a" * 5000, b"b" * 17)
 WHOLE = b"".join(PARTS)

@@ -12,8 +12,7 @@ from agentcli.agent.requests.request import build_request
 from agentcli.conversation.entries import PaidReason
 from agentcli.errors import UserError
 from agentcli.llm.errors import ProviderError
-from agentcli.llm.messages import Message, Text, Usage
-from agentcli.llm.transcript import doctor
+from agentcli.llm.messages import Message, Text, Usage, doctor
 
 if TYPE_CHECKING:
     from agentcli.agent.session import Session

@@ -31,7 +31,7 @@ from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS
 from agentcli.infra.sandbox.backends.choosing import how_to_install
 from agentcli.infra.sessions.fsck import first_damage
 from agentcli.infra.sessions.sqlite import MemorySessions
-from agentcli.llm.local_server import weights
+from agentcli.llm import local_weights as weights
 from agentcli.models.choice import Models
 from agentcli.models.providers import ProviderKeys
 from agentcli.settings.files import is_file

@@ -33,8 +33,7 @@ from agentcli.conversation.entries import (
 )
 from agentcli.conversation.recall import saying_much
 from agentcli.conversation.turns import Step, TurnRecord, text_of
-from agentcli.llm.messages import Message, Text
-from agentcli.llm.transcript import doctor, is_valid
+from agentcli.llm.messages import Message, Text, doctor, is_valid
 from agentcli.settings.structs import CompactionSettings
 
 LEAST_LEFT = 0.2  # share of what the system text and the tools leave, where they alone nearly fill the target

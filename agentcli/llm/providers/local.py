@@ -25,7 +25,7 @@ from agentcli.llm.wire.calls import call_events
 from agentcli.llm.wire.chat_completions import Quirks, media_rules
 
 if TYPE_CHECKING:
-    from agentcli.llm.local_server.server import LocalServer
+    from agentcli.llm.local_server import LocalServer
 
 log = logging.getLogger(__name__)
 

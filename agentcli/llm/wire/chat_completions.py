@@ -16,10 +16,20 @@ import msgspec
 from agentcli.llm.errors import ConnectionFailed, Overloaded, embedded_error
 from agentcli.llm.json_text import encode_json
 from agentcli.llm.media import MediaRules, fitted
-from agentcli.llm.messages import Document, Image, Message, Opaque, StopReason, Text, ToolResult, ToolUse, Usage
+from agentcli.llm.messages import (
+    Document,
+    Image,
+    Message,
+    Opaque,
+    StopReason,
+    Text,
+    ToolResult,
+    ToolUse,
+    Usage,
+    in_turn,
+)
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Request, StreamEvent, ToolSpec, UsageUpdate
-from agentcli.llm.transcript import in_turn
 from agentcli.llm.wire.calls import ArrivingCalls, CallIds, call_events, calls_in_text, plain_id, plain_name
 from agentcli.llm.wire.deltas import Prose, count_in, text_in
 

@@ -7,11 +7,10 @@ from typing import Any
 
 from agentcli.llm.errors import ConnectionFailed, ContextOverflow, Overloaded, embedded_error
 from agentcli.llm.media import MediaRules, fitted
-from agentcli.llm.messages import Block, Image, Message, StopReason, Text, ToolResult, ToolUse, Usage
+from agentcli.llm.messages import Block, Image, Message, StopReason, Text, ToolResult, ToolUse, Usage, in_turn
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Request, StreamEvent, UsageUpdate
-from agentcli.llm.tokens.estimates import request_size
-from agentcli.llm.transcript import in_turn
+from agentcli.llm.tokens import request_size
 from agentcli.llm.wire.calls import CallIds, call_events, plain_name, written_call
 from agentcli.llm.wire.deltas import Prose, count_in, text_in
 

@@ -25,10 +25,10 @@ from agentcli.llm.messages import (
     ToolResult,
     ToolUse,
     Usage,
+    in_turn,
 )
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Request, StreamEvent, ToolSpec
-from agentcli.llm.transcript import in_turn
 from agentcli.llm.wire.calls import CallIds, plain_id, plain_name, written_call
 from agentcli.llm.wire.chat_completions import (
     Quirks,

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcli.llm.messages import Block, Message, Text, ToolResult, ToolUse, user_message
-from agentcli.llm.transcript import LOST, doctor, is_valid
+from agentcli.llm.messages import LOST, Block, Message, Text, ToolResult, ToolUse, doctor, is_valid, user_message
 from tests.properties import examples
 
 

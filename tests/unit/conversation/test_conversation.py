@@ -23,8 +23,7 @@ from agentcli.conversation.entries import (
     Rewound,
     User,
 )
-from agentcli.llm.messages import Base64Source, Image, Message, Text, Thinking, ToolResult, ToolUse
-from agentcli.llm.transcript import doctor, is_valid
+from agentcli.llm.messages import Base64Source, Image, Message, Text, Thinking, ToolResult, ToolUse, doctor, is_valid
 from tests.properties import examples
 
 quick = examples(150)

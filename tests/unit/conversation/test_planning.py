@@ -26,8 +26,17 @@ from agentcli.conversation.entries import (
     reminder,
 )
 from agentcli.conversation.turns import text_of, turn_records
-from agentcli.llm.messages import Base64Source, Image, Message, RedactedThinking, Text, Thinking, ToolResult, ToolUse
-from agentcli.llm.transcript import is_valid
+from agentcli.llm.messages import (
+    Base64Source,
+    Image,
+    Message,
+    RedactedThinking,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    is_valid,
+)
 from agentcli.settings.structs import CompactionSettings
 from tests.properties import examples
 

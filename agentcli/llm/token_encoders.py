@@ -30,7 +30,7 @@ from agentcli.llm.media import audio_tokens, document_tokens, image_tokens
 from agentcli.llm.messages import Message
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import ToolSpec
-from agentcli.llm.tokens.estimates import family_of
+from agentcli.llm.tokens import family_of
 from agentcli.settings.files import read_small_file
 
 if TYPE_CHECKING:

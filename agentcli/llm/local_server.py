@@ -1,6 +1,7 @@
 """Gives this process a running llama.cpp server for one model file, shared with every other agentcli process.
 
-A server's control socket, in a folder that only this user can enter, tells its address and key; see child.py.
+The control socket of a server, in a folder that only this user can enter, tells its address and key (see
+`local_server_child.py`).
 """
 
 from __future__ import annotations
@@ -246,12 +247,12 @@ async def _start(control: Path, model: Path, context: int, linger_s: float) -> L
 def _launch(control: Path, arguments: list[str], log: Path) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """Start a server that listens at `control`; return it with the connection of its first user."""
     # -P and the package's own folder in place of the working directory: that may be a stranger's project.
-    search = os.pathsep.join(filter(None, (str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", ""))))
+    search = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", ""))))
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener, log.open("wb") as output:
         control.unlink(missing_ok=True)  # of a server that was killed, or hangs
         listener.bind(str(control))
         listener.listen()
-        program = [sys.executable, "-P", "-m", "agentcli.llm.local_server.child"]
+        program = [sys.executable, "-P", "-m", "agentcli.llm.local_server_child"]
         process = subprocess.Popen(
             [*program, *arguments, str(control), str(listener.fileno())],
             stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd=log.parent,

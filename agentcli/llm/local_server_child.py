@@ -1,6 +1,6 @@
-"""Runs llama.cpp's own server on loopback for as long as an agentcli process uses it (server.py starts it).
+"""Runs llama.cpp's own server on loopback for as long as an agentcli process uses it (local_server.py starts it).
 
-    python -m agentcli.llm.local_server.child MODEL CONTEXT LINGER CONTROL LISTENER
+    python -m agentcli.llm.local_server_child MODEL CONTEXT LINGER CONTROL LISTENER
 
 A user connects to the socket CONTROL (descriptor LISTENER) and is sent a `ServerInfo` once the model is loaded. The
 process ends LINGER seconds after the last one left, at `yield` if there is no other, at `stop` in any case.
@@ -19,8 +19,8 @@ from pathlib import Path
 
 import msgspec
 
-from agentcli.llm.local_server.server import ServerInfo, stamp_of
-from agentcli.llm.local_server.weights import PINNED
+from agentcli.llm.local_server import ServerInfo, stamp_of
+from agentcli.llm.local_weights import PINNED
 
 PROMPT_CACHE_MIB = 512  # for the prompts of other conversations: two programs that take turns do not start from nothing
 
