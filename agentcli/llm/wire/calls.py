@@ -77,7 +77,7 @@ def written_call(id: str, name: str, arguments: str, *, was_cut: bool = False) -
 
 def _strict(text: str) -> Any:
     try:
-        return json.loads(text, parse_constant=lambda name: None)
+        return json.loads(text, parse_constant=int)  # int raises ValueError for NaN and Infinity
     except (ValueError, RecursionError):
         return None
 

@@ -44,7 +44,7 @@ from agentcli.llm.provider import (
     UsageUpdate,
 )
 from agentcli.llm.providers.anthropic import AnthropicProvider
-from agentcli.llm.wire.anthropic import MOST_BREAKPOINTS, AnthropicReader, to_body
+from agentcli.llm.wire.anthropic import MAX_BREAKPOINTS, AnthropicReader, to_body
 from agentcli.llm.wire.calls import CallIds
 from tests.conformance.reading import LIST_FILES, READ_FILE, asking
 from tests.conformance.replies import Call, Said, anthropic_events, block, message_end, message_start
@@ -56,7 +56,8 @@ HAIKU_4_5 = bundled_models().find("anthropic", "claude-haiku-4-5")
 def read_all(*events: dict[str, Any]) -> list[StreamEvent]:
     reader, out = AnthropicReader("claude-sonnet-5-5", ids=CallIds()), []
     for event in events:
-        reader.feed(event, out)
+        if not reader.is_closed:  # as `stream_reply` does
+            reader.feed(event, out)
     if reader.is_closed:
         done = reader.done(out)
         out.append(done)
@@ -387,7 +388,7 @@ def _unmarked(value: Any) -> Any:
 def test_breakpoints_stand_at_tools_system_the_earlier_end_and_the_end() -> None:
     body = to_body(asking(*conversation(3), earlier_messages=5), SONNET)
     assert marked_places(body) == ["tools.1", "system.0", "messages.4.0", "messages.6.0"]
-    assert len(marked_places(body)) == MOST_BREAKPOINTS
+    assert len(marked_places(body)) == MAX_BREAKPOINTS
     assert body["system"][0]["cache_control"] == {"type": "ephemeral"}
 
 
@@ -398,7 +399,7 @@ def test_the_first_request_has_one_breakpoint_in_its_messages() -> None:
 
 @pytest.mark.parametrize("earlier", range(9))
 def test_there_are_never_more_than_four_breakpoints(earlier: int) -> None:
-    assert len(marked_places(to_body(asking(*conversation(3), earlier_messages=earlier), SONNET))) <= MOST_BREAKPOINTS
+    assert len(marked_places(to_body(asking(*conversation(3), earlier_messages=earlier), SONNET))) <= MAX_BREAKPOINTS
 
 
 def marked_by_caller(*places: int, ttl: Any = "5m") -> Request:
