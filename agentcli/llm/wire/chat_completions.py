@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import msgspec
@@ -33,16 +33,25 @@ from agentcli.llm.provider import Done, Request, StreamEvent, ToolSpec, UsageUpd
 from agentcli.llm.wire.calls import ArrivingCalls, CallIds, call_events, calls_in_text, plain_id, plain_name
 from agentcli.llm.wire.deltas import Prose, count_in, text_in
 
-EXTRAS = "extra_content"  # of a call, by its id where a reply keeps them
+EXTRAS = "extra_content"  # a field of a call; our Opaque block of a reply keeps those of its calls by their ids
+MAX_ID_CHARS = 40
+MAX_TEXT_OF_CALLS = 100_000  # characters that are searched for calls, if only a message comes of them
+_FIXED_ID = re.compile(r"\A[A-Za-z0-9]{9}\Z")
+_CUT: dict[str, StopReason] = {
+    "length": "max_tokens", "model_context_window_exceeded": "model_context_window_exceeded"
+}  # fmt: skip
+_JOINED = ("text", "summary", "data")  # the parts of a reasoning detail that arrive in pieces
 
 
 class Quirks(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The differences of one server from the reference. Every field can be set for a server in the configuration.
 
-    `echo_reasoning`: earlier reasoning goes back as `reasoning_content` in turns with calls, even when empty.
-    `read_text_calls`: calls written as plain text are taken as calls. `fixed_ids`: call ids of nine letters or digits.
-    `images`: so many in one request at most. `documents`: PDFs are taken. `extra_content`: what the first call of a
-    reply carries where it is not from this server, whose own keep what it gave them. `api`: which of OpenAI's.
+    `echo_reasoning`: earlier reasoning goes back as `reasoning_content` in turns with calls, even if it is empty.
+    `read_text_calls`: calls that the model wrote as plain text are run.
+    `fixed_ids`: call ids have nine letters or digits.
+    `images`: the largest number of images in one request. `documents`: PDFs are accepted.
+    `extra_content`: added to the first call of a reply that another server gave; this server's calls keep their own.
+    `api`: the API of OpenAI that the server speaks.
     `reasoning_first`: replies begin with reasoning that only `</think>` ends.
     `silent_end`: replies may end without `finish_reason` and `[DONE]`; elsewhere such an end is a broken connection.
     """
@@ -73,7 +82,7 @@ class Quirks(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 def to_body(request: Request, info: ModelInfo, quirks: Quirks, provider: str) -> dict[str, Any]:
-    """The body of `POST /chat/completions`, tools before messages."""
+    """Return the body of `POST /chat/completions`, tools before messages."""
     body: dict[str, Any] = {"model": info.id, "stream": True, quirks.max_tokens_field: request.max_tokens}
     if quirks.stream_usage:
         body["stream_options"] = {"include_usage": True}
@@ -81,29 +90,28 @@ def to_body(request: Request, info: ModelInfo, quirks: Quirks, provider: str) ->
             body["stream_options"]["include_obfuscation"] = False
     if quirks.store is not None:
         body["store"] = quirks.store
-    body |= _thinking(request, info, quirks) | common_fields(request, info, quirks, _tool)
+    body |= _thinking(request, info, quirks) | common_fields(request, info, quirks)
+    if request.tools:
+        strict = {"strict": True} if quirks.strict_tools else {}
+        body["tools"] = [{"type": "function", "function": function_of(tool) | strict} for tool in request.tools]
     if schema := answer_schema(request, info):
         body["response_format"] = {"type": "json_schema", "json_schema": schema}
     body["messages"] = list(_messages(request, info, quirks, provider))
     return request.sent(body | quirks.extra_body)
 
 
-def common_fields(
-    request: Request, info: ModelInfo, quirks: Quirks, tool: Callable[[ToolSpec, Quirks], dict[str, Any]]
-) -> dict[str, Any]:
-    """Return the fields that both of OpenAI's APIs call by the same names."""
+def common_fields(request: Request, info: ModelInfo, quirks: Quirks) -> dict[str, Any]:
+    """Return the fields that both of OpenAI's APIs have in the same form."""
     fields: dict[str, Any] = {}
     if request.temperature is not None and info.takes_temperature:
         fields["temperature"] = request.temperature
-    if request.tools:
-        fields["tools"] = [tool(spec, quirks) for spec in request.tools]
-        if quirks.parallel_tool_calls is not None:
-            fields["parallel_tool_calls"] = quirks.parallel_tool_calls
+    if request.tools and quirks.parallel_tool_calls is not None:
+        fields["parallel_tool_calls"] = quirks.parallel_tool_calls
     return fields
 
 
 def answer_schema(request: Request, info: ModelInfo) -> dict[str, Any]:
-    """Return how both name the schema of the answer; empty if there is none."""
+    """Return the schema of the answer as both of OpenAI's APIs name it; empty if there is none."""
     has_schema = request.answer_schema is not None and info.takes_schema
     return {"name": "answer", "schema": request.answer_schema, "strict": False} if has_schema else {}
 
@@ -119,10 +127,6 @@ def _thinking(request: Request, info: ModelInfo, quirks: Quirks) -> dict[str, An
         "chat_template_kwargs": {"chat_template_kwargs": {"enable_thinking": True}},
     }
     return forms.get(quirks.thinking_format, {})
-
-
-def _tool(tool: ToolSpec, quirks: Quirks) -> dict[str, Any]:
-    return {"type": "function", "function": function_of(tool) | ({"strict": True} if quirks.strict_tools else {})}
 
 
 def function_of(tool: ToolSpec) -> dict[str, Any]:
@@ -216,31 +220,19 @@ def _user_content(blocks: list[Any]) -> str | list[dict[str, Any]]:
                 parts.append({"type": "image_url", "image_url": {"url": source.data_url}})
             case Document(source):
                 parts.append({"type": "file", "file": {"filename": "document.pdf", "file_data": source.data_url}})
-            case _:
-                pass
     texts = [part["text"] for part in parts if "text" in part]
     return "\n\n".join(texts) if len(texts) == len(parts) else parts
 
 
-LONGEST_ID = 40
-_FIXED_ID = re.compile(r"\A[A-Za-z0-9]{9}\Z")
-
-
 def wire_id(id: str, quirks: Quirks) -> str:
-    """A call id this server takes: as it is where it may be, else a hash of it, the same every time."""
+    """Return a call id that this server accepts: the id itself if possible, else its hash, the same every time."""
     if quirks.fixed_ids:
         return id if _FIXED_ID.match(id) else hashlib.sha256(id.encode()).hexdigest()[:9]
-    return plain_id(id, LONGEST_ID)
-
-
-_CUT: dict[str, StopReason] = {
-    "length": "max_tokens", "model_context_window_exceeded": "model_context_window_exceeded"
-}  # fmt: skip
-MAX_TEXT_OF_CALLS = 100_000  # characters that are searched for calls, where only a message comes of them
+    return plain_id(id, MAX_ID_CHARS)
 
 
 class ChatReader:
-    """Builds a reply from chunks. Raises `ProviderError` for an error inside the stream."""
+    """Builds a reply from the stream's chunks."""
 
     def __init__(self, model: str, provider: str, *, quirks: Quirks, tool_names: frozenset[str], ids: CallIds) -> None:
         self.model, self._provider, self._quirks = model, provider, quirks
@@ -257,6 +249,7 @@ class ChatReader:
         self._usage = Usage()
 
     def feed(self, chunk: dict[str, Any], out: list[StreamEvent]) -> None:
+        """Append what `chunk` means to `out`. Raises `ProviderError` for an error inside the stream."""
         if chunk.get("error") or chunk.get("object") == "error":
             raise embedded_error(chunk)
         self.model = text_in(chunk.get("model")) or self.model
@@ -272,11 +265,11 @@ class ChatReader:
             thought = delta.get("reasoning_content") or delta.get("reasoning")
             if thought and isinstance(thought, str):
                 self._prose.add_thinking(thought, out)
-            if text := delta.get("content"):
-                self._content(text, out)
-            if refusal := delta.get("refusal"):
-                self._refused = True
-                self._content(refusal, out)
+            for text in filter(None, (delta.get("content"), delta.get("refusal"))):
+                if isinstance(text, list):  # Mistral's parts
+                    text = "".join(part.get("text") or "" for part in text if isinstance(part, dict))
+                self._prose.add(text_in(text), out)
+            self._refused = self._refused or bool(delta.get("refusal"))
             for call in delta.get("tool_calls") or ():
                 id = self._calls.feed(call, out)
                 if self._quirks.extra_content and (extra := call.get(EXTRAS)):
@@ -291,11 +284,6 @@ class ChatReader:
                     raise Overloaded("The service broke the reply off: it has no room at the moment.")
                 self.is_finished = True
 
-    def _content(self, text: Any, out: list[StreamEvent]) -> None:
-        if isinstance(text, list):  # Mistral's parts
-            text = "".join(part.get("text") or "" for part in text if isinstance(part, dict))
-        self._prose.add(text_in(text), out)
-
     def _count(self, chunk: dict[str, Any], out: list[StreamEvent]) -> None:
         choices = chunk.get("choices") or [{}]
         groq = chunk.get("x_groq")
@@ -306,11 +294,11 @@ class ChatReader:
             out.append(UsageUpdate(self._usage))
 
     def done(self, out: list[StreamEvent]) -> Done:
-        """The whole reply, after the stream's end. Raises `ConnectionFailed` when it ended before the reply did."""
+        """Return the whole reply, after the stream's end. Raises `ConnectionFailed` if the reply is not complete."""
         was_cut = self._finish_reason in _CUT
         self._prose.close(out)
-        is_told = self.is_closed or self._is_unstreamed
-        if not (self.is_finished or (is_told and self._has_begun) or (self._quirks.silent_end and self._looks_whole())):
+        has_ended = self.is_finished or (self._has_begun and (self.is_closed or self._is_unstreamed))
+        if not has_ended and not (self._quirks.silent_end and self._looks_whole()):
             text = "The stream ended before the reply did (neither finish_reason nor [DONE] came)."
             if self._looks_whole() and not self._quirks.silent_end:
                 text += f" If this server ends every reply so, set providers.{self._provider}.quirks.silent_end = true."
@@ -331,14 +319,13 @@ class ChatReader:
                     f"The model wrote a call of {written[0][0]} as text, so it did not run. If this server's models "
                     f"always do, set providers.{self._provider}.quirks.read_text_calls = true."
                 )
-        details = [{k: "".join(v) if k in _JOINED and v else v for k, v in one.items()} for one in self._details]
-        own = {"reasoning_details": details, EXTRAS: self._extras}
+        own = {"reasoning_details": self._details, EXTRAS: self._extras}
         opaque = (Opaque(self._provider, {name: value}) for name, value in own.items() if value)
         message = Message("assistant", (*self._prose.blocks(*opaque), *uses))
         return Done(message, self._stop_reason(bool(uses)), self._usage, self.model, lost_tool_call=lost, note=note)
 
     def _looks_whole(self) -> bool:
-        """Return whether a reply whose end was not announced may be complete: not one that ends inside a call."""
+        """Return True if a reply whose end was not announced may be complete: it does not end inside a call."""
         return self._calls.is_whole() if self._calls else any(part.strip() for part in self._prose.text)
 
     def _stop_reason(self, has_calls: bool) -> StopReason:
@@ -354,39 +341,33 @@ class ChatReader:
         return Message("assistant", tuple(block for block in self._prose.blocks() if isinstance(block, Text)))
 
 
-_JOINED = ("text", "summary", "data")  # of a detail, while it arrives a list of its pieces
-
-
 def _add_detail(details: list[dict[str, Any]], detail: Any) -> None:
-    """Reasoning details arrive in pieces; those of one index and type are one."""
+    """Add a piece of reasoning; neighbouring pieces of one index and type are one detail."""
     if not isinstance(detail, dict):
         return
-    last = details[-1] if details else None
-    if last is None or any(last.get(key) != detail.get(key) for key in ("type", "index")):
-        last = {}
-        details.append(last)
+    if not details or any(details[-1].get(key) != detail.get(key) for key in ("type", "index")):
+        details.append({})
+    last = details[-1]
     for key, value in detail.items():
-        if key in _JOINED and isinstance(value, str):
-            last[key] = last.get(key) or []
-            last[key].append(value)
-        elif value is None or key not in _JOINED:
+        if value is None or key not in _JOINED:
             last[key] = last.get(key) if value is None else value
+        else:
+            last[key] = (last.get(key) or "") + value
 
 
 def usage_from_wire(usage: dict[str, Any], timings: dict[str, Any] | None = None) -> Usage:
-    """Usage in any of the servers' spellings; cached tokens are part of the prompt here, and apart in ours."""
+    """Return the token counts in any of the servers' spellings.
+
+    Cached tokens are part of the prompt there, and are counted apart in `Usage`. llama.cpp has them in `timings`.
+    """
     details = usage.get("prompt_tokens_details") or {}
     completion = usage.get("completion_tokens_details") or {}
-    cached = count_in(
-        details.get("cached_tokens") or usage.get("prompt_cache_hit_tokens") or usage.get("cached_tokens")
-    )
-    if not cached and timings:
-        cached = count_in(timings.get("cache_n"))
+    spellings = (details.get("cached_tokens"), usage.get("prompt_cache_hit_tokens"), usage.get("cached_tokens"))
+    cached = count_in(next(filter(None, spellings), (timings or {}).get("cache_n")))
     written = count_in(details.get("cache_write_tokens"))
-    prompt = count_in(usage.get("prompt_tokens"))
     cost = usage.get("cost")
     return Usage(
-        input_tokens=max(0, prompt - cached - written),
+        input_tokens=max(0, count_in(usage.get("prompt_tokens")) - cached - written),
         output_tokens=count_in(usage.get("completion_tokens")),
         cache_creation_input_tokens=written,
         cache_read_input_tokens=cached,

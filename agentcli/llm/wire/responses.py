@@ -28,7 +28,7 @@ from agentcli.llm.messages import (
     in_turn,
 )
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Request, StreamEvent, ToolSpec
+from agentcli.llm.provider import Request, StreamEvent
 from agentcli.llm.wire.calls import CallIds, plain_id, plain_name, written_call
 from agentcli.llm.wire.chat_completions import (
     Quirks,
@@ -60,17 +60,16 @@ def to_body(request: Request, info: ModelInfo, quirks: Quirks, provider: str) ->
         body["reasoning"] = {"summary": "auto"}
         if request.effort is not None:
             body["reasoning"]["effort"] = quirks.efforts.get(request.effort, request.effort)
-    body |= common_fields(request, info, quirks, _tool)
+    body |= common_fields(request, info, quirks)
+    if request.tools:
+        strict = quirks.strict_tools
+        body["tools"] = [{"type": "function", **function_of(tool), "strict": strict} for tool in request.tools]
     if schema := answer_schema(request, info):
         body["text"] = {"format": {"type": "json_schema", **schema}}
     if request.system:
         body["instructions"] = request.system
     body["input"] = list(_input(request, info, quirks, opaque_name(provider)))
     return request.sent(body | quirks.extra_body)
-
-
-def _tool(tool: ToolSpec, quirks: Quirks) -> dict[str, Any]:
-    return {"type": "function", **function_of(tool), "strict": quirks.strict_tools}
 
 
 def _input(request: Request, info: ModelInfo, quirks: Quirks, own: str) -> Iterator[dict[str, Any]]:
