@@ -135,11 +135,6 @@ def user_message(text: str) -> Message:
     return Message("user", (Text(text),))
 
 
-def answered(messages: Sequence[Message]) -> int:
-    """Count the messages that the newest reply among them answered."""
-    return next((n for n in range(len(messages) - 1, -1, -1) if messages[n].role == "assistant"), 0)
-
-
 def without_surrogates(content: Sequence[Block]) -> tuple[Block, ...]:
     """The blocks with ? for lone surrogates, which bytes that are no UTF-8 leave in typed text: no JSON holds them."""
     return tuple(

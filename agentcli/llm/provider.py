@@ -1,4 +1,4 @@
-"""The one interface a model provider implements, and what flows through it."""
+"""The interface that every model provider implements, with its requests and its events."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Prefix(Struct, frozen=True):
 
 
 class Request(Struct, frozen=True):
-    """One question to a model. `max_tokens` bounds the reply, `answer_schema` its form where the API can see to that.
+    """One request to a model.
 
-    `earlier_messages` is how many of `messages` the newest reply's request held: a prompt cache was written there.
-    `unsent` are fields of the body that the model was found to refuse.
+    `max_tokens` limits the reply. `answer_schema` is the JSON Schema of the answer, for APIs that can enforce one.
+    `unsent` are fields of the body that the model was found to reject.
     """
 
     system: str
@@ -41,17 +41,21 @@ class Request(Struct, frozen=True):
     max_tokens: int = 8192
     temperature: float | None = None
     effort: Effort | None = None
-    earlier_messages: int = 0
     unsent: frozenset[str] = frozenset()
     answer_schema: dict[str, Any] | None = None
 
+    @property
+    def earlier_messages(self) -> int:
+        """The number of `messages` that the newest reply's request held; a prompt cache was written there."""
+        return next((n for n in range(len(self.messages) - 1, -1, -1) if self.messages[n].role == "assistant"), 0)
+
     def sent(self, body: dict[str, Any]) -> dict[str, Any]:
-        """A body without the fields that stay unsent."""
+        """Return a body without the fields that stay unsent."""
         return {name: value for name, value in body.items() if name not in self.unsent} if self.unsent else body
 
 
 def lasts_an_hour(request: Request) -> bool:
-    """True if a caller's breakpoint keeps a part of the request cached for an hour, which costs more."""
+    """Return True if a caller's breakpoint keeps a part of the request cached for an hour, which costs more."""
     blocks = (block for message in request.messages for block in message.content)
     return any(isinstance(block, Text) and block.cache_control == CacheControl("1h") for block in blocks)
 
@@ -85,9 +89,10 @@ class UsageUpdate(Struct, frozen=True, tag="usage"):
 
 
 class Done(Struct, frozen=True, tag="done"):
-    """Always the last event; carries the whole message, without a `lost_tool_call`, inside which the reply was cut.
+    """The last event of every reply, with the whole message.
 
-    `note` is the provider's own word on the stop reason (a refusal's explanation, an unknown reason's name).
+    `lost_tool_call`: the reply was cut inside a call, which the message does not hold. `note` is what the provider says
+    about the stop reason: the explanation of a refusal, or the name of a reason that is not known here.
     """
 
     message: Message
@@ -102,7 +107,7 @@ StreamEvent = TextDelta | ThinkingDelta | ToolCallStarted | ToolCallDelta | Tool
 
 
 class TokenCount(Struct, frozen=True):
-    """`exact` when the provider counted, else an estimate with its safety margin included."""
+    """A number of tokens: `exact` if the provider counted them, else an estimate that includes its safety margin."""
 
     tokens: int
     exact: bool
@@ -117,7 +122,7 @@ class Health(Struct, frozen=True):
 
 
 class Provider(Protocol):
-    """One model behind one API. `name` is the provider's, `model` the model's as that API spells it."""
+    """One model behind one API. `name` is that of the provider, `model` that of the model as the API spells it."""
 
     @property
     def name(self) -> str: ...
@@ -126,7 +131,7 @@ class Provider(Protocol):
     def model(self) -> str: ...
 
     def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
-        """Send one request and give its events, `Done` last; closing the iterator ends the request.
+        """Send one request and yield its events, `Done` last; closing the iterator ends the request.
 
         Raises `ProviderError` for every failure; its `partial` holds all that had arrived, without calls that were cut.
         """
@@ -137,23 +142,23 @@ class Provider(Protocol):
         ...
 
     async def health_check(self) -> Health:
-        """Check that the server answers and takes the key. Does not raise, and costs no tokens."""
+        """Check that the server answers and accepts the key. Does not raise, and costs no tokens."""
         ...
 
     async def aclose(self) -> None:
-        """Give back connections and processes; safe to call twice."""
+        """Release connections and processes; safe to call twice."""
         ...
 
 
 @runtime_checkable
 class Warmable(Protocol):
-    """A provider that gains from a request ahead of the first one."""
+    """A provider that answers the first request sooner if it was warmed with its beginning."""
 
     async def warm(self, request: Request) -> None: ...
 
 
 async def complete(provider: Provider, request: Request) -> Done:
-    """The whole reply at once. Raises `ProviderError`."""
+    """Return the whole reply at once. Raises `ProviderError`."""
     async with aclosing(provider.stream(request)) as events:
         async for event in events:
             if isinstance(event, Done):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from codecs import BOM_UTF8
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -26,13 +26,15 @@ if TYPE_CHECKING:
 MAX_STREAM_BYTES = 128 * 1024 * 1024  # of one streamed reply: a token may take 400 bytes, also one that shows nothing
 MAX_DRAIN_S = 0.25
 MANY_MESSAGES = 300  # with fewer, going to a thread and back costs more than building the request
+_LOW_FIRST = re.compile(r'(?<!\\)"(?=\\u[dD][c-fC-F])')
+_HIGH_LAST = re.compile(r'(?<!\\)((?:\\\\)*)(\\u[dD][89abAB][0-9a-fA-F]{2})(?=")')
 
 
 class EventReader(Protocol):
-    """Builds a reply from its events. `is_closed`: nothing follows."""
+    """Builds a reply from the stream's events, and appends ours to `out`."""
 
     model: str
-    is_closed: bool
+    is_closed: bool  # nothing follows
 
     @property
     def is_finished(self) -> bool:
@@ -58,14 +60,18 @@ async def stream_reply(
     whole: str = "",
     window: int = 0,
 ) -> AsyncGenerator[StreamEvent, None]:
-    """The reply's events, `Done` last. `whole` is the field of a reply that came at once. Raises `ProviderError`.
+    """Yield the reply's events, `Done` last.
 
-    With a `window`, a longer prompt is an overflow: z.ai drops its beginning and says nothing.
+    `build` makes the request's body. `whole` names the field that marks a reply that came at once, as one JSON object.
+    With a `window` in tokens, a longer prompt is an overflow, because z.ai drops its beginning without an error.
+
+    Raises:
+        ProviderError: For every failure, with the part of the reply that had arrived.
     """
     json, has_begun = JsonItems(), False
 
     def feed(item: str | bytes, out: list[StreamEvent]) -> None:
-        if item == "[DONE]":  # gateways end every API's replies so
+        if item == "[DONE]":  # gateways end the replies of every API so
             reader.is_closed = True
         elif not reader.is_closed:
             event = json.decode(item)
@@ -84,13 +90,16 @@ async def stream_reply(
                         yield event
                     if failure is not None:
                         raise failure
-                    if reader.is_closed:
-                        await _drain(pieces)
+                    if reader.is_closed:  # what follows is read for a moment, so that the connection can be reused
+                        with suppress(TimeoutError, ProviderError):
+                            async with asyncio.timeout(MAX_DRAIN_S):
+                                async for _ in pieces:
+                                    pass
                         break
         except ProviderError as error:
             error.sent = body
             error.is_answered |= has_begun and isinstance(error, errors.ConnectionFailed | errors.Timeout)
-            if not reader.is_finished:  # else the reply is whole: only its price, if anything, is lost
+            if not reader.is_finished:  # a finished reply lacks its price at most
                 raise
         last: list[StreamEvent] = []
         done = reader.done(last)
@@ -110,7 +119,7 @@ async def stream_reply(
 async def _parsed(
     response: Response, parser: LineParser, content_type: str, whole: str
 ) -> AsyncGenerator[list[Any], None]:
-    """The body through `parser`, a list of items for each piece; an object with the field `whole` is a reply too."""
+    """Yield the body's items, a list for each piece; a JSON object with the field `whole` is a reply too."""
     if content_type not in response.headers.get("content-type", content_type).lower():
         start = await read_start(response, MAX_EVENT_BYTES if whole else MAX_ERROR_BODY)
         try:
@@ -137,18 +146,10 @@ async def _parsed(
         yield items
 
 
-async def _drain(pieces: AsyncIterator[Any]) -> None:
-    """Read what follows the last event, so that the connection serves the next request too; never for long."""
-    with suppress(TimeoutError, ProviderError):
-        async with asyncio.timeout(MAX_DRAIN_S):
-            async for _ in pieces:
-                pass
-
-
 def stream_openai(
     carrier: Carrier, request: Request, info: ModelInfo, quirks: Quirks
 ) -> AsyncGenerator[StreamEvent, None]:
-    """Send one request to a server that speaks Chat Completions, or OpenAI's Responses API."""
+    """Stream the reply of a server that speaks Chat Completions or OpenAI's Responses API."""
     ids, tools = CallIds(request.messages), frozenset(tool.name for tool in request.tools)
     reader: EventReader
     if (info.api or quirks.api) == "responses":
@@ -173,7 +174,7 @@ def stream_openai(
 
 
 class LineParser:
-    """Bytes in, the lines out that hold something (NDJSON), without a byte order mark; looks at each byte once."""
+    """Splits bytes into the lines that hold something (NDJSON), without a byte order mark. It reads each byte once."""
 
     _end = b"\n"
 
@@ -182,7 +183,7 @@ class LineParser:
         self._at_start = True
 
     def feed(self, chunk: bytes) -> list[str | bytes]:
-        """Return the items that are whole now. Raises `ServerError` when one grows beyond `MAX_EVENT_BYTES`."""
+        """Return the items that are complete now. Raises `ServerError` for one larger than `MAX_EVENT_BYTES`."""
         if self._at_start:
             chunk = self._take() + chunk
             if len(chunk) < len(BOM_UTF8) and BOM_UTF8.startswith(chunk):
@@ -206,7 +207,7 @@ class LineParser:
         return [item for part in parts if (item := self._read(part))]
 
     def close(self) -> list[str | bytes]:
-        """Return what the end of the body completes. Raises `ConnectionFailed` in the middle of an item."""
+        """Return the item that the end of the body completes. Raises `ConnectionFailed` in the middle of an item."""
         if not (item := self._read(self._take())):
             return []
         try:
@@ -226,9 +227,9 @@ class LineParser:
 
 
 class SseParser(LineParser):
-    """Bytes in, the data of events out, after the event stream section of the WHATWG HTML standard.
+    """Splits bytes into the data of server-sent events (WHATWG HTML standard, "Server-sent events").
 
-    Unlike there, the end of the body also ends an event, and one without data is none.
+    Unlike the standard, the end of the body also ends an event, and an event without data is ignored.
     """
 
     _end = b"\n\n"
@@ -256,13 +257,13 @@ class SseParser(LineParser):
 
 
 class JsonItems:
-    """Decodes the JSON values of one stream; a surrogate pair that two of them halve comes whole with the second."""
+    """Decodes the JSON values of one stream. A surrogate pair that is split over two values comes with the second."""
 
     def __init__(self) -> None:
         self._half = ""
 
     def decode(self, data: bytes | str) -> Any:
-        """Raises `ServerError` for what is not one JSON value."""
+        """Return one JSON value. Raises `ServerError` if it is none."""
         try:
             is_plain = "\\u" not in data if isinstance(data, str) else b"\\u" not in data
             return decode_json(data if is_plain else self._joined(data))
@@ -276,7 +277,3 @@ class JsonItems:
         if found := _HIGH_LAST.search(text):
             text, self._half = _HIGH_LAST.sub(lambda end: end[1], text), found[2]
         return text
-
-
-_LOW_FIRST = re.compile(r'(?<!\\)"(?=\\u[dD][c-fC-F])')
-_HIGH_LAST = re.compile(r'(?<!\\)((?:\\\\)*)(\\u[dD][89abAB][0-9a-fA-F]{2})(?=")')

@@ -179,7 +179,7 @@ def refusals(wire: str, messages: tuple[Message, ...], seed: int) -> list[str]:
     effort: Any = rng.choice((None, "low", "high"))
     request = Request("You help.", messages, (READ_FILE, LIST_FILES), max_tokens=9_000, effort=effort)
     if rng.random() < 0.3:
-        request = replace(request, temperature=0.5, earlier_messages=len(messages) // 2)
+        request = replace(request, temperature=0.5)
     sees = rng.random() < 0.8
     if wire == "anthropic":
         window = rng.choice((200_000, 1_000_000))

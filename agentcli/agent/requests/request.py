@@ -24,7 +24,7 @@ from agentcli.errors import ConfigError, UsageError, UserError
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ContextOverflow, ProviderError
 from agentcli.llm.media import BoundsMedia, omission_notices
-from agentcli.llm.messages import Message, Text, Usage, answered, doctor
+from agentcli.llm.messages import Message, Text, Usage, doctor
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Prefix, Provider, Request
 from agentcli.llm.retry import time_span, with_wait
@@ -190,7 +190,6 @@ def build_request(
         max_tokens=max_tokens,
         temperature=runtime.models.temperature,
         effort=state.effort or runtime.models.effort,
-        earlier_messages=answered(messages),
     )
 
 
