@@ -65,7 +65,7 @@ class SdkClient(Carrier):
         self._clients: dict[str, Any] = {}  # by key: requests may still run on those of earlier ones
 
     @asynccontextmanager
-    async def _sent(self, method: str, path: str, body: dict[str, Any] | None, key: str) -> AsyncIterator[Response]:
+    async def _sent(self, path: str, body: dict[str, Any] | None, key: str) -> AsyncIterator[Response]:
         service = replace(self._service, **{"api_key" if self._service.api_key else "auth_token": key})
         headers = {**service.headers, **({"key": key} if key else {})}
         masked = mask_of(headers, service.base_url)
@@ -77,7 +77,7 @@ class SdkClient(Carrier):
                         self._clients[key] = await asyncio.to_thread(self._open, service)
                     except UserError as error:
                         raise BadRequest(str(error)) from error
-            response = await self._send(self._clients[key], method, path, body)
+            response = await self._send(self._clients[key], path, body)
             try:
                 masked = response.masked
                 await check_status(response, is_followed=False)  # the key would go along
@@ -116,13 +116,13 @@ class SdkClient(Carrier):
             self.shown_url += f" (through the proxy {proxy.url})"
         return client
 
-    async def _send(self, client: Any, method: str, path: str, body: dict[str, Any] | None) -> _SdkResponse:
+    async def _send(self, client: Any, path: str, body: dict[str, Any] | None) -> _SdkResponse:
         """The response, whatever its status. Raises `ProviderError`."""
         import anthropic
         import httpx2
 
         try:
-            if method == "GET":
+            if body is None:
                 answer = await client.get(path, cast_to=httpx2.Response, stream=True)
             else:
                 sent = decode_json(encode_json(body))  # without lone surrogates, which the SDK cannot write

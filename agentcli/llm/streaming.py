@@ -81,7 +81,7 @@ async def stream_reply(
         # A long request is built beside the event loop, so that no keystroke waits for it.
         body = build() if len(request.messages) < MANY_MESSAGES else await asyncio.to_thread(build)
         try:
-            async with carrier.answered("POST", path, body) as response:
+            async with carrier.answered(path, body) as response:
                 has_begun = True
                 pieces = _parsed(response, parser or SseParser(), content_type, whole)
                 async for items in pieces:

@@ -306,7 +306,7 @@ async def _ask(address: str, body: dict[str, Any]) -> int:
     client = HttpClient(f"{parts.scheme}://{parts.netloc}", {}, read_timeout=TIMEOUT_S)
     try:
         async with asyncio.timeout(TIMEOUT_S):
-            answer = await client.post_json(parts._replace(scheme="", netloc="", fragment="").geturl(), body)
+            answer = await client.fetch_json(parts._replace(scheme="", netloc="", fragment="").geturl(), body)
     finally:
         await client.aclose()
     tokens = answer.get("tokens") if isinstance(answer, dict) else None

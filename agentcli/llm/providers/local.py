@@ -82,7 +82,7 @@ class LocalProvider(BaseProvider):
             return self._carrier
 
     async def _check(self) -> None:
-        await (await self._connected()).get_json("/models")
+        await (await self._connected()).fetch_json("/models")
 
     async def aclose(self) -> None:
         server, self._server = self._server, None

@@ -63,7 +63,7 @@ class OllamaProvider(BaseProvider):
 
     async def _learn(self) -> None:
         """Ask what the model can do and how large its window is."""
-        shown = await self._carrier.post_json("/api/show", {"model": self.model})
+        shown = await self._carrier.fetch_json("/api/show", {"model": self.model})
         self._was_shown = True
         self.info = learned(self.info, shown if isinstance(shown, dict) else {})
 

@@ -80,7 +80,7 @@ class OpenAICompatProvider(BaseProvider):
         listed = None
         for path in filter(None, (self._preset.key_path, "/models")):
             try:
-                listed = await self._carrier.get_json(path)
+                listed = await self._carrier.fetch_json(path)
             except ProviderError as error:
                 # A gateway in front of it may not have the first path, and an address for one deployment has no list.
                 if error.status != NOT_FOUND or (path == "/models" and self._preset.lists_models):

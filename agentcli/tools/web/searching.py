@@ -33,7 +33,7 @@ class Tavily:
         asked = {"query": query, "max_results": max_results, "search_depth": "basic"}
         try:
             async with asyncio.timeout(self._time_limit_s):
-                answer = await client.post_json("/search", asked)
+                answer = await client.fetch_json("/search", asked)
             found = msgspec.convert(answer, _TavilyAnswer).results
         except TimeoutError as error:
             raise ToolError("The search did not answer in time: try again.", kind="timeout") from error
