@@ -17,8 +17,7 @@ from agentcli.llm.json_text import decode_json
 from agentcli.llm.messages import Message
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Request, StreamEvent
-from agentcli.llm.wire.calls import CallIds
-from agentcli.llm.wire.deltas import read
+from agentcli.llm.wire.reply_parts import CallIds, read
 
 if TYPE_CHECKING:
     from agentcli.llm.wire.chat_completions import Quirks

@@ -21,7 +21,7 @@ from agentcli.agent.ops import SetMode
 from agentcli.conversation.compaction.digest import LONGEST_ANSWER
 from agentcli.conversation.entries import ADDED_FOLDER, Entry, Paid, Pinned, reminder
 from agentcli.conversation.entries import Compaction as CompactionEntry
-from agentcli.conversation.recall import LogSearch
+from agentcli.conversation.history import LogSearch
 from agentcli.llm.messages import Image as ImageBlock
 from agentcli.llm.messages import Message, Text, Thinking, ToolResult, ToolUse, is_valid
 from agentcli.llm.models import ModelInfo

@@ -17,7 +17,7 @@ from agentcli.conversation.compaction.digest import SeenHash, collect
 from agentcli.conversation.compaction.planning import Budget, Planner
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Compaction, CompactionTrigger, User
-from agentcli.conversation.turns import TurnRecord, turn_records
+from agentcli.conversation.history import TurnRecord, turn_records
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Prefix
 from agentcli.settings.structs import CompactionSettings

@@ -26,8 +26,7 @@ from agentcli.llm.errors import ContextOverflow, ProviderError
 from agentcli.llm.media import BoundsMedia, omission_notices
 from agentcli.llm.messages import Message, Text, Usage, doctor
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Prefix, Provider, Request
-from agentcli.llm.retry import time_span, with_wait
+from agentcli.llm.provider import Prefix, Provider, Request, time_span, with_wait
 from agentcli.llm.tokens import estimate, request_size
 
 OTHER_COUNT = 1.5  # tokens of one model for each of another's: the newest tokenizers make a third more of a text

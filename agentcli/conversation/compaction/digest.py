@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import ADDED_FOLDER, SHORTENED_SOON, Assistant, Body, Result, User, bare_note
+from agentcli.conversation.history import Step, TurnRecord, calls_in, one_line, skill_of, text_of
 from agentcli.conversation.mentions import typed_blocks
-from agentcli.conversation.turns import Step, TurnRecord, calls_in, one_line, skill_of, text_of
 from agentcli.llm.messages import Text
 from agentcli.settings.structs import CompactionSettings
 from agentcli.tools.summary import call_title

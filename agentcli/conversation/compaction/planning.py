@@ -31,8 +31,7 @@ from agentcli.conversation.entries import (
     Result,
     User,
 )
-from agentcli.conversation.recall import saying_much
-from agentcli.conversation.turns import Step, TurnRecord, text_of
+from agentcli.conversation.history import Step, TurnRecord, distinctive_words, text_of
 from agentcli.llm.messages import Message, Text, doctor, is_valid
 from agentcli.settings.structs import CompactionSettings
 
@@ -214,7 +213,7 @@ class Planner(Struct, frozen=True, kw_only=True):
 
     def _writing_order(self, covered: Sequence[TurnRecord]) -> list[int]:
         """Return the order in which turns are told at greater length: those about the focus, then the newest first."""
-        words = saying_much(self.carried.focus.lower())
+        words = distinctive_words(self.carried.focus.lower())
         order = list(range(len(covered) - 1, -1, -1))
         return sorted(order, key=lambda place: not is_about(covered[place], words)) if words else order
 

@@ -12,7 +12,7 @@ from msgspec.json import encode
 from agentcli.cli.output import echo, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json
 from agentcli.conversation.entries import FILE
-from agentcli.conversation.turns import shortened
+from agentcli.conversation.history import shortened
 from agentcli.errors import UsageError
 from agentcli.extensions.skills.activation import SkillRegistry
 from agentcli.extensions.skills.find import Catalog, all_skills

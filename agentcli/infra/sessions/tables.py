@@ -13,8 +13,8 @@ import msgspec
 
 from agentcli.agent.interfaces import Found, SessionInfo, Stored
 from agentcli.conversation.entries import Entry, Unreadable
+from agentcli.conversation.history import last_prompt_of, title_of
 from agentcli.conversation.schema import as_readable, to_record
-from agentcli.conversation.turns import last_prompt_of, title_of
 from agentcli.errors import AmbiguousSession, NoSession, StorageError
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from agentcli.llm.provider import Health, Request, StreamEvent, TokenCount
 from agentcli.llm.providers.base import BaseProvider
 from agentcli.llm.streaming import stream_reply
 from agentcli.llm.wire.anthropic import AnthropicReader, media_rules, to_body
-from agentcli.llm.wire.calls import CallIds
+from agentcli.llm.wire.reply_parts import CallIds
 from agentcli.settings.keys import Key
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Request, StreamEvent, TextDelta, complete
 from agentcli.llm.providers.base import BaseProvider
 from agentcli.llm.streaming import stream_openai
-from agentcli.llm.wire.calls import call_events
 from agentcli.llm.wire.chat_completions import Quirks, media_rules
+from agentcli.llm.wire.reply_parts import call_events
 
 if TYPE_CHECKING:
     from agentcli.llm.local_server import LocalServer

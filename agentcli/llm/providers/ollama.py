@@ -16,8 +16,8 @@ from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Request, StreamEvent
 from agentcli.llm.providers.base import BaseProvider
 from agentcli.llm.streaming import LineParser, stream_reply
-from agentcli.llm.wire.calls import CallIds
 from agentcli.llm.wire.ollama import OllamaReader, media_rules, to_body
+from agentcli.llm.wire.reply_parts import CallIds
 
 BASE_URL = "http://127.0.0.1:11434"
 

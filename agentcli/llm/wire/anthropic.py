@@ -30,8 +30,15 @@ from agentcli.llm.messages import (
 )
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Request, StreamEvent
-from agentcli.llm.wire.calls import CallIds, parse_arguments, plain_id, plain_name, written_call
-from agentcli.llm.wire.deltas import count_in, text_in
+from agentcli.llm.wire.reply_parts import (
+    CallIds,
+    count_in,
+    parse_arguments,
+    plain_id,
+    plain_name,
+    text_in,
+    written_call,
+)
 
 CACHE = {"type": "ephemeral"}
 HOUR = "1h"

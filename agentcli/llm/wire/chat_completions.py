@@ -30,8 +30,17 @@ from agentcli.llm.messages import (
 )
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Request, StreamEvent, ToolSpec, UsageUpdate
-from agentcli.llm.wire.calls import ArrivingCalls, CallIds, call_events, calls_in_text, plain_id, plain_name
-from agentcli.llm.wire.deltas import Prose, count_in, text_in
+from agentcli.llm.wire.reply_parts import (
+    ArrivingCalls,
+    CallIds,
+    Prose,
+    call_events,
+    calls_in_text,
+    count_in,
+    plain_id,
+    plain_name,
+    text_in,
+)
 
 EXTRAS = "extra_content"  # a field of a call; our Opaque block of a reply keeps those of its calls by their ids
 MAX_ID_CHARS = 40
@@ -326,7 +335,8 @@ class ChatReader:
 
     def _looks_whole(self) -> bool:
         """Return True if a reply whose end was not announced may be complete: it does not end inside a call."""
-        return self._calls.is_whole() if self._calls else any(part.strip() for part in self._prose.text)
+        is_complete = self._calls.is_last_complete
+        return any(part.strip() for part in self._prose.text) if is_complete is None else is_complete
 
     def _stop_reason(self, has_calls: bool) -> StopReason:
         if cut := _CUT.get(self._finish_reason):

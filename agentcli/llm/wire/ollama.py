@@ -11,8 +11,7 @@ from agentcli.llm.messages import Block, Image, Message, StopReason, Text, ToolR
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Request, StreamEvent, UsageUpdate
 from agentcli.llm.tokens import request_size
-from agentcli.llm.wire.calls import CallIds, call_events, plain_name, written_call
-from agentcli.llm.wire.deltas import Prose, count_in, text_in
+from agentcli.llm.wire.reply_parts import CallIds, Prose, call_events, count_in, plain_name, text_in, written_call
 
 SMALLEST_JUDGED_PROMPT = 2_000  # tokens; below that an estimate is too coarse to tell truncation
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/webp")

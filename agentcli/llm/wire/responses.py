@@ -29,7 +29,6 @@ from agentcli.llm.messages import (
 )
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Request, StreamEvent
-from agentcli.llm.wire.calls import CallIds, plain_id, plain_name, written_call
 from agentcli.llm.wire.chat_completions import (
     Quirks,
     answer_schema,
@@ -39,7 +38,7 @@ from agentcli.llm.wire.chat_completions import (
     parts_of,
     result_text,
 )
-from agentcli.llm.wire.deltas import count_in, text_in
+from agentcli.llm.wire.reply_parts import CallIds, count_in, plain_id, plain_name, text_in, written_call
 
 Items = list[dict[str, Any]]
 

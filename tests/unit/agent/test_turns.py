@@ -37,10 +37,9 @@ from agentcli.llm.errors import ConnectionFailed
 from agentcli.llm.messages import Message, Text, ToolResult, Usage, is_valid
 from agentcli.llm.models import ModelInfo, Prices
 from agentcli.llm.provider import Done as ReplyDone
-from agentcli.llm.provider import Request, StreamEvent
+from agentcli.llm.provider import Request, RetryPolicy, StreamEvent
 from agentcli.llm.providers.anthropic import AnthropicProvider
 from agentcli.llm.providers.scripted import ScriptedProvider
-from agentcli.llm.retry import RetryPolicy
 from tests.conformance.replies import Call, Said, anthropic_reply
 from tests.conformance.servers import anthropic_server
 from tests.unit.agent.stage import Works, call, failing_tool, on_stage

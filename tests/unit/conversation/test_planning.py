@@ -25,7 +25,7 @@ from agentcli.conversation.entries import (
     User,
     reminder,
 )
-from agentcli.conversation.turns import text_of, turn_records
+from agentcli.conversation.history import text_of, turn_records
 from agentcli.llm.messages import (
     Base64Source,
     Image,

@@ -45,7 +45,7 @@ from agentcli.llm.provider import (
 )
 from agentcli.llm.providers.anthropic import AnthropicProvider
 from agentcli.llm.wire.anthropic import MAX_BREAKPOINTS, AnthropicReader, to_body
-from agentcli.llm.wire.calls import CallIds
+from agentcli.llm.wire.reply_parts import CallIds
 from tests.conformance.reading import LIST_FILES, READ_FILE, asking
 from tests.conformance.replies import Call, Said, anthropic_events, block, message_end, message_start
 

@@ -45,8 +45,8 @@ from agentcli.llm.provider import (
 )
 from agentcli.llm.providers.openai_compat import OpenAICompatProvider, Preset, presets
 from agentcli.llm.streaming import SseParser
-from agentcli.llm.wire.calls import CallIds
 from agentcli.llm.wire.chat_completions import ChatReader, Quirks, to_body, wire_id
+from agentcli.llm.wire.reply_parts import CallIds
 from tests.conformance.reading import asking, hear
 from tests.conformance.replies import call_delta, chat_chunk, chat_sse
 from tests.conformance.servers import Reply, chat_server, json_reply, recorded

@@ -14,8 +14,7 @@ from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import StreamEvent
 from agentcli.llm.wire import anthropic as wire_anthropic
 from agentcli.llm.wire import chat_completions, ollama
-from agentcli.llm.wire.calls import CallIds
-from agentcli.llm.wire.deltas import read
+from agentcli.llm.wire.reply_parts import CallIds, read
 from tests.conformance.reading import asking
 from tests.conformance.replies import Call, Said, anthropic_events, chat_chunks, ollama_lines
 from tests.properties import examples
