@@ -34,8 +34,8 @@ from agentcli.llm.messages import (
     Thinking,
     ToolResult,
     ToolUse,
-    doctor,
     is_valid,
+    repair_messages,
     without_empty_text,
 )
 
@@ -146,7 +146,7 @@ class Conversation:
         """The messages, repaired where a provider would refuse them; only those added since are looked at."""
         messages = self.messages
         if not is_valid(messages, start=self._valid):
-            return doctor(messages)
+            return repair_messages(messages)
         self._valid = max(0, len(messages) - 1)  # the last one may still grow
         return messages
 

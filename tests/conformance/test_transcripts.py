@@ -23,8 +23,8 @@ from agentcli.llm.messages import (
     Thinking,
     ToolResult,
     ToolUse,
-    doctor,
     is_valid,
+    repair_messages,
     user_message,
 )
 from agentcli.llm.models import ModelInfo
@@ -212,7 +212,7 @@ def refusals(wire: str, messages: tuple[Message, ...], seed: int) -> list[str]:
 def unacceptable(seeds: range) -> list[tuple[str, int, list[str]]]:
     found = []
     for seed in seeds:
-        messages = doctor(transcript(seed))
+        messages = repair_messages(transcript(seed))
         assert is_valid(messages), seed
         found += [(wire, seed, why) for wire in WIRES if messages and (why := refusals(wire, messages, seed))]
     return found

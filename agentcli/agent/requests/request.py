@@ -24,7 +24,7 @@ from agentcli.errors import ConfigError, UsageError, UserError
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ContextOverflow, ProviderError
 from agentcli.llm.media import BoundsMedia, omission_notices
-from agentcli.llm.messages import Message, Text, Usage, doctor
+from agentcli.llm.messages import Message, Text, Usage, repair_messages
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Prefix, Provider, Request, time_span, with_wait
 from agentcli.llm.tokens import estimate, request_size
@@ -170,7 +170,7 @@ async def next_request(turn: Turn, info: ModelInfo, prefix: Prefix) -> Request:
     valid = state.conversation.valid_messages()
     messages = await runtime.context.transform(valid)
     if messages is not valid:
-        messages = doctor(tuple(messages))
+        messages = repair_messages(tuple(messages))
     most = runtime.limits.max_tokens or min(info.max_output, 32_000)
     request = build_request(runtime, state, prefix, messages, max_tokens=most)
     for step in turn.steps:

@@ -32,7 +32,7 @@ from agentcli.conversation.entries import (
     User,
 )
 from agentcli.conversation.history import Step, TurnRecord, distinctive_words, text_of
-from agentcli.llm.messages import Message, Text, doctor, is_valid
+from agentcli.llm.messages import Message, Text, is_valid, repair_messages
 from agentcli.settings.structs import CompactionSettings
 
 LEAST_LEFT = 0.2  # share of what the system text and the tools leave, where they alone nearly fill the target
@@ -300,7 +300,7 @@ class Planner(Struct, frozen=True, kw_only=True):
             return "it would hardly get smaller"
         messages = tuple(self._messages(made))
         # Calls that are open after a crash are answered when a turn begins.
-        sent = doctor(messages) if self.conversation.open_calls else messages
+        sent = repair_messages(messages) if self.conversation.open_calls else messages
         return "" if is_valid(sent) else "the provider would refuse it"
 
 
