@@ -239,7 +239,7 @@ def is_valid(messages: tuple[Message, ...], *, start: int = 0) -> bool:
 
 
 def in_turn(messages: Iterable[Message]) -> list[Message]:
-    """Return the messages for APIs whose roles alternate and end with the user; replies of reasoning alone are dropped."""
+    """Return the messages for APIs whose roles alternate and end with the user, without replies of reasoning alone."""
     turns: list[Message] = []
     for message in messages:
         if message.role == "assistant" and not (message.text.strip() or message.tool_uses):

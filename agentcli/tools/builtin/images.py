@@ -8,16 +8,16 @@ import warnings
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from agentcli.errors import ToolError
-from agentcli.llm.media import LARGEST_IMAGE, LONGEST_EDGE
+from agentcli.llm.media import MAX_EDGE, MAX_IMAGE_BYTES
 
 MOST_PIXELS = 80_000_000  # 320 MB of memory; a picture of few bytes can claim thousands of times as many
 
 # How to write the picture, from the best to the smallest: its longest edge, the format, the format's settings.
 _TRIES: tuple[tuple[int, str, dict[str, int | bool]], ...] = (
-    (LONGEST_EDGE, "PNG", {"optimize": False}),
-    (LONGEST_EDGE, "JPEG", {"quality": 85}),
-    (LONGEST_EDGE, "JPEG", {"quality": 60}),
-    (LONGEST_EDGE // 2, "JPEG", {"quality": 60}),
+    (MAX_EDGE, "PNG", {"optimize": False}),
+    (MAX_EDGE, "JPEG", {"quality": 85}),
+    (MAX_EDGE, "JPEG", {"quality": 60}),
+    (MAX_EDGE // 2, "JPEG", {"quality": 60}),
 )
 
 warnings.filterwarnings("ignore", module=r"PIL\.")  # what it says of odd files would land in the terminal's picture
@@ -33,7 +33,7 @@ def fitted(content: bytes, shown: str) -> tuple[bytes, str, str]:
             _require_few_pixels(image.size, shown)
             was_jpeg = image.format == "JPEG"
             before, is_animated = image.size, getattr(image, "is_animated", False)
-            image.draft("RGB", (LONGEST_EDGE, LONGEST_EDGE))  # a JPEG can be decoded at half its size and less
+            image.draft("RGB", (MAX_EDGE, MAX_EDGE))  # a JPEG can be decoded at half its size and less
             picture = _plain(ImageOps.exif_transpose(image))
     except Image.DecompressionBombError as error:
         raise _too_many(shown, "") from error
@@ -43,7 +43,7 @@ def fitted(content: bytes, shown: str) -> tuple[bytes, str, str]:
         raise ToolError(
             f"{shown} is a broken image ({reason}): look at it with bash (file, xxd).", kind="validation_error"
         ) from error
-    picture.thumbnail((LONGEST_EDGE, LONGEST_EDGE), Image.Resampling.LANCZOS)
+    picture.thumbnail((MAX_EDGE, MAX_EDGE), Image.Resampling.LANCZOS)
     encoded, name = _encoded(picture, was_jpeg=was_jpeg)
     about = f"{before[0]} x {before[1]} pixels"
     if picture.size != before:
@@ -64,7 +64,7 @@ def _encoded(picture: Image.Image, *, was_jpeg: bool) -> tuple[bytes, str]:
         smaller.thumbnail((edge, edge), Image.Resampling.LANCZOS)
         output = io.BytesIO()
         (smaller if name == "PNG" else _on_white(smaller)).save(output, name, **settings)
-        if output.tell() <= LARGEST_IMAGE:
+        if output.tell() <= MAX_IMAGE_BYTES:
             break
     return output.getvalue(), name
 

@@ -23,7 +23,17 @@ from agentcli.conversation.entries import (
     Rewound,
     User,
 )
-from agentcli.llm.messages import Base64Source, Image, Message, Text, Thinking, ToolResult, ToolUse, repair_messages, is_valid
+from agentcli.llm.messages import (
+    Base64Source,
+    Image,
+    Message,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    is_valid,
+    repair_messages,
+)
 from tests.properties import examples
 
 quick = examples(150)
