@@ -159,8 +159,6 @@ def local_model(subject: Subject) -> Iterator[Result]:
         yield "problem", f"{pinned} is damaged: {size}.", f"Delete it, then: {again}"
     elif any(folder.glob(".*.parts")):
         yield "warning", f"A download of the model was broken off in {folder}.", f"{again} goes on with it."
-    elif has_engine and is_file(pinned) and not weights.PINNED.note_in(folder).is_file():
-        yield "warning", f"The hash of {pinned} was never checked.", f"{again} checks it."
     if name := subject.config.settings.local.model:
         file = subject.models.local_path("default")
         if not file.is_file() or file.open("rb").read(len(_GGUF)) != _GGUF:
