@@ -11,10 +11,19 @@ from typing import Any, NoReturn
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
 from agentcli.errors import UserError
-from agentcli.llm import errors
 from agentcli.llm.addresses import basic_auth, is_address, is_header_name, origin_of, proxy_for
 from agentcli.llm.connection import Connections, Response, host_header
-from agentcli.llm.errors import AuthError, BadRequest, Mask, ProviderError, ServerError
+from agentcli.llm.errors import (
+    AuthError,
+    BadRequest,
+    Mask,
+    ProviderError,
+    ServerError,
+    error_for_status,
+    error_in_body,
+    retry_after_seconds,
+    seconds_until_reset,
+)
 from agentcli.llm.json_text import decode_json, encode_json
 from agentcli.settings.keys import Key
 from agentcli.version import __version__
@@ -217,13 +226,13 @@ async def read_start(response: Response, max_bytes: int = MAX_ERROR_BODY) -> byt
 
 def raise_for_refusal(response: Response, body: bytes) -> NoReturn:
     """Raise the `ProviderError` that a response with an error status and its body mean."""
-    message, code = errors.error_in_body(body, response.masked)
+    message, code = error_in_body(body, response.masked)
     if response.status == 404:  # the address may be what was not found
         message = f"{message.rstrip('. ') or 'Not found'}, asked at {shown(response.url)}"
-    retry_after = errors.retry_after_seconds(response.headers)
+    retry_after = retry_after_seconds(response.headers)
     if retry_after is None and response.status == 429:
-        retry_after = errors.seconds_until_reset(response.headers, body)
-    raise errors.error_for_status(
+        retry_after = seconds_until_reset(response.headers, body)
+    raise error_for_status(
         response.status,
         message,
         code=code,

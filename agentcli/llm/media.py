@@ -13,8 +13,7 @@ from functools import lru_cache
 from math import ceil
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, structs
 
 from agentcli.llm.messages import Base64Source, Block, Document, Image, Message, Text, ToolResult
 
@@ -160,11 +159,11 @@ def with_media(messages: tuple[Message, ...], change: Callable[[Medium], Text | 
     def changed(block: Block) -> Block:
         if isinstance(block, ToolResult) and isinstance(block.content, tuple):
             parts = tuple(change(part) if isinstance(part, Medium) else part for part in block.content)
-            return replace(block, content=parts)
+            return structs.replace(block, content=parts)
         return change(block) if isinstance(block, Medium) else block
 
     return tuple(
-        replace(message, content=tuple(map(changed, message.content))) if any(media_in((message,))) else message
+        structs.replace(message, content=tuple(map(changed, message.content))) if any(media_in((message,))) else message
         for message in messages
     )
 
@@ -179,7 +178,7 @@ def fitted(messages: tuple[Message, ...], rules: MediaRules) -> tuple[Message, .
             return Text(text)
         kind, data = facts_of(block.source.data).media_type, block.source.data
         # APIs refuse a PNG that is called a JPEG.
-        return block if kind == block.source.media_type else replace(block, source=Base64Source(kind, data))
+        return block if kind == block.source.media_type else structs.replace(block, source=Base64Source(kind, data))
 
     return with_media(messages, replaced)
 

@@ -11,9 +11,7 @@ from functools import lru_cache
 from itertools import chain, count
 from typing import Any, Literal
 
-import msgspec
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, json, structs
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +108,7 @@ def block_text(block: Block) -> str:
         case Text(text) | Thinking(text):
             return text
         case ToolUse(_, name, input):
-            return f"{name} {msgspec.json.encode(input).decode()}"
+            return f"{name} {json.encode(input).decode()}"
     return ""
 
 
@@ -140,7 +138,7 @@ def user_message(text: str) -> Message:
 def without_surrogates(content: Sequence[Block]) -> tuple[Block, ...]:
     """Return the blocks with ? for lone surrogates: bytes that are no UTF-8 become some, and JSON cannot hold them."""
     return tuple(
-        replace(block, text=block.text.encode(errors="replace").decode()) if isinstance(block, Text) else block
+        structs.replace(block, text=block.text.encode(errors="replace").decode()) if isinstance(block, Text) else block
         for block in content
     )
 
@@ -178,7 +176,7 @@ class Usage(Struct, frozen=True, omit_defaults=True):
     def __add__(self, other: Usage) -> Usage:
         costs = [cost for cost in (self.cost_usd, other.cost_usd) if cost is not None]
         counts = (getattr(self, name) + getattr(other, name) for name in self.__struct_fields__[:-1])
-        return replace(Usage(*counts), cost_usd=sum(costs) if costs else None)
+        return structs.replace(Usage(*counts), cost_usd=sum(costs) if costs else None)
 
 
 LOST = "The result was lost."
@@ -266,7 +264,7 @@ def _with_own_ids(content: tuple[Block, ...], taken: set[str]) -> tuple[tuple[Bl
             id = next(candidate for candidate in candidates if candidate not in taken)
             taken.add(id)
             ids.append((block.id, id))
-            block = replace(block, id=id)
+            block = structs.replace(block, id=id)
         blocks.append(block)
     return tuple(blocks), ids
 
@@ -280,7 +278,9 @@ def _answers(calls: list[tuple[str, str]], content: tuple[Block, ...]) -> tuple[
     results: list[Block] = []
     for old_id, new_id in calls:
         mine = found.get(old_id)
-        results.append(replace(mine.pop(0), tool_use_id=new_id) if mine else ToolResult(new_id, LOST, is_error=True))
+        results.append(
+            structs.replace(mine.pop(0), tool_use_id=new_id) if mine else ToolResult(new_id, LOST, is_error=True)
+        )
     return (*results, *(block for block in content if not isinstance(block, ToolResult)))
 
 

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta
 
 from agentcli.llm.messages import Usage
 
-Positive = Annotated[int, Meta(ge=1)]
-Usd = Annotated[float, Meta(ge=0, le=1_000_000)]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Usd = Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
 UNKNOWN_WINDOW = 128_000
 UNKNOWN_MAX_OUTPUT = 8_192
 # The surcharges of clouds for an endpoint that stays in a region (their price lists, 2026-11).
@@ -81,7 +80,7 @@ class ModelInfo(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     takes_tools: bool = True
     takes_schema: bool = False  # its API holds an answer to a JSON Schema
     small: bool = False  # gets the short system text and few tools
-    token_factor: Annotated[float, Meta(gt=0, le=100)] = 1.0
+    token_factor: Annotated[float, msgspec.Meta(gt=0, le=100)] = 1.0
     aliases: tuple[str, ...] = ()
     is_known: bool = True  # False for a model that no table names
     sends_back: Literal["all", "calls", "none"] = "all"

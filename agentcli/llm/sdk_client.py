@@ -11,8 +11,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, structs
 
 from agentcli.errors import UserError
 from agentcli.llm import connection
@@ -66,7 +65,7 @@ class SdkClient(Carrier):
 
     @asynccontextmanager
     async def _sent(self, path: str, body: dict[str, Any] | None, key: str) -> AsyncIterator[Response]:
-        service = replace(self._service, **{"api_key" if self._service.api_key else "auth_token": key})
+        service = structs.replace(self._service, **{"api_key" if self._service.api_key else "auth_token": key})
         headers = {**service.headers, **({"key": key} if key else {})}
         masked = mask_of(headers, service.base_url)
         try:

@@ -9,9 +9,16 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
-from agentcli.llm import errors
 from agentcli.llm.connection import Response
-from agentcli.llm.errors import ConnectionFailed, ContextOverflow, ProviderError, ServerError
+from agentcli.llm.errors import (
+    ConnectionFailed,
+    ContextOverflow,
+    ProviderError,
+    ServerError,
+    Timeout,
+    embedded_error,
+    error_in_json,
+)
 from agentcli.llm.http import MAX_ERROR_BODY, MAX_EVENT_BYTES, Carrier, not_a_reply, read_start, shown
 from agentcli.llm.json_text import decode_json
 from agentcli.llm.messages import Message
@@ -97,7 +104,7 @@ async def stream_reply(
                         break
         except ProviderError as error:
             error.sent = body
-            error.is_answered |= has_begun and isinstance(error, errors.ConnectionFailed | errors.Timeout)
+            error.is_answered |= has_begun and isinstance(error, ConnectionFailed | Timeout)
             if not reader.is_finished:  # a finished reply lacks its price at most
                 raise
         last: list[StreamEvent] = []
@@ -128,8 +135,8 @@ async def _parsed(
         if whole and isinstance(value, dict) and value.get(whole):
             yield [start]
             return
-        if isinstance(value, dict | list) and errors.error_in_json(value)[0]:
-            raise errors.embedded_error(value)
+        if isinstance(value, dict | list) and error_in_json(value)[0]:
+            raise embedded_error(value)
         raise not_a_reply(response, start)
     received = 0
     async for piece in response.pieces():

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol
 from urllib.parse import urlsplit
 
 import msgspec
-from msgspec import Meta, Struct
 
 from agentcli.errors import AgentcliError, ConfigError, did_you_mean
 from agentcli.llm.http import HttpClient
@@ -77,7 +76,7 @@ class TokenEncoder(Protocol):
     def count(self, text: str) -> int: ...
 
 
-class BytePairEncoder(Struct, frozen=True, forbid_unknown_fields=True):
+class BytePairEncoder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An encoding of tiktoken: a file of ranks and its pattern. Special tokens are plain text here."""
 
     file: str
@@ -109,17 +108,17 @@ def _encoding(file: str, pattern: str) -> tiktoken.Encoding:
     return tiktoken.Encoding(file, pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
 
 
-class ByteEncoder(Struct, frozen=True, forbid_unknown_fields=True):
+class ByteEncoder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Counts one token for a number of bytes, for models of which no more is known."""
 
     name: ClassVar[str] = "bytes"
-    bytes_per_token: Annotated[float, Meta(ge=0.25, le=64)] = 3.0
+    bytes_per_token: Annotated[float, msgspec.Meta(ge=0.25, le=64)] = 3.0
 
     def count(self, text: str) -> int:
         return ceil(len(text.encode(errors="replace")) / self.bytes_per_token)
 
 
-class EncoderRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+class EncoderRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """How the tokens of some models are counted: by an `encoder`, made with `parameters`, times `margin`.
 
     The server at the address `counter` is sent `{"model", "text"}` and answers with the exact `{"tokens"}`; if it
@@ -127,9 +126,9 @@ class EncoderRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     """
 
     encoder: str = "cl100k_base"
-    margin: Annotated[float, Meta(ge=1, le=100)] = 1.2
+    margin: Annotated[float, msgspec.Meta(ge=1, le=100)] = 1.2
     parameters: dict[str, Any] = {}
-    counter: Annotated[str, Meta(pattern=r"^$|^https?://\S+$")] = ""
+    counter: Annotated[str, msgspec.Meta(pattern=r"^$|^https?://\S+$")] = ""
     exact: bool = True
 
     @property

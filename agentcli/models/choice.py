@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import msgspec
-from msgspec.structs import replace
 
 from agentcli.errors import NoModel, UsageError, did_you_mean
 from agentcli.llm.addresses import is_header_name, ollama_address
@@ -191,7 +190,7 @@ class Models:
         """Ask the provider about a key; `ok` if it takes it. Costs no tokens."""
         keys = KeptKeys()
         keys.typed[self.keys.variables(provider)[0]] = key
-        models = Models(replace(self._config, kept_keys=keys))
+        models = Models(msgspec.structs.replace(self._config, kept_keys=keys))
         try:
             async with asyncio.timeout(KEY_TEST_S):
                 health = await models.provider(self.usual_model(provider) or f"{provider}/any").health_check()
@@ -229,11 +228,11 @@ class Models:
         match provider:
             case "local":
                 window = self._config.settings.local.context
-                return replace(found, window=window, max_output=min(2_048, window // 2), small=True)
+                return msgspec.structs.replace(found, window=window, max_output=min(2_048, window // 2), small=True)
             case "scripted":
-                return replace(found, takes_images=True, prices=found.prices or Prices())
+                return msgspec.structs.replace(found, takes_images=True, prices=found.prices or Prices())
             case "vertex" if found.prices and self._config.environment.get("CLOUD_ML_REGION") != "global":
-                return replace(found, prices=found.prices.times(REGIONAL))
+                return msgspec.structs.replace(found, prices=found.prices.times(REGIONAL))
             case _:
                 return found
 

@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, product
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, structs
 
 from agentcli.conversation.compaction.digest import (
     BRIEF,
@@ -278,7 +277,7 @@ class Planner(Struct, frozen=True, kw_only=True):
             trigger=self.trigger,
             tokens_before=self.budget.before,
         )
-        return replace(made, tokens_after=self.budget.prefix + self.budget.count(self._messages(made)))
+        return structs.replace(made, tokens_after=self.budget.prefix + self.budget.count(self._messages(made)))
 
     def _size(self, kept: Sequence[TurnRecord], stubs: dict[str, str]) -> int:
         """Tokens of the turns that stay."""
