@@ -44,12 +44,12 @@ Items = list[dict[str, Any]]
 
 
 def opaque_name(provider: str) -> str:
-    """Whose a reply's opaque blocks are: the other API of the same provider does not know them."""
+    """Return the provider name of a reply's opaque blocks, which the provider's other API does not know."""
     return f"{provider}/responses"
 
 
 def to_body(request: Request, info: ModelInfo, quirks: Quirks, provider: str) -> dict[str, Any]:
-    """The body of `POST /responses`, tools before the conversation."""
+    """Return the body of `POST /responses`, tools before the conversation."""
     body: dict[str, Any] = {"model": info.id, "stream": True, "store": False, "max_output_tokens": request.max_tokens}
     if quirks.no_obfuscation:
         body["stream_options"] = {"include_obfuscation": False}
@@ -87,7 +87,7 @@ def _input(request: Request, info: ModelInfo, quirks: Quirks, own: str) -> Itera
 
 
 def _reply(message: Message, own: str) -> Items:
-    """A reply's items in the order in which they came; reasoning that nothing followed is refused, and left out."""
+    """Return a reply's items in their order. Reasoning at the end is left out, because the API refuses it."""
     items: Items = []
     reasoning: Items = []
     phase: dict[str, Any] = {}
@@ -105,8 +105,6 @@ def _reply(message: Message, own: str) -> Items:
                 call = {"type": "function_call", "call_id": plain_id(id), "name": plain_name(name)}
                 items += [*reasoning, call | {"arguments": encode_json(input).decode()}]
                 reasoning = []
-            case _:
-                pass
     return items
 
 
@@ -127,9 +125,10 @@ def _parts(block: Text | Image | Document) -> Items:
             return [{"type": "input_file", "filename": "document.pdf", "file_data": source.data_url}]
 
 
+# The status that stands for the code of an error inside a stream.
 _STATUS = {"rate_limit_exceeded": 429, "insufficient_quota": 429, "vector_store_timeout": 504, "server_error": 500}
-_OF_THE_REQUEST = ("context_length", "invalid_", "image_", "unsupported_", "empty_", "failed_to_download")
-_KEPT = ("type", "id", "summary", "content", "encrypted_content")  # of a reasoning item
+_BAD_REQUEST = ("context_length", "invalid_", "image_", "unsupported_", "empty_", "failed_to_download")
+_SENT_BACK = ("type", "id", "summary", "content", "encrypted_content")  # fields of a reasoning item
 
 
 class _Item:
@@ -146,7 +145,7 @@ class _Item:
 
 
 class ResponsesReader:
-    """Builds a reply from the stream's events; unknown ones are passed over."""
+    """Builds a reply from the stream's events; unknown ones are ignored."""
 
     def __init__(self, model: str, provider: str, *, ids: CallIds) -> None:
         self.model, self._own, self._ids = model, opaque_name(provider), ids
@@ -165,12 +164,12 @@ class ResponsesReader:
                 self._refused = True
                 self._add_text(event, out)
             case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
-                self._thought(event, text_in(event.get("delta")), out)
+                self._add_thinking(event, text_in(event.get("delta")), out)
             case "response.reasoning_summary_part.added":
                 is_first = not self._item(event, "reasoning", out).parts
-                self._thought(event, "" if is_first else "\n\n", out)
+                self._add_thinking(event, "" if is_first else "\n\n", out)
             case "response.function_call_arguments.delta":
-                self._called(self._item(event, "function_call", out), text_in(event.get("delta")), out)
+                self._add_arguments(self._item(event, "function_call", out), text_in(event.get("delta")), out)
             case "response.output_item.added":
                 self._begin(event.get("output_index"), event.get("item") or {}, out)
             case "response.output_item.done":
@@ -185,15 +184,13 @@ class ResponsesReader:
                 raise _failure(event.get("error") or event)
             case "" if event.get("error"):
                 raise embedded_error(event)
-            case _:
-                pass
 
     def _begin(self, index: Any, start: dict[str, Any], out: list[StreamEvent]) -> _Item:
         is_call = start.get("type") == "function_call"
         item = self._items[index] = _Item(start, self._ids.take(text_in(start.get("call_id"))) if is_call else "")
         if is_call:
             out.append(llm.ToolCallStarted(item.id, text_in(start.get("name"))))
-            self._called(item, text_in(start.get("arguments")), out)
+            self._add_arguments(item, text_in(start.get("arguments")), out)
         return item
 
     def _item(self, event: dict[str, Any], kind: str, out: list[StreamEvent]) -> _Item:
@@ -205,24 +202,24 @@ class ResponsesReader:
             self._item(event, "message", out).parts.append(text)
             out.append(llm.TextDelta(text))
 
-    def _thought(self, event: dict[str, Any], text: str, out: list[StreamEvent]) -> None:
+    def _add_thinking(self, event: dict[str, Any], text: str, out: list[StreamEvent]) -> None:
         if text:
             self._item(event, "reasoning", out).parts.append(text)
             out.append(llm.ThinkingDelta(text))
 
-    def _called(self, item: _Item, arguments: str, out: list[StreamEvent]) -> None:
+    def _add_arguments(self, item: _Item, arguments: str, out: list[StreamEvent]) -> None:
         if arguments:
             item.parts.append(arguments)
             out.append(llm.ToolCallDelta(item.id, arguments))
 
     def _end(self, index: Any, whole: dict[str, Any], out: list[StreamEvent]) -> None:
-        """An item as it is in the end; what of it did not come in deltas is told now."""
+        """End an item, and append the events of its parts that did not come in deltas."""
         item = self._items.get(index) or self._begin(index, whole | {"arguments": ""}, out)
         item.start |= whole
         item.is_whole = whole.get("status") != "incomplete"
         if item.kind == "function_call":
             if not item.parts:
-                self._called(item, text_in(whole.get("arguments")), out)
+                self._add_arguments(item, text_in(whole.get("arguments")), out)
             out.append(llm.ToolCallEnded(item.id))
         elif not item.parts:
             make = llm.ThinkingDelta if item.kind == "reasoning" else llm.TextDelta
@@ -243,7 +240,7 @@ class ResponsesReader:
         self.is_finished = self.is_closed = True
 
     def done(self, out: list[StreamEvent]) -> llm.Done:
-        """The whole reply, after the stream's end. Raises `ConnectionFailed` when it ended before the reply did."""
+        """Return the whole reply, after the stream's end. Raises `ConnectionFailed` if the reply is not complete."""
         if not self.is_finished:
             raise ConnectionFailed("The stream ended before the reply did (no response.completed).")
         message = self._message()
@@ -261,11 +258,11 @@ class ResponsesReader:
         return Message("assistant", tuple(block for item in self._items.values() for block in self._blocks(item)))
 
     def _blocks(self, item: _Item) -> list[Block]:
-        """Return an item's blocks: reasoning as text and as it goes back, a message with its phase, a whole call."""
+        """Return an item's blocks: reasoning, a message with its phase, or a complete call."""
         match item.kind:
             case "reasoning":
                 thought: list[Block] = [Thinking(item.text)] if item.parts else []
-                kept = {name: item.start[name] for name in _KEPT if item.start.get(name) is not None}
+                kept = {name: item.start[name] for name in _SENT_BACK if item.start.get(name) is not None}
                 is_encrypted = item.is_whole and item.start.get("encrypted_content")
                 return [*thought, Opaque(self._own, kept)] if is_encrypted else thought
             case "message" if item.parts:
@@ -284,7 +281,7 @@ class ResponsesReader:
 
 
 def usage_from_wire(usage: dict[str, Any]) -> Usage:
-    """Cached tokens are part of the input here, and apart in ours."""
+    """Return the token counts. Cached tokens are part of the input there, and are counted apart in `Usage`."""
     details, output = usage.get("input_tokens_details") or {}, usage.get("output_tokens_details") or {}
     cached, written = count_in(details.get("cached_tokens")), count_in(details.get("cache_write_tokens"))
     return Usage(
@@ -297,8 +294,8 @@ def usage_from_wire(usage: dict[str, Any]) -> Usage:
 
 
 def _failure(error: Any) -> ProviderError:
-    """The error that a reply ended with; its code stands for the status that a refusal would have had."""
+    """Return the error that a reply ended with."""
     error = error if isinstance(error, dict) else {}
     code, message = text_in(error.get("code") or error.get("type")), text_in(error.get("message"))
-    status = _STATUS.get(code) or (400 if code.startswith(_OF_THE_REQUEST) else 500)
+    status = _STATUS.get(code) or (400 if code.startswith(_BAD_REQUEST) else 500)
     return error_for_status(status, message, code=code, otherwise="the server failed")
