@@ -6,7 +6,8 @@ planted values that are still in the messages. Every way gets as many tokens as 
 
 - `drop the oldest` keeps the newest messages that fit;
 - `summarise everything` replaces all but the newest messages by a summary of at most 2,000 tokens or half of the room.
-  The summary picks the sentences with the rarest words, which favours planted values: a model would have to be as good.
+  In place of a model, which no two runs would agree on, it is made of the most informative sentences, as agentcli finds
+  them for its own excerpts.
 
 agentcli's own result is made without a model. The exit code is 1 if it does not win at every window.
 """
@@ -17,11 +18,14 @@ import asyncio
 import random
 import re
 import sys
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal
 
 from agentcli import Message, Text, create_context_transform
+from agentcli.conversation.compaction.excerpts import Scorer, Sentence, pick_excerpts, split_sentences
 from agentcli.llm.messages import ToolResult, ToolUse
 from agentcli.token_counts import count_conversation_tokens
 
@@ -110,33 +114,30 @@ def newest_that_fit(messages: list[Message], room: int) -> list[Message]:
     starts = [
         n for n, message in enumerate(messages) if message.role == "user" and isinstance(message.content[0], Text)
     ]
-    return next((messages[start:] for start in starts if tokens(messages[start:]) <= room), messages[-1:])
+    first = bisect_left(starts, True, key=lambda start: tokens(messages[start:]) <= room)
+    return messages[starts[first] :] if first < len(starts) else messages[-1:]
 
 
 def drop_oldest(messages: list[Message], room: int) -> list[Message]:
     return newest_that_fit(messages, room)
 
 
+def sentences_of(messages: list[Message]) -> Iterator[Sentence]:
+    for number, message in enumerate(messages):
+        for block in message.content:
+            if isinstance(block, Text):
+                kind: Literal["prompt", "answer"] = "prompt" if message.role == "user" else "answer"
+                yield from split_sentences(number, kind, message.role, block.text)
+            elif isinstance(block, ToolResult) and block.is_error:
+                yield from split_sentences(number, "failure", "error", block.text)
+
+
 def summarise_everything(messages: list[Message], room: int) -> list[Message]:
     most = min(MAX_SUMMARY_TOKENS, room // 2)
     newest = newest_that_fit(messages, room - most)
-    older = text_of(messages[: len(messages) - len(newest)])
-    sentences = [part for part in re.split(r"(?<=[.])\s+|\n", older) if part]
-    uses = Counter(word for part in sentences for word in set(part.split()))
-
-    def rarity(number: int) -> float:
-        parts = sentences[number].split()
-        return sum(1 / uses[part] for part in parts) / len(parts)
-
-    rarest = sorted(range(len(sentences)), key=rarity, reverse=True)
-    chosen: list[int] = []
-    left = most
-    for number in rarest:
-        left -= len(sentences[number]) // 4 + 1
-        if left < 0:
-            break
-        chosen.append(number)
-    summary = "\n".join(sentences[number] for number in sorted(chosen))
+    sentences = [*sentences_of(messages[: len(messages) - len(newest)])]
+    lines = pick_excerpts(sentences, most, lambda text: len(text) // 4, Scorer(sentences))
+    summary = "\n".join(lines)
     return [Message("user", (Text(f"Summary of the conversation so far:\n{summary}"),)), *newest]
 
 

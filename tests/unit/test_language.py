@@ -38,7 +38,9 @@ SHARED_CLASS_NAMES = {
 
 def nodes(*kinds: type[ast.AST]) -> Iterator[tuple[str, ast.AST]]:
     for name, tree in MODULES.items():
-        yield from ((f"{name}:{getattr(node, 'lineno', 1)}", node) for node in ast.walk(tree) if isinstance(node, kinds))
+        yield from (
+            (f"{name}:{getattr(node, 'lineno', 1)}", node) for node in ast.walk(tree) if isinstance(node, kinds)
+        )
 
 
 def test_no_docstring_opens_with_half_a_sentence() -> None:
@@ -99,6 +101,8 @@ def test_a_record_has_at_most_eight_fields() -> None:
     wide = {
         node.name
         for _, node in nodes(ast.ClassDef)
-        if isinstance(node, ast.ClassDef) and is_record(node) and sum(isinstance(part, ast.AnnAssign) for part in node.body) > 8
+        if isinstance(node, ast.ClassDef)
+        and is_record(node)
+        and sum(isinstance(part, ast.AnnAssign) for part in node.body) > 8
     }
     assert wide == WIDE_RECORDS

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
+from agentcli.conversation.compaction.excerpts import Sentence, split_sentences
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import ADDED_FOLDER, SHORTENED_SOON, Assistant, Body, Result, User, bare_note
 from agentcli.conversation.history import Step, TurnRecord, calls_in, one_line, skill_of, text_of
@@ -34,14 +35,11 @@ class Length(Struct, frozen=True):
 
 
 def lengths(settings: CompactionSettings) -> tuple[Length, ...]:
-    """From the number of a prompt to nearly all of a turn. At `BRIEF` prompts are whole and answers short."""
+    """From a shortened prompt to nearly all of a turn. At `BRIEF` prompts are whole and answers short."""
     chars, result = settings.message_chars, settings.result_chars
     answer = max(chars, LONGEST_ANSWER)
     return (
-        Length(0),
-        Length(100),
-        Length(400),
-        Length(2_000),
+        Length(NEWEST_START),
         Length(None),
         Length(None, 80),
         Length(None, 200, chars),
@@ -49,7 +47,7 @@ def lengths(settings: CompactionSettings) -> tuple[Length, ...]:
     )
 
 
-BRIEF = 6
+BRIEF = 3
 TIMES = (1, 3, 8, 20, 50, 125)  # the usual length, where there is room
 
 
@@ -70,7 +68,7 @@ class DigestWriter(Struct, frozen=True):
         lines = [f"\n### Turn {turn.number}"] if length.answer else []
         for step in turn.steps:
             if step.entry.is_prompt:
-                lines.append(self._prompt(step, length.prompt, is_newest=turn.number == self.newest))
+                lines.append(self._prompt(step, length.prompt))
             elif is_failure(step.entry.body) and not length.error:
                 lines.append(f"- FAILED [#{step.number}]")
             elif (is_failure(step.entry.body) or summary is None) and (line := self._line(step, turn, length, inputs)):
@@ -81,12 +79,24 @@ class DigestWriter(Struct, frozen=True):
             lines.append(_quoted(f"Summary of this turn: {summary}"))
         return "\n".join(lines)
 
-    def _prompt(self, step: Step, most: int | None, *, is_newest: bool) -> str:
+    def sentences(self, turn: TurnRecord, length: Length | None) -> Iterator[Sentence]:
+        """Yield the sentences of a turn that it does not show at this length; None stands for a turn without a text."""
+        inputs = {use.id: use.input for use in turn.calls}
+        for step in turn.steps:
+            match step.entry.body:
+                case User() if step.entry.is_prompt and length is None:
+                    yield from split_sentences(step.number, "prompt", "User", self._typed(step))
+                case Result(result) as body if result.is_error and (length is None or not length.error):
+                    title = call_title(body.name, inputs.get(result.tool_use_id, {}), LONGEST_ERROR)
+                    text = _quoted(result.text[-LONGEST_ERROR:])
+                    yield from split_sentences(step.number, "failure", f"- {title} FAILED", text)
+                case Assistant() as reply if not calls_in(reply) and (length is None or not length.answer):
+                    yield from split_sentences(step.number, "answer", "Answer", _quoted(text_of(reply)))
+                case _:
+                    pass
+
+    def _prompt(self, step: Step, most: int | None) -> str:
         """The person's message word for word; where it is too long, its beginning and its number."""
-        if is_newest and most is not None:
-            most = max(most, NEWEST_START)
-        if most == 0:
-            return f"User [#{step.number}]"
         text = self._typed(step)
         return f"User [#{step.number}]: {text if most is None else self._start(text, most, step)}"
 
@@ -99,8 +109,6 @@ class DigestWriter(Struct, frozen=True):
     def _start(self, text: str, most: int, step: Step) -> str:
         if len(text) <= most + _MARK:
             return text
-        if most < NEWEST_START:  # its number stands before it
-            return f"{text[:most].rstrip()}… ({len(text):,} characters)"
         return f"{text[:most].rstrip()}… [the whole message has {len(text):,} characters{self._recalled(step)}]"
 
     def _typed(self, step: Step) -> str:
