@@ -103,7 +103,7 @@ def _added_folders(config: Config) -> list[Path]:
 def finish_interrupted_dry_runs(state: Path, on_notice: Callable[[str], None]) -> None:
     """Finish applying the changes that a killed session had begun to apply, and remove what else it left behind."""
     if (mount_points := state / "mount_points").is_dir() and any(mount_points.iterdir()):
-        from agentcli.infra.sandbox.protection.left_behind import clean_up_killed_sessions
+        from agentcli.infra.sandbox.protection.snapshot import clean_up_killed_sessions
 
         clean_up_killed_sessions(mount_points)
     tries = state / "tries"

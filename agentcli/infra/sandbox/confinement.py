@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 from msgspec import Struct, field
 
-from agentcli.infra.sandbox.git.config import SYSTEM_GIT
+from agentcli.infra.sandbox.git_config import SYSTEM_GIT
 from agentcli.infra.sandbox.mounts.mount_points import Note
 from agentcli.infra.sandbox.scan import Scan
 from agentcli.tools.command import Profile, Reverts
@@ -79,13 +79,13 @@ class Mount(NamedTuple):
 class Launch(NamedTuple):
     """A confined command, ready to start: its arguments, the descriptors to pass on, additions to its environment.
 
-    `mounts`, in their order, are rendered into the arguments at last (bubblewrap_layout.py).
+    `mounts`, in their order, are rendered into the arguments at last (backends/bubblewrap.py).
 
     `refusal` is what the output begins with when the confinement could not be set up, so that nothing ran; empty where
     that cannot be told. `bounded_by` is a module of the sandbox whose `bound_and_become` makes of a process the
     command, by the plan in the last of `pass_fds`; the first `launcher` arguments do so where nobody calls it.
     `reverts` is filled when the context is left. `note` is a descriptor of the session's note, by which the keeper
-    cleans up if agentcli is killed before (left_behind.py).
+    cleans up if agentcli is killed before (protection/snapshot.py).
     """
 
     argv: list[str]

@@ -8,6 +8,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
@@ -18,25 +19,113 @@ from agentcli.infra.changes import writing
 from agentcli.infra.lazy import Lazy
 from agentcli.infra.sandbox.confinement import Confinement, Unconfined
 from agentcli.infra.sandbox.environment import command_environment
-from agentcli.infra.sandbox.facts import LocalFacts
-from agentcli.infra.sandbox.files.git_state import git_state
-from agentcli.infra.sandbox.files.secret_files import SecretFiles
-from agentcli.infra.sandbox.mounts.protect_plan import is_inside
-from agentcli.infra.sandbox.processes.jobs import JobTable
-from agentcli.infra.sandbox.protection import created_config
+from agentcli.infra.sandbox.mounts.plans import is_inside
+from agentcli.infra.sandbox.protection import auto_executed
 from agentcli.infra.sandbox.search import ripgrep
-from agentcli.infra.sandbox.session_confinement import CommandLimits, SessionConfinement
+from agentcli.infra.sandbox.secret_files import SecretFiles, git_state
+from agentcli.infra.sandbox.session_confinement import MOST_OBEYED, CommandLimits, SessionConfinement
 from agentcli.safety.paths.judge import is_secret
-from agentcli.tools.command import NO_GRANTS, Command, CommandResult, Grants
+from agentcli.tools.command import NO_GRANTS, Command, CommandResult, Grants, Profile
 from agentcli.tools.sandbox import Listing, PathStatus, Sandbox, Search, SearchOutcome, Use
 
 if TYPE_CHECKING:
     from agentcli.infra.sandbox.dry_runs.dry_run import DryRuns
-    from agentcli.infra.sandbox.files.secret_values import SecretValues
-    from agentcli.infra.sandbox.processes.shell import Shell
-
+    from agentcli.infra.sandbox.processes.shell import JobTable, Shell
+    from agentcli.infra.sandbox.secret_files import SecretValues
 
 _FRESH_FOR_S = 1.0  # which secret files there are, where nothing is known to have changed
+
+
+@dataclass
+class LocalFacts:
+    """Implements `SandboxFacts` for commands that have some grants."""
+
+    _confinement: SessionConfinement
+    _grants: Grants
+    _why_no_dry_run: Callable[[], str]
+    _read_secrets: Callable[[Sequence[Path], bool, Path | None], frozenset[str]]
+
+    @property
+    def profile(self) -> Profile:
+        return self._confinement.limits.profile
+
+    @property
+    def roots(self) -> tuple[Path, ...]:
+        return self._confinement.roots(self._grants)
+
+    @property
+    def confines(self) -> bool:
+        return self._confinement.confines
+
+    @property
+    def dry_run_problem(self) -> str:
+        return self._why_no_dry_run()
+
+    def exposed_secrets(self, profile: Profile | None = None) -> Sequence[Path]:
+        if self._confinement.backend.hides(profile or self.profile):
+            return ()
+        granted = {*self._grants.readable, *self._grants.writable}
+        masked = [path for path in self._confinement.limits.masked if any(map(path.is_relative_to, self.roots))]
+        found = (*self._confinement.scan.protected(self.roots)[0], *(path for path in masked if path.exists()))
+        return [path for path in dict.fromkeys(found) if path not in granted]
+
+    def secret_values(self, *, is_changed: bool = False, apart_from: Path | None = None) -> frozenset[str]:
+        return self._read_secrets(self.roots, is_changed, apart_from)
+
+    @property
+    def warning(self) -> str:
+        """Also what was reverted after a kill."""
+        left = self._confinement.clean_up()
+        done, failed = "; ".join(left.put_back), "; ".join(left.left_changed)
+        parts = (
+            self._weakness,
+            self._unguarded,
+            done and f"Put back what a command changed whose session was killed: {done}.",
+            failed and f"Changed by a command of another session, and could not be put back: {failed}.",
+        )
+        return " ".join(filter(None, parts))
+
+    @property
+    def description(self) -> tuple[str, ...]:
+        if self.profile == "danger-full-access":
+            return ("Commands are not confined: they can read, change and send anything you can.",)
+        if not self.confines:
+            return (self._weakness,)
+        backend, scan, roots = self._confinement.backend, self._confinement.scan, self.roots
+        hosts = ", ".join(dict.fromkeys(self._grants.hosts)) or "none"
+        lines = [f"Commands are confined by {backend.name}: {self.profile}, hosts: {hosts}."]
+        if backend.why:
+            lines.append(f"Not the best there is: {backend.why}" if backend.weakness else self._weakness)
+        limits = backend.limits(self._confinement.bounds(None, self._grants))
+        lines += [
+            f"{root} has too many folders: secret files deep in it may be readable for commands."
+            for root in roots
+            if scan.is_partial(str(root))
+        ]
+        lines += filter(None, [self._unguarded])
+        if (left := len(scan.protected(roots)[1]) - MOST_OBEYED) > 0:
+            lines.append(f"{left:,} settings of editors and tools in folders below can be written: there are too many.")
+        lines += limits
+        if self.profile == "workspace-write":
+            lines.append(self.dry_run_problem or "Commands that would ask run as dry runs first.")
+        return tuple(lines)
+
+    @property
+    def _weakness(self) -> str:
+        backend = self._confinement.backend
+        if self.profile == "danger-full-access":
+            return ""
+        if not self.confines:
+            return f"NO SANDBOX: every command asks. {backend.why}".rstrip()
+        if not backend.weakness:
+            return f"NO COMMAND CAN RUN: {backend.why}" if backend.why else ""
+        better = f" A better one: {backend.why}" if backend.why else ""
+        return f"Weak sandbox ({backend.name}): {backend.weakness}.{better}"
+
+    @property
+    def _unguarded(self) -> str:
+        named = ", ".join(self._confinement.unguarded_folders(self._grants))
+        return f"More is in {named} than can be put back: what commands change there may stay." if named else ""
 
 
 class LocalSandbox:
@@ -65,7 +154,10 @@ class LocalSandbox:
         self._looked_at = float("-inf")
         self._shell, self._dry_runs = Lazy(self._open_shell), Lazy(self._open_dry_runs)
         self._secret_values = Lazy(self._open_secret_values)
-        self.jobs = JobTable(job_folder)
+
+    @property
+    def jobs(self) -> JobTable:
+        return self._shell.load().jobs
 
     def facts(self, grants: Grants = NO_GRANTS) -> LocalFacts:
         return LocalFacts(self._confinement, grants, lambda: self._dry_runs.load().why_not(grants), self._read_secrets)
@@ -135,9 +227,7 @@ class LocalSandbox:
         confinement = self._confinement
         if confinement.confines and not confinement.backend.weakness:
             return ""
-        from agentcli.infra.sandbox.protection.git_programs import ProgramSearch
-
-        return ProgramSearch(confinement.git(grants), self._environment, confinement.scan).setting(folder)
+        return auto_executed.ProgramSearch(confinement.git(grants), self._environment, confinement.scan).setting(folder)
 
     async def run(
         self,
@@ -158,16 +248,16 @@ class LocalSandbox:
         if is_job or (command.profile or confinement.limits.profile) != "workspace-write":
             return await self._shell.load().exec(command, on_output=on_output, detach=detach, is_job=is_job)
         roots = confinement.roots(grants)
-        before = created_config.watched(roots)
+        before = auto_executed.watched(roots)
         result = await self._shell.load().exec(command, on_output=on_output, detach=detach)
-        return replace(result, made=tuple(created_config.made_or_changed(before, roots, confinement.git(grants))))
+        return replace(result, made=tuple(auto_executed.made_or_changed(before, roots, confinement.git(grants))))
 
     def _open_shell(self) -> Shell:
         """Imported late: it takes some milliseconds, and a session's first prompt need not wait for it."""
         from agentcli.infra.sandbox.processes.shell import Shell
 
         launch, own = self._confinement.launch, self._own_environment
-        return Shell(self._environment, self._job_folder, launch=launch, own_environment=own, jobs=self.jobs)
+        return Shell(self._environment, self._job_folder, launch=launch, own_environment=own)
 
     def _open_dry_runs(self) -> DryRuns:
         from agentcli.infra.sandbox.dry_runs.dry_run import DryRuns  # late, too
@@ -183,7 +273,7 @@ class LocalSandbox:
         )
 
     def _open_secret_values(self) -> SecretValues:
-        from agentcli.infra.sandbox.files.secret_values import SecretValues  # late: it takes 20 ms
+        from agentcli.infra.sandbox.secret_files import SecretValues  # late: it takes 20 ms
 
         return SecretValues(self._environment, lambda root, names: SecretFiles(root, self._is_secret).among(names))
 

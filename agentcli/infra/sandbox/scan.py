@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentcli.infra.sandbox.files.secret_files import SecretFiles
 from agentcli.infra.sandbox.folder_watch import FolderWatch
 from agentcli.infra.sandbox.mounts.mount_points import came_and_went
+from agentcli.infra.sandbox.secret_files import SecretFiles
 from agentcli.safety.paths.judge import is_read_only_name
 
 # Folders that tools fill, with how many levels below them are looked at. Installed packages bring sample keys by the

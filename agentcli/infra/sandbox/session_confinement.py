@@ -19,12 +19,11 @@ from msgspec.structs import replace
 
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch, Unconfined
-from agentcli.infra.sandbox.git.config import find_git
+from agentcli.infra.sandbox.git_config import find_git
 from agentcli.infra.sandbox.mounts.mount_points import SessionNote
-from agentcli.infra.sandbox.mounts.protect_plan import Protection, is_inside
+from agentcli.infra.sandbox.mounts.plans import Protection, is_inside
 from agentcli.infra.sandbox.network.proxy import NetworkProxy
-from agentcli.infra.sandbox.protection.created_config import present_names
-from agentcli.infra.sandbox.protection.left_behind import clean_up_killed_sessions
+from agentcli.infra.sandbox.protection.auto_executed import present_names
 from agentcli.infra.sandbox.protection.planning import MAX_REPOSITORIES, plan_protection
 from agentcli.infra.sandbox.scan import PresentPaths, Scan
 from agentcli.safety.addresses.hosts import read_grant
@@ -233,7 +232,11 @@ class SessionConfinement:
         """Revert once what killed sessions left changed."""
         with self._cleaning:
             if self._left_behind is None:
-                self._left_behind = left = clean_up_killed_sessions(self._aside / "unfinished")
+                self._left_behind = left = Reverts()
+                if (unfinished := self._aside / "unfinished").is_dir():
+                    from agentcli.infra.sandbox.protection.snapshot import clean_up_killed_sessions
+
+                    self._left_behind = left = clean_up_killed_sessions(unfinished)
                 done = [f"{each}, changed by a command of a session that was killed" for each in left.put_back]
                 self._unreported = Reverts(done, [*left.left_changed])
             return self._left_behind

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from agentcli.infra.sandbox.confinement import Bounds, Confinement
-from agentcli.infra.sandbox.git.config import SYSTEM_GIT
-from agentcli.infra.sandbox.protection.created_config import made_or_changed, watched
+from agentcli.infra.sandbox.git_config import SYSTEM_GIT
+from agentcli.infra.sandbox.protection.auto_executed import made_or_changed, watched
 from tests.conformance.confining import clean_environment, run
 
 SHELL = """

@@ -17,8 +17,7 @@ from pathlib import Path
 from agentcli.infra.sandbox.backends.seccomp import filter_program
 from agentcli.infra.sandbox.confinement import Bounds, Launch, memory_file, run_probe
 from agentcli.infra.sandbox.environment import WITHOUT_NETWORK, cache_environment
-from agentcli.infra.sandbox.mounts.hide_plan import find_places, is_real, plan_hiding
-from agentcli.infra.sandbox.mounts.protect_plan import is_inside
+from agentcli.infra.sandbox.mounts.plans import find_places, is_inside, is_real, plan_hiding
 from agentcli.tools.command import Profile
 
 _FIRST_THAT_SCOPES_SIGNALS = 6  # Linux 6.12

@@ -18,13 +18,13 @@ from msgspec.structs import replace
 
 from agentcli.infra.changes.state import ChangeSet, FileEntry, entry_at, joined, names_in, walk
 from agentcli.infra.changes.writing import OVERLAY_ATTRIBUTES
-from agentcli.infra.sandbox.backends.bubblewrap_layout import writable_folders
+from agentcli.infra.sandbox.backends.bubblewrap import writable_folders
 from agentcli.infra.sandbox.backends.landlock import own_python
 from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch, Mount, memory_file, run_probe
 from agentcli.infra.sandbox.dry_runs.caches import is_cache, is_tagged
 from agentcli.infra.sandbox.dry_runs.overlay_launcher import REFUSAL
 from agentcli.infra.sandbox.mounts.mount_points import NOTE, Note
-from agentcli.infra.sandbox.mounts.protect_plan import is_inside
+from agentcli.infra.sandbox.mounts.plans import is_inside
 from agentcli.settings.files import make_private_folder
 from agentcli.tools.command import Command
 from agentcli.tools.dry_run import DryRunLimits

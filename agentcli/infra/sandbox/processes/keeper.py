@@ -45,7 +45,7 @@ _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal
 _RESET = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
 _CLEAN_UP = (
-    "import sys; sys.path.append(sys.argv[2]); from agentcli.infra.sandbox.protection.left_behind import main; main()"
+    "import sys; sys.path.append(sys.argv[2]); from agentcli.infra.sandbox.protection.snapshot import main; main()"
 )
 
 
@@ -99,7 +99,7 @@ def _wakeup_on_children() -> int:
 
 
 def _clean_up(note: int) -> None:
-    """Become what cleans up by a session's note (left_behind.py), if agentcli was killed before it removed that."""
+    """Become what cleans up by a session's note (protection/snapshot.py), if agentcli was killed before it removed that."""
     if not os.fstat(note).st_nlink:
         return
     os.set_inheritable(note, True)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import cast
 
 from agentcli.infra.sandbox.confinement import Bounds
-from agentcli.infra.sandbox.git.folders import RepositoryPlanner, looks_like_the_inside
-from agentcli.infra.sandbox.mounts.hide_plan import find_places, is_real
-from agentcli.infra.sandbox.mounts.protect_plan import Protection, is_inside, kind_of
+from agentcli.infra.sandbox.git_config import NamedPaths, named_paths, path_in, text_of
+from agentcli.infra.sandbox.mounts.mount_points import COMMON_FOLDER_IS_HERE
+from agentcli.infra.sandbox.mounts.plans import Protection, find_places, is_inside, is_real, kind_of
 
 # One that can be committed to costs six mounts, about a millisecond; one that is read-only as a whole costs one.
 MAX_TO_COMMIT_TO = 3
 MAX_REPOSITORIES = 100
-# What the configuration of one names costs mounts of its own, and there is a limit to those (bubblewrap_layout.py).
+# What the configuration of one names costs mounts of its own, and there is a limit to those (backends/bubblewrap.py).
 _MAX_TO_FOLLOW = 20
 
 
@@ -90,3 +93,231 @@ def _bounded(found: Protection, folder: str, number: int, may_commit: bool) -> P
         return found
     problem = f"{folder} takes hooks or settings from elsewhere, which commands can write: there are too many like it."
     return Protection(read_only=found.read_only[:1], problems=[problem])
+
+
+MAX_MODULES = 100
+_TICK_NS = 20_000_000  # a file can change twice within a tick of the clock of its file system, by one stamp
+_MAX_WORKTREES = 30
+_MAX_MODULE_DEPTH = 6
+
+# Git refuses a folder where it includes a file. To be known as ours it has to say something that means nothing.
+NO_CONFIGURATION = b"# Nothing. It is here while a command runs.\n"
+
+
+class RepositoryPlanner:
+    """Plans what to protect of a repository.
+
+    `writable`: the real paths of all folders in which commands may have made anything. `home` is what `~` means, `git`
+    the program that is asked what a configuration names. As long as a repository `is_plain`, what is planned for it
+    changes with its own folder and with the files in `stamps` alone.
+    """
+
+    def __init__(self, writable: tuple[str, ...], home: str, git: str) -> None:
+        self._writable = writable
+        self._home = home
+        self._git = git
+        self.is_plain = True
+        self.stamps: dict[str, tuple[int, ...]] = {}
+
+    def writable_around(self, path: str) -> str | None:
+        """The innermost of the writable folders that a path is in."""
+        return max((folder for folder in self._writable if is_inside(path, folder)), key=len, default=None)
+
+    def repository(self, worktree: str, *, may_commit: bool = True) -> Protection:
+        """Plan it for `worktree`/.git. Where nothing need be committed, one read-only mount and what it names do."""
+        plan, link = Protection(), f"{worktree}/.git"
+        match kind_of(link), may_commit:
+            case "folder", True:
+                self._add_folder(link, worktree, plan)
+            case "folder", False:
+                self._add_read_only(link, worktree, plan)
+            case "file", _:
+                plan.read_only.append(link)
+                if may_commit:
+                    self._add_linked(link, worktree, plan)
+            case "link", True:
+                plan.protect(worktree, ".git")
+            case _:
+                pass
+        return plan
+
+    def inside(self, folder: str, *, may_commit: bool) -> Protection:
+        """Plan it for a folder that is the inside of a repository: a bare one, or one whose `.git` is a file."""
+        self.is_plain = False
+        plan = Protection()
+        if may_commit:
+            self._add_folder(folder, "", plan)
+        else:
+            self._add_read_only(folder, "", plan)
+        return plan
+
+    def root_inside(self, root: str) -> Protection:
+        """Plan it for a workspace that is itself such a folder, and has to stay writable."""
+        self.is_plain = False
+        plan = Protection()
+        plan.problems += self._add_programs(root, "", self._named(root), plan)
+        return plan
+
+    def _add_linked(self, link: str, worktree: str, plan: Protection) -> None:
+        """Add what a `.git` file leads to: that of a linked worktree or of a submodule.
+
+        Whoever wrote it could lead us anywhere and have that made writable. So the other end has to point back, and to
+        lie where no command can write: then git made it, run by the person. What commands could have made themselves
+        makes nothing writable that was not so before.
+        """
+        self.is_plain = False
+        folder = path_in(link, "gitdir: ")
+        if folder is None:
+            plan.problems.append(f"{link} is not a file that git understands.")
+            return
+        common = path_in(f"{folder}/commondir") or folder
+        written = self.writable_around(folder)
+        if written is not None:
+            is_genuine = is_inside(common, written)
+        elif common != folder:  # its own: the placeholder of a command that runs now
+            points_back = _is_same(path_in(f"{folder}/gitdir"), link)
+            is_genuine = points_back and folder.rpartition("/")[0] == f"{common}/worktrees"
+        else:
+            is_genuine = _is_same(self._named(folder).worktree, worktree)
+        if is_genuine and looks_like_the_inside(common):
+            self._add_folder(common, worktree, plan)
+        else:
+            plan.problems.append(f"{link} leads to {folder}, which does not lead back: commands cannot commit.")
+
+    def _add_folder(self, folder: str, worktree: str, plan: Protection) -> None:
+        """Add a repository's own folder; all of it is read-only where something in it cannot be mounted on."""
+        found = Protection(writable=[folder])
+        named = self._named(folder)
+        gaps = self._add_programs(folder, worktree, named, found)
+        for module in modules_in(f"{folder}/modules"):
+            gaps += self._add_programs(module, "", self._named(module), found)
+        linked = _folders_in(f"{folder}/worktrees")
+        found.read_only += linked[_MAX_WORKTREES:]
+        for one in linked[:_MAX_WORKTREES]:
+            names = [name for name in ("commondir", "gitdir") if kind_of(f"{one}/{name}") != "nothing"]
+            gaps += [gap for name in names for gap in _add_entry(one, name, found)]
+            gaps += _add_worktree_config(one, named, found)
+        if gaps:
+            found = Protection(problems=[f"{gaps[0]}, so all of {folder} is read-only: commands cannot commit."])
+            self._add_read_only(folder, worktree, found)
+        plan.add(found)
+
+    def _add_read_only(self, folder: str, worktree: str, plan: Protection) -> None:
+        plan.read_only.append(folder)
+        for one in (folder, *modules_in(f"{folder}/modules")):
+            self._add_named(self._named(one), one, worktree if one == folder else "", plan)
+
+    def _add_programs(self, folder: str, worktree: str, named: NamedPaths, plan: Protection) -> list[str]:
+        """Add what names programs in one git folder; the reasons why some of it cannot be protected."""
+        gaps = _add_entry(folder, "hooks", plan)
+        if kind_of(f"{folder}/config") == "nothing":
+            return [*gaps, f"{folder} has no config, which a command could add"]
+        if named.is_refused:
+            gaps.append(f"{folder} has a config that git does not read, or git is not installed")
+        gaps += _add_entry(folder, "config", plan)
+        gaps += _add_worktree_config(folder, named, plan)
+        gaps += _add_file(folder, "commondir", COMMON_FOLDER_IS_HERE, plan)
+        self._add_named(named, folder, worktree, plan)
+        return gaps
+
+    def _named(self, folder: str) -> NamedPaths:
+        """Collect what the configuration of a git folder names, and that of each of its worktrees."""
+        files = [f"{folder}/config"]
+        looked_ns = time.time_ns()
+        with suppress(OSError):
+            status = os.lstat(files[0])
+            self.stamps[files[0]] = status.st_ino, status.st_ctime_ns
+            self.is_plain &= status.st_ctime_ns < looked_ns - _TICK_NS
+        named = named_paths(files, self._home, self._git)
+        inner = (f"{folder}/{name}" for name in ("modules", "worktrees"))
+        self.is_plain &= named == NamedPaths() and files[0] in self.stamps and not any(map(os.path.lexists, inner))
+        if not named.has_worktree_config:
+            return named
+        folders = (folder, *_folders_in(f"{folder}/worktrees")[:_MAX_WORKTREES])
+        return named_paths([*files, *(f"{one}/config.worktree" for one in folders)], self._home, self._git)
+
+    def _add_named(self, named: NamedPaths, folder: str, worktree: str, plan: Protection) -> None:
+        """Add the folders of hooks and the files of configuration that are named, where commands can write them.
+
+        A relative folder of hooks starts where git runs them: in the worktree, or in the folder of a bare repository.
+        Each path counts as it is written, which a command could lead elsewhere, and where it leads now.
+        """
+        start = worktree or named.worktree or folder
+        paths = [str(Path(start, hooks)) for hooks in named.hooks] + named.included
+        ways = {
+            way: path in named.included for path in paths for way in (os.path.normpath(path), os.path.realpath(path))
+        }
+        for path, is_file in ways.items():
+            self._add_path(path, [base for base in (worktree, folder) if base and is_inside(path, base)], plan)
+            is_missing = path in plan.missing_folders and kind_of(path.rpartition("/")[0]) == "folder"
+            if is_file and (is_missing or (path in plan.read_only and _holds(path, NO_CONFIGURATION))):
+                (plan.missing_folders if is_missing else plan.read_only).remove(path)
+                plan.missing_files[path] = NO_CONFIGURATION
+
+    def _add_path(self, path: str, around: list[str], plan: Protection) -> None:
+        """Add it below the nearest folder that it is in, so that few folders on the way need a mount."""
+        base = max(around, key=len) if around else self.writable_around(path)
+        if base is None:
+            return
+        if path == base or any(is_inside(folder, path) for folder in self._writable):
+            plan.problems.append(f"Git takes hooks or settings from {path}, which commands can write.")
+            return
+        plan.protect(base, os.path.relpath(path, base))
+
+
+def looks_like_the_inside(folder: str) -> bool:
+    """True if git, started there, would take it for a repository's own folder."""
+    return all(os.path.lexists(f"{folder}/{name}") for name in ("HEAD", "objects", "refs"))
+
+
+def modules_in(folder: str, depth: int = 0) -> list[str]:
+    """The git folders of submodules, whose names may contain slashes; those of their submodules too."""
+    found: list[str] = []
+    for entry in _folders_in(folder):
+        if os.path.lexists(f"{entry}/HEAD"):
+            found += [entry, *modules_in(f"{entry}/modules", depth + 1)]
+        elif depth < _MAX_MODULE_DEPTH:
+            found += modules_in(entry, depth + 1)
+        if len(found) > MAX_MODULES:
+            break
+    return found
+
+
+def _add_worktree_config(folder: str, named: NamedPaths, plan: Protection) -> list[str]:
+    """Git reads it once `extensions.worktreeConfig` is set; until then it would not notice that it is a folder."""
+    if named.has_worktree_config:
+        return _add_file(folder, "config.worktree", b"", plan)
+    return _add_entry(folder, "config.worktree", plan)
+
+
+def _add_file(folder: str, name: str, if_missing: bytes, plan: Protection) -> list[str]:
+    """Add a file that has to be one; `if_missing` is a content that means the same as no file."""
+    path = f"{folder}/{name}"
+    if kind_of(path) == "nothing" or (kind_of(path) == "file" and _holds(path, if_missing)):
+        plan.missing_files[path] = if_missing
+        return []
+    return _add_entry(folder, name, plan)
+
+
+def _add_entry(folder: str, name: str, plan: Protection) -> list[str]:
+    path = f"{folder}/{name}"
+    if kind_of(path) == "link":
+        return [f"{path} is a symbolic link, which a command could replace"]
+    plan.protect(folder, name)
+    return []
+
+
+def _holds(file: str, content: bytes) -> bool:
+    return text_of(file).encode(errors="surrogateescape") == content
+
+
+def _folders_in(folder: str) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
+    except OSError:
+        return []
+
+
+def _is_same(path: str | None, other: str) -> bool:
+    return path is not None and os.path.realpath(path) == os.path.realpath(other)

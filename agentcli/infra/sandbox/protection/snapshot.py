@@ -13,15 +13,17 @@ import errno
 import json
 import os
 import secrets
+import shutil
 import stat
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from heapq import heapify, heappop, heappush
 from pathlib import Path
 
-from agentcli.infra.sandbox.mounts.mount_points import PROTECTED, SessionNote
-from agentcli.infra.sandbox.mounts.protect_plan import Protection, is_inside
-from agentcli.infra.sandbox.protection.git_settings import adds_only_remotes
+from agentcli.infra.sandbox.git_config import adds_only_remotes
+from agentcli.infra.sandbox.mounts.mount_points import NOTE, PROTECTED, SessionNote, locked, real_path, remove_noted
+from agentcli.infra.sandbox.mounts.plans import Protection, is_inside
 from agentcli.infra.sandbox.protection.held_folders import (
     HeldFolder,
     HeldFolders,
@@ -319,3 +321,35 @@ def _add(report: Reverts, path: str, where: str = "") -> None:
     reported = {each.partition(" (what stood")[0] for each in report.put_back}
     if where or not any(is_inside(path, each) for each in reported):
         report.put_back.append(f"{path}{where}")
+
+
+_PATIENCE_S = 15.0  # a keeper takes no longer to end what is left
+
+
+def clean_up_killed_sessions(around: Path) -> Reverts:
+    """Revert what killed sessions left changed, once their keepers have ended their commands. Raises nothing."""
+    reverts = Reverts()
+    for folder in sorted(around.iterdir()) if around.is_dir() else ():
+        with suppress(OSError), locked(folder):
+            if any(folder.iterdir()):  # else another session is about to begin it
+                with locked(folder / NOTE, _PATIENCE_S):
+                    reverts.add(found := _clean_up(folder))
+                    if not found.left_changed:
+                        shutil.rmtree(folder, ignore_errors=True)
+    return reverts
+
+
+def main() -> None:
+    """Clean up as the keeper of a killed session: the argument is the descriptor of its note."""
+    folder = Path(real_path(int(sys.argv[1]))).parent
+    if _clean_up(folder) == Reverts():  # else the next start has something to report
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _clean_up(folder: Path) -> Reverts:
+    remove_noted(folder / NOTE)
+    if not (folder / PROTECTED).exists():
+        return Reverts()
+    from agentcli.infra.sandbox.protection.snapshot import ProtectedSnapshot  # seldom needed
+
+    return ProtectedSnapshot("/").revert_by(folder / PROTECTED)

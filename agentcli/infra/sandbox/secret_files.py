@@ -1,19 +1,127 @@
-"""Reads the values in the secret files of the working tree, git's index and HEAD, so that they can be masked."""
+"""Finds secret files among the many of a search, without judging each of them in full.
+
+Judging a path takes tens of microseconds, and a search may find matches in fifty thousand files. Nearly all of them
+can be told to be plain by a look at their names; the others are judged.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from fnmatch import translate
+from itertools import repeat
 from pathlib import Path
 
 from agentcli.infra.changes.writing import open_to_read
-from agentcli.infra.sandbox.files.git_state import GitState, git_state
-from agentcli.infra.sandbox.git.config import find_git
-from agentcli.safety.secrets.settings import secret_values
+from agentcli.infra.sandbox.git_config import find_git
+from agentcli.safety.paths.judge import SECRET_GLOB_EXCEPTIONS, SECRET_GLOBS, SECRET_HOME_PATHS, fold_name
+from agentcli.settings.files import read_small_file
+
+_NEVER_SECRET = tuple(glob[1:].encode() for glob in SECRET_GLOB_EXCEPTIONS if glob.count("*") == 1 and glob[0] == "*")
+_EXTENSIONS = frozenset(glob.rpartition(".")[2].encode() for glob in SECRET_GLOBS if glob.startswith("*"))
+_OTHERS = re.compile("|".join(translate(glob) for glob in SECRET_GLOBS if not glob.startswith("*")).encode())
+
+# A secret folder, or one that leads to one, has a part of such a name.
+_FOLDERS = frozenset(
+    fold_name(part).encode() for path in (*SECRET_HOME_PATHS, "proc", "secrets") for part in path.split("/")
+)
+
+_STARTS = frozenset(name[:2] for name in (*(glob.encode() for glob in SECRET_GLOBS if glob[0] != "*"), *_FOLDERS))
+
+_IGNORED_ENDS = (b".", b" ")  # by Windows
+
+
+class SecretFiles:
+    """Finds the files `is_secret` is true of, asking it only where no name on the path is plainly harmless."""
+
+    def __init__(self, base: Path, is_secret: Callable[[Path], bool]) -> None:
+        self._base = base
+        self._is_secret = is_secret
+        is_plain_base = not is_secret(base / "a") and all(map(_is_plain_folder, os.fsencode(base).split(b"/")[1:]))
+        self._plain_folders = {b"": is_plain_base}
+
+    def among(self, paths: Sequence[bytes]) -> set[bytes]:
+        """Return the paths that hold secrets."""
+        folders = {folder for folder, _, _ in map(bytes.rpartition, paths, repeat(b"/"))}
+        if all(map(self._is_plain_folder, folders)) and not _is_odd(b"".join(paths)):
+            paths = [path for path in paths if not path.endswith(_NEVER_SECRET) and _may_match(path)]
+        return {path for path in paths if not self._is_plain(path) and self._is_secret(self._base / os.fsdecode(path))}
+
+    def _is_plain(self, path: bytes) -> bool:
+        folder, _, name = path.rpartition(b"/")
+        folded = name.lower()
+        if folded.rpartition(b".")[2] in _EXTENSIONS or folded in _FOLDERS or _is_odd(name):
+            return False
+        return self._is_plain_folder(folder) and (folded[:2] not in _STARTS or _OTHERS.match(folded) is None)
+
+    def _is_plain_folder(self, path: bytes) -> bool:
+        is_plain = self._plain_folders.get(path)
+        if is_plain is None:
+            parent, _, name = path.rpartition(b"/")
+            is_plain = self._plain_folders[path] = self._is_plain_folder(parent) and _is_plain_folder(name)
+        return is_plain
+
+
+def _is_plain_folder(name: bytes) -> bool:
+    return name.lower() not in _FOLDERS and not _is_odd(name)
+
+
+def _may_match(path: bytes) -> bool:
+    """Of a path of usual letters in folders that are plain: a glance, which errs on the side of yes."""
+    name = path[path.rfind(b"/") + 1 :].lower()
+    return name[:2] in _STARTS or name[name.rfind(b".") + 1 :] in _EXTENSIONS or name.endswith(_IGNORED_ENDS)
+
+
+def _is_odd(name: bytes) -> bool:
+    """True if some file system takes it for another name."""
+    return not name.isascii() or b"~" in name or b":" in name or name.endswith(_IGNORED_ENDS)
+
+
+_MAX_LINK_BYTES = 4_096
+
+GitState = tuple[object, ...]
+
+
+def git_state(root: Path) -> GitState:
+    """The state of the index and of HEAD where git works in `root`; empty where that is in no repository."""
+    for folder in (root, *root.parents):
+        link = folder / ".git"
+        if _first_line(link / "HEAD"):
+            return _state(link)
+        if line := _first_line(link):
+            return _state(folder / line.removeprefix("gitdir: "))
+    return ()
+
+
+def _state(git: Path) -> GitState:
+    head = _first_line(git / "HEAD")
+    common = git / (_first_line(git / "commondir") or ".")
+    branch = common / head.removeprefix("ref: ")
+    files = (git / "index", branch, common / "packed-refs", common / "reftable/tables.list")
+    return (head, *map(_stamp, files))
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        status = path.stat()
+    except (OSError, ValueError):
+        return None
+    return (status.st_ctime_ns, status.st_size, status.st_ino)
+
+
+def _first_line(path: Path) -> str:
+    """Empty where there is no such file. A command may have made a pipe of it, which is not waited for."""
+    try:
+        text = read_small_file(path, most=_MAX_LINK_BYTES, is_cut=True)
+    except OSError:
+        return ""
+    return text.decode("utf-8", "surrogateescape").partition("\n")[0]
+
 
 MOST_FILES = 200
 LARGEST_FILE = 256 * 1024  # bytes; larger ones are databases, and certificates by the thousand
@@ -162,6 +270,8 @@ class SecretValues:
 
 def _values_of(content: bytes) -> frozenset[str]:
     """Nothing where it is no text."""
+    from agentcli.safety.secrets.settings import secret_values  # late: it takes 20 ms
+
     if b"\0" in content:
         return frozenset()
     return frozenset(secret_values(content.decode("utf-8-sig", "replace")))
