@@ -138,7 +138,7 @@ def make_sandbox(
 ) -> LocalSandbox:
     """Return the sandbox of a session in `folders`, the working directory first, with files commands may not change."""
     from agentcli.infra.sandbox.local import LocalSandbox
-    from agentcli.infra.sandbox.session_confinement import CommandLimits
+    from agentcli.infra.sandbox.session_confinement import CommandLimits, SessionFolders
 
     home, settings = home_of(config.environment), config.settings.sandbox
     state, cache = config.paths.state, config.paths.cache
@@ -152,10 +152,12 @@ def make_sandbox(
         ),
         writable=tuple(_absolute(name, config.cwd, home) for name in settings.writable),
         environment=settings.environment,
-        state=state,
-        own_folders=(config.paths.config,),
+        folders=SessionFolders(
+            state=state,
+            cache=cache / "sandbox" / hashlib.sha256(os.fsencode(project_root(config.cwd))).hexdigest()[:16],
+            own=(config.paths.config,),
+        ),
         programs=programs,
-        cache=cache / "sandbox" / hashlib.sha256(os.fsencode(project_root(config.cwd))).hexdigest()[:16],
     )
     return LocalSandbox(
         folders,

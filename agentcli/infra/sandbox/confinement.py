@@ -21,23 +21,34 @@ from agentcli.infra.sandbox.scan import Scan
 from agentcli.tools.command import Profile, Reverts
 
 
+class CommandResources(Struct, frozen=True, kw_only=True):
+    """What a session provides for its commands, and for the planning of their confinement.
+
+    Commands reach the hosts that were granted to them through `proxy_socket`, that of a `NetworkProxy`. In `cache`
+    package managers and compilers keep their caches instead of in HOME. The folder belongs to this workspace's commands
+    alone and outlives them; without it they use the private /tmp. Mount points are noted in `note` before they are
+    made, so that they can be removed after a kill. Sharing a `scan` of the roots saves the walk. `git` is asked what a
+    configuration names; commands must not be able to replace it.
+    """
+
+    proxy_socket: Path | None = None
+    cache: Path | None = None
+    note: Note | None = None
+    scan: Scan = field(default_factory=Scan)
+    git: str = SYSTEM_GIT
+
+
 class Bounds(Struct, frozen=True):
     """The limits of a command. Every path is absolute, and symlinks in it are resolved.
 
     `read-only`: nothing but a private /tmp can be written. `workspace-write`: the `roots` too. `danger-full-access`: no
     bounds at all; such a command is given to no backend but `Unconfined`.
 
-    The contents of `masked` files and folders may not be read, but for what is `readable_again`: the longer path wins,
-    of two equal ones the exception does. `writable` are further paths that may be written under `workspace-write`; they
-    must exist, and win over protected names. `protected` names, relative to a root, may not be written, made, renamed
-    or removed: with `.git` there a repository is read-only as a whole, without it commits work, while what git would
-    execute stays protected. `protected_paths` are the same by path, where they lie in a root.
-
-    `proxy_socket` is that of a `NetworkProxy`, through which commands reach the hosts it grants. `cache` is a folder of
-    this workspace's commands alone that outlives them, where package managers and compilers keep their caches instead
-    of in HOME; without it they have the private /tmp. In `note` mount points are noted before they are made, so that
-    they can be removed after a kill. Sharing a `scan` of the roots saves the walk. `git` is asked what a configuration
-    names; commands must not be able to replace it.
+    The contents of `masked` files and folders may not be read, except those that are `readable_again`: the longer path
+    wins, and of two equal ones the exception. `writable` are further paths that may be written under
+    `workspace-write`; they must exist, and they win over what is protected. What is `protected` may not be written,
+    made, renamed or removed: names relative to each root, and absolute paths where they lie in one. With `.git` among
+    them a repository is read-only as a whole; without it commits work, while what git would execute stays protected.
     """
 
     profile: Profile
@@ -47,12 +58,7 @@ class Bounds(Struct, frozen=True):
     readable_again: tuple[Path, ...] = ()
     writable: tuple[Path, ...] = ()
     protected: tuple[str, ...] = ()
-    protected_paths: tuple[Path, ...] = ()
-    proxy_socket: Path | None = None
-    cache: Path | None = None
-    note: Note | None = None
-    scan: Scan = field(default_factory=Scan)
-    git: str = SYSTEM_GIT
+    resources: CommandResources = field(default_factory=CommandResources)
 
 
 _MAX_PROBE_S = 20.0
@@ -76,24 +82,31 @@ class Mount(NamedTuple):
     mode: str = "0000"
 
 
+class Bounder(NamedTuple):
+    """A module of the sandbox whose `bound_and_become` bounds a process and turns it into the command.
+
+    It reads its plan from the last of `Launch.pass_fds`. Where nobody calls it, the first `launcher_words` of the
+    launch's arguments do the same as a program.
+    """
+
+    module: str
+    launcher_words: int = 0
+
+
 class Launch(NamedTuple):
     """A confined command, ready to start: its arguments, the descriptors to pass on, additions to its environment.
 
-    `mounts`, in their order, are rendered into the arguments at last (backends/bubblewrap.py).
-
-    `refusal` is what the output begins with when the confinement could not be set up, so that nothing ran; empty where
-    that cannot be told. `bounded_by` is a module of the sandbox whose `bound_and_become` makes of a process the
-    command, by the plan in the last of `pass_fds`; the first `launcher` arguments do so where nobody calls it.
-    `reverts` is filled when the context is left. `note` is a descriptor of the session's note, by which the keeper
-    cleans up if agentcli is killed before (protection/snapshot.py).
+    The output begins with `refusal` when the confinement could not be set up, so that nothing ran; it is empty where
+    that cannot be known. `reverts` is filled when the context is left. `note` is a descriptor of the session's note, by
+    which the keeper cleans up if agentcli is killed first. `mounts`, in their order, are rendered into the arguments
+    last.
     """
 
     argv: list[str]
     pass_fds: tuple[int, ...] = ()
     environment: Mapping[str, str] = {}  # nobody adds to it
     refusal: str = ""
-    bounded_by: str = ""
-    launcher: int = 0
+    bounder: Bounder | None = None
     reverts: Reverts = Reverts()
     note: int | None = None
     mounts: tuple[Mount, ...] = ()

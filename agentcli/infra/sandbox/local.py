@@ -142,7 +142,7 @@ class LocalSandbox:
         choose: Callable[[], Confinement] = Unconfined,
         denied: Callable[[], Callable[[Path], bool] | None] = lambda: None,
     ) -> None:
-        state, search_path = limits.state or job_folder / "state", environment.get("PATH", "")
+        state, search_path = limits.folders.state or job_folder / "state", environment.get("PATH", "")
         self._confinement = SessionConfinement(roots, limits, choose, denied, state=state, search_path=search_path)
         self._home = limits.home
         self._denied = denied

@@ -15,12 +15,11 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from agentcli.errors import ToolError
-from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch, Unconfined
+from agentcli.infra.sandbox.confinement import Bounds, CommandResources, Confinement, Launch, Unconfined
 from agentcli.infra.sandbox.git_config import find_git
-from agentcli.infra.sandbox.mounts.mount_points import SessionNote
+from agentcli.infra.sandbox.mounts.mount_points import Note, SessionNote
 from agentcli.infra.sandbox.mounts.plans import Protection, is_inside
 from agentcli.infra.sandbox.network.proxy import NetworkProxy
 from agentcli.infra.sandbox.protection.auto_executed import present_names
@@ -44,17 +43,26 @@ _EVEN_IF_MISSING = frozenset((".agentcli", ".claude", ".cursor", ".husky", ".ide
 log = logging.getLogger(__name__)
 
 
+class SessionFolders(Struct, frozen=True, kw_only=True):
+    """Folders of agentcli, as absolute paths: its state, the caches of this workspace's commands, and settings."""
+
+    state: Path | None = None
+    cache: Path | None = None
+    own: tuple[Path, ...] = ()
+
+
 class CommandLimits(Struct, frozen=True, kw_only=True):
-    """The settings for commands, all paths absolute; trusted commands run `programs` outside of the sandbox."""
+    """The settings for commands, all paths absolute.
+
+    `programs` gives the files below some roots that trusted commands run outside of the sandbox.
+    """
 
     profile: Profile = "danger-full-access"
     home: Path = Path("/")
     masked: tuple[Path, ...] = ()
     writable: tuple[Path, ...] = ()
     environment: tuple[str, ...] = ()
-    cache: Path | None = None
-    state: Path | None = None
-    own_folders: tuple[Path, ...] = ()
+    folders: SessionFolders = SessionFolders()
     dry_runs: DryRunLimits = DryRunLimits()
     programs: Callable[[Sequence[Path]], Sequence[Path]] = lambda roots: ()
 
@@ -111,13 +119,20 @@ class SessionConfinement:
         """The git that commands cannot replace."""
         return find_git(self._search_path, (*self.roots(grants), *self.limits.writable, *grants.writable))
 
-    def bounds(self, profile: Profile | None, grants: Grants) -> Bounds:
+    def bounds(self, profile: Profile | None, grants: Grants, note: Note | None = None) -> Bounds:
         """The bounds of a command that starts now; in a session without bounds no command has any."""
         limits, roots = self.limits, self.roots(grants)
         if limits.profile == "danger-full-access":
             return Bounds("danger-full-access", roots, limits.home)
         secrets, obeyed = self.scan.protected(roots)
-        own = (self._state, *limits.own_folders)
+        paths = (
+            *self._at_home(roots),
+            self._state,
+            *limits.folders.own,
+            *limits.programs(roots),
+            *obeyed[:MOST_OBEYED],
+        )
+        cache = limits.folders.cache
         # What only reads needs no host; a program that a repository has git run gets none.
         proxy = self._proxies.get(frozenset(grants.hosts)) if profile != "read-only" else None
         return Bounds(
@@ -127,13 +142,15 @@ class SessionConfinement:
             masked=(*self._masked.now(), *secrets),
             readable_again=(*grants.readable, *grants.writable),
             writable=(*limits.writable, *(path for path in grants.writable if path.exists())),
-            protected=_protected_names(roots),
-            protected_paths=(*self._at_home(roots), *own, *limits.programs(roots), *obeyed[:MOST_OBEYED]),
-            proxy_socket=proxy.socket if proxy is not None else None,
-            # In a root a command could put a link in its place, which the next one would follow.
-            cache=None if limits.cache is None or any(map(limits.cache.is_relative_to, roots)) else limits.cache,
-            scan=self.scan,
-            git=self.git(grants),
+            protected=(*_protected_names(roots), *map(str, paths)),
+            resources=CommandResources(
+                proxy_socket=proxy.socket if proxy is not None else None,
+                # In a root a command could put a link in its place, which the next one would follow.
+                cache=None if cache is None or any(map(cache.is_relative_to, roots)) else cache,
+                note=note,
+                scan=self.scan,
+                git=self.git(grants),
+            ),
         )
 
     def is_protected(self, path: Path, grants: Grants) -> bool:
@@ -141,9 +158,9 @@ class SessionConfinement:
         roots = self.roots(grants)
         planned_at, places = self._protected_places.get(roots, (float("-inf"), ()))
         if time.monotonic() - planned_at > 1:
-            own = tuple(self.limits.programs(roots))
-            home, git = self.limits.home, self.git(grants)
-            bounds = Bounds("workspace-write", roots, home, protected_paths=own, scan=self.scan, git=git)
+            own = tuple(map(str, self.limits.programs(roots)))
+            resources = CommandResources(scan=self.scan, git=self.git(grants))
+            bounds = Bounds("workspace-write", roots, self.limits.home, protected=own, resources=resources)
             plan = plan_protection(bounds, str(roots[0]))
             places = (*plan.read_only, *plan.missing_files, *plan.missing_folders)
             self._protected_places = {roots: (time.monotonic(), places)}
@@ -172,9 +189,9 @@ class SessionConfinement:
             return
         earlier = self._snapshot.retry() if self._snapshot is not None else Reverts()
         note = self._session_note() if profile == "workspace-write" else None
-        bounds = replace(self.bounds(command.profile, command.grants), note=note.points if note is not None else None)
-        if bounds.cache is not None:
-            make_private_folder(bounds.cache)
+        bounds = self.bounds(command.profile, command.grants, note.points if note is not None else None)
+        if bounds.resources.cache is not None:
+            make_private_folder(bounds.resources.cache)
         confined = self.backend.launch(argv, cwd=cwd, bounds=bounds, pass_fds=pass_fds)
         with confined as launch, self._guarded(bounds, cwd, note) as reverts:
             reverts.put_back += earlier.put_back  # what still could not be is reported when the command has ended

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS, Bubblewrap
-from agentcli.infra.sandbox.confinement import Bounds
+from agentcli.infra.sandbox.confinement import Bounds, CommandResources
 from agentcli.infra.sandbox.dry_runs.dry_run import DryRuns
 from agentcli.infra.sandbox.processes.shell import Shell
 from agentcli.tools.command import Command
@@ -53,7 +53,8 @@ def dry_runs(base: Path, who: str, **more: object) -> DryRuns:
     ws = base / "ws"
     given = {"masked": (ws / ".env", base / "secrets"), "protected": PROTECTED} | more
     limits, search_path = given.pop("limits", DryRunLimits()), given.pop("search_path", "")
-    bounds = Bounds("workspace-write", (ws,), given.pop("home", base), **given)
+    resources = CommandResources(cache=given.pop("cache", None))
+    bounds = Bounds("workspace-write", (ws,), given.pop("home", base), resources=resources, **given)
     shell = Shell(clean_environment(base), base / "state/output")
     return DryRuns(
         lambda: shell,

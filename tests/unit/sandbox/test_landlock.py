@@ -124,7 +124,7 @@ def said_in_shell(
             if plan is not None:
                 os.ftruncate(made.pass_fds[-1], 0)
                 os.pwrite(made.pass_fds[-1], plan.encode(), 0)
-            yield made._replace(bounded_by="") if has_launcher else made
+            yield made._replace(bounder=None) if has_launcher else made
 
     async def execute() -> tuple[int | None, str]:
         shell = Shell({"PATH": "/usr/bin:/bin", "NAME": "value"}, bounds.home / "jobs", launch=launch)

@@ -72,16 +72,16 @@ class Bubblewrap:
         self, argv: Sequence[str], *, cwd: Path, bounds: Bounds, pass_fds: Sequence[int] = ()
     ) -> Iterator[Launch]:
         with ExitStack() as stack:
-            mount_points = stack.enter_context(MountPoints(bounds.note))
+            mount_points = stack.enter_context(MountPoints(bounds.resources.note))
             program = stack.enter_context(_filter())
             layout = stack.enter_context(closing(Layout(bounds, str(cwd), mount_points, self._hidden)))
             mounts = layout.mounts_for(plan_protection(bounds, str(cwd)))
-            proxy = relay_environment() if bounds.proxy_socket is not None else WITHOUT_NETWORK
-            command = [*relay_command(RELAY, PROXY_SOCKET), *argv] if bounds.proxy_socket else list(argv)
+            proxy = relay_environment() if bounds.resources.proxy_socket is not None else WITHOUT_NETWORK
+            command = [*relay_command(RELAY, PROXY_SOCKET), *argv] if bounds.resources.proxy_socket else list(argv)
             yield Launch(
                 [*self._start, "--chdir", str(cwd), "--seccomp", str(program), "--", *command],
                 (*pass_fds, program, *layout.descriptors),
-                cache_environment(str(bounds.cache or f"{PRIVATE_TMP}/.cache")) | proxy,
+                cache_environment(str(bounds.resources.cache or f"{PRIVATE_TMP}/.cache")) | proxy,
                 refusal="bwrap: ",
                 mounts=tuple(mounts),
             )
@@ -123,7 +123,7 @@ class Layout:
         self._hidden = hidden
         self._may_write = bounds.profile == "workspace-write"
         self._grants = [grant for grant in map(str, bounds.writable if self._may_write else ()) if is_real(grant)]
-        cache = (bounds.cache,) if bounds.cache is not None else ()
+        cache = (bounds.resources.cache,) if bounds.resources.cache is not None else ()
         self._areas = sorted({*map(str, (*bounds.roots, *cache)), *self._grants}, key=_depth)
         self._shown_in_private = sorted({str(bounds.home), cwd}, key=_depth)
         self._mounts: list[Mount] = []
@@ -135,7 +135,7 @@ class Layout:
 
     def mounts_for(self, protection: Protection) -> Sequence[Mount]:
         """Order the mounts: outer folders first. Raises `OSError` when something changed while it was looked at."""
-        python = python_folders() if self._bounds.proxy_socket is not None else []
+        python = python_folders() if self._bounds.resources.proxy_socket is not None else []
         self._mounts += [Mount(folder, mode="1777") for folder in private_folders()]
         for path in (*self._shown_in_private, *python):  # needed although its folder is replaced
             if path not in private_folders() and is_private(path) and kind_of(path) == "folder":
@@ -143,15 +143,15 @@ class Layout:
         outside, inside = self._plan_masks(python)
         self._mask(outside)
         for path in sorted({*self._areas, *protection.writable}, key=_depth):
-            self._bind(path, is_writable=self._may_write or path == str(self._bounds.cache))
+            self._bind(path, is_writable=self._may_write or path == str(self._bounds.resources.cache))
         self._protect(protection)
         for path in self._grants:
             if any(is_inside(path, protected) for protected in protection.read_only):
                 self._bind(path, is_writable=True)
         self._mask(inside)
         self._hide_sockets([step.path for step in (*outside, *inside) if step.what != "show"])
-        if self._bounds.proxy_socket is not None:
-            self._mounts.append(Mount(PROXY_SOCKET, str(self._bounds.proxy_socket)))
+        if self._bounds.resources.proxy_socket is not None:
+            self._mounts.append(Mount(PROXY_SOCKET, str(self._bounds.resources.proxy_socket)))
             self._mounts.append(Mount(RELAY, str(Path(__file__).parents[1] / "network" / "relay.py")))
         return self._mounts
 

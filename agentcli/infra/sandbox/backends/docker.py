@@ -51,7 +51,8 @@ class Docker:
         name = f"agentcli-{secrets.token_hex(8)}"
         protection = plan_protection(bounds, str(cwd))
         with MountPoints() as mount_points:
-            environment = {"HOME": PRIVATE_TMP, **cache_environment(str(bounds.cache or f"{PRIVATE_TMP}/.cache"))}
+            cache = str(bounds.resources.cache or f"{PRIVATE_TMP}/.cache")
+            environment = {"HOME": PRIVATE_TMP, **cache_environment(cache)}
             options = [
                 *(f"--name={name}", "--rm", "--init", "--interactive", "--network=none", "--read-only"),
                 *("--cap-drop=ALL", "--security-opt=no-new-privileges", "--ipc=private", *_LIMITS),
@@ -79,7 +80,7 @@ class Docker:
         return True
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
-        proxy = ("Commands reach no host, granted or not.",) if bounds.proxy_socket is not None else ()
+        proxy = ("Commands reach no host, granted or not.",) if bounds.resources.proxy_socket is not None else ()
         return (*plan_protection(bounds, "").problems, *proxy)
 
 
@@ -89,8 +90,8 @@ def _mounts(bounds: Bounds, protection: Protection, mount_points: MountPoints) -
     folders = [str(root) for root in bounds.roots]
     granted = [place.path for place in find_places(bounds.writable)] if may_write else []
     mounts = [_bind(path, path, is_writable=may_write) for path in dict.fromkeys([*folders, *granted])]
-    if bounds.cache is not None:
-        mounts.append(_bind(str(bounds.cache), str(bounds.cache), is_writable=True))
+    if bounds.resources.cache is not None:
+        mounts.append(_bind(str(bounds.resources.cache), str(bounds.resources.cache), is_writable=True))
     mounts += [_bind(path, path, is_writable=True) for path in protection.writable if path not in folders]
     held = [path for path in protection.missing_folders if mount_points.hold(path)]
     held += [path for path, what in protection.missing_files.items() if mount_points.hold(path, what)]

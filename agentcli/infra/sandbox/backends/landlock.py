@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from agentcli.infra.sandbox.backends.seccomp import filter_program
-from agentcli.infra.sandbox.confinement import Bounds, Launch, memory_file, run_probe
+from agentcli.infra.sandbox.confinement import Bounder, Bounds, Launch, memory_file, run_probe
 from agentcli.infra.sandbox.environment import WITHOUT_NETWORK, cache_environment
 from agentcli.infra.sandbox.mounts.plans import find_places, is_inside, is_real, plan_hiding
 from agentcli.tools.command import Profile
@@ -48,12 +48,11 @@ class Landlock:
         scratch = tempfile.mkdtemp(prefix="agentcli-", dir=self._tmp)
         try:
             with _plan(bounds, scratch) as plan:
-                cache = str(bounds.cache or f"{scratch}/.cache")
+                cache = str(bounds.resources.cache or f"{scratch}/.cache")
                 environment = {**cache_environment(cache), **WITHOUT_NETWORK, "TMPDIR": scratch}
                 launcher = _launcher(self._python, plan)
-                yield Launch(
-                    [*launcher, *argv], (*pass_fds, plan), environment, bounded_by=_MODULE, launcher=len(launcher)
-                )
+                bounder = Bounder(_MODULE, len(launcher))
+                yield Launch([*launcher, *argv], (*pass_fds, plan), environment, bounder=bounder)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
@@ -67,7 +66,7 @@ class Landlock:
         ]
         if self.abi < _FIRST_THAT_SCOPES_SIGNALS:
             texts.append("Commands can send signals to your other processes (Linux before 6.12).")
-        if bounds.proxy_socket is not None:
+        if bounds.resources.proxy_socket is not None:
             texts.append("Commands reach no host, granted or not.")
         if bounds.profile == "workspace-write":
             texts += [
@@ -107,7 +106,7 @@ def _plan(bounds: Bounds, scratch: str | None) -> Iterator[int]:
     """A descriptor to read the launcher's plan from."""
     grants = bounds.writable if bounds.profile == "workspace-write" else ()
     roots = bounds.roots if bounds.profile == "workspace-write" else ()
-    own = [str(folder) for folder in (bounds.cache, scratch) if folder is not None]
+    own = [str(folder) for folder in (bounds.resources.cache, scratch) if folder is not None]
     # A path that was granted may be a link by now, to anywhere.
     written = [*filter(is_real, map(str, (*roots, *grants))), *(place.path for place in find_places(own))]
     shown = find_places(path for path in map(str, bounds.readable_again) if is_real(path))

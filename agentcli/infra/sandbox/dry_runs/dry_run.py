@@ -198,7 +198,7 @@ class DryRuns:
 
         groups, cached = list[ChangeGroup](), list[str]()
         for overlay in overlays.each:
-            if overlay.area == str(bounds.cache):
+            if overlay.area == str(bounds.resources.cache):
                 caches.take(overlay.area, overlay.upper, os.listdir(overlay.upper))  # noqa: PTH208
                 continue
             changes = reader.read(overlay.area, overlay.upper)

@@ -20,7 +20,7 @@ from agentcli.infra.changes.state import ChangeSet, FileEntry, entry_at, joined,
 from agentcli.infra.changes.writing import OVERLAY_ATTRIBUTES
 from agentcli.infra.sandbox.backends.bubblewrap import writable_folders
 from agentcli.infra.sandbox.backends.landlock import own_python
-from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch, Mount, memory_file, run_probe
+from agentcli.infra.sandbox.confinement import Bounder, Bounds, Confinement, Launch, Mount, memory_file, run_probe
 from agentcli.infra.sandbox.dry_runs.caches import is_cache, is_tagged
 from agentcli.infra.sandbox.dry_runs.overlay_launcher import REFUSAL
 from agentcli.infra.sandbox.mounts.mount_points import NOTE, Note
@@ -51,7 +51,7 @@ class Overlays:
     def __init__(self, confinement: Confinement, bounds: Bounds, folder: Path, caches_of: Callable[[str], str]) -> None:
         """`folder` holds the overlays; `caches_of` gives the folder with the caches of an area, empty for none."""
         self._confinement = confinement
-        self._bounds = replace(bounds, note=Note(folder / NOTE))
+        self._bounds = replace(bounds, resources=replace(bounds.resources, note=Note(folder / NOTE)))
         self._folder = folder
         self._caches_of = caches_of
         self._launches = 0
@@ -64,8 +64,8 @@ class Overlays:
         self._launches += 1
         folder = self._folder / str(self._launches)
         folder.mkdir(mode=0o700)
-        if self._bounds.cache is not None:
-            make_private_folder(self._bounds.cache)
+        if self._bounds.resources.cache is not None:
+            make_private_folder(self._bounds.resources.cache)
         with self._confinement.launch(argv, cwd=command.cwd, bounds=self._bounds, pass_fds=pass_fds) as launch:
             areas = writable_folders(launch.mounts)
             if inside := next((area for area in areas if is_inside(str(folder), area)), None):
@@ -102,7 +102,7 @@ class Overlays:
         with _plan(self.each, self.started_ns, binds=binds, looks_only=looks_only) as plan:
             yield launch._replace(
                 pass_fds=(*launch.pass_fds, plan),
-                bounded_by="dry_runs.overlay_launcher",
+                bounder=Bounder("dry_runs.overlay_launcher"),
                 refusal=REFUSAL,
                 mounts=tuple(mounts),
                 environment={**launch.environment, "GIT_OPTIONAL_LOCKS": "0"},

@@ -99,7 +99,7 @@ def _wakeup_on_children() -> int:
 
 
 def _clean_up(note: int) -> None:
-    """Become what cleans up by a session's note (protection/snapshot.py), if agentcli was killed before it removed that."""
+    """Become what cleans up by a session's note (snapshot.py), if agentcli was killed before it removed that."""
     if not os.fstat(note).st_nlink:
         return
     os.set_inheritable(note, True)

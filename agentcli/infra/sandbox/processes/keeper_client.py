@@ -57,7 +57,7 @@ class Keeper:
         if any(b"\0" in text for text in (folder, *argv, *variables, *variables.values())):
             raise ValueError("embedded null byte")
         limits = (time_limit_s, self._most_processes)
-        bounded = (launch.bounded_by, launch.launcher)
+        bounded = launch.bounder or ("", 0)
         asked = (argv, variables, folder, launch.pass_fds, *bounded, os.fsencode(terminal), limits)
         request = marshal.dumps(asked)
         ours, theirs = socket.socketpair()

@@ -26,25 +26,23 @@ def plan_protection(bounds: Bounds, cwd: str, *, max_to_commit_to: int = MAX_TO_
     plan = Protection()
     if bounds.profile != "workspace-write":
         return plan
-    bounds.scan.protected(bounds.roots)  # forgets the plans where something changed, also one that is being made then
-    plans = bounds.scan.kept_plans
-    names = (bounds.protected, bounds.protected_paths)
-    made_from = (cwd, max_to_commit_to, bounds.roots, bounds.home, bounds.cache, bounds.git, *names)
+    resources, scan = bounds.resources, bounds.resources.scan
+    scan.protected(bounds.roots)  # forgets the plans where something changed, also one that is being made then
+    plans = scan.kept_plans
+    made_from = (cwd, max_to_commit_to, bounds.roots, bounds.home, bounds.protected, resources.cache, resources.git)
     kept = plans.get(made_from)
     if kept is not None and not bounds.writable and _are_untouched(kept[0]):
         return cast("Protection", kept[1])
-    places = find_places((*bounds.roots, *bounds.writable, *((bounds.cache,) if bounds.cache is not None else ())))
-    planner = RepositoryPlanner(tuple(place.path for place in places), str(bounds.home), bounds.git)
+    places = find_places(filter(None, (*bounds.roots, *bounds.writable, resources.cache)))
+    planner = RepositoryPlanner(tuple(place.path for place in places), str(bounds.home), resources.git)
     may_commit = ".git" not in bounds.protected
     for root in map(str, bounds.roots):
         if may_commit:
             plan.add(planner.repository(root))
-        for name in bounds.protected:
-            plan.protect(root, name)
-        for path in map(str, bounds.protected_paths):
+        for path in (os.path.join(root, name) for name in bounds.protected):  # noqa: PTH118  # an absolute one stays
             if path != root and is_inside(path, root):
                 plan.protect(root, path.removeprefix(root))
-        found = bounds.scan.repositories(root)
+        found = scan.repositories(root)
         # Else a link is on the way there now.
         nested = [folder for folder in found[:MAX_REPOSITORIES] if is_real(folder)]
         for number, folder in enumerate(nested):
@@ -57,7 +55,7 @@ def plan_protection(bounds: Bounds, cwd: str, *, max_to_commit_to: int = MAX_TO_
             if folder not in plan.writable:
                 is_chosen = may_commit and (number < max_to_commit_to or is_inside(cwd, folder))
                 plan.add(_bounded(planner.inside(folder, may_commit=is_chosen), folder, number, is_chosen))
-        if len(found) > MAX_REPOSITORIES or bounds.scan.is_partial(root):
+        if len(found) > MAX_REPOSITORIES or scan.is_partial(root):
             plan.problems.append(f"{root} has too many folders or repositories to protect all that are in it.")
     for folder in map(str, bounds.writable):
         if kind_of(folder) == "folder":
