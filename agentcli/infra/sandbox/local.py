@@ -23,7 +23,7 @@ from agentcli.infra.sandbox.mounts.plans import is_inside
 from agentcli.infra.sandbox.protection import auto_executed
 from agentcli.infra.sandbox.search import ripgrep
 from agentcli.infra.sandbox.secret_files import SecretFiles, git_state
-from agentcli.infra.sandbox.session_confinement import MOST_OBEYED, CommandLimits, SessionConfinement
+from agentcli.infra.sandbox.session_confinement import MAX_AUTO_EXECUTED, CommandLimits, SessionConfinement
 from agentcli.safety.paths.judge import is_secret
 from agentcli.tools.command import NO_GRANTS, Command, CommandResult, Grants, Profile
 from agentcli.tools.sandbox import Listing, PathStatus, Sandbox, Search, SearchOutcome, Use
@@ -103,7 +103,7 @@ class LocalFacts:
             if scan.is_partial(str(root))
         ]
         lines += filter(None, [self._unguarded])
-        if (left := len(scan.protected(roots)[1]) - MOST_OBEYED) > 0:
+        if (left := len(scan.protected(roots)[1]) - MAX_AUTO_EXECUTED) > 0:
             lines.append(f"{left:,} settings of editors and tools in folders below can be written: there are too many.")
         lines += limits
         if self.profile == "workspace-write":

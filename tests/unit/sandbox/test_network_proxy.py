@@ -122,7 +122,7 @@ async def server(
 @contextlib.asynccontextmanager
 async def proxy(*grants: str, **more: object) -> AsyncIterator[NetworkProxy]:
     with tempfile.TemporaryDirectory() as folder:  # a socket's path has to be short
-        one = NetworkProxy(grants, folder=Path(folder), **more)
+        one = NetworkProxy([*map(read_grant, grants)], folder=Path(folder), **more)
         await one.start()
         try:
             yield one
