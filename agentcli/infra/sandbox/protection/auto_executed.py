@@ -1,8 +1,13 @@
-"""Finds configuration that a command created or changed and that other programs obey by themselves.
+"""Finds what other programs would execute unasked: configuration that a command made, and programs that git runs.
 
-Of the names a project does not have, only the few that count most are kept from being made: each of them costs a mount
-and an empty folder. The others are looked for when the command has ended, so that the person learns of them; and of
-what a project reviews whether it is what it was.
+Of the names that a project does not have, only the few that count most are kept from being made, because each costs a
+mount and an empty folder. The others are looked for when the command has ended, so that the person learns of them;
+what a project reviews is then compared with what it was.
+
+A repository's own configuration can make git run programs even for a command that only reads. A command that made the
+repository, or an archive that brought it, chose them; the person did not. Git itself is asked, in the environment of
+commands, and refuses or finds a repository here as it would there. The keys are those of git-config(1) and
+gitattributes(5), git 2.47, and of githooks(5) the one hook that a reading command may run.
 """
 
 from __future__ import annotations
@@ -10,14 +15,14 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cache
 from itertools import islice
 from pathlib import Path
 
 from agentcli.infra.changes.state import walk
-from agentcli.infra.sandbox.git_config import Setting, parse_setting, path_in, read_configuration, text_of
+from agentcli.infra.sandbox.git_config import Setting, parse_setting, path_in, read_configuration, run_git, text_of
 from agentcli.infra.sandbox.mounts.mount_points import is_mount_point_of_ours
 from agentcli.infra.sandbox.protection.planning import looks_like_the_inside, modules_in
 from agentcli.infra.sandbox.scan import Scan
@@ -33,12 +38,27 @@ _HARMLESS = {"core": _OF_CORE.split(), **{name: _OF_OTHERS.split() for name in (
 State = tuple[tuple[int, ...], ...]  # the stamps of a file, or of a folder with what is in it
 _MAX_ENTRIES = 1_000  # of a reviewed folder, such as `.agents/skills/NAME`
 
+_BOOLEANS = frozenset((None, "", "true", "yes", "on", "1", "false", "no", "off", "0"))
+_FALSE = frozenset(("", "false", "no", "off", "0"))
+# A partial clone fetches what is missing when it is read, with programs of many settings.
+_PROGRAMS = frozenset(
+    "diff.external diff.command diff.textconv filter.clean filter.smudge filter.process merge.driver man.cmd man.path"
+    " browser.cmd browser.path gpg.program hook.command remote.promisor extensions.partialclone".split()
+)
+_LFS = re.compile(r"git-lfs (clean|smudge|filter-process)( --skip)?( -- %f)?")
+_SIGNATURE = re.compile(r"%[-+ ]?G")
+_HOOK = "post-index-change"  # git status and git diff write what they learned of the files
+_MAX_REPOSITORIES = 50
+_MAX_GIT_S = 2.0
+# While git is asked, nothing is fetched and nothing written, whatever it finds.
+_LOOKS_ONLY = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0"}
+
 
 @cache
 def _names() -> dict[str, bool | None]:
-    """True for names whose contents count, None where their presence is enough, as for a bare repository."""
+    """Map names to True where their contents count, and to None where their presence is enough (bare repositories)."""
     names, reviewed = auto_executed().names, auto_executed().reviewed
-    # Of a folder whose program writes it all the time only what that program obeys counts, which is in `names`.
+    # If a program writes a folder all the time, only what that program obeys counts, which is in `names`.
     written = {name[:end] for name in names for end, letter in enumerate(name) if letter == "/"}
     counts = {name: name not in written for name in reviewed}
     return dict.fromkeys((*names, "HEAD")) | counts | {name: False for name in names if "*" in name}
@@ -46,7 +66,7 @@ def _names() -> dict[str, bool | None]:
 
 @cache
 def _by_first_part(names: tuple[str, ...]) -> tuple[dict[str, list[str]], tuple[str, ...]]:
-    """The names by the first of their parts; and the ends that globs stand for."""
+    """Return the names by the first of their parts, and the ends that globs stand for."""
     by_first: dict[str, list[str]] = {}
     for name in names:
         by_first.setdefault(name.partition("/")[0].lower(), []).append(name)
@@ -65,7 +85,7 @@ def present_names(root: Path, names: tuple[str, ...]) -> list[str]:
 
 
 def watched(roots: Iterable[Path]) -> dict[Path, State]:
-    """The auto-executed names of a workspace that are there now, with the states of those that a project reviews."""
+    """Return the auto-executed paths of a workspace that are there now, with the states of those that are reviewed."""
     states: dict[Path, State] = {}
     for root in roots:
         for name in present_names(root, tuple(_names())):
@@ -76,7 +96,7 @@ def watched(roots: Iterable[Path]) -> dict[Path, State]:
 
 
 def _stamps(path: Path, max_entries: int) -> State:
-    """Stamps that differ once something changed; those that come before what cannot be read."""
+    """Return stamps that differ once something changed, up to the first entry that cannot be read."""
     stamps = []
     with suppress(OSError):
         for _, entry in islice(walk(str(path), ""), max_entries):
@@ -93,16 +113,14 @@ def made_or_changed(before: Mapping[Path, State], roots: Iterable[Path], git: st
 def _may_start_programs(path: Path, git: str) -> bool:
     if path.name == "HEAD":
         return looks_like_the_inside(str(path.parent)) and _starts_programs(path.parent, git)
-    if path.name != ".git":
-        return True
-    if not path.is_file():
-        return _starts_programs(path, git)
-    kept = Path(path_in(str(path), "gitdir: ") or path.parent)
-    return not (kept / "config").is_file() or (kept / "commondir").exists() or _starts_programs(kept, git)
+    if path.name != ".git" or not path.is_file():
+        return path.name != ".git" or _starts_programs(path, git)
+    folder = Path(path_in(str(path), "gitdir: ") or path.parent)
+    return not (folder / "config").is_file() or (folder / "commondir").exists() or _starts_programs(folder, git)
 
 
 def _starts_programs(folder: Path, git: str) -> bool:
-    """True if hooks or settings of a repository would make git start a program; anything unusual counts."""
+    """Return True if hooks or settings of a repository make git start a program; anything unusual counts."""
     with suppress(OSError):
         if any(not hook.name.endswith(".sample") for hook in (folder / "hooks").iterdir()):
             return True
@@ -120,24 +138,11 @@ def _starts_programs(folder: Path, git: str) -> bool:
     )
 
 
-_BOOLEANS = frozenset((None, "", "true", "yes", "on", "1", "false", "no", "off", "0"))
-_FALSE = frozenset(("", "false", "no", "off", "0"))
-# A partial clone fetches what is missing when it is read, with programs of many settings.
-_PROGRAMS = frozenset(
-    "diff.external diff.command diff.textconv filter.clean filter.smudge filter.process merge.driver man.cmd man.path"
-    " browser.cmd browser.path gpg.program hook.command remote.promisor extensions.partialclone".split()
-)
-_LFS = re.compile(r"git-lfs (clean|smudge|filter-process)( --skip)?( -- %f)?")
-_SIGNATURE = re.compile(r"%[-+ ]?G")
-_HOOK = "post-index-change"  # git status and git diff write what they learned of the files
-_MAX_REPOSITORIES = 50
-_MAX_GIT_S = 2.0
-# Whatever is found, nothing is fetched and nothing written meanwhile.
-_LOOKS_ONLY = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0"}
-
-
 class ProgramSearch:
-    """Asks the program `git`; `scan` finds repositories that the index does not name."""
+    """Finds the programs that a repository makes git run, by asking `git`.
+
+    `scan` finds repositories that the index does not name.
+    """
 
     def __init__(self, git: str, environment: Mapping[str, str], scan: Scan) -> None:
         self._git = git
@@ -147,8 +152,8 @@ class ProgramSearch:
     def setting(self, folder: Path) -> str:
         """Name a setting by which git, started in `folder`, may run a program of the repository's choosing.
 
-        Empty where there is none. Submodules count too, because git looks into them, and so do other repositories
-        below: an old commit may have one as a submodule. What is too much to look at counts as such a setting.
+        It is empty where there is none. Submodules count too, because git looks into them, and so do other repositories
+        below, because an old commit may have one as a submodule. Too much to look at counts as such a setting.
         """
         if not self._git:
             return "one that cannot be looked for, because git is not installed"
@@ -158,7 +163,7 @@ class ProgramSearch:
             while waiting:
                 where = waiting.pop()
                 found = self._ask(where, "rev-parse", "--absolute-git-dir", "--git-common-dir")
-                if found is None or found in seen:  # no repository: git runs nothing either
+                if found is None or found in seen:  # no repository, where git runs nothing either
                     continue
                 seen.add(found)
                 if len(seen) > _MAX_REPOSITORIES:
@@ -168,8 +173,10 @@ class ProgramSearch:
                 top = (self._ask(where, "rev-parse", "--show-toplevel") or own).removesuffix("\n")
                 if program := self._program(where, common, top):
                     return program
-                nested = self._nested(where, top)
-                if nested is None:
+                listed = self._ask(where, "ls-files", "--stage", "-z", "--full-name", ":/") or ""
+                links = [entry.partition("\t")[2] for entry in listed.split("\0") if entry.startswith("160000 ")]
+                nested = [*(f"{top}/{link}" for link in links), *self._scan.repositories(top)]
+                if self._scan.is_partial(top):
                     return f"one of more repositories than are looked at in {top}"
                 waiting += [("-C", place) for place in nested if os.path.lexists(f"{place}/.git")]
                 modules = {module for kept in (own, common) for module in modules_in(f"{kept}/modules")}
@@ -186,7 +193,7 @@ class ProgramSearch:
         words = listed.split("\0")
         for scope, text in zip(words[::2], words[1::2], strict=False):
             setting = parse_setting(text)
-            if scope not in ("local", "worktree"):  # those of the person and the machine are theirs
+            if scope not in ("local", "worktree"):  # the person's and the machine's settings are trusted
                 continue
             if _starts_a_program(setting):
                 return f"{text.partition(chr(10))[0]} in {common}/config"
@@ -195,25 +202,9 @@ class ProgramSearch:
         found = (Path(start, folder, _HOOK) for folder in hooks for start in (top, common))
         return next((str(hook) for hook in found if os.path.lexists(hook)), "")
 
-    def _nested(self, where: tuple[str, str], top: str) -> Sequence[str] | None:
-        """Return the folders that may hold submodules; None where there are too many folders."""
-        listed = self._ask(where, "ls-files", "--stage", "-z", "--full-name", ":/") or ""
-        links = [entry.partition("\t")[2] for entry in listed.split("\0") if entry.startswith("160000 ")]
-        found = [*(f"{top}/{link}" for link in links), *self._scan.repositories(top)]
-        return None if self._scan.is_partial(top) else found
-
     def _ask(self, where: tuple[str, str], *arguments: str) -> str | None:
-        """Return what git says; None where it refuses. Raises `OSError` and `SubprocessError`."""
-        done = subprocess.run(
-            [self._git, *where, *arguments],
-            cwd="/",
-            env=self._environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=_MAX_GIT_S,
-            check=False,
-        )
+        """Return git's output; None where it refuses. Raises `OSError` and `SubprocessError`."""
+        done = run_git([self._git, *where, *arguments], environment=self._environment, timeout_s=_MAX_GIT_S)
         return None if done.returncode else os.fsdecode(done.stdout)
 
 
@@ -229,5 +220,4 @@ def _starts_a_program(setting: Setting) -> bool:
             return _SIGNATURE.search(value) is not None
         case Setting("branch" | "tag", "", "sort", str(value)):
             return "signature" in value
-        case _:
-            return f"{setting.section}.{setting.key}" in _PROGRAMS
+    return f"{setting.section}.{setting.key}" in _PROGRAMS

@@ -1,10 +1,15 @@
-"""Plans the protection of everything in a workspace that may not be written although its folder can."""
+"""Plans the protection of everything in a workspace that may not be written although its folder can.
+
+A command that may commit must not write the parts of a repository that make git run programs. Hooks and configuration
+name programs. `commondir` tells git where to look for both (gitrepository-layout(5)), and git obeys it in every
+repository, not in linked worktrees alone. A worktree's `.git` is a file that leads elsewhere. `info/attributes` names
+no program: it says no more than a `.gitattributes`, which a command may write.
+"""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import cast
@@ -17,8 +22,16 @@ from agentcli.infra.sandbox.mounts.plans import Protection, find_places, is_insi
 # One that can be committed to costs six mounts, about a millisecond; one that is read-only as a whole costs one.
 MAX_TO_COMMIT_TO = 3
 MAX_REPOSITORIES = 100
-# What the configuration of one names costs mounts of its own, and there is a limit to those (backends/bubblewrap.py).
+# What the configuration of one names costs mounts of its own, whose number is limited (backends/bubblewrap.py).
 _MAX_TO_FOLLOW = 20
+MAX_MODULES = 100
+_MAX_WORKTREES = 30
+_MAX_MODULE_DEPTH = 6
+_TICK_NS = 20_000_000  # within a tick of its file system's clock a file can change twice and keep one stamp
+
+# Git refuses a folder where it includes a file. To be recognised as ours the file must say something, which means
+# nothing.
+NO_CONFIGURATION = b"# Nothing. It is here while a command runs.\n"
 
 
 def plan_protection(bounds: Bounds, cwd: str, *, max_to_commit_to: int = MAX_TO_COMMIT_TO) -> Protection:
@@ -30,59 +43,47 @@ def plan_protection(bounds: Bounds, cwd: str, *, max_to_commit_to: int = MAX_TO_
     scan.protected(bounds.roots)  # forgets the plans where something changed, also one that is being made then
     plans = scan.kept_plans
     made_from = (cwd, max_to_commit_to, bounds.roots, bounds.home, bounds.protected, resources.cache, resources.git)
-    kept = plans.get(made_from)
-    if kept is not None and not bounds.writable and _are_untouched(kept[0]):
-        return cast("Protection", kept[1])
+    stamps, kept = plans.get(made_from, ({}, None))
+    if kept is not None and not bounds.writable and all(_stamp(file) == stamp for file, stamp in stamps.items()):
+        return cast("Protection", kept)
     places = find_places(filter(None, (*bounds.roots, *bounds.writable, resources.cache)))
     planner = RepositoryPlanner(tuple(place.path for place in places), str(bounds.home), resources.git)
     may_commit = ".git" not in bounds.protected
     for root in map(str, bounds.roots):
         if may_commit:
-            plan.add(planner.repository(root))
+            plan.add(planner.plan_repository(root))
         for path in (os.path.join(root, name) for name in bounds.protected):  # noqa: PTH118  # an absolute one stays
             if path != root and is_inside(path, root):
                 plan.protect(root, path.removeprefix(root))
         found = scan.repositories(root)
-        # Else a link is on the way there now.
+        # One that is not real has a link on the way by now.
         nested = [folder for folder in found[:MAX_REPOSITORIES] if is_real(folder)]
         for number, folder in enumerate(nested):
             is_chosen = may_commit and (number < max_to_commit_to or is_inside(cwd, folder))
-            plan.add(_bounded(_plan_nested(folder, planner, is_chosen), folder, number, is_chosen))
+            plan.add(_bounded(planner.plan_nested(folder, may_commit=is_chosen), folder, number, is_chosen))
         if looks_like_the_inside(root):
-            plan.add(planner.root_inside(root))
+            plan.add(planner.plan_root_inside(root))
         # Bare repositories, and those whose worktree is elsewhere; where a worktree led there it is protected already.
         for number, folder in enumerate(filter(looks_like_the_inside, nested)):
             if folder not in plan.writable:
                 is_chosen = may_commit and (number < max_to_commit_to or is_inside(cwd, folder))
-                plan.add(_bounded(planner.inside(folder, may_commit=is_chosen), folder, number, is_chosen))
+                plan.add(_bounded(planner.plan_inside(folder, may_commit=is_chosen), folder, number, is_chosen))
         if len(found) > MAX_REPOSITORIES or scan.is_partial(root):
             plan.problems.append(f"{root} has too many folders or repositories to protect all that are in it.")
     for folder in map(str, bounds.writable):
         if kind_of(folder) == "folder":
-            plan.add(planner.repository(folder))
+            plan.add(planner.plan_repository(folder))
     if planner.is_plain and not (plan.problems or bounds.writable):
         plans[made_from] = planner.stamps, plan
     return plan
 
 
-def _are_untouched(stamps: Mapping[str, tuple[int, ...]]) -> bool:
-    for file, stamp in stamps.items():
-        try:
-            status = os.lstat(file)
-        except OSError:
-            return False
-        if (status.st_ino, status.st_ctime_ns) != stamp:
-            return False
-    return True
-
-
-def _plan_nested(folder: str, planner: RepositoryPlanner, may_commit: bool) -> Protection:
-    """Plan one repository below a root. A worktree is no reason to make its repository elsewhere writable."""
-    if may_commit:
-        plan = planner.repository(folder)
-        if all(planner.writable_around(path) is not None for path in plan.writable):
-            return plan
-    return planner.repository(folder, may_commit=False)
+def _stamp(file: str) -> tuple[int, int] | None:
+    try:
+        status = os.lstat(file)
+    except OSError:
+        return None
+    return status.st_ino, status.st_ctime_ns
 
 
 def _bounded(found: Protection, folder: str, number: int, may_commit: bool) -> Protection:
@@ -93,21 +94,12 @@ def _bounded(found: Protection, folder: str, number: int, may_commit: bool) -> P
     return Protection(read_only=found.read_only[:1], problems=[problem])
 
 
-MAX_MODULES = 100
-_TICK_NS = 20_000_000  # a file can change twice within a tick of the clock of its file system, by one stamp
-_MAX_WORKTREES = 30
-_MAX_MODULE_DEPTH = 6
-
-# Git refuses a folder where it includes a file. To be known as ours it has to say something that means nothing.
-NO_CONFIGURATION = b"# Nothing. It is here while a command runs.\n"
-
-
 class RepositoryPlanner:
     """Plans what to protect of a repository.
 
-    `writable`: the real paths of all folders in which commands may have made anything. `home` is what `~` means, `git`
-    the program that is asked what a configuration names. As long as a repository `is_plain`, what is planned for it
-    changes with its own folder and with the files in `stamps` alone.
+    `writable` are the real paths of all folders in which commands may have made anything. `home` is what `~` means,
+    `git` the program that is asked what a configuration names. As long as a repository `is_plain`, its plan changes
+    only with its own folder and with the files in `stamps`.
     """
 
     def __init__(self, writable: tuple[str, ...], home: str, git: str) -> None:
@@ -115,14 +107,14 @@ class RepositoryPlanner:
         self._home = home
         self._git = git
         self.is_plain = True
-        self.stamps: dict[str, tuple[int, ...]] = {}
+        self.stamps: dict[str, tuple[int, int]] = {}
 
-    def writable_around(self, path: str) -> str | None:
-        """The innermost of the writable folders that a path is in."""
+    def _writable_around(self, path: str) -> str | None:
+        """Return the innermost of the writable folders that a path is in."""
         return max((folder for folder in self._writable if is_inside(path, folder)), key=len, default=None)
 
-    def repository(self, worktree: str, *, may_commit: bool = True) -> Protection:
-        """Plan it for `worktree`/.git. Where nothing need be committed, one read-only mount and what it names do."""
+    def plan_repository(self, worktree: str, *, may_commit: bool = True) -> Protection:
+        """Plan for `worktree`/.git. Where nothing need be committed, one read-only mount and what it names suffice."""
         plan, link = Protection(), f"{worktree}/.git"
         match kind_of(link), may_commit:
             case "folder", True:
@@ -135,22 +127,25 @@ class RepositoryPlanner:
                     self._add_linked(link, worktree, plan)
             case "link", True:
                 plan.protect(worktree, ".git")
-            case _:
-                pass
         return plan
 
-    def inside(self, folder: str, *, may_commit: bool) -> Protection:
-        """Plan it for a folder that is the inside of a repository: a bare one, or one whose `.git` is a file."""
+    def plan_nested(self, folder: str, *, may_commit: bool) -> Protection:
+        """Plan for a repository below a root. A worktree is no reason to make its repository elsewhere writable."""
+        plan = self.plan_repository(folder, may_commit=may_commit)
+        if may_commit and any(self._writable_around(path) is None for path in plan.writable):
+            return self.plan_repository(folder, may_commit=False)
+        return plan
+
+    def plan_inside(self, folder: str, *, may_commit: bool) -> Protection:
+        """Plan for the inside of a repository: a bare one, or one whose `.git` is a file."""
         self.is_plain = False
         plan = Protection()
-        if may_commit:
-            self._add_folder(folder, "", plan)
-        else:
-            self._add_read_only(folder, "", plan)
+        add = self._add_folder if may_commit else self._add_read_only
+        add(folder, "", plan)
         return plan
 
-    def root_inside(self, root: str) -> Protection:
-        """Plan it for a workspace that is itself such a folder, and has to stay writable."""
+    def plan_root_inside(self, root: str) -> Protection:
+        """Plan for a workspace that is itself the inside of a repository, and must stay writable."""
         self.is_plain = False
         plan = Protection()
         plan.problems += self._add_programs(root, "", self._named(root), plan)
@@ -159,9 +154,9 @@ class RepositoryPlanner:
     def _add_linked(self, link: str, worktree: str, plan: Protection) -> None:
         """Add what a `.git` file leads to: that of a linked worktree or of a submodule.
 
-        Whoever wrote it could lead us anywhere and have that made writable. So the other end has to point back, and to
-        lie where no command can write: then git made it, run by the person. What commands could have made themselves
-        makes nothing writable that was not so before.
+        Whoever wrote the file could lead us anywhere and have that made writable. The other end must therefore point
+        back, and lie where no command can write: then git made it, run by the person. What commands could have made
+        themselves makes nothing writable that was not so before.
         """
         self.is_plain = False
         folder = path_in(link, "gitdir: ")
@@ -169,10 +164,10 @@ class RepositoryPlanner:
             plan.problems.append(f"{link} is not a file that git understands.")
             return
         common = path_in(f"{folder}/commondir") or folder
-        written = self.writable_around(folder)
-        if written is not None:
-            is_genuine = is_inside(common, written)
-        elif common != folder:  # its own: the placeholder of a command that runs now
+        around = self._writable_around(folder)
+        if around is not None:
+            is_genuine = is_inside(common, around)
+        elif common != folder:  # else it has its own, or the placeholder of a command that runs now
             points_back = _is_same(path_in(f"{folder}/gitdir"), link)
             is_genuine = points_back and folder.rpartition("/")[0] == f"{common}/worktrees"
         else:
@@ -206,7 +201,7 @@ class RepositoryPlanner:
             self._add_named(self._named(one), one, worktree if one == folder else "", plan)
 
     def _add_programs(self, folder: str, worktree: str, named: NamedPaths, plan: Protection) -> list[str]:
-        """Add what names programs in one git folder; the reasons why some of it cannot be protected."""
+        """Add what names programs in one git folder; return the reasons why some of it cannot be protected."""
         gaps = _add_entry(folder, "hooks", plan)
         if kind_of(f"{folder}/config") == "nothing":
             return [*gaps, f"{folder} has no config, which a command could add"]
@@ -222,13 +217,13 @@ class RepositoryPlanner:
         """Collect what the configuration of a git folder names, and that of each of its worktrees."""
         files = [f"{folder}/config"]
         looked_ns = time.time_ns()
-        with suppress(OSError):
-            status = os.lstat(files[0])
-            self.stamps[files[0]] = status.st_ino, status.st_ctime_ns
-            self.is_plain &= status.st_ctime_ns < looked_ns - _TICK_NS
+        stamp = _stamp(files[0])
+        if stamp is not None:
+            self.stamps[files[0]] = stamp
         named = named_paths(files, self._home, self._git)
         inner = (f"{folder}/{name}" for name in ("modules", "worktrees"))
-        self.is_plain &= named == NamedPaths() and files[0] in self.stamps and not any(map(os.path.lexists, inner))
+        is_old = stamp is not None and stamp[1] < looked_ns - _TICK_NS
+        self.is_plain &= is_old and named == NamedPaths() and not any(map(os.path.lexists, inner))
         if not named.has_worktree_config:
             return named
         folders = (folder, *_folders_in(f"{folder}/worktrees")[:_MAX_WORKTREES])
@@ -242,10 +237,10 @@ class RepositoryPlanner:
         """
         start = worktree or named.worktree or folder
         paths = [str(Path(start, hooks)) for hooks in named.hooks] + named.included
-        ways = {
+        is_included = {
             way: path in named.included for path in paths for way in (os.path.normpath(path), os.path.realpath(path))
         }
-        for path, is_file in ways.items():
+        for path, is_file in is_included.items():
             self._add_path(path, [base for base in (worktree, folder) if base and is_inside(path, base)], plan)
             is_missing = path in plan.missing_folders and kind_of(path.rpartition("/")[0]) == "folder"
             if is_file and (is_missing or (path in plan.read_only and _holds(path, NO_CONFIGURATION))):
@@ -254,7 +249,7 @@ class RepositoryPlanner:
 
     def _add_path(self, path: str, around: list[str], plan: Protection) -> None:
         """Add it below the nearest folder that it is in, so that few folders on the way need a mount."""
-        base = max(around, key=len) if around else self.writable_around(path)
+        base = max(around, key=len) if around else self._writable_around(path)
         if base is None:
             return
         if path == base or any(is_inside(folder, path) for folder in self._writable):
@@ -264,12 +259,12 @@ class RepositoryPlanner:
 
 
 def looks_like_the_inside(folder: str) -> bool:
-    """True if git, started there, would take it for a repository's own folder."""
+    """Return True if git, started there, would take it for a repository's own folder."""
     return all(os.path.lexists(f"{folder}/{name}") for name in ("HEAD", "objects", "refs"))
 
 
 def modules_in(folder: str, depth: int = 0) -> list[str]:
-    """The git folders of submodules, whose names may contain slashes; those of their submodules too."""
+    """Return the git folders of submodules, whose names may contain slashes, and those of their submodules."""
     found: list[str] = []
     for entry in _folders_in(folder):
         if os.path.lexists(f"{entry}/HEAD"):
@@ -289,7 +284,7 @@ def _add_worktree_config(folder: str, named: NamedPaths, plan: Protection) -> li
 
 
 def _add_file(folder: str, name: str, if_missing: bytes, plan: Protection) -> list[str]:
-    """Add a file that has to be one; `if_missing` is a content that means the same as no file."""
+    """Add a file that must be one; `if_missing` is a content that means the same as no file."""
     path = f"{folder}/{name}"
     if kind_of(path) == "nothing" or (kind_of(path) == "file" and _holds(path, if_missing)):
         plan.missing_files[path] = if_missing
@@ -298,9 +293,8 @@ def _add_file(folder: str, name: str, if_missing: bytes, plan: Protection) -> li
 
 
 def _add_entry(folder: str, name: str, plan: Protection) -> list[str]:
-    path = f"{folder}/{name}"
-    if kind_of(path) == "link":
-        return [f"{path} is a symbolic link, which a command could replace"]
+    if kind_of(f"{folder}/{name}") == "link":
+        return [f"{folder}/{name} is a symbolic link, which a command could replace"]
     plan.protect(folder, name)
     return []
 
@@ -310,11 +304,9 @@ def _holds(file: str, content: bytes) -> bool:
 
 
 def _folders_in(folder: str) -> list[str]:
-    try:
-        with os.scandir(folder) as entries:
-            return sorted(entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
-    except OSError:
-        return []
+    with suppress(OSError), os.scandir(folder) as entries:
+        return sorted(entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
+    return []
 
 
 def _is_same(path: str | None, other: str) -> bool:
