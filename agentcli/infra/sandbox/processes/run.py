@@ -86,7 +86,7 @@ class Run:
             return True
         await self.process.wait_until_gone()
         await asyncio.wait({self._pump}, timeout=GRACE_AFTER_EXIT_S)
-        return not self._output.first_words.startswith(refusal)
+        return not self._output.beginning.startswith(refusal)
 
     async def _read(self) -> None:
         """Take output until nobody can write any more; what the disk cannot take yet holds the command up."""
@@ -140,7 +140,7 @@ class Run:
     def _last_heard(self) -> tuple[float, str]:
         """Return the seconds since the command's last output, and the end of that output."""
         if self._file is None:
-            return time.monotonic() - self._output.heard_at, self._output.last_words
+            return time.monotonic() - self._output.heard_at, self._output.end
         try:
             with self._file.open("rb") as file:
                 status = os.fstat(file.fileno())
