@@ -1,7 +1,7 @@
-"""Finds secret files among the many of a search, without judging each of them in full.
+"""Finds secret files, and the values in them, so that searches leave them out and outputs are masked.
 
-Judging a path takes tens of microseconds, and a search may find matches in fifty thousand files. Nearly all of them
-can be told to be plain by a look at their names; the others are judged.
+Judging a path takes tens of microseconds, and a search may find matches in fifty thousand files. Nearly all of them are
+known to be plain by a look at their names; only the others are judged.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from itertools import repeat
 from pathlib import Path
 
 from agentcli.infra.changes.writing import open_to_read
-from agentcli.infra.sandbox.git_config import find_git
+from agentcli.infra.sandbox.git_config import find_git, path_in, run_git, text_of
 from agentcli.safety.paths.judge import SECRET_GLOB_EXCEPTIONS, SECRET_GLOBS, SECRET_HOME_PATHS, fold_name
-from agentcli.settings.files import read_small_file
 
 _NEVER_SECRET = tuple(glob[1:].encode() for glob in SECRET_GLOB_EXCEPTIONS if glob.count("*") == 1 and glob[0] == "*")
 _EXTENSIONS = frozenset(glob.rpartition(".")[2].encode() for glob in SECRET_GLOBS if glob.startswith("*"))
@@ -34,6 +33,28 @@ _FOLDERS = frozenset(
 _STARTS = frozenset(name[:2] for name in (*(glob.encode() for glob in SECRET_GLOBS if glob[0] != "*"), *_FOLDERS))
 
 _IGNORED_ENDS = (b".", b" ")  # by Windows
+
+MAX_FILES = 200
+MAX_FILE_BYTES = 256 * 1024  # larger ones are databases, and certificates by the thousand
+MAX_BYTES = 2 * 1024 * 1024
+MAX_VALUES = 1_000
+_TICK_NS = 20_000_000  # within a tick of its file system's clock a file can change twice and keep one stamp
+
+_OPTIONS = ("--no-optional-locks", "-c", "core.fsmonitor=false")
+# Nothing is fetched, and no other object replaces one that a commit names.
+_GIT_SETTINGS = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_NO_REPLACE_OBJECTS": "1"}
+_HEAD = (*_OPTIONS, "rev-parse", "--quiet", "--verify", "HEAD^{commit}")
+_INDEX = (*_OPTIONS, "ls-files", "--stage", "-z")
+_TREE = (*_OPTIONS, "ls-tree", "-r", "-z", "HEAD")
+_SIZES = (*_OPTIONS, "cat-file", "--batch-check=%(objectname) %(objecttype) %(objectsize)")
+_CONTENTS = (*_OPTIONS, "cat-file", "--batch=%(objectname)")
+_GREP = (
+    *(*_OPTIONS, "grep", "--no-recurse-submodules", "--no-textconv", "--no-color", "--no-line-number", "--no-column"),
+    *("-h", "-o", "-I", "-F", "-f", "-"),
+)
+
+_Stamp = tuple[int, int, int]  # the time of the last change, size, inode
+GitState = tuple[object, ...]
 
 
 class SecretFiles:
@@ -82,76 +103,36 @@ def _is_odd(name: bytes) -> bool:
     return not name.isascii() or b"~" in name or b":" in name or name.endswith(_IGNORED_ENDS)
 
 
-_MAX_LINK_BYTES = 4_096
-
-GitState = tuple[object, ...]
-
-
 def git_state(root: Path) -> GitState:
-    """The state of the index and of HEAD where git works in `root`; empty where that is in no repository."""
+    """Return the state of the index and of HEAD where git works in `root`, without running git; empty outside.
+
+    The files are those of gitrepository-layout(5). A command may have made a pipe of one, which is not waited for.
+    """
     for folder in (root, *root.parents):
-        link = folder / ".git"
-        if _first_line(link / "HEAD"):
-            return _state(link)
-        if line := _first_line(link):
-            return _state(folder / line.removeprefix("gitdir: "))
+        link = f"{folder}/.git"
+        git = link if text_of(f"{link}/HEAD") else path_in(link, "gitdir: ")
+        if git is not None:
+            head = text_of(f"{git}/HEAD").partition("\n")[0]
+            common = path_in(f"{git}/commondir") or git
+            names = (head.removeprefix("ref: "), "packed-refs", "reftable/tables.list")
+            return (head, *map(_stamp, (f"{git}/index", *(f"{common}/{name}" for name in names))))
     return ()
 
 
-def _state(git: Path) -> GitState:
-    head = _first_line(git / "HEAD")
-    common = git / (_first_line(git / "commondir") or ".")
-    branch = common / head.removeprefix("ref: ")
-    files = (git / "index", branch, common / "packed-refs", common / "reftable/tables.list")
-    return (head, *map(_stamp, files))
-
-
-def _stamp(path: Path) -> tuple[int, int, int] | None:
+def _stamp(path: str | Path) -> _Stamp | None:
     try:
-        status = path.stat()
+        status = Path(path).stat()
     except (OSError, ValueError):
         return None
     return (status.st_ctime_ns, status.st_size, status.st_ino)
 
 
-def _first_line(path: Path) -> str:
-    """Empty where there is no such file. A command may have made a pipe of it, which is not waited for."""
-    try:
-        text = read_small_file(path, most=_MAX_LINK_BYTES, is_cut=True)
-    except OSError:
-        return ""
-    return text.decode("utf-8", "surrogateescape").partition("\n")[0]
-
-
-MOST_FILES = 200
-LARGEST_FILE = 256 * 1024  # bytes; larger ones are databases, and certificates by the thousand
-MOST_BYTES = 2 * 1024 * 1024
-MOST_VALUES = 1_000
-_LONGEST_GIT_S = 5.0
-_TICK_NS = 20_000_000  # a file can change twice within a tick of the clock of its file system, by one stamp
-
-_OPTIONS = ("--no-optional-locks", "-c", "core.fsmonitor=false")
-# Nothing is fetched, and nothing stands in for the objects that a commit names.
-_GIT_SETTINGS = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_NO_REPLACE_OBJECTS": "1"}
-_HEAD = (*_OPTIONS, "rev-parse", "--quiet", "--verify", "HEAD^{commit}")
-_INDEX = (*_OPTIONS, "ls-files", "--stage", "-z")
-_TREE = (*_OPTIONS, "ls-tree", "-r", "-z", "HEAD")
-_SIZES = (*_OPTIONS, "cat-file", "--batch-check=%(objectname) %(objecttype) %(objectsize)")
-_CONTENTS = (*_OPTIONS, "cat-file", "--batch=%(objectname)")
-_GREP = (
-    *(*_OPTIONS, "grep", "--no-recurse-submodules", "--no-textconv", "--no-color", "--no-line-number", "--no-column"),
-    *("-h", "-o", "-I", "-F", "-f", "-"),
-)
-
-_Stamp = tuple[int, int, int]
-
-
 class SecretValues:
     """Secret values of one workspace. A file is read again once it has changed; `environment` is what git runs in.
 
-    A value that a committed file contains is no secret, unless that file is itself one of the secret ones. The commit
-    is HEAD at the first look: neither the index nor later commits count, since commands can write them.
-    `secrets_among` gives the paths of secret files among those below a root.
+    A value that a committed file contains is no secret, unless that file is itself a secret one. The commit is HEAD at
+    the first look: neither the index nor later commits count, because commands can write them. `secrets_among` gives
+    the paths of secret files among those below a root.
     """
 
     def __init__(
@@ -159,53 +140,53 @@ class SecretValues:
     ) -> None:
         self._environment = {**environment, **_GIT_SETTINGS}
         self._secrets_among = secrets_among
-        # Of each root, the secret files that the index and HEAD have below it, by their paths from there.
+        # For each root, the secret files that the index and HEAD have below it, by their paths from there.
         self._tracked: dict[Path, tuple[GitState, frozenset[str]]] = {}
         self._objects: dict[str, frozenset[str]] = {}  # the values in each, also of those that are tracked no more
         self._program = ""
         self._files: dict[Path, tuple[_Stamp, frozenset[str]]] = {}
-        self._looking = threading.Lock()
+        self._lock = threading.Lock()
         self._heads: dict[Path, str] = {}
         self._committed: dict[Path, tuple[frozenset[str], frozenset[str]]] = {}
 
     def held_by(
         self, files: Iterable[Path], roots: Sequence[Path], *, apart_from: Path | None = None
     ) -> frozenset[str]:
-        """The values in `files`, but for those of the file at the real path `apart_from`."""
-        with self._looking:
+        """Return the values in `files`, except those of the file at the real path `apart_from`."""
+        with self._lock:
             self._program = find_git(self._environment.get("PATH", ""), tuple(roots))
-            self._files = dict(self._looked_at(files))
+            self._files = dict(self._read_files(files))
             shown: frozenset[str] = frozenset()
             if apart_from is not None:
                 its = (held for file, (_, held) in self._files.items() if os.path.realpath(file) == str(apart_from))
                 shown = shown.union(*its)
             for root in roots:
                 with suppress(OSError, subprocess.TimeoutExpired):  # the next command tries again
-                    self._look_at_tracked(root)
+                    self._read_tracked(root)
             values = set[str]().union(*(held for _, held in self._files.values()), *self._objects.values())
-            found = frozenset(sorted(values, key=len, reverse=True)[:MOST_VALUES])
+            found = frozenset(sorted(values, key=len, reverse=True)[:MAX_VALUES])
             for root in roots:
                 with suppress(OSError, subprocess.TimeoutExpired):
                     shown |= self._committed_in(root, found)
             return found - shown
 
-    def _looked_at(self, files: Iterable[Path]) -> Iterable[tuple[Path, tuple[_Stamp, frozenset[str]]]]:
-        left, count = MOST_BYTES, 0
+    def _read_files(self, files: Iterable[Path]) -> Iterable[tuple[Path, tuple[_Stamp, frozenset[str]]]]:
+        """Yield the values in files, those near the root first; a file that has not changed is not read again."""
+        room, count = MAX_BYTES, 0
         for path in sorted(set(files), key=lambda path: (len(path.parts), path)):
+            stamp = _stamp(path)
+            if stamp is None or not 0 < stamp[1] <= min(MAX_FILE_BYTES, room) or count >= MAX_FILES:
+                continue
+            is_young = time.time_ns() - stamp[0] < _TICK_NS
+            known = self._files.get(path)
             with suppress(OSError, UnicodeError):
-                status = path.stat()
-                if not 0 < status.st_size <= min(LARGEST_FILE, left) or count >= MOST_FILES:
-                    continue
-                is_young = time.time_ns() - status.st_ctime_ns < _TICK_NS
-                stamp = (0 if is_young else status.st_ctime_ns, status.st_size, status.st_ino)
-                known = self._files.get(path)
                 if known is None or known[0] != stamp or is_young:
                     with open_to_read(path.resolve()) as file:
-                        known = stamp, _values_of(file.read(LARGEST_FILE))
-                left, count = left - status.st_size, count + 1
+                        known = ((0, *stamp[1:]) if is_young else stamp), _values_of(file.read(MAX_FILE_BYTES))
+                room, count = room - stamp[1], count + 1
                 yield path, known
 
-    def _look_at_tracked(self, root: Path) -> None:
+    def _read_tracked(self, root: Path) -> None:
         """Read the secret files of the index and of HEAD, if either may have changed."""
         state = git_state(root)
         if not state or self._tracked.get(root, ((), frozenset()))[0] == state:
@@ -217,17 +198,17 @@ class SecretValues:
                 objects.setdefault(path, set()).add(fields.split(b" ")[position].decode())
         names = self._secrets_among(root, [*objects])
         new = set[str]().union(*(objects[name] for name in names)) - self._objects.keys()
-        self._read_objects(sorted(new)[:MOST_FILES], root)
+        self._read_objects(sorted(new)[:MAX_FILES], root)
         self._tracked[root] = state, frozenset(map(os.fsdecode, names))
 
     def _read_objects(self, objects: Sequence[str], root: Path) -> None:
-        left = MOST_BYTES
+        room = MAX_BYTES
         sizes: dict[str, int] = {}
         described = self._output(_SIZES, root, "\n".join(objects).encode()) if objects else b""
         for line in described.decode().splitlines():
             name, kind, *rest = line.split(" ")
-            if kind == "blob" and (size := int(rest[0])) <= min(LARGEST_FILE, left):
-                left -= size
+            if kind == "blob" and (size := int(rest[0])) <= min(MAX_FILE_BYTES, room):
+                room -= size
                 sizes[name] = size
         content = self._output(_CONTENTS, root, "\n".join(sizes).encode()) if sizes else b""
         for name, size in sizes.items():
@@ -255,23 +236,11 @@ class SecretValues:
         return values.intersection(found.decode(errors="surrogateescape").split("\n"))
 
     def _output(self, command: Sequence[str], root: Path, given: bytes = b"") -> bytes:
-        """Git's output. Raises `OSError` and `TimeoutExpired` where it could not be run to its end."""
-        return subprocess.run(
-            [self._program, *command],
-            cwd=root,
-            env=self._environment,
-            input=given,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=_LONGEST_GIT_S,
-            check=False,
-        ).stdout
+        return run_git([self._program, *command], cwd=root, environment=self._environment, given=given).stdout
 
 
 def _values_of(content: bytes) -> frozenset[str]:
-    """Nothing where it is no text."""
-    from agentcli.safety.secrets.settings import secret_values  # late: it takes 20 ms
+    """Return the secret values in a text; none where the content is no text."""
+    from agentcli.safety.secrets.settings import secret_values  # late, because it takes 20 ms
 
-    if b"\0" in content:
-        return frozenset()
-    return frozenset(secret_values(content.decode("utf-8-sig", "replace")))
+    return frozenset() if b"\0" in content else frozenset(secret_values(content.decode("utf-8-sig", "replace")))
