@@ -9,6 +9,8 @@ import asyncio
 import stat
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -16,7 +18,7 @@ from msgspec import Struct
 
 from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS, Bubblewrap
 from agentcli.infra.sandbox.confinement import Bounds, CommandResources
-from agentcli.infra.sandbox.dry_runs.dry_run import DryRuns
+from agentcli.infra.sandbox.dry_runs.dry_run import DryRuns, OverlayDryRun
 from agentcli.infra.sandbox.processes.shell import Shell
 from agentcli.tools.command import Command
 from agentcli.tools.dry_run import ApplyOutcome, ChangeSummary, DryRunLimits
@@ -66,6 +68,14 @@ def dry_runs(base: Path, who: str, **more: object) -> DryRuns:
     )
 
 
+@asynccontextmanager
+async def discarding(dry_run: OverlayDryRun) -> AsyncIterator[OverlayDryRun]:
+    try:
+        yield dry_run
+    finally:
+        await dry_run.discard()
+
+
 def tree_of(folder: Path) -> dict[str, tuple[str, int, bytes | str]]:
     """What a folder holds, itself too: kinds and modes, owners, contents or targets, by relative path."""
     found = {}
@@ -81,7 +91,7 @@ def tree_of(folder: Path) -> dict[str, tuple[str, int, bytes | str]]:
 async def run_case(case: Case) -> Outcome:
     base = Path(case.base)
     runs = dry_runs(base, case.who)
-    async with await runs.run(Command(case.command, base / "ws", timeout_s=30)) as tried:
+    async with discarding(await runs.run(Command(case.command, base / "ws", timeout_s=30))) as tried:
         if case.between:
             subprocess.run(["bash", "-c", case.between], cwd=base / "ws", check=True)
         kept = ApplyOutcome() if case.drops else await tried.apply(case.keep, hunks=case.parts)
