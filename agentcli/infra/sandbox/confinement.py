@@ -82,31 +82,21 @@ class Mount(NamedTuple):
     mode: str = "0000"
 
 
-class Bounder(NamedTuple):
-    """A module of the sandbox whose `bound_and_become` bounds a process and turns it into the command.
-
-    It reads its plan from the last of `Launch.pass_fds`. Where nobody calls it, the first `launcher_words` of the
-    launch's arguments do the same as a program.
-    """
-
-    module: str
-    launcher_words: int = 0
-
-
 class Launch(NamedTuple):
     """A confined command, ready to start: its arguments, the descriptors to pass on, additions to its environment.
 
     The output begins with `refusal` when the confinement could not be set up, so that nothing ran; it is empty where
-    that cannot be known. `reverts` is filled when the context is left. `note` is a descriptor of the session's note, by
-    which the keeper cleans up if agentcli is killed first. `mounts`, in their order, are rendered into the arguments
-    last.
+    that cannot be known. With `launcher_words` the keeper bounds the command itself (backends/launcher.py), by the plan
+    behind the last of `pass_fds`; so many arguments at the beginning would do the same as a program. `reverts` is
+    filled when the context is left. `note` is a descriptor of the session's note, by which the keeper cleans up if
+    agentcli is killed first. `mounts`, in their order, are rendered into the arguments last.
     """
 
     argv: list[str]
     pass_fds: tuple[int, ...] = ()
     environment: Mapping[str, str] = {}  # nobody adds to it
     refusal: str = ""
-    bounder: Bounder | None = None
+    launcher_words: int | None = None
     reverts: Reverts = Reverts()
     note: int | None = None
     mounts: tuple[Mount, ...] = ()

@@ -7,6 +7,7 @@ keeper bounds its commands itself; started in any other way, each costs the star
 
 from __future__ import annotations
 
+import marshal
 import shutil
 import sys
 import tempfile
@@ -15,13 +16,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from agentcli.infra.sandbox.backends.seccomp import filter_program
-from agentcli.infra.sandbox.confinement import Bounder, Bounds, Launch, memory_file, run_probe
+from agentcli.infra.sandbox.confinement import Bounds, Launch, memory_file, run_probe
 from agentcli.infra.sandbox.environment import WITHOUT_NETWORK, cache_environment
 from agentcli.infra.sandbox.mounts.plans import find_places, is_inside, is_real, plan_hiding
 from agentcli.tools.command import Profile
 
 _FIRST_THAT_SCOPES_SIGNALS = 6  # Linux 6.12
-_MODULE = "backends.landlock_launcher"  # whose `bound_and_become` the keeper calls
 
 
 class Landlock:
@@ -39,7 +39,7 @@ class Landlock:
         self.abi = abi
         self.why = why
         self._tmp = tmp
-        self._python = python or own_python()
+        self._python = python
 
     @contextmanager
     def launch(
@@ -50,9 +50,8 @@ class Landlock:
             with _plan(bounds, scratch) as plan:
                 cache = str(bounds.resources.cache or f"{scratch}/.cache")
                 environment = {**cache_environment(cache), **WITHOUT_NETWORK, "TMPDIR": scratch}
-                launcher = _launcher(self._python, plan)
-                bounder = Bounder(_MODULE, len(launcher))
-                yield Launch([*launcher, *argv], (*pass_fds, plan), environment, bounder=bounder)
+                launcher = launcher_words(plan, self._python)
+                yield Launch([*launcher, *argv], (*pass_fds, plan), environment, launcher_words=len(launcher))
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
@@ -83,22 +82,21 @@ class Landlock:
 def probe_landlock() -> int:
     """The kernel's version of Landlock, from a launcher that really runs. Raises `OSError` with the reason."""
     with _plan(Bounds("read-only", (), Path("/")), None) as plan:
-        done = run_probe(_launcher(own_python(), plan), (plan,))
+        done = run_probe(launcher_words(plan), (plan,))
     if done.returncode != 0:
         raise OSError(done.stderr.decode(errors="replace").strip())
     return int(done.stdout)
 
 
-def own_python() -> Path:
-    """The interpreter itself, not a virtual environment's link to it."""
-    return Path(sys.executable).resolve()
+def launcher_words(plan: int, python: Path | None = None) -> list[str]:
+    """Return the arguments that start the launcher with the plan behind a descriptor.
 
-
-def _launcher(python: Path, plan: int) -> list[str]:
-    # Imported rather than run, because Python keeps what it compiled of imported modules alone.
+    The interpreter is our own, not a virtual environment's link to it. The launcher is imported rather than run,
+    because Python keeps what it compiled of imported modules alone.
+    """
     here = str(Path(__file__).parent)
-    start = f"import sys; sys.path.append({here!r}); from landlock_launcher import main; main()"
-    return [str(python), "-I", "-S", "-c", start, str(plan)]
+    start = f"import sys; sys.path.append({here!r}); from launcher import main; main()"
+    return [str(python or Path(sys.executable).resolve()), "-I", "-S", "-c", start, str(plan)]
 
 
 @contextmanager
@@ -111,10 +109,7 @@ def _plan(bounds: Bounds, scratch: str | None) -> Iterator[int]:
     written = [*filter(is_real, map(str, (*roots, *grants))), *(place.path for place in find_places(own))]
     shown = find_places(path for path in map(str, bounds.readable_again) if is_real(path))
     steps = plan_hiding(find_places(bounds.masked), shown)
-    entries = [
-        f"filter {filter_program(internet=False, keeps_attributes=bounds.profile == 'read-only').hex()}",
-        *(f"show {step.path}" if step.what == "show" else f"mask {step.path}" for step in steps),
-        *(f"write {path}" for path in written),
-    ]
-    with memory_file("\0".join(entries).encode(errors="surrogateescape")) as plan:
+    program = filter_program(internet=False, keeps_attributes=bounds.profile == "read-only")
+    hidden, visible = ([step.path for step in steps if (step.what == "show") is is_shown] for is_shown in (False, True))
+    with memory_file(marshal.dumps(("restrict", program, hidden, visible, written))) as plan:
         yield plan

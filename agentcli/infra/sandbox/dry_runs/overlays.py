@@ -20,10 +20,10 @@ from msgspec.structs import replace
 from agentcli.infra.changes.state import ChangeSet, FileEntry, entry_at, joined, names_in, walk
 from agentcli.infra.changes.writing import OVERLAY_ATTRIBUTES
 from agentcli.infra.sandbox.backends.bubblewrap import writable_folders
-from agentcli.infra.sandbox.backends.landlock import own_python
-from agentcli.infra.sandbox.confinement import Bounder, Bounds, Confinement, Launch, Mount, memory_file, run_probe
+from agentcli.infra.sandbox.backends.landlock import launcher_words
+from agentcli.infra.sandbox.backends.launcher import REFUSAL
+from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch, Mount, memory_file, run_probe
 from agentcli.infra.sandbox.dry_runs.caches import copy_access, is_cache, is_tagged
-from agentcli.infra.sandbox.dry_runs.overlay_launcher import REFUSAL
 from agentcli.infra.sandbox.mounts.mount_points import NOTE, Note
 from agentcli.infra.sandbox.mounts.plans import is_inside
 from agentcli.settings.files import make_private_folder
@@ -33,7 +33,6 @@ from agentcli.tools.dry_run import DryRunLimits
 # The fifth field of a line of mountinfo is the mount point, the one behind " - " the kind (proc_pid_mountinfo(5)).
 _MOUNT = re.compile(r"^(?:\S+ ){4}(\S+) .*? - (\S+)", re.MULTILINE)
 
-_LAUNCHER = Path(__file__).with_name("overlay_launcher.py")
 
 # Other machines may change files on these, and set their times by clocks of their own.
 _REMOTE = re.compile(r"nfs|cifs|smb|9p|ceph|afs|fuse|virtiofs|vboxsf|glusterfs|lustre")
@@ -105,7 +104,7 @@ class Overlays:
         with _plan(self.each, self.started_ns, binds=binds, looks_only=looks_only) as plan:
             yield launch._replace(
                 pass_fds=(*launch.pass_fds, plan),
-                bounder=Bounder("dry_runs.overlay_launcher"),
+                launcher_words=0,
                 refusal=REFUSAL,
                 mounts=tuple(mounts),
                 environment={**launch.environment, "GIT_OPTIONAL_LOCKS": "0"},
@@ -185,7 +184,7 @@ def why_no_overlays(areas: Sequence[str], folder: Path) -> str:
         return why_not
     overlays = [_make_overlay(area, "", folder / f"probe-{number}") for number, area in enumerate(areas)]
     with _plan(overlays, 0) as plan:
-        done = run_probe([str(own_python()), "-I", "-S", str(_LAUNCHER), str(plan)], (plan,))
+        done = run_probe(launcher_words(plan), (plan,))
     return done.stderr.decode(errors="replace").strip() if done.returncode else ""
 
 
@@ -197,7 +196,7 @@ def _plan(
     for area, caches, upper, work, merged in overlays:
         lower = [layer for layer in ((upper if looks_only else ""), caches, area) if layer]
         layers.append((lower, "" if looks_only else upper, work, merged))
-    return memory_file(marshal.dumps((layers, list(binds), started_ns)))
+    return memory_file(marshal.dumps(("overlays", layers, list(binds), started_ns)))
 
 
 def _make_overlay(area: str, caches: str, folder: Path) -> Overlay:

@@ -183,15 +183,15 @@ class Supervisor:
         """Start the command in a session of its own, and return its process number."""
         header, descriptors = _receive(self._control, 8, _MAX_DESCRIPTORS)
         asked = marshal.loads(self._read(int.from_bytes(header, "big")))  # noqa: S302  # agentcli's own
-        argv, environment, cwd, wanted, bounder, launcher, terminal, (limit_s, self._max_processes) = asked
+        argv, environment, cwd, wanted, launcher_words, terminal, (limit_s, self._max_processes) = asked
         output, *passed = descriptors
         # The numbers are above every one that the command wants, so that none is overwritten before it is in place.
         sources = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, max(wanted, default=0) + 3) for descriptor in passed]
         os.chdir(cwd)
         streams = [(0 if terminal else output, number) for number in (1, 2)]
         streams += zip(sources, wanted, strict=True)
-        if bounder:
-            main = _fork_bounded(bounder, argv[launcher:], environment, streams, plan=wanted[-1])
+        if launcher_words is not None:
+            main = _fork_bounded(argv[launcher_words:], environment, streams, plan=wanted[-1])
         else:
             main = _spawn(argv, environment, streams, terminal or b"/dev/null")
         os.chdir("/")
@@ -326,9 +326,9 @@ def _spawn(argv: list[bytes], environment: dict[bytes, bytes], streams: list[tup
 
 
 def _fork_bounded(
-    module: str, argv: list[bytes], environment: dict[bytes, bytes], streams: list[tuple[int, int]], *, plan: int
+    argv: list[bytes], environment: dict[bytes, bytes], streams: list[tuple[int, int]], *, plan: int
 ) -> int:
-    """Do the same for a program that a module of the sandbox bounds by a plan. Failures go to its output."""
+    """Do the same for a program that the launcher bounds by a plan. Failures go to its output."""
     parent = os.getpid()
     pid = os.fork()
     if pid:
@@ -342,8 +342,9 @@ def _fork_bounded(
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         for source, target in ((os.open("/dev/null", os.O_RDONLY), 0), *streams):
             os.dup2(source, target)
-        bounder = __import__(f"agentcli.infra.sandbox.{module}", fromlist=["bound_and_become"])
-        bounder.bound_and_become(parent, plan, argv, environment)
+        from agentcli.infra.sandbox.backends.launcher import bound_and_become  # here, because few commands need it
+
+        bound_and_become(parent, plan, argv, environment)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else code
     except BaseException as error:  # noqa: BLE001  # nothing else could report it

@@ -57,8 +57,9 @@ class Keeper:
         if any(b"\0" in text for text in (folder, *argv, *variables, *variables.values())):
             raise ValueError("embedded null byte")
         limits = (time_limit_s, self._max_processes)
-        bounder = launch.bounder or ("", 0)
-        request = marshal.dumps((argv, variables, folder, launch.pass_fds, *bounder, os.fsencode(terminal), limits))
+        request = marshal.dumps(
+            (argv, variables, folder, launch.pass_fds, launch.launcher_words, os.fsencode(terminal), limits)
+        )
         ours, theirs = socket.socketpair()
         try:
             self._ask(theirs, launch.note)
