@@ -1,12 +1,14 @@
 """Confines commands in namespaces of their own, through bubblewrap (bwrap(1), version 0.8 or newer).
 
-What a command sees: the whole disk read-only, the workspace writable, its own /tmp, /run, /dev and processes, no
-network, no socket of the host's, secrets hidden. What it keeps: its user. What ends it: the death of the process that
-started it.
+A command sees the whole disk read-only, the workspace writable, its own /tmp, /run, /dev and processes, no network, no
+socket of the host's, and secrets hidden. It keeps its user, and ends with the process that started it.
 
 Mounts follow what is mounted, not names: when somebody *outside* replaces a protected or hidden file, by renaming
 another one over it as editors do, Linux takes the mount away from running sandboxes. Folders stay protected whatever is
 replaced inside them.
+
+Whoever can write in the workspace, such as a command that runs in the background, can put a symlink where a folder was
+at any moment. What is mounted from there is therefore opened here, looked at, and given to bubblewrap as a descriptor.
 """
 
 from __future__ import annotations
@@ -14,9 +16,10 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
+from agentcli.infra.sandbox.backends.launcher import REFUSAL
 from agentcli.infra.sandbox.backends.seccomp import filter_program
 from agentcli.infra.sandbox.confinement import Bounds, Launch, Mount, memory_file
 from agentcli.infra.sandbox.environment import PRIVATE_TMP, WITHOUT_NETWORK, cache_environment
@@ -40,7 +43,8 @@ from agentcli.infra.sandbox.network.relay import python_folders, relay_command, 
 from agentcli.infra.sandbox.protection.planning import plan_protection
 from agentcli.tools.command import Profile
 
-# Never from PATH, which a project can have changed. Ubuntu's AppArmor lets only /usr/bin/bwrap make namespaces.
+# These are not searched on the PATH, which a project can have changed. Ubuntu's AppArmor lets only /usr/bin/bwrap make
+# namespaces.
 PROGRAMS = (Path("/usr/bin/bwrap"), Path("/usr/local/bin/bwrap"), Path("/run/current-system/sw/bin/bwrap"))
 
 # Root has no need of a user namespace, in which it could not even enter the folders of others. Root without
@@ -53,6 +57,13 @@ NAMESPACES = {
 _ALWAYS = ("--die-with-parent", "--new-session", "--cap-drop", "ALL")
 # The kernel's settings are files of root's: without its own mount, root could write them even without capabilities.
 _SYSTEM = ("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys")
+
+PROXY_SOCKET = "/run/agentcli/proxy"
+RELAY = "/run/agentcli/relay.py"
+
+# The number of descriptors that go with one command, of the 253 that a message carries. Nothing that an earlier command
+# could have replaced is mounted by its path, which would be followed wherever it leads by then.
+_MAX_DESCRIPTORS = 240
 
 
 class Bubblewrap:
@@ -71,18 +82,20 @@ class Bubblewrap:
     def launch(
         self, argv: Sequence[str], *, cwd: Path, bounds: Bounds, pass_fds: Sequence[int] = ()
     ) -> Iterator[Launch]:
-        with ExitStack() as stack:
-            mount_points = stack.enter_context(MountPoints(bounds.resources.note))
-            program = stack.enter_context(_filter())
-            layout = stack.enter_context(closing(Layout(bounds, str(cwd), mount_points, self._hidden)))
+        resources = bounds.resources
+        with (
+            MountPoints(resources.note) as mount_points,
+            _filter() as program,
+            closing(Layout(bounds, str(cwd), mount_points, self._hidden)) as layout,
+        ):
             mounts = layout.mounts_for(plan_protection(bounds, str(cwd)))
-            proxy = relay_environment() if bounds.resources.proxy_socket is not None else WITHOUT_NETWORK
-            command = [*relay_command(RELAY, PROXY_SOCKET), *argv] if bounds.resources.proxy_socket else list(argv)
+            proxy = relay_environment() if resources.proxy_socket is not None else WITHOUT_NETWORK
+            command = [*relay_command(RELAY, PROXY_SOCKET), *argv] if resources.proxy_socket else list(argv)
             yield Launch(
                 [*self._start, "--chdir", str(cwd), "--seccomp", str(program), "--", *command],
                 (*pass_fds, program, *layout.descriptors),
-                cache_environment(str(bounds.resources.cache or f"{PRIVATE_TMP}/.cache")) | proxy,
-                refusal="bwrap: ",
+                cache_environment(str(resources.cache or f"{PRIVATE_TMP}/.cache")) | proxy,
+                refusal=REFUSAL,
                 mounts=tuple(mounts),
             )
 
@@ -95,26 +108,18 @@ class Bubblewrap:
 
 @contextmanager
 def _filter() -> Iterator[int]:
-    """A pipe to read the filter from: commands would share the position of a file. Each has its own loopback."""
+    """Yield a pipe to read the filter from. Commands would share the position of a file."""
     read, write = os.pipe()
     try:
-        os.write(write, filter_program(internet=True))
+        os.write(write, filter_program(internet=True))  # each command has a network of its own
         os.close(write)
         yield read
     finally:
         os.close(read)
 
 
-PROXY_SOCKET = "/run/agentcli/proxy"
-RELAY = "/run/agentcli/relay.py"
-
-# How many descriptors go with one command, of the 253 that a message carries. Nothing that a command of before could
-# have replaced is mounted by its path: between the look at it and the mount it would be followed wherever it leads.
-_MOST_DESCRIPTORS = 240
-
-
 class Layout:
-    """For one command. `descriptors` are to be passed to bubblewrap, which closes them; `close` does so here."""
+    """The mounts of one command. `descriptors` are to be passed to bubblewrap; `close` closes them here."""
 
     def __init__(self, bounds: Bounds, cwd: str, mount_points: MountPoints, hidden: SecretCovers) -> None:
         self.descriptors: list[int] = []
@@ -123,7 +128,7 @@ class Layout:
         self._hidden = hidden
         self._may_write = bounds.profile == "workspace-write"
         self._grants = [grant for grant in map(str, bounds.writable if self._may_write else ()) if is_real(grant)]
-        cache = (bounds.resources.cache,) if bounds.resources.cache is not None else ()
+        cache = filter(None, (bounds.resources.cache,))
         self._areas = sorted({*map(str, (*bounds.roots, *cache)), *self._grants}, key=_depth)
         self._shown_in_private = sorted({str(bounds.home), cwd}, key=_depth)
         self._mounts: list[Mount] = []
@@ -131,11 +136,11 @@ class Layout:
     def close(self) -> None:
         for descriptor in self.descriptors:
             os.close(descriptor)
-        self.descriptors.clear()
 
     def mounts_for(self, protection: Protection) -> Sequence[Mount]:
         """Order the mounts: outer folders first. Raises `OSError` when something changed while it was looked at."""
-        python = python_folders() if self._bounds.resources.proxy_socket is not None else []
+        resources = self._bounds.resources
+        python = python_folders() if resources.proxy_socket is not None else []
         self._mounts += [Mount(folder, mode="1777") for folder in private_folders()]
         for path in (*self._shown_in_private, *python):  # needed although its folder is replaced
             if path not in private_folders() and is_private(path) and kind_of(path) == "folder":
@@ -143,26 +148,26 @@ class Layout:
         outside, inside = self._plan_masks(python)
         self._mask(outside)
         for path in sorted({*self._areas, *protection.writable}, key=_depth):
-            self._bind(path, is_writable=self._may_write or path == str(self._bounds.resources.cache))
+            self._bind(path, is_writable=self._may_write or path == str(resources.cache))
         self._protect(protection)
         for path in self._grants:
             if any(is_inside(path, protected) for protected in protection.read_only):
                 self._bind(path, is_writable=True)
         self._mask(inside)
         self._hide_sockets([step.path for step in (*outside, *inside) if step.what != "show"])
-        if self._bounds.resources.proxy_socket is not None:
-            self._mounts.append(Mount(PROXY_SOCKET, str(self._bounds.resources.proxy_socket)))
+        if resources.proxy_socket is not None:
+            self._mounts.append(Mount(PROXY_SOCKET, str(resources.proxy_socket)))
             self._mounts.append(Mount(RELAY, str(Path(__file__).parents[1] / "network" / "relay.py")))
         return self._mounts
 
     def _bind(self, path: str, *, is_writable: bool = False) -> None:
-        if len(self.descriptors) == _MOST_DESCRIPTORS:
-            raise OSError(errno.EMFILE, f"more than {_MOST_DESCRIPTORS} places of the workspace are to be protected")
+        if len(self.descriptors) == _MAX_DESCRIPTORS:
+            raise OSError(errno.EMFILE, f"more than {_MAX_DESCRIPTORS} places of the workspace are to be protected")
         self.descriptors.append(open_real(path))
         self._mounts.append(Mount(path, path, self.descriptors[-1], is_writable))
 
     def _plan_masks(self, python: Sequence[str]) -> tuple[list[HideStep], list[HideStep]]:
-        """Steps outside the folders that are mounted on themselves, to come before those; steps inside, for after."""
+        """Plan the steps outside the folders that are mounted on themselves, which come first, and those inside."""
         visible = (*self._shown_in_private, *self._areas)
         masked = [
             place
@@ -192,15 +197,13 @@ class Layout:
     def _protect(self, protection: Protection) -> None:
         """Mount what may not be written over itself, and over what is missing something that is nobody's.
 
-        A file system in memory costs a quarter of what a bind does; what a command could write there, after changing
+        A file system in memory costs a quarter of what a bind does. What a command could write there, after changing
         the mode, is gone with the command.
         """
         files = [path for path, what in protection.missing_files.items() if self._mount_points.hold(path, what)]
         for path in sorted({*protection.read_only, *files}, key=_depth):
             self._bind(path)
-        for path in protection.missing_folders:
-            if not self._mount_points.hold(path):
-                continue
+        for path in filter(self._mount_points.hold, protection.missing_folders):
             if kind_of(path) == "folder":
                 self._mounts.append(Mount(path, mode="0555"))
             else:  # made by somebody in the meantime
@@ -243,6 +246,6 @@ def _arguments(mount: Mount) -> tuple[str, ...]:
 
 
 def writable_folders(mounts: Iterable[Mount]) -> list[str]:
-    """The folders in which a command can change the disk; none of them is inside another."""
+    """Return the folders in which a command can change the disk; none of them is inside another."""
     paths = sorted({mount.path for mount in mounts if mount.is_writable and Path(mount.path).is_dir()})
     return [path for path in paths if not any(is_inside(path, other) for other in paths if other != path)]

@@ -1,8 +1,9 @@
 """Confines commands with Landlock and a filter of system calls, where namespaces are forbidden.
 
-Weaker than namespaces, and `limits` says where. A command sees the host's /tmp, which it can read and not write, its
-processes and its sockets; nothing ends what it left behind. Who launches it puts back what git and editors obey. The
-keeper bounds its commands itself; started in any other way, each costs the start of a Python.
+It is weaker than namespaces, and `limits` says where. A command sees the host's /tmp, which it can read and not write,
+its processes and its sockets; nothing ends what it left behind. The session reverts what it changed of auto-executed
+files (protection/snapshot.py). The keeper bounds its commands itself; started in any other way, each costs the start of
+a Python.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _FIRST_THAT_SCOPES_SIGNALS = 6  # Linux 6.12
 
 
 class Landlock:
-    """Implements `Confinement`. `abi` is Landlock's version; each command has a folder for temporary files in `tmp`."""
+    """Implements `Confinement`. `abi` is Landlock's version. Each command has a folder for temporary files in `tmp`."""
 
     name = "landlock"
     weakness = (
@@ -72,15 +73,14 @@ class Landlock:
                 "Commands can change modes, times and attributes of your files anywhere, though not their contents.",
                 "Commands can write git hooks and other protected names; what they change is put back afterwards.",
             ]
-            inside = [
-                p.path for p in find_places(bounds.masked) if any(is_inside(p.path, str(r)) for r in bounds.roots)
-            ]
-            texts += [f"Commands can read {path}." for path in inside]
+            for place in find_places(bounds.masked):
+                if any(is_inside(place.path, str(root)) for root in bounds.roots):
+                    texts.append(f"Commands can read {place.path}.")
         return tuple(texts)
 
 
 def probe_landlock() -> int:
-    """The kernel's version of Landlock, from a launcher that really runs. Raises `OSError` with the reason."""
+    """Return the kernel's version of Landlock, from a launcher that really runs. Raises `OSError` with the reason."""
     with _plan(Bounds("read-only", (), Path("/")), None) as plan:
         done = run_probe(launcher_words(plan), (plan,))
     if done.returncode != 0:
@@ -101,12 +101,11 @@ def launcher_words(plan: int, python: Path | None = None) -> list[str]:
 
 @contextmanager
 def _plan(bounds: Bounds, scratch: str | None) -> Iterator[int]:
-    """A descriptor to read the launcher's plan from."""
-    grants = bounds.writable if bounds.profile == "workspace-write" else ()
-    roots = bounds.roots if bounds.profile == "workspace-write" else ()
+    """Put the launcher's plan into a file in memory, and yield its descriptor."""
+    granted = (*bounds.roots, *bounds.writable) if bounds.profile == "workspace-write" else ()
     own = [str(folder) for folder in (bounds.resources.cache, scratch) if folder is not None]
     # A path that was granted may be a link by now, to anywhere.
-    written = [*filter(is_real, map(str, (*roots, *grants))), *(place.path for place in find_places(own))]
+    written = [*filter(is_real, map(str, granted)), *(place.path for place in find_places(own))]
     shown = find_places(path for path in map(str, bounds.readable_again) if is_real(path))
     steps = plan_hiding(find_places(bounds.masked), shown)
     program = filter_program(internet=False, keeps_attributes=bounds.profile == "read-only")
