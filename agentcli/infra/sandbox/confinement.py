@@ -105,21 +105,14 @@ class Launch(NamedTuple):
 class Confinement(Protocol):
     """Holds commands to their bounds. One object serves any number of commands at the same time."""
 
-    @property
-    def name(self) -> str:
-        """`bubblewrap`, `landlock`, `docker` or `none`."""
+    name: str  # `bubblewrap`, `landlock`, `seatbelt`, `docker` or `none`
+    keeps_names: bool  # True if protected names cannot be written; else changes to them have to be reverted
+    hides_in: tuple[Profile, ...]  # the profiles in which commands cannot read what is masked inside the roots
+    weakness: str  # what commands can do but should not, as part of a sentence; empty where they are held as meant
 
     @property
     def why(self) -> str:
         """The reason why nothing better is used, for the person; empty for the best there is."""
-
-    @property
-    def keeps_names(self) -> bool:
-        """True if protected names cannot be written; else what changed of them has to be put back."""
-
-    @property
-    def weakness(self) -> str:
-        """Names what commands can do but should not, as part of a sentence; empty where they are held as meant."""
 
     def launch(
         self, argv: Sequence[str], *, cwd: Path, bounds: Bounds, pass_fds: Sequence[int] = ()
@@ -132,9 +125,6 @@ class Confinement(Protocol):
 
         Raises `OSError`.
         """
-
-    def hides(self, profile: Profile) -> bool:
-        """True if commands held to a profile cannot read what is masked inside the roots."""
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
         """Promises of these bounds that this confinement does not keep here, a sentence each, for the person."""
@@ -164,6 +154,7 @@ class Unconfined:
     name = "none"
     weakness = ""
     keeps_names = False
+    hides_in: tuple[Profile, ...] = ()
 
     def __init__(self, why: str = "") -> None:
         self.why = why
@@ -173,9 +164,6 @@ class Unconfined:
         self, argv: Sequence[str], *, cwd: Path, bounds: Bounds, pass_fds: Sequence[int] = ()
     ) -> Iterator[Launch]:
         yield Launch(list(argv), tuple(pass_fds))
-
-    def hides(self, profile: Profile) -> bool:
-        return False
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
         return ("Commands are not confined: they can do whatever you can.",)

@@ -173,6 +173,7 @@ class SessionConfinement:
     @contextmanager
     def launch(self, argv: Sequence[str], command: Command, pass_fds: Sequence[int]) -> Iterator[Launch]:
         """Confine one command. Raises `OSError`."""
+        assert command.profile != "own", "the person's own commands are not confined"
         cwd, profile = command.cwd, command.profile or self.limits.profile
         if profile == "danger-full-access":
             plan = partial(self._protection, command.grants, cwd)

@@ -72,6 +72,7 @@ class Bubblewrap:
     name = "bubblewrap"
     weakness = ""
     keeps_names = True
+    hides_in: tuple[Profile, ...] = ("read-only", "workspace-write")
     why = ""
 
     def __init__(self, program: Path, namespaces: str, *, hidden: Path) -> None:
@@ -98,9 +99,6 @@ class Bubblewrap:
                 refusal=REFUSAL,
                 mounts=tuple(mounts),
             )
-
-    def hides(self, profile: Profile) -> bool:
-        return profile != "danger-full-access"
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
         return tuple(plan_protection(bounds, str(bounds.roots[0]) if bounds.roots else "/").problems)

@@ -27,6 +27,7 @@ class Docker:
     name = "docker"
     weakness = ""
     keeps_names = True
+    hides_in: tuple[Profile, ...] = ("read-only", "workspace-write")
 
     def __init__(self, image: str, *, program: str = "docker") -> None:
         self._image = image
@@ -75,9 +76,6 @@ class Docker:
             check=False,
             timeout=_REMOVE_TIMEOUT_S,
         )
-
-    def hides(self, profile: Profile) -> bool:
-        return True
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
         proxy = ("Commands reach no host, granted or not.",) if bounds.resources.proxy_socket is not None else ()

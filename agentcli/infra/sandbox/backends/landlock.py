@@ -35,6 +35,7 @@ class Landlock:
         " them), and no host can be opened to them"
     )
     keeps_names = False
+    hides_in: tuple[Profile, ...] = ("read-only",)
 
     def __init__(self, abi: int, why: str = "", *, tmp: Path, python: Path | None = None) -> None:
         self.abi = abi
@@ -55,9 +56,6 @@ class Landlock:
                 yield Launch([*launcher, *argv], (*pass_fds, plan), environment, launcher_words=len(launcher))
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
-
-    def hides(self, profile: Profile) -> bool:
-        return profile == "read-only"
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
         texts = [

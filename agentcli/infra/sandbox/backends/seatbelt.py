@@ -29,6 +29,7 @@ class Seatbelt:
     name = "seatbelt"
     weakness = ""
     keeps_names = True
+    hides_in: tuple[Profile, ...] = ("read-only", "workspace-write")
     why = ""
 
     def __init__(self, tmp: Path, program: Path = PROGRAM) -> None:
@@ -41,9 +42,6 @@ class Seatbelt:
     ) -> Iterator[Launch]:
         profile = seatbelt_profile(bounds, tmp=self._tmp)
         yield Launch([str(self._program), "-p", profile, *argv], tuple(pass_fds), {"TMPDIR": str(self._tmp)})
-
-    def hides(self, profile: Profile) -> bool:
-        return profile != "danger-full-access"
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
         proxy = ("Commands reach no host, granted or not.",) if bounds.resources.proxy_socket is not None else ()
