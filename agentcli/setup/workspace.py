@@ -103,7 +103,7 @@ def _added_folders(config: Config) -> list[Path]:
 def finish_interrupted_dry_runs(state: Path, on_notice: Callable[[str], None]) -> None:
     """Finish applying the changes that a killed session had begun to apply, and remove what else it left behind."""
     if (mount_points := state / "mount_points").is_dir() and any(mount_points.iterdir()):
-        from agentcli.infra.sandbox.protection.left_behind import clean_up_killed_sessions
+        from agentcli.infra.sandbox.protection.snapshot import clean_up_killed_sessions
 
         clean_up_killed_sessions(mount_points)
     tries = state / "tries"
@@ -138,7 +138,7 @@ def make_sandbox(
 ) -> LocalSandbox:
     """Return the sandbox of a session in `folders`, the working directory first, with files commands may not change."""
     from agentcli.infra.sandbox.local import LocalSandbox
-    from agentcli.infra.sandbox.session_confinement import CommandLimits
+    from agentcli.infra.sandbox.session_confinement import CommandLimits, SessionFolders
 
     home, settings = home_of(config.environment), config.settings.sandbox
     state, cache = config.paths.state, config.paths.cache
@@ -152,10 +152,12 @@ def make_sandbox(
         ),
         writable=tuple(_absolute(name, config.cwd, home) for name in settings.writable),
         environment=settings.environment,
-        state=state,
-        own_folders=(config.paths.config,),
+        folders=SessionFolders(
+            state=state,
+            cache=cache / "sandbox" / hashlib.sha256(os.fsencode(project_root(config.cwd))).hexdigest()[:16],
+            own=(config.paths.config,),
+        ),
         programs=programs,
-        cache=cache / "sandbox" / hashlib.sha256(os.fsencode(project_root(config.cwd))).hexdigest()[:16],
     )
     return LocalSandbox(
         folders,

@@ -222,7 +222,7 @@ class Planner(Struct, frozen=True, kw_only=True):
     ) -> list[str]:
         """Return excerpts of what turns do not show at their lengths, in at most `room` tokens."""
         everything = (sentence for turn in self.turns for sentence in writer.sentences(turn, None))
-        scorer = Scorer(everything, saying_much(self.carried.focus.lower()))
+        scorer = Scorer(everything, distinctive_words(self.carried.focus.lower()))
         sentences = [sentence for turn, length in shown for sentence in writer.sentences(turn, length)]
         lines = pick_excerpts(sentences, room, self.budget.size, scorer)
         return ["\n".join(["Excerpts of what is left out:", *lines])] if lines else []

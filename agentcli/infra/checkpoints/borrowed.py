@@ -18,7 +18,7 @@ from subprocess import DEVNULL, PIPE, Popen, SubprocessError, check_output
 import msgspec
 
 from agentcli.infra.changes.objects import Objects
-from agentcli.infra.sandbox.git.config import find_git, text_of
+from agentcli.infra.sandbox.git_config import find_git, text_of
 from agentcli.settings.files import make_private_folder
 
 TICK_NS = 20_000_000  # within which a file can change twice and look untouched after the second time

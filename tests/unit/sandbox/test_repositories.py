@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from agentcli.infra.sandbox.confinement import Bounds
+from agentcli.infra.sandbox.confinement import Bounds, CommandResources
 from agentcli.infra.sandbox.mounts.mount_points import MountPoints
 from agentcli.infra.sandbox.protection.planning import plan_protection
 from agentcli.infra.sandbox.scan import Extent, Scan
@@ -189,7 +189,7 @@ def test_a_plan_is_kept_until_something_changes_whatever_time_it_is_given(tmp_pa
     subprocess.run(["sh", "-c", change], cwd=tmp_path, check=True)
     after = plan_protection(bounds, str(tmp_path))
     assert after is not before
-    assert after == plan_protection(msgspec.structs.replace(bounds, scan=Scan()), str(tmp_path))
+    assert after == plan_protection(msgspec.structs.replace(bounds, resources=CommandResources()), str(tmp_path))
 
 
 def test_a_plan_that_was_overtaken_by_a_change_is_not_kept(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_a_plan_that_was_overtaken_by_a_change_is_not_kept(tmp_path: Path) -> No
         f"#!/bin/sh\ntouch {tmp_path}/begun; until [ -e {tmp_path}/made ]; do sleep .01; done\nexec git $@\n"
     )
     git.chmod(0o755)
-    bounds = Bounds("workspace-write", (root,), tmp_path, git=str(git))
+    bounds = Bounds("workspace-write", (root,), tmp_path, resources=CommandResources(git=str(git)))
     time.sleep(0.05)  # what is young is not relied on
     with ThreadPoolExecutor() as threads:
         plan = threads.submit(plan_protection, bounds, str(root))
@@ -209,7 +209,7 @@ def test_a_plan_that_was_overtaken_by_a_change_is_not_kept(tmp_path: Path) -> No
             time.sleep(0.01)
         make(root, ".git/hooks")
         (root / ".git/config").write_text("[core]\n")
-        bounds.scan.protected([root])
+        bounds.resources.scan.protected([root])
         (tmp_path / "made").touch()
         plan.result()
     assert str(root / ".git/hooks") in plan_protection(bounds, str(root)).read_only

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import re
 import socket
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -19,7 +19,6 @@ from agentcli.safety.addresses.hosts import (
     HostGrant,
     find_grant,
     may_lead_to,
-    read_grant,
     read_host,
     split_port,
 )
@@ -53,17 +52,17 @@ async def resolve(host: str, port: int) -> list[str]:
 
 
 class NetworkProxy:
-    """Serves between `start` and `aclose`, in a private short `folder`. Raises `ValueError` for an unreadable grant."""
+    """Serves between `start` and `aclose`, in a private short `folder`."""
 
     def __init__(
         self,
-        grants: Iterable[str],
+        grants: Sequence[HostGrant],
         *,
         folder: Path,
         how_to_grant: str = "The person can grant it.",
         resolve: Resolve = resolve,
     ) -> None:
-        self._grants = [read_grant(grant) for grant in grants]
+        self._grants = grants
         self.socket = folder / "proxy"
         self._how_to_grant = how_to_grant
         self._resolve = resolve

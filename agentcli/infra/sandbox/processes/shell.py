@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
+import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,13 +13,13 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 from agentcli.errors import ToolError
-from agentcli.infra.sandbox.backends.bubblewrap_layout import rendered
+from agentcli.infra.sandbox.backends.bubblewrap import rendered
 from agentcli.infra.sandbox.confinement import MOST_PLANS, Launch
 from agentcli.infra.sandbox.network.relay import RELAY_NAME
-from agentcli.infra.sandbox.processes.jobs import JobTable
 from agentcli.infra.sandbox.processes.keeper_client import Keeper, Process
 from agentcli.infra.sandbox.processes.run import Run, not_started
-from agentcli.tools.command import Command, CommandResult
+from agentcli.settings.files import make_private_folder
+from agentcli.tools.command import BackgroundJob, Command, CommandResult
 
 # Prepares the arguments that start a command, with descriptors passed on. The context is left after the last of their
 # processes.
@@ -55,7 +57,6 @@ class Shell:
         *,
         launch: Launcher = unconfined,
         own_environment: Mapping[str, str] | None = None,
-        jobs: JobTable | None = None,
     ) -> None:
         self._environment = environment
         self._own_environment = environment if own_environment is None else own_environment
@@ -65,7 +66,7 @@ class Shell:
         # It reads no file of anybody's before the command.
         self._argv = [bash, "--noprofile", "--norc", "-c"] if bash else ["/bin/sh", "-c"]
         self._processes: set[Process] = set()
-        self.jobs = jobs or JobTable(folder)
+        self.jobs = JobTable(folder)
 
     async def exec(
         self,
@@ -150,3 +151,54 @@ def _pipe_above(lowest: int) -> tuple[int, int]:
         for end in ends:
             os.close(end)
     return read, write
+
+
+class JobTable:
+    """Implements `Jobs` for one session; the files of their output are in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._runs: list[Run] = []
+
+    def new_file(self, name: str) -> Path:
+        """Make `NAME_1.log`, or the first that was not there; a job is named after its file. Raises `OSError`."""
+        make_private_folder(self._folder)
+        for number in itertools.count(1):
+            path = self._folder / f"{name}_{number}.log"
+            with contextlib.suppress(FileExistsError):
+                path.touch(0o600, exist_ok=False)
+                return path
+        raise AssertionError
+
+    def add(self, run: Run) -> None:
+        """List a command as a job from now on."""
+        self._runs.append(run)
+
+    def list(self) -> Sequence[BackgroundJob]:
+        return [run.listed() for run in self._runs]
+
+    def read(self, id: str, most_bytes: int) -> str:
+        """Return the output since the last call, its middle cut out above the limit. Raises `ToolError` (not_found)."""
+        return self._get(id).read_new(most_bytes)
+
+    async def stop(self, id: str) -> None:
+        """Raises `ToolError` for an id that no job has."""
+        await self._get(id).process.end()
+
+    async def end(self, id: str) -> None:
+        """End what is not to be a job at all, and list it no more."""
+        run = self._get(id)
+        self._runs.remove(run)
+        await run.stop_watching()
+        await run.process.end()
+
+    def _get(self, id: str) -> Run:
+        run = next((run for run in self._runs if run.id == id), None)
+        if run is None:
+            known = ", ".join(run.id for run in self._runs) or "none"
+            raise ToolError(f"There is no job {id!r}; there is {known}.", kind="not_found")
+        return run
+
+    async def aclose(self) -> None:
+        for run in self._runs:
+            await run.stop_watching()
