@@ -72,88 +72,112 @@ def _without_git_options(fields: Sequence[Field], *, strict: bool = True) -> lis
     return [fields[0], *rest] if rest else None
 
 
-_MOST_LAYERS = 12
+_MAX_LAYERS = 12
+_TOO_MANY_WRAPPERS = "it has too many wrappers"
 
 
-class ProgramCall(Struct):
-    """A command with all wrappers taken off.
+class ProgramCall(Struct, kw_only=True):
+    """A simple command without the wrappers around it, such as `sudo` or `timeout 5`.
 
-    `layers` are the commands from the outermost to the innermost; the last one is what runs. If `script` is set, a
-    shell runs that text. `candidates` are commands that may run besides, `doubtful_scripts` texts that may. `forms` are
-    texts that refusing rules match. `reads_script`: a shell reads its commands from its input; `script_files` are the
-    files it reads them from. `hides_program` is set if it cannot be told what runs, `unjudged` says why not all was
-    looked at.
+    `layers` are its words, first with all wrappers, last with none; `wrappers` are what was taken off between two of
+    them. `catastrophe` says why it must never run. `forms` are the texts that refusing rules match. `candidates` are
+    other commands that it may run, because a wrapper cannot be read. `hides_program` is true if the text does not show
+    which program runs. `unjudged` says why a part of it was not looked at.
     """
 
     layers: list[tuple[Field, ...]]
-    problem: str = ""
+    wrappers: list[Layer] = []
     catastrophe: str = ""
     forms: list[str] = []
-    script: Layer | None = None
-    candidates: list[tuple[Field, ...]] = []
-    doubtful_scripts: list[str] = []
-    sets: list[Field] = []
-    reads_script: bool = False
-    script_files: list[Field] = []
+    candidates: list[ProgramCall] = []
     hides_program: bool = False
     unjudged: str = ""
 
     @property
     def fields(self) -> tuple[Field, ...]:
+        """The words of the program that runs in the end."""
         return self.layers[-1]
 
     @property
     def name(self) -> str:
         return name_of(self.fields)
 
+    @property
+    def problem(self) -> str:
+        """The reason why the wrappers may do more than run the command; an empty string if they do not."""
+        return next((layer.problem for layer in self.wrappers if layer.problem), "")
+
+    @property
+    def script(self) -> Layer | None:
+        """The wrapper that runs a text, if the command is one, such as `sh -c`."""
+        return self.wrappers[-1] if self.wrappers and self.wrappers[-1].script is not None else None
+
+    @property
+    def reads_script(self) -> bool:
+        """True if a shell reads its commands from its input."""
+        return any(layer.reads_script for layer in self.wrappers)
+
+    @property
+    def script_files(self) -> list[Field]:
+        """The files from which it, or a command that it may run, reads a script."""
+        own = [file for layer in self.wrappers for file in layer.script_files]
+        return own + [file for candidate in self.candidates for file in candidate.script_files]
+
+    @property
+    def possible_commands(self) -> list[tuple[Field, ...]]:
+        """The words of all commands that it may run, each with and without its wrappers."""
+        return [words for call in self.candidates for words in (*call.layers, *call.possible_commands)]
+
+    @property
+    def possible_scripts(self) -> list[str]:
+        """The texts that its candidates give to a shell."""
+        scripts = []
+        for call in self.candidates:
+            scripts += call.possible_scripts
+            if call.script is not None and call.script.script:
+                scripts.append(call.script.script)
+        return scripts
+
 
 def unwrap(fields: Sequence[Field], state: State, depth: int = 0) -> ProgramCall:
     """Take off all wrappers. `fields` is not empty."""
-    call = ProgramCall([tuple(fields)])
-    for _ in range(_MOST_LAYERS):
+    call = ProgramCall(layers=[tuple(fields)])
+    for _ in range(_MAX_LAYERS):
         program = call.fields[0]
         call.catastrophe = call.catastrophe or catastrophe(call.fields, state)
         call.forms += deny_forms(call.fields)
         call.hides_program = call.hides_program or not program.is_known or program.is_glob
         if call.name == "parallel":
             call.hides_program = True
-            for start in range(1, min(len(call.fields), _MOST_LAYERS)):
+            for start in range(1, min(len(call.fields), _MAX_LAYERS)):
                 call.forms += deny_forms(call.fields[start:])
         layer = take_off(call.fields)
         if layer is None:
             return call
-        call.problem = call.problem or layer.problem
-        call.sets += layer.sets
-        call.script_files += layer.script_files
-        call.reads_script = call.reads_script or layer.reads_script
+        call.wrappers.append(layer)
         for candidate in layer.candidates:
-            _note_candidate(candidate, call, state, depth)
+            _add_candidate(candidate, call, state, depth)
         if layer.script is not None:
-            call.script = layer
             return call
         if not layer.inner:
             call.hides_program = call.hides_program or layer.hides_program
             return call
         call.layers.append(layer.inner)
-    call.unjudged = "it has too many wrappers"
-    call.problem = call.problem or call.unjudged
+    call.unjudged = _TOO_MANY_WRAPPERS
+    call.wrappers.append(Layer(problem=_TOO_MANY_WRAPPERS))
     return call
 
 
-def _note_candidate(fields: Sequence[Field], call: ProgramCall, state: State, depth: int) -> None:
+def _add_candidate(fields: Sequence[Field], call: ProgramCall, state: State, depth: int) -> None:
     if depth > 3:
-        call.unjudged = "it has too many wrappers"
+        call.unjudged = _TOO_MANY_WRAPPERS
         return
     inner = unwrap(fields, state, depth + 1)
-    call.candidates += [*inner.layers, *inner.candidates]
+    call.candidates.append(inner)
     call.catastrophe = call.catastrophe or inner.catastrophe
     call.forms += inner.forms
-    call.doubtful_scripts += inner.doubtful_scripts
-    call.script_files += inner.script_files
     call.hides_program = call.hides_program or inner.hides_program
     call.unjudged = call.unjudged or inner.unjudged
-    if inner.script is not None and inner.script.script:
-        call.doubtful_scripts.append(inner.script.script)
 
 
 def input_of(redirects: Sequence[Redirect], given: str, state: State) -> str:
@@ -211,10 +235,12 @@ _RENAMES = re.compile(
 
 def scripts_of(call: ProgramCall, given: str) -> Iterator[str]:
     """The scripts a command may run besides those among its words. `given` is its input."""
-    if call.hides_program or any(not file.is_known for file in call.script_files):
+    files = call.script_files
+    if call.hides_program or any(not file.is_known for file in files):
         yield HOLE
-    reads_input = call.reads_script or any(file.text.startswith(("/dev/", "/proc/")) for file in call.script_files)
-    if (reads_input or "-" in (file.text for file in call.script_files)) and given:
+    if given and (
+        call.reads_script or any(file.text.startswith(("/dev/", "/proc/")) or file.text == "-" for file in files)
+    ):
         yield given
     joined = "\0".join(field.text for field in call.fields)
     for found in re.finditer(_RUNS_TEXT.get(call.name, r"(?!)"), joined):

@@ -287,10 +287,11 @@ class Walk:
         self._script_files |= {call.name} if "/" in call.fields[0].text else set()
         if call.unjudged:
             self._give_up(call.unjudged)
-        wrapped = call.problem or variable_problem(field.text for field in call.sets)
+        sets = [field for layer in call.wrappers for field in layer.sets]
+        wrapped = call.problem or variable_problem(field.text for field in sets)
         own = () if around.problem else (node.written, *allow_forms(call.layers[:1] if wrapped else call.layers))
         allow = () if done.problem else (*around.allow, *own)
-        parts = [self._looked_into(text, state, is_shown=True) for text in call.doubtful_scripts if text != HOLE]
+        parts = [self._looked_into(text, state, is_shown=True) for text in call.possible_scripts if text != HOLE]
         texts = [*scripts_of(call, given)]
         if call.hides_program or HOLE in texts:
             texts += [printed_by_script(script, state) for script in node.inside]
@@ -302,7 +303,7 @@ class Walk:
         worst = call.catastrophe or done.catastrophe
         problem = done.problem or wrapped or around.problem
         self.deletes_unseen = self.deletes_unseen or next(
-            (why for fields in (call.fields, *call.candidates) if (why := deletes_unseen(fields, state))), ""
+            (why for fields in (call.fields, *call.possible_commands) if (why := deletes_unseen(fields, state))), ""
         )
         if call.script is not None and not worst:
             inside = Around(problem, allow, deny, around.depth + 1, given)
@@ -314,9 +315,9 @@ class Walk:
         words = tuple(field.text for field in call.fields) if all(field.is_known for field in call.fields) else None
         if not allow and only_set and not around.problem:
             allow = with_assignments(node.assignments, call.layers[0])
-        seen = [*call.layers, *call.candidates]
+        seen = [*call.layers, *call.possible_commands]
         set_here = (state.resolved(value) for _, value in node.assignments)
-        values = [*set_here, *(Field(each.text.partition("=")[2]) for each in call.sets)]
+        values = [*set_here, *(Field(each.text.partition("=")[2]) for each in sets)]
         if inner:
             effects = effects | Effects(reads=named_secrets(seen, values, state), names=opened_files(seen, state))
         grave = next((each.reason for part in parts for each in part.segments if each.verdict == "ask"), "")

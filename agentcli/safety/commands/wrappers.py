@@ -30,7 +30,10 @@ class Layer(Struct, frozen=True, kw_only=True):
     is_same_shell: bool = False
     reads_script: bool = False
     script_files: tuple[Field, ...] = ()
-    hides_program: bool = False
+
+    @property
+    def hides_program(self) -> bool:
+        return self.problem == _HIDDEN_PROGRAM
 
 
 def take_off(fields: Sequence[Field]) -> Layer | None:
@@ -54,6 +57,7 @@ def take_off(fields: Sequence[Field]) -> Layer | None:
 
 _TABLES = read_table("wrappers")
 _PLAIN = {name: [part.strip() for part in row.split("|")] for name, row in _TABLES["plain"].items()}
+_HIDDEN_PROGRAM = "what runs cannot be told"
 _DOUBTFUL = _TABLES["doubtful"]["names"].split()
 _SHELLS = frozenset("sh bash dash zsh ksh ash mksh rbash fish".split())
 
@@ -64,7 +68,7 @@ def _plain(arguments: Sequence[Field], row: str, operands: int, problem: str) ->
         return Layer(problem=read.problem, candidates=_candidates(arguments))
     words = read.operands
     if any(field.may_vanish for field in words[:operands]):
-        return Layer(problem="what runs cannot be told", candidates=_candidates(arguments), hides_program=True)
+        return Layer(problem=_HIDDEN_PROGRAM, candidates=_candidates(arguments))
     while problem and words and re.match(r"[A-Za-z_]\w*=", words[0].text):
         words = words[1:]  # sudo sets variables, as env does
     return Layer(inner=tuple(words[operands:]), problem=problem)
@@ -105,7 +109,7 @@ def _of_text(fields: Sequence[Field], problem: str = "", *, is_same_shell: bool 
     """A shell that runs a text. Where that cannot be told, what of it is seen is looked at."""
     problem = problem if all(field.is_known for field in fields) else _HIDDEN
     text = " ".join(field.text for field in fields)
-    return Layer(script=text, problem=problem, is_same_shell=is_same_shell, hides_program=problem == _HIDDEN)
+    return Layer(script=text, problem=problem, is_same_shell=is_same_shell)
 
 
 def _env(arguments: Sequence[Field]) -> Layer:
