@@ -290,7 +290,7 @@ class Builder:
             return LogSearch(conversation)
 
         hash_of, watch = workspace.files.hash_of, ContextWatch(settings, make)
-        workspace.past = recall
+        workspace.resources.past = recall
         return watch
 
     def _count_texts(self, texts: Sequence[str], info: ModelInfo) -> int:

@@ -109,7 +109,8 @@ class Opening:
             self.on_notice(notice)
         if note := instructions.note():
             notes.append(note)
-        if workspace.memory is not None and not info.small and (index := workspace.memory.index()):
+        memory = workspace.resources.memory
+        if memory is not None and not info.small and (index := memory.index()):
             notes.append(_index_note(index))
         # Names of folders and files can be bytes that are no UTF-8, which neither the log nor a request holds.
         return [structs.replace(note, content=without_surrogates(note.content)) for note in notes]

@@ -87,36 +87,53 @@ class DryRunReport(Struct, frozen=True):
 
 @dataclass
 class SessionGrants:
-    """The grants that hold for every call of a session as of now, one record for it and its subagents."""
+    """The exceptions that hold for every call of a session and its subagents, which share this record.
+
+    `exposed` are secret files that the person lets commands read where no sandbox hides them.
+    """
 
     now: Grants = NO_GRANTS
+    exposed: set[Path] = field(default_factory=set)
+
+
+@dataclass
+class WorkspaceSettings:
+    """The person's home folder, and the charset of files that are not UTF-8 (empty: it is detected)."""
+
+    home: Path = field(default_factory=Path.home)
+    charset: str = ""
+
+
+@dataclass
+class SessionResources:
+    """The services that a session offers its tools beside files and commands; None stands for one it lacks.
+
+    `data` stores results that are too large to be shown, `past` returns the session's log, and `memory` holds the
+    project's memory files.
+    """
+
+    data: DataFiles | None = None
+    web: Web | None = None
+    past: Callable[[], Past] | None = None
+    memory: Memory | None = None
 
 
 @dataclass(kw_only=True)
 class Workspace:
-    """State shared by all calls of a session. `cwd` anchors relative paths; `shell_cwd` is the shell's folder.
+    """State shared by all calls of a session.
 
-    `data` keeps results that are too large to be shown. `web` is None where nothing may be fetched. `exposed` are
-    secret files that the person lets commands read where no sandbox hides them. `preload` imports ahead of the first
-    call; it is called in a thread. `past` gives the session's log, `memory` the project's notes. `charset` is that of
-    files that are not UTF-8, empty where nothing says it. `session_grants` hold for every call. The sandbox
-    `is_open` once it was made; before that nothing runs in it.
+    `cwd` anchors relative paths, `shell_cwd` is the folder that the last command ended in (None: `cwd`). The sandbox
+    may be opened when it is first used; `is_open` returns False until then, and nothing runs in it.
     """
 
     cwd: Path
     sandbox: Sandbox
-    session_grants: SessionGrants = field(default_factory=SessionGrants)
     is_open: Callable[[], bool] = lambda: True
+    settings: WorkspaceSettings = field(default_factory=WorkspaceSettings)
+    session_grants: SessionGrants = field(default_factory=SessionGrants)
+    resources: SessionResources = field(default_factory=SessionResources)
     files: FileLedger = field(default_factory=FileLedger)
     shell_cwd: Path | None = None
-    data: DataFiles | None = None
-    web: Web | None = None
-    home: Path = field(default_factory=Path.home)
-    exposed: set[Path] = field(default_factory=set)
-    preload: Callable[[], object] = lambda: None
-    past: Callable[[], Past] | None = None
-    memory: Memory | None = None
-    charset: str = ""
 
     @property
     def grants(self) -> Grants:
@@ -129,6 +146,10 @@ class Workspace:
     @property
     def facts(self) -> SandboxFacts:
         return self.sandbox.facts(self.grants)
+
+    def preload(self) -> None:
+        """Open the sandbox ahead of the first call. It imports for some 20 ms, so call it in a thread."""
+        _ = self.sandbox.jobs
 
     def running_jobs(self) -> list[BackgroundJob]:
         return [job for job in self.sandbox.jobs.list() if job.is_running] if self.is_open() else []
@@ -164,7 +185,7 @@ class Workspace:
         if "\0" in name or not name:
             raise ToolError(f"{path!r} is not a path.", kind="invalid_parameters")
         if path == "~" or path.startswith("~/"):
-            return self.home / path[2:]
+            return self.settings.home / path[2:]
         return self.cwd / name
 
     def shown(self, path: Path) -> str:

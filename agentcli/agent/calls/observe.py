@@ -49,7 +49,7 @@ async def observed(tool: Tool, output: ToolOutput, context: ToolContext) -> Tool
 
 def _shown(text: str, full: str, context: ToolContext) -> tuple[str, tuple[Path, ...]]:
     """A short text that says where all of it is, or the first page; and the files that may be read from now on."""
-    data = context.workspace.data
+    data = context.workspace.resources.data
     if data is None:
         return cut_middle(text), ()
     is_short = len(text.encode()) <= MAX_UNPAGED_BYTES

@@ -197,7 +197,7 @@ async def _show(host: CommandHost, argument: str) -> Outcome:
     files = instruction_files(host)
     lines = ["Instruction files that the model was given:"]
     lines += [f"  {path}  about {estimate_text(text):,} tokens" for path, text in files.items()] or ["  none"]
-    memory = host.session.runtime.calls.workspace.memory
+    memory = host.session.runtime.calls.workspace.resources.memory
     if memory is None:
         return "\n".join([*lines, "Memory files: switched off (memory.enabled)"])
     lines.append(f"Memory files of this project, in {memory.place_of(NOTES).parent}:")
@@ -247,7 +247,7 @@ async def _edit(host: CommandHost, name: str) -> Outcome:
 
 
 def _memory_of(host: CommandHost) -> Memory:
-    memory = host.session.runtime.calls.workspace.memory
+    memory = host.session.runtime.calls.workspace.resources.memory
     if memory is None:
         raise UserError("The memory is switched off (memory.enabled).")
     return memory

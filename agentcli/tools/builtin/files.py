@@ -118,7 +118,7 @@ def charset_of(path: Path, workspace: Workspace, *, is_ascii: bool = False) -> s
                 return declared.charset
             if declared.is_root:
                 break
-    return "" if is_ascii else workspace.charset
+    return "" if is_ascii else workspace.settings.charset
 
 
 def require_certain_encoding(before: DecodedText, after: str, shown: str) -> None:

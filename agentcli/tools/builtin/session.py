@@ -24,9 +24,9 @@ async def run(given: Think | Todo | MemoryCall | Recall | ReadMore, context: Too
         case Todo():
             return _todo(given)
         case MemoryCall():
-            if context.workspace.memory is None:
+            if context.workspace.resources.memory is None:
                 raise ToolError("There is no memory here: it is switched off.", kind="not_found")
-            return await asyncio.to_thread(_memory, given, context.workspace.memory)
+            return await asyncio.to_thread(_memory, given, context.workspace.resources.memory)
         case Recall():
             return await _recall(given, context)
         case ReadMore():
@@ -63,7 +63,7 @@ def _memory(given: MemoryCall, memory: Memory) -> ToolOutput:
 
 
 async def _recall(given: Recall, context: ToolContext) -> ToolOutput:
-    if context.workspace.past is None:
+    if context.workspace.resources.past is None:
         raise ToolError("There is no conversation here that could be looked through.", kind="not_found")
     past = context.workspace.past()
     if given.id:
@@ -83,7 +83,7 @@ async def _recall(given: Recall, context: ToolContext) -> ToolOutput:
 
 
 def _page(given: ReadMore, context: ToolContext) -> ToolOutput:
-    data = context.workspace.data
+    data = context.workspace.resources.data
     path = data.find(given.result_id) if data is not None else None
     if path is None:
         raise ToolError(

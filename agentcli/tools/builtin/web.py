@@ -18,7 +18,7 @@ _NO_TEXT = "[no text: the page may show some only once its scripts have run]"
 
 
 async def run(given: WebFetch | WebSearch, context: ToolContext) -> ToolOutput:
-    web = context.workspace.web
+    web = context.workspace.resources.web
     if web is None:
         raise ToolError("This session has no access to the web.", kind="dependency_error")
     return await (_fetch(given, web, context) if isinstance(given, WebFetch) else _search(given, web))

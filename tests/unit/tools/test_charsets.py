@@ -89,7 +89,7 @@ def test_a_charset_that_is_named_is_certain(bench: Bench, how: str) -> None:
     if how == "editorconfig":
         bench.put(".editorconfig", "root = true\n[*]\ncharset = utf-8\n[src/**.{c,h}]\ncharset = Shift_JIS\n")
     else:
-        bench.workspace.charset = "shift_jis"
+        bench.workspace.settings.charset = "shift_jis"
     path = bench.put("src/a.c", 'char *a = "表";\nchar *p = "C:\\x";\n'.encode("cp932"))
     assert "表" in bench.text("file_read", path="src/a.c")
     bench.call("file_edit", path="src/a.c", old_string="\\", new_string="/追", replace_all=True)

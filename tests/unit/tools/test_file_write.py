@@ -168,7 +168,7 @@ def test_mixed_line_ends_give_way_to_those_given_and_that_is_said(bench: Bench) 
 
 def test_a_character_the_encoding_does_not_have_is_an_error(bench: Bench) -> None:
     path = bench.put("a", b"caf\xe9\n")
-    bench.workspace.charset = "iso-8859-1"
+    bench.workspace.settings.charset = "iso-8859-1"
     bench.call("file_read", path="a")
     error = bench.fails("file_write", path="a", content="✓\n")
     assert "latin-1, which has no '✓'" in str(error)
