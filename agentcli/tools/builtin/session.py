@@ -65,7 +65,7 @@ def _memory(given: MemoryCall, memory: Memory) -> ToolOutput:
 async def _recall(given: Recall, context: ToolContext) -> ToolOutput:
     if context.workspace.resources.past is None:
         raise ToolError("There is no conversation here that could be looked through.", kind="not_found")
-    past = context.workspace.past()
+    past = context.workspace.resources.past()
     if given.id:
         found = await asyncio.to_thread(past.entry, given.id)
         if found is None:
