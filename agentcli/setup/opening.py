@@ -23,7 +23,8 @@ from agentcli.settings.paths import home_of, project_root
 from agentcli.setup.options import Extras
 from agentcli.tools.builtin.toolset import small_specs
 from agentcli.tools.registry import ToolRegistry
-from agentcli.tools.tool import Tool, Workspace
+from agentcli.tools.tool import Tool
+from agentcli.tools.workspace import Workspace
 
 MAX_INDEX_BYTES = 2_048  # bytes of the list of memory files
 _WORDS_OF_KIND = 2

@@ -27,8 +27,8 @@ from agentcli.setup.options import Extras, SessionFiles, check_hosts
 from agentcli.setup.telemetry import secret_headers
 from agentcli.tools.command import Grants, Profile
 from agentcli.tools.sandbox import Sandbox
-from agentcli.tools.tool import SessionGrants, SessionResources, Workspace, WorkspaceSettings
 from agentcli.tools.web.web import Web
+from agentcli.tools.workspace import SessionGrants, SessionResources, Workspace, WorkspaceSettings
 
 if TYPE_CHECKING:
     from agentcli.infra.checkpoints.recorder import Recorder

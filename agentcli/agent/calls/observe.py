@@ -11,8 +11,15 @@ import msgspec
 from agentcli.agent.calls.masking import Mask
 from agentcli.agent.permissions.approvals import PermittedCall
 from agentcli.tools.command import Grants
-from agentcli.tools.data_summary import data_summary
-from agentcli.tools.observation import MAX_INLINE_BYTES, MAX_UNPAGED_BYTES, cut_middle, formatted, leaves_out, pages_of
+from agentcli.tools.observation import (
+    MAX_INLINE_BYTES,
+    MAX_UNPAGED_BYTES,
+    cut_middle,
+    data_summary,
+    formatted,
+    leaves_out,
+    pages_of,
+)
 from agentcli.tools.tool import OutputLevel, Tool, ToolContext, ToolOutput
 
 

@@ -19,10 +19,9 @@ from agentcli.llm.tokens import estimate_text
 from agentcli.settings.paths import from_home
 from agentcli.tools.builtin.files import charset_of
 from agentcli.tools.command import Command, Grants
-from agentcli.tools.remembered import Memory
 from agentcli.tools.text.diff import unified_diff
 from agentcli.tools.text.encoding import decode
-from agentcli.tools.tool import Workspace
+from agentcli.tools.workspace import Memory, Workspace
 
 # Nothing that a repository's own settings name may run.
 _GIT = ("git", "--no-optional-locks", "-c", "core.quotepath=off", "-c", "core.fsmonitor=false")

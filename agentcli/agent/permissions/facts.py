@@ -26,7 +26,8 @@ from agentcli.safety.paths.judge import (
 from agentcli.tools.command import Access, Grants
 from agentcli.tools.path_names import parse_name
 from agentcli.tools.sandbox import PathStatus, SandboxFacts
-from agentcli.tools.tool import Tool, Workspace
+from agentcli.tools.tool import Tool
+from agentcli.tools.workspace import Workspace
 
 
 class PathLookup:

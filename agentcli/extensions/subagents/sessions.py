@@ -29,9 +29,8 @@ from agentcli.llm.messages import Usage
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Prefix
 from agentcli.models.choice import Models
-from agentcli.tools.file_ledger import FileLedger
 from agentcli.tools.registry import ToolRegistry
-from agentcli.tools.tool import Workspace
+from agentcli.tools.workspace import FileLedger, Workspace
 
 NOT_FOR_SUBAGENTS = ("create_subagent", "ask_user")
 _IN_PLAN_MODE = frozenset(("none", "read", "web", "command"))

@@ -9,7 +9,6 @@ from pathlib import Path
 from msgspec import Struct
 
 from agentcli.errors import ToolError
-from agentcli.tools.builtin.arguments import FileEdit, FileWrite
 from agentcli.tools.builtin.files import (
     as_text,
     charset_of,
@@ -20,6 +19,7 @@ from agentcli.tools.builtin.files import (
     unknown_encoding,
     write_bytes,
 )
+from agentcli.tools.builtin.toolset import FileEdit, FileWrite
 from agentcli.tools.summary import diff_counts
 from agentcli.tools.text import Edit
 from agentcli.tools.text.apply import apply_edits
@@ -27,7 +27,8 @@ from agentcli.tools.text.diff import bounded_diff, unified_diff, with_hunks
 from agentcli.tools.text.encoding import BOM, DecodedText, decode, require_encodable
 from agentcli.tools.text.encoding import shown as without_surrogates
 from agentcli.tools.text.syntax import syntax_note
-from agentcli.tools.tool import ToolContext, ToolOutput, Workspace
+from agentcli.tools.tool import ToolContext, ToolOutput
+from agentcli.tools.workspace import Workspace
 
 
 class PartialWrite(FileWrite, frozen=True):
@@ -83,10 +84,10 @@ def _write(given: FileWrite | FileEdit, path: Path, context: ToolContext) -> Too
     notes = [note for note in (*change.notes, syntax_note(path, change.content)) if note]
     diff = bounded_diff(change.diff)
     if isinstance(given, FileWrite):
-        files.saw(path, change.content)
+        files.record(path, change.content)
         content = " ".join([f"{'Created' if found is None else 'Replaced'} {shown}.", *notes])
     else:
-        files.replaced(path, before, change.content)
+        files.record_change(path, before, change.content)
         content = "\n".join([diff.rstrip("\n"), *notes]) if notes else diff
     return ToolOutput(content, {"path": shown, "diff": diff}, diff_counts(diff))
 

@@ -11,12 +11,13 @@ from pathlib import Path
 from agentcli.errors import ToolError
 from agentcli.llm.media import LARGEST_IMAGE, LONGEST_EDGE, dimensions_of, media_type_of
 from agentcli.llm.messages import Base64Source, Document, Image, Text
-from agentcli.tools.builtin.arguments import FileRead
 from agentcli.tools.builtin.files import HOW_TO_NAME_CHARSET, binary, charset_of, naming_similar, opened
+from agentcli.tools.builtin.toolset import FileRead
 from agentcli.tools.observation import MAX_LINE_CHARS, PAGE_BYTES, cut_line
 from agentcli.tools.text.encoding import SNIFFED
 from agentcli.tools.text.stream import LONGEST_KEPT, FileLine, LineRange, LinesRead, read_lines
-from agentcli.tools.tool import ToolContext, ToolOutput, Workspace
+from agentcli.tools.tool import ToolContext, ToolOutput
+from agentcli.tools.workspace import Workspace
 
 DEFAULT_LINES = 2_000
 # A block that is refused stays in the conversation and every later request fails with it, so nothing is sent that could
@@ -47,7 +48,7 @@ def read_file(given: FileRead, path: Path, workspace: Workspace) -> ToolOutput:
         read = read_lines(head, file, _choice(given), lambda: charset_of(path, workspace))
     if read is None:
         raise binary(shown, size)
-    workspace.files.saw_digest(path, read.digest)
+    workspace.files.record_digest(path, read.digest)
     return _numbered(read, given, shown)
 
 

@@ -16,9 +16,9 @@ from agentcli.errors import ToolError, errno_name, kind_of
 from agentcli.tools.path_names import display_name
 from agentcli.tools.sandbox import Listing, names_in
 from agentcli.tools.text.apply import changes_only_ascii
-from agentcli.tools.text.editorconfig import declared_charset
+from agentcli.tools.text.charset import declared_charset
 from agentcli.tools.text.encoding import LARGEST_EDITABLE, DecodedText, decode
-from agentcli.tools.tool import Workspace
+from agentcli.tools.workspace import Workspace
 
 MISSING = "ENOENT"  # the code of the error for a path where nothing is
 

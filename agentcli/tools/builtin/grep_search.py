@@ -16,8 +16,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from agentcli.tools.builtin.arguments import GrepSearch
 from agentcli.tools.builtin.searching import Target, relative_glob, remarks, search_with_literal_brackets, searchable
+from agentcli.tools.builtin.toolset import GrepSearch
 from agentcli.tools.observation import beside, cut_line
 from agentcli.tools.sandbox import FoundRows, Search, SearchOutcome
 from agentcli.tools.tool import ToolContext, ToolOutput

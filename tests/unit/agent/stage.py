@@ -41,7 +41,8 @@ from agentcli.llm.retry import RetryPolicy
 from agentcli.llm.transcript import is_valid
 from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.registry import ToolRegistry
-from agentcli.tools.tool import Effect, Tool, ToolContext, ToolOutput, Workspace
+from agentcli.tools.tool import Effect, Tool, ToolContext, ToolOutput
+from agentcli.tools.workspace import Workspace
 
 E = TypeVar("E")
 PATIENCE_S = 60.0

@@ -154,7 +154,7 @@ def test_replacing_keeps_encoding_and_line_ends_and_says_so(
 @pytest.mark.parametrize("before", [b"a\nb\n", b"", b"a", b"\0\1binary"])
 def test_any_other_file_becomes_what_was_given(bench: Bench, before: bytes) -> None:
     path = bench.put("a", before)
-    bench.workspace.files.saw(path.resolve(), before)
+    bench.workspace.files.record(path.resolve(), before)
     assert bench.text("file_write", path="a", content="é\r\nx\n") == "Replaced a."
     assert path.read_bytes() == "é\r\nx\n".encode()
 

@@ -9,11 +9,12 @@ import msgspec
 import pytest
 
 from agentcli.errors import ToolError
-from agentcli.tools.builtin import web as tools
-from agentcli.tools.builtin.arguments import WebFetch, WebSearch
-from agentcli.tools.tool import OutputLevel, SessionResources, ToolContext, ToolOutput, Workspace
+from agentcli.tools.builtin import resources as tools
+from agentcli.tools.builtin.toolset import WebFetch, WebSearch
+from agentcli.tools.tool import OutputLevel, ToolContext, ToolOutput
 from agentcli.tools.web.searching import Tavily
 from agentcli.tools.web.web import Web
+from agentcli.tools.workspace import SessionResources, Workspace
 from tests.conformance.servers import SILENCE, LoopbackServer, Reply, html, json_reply, refused_address, running
 from tests.unit.tools.web.site import page, reply, site, web_of
 
