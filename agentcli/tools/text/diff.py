@@ -1,4 +1,4 @@
-"""Compares two texts: as a unified diff, as its hunks, and as the text with only some of them; and merges two changes."""
+"""Compares two texts, as a unified diff and as hunks; applies some hunks of a change, and merges two changes."""
 
 from __future__ import annotations
 
