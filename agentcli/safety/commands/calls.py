@@ -18,7 +18,7 @@ from agentcli.safety.commands.reader.words import unescape
 from agentcli.safety.commands.reads import read_call
 from agentcli.safety.commands.records import Effects
 from agentcli.safety.commands.refused import catastrophe, write_catastrophe
-from agentcli.safety.commands.wrappers import Layer, take_off
+from agentcli.safety.commands.wrappers import Wrapper, take_off
 
 
 def canonical(fields: Sequence[Field]) -> str:
@@ -86,7 +86,7 @@ class ProgramCall(Struct, kw_only=True):
     """
 
     layers: list[tuple[Field, ...]]
-    wrappers: list[Layer] = []
+    wrappers: list[Wrapper] = []
     catastrophe: str = ""
     forms: list[str] = []
     candidates: list[ProgramCall] = []
@@ -108,7 +108,7 @@ class ProgramCall(Struct, kw_only=True):
         return next((layer.problem for layer in self.wrappers if layer.problem), "")
 
     @property
-    def script(self) -> Layer | None:
+    def script(self) -> Wrapper | None:
         """The wrapper that runs a text, if the command is one, such as `sh -c`."""
         return self.wrappers[-1] if self.wrappers and self.wrappers[-1].script is not None else None
 
@@ -164,7 +164,7 @@ def unwrap(fields: Sequence[Field], state: State, depth: int = 0) -> ProgramCall
             return call
         call.layers.append(layer.inner)
     call.unjudged = _TOO_MANY_WRAPPERS
-    call.wrappers.append(Layer(problem=_TOO_MANY_WRAPPERS))
+    call.wrappers.append(Wrapper(problem=_TOO_MANY_WRAPPERS))
     return call
 
 

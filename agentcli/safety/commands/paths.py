@@ -36,7 +36,7 @@ def _is_system_path(path: str, is_glob: bool, home: str, *, of_home: bool) -> bo
     places = {*names("paths", "system"), *("/" + "/".join(home_parts[:count]) for count in range(len(home_parts) + 1))}
     if not is_glob:
         return path in places
-    while parts and is_open(parts[-1]):
+    while parts and finds_most_names(parts[-1]):
         parts = parts[:-1]
     if not of_home and parts == home_parts:
         return path == home
@@ -51,7 +51,7 @@ def _finds_path(globs: Sequence[str], parts: Sequence[str]) -> bool:
     return len(globs) == len(parts) and all(map(finds, globs, parts))
 
 
-def is_open(glob: str) -> bool:
+def finds_most_names(glob: str) -> bool:
     """True if a glob finds most names, or most hidden ones: `*`, `.*`, `[!.]*`, `[a-z]*`, `.??*`."""
     if "*" not in glob:
         return False
