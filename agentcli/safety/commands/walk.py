@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from agentcli.safety.commands.calls import (
     ProgramCall,
-    Redirected,
+    RedirectEffects,
     allow_forms,
     deletes_unseen,
     input_of,
@@ -276,7 +276,14 @@ class Walk:
         return state, state
 
     def _call(
-        self, node: CommandNode, call: ProgramCall, done: Redirected, state: State, *, around: Around, only_set: bool
+        self,
+        node: CommandNode,
+        call: ProgramCall,
+        done: RedirectEffects,
+        state: State,
+        *,
+        around: Around,
+        only_set: bool,
     ) -> Ends:
         """Judge a command, or the script it gives to a shell."""
         given = HOLE if self._is_input_open else input_of(node.redirects, around.given, state)
