@@ -19,7 +19,7 @@ from agentcli.safety.commands.arguments import (
     read_arguments,
     without_pattern,
 )
-from agentcli.safety.commands.paths import WILD, ReadCheck
+from agentcli.safety.commands.paths import WILDCARD, ReadCheck
 from agentcli.safety.commands.reader.syntax import HOLE, Field
 from agentcli.safety.commands.records import Segment
 from agentcli.safety.commands.wrappers import read_find
@@ -102,7 +102,7 @@ def _pathspec_problem(name: str, read: Arguments, check: ReadCheck) -> str:
         without_pattern(read.operands) if name == "grep" and not {"-e", "-f"} & set(read.given) else read.operands
     )
     paths = (path for field in operands if not field.is_glob for path in _paths_in(field))
-    return check.filter_problem([path for path in paths if WILD.search(path.text) or "\\" in path.text])
+    return check.filter_problem([path for path in paths if WILDCARD.search(path.text) or "\\" in path.text])
 
 
 def _paths_in(field: Field) -> list[Field]:
