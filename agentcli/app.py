@@ -55,7 +55,7 @@ from agentcli.setup.workspace import (
 from agentcli.tools.command import Profile
 from agentcli.tools.observation import Levels
 from agentcli.tools.registry import ToolRegistry
-from agentcli.tools.tool import Workspace
+from agentcli.tools.workspace import Workspace
 
 if TYPE_CHECKING:
     from agentcli.agent.context.compaction import Compactor
@@ -290,7 +290,7 @@ class Builder:
             return LogSearch(conversation)
 
         hash_of, watch = workspace.files.hash_of, ContextWatch(settings, make)
-        workspace.past = recall
+        workspace.resources.past = recall
         return watch
 
     def _count_texts(self, texts: Sequence[str], info: ModelInfo) -> int:

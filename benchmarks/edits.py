@@ -28,7 +28,8 @@ from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.text.encoding import decode
-from agentcli.tools.tool import ToolContext, Workspace
+from agentcli.tools.tool import ToolContext
+from agentcli.tools.workspace import Workspace
 
 LEAST_EDITS = 2_000  # a second
 MOST_SECONDS = 10.0  # to read a gigabyte

@@ -25,7 +25,8 @@ from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.ripgrep import find_rg
-from agentcli.tools.tool import ToolContext, Workspace
+from agentcli.tools.tool import ToolContext
+from agentcli.tools.workspace import Workspace
 
 FILES = 50_000
 BOUND = 1.15

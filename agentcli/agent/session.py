@@ -103,7 +103,7 @@ class Session:
 
     def _take(self, op: ops.Op) -> None:
         state, queue = self.state, self.state.conversation.queue
-        if isinstance(op, ops.Prompt | ops.Steer) and (web := self.runtime.calls.workspace.web) is not None:
+        if isinstance(op, ops.Prompt | ops.Steer) and (web := self.runtime.calls.workspace.resources.web) is not None:
             web.note_typed("\n".join(block.text for block in typed_blocks(op.content) if isinstance(block, Text)))
         if isinstance(op, ops.Prompt) and op.tools:
             try:

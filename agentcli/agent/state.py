@@ -27,8 +27,8 @@ from agentcli.conversation.entries import (
 )
 from agentcli.llm.messages import Usage
 from agentcli.llm.provider import Effort
-from agentcli.tools.builtin.arguments import TodoItem
-from agentcli.tools.tool import Workspace
+from agentcli.tools.builtin.toolset import TodoItem
+from agentcli.tools.workspace import Workspace
 
 
 @dataclass

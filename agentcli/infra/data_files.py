@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote
 
 from agentcli.settings.files import make_private_folder, replace_file
 from agentcli.settings.structs import DataSettings
-from agentcli.tools.data_files import DataFile, DataFiles
+from agentcli.tools.workspace import DataFile, DataFiles
 
 AFTER_CLEANING = 0.8  # of the size that is allowed
 

@@ -34,7 +34,8 @@ from agentcli.settings.write import changed_values
 from agentcli.setup.options import Extras, SessionChoice
 from agentcli.tools.own_tools import tool
 from agentcli.tools.sandbox import Sandbox
-from agentcli.tools.tool import Tool, Workspace
+from agentcli.tools.tool import Tool
+from agentcli.tools.workspace import Workspace
 
 if TYPE_CHECKING:
     from agentcli.agent.accounting.usage import UsageCollector

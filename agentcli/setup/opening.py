@@ -30,7 +30,8 @@ from agentcli.settings.paths import home_of, project_root
 from agentcli.setup.options import Extras
 from agentcli.tools.builtin.toolset import small_specs
 from agentcli.tools.registry import ToolRegistry
-from agentcli.tools.tool import Tool, Workspace
+from agentcli.tools.tool import Tool
+from agentcli.tools.workspace import Workspace
 
 MAX_INDEX_BYTES = 2_048  # bytes of the list of memory files
 _WORDS_OF_KIND = 2
@@ -116,7 +117,8 @@ class Opening:
             self.on_notice(notice)
         if note := instructions.note():
             notes.append(note)
-        if workspace.memory is not None and not info.small and (index := workspace.memory.index()):
+        memory = workspace.resources.memory
+        if memory is not None and not info.small and (index := memory.index()):
             notes.append(_index_note(index))
         # Names of folders and files can be bytes that are no UTF-8, which neither the log nor a request holds.
         return [structs.replace(note, content=without_surrogates(note.content)) for note in notes]

@@ -27,8 +27,8 @@ from agentcli.setup.options import Extras, SessionFiles, check_hosts
 from agentcli.setup.telemetry import secret_headers
 from agentcli.tools.command import Grants, Profile
 from agentcli.tools.sandbox import Sandbox
-from agentcli.tools.tool import SessionGrants, Workspace
 from agentcli.tools.web.web import Web
+from agentcli.tools.workspace import SessionGrants, SessionResources, Workspace, WorkspaceSettings
 
 if TYPE_CHECKING:
     from agentcli.infra.checkpoints.recorder import Recorder
@@ -72,13 +72,13 @@ class WorkspaceFactory:
             sandbox=cast("Sandbox", lazy),
             is_open=lazy.is_made,
             session_grants=SessionGrants(Grants(hosts=sandbox.hosts)),
-            data=self._data.of_session(session_id),
-            web=Web(granted_hosts=config.settings.web.hosts, find_search=self._find_search),
-            memory=MemoryFiles(notes, config.settings.memory) if self.has_memory else None,
-            home=home_of(config.environment),
-            preload=lazy.load,
+            settings=WorkspaceSettings(home_of(config.environment), config.settings.tools.charset or ""),
+            resources=SessionResources(
+                data=self._data.of_session(session_id),
+                web=Web(granted_hosts=config.settings.web.hosts, find_search=self._find_search),
+                memory=MemoryFiles(notes, config.settings.memory) if self.has_memory else None,
+            ),
         )
-        workspace.charset = config.settings.tools.charset or ""
         return workspace
 
     def _find_search(self) -> SearchProvider | None:

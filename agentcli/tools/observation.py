@@ -1,8 +1,9 @@
-"""Shapes what the model sees of a result: by output level, in pages, cut in the middle where it says so."""
+"""Shapes what the model sees of a result: its output level, its pages, and one line about what a large text holds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -11,19 +12,19 @@ from msgspec import Struct
 from agentcli.tools.tool import LazyResult, OutputLevel
 
 PAGE_BYTES = 30_000  # what one result shows
-MAX_UNPAGED_BYTES = 32_768  # bytes; a page and the notes a tool adds below it
-MAX_INLINE_BYTES = 1_000_000  # bytes; what is larger is told as a data file
+MAX_UNPAGED_BYTES = 32_768  # a page and the notes that a tool adds below it
+MAX_INLINE_BYTES = 1_000_000  # a larger result is stored as a data file
 FULL_WINDOW = 0.8  # share of the model's window from which on results are brief
-MAX_LINE_CHARS = 2_000  # characters of one line
-BRIEF_TEXT = 100  # characters
-STANDARD_TEXT = 500
+MAX_LINE_CHARS = 2_000
+BRIEF_CHARS = 100
+STANDARD_CHARS = 500
 STANDARD_ITEMS = 10
 
 
 class Levels(Struct, frozen=True):
     """The output levels of the settings: for all tools, and for single ones by name.
 
-    With `gives_all` structured results are given to programs however large they are.
+    With `gives_all` programs get structured results however large they are.
     """
 
     usual: OutputLevel = "standard"
@@ -33,97 +34,187 @@ class Levels(Struct, frozen=True):
     def level_for(
         self, tool: str, *, asked: OutputLevel | None, own: OutputLevel | None, window_share: float
     ) -> OutputLevel:
-        """The first that applies: the call's argument, the tool's setting, brief in a full window, the usual one."""
+        """Return the first that applies: the call's argument, the setting of the tool, its own, brief, the usual one.
+
+        Results are brief when the conversation fills most of the model's window; `window_share` is 0 to 1.
+        """
         if chosen := asked or self.by_tool.get(tool) or own:
             return chosen
         return "brief" if window_share > FULL_WINDOW else self.usual
 
 
 def beside(content: str, make: Callable[[], Any]) -> Any:
-    """The structured result that goes with a content: of a large one made only for who asks."""
+    """Return the structured result that goes with a content; beside a large content it is made only on demand."""
     return LazyResult(make) if len(content) > MAX_INLINE_BYTES else make()
 
 
-def formatted(value: Any, level: OutputLevel) -> str:
-    """A structured result as text.
+# Structured results
 
-    brief: how many items, or a mapping's status, or 100 characters. standard: the first items, or 500 characters.
-    full: everything, lists and mappings as JSON.
+
+def formatted(value: Any, level: OutputLevel) -> str:
+    """Return a structured result as text.
+
+    A brief one is the number of items, the status of a mapping, or 100 characters; a standard one the first 10 items,
+    or 500 characters; a full one is everything, lists and mappings as JSON.
     """
-    if level == "full":
-        return value if isinstance(value, str) else _json(value)
-    if isinstance(value, Mapping):
-        return _mapping(value, level)
-    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        return _items(value, level)
-    return cut_line(
-        value if isinstance(value, str) else _json(value), BRIEF_TEXT if level == "brief" else STANDARD_TEXT
-    )
+    if isinstance(value, Mapping) and level == "brief":
+        status = value.get("status")
+        return f"{len(value)} fields" if status is None else f"status: {cut_line(str(status), BRIEF_CHARS)}"
+    if _is_list(value) and level != "full":
+        return _format_items(value, level)
+    text = value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str).decode()
+    return text if level == "full" else cut_line(text, BRIEF_CHARS if level == "brief" else STANDARD_CHARS)
 
 
 def leaves_out(value: Any, content: str, full: str, level: OutputLevel) -> bool:
-    """Return True if a structured result's text leaves out parts of its `full` text."""
-    is_list = isinstance(value, Sequence) and not isinstance(value, str | bytes)
-    has_more = level == "brief" or len(full) > len(content) or (is_list and len(value) > STANDARD_ITEMS)
+    """Return True if the text of a structured result leaves out parts of its `full` text."""
+    has_more = level == "brief" or len(full) > len(content) or (_is_list(value) and len(value) > STANDARD_ITEMS)
     return full != content and has_more
 
 
-def _items(items: Sequence[Any], level: OutputLevel) -> str:
-    found = f"Found {len(items)} item{'' if len(items) == 1 else 's'}"
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def _format_items(items: Sequence[Any], level: OutputLevel) -> str:
+    count = f"Found {len(items)} item{'' if len(items) == 1 else 's'}"
     if level == "brief" or not items:
-        return found
-    shown = [cut_line(item if isinstance(item, str) else _json(item), BRIEF_TEXT) for item in items[:STANDARD_ITEMS]]
+        return count
+    rows = [cut_line(formatted(item, "full"), BRIEF_CHARS) for item in items[:STANDARD_ITEMS]]
     more = [f"and {len(items) - STANDARD_ITEMS} more"] if len(items) > STANDARD_ITEMS else []
-    return "\n".join([f"{found}:", *shown, *more])
+    return "\n".join([f"{count}:", *rows, *more])
 
 
-def _mapping(value: Mapping[Any, Any], level: OutputLevel) -> str:
-    if level == "standard":
-        return cut_line(_json(value), STANDARD_TEXT)
-    status = value.get("status")
-    return f"status: {cut_line(str(status), BRIEF_TEXT)}" if status is not None else f"{len(value)} fields"
+# Long texts
 
 
-def _json(value: Any) -> str:
-    return msgspec.json.encode(value, enc_hook=str).decode()
+def pages_of(text: str, page_bytes: int = PAGE_BYTES) -> list[str]:
+    """Return a text in pages of at most `page_bytes` bytes of UTF-8.
 
-
-def pages_of(text: str, most: int = PAGE_BYTES) -> list[str]:
-    """`text` in pages of at most `most` bytes of UTF-8, cut behind a line where one ends in the page's second half."""
+    A page ends behind a line if one ends in its second half, and never inside a character.
+    """
     data = text.encode()
     pages: list[str] = []
     start = 0
     while start < len(data):
-        end = min(start + most, len(data))
+        end = min(start + page_bytes, len(data))
         if end < len(data):
-            line_end = data.rfind(b"\n", start + most // 2, end)
+            line_end = data.rfind(b"\n", start + page_bytes // 2, end)
             if line_end > 0:
                 end = line_end + 1
-            while data[end] & 0xC0 == 0x80:  # not inside a character
+            while data[end] & 0xC0 == 0x80:  # a byte that continues a character
                 end -= 1
         pages.append(data[start:end].decode())
         start = end
     return pages or [""]
 
 
-def cut_middle(text: str, most: int = PAGE_BYTES) -> str:
-    """`text`, its middle replaced by a note when it is longer than `most` characters; whole lines where possible."""
-    if len(text) <= most:
+def cut_middle(text: str, max_chars: int = PAGE_BYTES) -> str:
+    """Return a text, its middle replaced by a note if it is longer than `max_chars`; whole lines where possible."""
+    if len(text) <= max_chars:
         return text
-    half = most // 2
+    half = max_chars // 2
     head, tail = text[:half], text[-half:]
     head = head[: head.rfind("\n") + 1] or head
     tail = tail[tail.find("\n") + 1 :] or tail
     return f"{head}[{len(text) - len(head) - len(tail):,} characters cut]\n{tail}"
 
 
-def beginning_of(text: str, most: int) -> str:
-    """At most `most` characters of a text, up to the end of a line where one is near."""
-    if len(text) <= most:
+def beginning_of(text: str, max_chars: int) -> str:
+    """Return at most `max_chars` characters of a text, up to the end of a line if one is near."""
+    if len(text) <= max_chars:
         return text
-    end = text.rfind("\n", most - most // 10, most)
-    return text[: end if end > 0 else most]
+    end = text.rfind("\n", max_chars - max_chars // 10, max_chars)
+    return text[: end if end > 0 else max_chars]
 
 
-def cut_line(line: str, most: int = MAX_LINE_CHARS) -> str:
-    return line if len(line) <= most else f"{line[:most]}[{len(line) - most:,} more characters]"
+def cut_line(line: str, max_chars: int = MAX_LINE_CHARS) -> str:
+    return line if len(line) <= max_chars else f"{line[:max_chars]}[{len(line) - max_chars:,} more characters]"
+
+
+# Summaries of large texts
+
+_MAX_PARSED_CHARS = 16_000_000  # nothing else runs while JSON is parsed
+_MAX_NAMES = 8
+_MAX_NAME_CHARS = 40
+_SAMPLE_LINES = 50  # from which the kind of a text is recognized
+_MAX_NOTES = 4  # lines that a tool adds below its output
+
+_LINE_NUMBERS = re.compile(r"^[1-9]\d*\t", re.MULTILINE)  # file_read writes them before lines
+_LOG_LEVEL = re.compile(r"\b(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|(ERROR|CRITICAL|FATAL))\b", re.IGNORECASE)
+
+
+def data_summary(text: str) -> str:
+    """Describe JSON, JSON lines, CSV, TSV, a log, HTML, XML, or any other text in one line."""
+    text = text.strip()
+    lines = (_LINE_NUMBERS.sub("", text) if text.startswith("1\t") else text).split("\n")
+    for _ in range(_MAX_NOTES):
+        if len(lines) > 1 and lines[-1].startswith("[") and lines[-1].endswith("]"):
+            lines.pop()
+    summary = ""
+    if lines[0].lstrip()[:1] in ("{", "["):
+        summary = _describe_json(lines) or _describe_json_lines(lines)
+    elif re.match(r"\s*<[A-Za-z!?]", lines[0]):
+        summary = f"{'HTML' if 'html' in lines[0].lower() else 'XML or HTML'} of {_count(len(lines), 'line')}"
+    plain = f"text of {_count(len(lines), 'line')}, the longest has {max(map(len, lines)):,} characters"
+    return summary or _describe_log(lines) or _describe_table(lines) or plain
+
+
+def _describe_json(lines: list[str]) -> str:
+    value = _parse_json("\n".join(lines)) if sum(map(len, lines)) <= _MAX_PARSED_CHARS else None
+    if isinstance(value, dict):
+        return f"JSON, object with {_count(len(value), 'key')}: {_list_names(value)}"
+    return f"JSON, list of {_count(len(value), 'item')}{_keys_of_first(value)}" if isinstance(value, list) else ""
+
+
+def _describe_json_lines(lines: list[str]) -> str:
+    """Describe text with a JSON object on each line; some lines may be something else."""
+    filled = [line for line in lines if line.strip()]
+    sample = [record for line in filled[:_SAMPLE_LINES] if isinstance(record := _parse_json(line), dict)]
+    if len(filled) < 2 or len(sample) * 2 < len(filled[:_SAMPLE_LINES]):
+        return ""
+    return f"JSON lines, {_count(len(filled), 'record')}{_keys_of_first(sample)}"
+
+
+def _parse_json(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def _describe_log(lines: list[str]) -> str:
+    """Describe a log: at least a third of its first lines name a level."""
+    levels = [_LOG_LEVEL.search(line, 0, 200) for line in lines[:_SAMPLE_LINES]]
+    if len(lines) < 3 or sum(map(bool, levels)) * 3 < len(levels):
+        return ""
+    levels += [_LOG_LEVEL.search(line, 0, 200) for line in lines[_SAMPLE_LINES:]]
+    errors = [number for number, level in enumerate(levels, 1) if level and level[1]]
+    where = f", {len(errors):,} with an error, the first in line {errors[0]:,}" if errors else ", none with an error"
+    return f"log of {_count(len(lines), 'line')}{where}"
+
+
+def _describe_table(lines: list[str]) -> str:
+    """Describe lines of which at least 8 in 10 have as many fields as the first; a quoted comma adds one."""
+    rest = lines[1:_SAMPLE_LINES]
+    for name, separator in (("TSV", "\t"), ("CSV", ","), ("CSV with semicolons", ";")):
+        count = lines[0].count(separator)
+        if count and len(rest) > 1 and sum(line.count(separator) == count for line in rest) * 10 >= len(rest) * 8:
+            names = [field.strip().strip('"') for field in lines[0].split(separator)]
+            return f"{name}, {_count(len(lines) - 1, 'row')} of {count + 1} columns: {_list_names(names)}"
+    return ""
+
+
+def _keys_of_first(items: list[Any]) -> str:
+    return f"; keys of the first: {_list_names(items[0])}" if items and isinstance(items[0], dict) else ""
+
+
+def _list_names(names: Iterable[str]) -> str:
+    words = [" ".join(name.split()) for name in names]
+    more = f" and {len(words) - _MAX_NAMES:,} more" if len(words) > _MAX_NAMES else ""
+    short = (name if len(name) <= _MAX_NAME_CHARS else f"{name[:_MAX_NAME_CHARS]}…" for name in words[:_MAX_NAMES])
+    return ", ".join(short) + more
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -20,8 +20,7 @@ import msgspec
 
 from agentcli.errors import ToolError, UsageError
 from agentcli.llm.messages import Document, Image, Text
-from agentcli.tools.schemas import schema_of
-from agentcli.tools.tool import Effect, RetryRule, Tool, ToolContext, ToolOutput
+from agentcli.tools.tool import Effect, RetryRule, Tool, ToolContext, ToolOutput, schema_of
 
 log = logging.getLogger(__name__)
 

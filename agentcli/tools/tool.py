@@ -1,12 +1,10 @@
-"""The interface of tools: a name, arguments that describe themselves, and `run`."""
+"""Defines tools: what they are called, which arguments they take, how they run, and what a call gives back."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -16,38 +14,32 @@ from msgspec import Struct
 from agentcli.errors import ToolError, ToolErrorKind
 from agentcli.llm.messages import Document, Image, Text
 from agentcli.llm.provider import ToolSpec
-from agentcli.tools.command import NO_GRANTS, Access, BackgroundJob, CommandResult, Grants
-from agentcli.tools.data_files import DataFiles
+from agentcli.tools.command import NO_GRANTS, CommandResult, Grants
 from agentcli.tools.dry_run import DryRun
-from agentcli.tools.file_ledger import FileLedger
-from agentcli.tools.path_names import display_name, parse_name
-from agentcli.tools.remembered import Memory, Past
-from agentcli.tools.sandbox import PathStatus, Sandbox, SandboxFacts, Use
-from agentcli.tools.schemas import problem_with, schema_of
-from agentcli.tools.web.web import Web
+from agentcli.tools.workspace import Workspace
 
 OutputLevel = Literal["brief", "standard", "full"]
 
-# A tool runs here, is handed to the client that registered it, or is carried out by the session itself.
+# A tool runs here ("server"), is handed to the client that registered it, or is carried out by the session itself.
 ToolMode = Literal["server", "client", "session"]
 
-# What a call can do, for the permission step: nothing, look, change files, run a command, ask the web; "foreign" is
-# what nobody here knows, "agent" lets another agent make calls, each of which is judged.
+# What a call can do, for the permission step: nothing, read, change files, run a command, ask the web. A "foreign" call
+# may do anything, and an "agent" call lets another agent make calls, each of which is decided about.
 Effect = Literal["none", "read", "edit", "command", "web", "foreign", "agent"]
 
-# Puts a question to the person, with answers to choose from; gives None where they do not answer.
+# Asks the person a question with some answers to choose from; returns None if they do not answer.
 Ask = Callable[[str, Sequence[str]], Awaitable[str | None]]
 
 Content = str | tuple[Text | Image | Document, ...]
 
 
 class LazyResult(Struct, frozen=True):
-    """A structured result of over 1 MB: made for who asks for it, since the content is all that most need of it."""
+    """A structured result of over 1 MB. Most callers need only the content, so it is made when one asks for it."""
 
     make: Callable[[], Any]
 
 
-class ToolOutput(msgspec.Struct, frozen=True):
+class ToolOutput(Struct, frozen=True):
     """The output of a call: `content` for the model, `structured` for programs, `summary` (one line) for the person.
 
     `structured` is a `LazyResult` where it is large and there is content. Without content the structured part is
@@ -65,17 +57,17 @@ class ToolOutput(msgspec.Struct, frozen=True):
     dry_run: DryRunReport | None = None
 
     def whole(self) -> ToolOutput:
-        """The same with a structured part that is made."""
+        """Return the output with its structured part made."""
         if not isinstance(self.structured, LazyResult):
             return self
         return msgspec.structs.replace(self, structured=self.structured.make())
 
 
-class DryRunReport(Struct, frozen=True):
-    """A dry run whose changes wait; `output` makes the result of the call once it is settled which are applied.
+class DryRunReport(Struct, frozen=True, kw_only=True):
+    """A dry run whose changes wait to be applied; `output` makes the result of the call once that is decided.
 
-    As far as its output tells, `needed_host` is a host that it could not reach, and `unread` are paths that it could
-    not read, links followed.
+    The output of the command tells that it could not reach `needed_host`, and could not read the paths `unread` (links
+    followed); both are empty if it does not say so.
     """
 
     dry_run: DryRun
@@ -85,111 +77,13 @@ class DryRunReport(Struct, frozen=True):
     unread: tuple[Path, ...] = ()
 
 
-@dataclass
-class SessionGrants:
-    """The grants that hold for every call of a session as of now, one record for it and its subagents."""
-
-    now: Grants = NO_GRANTS
-
-
-@dataclass(kw_only=True)
-class Workspace:
-    """State shared by all calls of a session. `cwd` anchors relative paths; `shell_cwd` is the shell's folder.
-
-    `data` keeps results that are too large to be shown. `web` is None where nothing may be fetched. `exposed` are
-    secret files that the person lets commands read where no sandbox hides them. `preload` imports ahead of the first
-    call; it is called in a thread. `past` gives the session's log, `memory` the project's notes. `charset` is that of
-    files that are not UTF-8, empty where nothing says it. `session_grants` hold for every call. The sandbox
-    `is_open` once it was made; before that nothing runs in it.
-    """
-
-    cwd: Path
-    sandbox: Sandbox
-    session_grants: SessionGrants = field(default_factory=SessionGrants)
-    is_open: Callable[[], bool] = lambda: True
-    files: FileLedger = field(default_factory=FileLedger)
-    shell_cwd: Path | None = None
-    data: DataFiles | None = None
-    web: Web | None = None
-    home: Path = field(default_factory=Path.home)
-    exposed: set[Path] = field(default_factory=set)
-    preload: Callable[[], object] = lambda: None
-    past: Callable[[], Past] | None = None
-    memory: Memory | None = None
-    charset: str = ""
-
-    @property
-    def grants(self) -> Grants:
-        return self.session_grants.now
-
-    @grants.setter
-    def grants(self, grants: Grants) -> None:
-        self.session_grants.now = grants
-
-    @property
-    def facts(self) -> SandboxFacts:
-        return self.sandbox.facts(self.grants)
-
-    def running_jobs(self) -> list[BackgroundJob]:
-        return [job for job in self.sandbox.jobs.list() if job.is_running] if self.is_open() else []
-
-    def look(self, path: Path, use: Use = "read", grants: Grants = NO_GRANTS) -> PathStatus:
-        return self.sandbox.look(path, use, self.grants + grants)
-
-    def usable_path(self, path: Path, access: Access, grants: Grants = NO_GRANTS) -> Path:
-        """The real path of what may be read or written. Raises `ToolError` (permission_denied)."""
-        status = self.look(path, access, grants)
-        if status.is_usable:
-            return status.real
-        if status.place == "secret":
-            why = "is kept from tools (it may hold secrets, or a rule says so): the user has to grant it."
-        else:
-            where = ", ".join(map(str, self.facts.roots))
-            why = f"is outside the workspace ({where}) and may not be {'written' if access == 'write' else 'read'}."
-        raise ToolError(f"{path} {why}", kind="permission_denied")
-
-    def readable(self, path: str, grants: Grants = NO_GRANTS) -> Path:
-        return self.usable_path(self.lexical_path(path), "read", grants)
-
-    def writable(self, path: str, grants: Grants = NO_GRANTS) -> Path:
-        return self.usable_path(self.lexical_path(path), "write", grants)
-
-    def real_path(self, path: str) -> Path:
-        """Where a path leads, wherever that is. Raises `ToolError` (invalid_parameters) for a loop of links."""
-        return self.look(self.lexical_path(path)).real
-
-    def lexical_path(self, path: str) -> Path:
-        """A path from the working directory on, links not followed. Raises `ToolError` for what is no path."""
-        name = parse_name(path)
-        if "\0" in name or not name:
-            raise ToolError(f"{path!r} is not a path.", kind="invalid_parameters")
-        if path == "~" or path.startswith("~/"):
-            return self.home / path[2:]
-        return self.cwd / name
-
-    def shown(self, path: Path) -> str:
-        """A path as the model writes it: relative to the working directory where it lies below it.
-
-        A name that is not UTF-8 is quoted as a shell does it: a request cannot carry it as it is.
-        """
-        shown = str(path).removeprefix(self._below) if path != self.real_cwd else "."
-        return display_name(shown)
-
-    @cached_property
-    def real_cwd(self) -> Path:
-        return self.look(self.cwd).real
-
-    @cached_property
-    def _below(self) -> str:
-        return f"{str(self.real_cwd).rstrip(os.sep)}{os.sep}"
-
-
 class RunTerms(Struct, frozen=True, kw_only=True):
-    """The terms on which a call was permitted: with which `grants` beside the session's, and where its `paths` led.
+    """The terms on which a call was permitted.
 
-    `paths` is None where nobody decided that. With `only_reads` a command is held to reading. A `dry_run` changes
-    nothing yet; a "narrow" one, which nobody allowed, reads only the workspace, the system and what is granted, and
-    reaches no host but those of its own grants.
+    `grants` are its own, beside those of the session. `paths` are the real paths that were decided about; None if none
+    were. With `only_reads` the sandbox keeps a command from writing. A `dry_run` changes nothing yet; a "narrow" one,
+    which nobody allowed, reads only the workspace, the system and what is granted, and reaches no host but those of its
+    own grants.
     """
 
     grants: Grants = NO_GRANTS
@@ -217,20 +111,20 @@ class ToolContext:
 
     @property
     def grants(self) -> Grants:
-        """The call's own."""
+        """The grants of this call alone."""
         return self.terms.grants
 
     @property
     def all_grants(self) -> Grants:
-        """The session's and the call's own."""
+        """The grants of the session and of this call."""
         return self.workspace.grants + self.terms.grants
 
     def readable(self, path: str) -> Path:
-        """The real path of what to read. Raises `ToolError`, also when it is not the one that was permitted."""
+        """Return the real path to read. Raises `ToolError`, also if it is not the path that was permitted."""
         return self._as_permitted(path, self.workspace.readable(path, self.grants))
 
     def writable(self, path: str) -> Path:
-        """The same for a file to change."""
+        """Return the real path to write. Raises `ToolError`, also if it is not the path that was permitted."""
         return self._as_permitted(path, self.workspace.writable(path, self.grants))
 
     def _as_permitted(self, given: str, real: Path) -> Path:
@@ -251,7 +145,7 @@ class RetryRule(Struct, frozen=True, kw_only=True):
     longest_delay_s: float = 10.0
 
     def delay(self, retries: int) -> float:
-        """Seconds to wait before the next try, after so many retries."""
+        """Return the seconds to wait before the next try, after so many retries."""
         return min(self.first_delay_s * self.factor**retries, self.longest_delay_s)
 
 
@@ -259,21 +153,22 @@ class RetryRule(Struct, frozen=True, kw_only=True):
 class Tool:
     """A tool. `run` raises `ToolError` with a message that tells the model what to do instead.
 
-    A library caller's `run` may be sync, give a `str` and raise anything: `own_tools.guarded` makes it like ours.
+    A library caller's `run` may be sync, return a `str` and raise anything (see `own_tools.guarded`).
 
-    `may_overlap`: calls of one reply may run together. `time_limit_s` None means that the tool keeps its own.
-    `dry_run` gives the diff a call would make; `narrow` arguments that make only some of that diff's hunks, by index.
-    One that `runs_commands` obeys `terms.dry_run`.
-    `file_arguments` name the arguments that are files it changes: calls on one file queue up. `is_idempotent` says that
-    running it twice is running it once. `level` overrides the output level of the settings. `show` formats the
-    structured result where `run` gives no content. A `client` tool is run by whoever registered it, not here; `schema`
-    is for arguments that no struct describes. A tool that `is_described_when_called` may have been shown to the model
-    as a stub: wrong arguments are answered with its description and schema.
+    `time_limit_s` None means that the tool keeps a limit of its own. `dry_run` returns the diff that a call would make,
+    and `narrow` returns arguments that make only some hunks of that diff, by index. A tool that `runs_commands` obeys
+    `terms.dry_run`. `file_arguments` name the arguments that are files it changes: calls on one file wait for each
+    other. `is_idempotent` says that running it twice has the effect of running it once. `level` overrides the output
+    level of the settings. `show` formats the structured result where `run` returns no content.
+
+    A `client` tool is run by the program that registered it, not here. `schema` describes arguments that no struct
+    does. A tool that `is_described_when_called` may have been shown to the model only by name: an answer to wrong
+    arguments contains its description and schema.
     """
 
     name: str
     description: str
-    arguments: type[msgspec.Struct]
+    arguments: type[Struct]
     run: Callable[[Any, ToolContext], Awaitable[ToolOutput | str] | ToolOutput | str]
     effect: Effect
     source: str = "builtin"
@@ -293,12 +188,13 @@ class Tool:
 
     @property
     def server(self) -> str:
-        """The MCP server it belongs to; empty for any other tool."""
+        """The MCP server that the tool belongs to; empty for any other tool."""
         kind, _, server = self.source.partition(":")
         return server if kind == "mcp" else ""
 
     @property
     def may_overlap(self) -> bool:
+        """True if its calls of one reply may run at the same time."""
         return self.effect in ("none", "read", "web", "agent")
 
     @property
@@ -308,9 +204,9 @@ class Tool:
 
     async def output(self, arguments: Any, context: ToolContext) -> ToolOutput:
         """Run the tool and return its output."""
-        made = self.run(arguments, context)
-        made = await made if isinstance(made, Awaitable) else made
-        return made if isinstance(made, ToolOutput) else ToolOutput(made)
+        output = self.run(arguments, context)
+        output = await output if isinstance(output, Awaitable) else output
+        return output if isinstance(output, ToolOutput) else ToolOutput(output)
 
     async def preview(self, arguments: Any, context: ToolContext) -> str:
         """Return the text that a person approves: the diff of a dry run, else the command or the arguments as they are.
@@ -325,51 +221,110 @@ class Tool:
 
     def arguments_text(self, arguments: Any) -> str:
         """Return the arguments as JSON for a person."""
-        given = msgspec.to_builtins(arguments)
-        if self.schema is None:  # else a null is an argument like any other
-            given = {name: value for name, value in given.items() if value is not None}
-        return msgspec.json.format(msgspec.json.encode(given)).decode()
-
-    @property
-    def _explained(self) -> str:
-        """The schema, for a model that may have seen only a stub."""
-        if not self.is_described_when_called:
-            return ""
-        return f"\n{self.description}\nIts arguments, as a JSON Schema: {msgspec.json.encode(self.schema).decode()}"
+        values = msgspec.to_builtins(arguments)
+        if self.schema is None:  # in arguments that a schema describes, a null is a value like any other
+            values = {name: value for name, value in values.items() if value is not None}
+        return msgspec.json.format(msgspec.json.encode(values)).decode()
 
     def spec(self) -> ToolSpec:
         return ToolSpec(self.name, self.description, self.schema or schema_of(self.arguments))
 
     def parse(self, input: dict[str, Any]) -> Any:
-        """The arguments, checked. Keys the tool does not know are passed over: small models add some; null is left out.
+        """Return the arguments, checked. Unknown keys are ignored because small models add some; null is left out.
 
         Raises `ToolError` (invalid_parameters) naming the field and what was expected.
         """
         if self.schema is not None:
             if problem := problem_with(input, self.schema, is_closed=self.is_described_when_called):
-                raise ToolError(
-                    f"Wrong arguments for {self.name}: {problem}.{self._explained}", kind="invalid_parameters"
-                )
+                message = f"Wrong arguments for {self.name}: {problem}."
+                if self.is_described_when_called:
+                    schema = msgspec.json.encode(self.schema).decode()
+                    message += f"\n{self.description}\nIts arguments, as a JSON Schema: {schema}"
+                raise ToolError(message, kind="invalid_parameters")
             return input
+        fields = msgspec.structs.fields(self.arguments)
+        takes_null = {each.encode_name for each in fields if each.required and type(None) in get_args(each.type)}
         try:
-            takes_null = {
-                field.encode_name
-                for field in msgspec.structs.fields(self.arguments)
-                if field.required and type(None) in get_args(field.type)
-            }
             given = {name: value for name, value in input.items() if value is not None or name in takes_null}
             return msgspec.convert(given, self.arguments, strict=False)
         except msgspec.ValidationError as error:
-            fields = ", ".join(_field_note(field) for field in msgspec.structs.fields(self.arguments))
+            names = ", ".join(each.encode_name + ("" if each.required else "?") for each in fields)
             raise ToolError(
-                f"Wrong arguments for {self.name}: {error}. It takes {fields}.", kind="invalid_parameters"
+                f"Wrong arguments for {self.name}: {error}. It takes {names}.", kind="invalid_parameters"
             ) from error
 
 
 def kind_argument(tool: Tool) -> str:
-    """The argument that rules about a tool may name in brackets: `Agent(explore)`, `Skill(pdf)`; empty for others."""
+    """Return the argument that rules about a tool may name in brackets: `Agent(explore)`, `Skill(pdf)`; else empty."""
     return {"create_subagent": "agent", "skill": "name"}.get(tool.name, "")
 
 
-def _field_note(field: msgspec.structs.FieldInfo) -> str:
-    return field.encode_name if field.required else f"{field.encode_name}?"
+# Schemas of arguments
+
+_JSON_TYPES: dict[str, type | tuple[type, ...]] = {
+    "string": str, "boolean": bool, "integer": int, "number": (int, float), "array": list, "object": dict,
+}  # fmt: skip
+
+
+def problem_with(input: dict[str, Any], schema: dict[str, Any], *, is_closed: bool) -> str:
+    """Describe the first argument that a foreign schema does not allow; an empty string if there is none.
+
+    Only names and plain types are checked: whoever wrote the schema checks the rest. With `is_closed` a name that is
+    not in the schema is a problem, unless the schema allows others.
+    """
+    properties = schema.get("properties", {})
+    for name in schema.get("required", ()):
+        if name not in input:
+            return f"{name} is missing ({_type_in(properties, name) or 'a value'})"
+    for name, value in input.items():
+        if is_closed and name not in properties and properties and name != "output_level":
+            if not schema.get("additionalProperties") and "patternProperties" not in schema:
+                return f"there is no {name}"
+            continue
+        wanted = _type_in(properties, name)
+        if wanted not in _JSON_TYPES or value is None:
+            continue
+        if not isinstance(value, _JSON_TYPES[wanted]) or (isinstance(value, bool) and wanted != "boolean"):
+            return f"{name} has to be of type {wanted}"
+    return ""
+
+
+def _type_in(properties: dict[str, Any], name: str) -> str:
+    """Return the type that a schema gives a property; empty if it gives none, or several."""
+    found = properties.get(name)
+    wanted = found.get("type") if isinstance(found, dict) else None
+    return wanted if isinstance(wanted, str) else ""
+
+
+def schema_of(arguments: type[Struct]) -> dict[str, Any]:
+    """Return the JSON Schema of a tool's arguments, as short as possible: no `$ref`, `title`, `default` or null."""
+    (top,), definitions = msgspec.json.schema_components([arguments], ref_template="{name}")
+    flat = _flatten(top, definitions)
+    return {"type": "object", **{key: flat[key] for key in ("properties", "required") if flat.get(key)}}
+
+
+def _flatten(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema with its references put in, and without what a model does not need."""
+    if "$ref" in schema:
+        schema = definitions[schema["$ref"]]
+    branches = [branch for branch in schema.get("anyOf", ()) if branch.get("type") != "null"]
+    if len(branches) == 1:
+        return _flatten({**{key: value for key, value in schema.items() if key != "anyOf"}, **branches[0]}, definitions)
+    flat: dict[str, Any] = {}
+    for key, value in schema.items():
+        match key:
+            case "title" | "default":
+                continue
+            case "properties":
+                flat[key] = {name: _flatten(part, definitions) for name, part in value.items()}
+            case "items" | "additionalProperties" if isinstance(value, dict):
+                flat[key] = _flatten(value, definitions)
+            case "anyOf":
+                flat[key] = [_flatten(part, definitions) for part in branches]
+            case _:
+                flat[key] = value
+    if "enum" in flat:
+        flat.pop("type", None)
+    if not flat.get("required", True):
+        del flat["required"]
+    return flat

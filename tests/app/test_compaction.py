@@ -332,7 +332,7 @@ async def test_a_message_too_long_to_be_carried_is_found_by_its_number(long: Any
         await talk.ask_all(20)
         text = await talk.text()
         session = await talk.agent.session()
-        past = session.runtime.calls.workspace.past()
+        past = session.runtime.calls.workspace.resources.past()
     assert "A long one: stones" in text
     assert "recall id=" in text
     assert "#" in past.search("XYZZY")[0]

@@ -23,7 +23,8 @@ from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.command import BackgroundJob, Command, CommandResult, Grants
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.sandbox import FoundRows, Listing, Sandbox, Search, SearchOutcome, Use
-from agentcli.tools.tool import ToolContext, Workspace
+from agentcli.tools.tool import ToolContext
+from agentcli.tools.workspace import Workspace
 from tests.conformance.remote_sandbox import RemoteSandbox, why_not_remote
 from tests.unit.tools.bench import until
 

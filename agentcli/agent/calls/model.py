@@ -30,7 +30,8 @@ from agentcli.llm.messages import ToolResult, ToolUse, Usage
 from agentcli.tools.observation import Levels
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.summary import call_title
-from agentcli.tools.tool import ToolOutput, Workspace
+from agentcli.tools.tool import ToolOutput
+from agentcli.tools.workspace import Workspace
 
 Decide = Callable[[], Verdict]  # the verdict of the permissions of now on a call
 # Gives the person's answer, or the verdict that settled the question before they gave one.

@@ -11,8 +11,15 @@ import msgspec
 from agentcli.agent.calls.masking import Mask
 from agentcli.agent.permissions.approvals import PermittedCall
 from agentcli.tools.command import Grants
-from agentcli.tools.data_summary import data_summary
-from agentcli.tools.observation import MAX_INLINE_BYTES, MAX_UNPAGED_BYTES, cut_middle, formatted, leaves_out, pages_of
+from agentcli.tools.observation import (
+    MAX_INLINE_BYTES,
+    MAX_UNPAGED_BYTES,
+    cut_middle,
+    data_summary,
+    formatted,
+    leaves_out,
+    pages_of,
+)
 from agentcli.tools.tool import OutputLevel, Tool, ToolContext, ToolOutput
 
 
@@ -49,7 +56,7 @@ async def observed(tool: Tool, output: ToolOutput, context: ToolContext) -> Tool
 
 def _shown(text: str, full: str, context: ToolContext) -> tuple[str, tuple[Path, ...]]:
     """A short text that says where all of it is, or the first page; and the files that may be read from now on."""
-    data = context.workspace.data
+    data = context.workspace.resources.data
     if data is None:
         return cut_middle(text), ()
     is_short = len(text.encode()) <= MAX_UNPAGED_BYTES

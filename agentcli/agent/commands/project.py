@@ -19,10 +19,9 @@ from agentcli.llm.tokens import estimate_text
 from agentcli.settings.paths import from_home
 from agentcli.tools.builtin.files import charset_of
 from agentcli.tools.command import Command, Grants
-from agentcli.tools.remembered import Memory
 from agentcli.tools.text.diff import unified_diff
 from agentcli.tools.text.encoding import decode
-from agentcli.tools.tool import Workspace
+from agentcli.tools.workspace import Memory, Workspace
 
 # Nothing that a repository's own settings name may run.
 _GIT = ("git", "--no-optional-locks", "-c", "core.quotepath=off", "-c", "core.fsmonitor=false")
@@ -197,7 +196,7 @@ async def _show(host: CommandHost, argument: str) -> Outcome:
     files = instruction_files(host)
     lines = ["Instruction files that the model was given:"]
     lines += [f"  {path}  about {estimate_text(text):,} tokens" for path, text in files.items()] or ["  none"]
-    memory = host.session.runtime.calls.workspace.memory
+    memory = host.session.runtime.calls.workspace.resources.memory
     if memory is None:
         return "\n".join([*lines, "Memory files: switched off (memory.enabled)"])
     lines.append(f"Memory files of this project, in {memory.place_of(NOTES).parent}:")
@@ -247,7 +246,7 @@ async def _edit(host: CommandHost, name: str) -> Outcome:
 
 
 def _memory_of(host: CommandHost) -> Memory:
-    memory = host.session.runtime.calls.workspace.memory
+    memory = host.session.runtime.calls.workspace.resources.memory
     if memory is None:
         raise UserError("The memory is switched off (memory.enabled).")
     return memory

@@ -6,7 +6,7 @@ from agentcli.agent.calls.model import NOBODY_LEFT, Call
 from agentcli.agent.events import Question
 from agentcli.agent.ops import Approve
 from agentcli.errors import ToolError
-from agentcli.tools.builtin.arguments import AskUser
+from agentcli.tools.builtin.toolset import AskUser
 from agentcli.tools.tool import ToolOutput
 
 _NOBODY = "Nobody can be asked here: decide it yourself, and say in your answer what you assumed."

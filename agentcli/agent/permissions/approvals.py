@@ -172,7 +172,7 @@ async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context:
         raise Declined(answer.comment)
     if answer.scope == "try":
         return PermittedCall(policy, arguments, verdict, dry_run="on_request")
-    context.workspace.exposed.update(verdict.exposes)
+    context.workspace.session_grants.exposed.update(verdict.exposes)
     words = f"“{answer.comment}”" if answer.comment else ""
     scope = {"once": "allowed", "session": "allowed for the session", "always": "allowed always"}.get(answer.scope, "")
     hunks = hunks_of(question)

@@ -166,7 +166,8 @@ def decide_with_exposure(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
     if facts.tool.effect != "command" or verdict.decision == "deny" or mode == "bypassPermissions":
         return verdict
     found = workspace.facts.exposed_secrets("read-only" if verdict.only_reads else None)
-    exposed = [path for path in found if path not in workspace.exposed and not _is_meant(path, facts, rules)]
+    granted = workspace.session_grants.exposed
+    exposed = [path for path in found if path not in granted and not _is_meant(path, facts, rules)]
     if not exposed or (verdict.only_reads and facts.command is not None and not _may_show(facts.command, exposed)):
         return verdict
     shown = [workspace.shown(path) for path in exposed]

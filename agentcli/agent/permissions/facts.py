@@ -26,7 +26,8 @@ from agentcli.safety.paths.judge import (
 from agentcli.tools.command import Access, Grants
 from agentcli.tools.path_names import parse_name
 from agentcli.tools.sandbox import PathStatus, SandboxFacts
-from agentcli.tools.tool import Tool, Workspace
+from agentcli.tools.tool import Tool
+from agentcli.tools.workspace import Workspace
 
 
 class PathLookup:
@@ -40,7 +41,7 @@ class PathLookup:
     @cached_property
     def ground(self) -> PathGround:
         workspace = self.workspace
-        return PathGround(workspace.real_cwd, self.roots[0], workspace.home)
+        return PathGround(workspace.real_cwd, self.roots[0], workspace.settings.home)
 
     @cached_property
     def roots(self) -> tuple[Path, ...]:
@@ -96,7 +97,7 @@ class PathLookup:
             below = real.relative_to(root)
             if kind == "protected":
                 is_kept = not is_reviewed(below) or status.is_auto_executed
-            elif is_secret(PurePath(real.name), None) and not is_secret(real.parent, self.workspace.home):
+            elif is_secret(PurePath(real.name), None) and not is_secret(real.parent, self.workspace.settings.home):
                 holds_secrets = is_protected(below) or status.kind is not None or bool(status.errno)
         return PathFacts(
             given, named, real, access, kind, is_outside=root is None, holds_secrets=holds_secrets, is_kept=is_kept
@@ -104,7 +105,7 @@ class PathLookup:
 
     def _kind(self, given: str, status: PathStatus, access: Access) -> PathKind:
         """Return the kind of a path, judged by where it leads, and by its name where the name is more telling."""
-        real, home, cwd, roots = status.real, self.workspace.home, self.workspace.cwd, self.roots
+        real, home, cwd, roots = status.real, self.workspace.settings.home, self.workspace.cwd, self.roots
         name = parse_name(given)
         if status.place != "granted":
             by_place = judge_path(str(real), access=access, cwd=cwd, roots=roots, home=home)
@@ -186,7 +187,9 @@ def find_facts(tool: Tool, arguments: Any, workspace: Workspace) -> CallFacts:
         case "command" if isinstance(getattr(arguments, "command", None), str):
             cwd = getattr(arguments, "cwd", None)
             start = paths.find(cwd, "read").real if cwd else (workspace.shell_cwd or workspace.real_cwd)
-            places = Places(start, paths.roots, workspace.home, paths.is_readable, program_of_git=paths.program_of_git)
+            places = Places(
+                start, paths.roots, workspace.settings.home, paths.is_readable, program_of_git=paths.program_of_git
+            )
             command = analyse(arguments.command, places=places)
             return CallFacts(tool, arguments, paths, command, hosts=known(command.effects.hosts))
         case "read" | "edit":
@@ -196,7 +199,8 @@ def find_facts(tool: Tool, arguments: Any, workspace: Workspace) -> CallFacts:
             return CallFacts(tool, arguments, paths, files=files)
         case "web":
             url = getattr(arguments, "url", None)
-            address = workspace.web.judge(url) if url is not None and workspace.web is not None else None
+            web = workspace.resources.web
+            address = web.judge(url) if url is not None and web is not None else None
             hosts = (host_of(url),) if isinstance(url, str) else ()
             return CallFacts(tool, arguments, paths, hosts=hosts, address=address)
         case _:

@@ -262,7 +262,7 @@ def _opened_files(facts: CallFacts, effects: Effects, search: GlobSearch) -> Ite
     for path in effects.names:
         # A message may end with the name of a file.
         if not re.search(r"\s", workspace.shown(Path(path))) or os.path.lexists(path):
-            opened.append((path, "read" if is_secret(PurePath(path), workspace.home) else "write"))
+            opened.append((path, "read" if is_secret(PurePath(path), workspace.settings.home) else "write"))
     for path, access in opened:
         for each in (path, *search.found_by(path)):
             yield from paths.find_each((each,), access)
@@ -272,7 +272,7 @@ def _why_unnamed(
     path: PathFacts, facts: CallFacts, rules: Sequence[Rule], *, patterns: Sequence[str], is_written: bool
 ) -> str:
     """The reason why a file of a command must be named by a rule and is not; `patterns` are those of grants for it."""
-    home, ground = facts.workspace.home, facts.paths.ground
+    home, ground = facts.workspace.settings.home, facts.paths.ground
     if path.kind not in ("secret", "protected"):
         around = (home, *(home / each for each in auto_executed().home))  # a folder around them opens them too
         holds_them = is_written and path.is_outside and any(each.is_relative_to(path.real) for each in around)

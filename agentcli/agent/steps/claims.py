@@ -14,7 +14,7 @@ from agentcli.conversation.entries import Entry
 from agentcli.conversation.evidence import Claim
 from agentcli.conversation.file_changes import real_path
 from agentcli.errors import ToolError
-from agentcli.tools.tool import Workspace
+from agentcli.tools.workspace import Workspace
 
 log = logging.getLogger(__name__)
 

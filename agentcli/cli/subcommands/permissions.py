@@ -23,7 +23,8 @@ from agentcli.frontends.printable import exposed
 from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.safety.commands.records import CommandAnalysis, Effects, Segment
 from agentcli.tools.command import Profile
-from agentcli.tools.tool import Tool, Workspace
+from agentcli.tools.tool import Tool
+from agentcli.tools.workspace import Workspace
 
 app = make_app("Look at permissions.")
 

@@ -21,8 +21,8 @@ from agentcli.extensions.mcp.tools import plain, tool_name
 from agentcli.extensions.program_pins import ProgramPins, refusal
 from agentcli.llm.messages import Text
 from agentcli.settings.files import make_private_folder, replace_file
-from agentcli.tools.file_ledger import FileLedger
 from agentcli.tools.tool import Ask, ToolContext
+from agentcli.tools.workspace import FileLedger
 
 MAX_RESTARTS = 3
 RESTARTS_WITHIN_S = 600.0

@@ -28,7 +28,7 @@ from agentcli.extensions.skills.find import Catalog
 from agentcli.extensions.skills.skill import Skill
 from agentcli.llm.messages import Message, Text
 from agentcli.settings.files import read_small_file
-from agentcli.tools.builtin.arguments import SkillCall
+from agentcli.tools.builtin.toolset import SkillCall
 from agentcli.tools.command import Grants
 from agentcli.tools.tool import ToolOutput
 

@@ -20,7 +20,7 @@ from agentcli.conversation.entries import Assistant, Entry, User
 from agentcli.errors import ToolError, UsageError, UserError, did_you_mean
 from agentcli.extensions.subagents.definitions import DEFAULT, AgentDefinition, Agents
 from agentcli.llm.messages import Text, Usage
-from agentcli.tools.builtin.arguments import CreateSubagent
+from agentcli.tools.builtin.toolset import CreateSubagent
 from agentcli.tools.tool import ToolOutput
 
 MAX_RUNNING = 4  # at a time; the others wait

@@ -29,9 +29,8 @@ from agentcli.llm.messages import Usage
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Prefix
 from agentcli.models.choice import Models
-from agentcli.tools.file_ledger import FileLedger
 from agentcli.tools.registry import ToolRegistry
-from agentcli.tools.tool import Workspace
+from agentcli.tools.workspace import FileLedger, Workspace
 
 NOT_FOR_SUBAGENTS = ("create_subagent", "ask_user")
 _IN_PLAN_MODE = frozenset(("none", "read", "web", "command"))
@@ -72,7 +71,9 @@ class ChildSessions:
         if parent.mode == "plan" and (changing := [tool.name for tool in tools if tool.effect not in _IN_PLAN_MODE]):
             tools = tools.clone(exclude=changing)
         log, entries = await self._log(run)
-        workspace = replace(runtime.calls.workspace, files=FileLedger(), shell_cwd=None, past=None)
+        workspace = runtime.calls.workspace
+        resources = replace(workspace.resources, past=None)
+        workspace = replace(workspace, files=FileLedger(), shell_cwd=None, resources=resources)
         limits: dict[str, float] = {"usd": given.max_budget_usd} if given.max_budget_usd else {}
         state = AgentState(
             self._model(run, parent.model),

@@ -16,7 +16,7 @@ from agentcli.frontends.terminal.output.screen import Frame
 from agentcli.frontends.terminal.output.tool_views import todo_lines
 from agentcli.frontends.terminal.status import StatusCommand, status_row
 from agentcli.frontends.terminal.text.fragments import Row, clipped
-from agentcli.tools.builtin.arguments import TodoItem
+from agentcli.tools.builtin.toolset import TodoItem
 
 MOST_TASKS = 5  # rows of the list while a turn runs
 EMPTY_LIST = "  The to-do list is empty."

@@ -25,7 +25,7 @@ from agentcli.infra.changes.journal import PrivateFolder
 from agentcli.infra.changes.objects import Objects
 from agentcli.infra.changes.state import ChangeSet, FileEntry, entry_at, state_at
 from agentcli.infra.changes.writing import ConflictError, copy_attributes
-from agentcli.tools.text.merge import merged
+from agentcli.tools.text.diff import merged
 
 _FOLDER_MODE = 0o755  # of folders around a file that are gone and were never taken down
 _LARGEST_MERGED = 10_000_000  # bytes

@@ -1,6 +1,6 @@
 """Reads the tables beside this module, and a program's arguments by a list of the options that only read.
 
-Any other option is a problem. The lists are `only_reading.ini`.
+Any other option is a problem. The lists are in `only_reading.ini`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from agentcli.safety.commands.reader.syntax import HOLE, Field
 
 
 @functools.cache
 def read_table(name: str) -> dict[str, dict[str, str]]:
-    """The rows of each section, by name."""
+    """Return the rows of each section of a table, by name."""
     sections: dict[str, dict[str, str]] = {}
     for line in Path(__file__).with_name(f"{name}.ini").read_text("utf-8").splitlines():
         if line.startswith("[") and line.endswith("]"):
@@ -30,7 +31,7 @@ def read_table(name: str) -> dict[str, dict[str, str]]:
 
 @functools.cache
 def names(section: str, key: str) -> tuple[str, ...]:
-    """A row of `names.ini`."""
+    """Return the words of a row of `names.ini`."""
     return tuple(read_table("names")[section][key].split())
 
 
@@ -43,7 +44,7 @@ class Options(Struct, frozen=True):
     (files it only measures), "search" (a pattern, then such files), "names" (folders it lists), "facts" (paths it only
     describes), "text", or "none".
 
-    `is_tolerant`: no option the program has or may get can write, run or send.
+    `is_tolerant`: no option that the program has or may get in the future can write, run or send anything.
     """
 
     operands: str
@@ -57,19 +58,14 @@ def options(row: str) -> Options:
     operands, *words = row.split()
     kinds: dict[str, str] = {}
     for word in words:
-        if word == "tolerant":
-            continue
-        name, kind = (word[:-1], word[-1]) if word[-1] in ":@*?!" else (word, "")
-        given = [name] if name.startswith("--") else [f"-{letter}" for letter in name[1:]]
-        assert len(given) == 1 or not kind, f"only one option with a value in a word: {word}"
-        for option in given:
-            assert kinds.get(option, kind) == kind, f"{option} stands twice in a row: {row}"
-            kinds[option] = kind
+        if word != "tolerant":
+            name, kind = (word[:-1], word[-1]) if word[-1] in ":@*?!" else (word, "")
+            kinds |= dict.fromkeys([name] if name.startswith("--") else [f"-{letter}" for letter in name[1:]], kind)
     return Options(operands, kinds, "tolerant" in words)
 
 
 def git_words(fields: Sequence[Field]) -> list[Field]:
-    """The subcommand of git and what follows it, whatever options stand before it."""
+    """Return the subcommand of git and the words behind it, without the options before it."""
     rest = list(fields[1:])
     while rest and rest[0].text.startswith("-"):
         rest = rest[2 if rest[0].text in names("git", "with_value") else 1 :]
@@ -77,49 +73,44 @@ def git_words(fields: Sequence[Field]) -> list[Field]:
 
 
 class Arguments(Struct, kw_only=True):
-    """The arguments of a call: operands, names of options, files and globs that options name.
+    """The arguments of a call: operands, names of options, and the files and globs that options name.
 
     `problem` says why they cannot be judged.
     """
 
-    operands: list[Field]
-    files: list[Field]
-    given: list[str]
+    operands: list[Field] = []
+    files: list[Field] = []
+    given: list[str] = []
     problem: str = ""
     filters: list[Field] = []
 
 
 def read_arguments(fields: Sequence[Field], known: Options, *, stops_at_operand: bool = False) -> Arguments:
-    """Options may stand among the operands, up to `--`. `stops_at_operand`: only before the first operand."""
-    read = Arguments(operands=[], files=[], given=[])
+    """Read options among the operands, up to `--`; with `stops_at_operand` only those before the first operand."""
+    read = Arguments()
     rest = list(reversed(fields))
     while rest and not read.problem:
         field = rest.pop()
-        text = field.text
-        if text == "--":
-            read.operands += reversed(rest)
-            break
-        if not text.startswith("-") or text == "-":
+        if field.text.startswith("-") and field.text not in ("-", "--"):
+            (_read_long if field.text.startswith("--") else _read_short)(field, rest, known, read)
+            continue
+        if field.text != "--":
             if may_be_option(field) and not known.is_tolerant and known.operands != "text":
                 read.problem = "an argument may turn out to be an option"
             read.operands.append(field)
-            if stops_at_operand:
-                read.operands += reversed(rest)
-                break
-        elif text.startswith("--"):
-            _read_long(field, rest, known, read)
-        else:
-            _read_short(field, rest, known, read)
+        if field.text == "--" or stops_at_operand:
+            read.operands += reversed(rest)
+            break
     return read
 
 
 def without_pattern(operands: list[Field]) -> list[Field]:
-    """The files among the operands of a search: all of them if the pattern may turn out to be several words."""
+    """Return the files among the operands of a search: all operands if the pattern may turn out to be several words."""
     return operands if any(field.is_glob or field.may_vanish for field in operands[:1]) else operands[1:]
 
 
 def may_be_option(field: Field) -> bool:
-    """True if an argument that is not known to the letter could begin with a dash."""
+    """Return True if an argument that the text does not show in full could begin with a dash."""
     starts_open = field.text.startswith(HOLE) or (field.is_glob and field.text[:1] in ("*", "?", "["))
     return starts_open or field.may_vanish
 
@@ -131,36 +122,35 @@ def _read_long(field: Field, rest: list[Field], known: Options, read: Arguments)
     if kind in (None, "!") or (kind == "" and has_value):
         _refuse(field.text, known, read)
     elif has_value:
-        _note_value(kind, Field(value, field.is_glob, field.may_vanish), read)
-    elif kind and kind in _WITH_VALUE and rest:  # else the program complains and ends
-        _note_value(kind, _as_value(rest.pop()), read)
+        _note_value(kind, replace(field, text=value), read)
+    elif kind != "?" and kind and rest:  # without a value the program complains and ends
+        _note_value(kind, _value(rest.pop()), read)
 
 
 def _read_short(field: Field, rest: list[Field], known: Options, read: Arguments) -> None:
     text = field.text
     if "-#" in known.kinds and re.fullmatch(r"-\d+", text):
-        return None
+        return
+    kind: str | None = ""
     for at in range(1, len(text)):
         name, value = f"-{text[at]}", text[at + 1 :]
         kind = known.kinds.get(name)
         read.given.append(name)
-        if kind in (None, "!"):
-            return _refuse(text if kind is None else name, known, read)
-        if kind == "":
-            continue
-        if kind and kind in _WITH_VALUE and not value:
-            return _note_value(kind, _as_value(rest.pop()), read) if rest else None
+        if kind != "":
+            break
+    if kind in (None, "!"):
+        _refuse(text if kind is None else name, known, read)
+    elif kind and kind != "?" and not value:
+        if rest:
+            _note_value(kind, _value(rest.pop()), read)
+    elif kind:
         for each in {value, value.removeprefix("=")}:  # ripgrep takes `-g=x` for `-g x`
-            _note_value(kind, Field(each, field.is_glob, field.may_vanish), read)
-        return None
-    return None
+            _note_value(kind, replace(field, text=each), read)
 
 
-_WITH_VALUE = ":@*"
-
-
-def _as_value(word: Field) -> Field:
-    return Field(word.text, word.is_glob, word.may_vanish or word.is_glob)
+def _value(word: Field) -> Field:
+    """Return the word behind an option; a glob may become several words, of which only the first is the value."""
+    return replace(word, may_vanish=word.may_vanish or word.is_glob)
 
 
 def _note_value(kind: str | None, value: Field, read: Arguments) -> None:
@@ -173,7 +163,7 @@ def _note_value(kind: str | None, value: Field, read: Arguments) -> None:
 
 
 def _refuse(text: str, known: Options, read: Arguments) -> None:
-    """Handle an unlisted option. A tolerant program can only complain, unless the word may name a file."""
+    """Note an unlisted option. A tolerant program can only complain about it, unless the word may name a file."""
     matters = any(
         name == text or (text.startswith("--") and name.startswith(text))
         for name, kind in known.kinds.items()
@@ -187,7 +177,7 @@ _TABLES = read_table("only_reading")
 
 
 def _whole(row: str) -> str:
-    """A row with its parts put in."""
+    """Return a row with the parts that it names put in."""
     for name in reversed(_TABLES["parts"]):
         row = row.replace(f"<{name}>", _TABLES["parts"][name])
     return row

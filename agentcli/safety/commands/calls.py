@@ -1,5 +1,6 @@
-"""Takes the wrappers off a simple command, writes it in the forms that permission rules match, and follows what goes on
-around it: scripts that it is handed, redirections, variables, changes of folder.
+"""Takes the wrappers off a simple command, writes it in the forms that rules match, and finds what else it does.
+
+That is the scripts it is handed, its redirections, its variables, and where it leaves the shell.
 """
 
 from __future__ import annotations
@@ -18,30 +19,31 @@ from agentcli.safety.commands.reader.words import unescape
 from agentcli.safety.commands.reads import read_call
 from agentcli.safety.commands.records import Effects
 from agentcli.safety.commands.refused import catastrophe, write_catastrophe
-from agentcli.safety.commands.wrappers import Layer, take_off
+from agentcli.safety.commands.wrappers import Wrapper, take_off
+
+# Forms for permission rules
 
 
 def canonical(fields: Sequence[Field]) -> str:
-    """The words joined by blanks, quoted if they contain one: `'git log' x` is not `git log x`."""
-    return " ".join(_typed(field) for field in fields)
-
-
-def _typed(field: Field) -> str:
-    return field.text if field.text and not re.search(r"\s", field.text) else shlex.quote(field.text)
+    """Return the words joined by blanks, each in quotes if it contains a blank: `'git log' x` is not `git log x`."""
+    texts = [field.text for field in fields]
+    return " ".join(text if text and not re.search(r"\s", text) else shlex.quote(text) for text in texts)
 
 
 def allow_forms(layers: Iterable[Sequence[Field]]) -> tuple[str, ...]:
-    """The forms a granting rule may match: the words, and those left when each harmless wrapper is taken off."""
+    """Return the forms that a granting rule may match: a command with its harmless wrappers, and without each."""
     forms = []
     for fields in layers:
         forms.append(canonical(fields))
-        if (bare := _without_git_options(fields)) is not None:
-            forms.append(canonical(bare))
+        if _has_git_options(fields):  # those that redirect nothing and run nothing may be left out
+            call = read_call(fields[1:])
+            if call.words and not call.problem and not call.folders:
+                forms.append(canonical([fields[0], *call.words]))
     return tuple(dict.fromkeys(forms))
 
 
 def with_assignments(assignments: Sequence[tuple[str, Field]], fields: Sequence[Field]) -> tuple[str, ...]:
-    """`NODE_ENV=test npm test`: if a variable matters, a granting rule must name it too."""
+    """Return the forms of `NODE_ENV=test npm test`: a granting rule must name the variables if they matter."""
     if not all(value.is_known and HOME not in value.text and HERE not in value.text for _, value in assignments):
         return ()
     words = [f"{name}={value.text}" for name, value in assignments]
@@ -49,115 +51,133 @@ def with_assignments(assignments: Sequence[tuple[str, Field]], fields: Sequence[
 
 
 def deny_forms(fields: Sequence[Field]) -> tuple[str, ...]:
-    """The forms a refusing rule may match: also unquoted, with the bare program name, and without options of git."""
-    plain = " ".join(field.text for field in fields)
-    forms = [canonical(fields), plain]
-    if fields:
-        name = fields[0].text.rpartition("/")[2]
-        rest = plain[len(fields[0].text) :]
-        forms += [name + rest, name.lower() + rest]
-        if name.lower() == "git" and (bare := _without_git_options([Field("git"), *fields[1:]], strict=False)):
-            forms.append(" ".join(field.text for field in bare))
+    """Return the forms that a refusing rule may match, also without quotes, folder of the program and options of git.
+
+    `fields` is not empty.
+    """
+    program, arguments = fields[0].text, "".join(f" {field.text}" for field in fields[1:])
+    name = program.rpartition("/")[2]
+    forms = [canonical(fields), program + arguments, name + arguments, name.lower() + arguments]
+    if name.lower() == "git" and _has_git_options([Field("git"), *fields[1:]]) and (words := git_words(fields)):
+        forms.append(" ".join(["git", *(field.text for field in words)]))
     return tuple(dict.fromkeys(form for form in forms if form))
 
 
-def _without_git_options(fields: Sequence[Field], *, strict: bool = True) -> list[Field] | None:
-    """`git --no-pager log` as `git log`. `strict` drops only options that redirect nothing and run nothing."""
-    if len(fields) < 3 or fields[0].text != "git" or not fields[1].text.startswith("-"):
-        return None
-    if strict:
-        call = read_call(fields[1:])
-        return [fields[0], *call.words] if call.words and not call.problem and not call.folders else None
-    rest = git_words(fields)
-    return [fields[0], *rest] if rest else None
+def _has_git_options(fields: Sequence[Field]) -> bool:
+    return len(fields) > 2 and fields[0].text == "git" and fields[1].text.startswith("-")
 
 
-_MOST_LAYERS = 12
+# Wrappers
+
+_MAX_LAYERS = 12
+_TOO_MANY_WRAPPERS = "it has too many wrappers"
 
 
-class ProgramCall(Struct):
-    """A command with all wrappers taken off.
+class ProgramCall(Struct, kw_only=True):
+    """A simple command without the wrappers around it, such as `sudo` or `timeout 5`.
 
-    `layers` are the commands from the outermost to the innermost; the last one is what runs. If `script` is set, a
-    shell runs that text. `candidates` are commands that may run besides, `doubtful_scripts` texts that may. `forms` are
-    texts that refusing rules match. `reads_script`: a shell reads its commands from its input; `script_files` are the
-    files it reads them from. `hides_program` is set if it cannot be told what runs, `unjudged` says why not all was
-    looked at.
+    `layers` are its words, first with all wrappers, last with none; `wrappers` are what was taken off between two of
+    them. `catastrophe` says why it must never run. `forms` are the texts that refusing rules match. `candidates` are
+    other commands that it may run, because a wrapper cannot be read. `hides_program` is true if the text does not show
+    which program runs. `unjudged` says why a part of it was not looked at.
     """
 
     layers: list[tuple[Field, ...]]
-    problem: str = ""
+    wrappers: list[Wrapper] = []
     catastrophe: str = ""
     forms: list[str] = []
-    script: Layer | None = None
-    candidates: list[tuple[Field, ...]] = []
-    doubtful_scripts: list[str] = []
-    sets: list[Field] = []
-    reads_script: bool = False
-    script_files: list[Field] = []
+    candidates: list[ProgramCall] = []
     hides_program: bool = False
     unjudged: str = ""
 
     @property
     def fields(self) -> tuple[Field, ...]:
+        """The words of the program that runs in the end."""
         return self.layers[-1]
 
     @property
     def name(self) -> str:
         return name_of(self.fields)
 
+    @property
+    def problem(self) -> str:
+        """The reason why the wrappers may do more than run the command; an empty string if they do not."""
+        return next((wrapper.problem for wrapper in self.wrappers if wrapper.problem), "")
+
+    @property
+    def script(self) -> Wrapper | None:
+        """The wrapper that runs a text, if the command is one, such as `sh -c`."""
+        return self.wrappers[-1] if self.wrappers and self.wrappers[-1].script is not None else None
+
+    @property
+    def reads_script(self) -> bool:
+        """True if a shell reads its commands from its input."""
+        return any(wrapper.reads_script for wrapper in self.wrappers)
+
+    @property
+    def script_files(self) -> list[Field]:
+        """The files from which it, or a command that it may run, reads a script."""
+        own = [file for wrapper in self.wrappers for file in wrapper.script_files]
+        return own + [file for candidate in self.candidates for file in candidate.script_files]
+
+    @property
+    def possible_commands(self) -> list[tuple[Field, ...]]:
+        """The words of all commands that it may run, each with and without its wrappers."""
+        return [words for call in self.candidates for words in (*call.layers, *call.possible_commands)]
+
+    @property
+    def possible_scripts(self) -> list[str]:
+        """The texts that its candidates give to a shell."""
+        scripts = []
+        for call in self.candidates:
+            scripts += [*call.possible_scripts, (call.script and call.script.script) or ""]
+        return [script for script in scripts if script]
+
 
 def unwrap(fields: Sequence[Field], state: State, depth: int = 0) -> ProgramCall:
-    """Take off all wrappers. `fields` is not empty."""
-    call = ProgramCall([tuple(fields)])
-    for _ in range(_MOST_LAYERS):
+    """Take off all wrappers. `fields` is not empty; `depth` counts candidates inside candidates."""
+    call = ProgramCall(layers=[tuple(fields)])
+    for _ in range(_MAX_LAYERS):
         program = call.fields[0]
         call.catastrophe = call.catastrophe or catastrophe(call.fields, state)
         call.forms += deny_forms(call.fields)
         call.hides_program = call.hides_program or not program.is_known or program.is_glob
         if call.name == "parallel":
             call.hides_program = True
-            for start in range(1, min(len(call.fields), _MOST_LAYERS)):
+            for start in range(1, min(len(call.fields), _MAX_LAYERS)):
                 call.forms += deny_forms(call.fields[start:])
-        layer = take_off(call.fields)
-        if layer is None:
+        wrapper = take_off(call.fields)
+        if wrapper is None:
             return call
-        call.problem = call.problem or layer.problem
-        call.sets += layer.sets
-        call.script_files += layer.script_files
-        call.reads_script = call.reads_script or layer.reads_script
-        for candidate in layer.candidates:
-            _note_candidate(candidate, call, state, depth)
-        if layer.script is not None:
-            call.script = layer
+        call.wrappers.append(wrapper)
+        for candidate in wrapper.candidates:
+            _add_candidate(candidate, call, state, depth)
+        if not wrapper.inner:
+            call.hides_program = call.hides_program or wrapper.hides_program
             return call
-        if not layer.inner:
-            call.hides_program = call.hides_program or layer.hides_program
-            return call
-        call.layers.append(layer.inner)
-    call.unjudged = "it has too many wrappers"
-    call.problem = call.problem or call.unjudged
+        call.layers.append(wrapper.inner)
+    call.unjudged = _TOO_MANY_WRAPPERS
+    call.wrappers.append(Wrapper(problem=_TOO_MANY_WRAPPERS))
     return call
 
 
-def _note_candidate(fields: Sequence[Field], call: ProgramCall, state: State, depth: int) -> None:
+def _add_candidate(fields: Sequence[Field], call: ProgramCall, state: State, depth: int) -> None:
     if depth > 3:
-        call.unjudged = "it has too many wrappers"
+        call.unjudged = _TOO_MANY_WRAPPERS
         return
     inner = unwrap(fields, state, depth + 1)
-    call.candidates += [*inner.layers, *inner.candidates]
+    call.candidates.append(inner)
     call.catastrophe = call.catastrophe or inner.catastrophe
     call.forms += inner.forms
-    call.doubtful_scripts += inner.doubtful_scripts
-    call.script_files += inner.script_files
     call.hides_program = call.hides_program or inner.hides_program
     call.unjudged = call.unjudged or inner.unjudged
-    if inner.script is not None and inner.script.script:
-        call.doubtful_scripts.append(inner.script.script)
+
+
+# Scripts that a command is handed
 
 
 def input_of(redirects: Sequence[Redirect], given: str, state: State) -> str:
-    """The text that a command can read: from its redirections, else `given`, the input of those around it."""
+    """Return the text that a command can read: from its redirections, or else `given`, the input of those around it."""
     for redirect in reversed(redirects):
         if redirect.operator in ("<<", "<<-", "<<<"):
             return state.resolved(redirect.target).text
@@ -167,9 +187,8 @@ def input_of(redirects: Sequence[Redirect], given: str, state: State) -> str:
 
 
 def printed_by(fields: Sequence[Field], given: str) -> str:
-    """The text that a command prints; `HOLE` if it cannot be told."""
-    words = [HOLE if field.is_glob else field.text for field in fields]
-    match words:
+    """Return the text that a command prints; `HOLE` if it cannot be told."""
+    match [HOLE if field.is_glob else field.text for field in fields]:
         case ["cat"] | ["cat", "-"]:
             return given
         case ["echo", *rest] if not re.match(r"-[neE]+ ", " ".join((*rest, ""))) and "\\" not in "".join(rest):
@@ -182,7 +201,7 @@ def printed_by(fields: Sequence[Field], given: str) -> str:
 
 
 def printed_by_script(script: Script, state: State) -> str:
-    """The text that a substituted script prints, if it is one simple command or pipeline."""
+    """Return the text that a substituted script prints, if it is one simple command or pipeline; else `HOLE`."""
     given = ""
     for part in script[0].parts if len(script) == 1 else ():
         fields = [state.resolved(word) for word in part.words]
@@ -192,7 +211,7 @@ def printed_by_script(script: Script, state: State) -> str:
 
 _AWK_TEXT = r"\"((?:[^\"\\\0]|\\[^\0])*)\""
 # The scripts in the arguments of other programs, joined by NUL.
-_RUNS_TEXT = {
+_SCRIPTS_IN_ARGUMENTS = {
     **dict.fromkeys(("awk", "gawk", "mawk"), rf"system\s*\(\s*{_AWK_TEXT}|\|&?\s*{_AWK_TEXT}|{_AWK_TEXT}\s*\|"),
     **dict.fromkeys(("mapfile", "readarray", "complete", "compgen"), r"\0-C\0?([^\0]*)"),
     "alias": r"=([^\0]*)",
@@ -210,14 +229,15 @@ _RENAMES = re.compile(
 
 
 def scripts_of(call: ProgramCall, given: str) -> Iterator[str]:
-    """The scripts a command may run besides those among its words. `given` is its input."""
-    if call.hides_program or any(not file.is_known for file in call.script_files):
+    """Yield the scripts that a command may run besides those among its words. `given` is its input."""
+    files = call.script_files
+    if call.hides_program or any(not file.is_known for file in files):
         yield HOLE
-    reads_input = call.reads_script or any(file.text.startswith(("/dev/", "/proc/")) for file in call.script_files)
-    if (reads_input or "-" in (file.text for file in call.script_files)) and given:
+    reads_input = any(file.text.startswith(("/dev/", "/proc/")) or file.text == "-" for file in files)
+    if given and (call.reads_script or reads_input):
         yield given
     joined = "\0".join(field.text for field in call.fields)
-    for found in re.finditer(_RUNS_TEXT.get(call.name, r"(?!)"), joined):
+    for found in re.finditer(_SCRIPTS_IN_ARGUMENTS.get(call.name, r"(?!)"), joined):
         text = next(filter(None, found.groups()), "")
         yield text.replace('\\"', '"').replace("\0", " ")
         if call.name == "git" and "alias." in found[0] and "=!" not in found[0]:
@@ -226,8 +246,11 @@ def scripts_of(call: ProgramCall, given: str) -> Iterator[str]:
         yield HOLE
 
 
-class Redirected(Struct, frozen=True):
-    """The effect of redirections. `connects`: one leads to another machine."""
+# Redirections and variables
+
+
+class RedirectEffects(Struct, frozen=True, kw_only=True):
+    """The effect of redirections. It `connects` if one leads to another machine."""
 
     problem: str = ""
     catastrophe: str = ""
@@ -235,21 +258,21 @@ class Redirected(Struct, frozen=True):
     connects: bool = False
 
 
-def judge_redirects(redirects: Iterable[Redirect], state: State, check: ReadCheck) -> Redirected:
-    """Reading is judged like an operand. Writing is harmless only into places that keep nothing."""
+def judge_redirects(redirects: Iterable[Redirect], state: State, check: ReadCheck) -> RedirectEffects:
+    """Judge redirections: reading like an operand; writing is harmless only into places that keep nothing."""
     problem, catastrophe, effects, connects = "", "", Effects(), False
     for redirect in redirects:
-        target = state.resolved(redirect.target)
-        is_copy = redirect.operator in (">&", "<&") and re.fullmatch(r"\d+-?|-", target.text)
-        if is_copy or redirect.operator in ("<<", "<<-", "<<<"):
+        operator, target = redirect.operator, state.resolved(redirect.target)
+        is_copy = operator in (">&", "<&") and re.fullmatch(r"\d+-?|-", target.text)
+        if is_copy or operator in ("<<", "<<-", "<<<"):
             continue
-        if why := _target_problem(redirect.operator, target, check):
+        if why := _target_problem(operator, target, check):
             problem = problem or why
-            effects = effects | effects_of_redirect(redirect.operator, target, state)
-        if redirect.operator != "<":
+            effects = effects | effects_of_redirect(operator, target, state)
+        if operator != "<":
             catastrophe = catastrophe or write_catastrophe(target)
         connects = connects or target.text.startswith(("/dev/tcp/", "/dev/udp/"))
-    return Redirected(problem, catastrophe, effects, connects)
+    return RedirectEffects(problem=problem, catastrophe=catastrophe, effects=effects, connects=connects)
 
 
 def _target_problem(operator: str, target: Field, check: ReadCheck) -> str:
@@ -264,7 +287,7 @@ def _target_problem(operator: str, target: Field, check: ReadCheck) -> str:
 
 
 # Environment variables that only change how something is shown, and the values they may get.
-_SHOWN_ONLY = re.compile(
+_DISPLAY_VARIABLE = re.compile(
     r"(LC_[A-Z]+|LANG|LANGUAGE|NO_COLOR|FORCE_COLOR|CLICOLOR|CLICOLOR_FORCE|COLUMNS|LINES|TERM|CI|RUST_BACKTRACE"
     r"|GIT_OPTIONAL_LOCKS|GIT_TERMINAL_PROMPT|PYTHONUNBUFFERED|PYTHONDONTWRITEBYTECODE)=[\w.@-]*"
     r"|TZ=\w*(/\w+)?|(GIT_)?PAGER=(cat)?"
@@ -272,21 +295,20 @@ _SHOWN_ONLY = re.compile(
 
 
 def variable_problem(assignments: Iterable[str]) -> str:
-    """The reason why assignments such as `NAME=value` may matter to a program; an empty string if they do not."""
+    """Return the reason why assignments `NAME=value` may matter to a program; an empty string if they do not."""
     for assignment in assignments:
-        if not _SHOWN_ONLY.fullmatch(assignment):
+        if not _DISPLAY_VARIABLE.fullmatch(assignment):
             return f"{assignment.partition('=')[0]} may matter to programs"
     return ""
 
 
 def states_after(call: ProgramCall, state: State) -> tuple[State, State]:
-    """The state after the command succeeded, and after it failed."""
-    arguments: Sequence[Field] = call.fields[1:]
+    """Return the state after the command succeeded, and after it failed."""
     if call.name in ("popd", "source", ".", "eval"):
         return state.anywhere(), state.anywhere()
     if call.name not in ("cd", "pushd"):
         return state, state
-    targets = [field for field in arguments if field.text not in ("-L", "-P", "--")]
+    targets = [field for field in call.fields[1:] if field.text not in ("-L", "-P", "--")]
     if not targets and call.name == "cd" and state.home is not None:
         targets = [Field(state.home)]
     if len(targets) != 1 or targets[0].text[:1] in ("-", "+"):

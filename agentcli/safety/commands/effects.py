@@ -1,6 +1,7 @@
-"""Tells the effects of a command: by program where they are known, else everything is open; and who acts beyond.
+"""Finds the effects of a command by its program, and recognizes programs that act beyond the workspace.
 
-`beyond.ini` beside this module lists programs that act beyond the workspace, on the machine or on others.
+`beyond.ini` beside this module lists those that act on the machine or on others. The effects of an unlisted program are
+unknown.
 """
 
 from __future__ import annotations
@@ -14,51 +15,55 @@ from pathlib import PurePath
 from msgspec.structs import replace
 
 from agentcli.safety.commands.arguments import names, read_table
-from agentcli.safety.commands.reader.syntax import Field, State, normal
+from agentcli.safety.commands.reader.syntax import Field, State, name_of, normal
 from agentcli.safety.commands.records import UNKNOWN, Effects
 from agentcli.safety.paths.judge import auto_executed, is_protected
 
 _URL = re.compile(r"(?:[a-z][a-z0-9+.-]*)://(?:[^/@\s]*@)?(\[[0-9a-fA-F:.]+\]|[^/:?#\s]+)")
+_HOST = re.compile(r"([\w-]+(?:\.[\w-]+)+)(?::\d+)?(?:/\S*)?")
 _REMOTE_PATH = re.compile(r"(?:[^@/:\s]+@)?([\w.-]+):(?!//)")
-_THIS_MACHINE = ("localhost", "127.0.0.1", "[::1]", "0.0.0.0")  # noqa: S104
 Program = Callable[[Sequence[Field], State], Effects]
 UNKNOWN_EFFECTS = Effects(*((UNKNOWN,),) * 5)
 
 
 def effects_of(fields: Sequence[Field], state: State) -> Effects:
-    """The effects of a simple command without wrappers that is not known to only read."""
-    if not fields or not fields[0].is_known:
+    """Return the effects of a simple command without wrappers that is not known to only read.
+
+    `fields` is not empty.
+    """
+    if not fields[0].is_known:
         return UNKNOWN_EFFECTS
-    name = fields[0].text.rpartition("/")[2]
-    if table := _TABLE.get(name):
-        return table(fields[1:], state)
-    if hosts := registries_of(fields):
-        return replace(UNKNOWN_EFFECTS, hosts=hosts, runs=(name,))
-    found = (_URL.match(field.text) for field in fields[1:])
-    hosts = tuple(host[1] for host in found if host and host[1] not in _THIS_MACHINE)
-    return replace(UNKNOWN_EFFECTS, hosts=(UNKNOWN, *hosts), runs=(name,))
+    name = name_of(fields)
+    if program := _TABLE.get(name):
+        return program(fields[1:], state)
+    # The hosts from which an installer fetches.
+    hosts = _REGISTRIES.get(_called(fields)[0], ()) if beyond_workspace(fields) else ()
+    if not hosts:
+        found = (_URL.match(field.text) for field in fields[1:])
+        this_machine = ("localhost", "127.0.0.1", "[::1]", "0.0.0.0")  # noqa: S104
+        hosts = (UNKNOWN, *(host[1] for host in found if host and host[1] not in this_machine))
+    return replace(UNKNOWN_EFFECTS, hosts=hosts, runs=(name,))
 
 
 def names_its_paths(name: str) -> bool:
-    """True for a program all of whose paths are among its effects."""
+    """Return True for a program all of whose paths are among its effects."""
     return name in _TABLE and name not in (*_RUNS_SCRIPTS, *_DOWNLOADERS, "git")
 
 
 def effects_of_redirect(operator: str, target: Field, state: State) -> Effects:
-    """The effects of a redirection."""
     if found := re.match(r"/dev/(?:tcp|udp)/([^/]+)", target.text):
         return Effects(hosts=(found[1],))
     return Effects(reads=shown([target], state)) if operator == "<" else Effects(writes=shown([target], state))
 
 
 def shown(fields: Sequence[Field], state: State) -> tuple[str, ...]:
-    """The paths of `fields`: absolute paths or globs; where the folder cannot be told, also likely ones."""
+    """Return the absolute paths or globs of `fields`; if the folder cannot be told, also likely ones."""
     each = ([*map(normal, state.paths(field))] or [UNKNOWN, *state.likely_paths(field)] for field in fields)
     return tuple(path for paths in each for path in paths)
 
 
 def operands_of(arguments: Sequence[Field], values: str = "") -> list[Field]:
-    """The arguments that are neither options nor their values. `values` are the short options that take one."""
+    """Return the arguments that are neither options nor values; `values` are the short options that take one."""
     operands: list[Field] = []
     rest = list(reversed(arguments))
     while rest:
@@ -73,7 +78,7 @@ def operands_of(arguments: Sequence[Field], values: str = "") -> list[Field]:
 
 
 def _all(kind: str, values: str = "", skipped: int = 0) -> Program:
-    """Programs that do one thing to all their operands, but for the first `skipped`."""
+    """Return the effects of programs that do one thing to all their operands, but for the first `skipped`."""
     return lambda arguments, state: Effects(**{kind: shown(operands_of(arguments, values)[skipped:], state)})
 
 
@@ -88,9 +93,10 @@ def _moves(arguments: Sequence[Field], state: State) -> Effects:
 
 
 def sources_and_targets(arguments: Sequence[Field]) -> tuple[list[Field], list[Field]]:
-    """The last operand is the target, unless `-t` names it."""
+    """Return the sources and the target of a copy: the last operand, unless `-t` names it."""
     for at, field in enumerate(arguments):
-        if not (found := _TARGET_OPTION.fullmatch(field.text)):
+        found = re.fullmatch(r"-[A-Za-su-z]*t(.*)|--t[a-z-]*(?:=(.*))?", field.text, re.DOTALL)
+        if not found:
             continue
         if folder := found[1] or found[2]:
             return operands_of([*arguments[:at], *arguments[at + 1 :]]), [Field(folder)]
@@ -100,11 +106,8 @@ def sources_and_targets(arguments: Sequence[Field]) -> tuple[list[Field], list[F
     return operands[:-1], operands[-1:]
 
 
-_TARGET_OPTION = re.compile(r"-[A-Za-su-z]*t(.*)|--t[a-z-]*(?:=(.*))?", re.DOTALL)
-
-
 def _written(sources: Sequence[Field], targets: Sequence[Field], state: State) -> tuple[str, ...]:
-    """The targets; and what is put into a folder, where its name says that it counts for more."""
+    """Return the targets, and the auto-executed files that are certainly put into a folder."""
     written = shown(targets, state)
     folders = [path for path in written if path != UNKNOWN]
     if not (targets and (len(sources) > 1 or re.fullmatch(r"(.*/)?(\.{0,2})", targets[0].text))):
@@ -123,7 +126,7 @@ def _made(sources: Sequence[Field], targets: Sequence[Field], state: State) -> t
 
 
 def _names_of(name: str, *, is_glob: bool) -> list[str]:
-    """A name and what may lie in a folder of that name; of a glob the hidden names that it finds."""
+    """Return a name and the auto-executed names in a folder of that name; of a glob the hidden names it finds."""
     lists = auto_executed()
     known = (*lists.names, *lists.reviewed)
     if is_glob and name.startswith("."):
@@ -132,32 +135,26 @@ def _names_of(name: str, *, is_glob: bool) -> list[str]:
 
 
 def _dd(arguments: Sequence[Field], state: State) -> Effects:
-    read, written = (
-        shown([Field(field.text[3:]) for field in arguments if field.text.startswith(name)], state)
-        for name in ("if=", "of=")
+    return Effects(
+        *(
+            shown([Field(field.text[3:]) for field in arguments if field.text.startswith(name)], state)
+            for name in ("if=", "of=")
+        )
     )
-    return Effects(read, written)
-
-
-_INTO_FILE = re.compile(r"-[a-zA-Z]*[oO]|--output|--output-document|-P|--directory-prefix")
 
 
 def _downloads(arguments: Sequence[Field], state: State) -> Effects:
-    places = [at + 1 for at, field in enumerate(arguments[:-1]) if _INTO_FILE.fullmatch(field.text)]
+    output = r"-[a-zA-Z]*[oO]|--output|--output-document|-P|--directory-prefix"
+    places = [at + 1 for at, field in enumerate(arguments[:-1]) if re.fullmatch(output, field.text)]
     writes = [arguments[at] for at in places]
-    hosts = tuple(host for at, field in enumerate(arguments) if at not in places for host in _hosts_in(field))
+    others = [field.text for at, field in enumerate(arguments) if at not in places]
+    hosts = tuple(found[1] for text in others if (found := _URL.match(text) or _HOST.fullmatch(text)))
     reads = [Field(found[1]) for field in arguments if (found := re.search(r"(?:^|=)@(.+)", field.text))]
     return Effects(shown(reads, state), shown(writes, state), hosts=hosts or (UNKNOWN,))
 
 
-def _hosts_in(field: Field) -> list[str]:
-    if found := _URL.match(field.text):
-        return [found[1]]
-    return re.findall(r"\A([\w-]+(?:\.[\w-]+)+)(?::\d+)?(?:/\S*)?\Z", field.text)
-
-
-def _connects(arguments: Sequence[Field], state: State) -> Effects:
-    """For ssh: the first operand is a host, and the rest runs there."""
+def _ssh(arguments: Sequence[Field], state: State) -> Effects:
+    """Return the effects of ssh: the first operand is a host, and the rest runs there."""
     operands = operands_of(arguments, "bcDEeFIiJLlmOopQRSWw")
     host = operands[0].text.rpartition("@")[2] if operands else UNKNOWN
     return Effects((UNKNOWN,), (), (), (host,), tuple(field.text for field in operands[1:2]))
@@ -165,11 +162,12 @@ def _connects(arguments: Sequence[Field], state: State) -> Effects:
 
 def _copies_remotely(arguments: Sequence[Field], state: State) -> Effects:
     operands = operands_of(arguments)
-    sources, targets = operands[:-1], operands[-1:]
-    hosts = tuple(found[1] for field in (*sources, *targets) if (found := _REMOTE_PATH.match(field.text)))
-    local = [[field for field in some if not _REMOTE_PATH.match(field.text)] for some in (sources, targets)]
-    made = _made(sources, local[1], state) if local[1] else ()
-    return Effects(shown(local[0], state), shown(local[1], state), hosts=hosts, names=made)
+    hosts = tuple(found[1] for field in operands if (found := _REMOTE_PATH.match(field.text)))
+    reads, writes = (
+        [field for field in some if not _REMOTE_PATH.match(field.text)] for some in (operands[:-1], operands[-1:])
+    )
+    made = _made(operands[:-1], writes, state) if writes else ()
+    return Effects(shown(reads, state), shown(writes, state), hosts=hosts, names=made)
 
 
 def _git(arguments: Sequence[Field], state: State) -> Effects:
@@ -211,7 +209,7 @@ _TABLE: dict[str, Program] = {
     "mv": _moves,
     "dd": _dd,
     **dict.fromkeys(_DOWNLOADERS, _downloads),
-    "ssh": _connects,
+    "ssh": _ssh,
     **dict.fromkeys(("scp", "rsync", "sftp"), _copies_remotely),
     "git": _git,
     "sed": _sed,
@@ -222,34 +220,31 @@ _TABLE: dict[str, Program] = {
 _TABLES = read_table("beyond")
 _ALWAYS = frozenset(name for names in _TABLES["always"].values() for name in names.split())
 _SUBCOMMANDS = {name: words.split() for key, words in _TABLES["subcommands"].items() for name in key.split()}
-
 _REGISTRIES = {name: tuple(hosts.split()) for names, hosts in _TABLES["registries"].items() for name in names.split()}
-_RUNNERS = frozenset("npx bunx pnpx uvx pipx".split())  # fetch what they are to run
-
 # Options before a subcommand that take the next word.
 _WITH_VALUE = frozenset("-C -c --git-dir --work-tree --prefix --cwd --dir --directory --project --config".split())
 
 
 def beyond_workspace(fields: Sequence[Field]) -> str:
-    """The reason to ask before such a command runs, or an empty string."""
+    """Return the reason to ask before a command runs that acts beyond the workspace, or an empty string."""
     name, subcommand = _called(fields)
     if name == "parallel":
         if any(field.text.startswith(("-S", "--sshlogin")) for field in fields):
             return "parallel runs on other machines"
-        rest = [*itertools.dropwhile(lambda field: field.text.startswith("-"), fields[1:])]
-        return beyond_workspace(rest) if rest else ""
+        fields = [*itertools.dropwhile(lambda field: field.text.startswith("-"), fields[1:])]
+        return beyond_workspace(fields) if fields else ""
     if name in _ALWAYS:
         return f"{name} acts beyond the workspace"
     if {"-g", "--global", "--system"} & {field.text for field in fields} and (
         name in _REGISTRIES or subcommand == "config"
     ):
         return f"{name} {subcommand} changes what is beyond the workspace"
-    if subcommand == "exec" and name in ("pnpm", "yarn"):  # fetch nothing for it
+    if subcommand == "exec" and name in ("pnpm", "yarn"):  # these fetch nothing for it
         behind = fields[[field.text for field in fields].index("exec") + 1 :]
         return beyond_workspace(behind) if behind else ""
     if name == "npx" and _runs_project_tool([field.text for field in fields[1:]]):
         return ""
-    if name in _RUNNERS:
+    if name in ("npx", "bunx", "pnpx", "uvx", "pipx"):
         return f"{name} fetches what it runs"
     if subcommand in _SUBCOMMANDS.get(name, ()) or (name == "yarn" and len(fields) == 1):
         return f"{name} {subcommand}".rstrip() + " reaches other machines"
@@ -257,20 +252,14 @@ def beyond_workspace(fields: Sequence[Field]) -> str:
 
 
 def _runs_project_tool(words: Sequence[str]) -> bool:
-    """True for the arguments of npx where it runs a tool of the project, or may fetch nothing."""
+    """Return True for arguments with which npx runs a tool of the project, or may fetch nothing."""
     tool = next((word for word in words if word not in names("programs", "npx_options")), "")
     options = words[: words.index(tool)] if tool else []
     return tool in names("programs", "npx_tools") or ("--no-install" in options and not tool.startswith("-"))
 
 
-def registries_of(fields: Sequence[Field]) -> tuple[str, ...]:
-    """The hosts that an installer fetches from."""
-    name, _ = _called(fields)
-    return _REGISTRIES.get(name, ()) if beyond_workspace(fields) else ()
-
-
 def _called(fields: Sequence[Field]) -> tuple[str, str]:
-    """The program and its subcommand; `python -m pip` is `pip`, `go mod download` is `go download`."""
+    """Return the program and its subcommand; `python -m pip` is `pip`, `go mod download` is `go download`."""
     words = [field.text for field in fields]
     name = words[0].rpartition("/")[2]
     if name.startswith("python") and words[1:2] == ["-m"] and len(words) > 2:

@@ -1,6 +1,6 @@
 """Decides if a program may look at a path, recognizes paths whose loss ruins the system, and finds what is reached.
 
-That is hosts, other machines, paths outside the workspace, secrets and auto-executed files.
+A command may reach other hosts, paths outside the workspace, secret files and auto-executed files.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from agentcli.safety.commands.reader.syntax import HOLE, Field, State, name_of, 
 from agentcli.safety.commands.records import UNKNOWN, Effects, Places
 from agentcli.safety.paths.judge import is_protected, is_secret
 
+# Globs and system paths
+
 
 def is_system_path(field: Field, state: State, *, of_home: bool = True) -> bool:
-    """True for the root, a folder the system stands on, a home, or everything inside one of them.
+    """Return True for the root, a folder the system stands on, a home, or everything inside one of them.
 
     With `of_home` false the home itself counts, but not everything inside it.
     """
@@ -36,45 +38,41 @@ def _is_system_path(path: str, is_glob: bool, home: str, *, of_home: bool) -> bo
     places = {*names("paths", "system"), *("/" + "/".join(home_parts[:count]) for count in range(len(home_parts) + 1))}
     if not is_glob:
         return path in places
-    while parts and is_open(parts[-1]):
+    while parts and finds_most_names(parts[-1]):
         parts = parts[:-1]
     if not of_home and parts == home_parts:
         return path == home
-    return any(_finds_path(parts, _parts(place)) for place in places)
+    found = (_parts(place) for place in places)
+    return any(len(parts) == len(place) and all(map(finds, parts, place)) for place in found)
 
 
 def _parts(path: str) -> list[str]:
     return [part for part in path.split("/") if part]
 
 
-def _finds_path(globs: Sequence[str], parts: Sequence[str]) -> bool:
-    return len(globs) == len(parts) and all(map(finds, globs, parts))
-
-
-def is_open(glob: str) -> bool:
-    """True if a glob finds most names, or most hidden ones: `*`, `.*`, `[!.]*`, `[a-z]*`, `.??*`."""
+def finds_most_names(glob: str) -> bool:
+    """Return True if a glob finds most names, or most hidden ones: `*`, `.*`, `[!.]*`, `[a-z]*`, `.??*`."""
     if "*" not in glob:
         return False
     return any(sum(finds(glob, f"{dot}{letter}xyz") for letter in string.ascii_lowercase) > 13 for dot in ("", "."))
 
 
 def finds(glob: str, name: str) -> bool:
-    """True if a glob of one part finds a name. A hidden name is found only by a literal dot."""
+    """Return True if a glob of one part finds a name. Only a literal dot finds a hidden name."""
     if name.startswith(".") and not glob.startswith("."):
         return False
     plain = re.sub(r"\[\[:\w+:\]\]", "?", re.sub(r"\*+", "*", glob))
     return fnmatch.fnmatchcase(name, plain.replace("[^", "[!"))
 
 
+# Paths that a program reads
+
 _PUBLIC, _STREAMS, _FOLDERS, _SECRETS = (names("paths", kind) for kind in ("public", "streams", "folders", "secrets"))
-WILD = re.compile(r"[*?\[]")  # for the shell, git and ripgrep
-# All files of a kind: `*.ts`, `src/*.{ts,tsx}`.
-_OF_KINDS = re.compile(r"(?:[\w/*-]*/)?\*\.(\w+|\{\w+(?:,\w+)*\})")
-_SEEN_WHOLE = ("content", "lines")
+WILDCARD = re.compile(r"[*?\[]")  # for the shell, git and ripgrep
 
 
 class ReadCheck:
-    """Checks the paths of one command and remembers them. `reads` are absolute."""
+    """Checks the paths that one command reads, and remembers them in `reads` as absolute paths."""
 
     def __init__(self, places: Places, state: State) -> None:
         self.places = places
@@ -82,11 +80,11 @@ class ReadCheck:
         self.reads: list[str] = []
 
     def problem(self, fields: Iterable[Field], kind: str) -> str:
-        """The reason why a path may not be looked at, or an empty string. `kind` is as in `Options.operands`."""
+        """Return the reason why a path may not be looked at, or an empty string. `kind`: see `Options.operands`."""
         return next((why for field in fields if (why := self._problem(field, kind))), "")
 
     def outside_problem(self, fields: Iterable[Field]) -> str:
-        """The reason why paths that a command names need a person: one is outside the workspace, or holds secrets."""
+        """Return the reason to ask about a path that a command names: it is outside the workspace, or holds secrets."""
         for field in fields:
             for path in self.state.paths(field) or self.state.likely_paths(field):
                 known = self._above_glob(path) if field.is_glob else path
@@ -95,7 +93,7 @@ class ReadCheck:
         return ""
 
     def within(self, folder: Field) -> ReadCheck | None:
-        """The same check from another folder; None if that may not be entered."""
+        """Return the same check from another folder; None if that may not be entered."""
         if not folder.is_known or folder.is_glob or self.problem([folder], "names"):
             return None
         return ReadCheck(self.places, self.state.entering(folder))
@@ -108,26 +106,23 @@ class ReadCheck:
         if field.text in ("", "-"):
             return ""
         paths = self.state.paths(field)
-        if not paths:
-            return "it is not certain in which folder it runs"
         for path in paths:
             self.reads.append(normal(path))
-            is_fine = self._glob_is_fine(path, kind) if field.is_glob else self._is_fine(path, kind)
-            if not is_fine:
+            if not (self._glob_is_fine(path, kind) if field.is_glob else self._is_fine(path, kind)):
                 return f"{field.text} may hold secrets or is outside the workspace"
-        return ""
+        return "" if paths else "it is not certain in which folder it runs"
 
     def _is_fine(self, path: str, kind: str) -> bool:
-        if kind in ("content", "lines", "search", "sizes") and path in _PUBLIC:
+        if path in _PUBLIC and kind in ("content", "lines", "search", "sizes"):
             return True
-        if kind in ("lines", "sizes") and path in _FOLDERS:
+        if path in _FOLDERS and kind in ("lines", "sizes"):
             return True
         if self.places.is_readable(Path(path)):
             return True
         return kind == "facts" and not path.endswith("..") and self.places.is_readable(Path(path).parent)
 
     def filter_problem(self, fields: Iterable[Field]) -> str:
-        """The reason why a search may not be narrowed to files of these names, as with `grep --include` and `rg -g`."""
+        """Return the reason why a search may not be limited to such names, as with `grep --include` and `rg -g`."""
         for field in fields:
             places = self.state.places or ("/",)
             is_fine = all(self._kind_is_fine(field.text, place, "filter") for place in places)
@@ -136,64 +131,80 @@ class ReadCheck:
         return ""
 
     def _above_glob(self, path: str) -> str:
-        """The folder above the first part with wildcards."""
-        found = WILD.search(path)
+        """Return the folder above the first part with wildcards."""
+        found = WILDCARD.search(path)
         return path[: found.start()].rpartition("/")[0] or "/" if found else path
 
     def _glob_is_fine(self, path: str, kind: str) -> bool:
         folder = self._above_glob(path)
         parts = path[len(folder) :].split("/")
-        if ".." in parts or not self.places.is_readable(Path(folder)):
+        # A part such as `.*` finds the parent folder.
+        finds_parent = any(part.startswith(".") and WILDCARD.search(part) for part in parts)
+        if ".." in parts or finds_parent or not self.places.is_readable(Path(folder)):
             return False
-        if any(part.startswith(".") and WILD.search(part) for part in parts):
-            return False  # `.*` finds the parent folder
-        return kind not in (*_SEEN_WHOLE, "search") or self._kind_is_fine(parts[-1], path.rpartition("/")[0], kind)
+        is_shown = kind in ("content", "lines", "search")
+        return not is_shown or self._kind_is_fine(parts[-1], path.rpartition("/")[0], kind)
 
     def _kind_is_fine(self, glob: str, folder: str, kind: str) -> bool:
-        """True for a glob of files whose ending is not one of secrets. A search skips single files that hold some."""
-        if not (found := _OF_KINDS.fullmatch(glob)):
+        """Return True for all files of a kind, as `*.ts` and `src/*.{ts,tsx}`, if its ending is not one of secrets.
+
+        A search itself leaves out single files that hold some.
+        """
+        if not (found := re.fullmatch(r"(?:[\w/*-]*/)?\*\.(\w+|\{\w+(?:,\w+)*\})", glob)):
             return kind == "search" and not glob.strip("*")  # no more than a search through the folder
         endings = [f".{ending}" for ending in found[1].strip("{}").split(",")]
-        finds = [f"{name}{ending}" for ending in endings for name in ("", "x")]
-        finds += [name for name in _SECRETS if kind in _SEEN_WHOLE and name.endswith(tuple(endings))]
-        return all(self.places.is_readable(Path(folder, name)) for name in finds)
+        examples = [f"{name}{ending}" for ending in endings for name in ("", "x")]
+        examples += [name for name in _SECRETS if kind in ("content", "lines") and name.endswith(tuple(endings))]
+        return all(self.places.is_readable(Path(folder, name)) for name in examples)
+
+
+# Paths that a command names
 
 
 def grave_reason(
     seen: Sequence[Sequence[Field]], values: Sequence[Field], effects: Effects, check: ReadCheck, *, why: str
 ) -> str:
-    """The reason to ask before a command runs; an empty string if what it changes can be shown afterwards.
+    """Return the reason to ask before a command runs; an empty string if its changes can be shown afterwards.
 
     `seen` are the commands inside its wrappers, `values` those of the variables it sets, `why` is the reason why it
     does not only read.
     """
-    for fields in seen:
-        if reason := beyond_workspace(fields):
-            return reason
-    if any(host != UNKNOWN for host in effects.hosts) or _GRAVE.search(why):
+    if reason := next(filter(None, map(beyond_workspace, seen)), ""):
+        return reason
+    is_grave = re.search(r"environment|all variables|^[^*?\[]+ is outside the workspace$", why)
+    if is_grave or any(host != UNKNOWN for host in effects.hosts):
         return why
     paths = [Field(path) for path in (*effects.reads, *effects.writes, *effects.deletes) if path != UNKNOWN]
     return check.outside_problem([*_named_paths(seen, values), *paths])
 
 
 def named_secrets(seen: Sequence[Sequence[Field]], values: Sequence[Field], state: State) -> tuple[str, ...]:
-    """The files that the words of a command name and that hold secrets by their names, whatever it does with them."""
-    home = PurePath(state.home) if state.home is not None else None
+    """Return the files that the words of a command name and that are secret by their names, whatever it does."""
     commands = [_naming_words(fields) for fields in seen]
     named = _named_paths(commands, values)
     named += [field for fields in commands for field in fields[1:] if not field.is_known]
     paths = (normal(path) for field in named for path in state.paths(field) or state.likely_paths(field))
-    return tuple(dict.fromkeys(path for path in paths if is_secret(PurePath(path), home)))
+    return tuple(dict.fromkeys(path for path in paths if is_secret(PurePath(path), _home(state))))
+
+
+def _home(state: State) -> PurePath | None:
+    return PurePath(state.home) if state.home is not None else None
 
 
 def _naming_words(fields: Sequence[Field]) -> list[Field]:
-    """The words of a command without those that leave files out, and without messages; of `REVISION:PATH` the path."""
+    """Return the words of a command without messages and those that exclude files; of `REVISION:PATH` the path."""
     kept = [fields[0]]
     for before, field in itertools.pairwise(fields):
-        if not (_LEFT_OUT.match(field.text) or _LEAVES_OUT.fullmatch(before.text)):
+        if not (_excludes(before, field) or re.search(r"\s", field.text)):
             path = field.text.rpartition(":")[2] if name_of(fields) == "git" else field.text
             kept.append(replace(field, text=path))
     return kept
+
+
+def _excludes(before: Field, field: Field) -> bool:
+    """Return True if a word, or the option before it, names files that the command leaves out."""
+    is_exclusion = re.match(r"--(?:exclude(?:-dir|-from)?|ignore)=|:[!^]|:\([\w,]*exclude", field.text)
+    return bool(is_exclusion or re.fullmatch(r"--(?:exclude(?:-dir|-from)?|ignore)", before.text))
 
 
 def _named_paths(seen: Sequence[Sequence[Field]], values: Sequence[Field]) -> list[Field]:
@@ -201,33 +212,28 @@ def _named_paths(seen: Sequence[Sequence[Field]], values: Sequence[Field]) -> li
     return [*paths, *(path for fields in seen for path in _paths_in(fields))]
 
 
-_GRAVE = re.compile(r"environment|all variables|^[^*?\[]+ is outside the workspace$")
 _SYSTEM_PART = re.compile(rf"{HOLE}(/(?:etc|home|root|proc|sys|boot|var|Users)/[^{HOLE}]*)")
-_BEHIND_NAME = re.compile(r"[\w-]+=(.+)|-[A-Za-z]((?:/|\.\./|~).*)", re.DOTALL)
+_OPTION_VALUE = re.compile(r"[\w-]+=(.+)|-[A-Za-z]((?:/|\.\./|~).*)", re.DOTALL)
 # Text that may be a path and is no program, script or message.
 _PATH = re.compile(r"[^\n$(){};\"'`|<>]{1,4096}")
-_MENTIONED = re.compile(r"(?:^|[\s'\"=:(,])((?:/[\w.-]+/|\.\./)[\w./-]*)")
-_LEFT_OUT = re.compile(r"--(?:exclude(?:-dir|-from)?|ignore)=|:[!^]|:\([\w,]*exclude|.*\s", re.DOTALL)
-_LEAVES_OUT = re.compile(r"--(?:exclude(?:-dir|-from)?|ignore)")
-_STANDARD_PROGRAM = re.compile(r"/(?:usr/(?:local/)?)?s?bin/[^/]+|/opt/homebrew/bin/[^/]+")
 
 
 def _paths_in(fields: Sequence[Field]) -> Iterator[Field]:
-    """The words that may be paths: all, unless the program is known to name its own in its effects."""
+    """Yield the words that may be paths: all, unless the program is known to name its own in its effects."""
     program, *arguments = fields
-    if "/" in program.text and not _STANDARD_PROGRAM.fullmatch(program.text):
+    is_standard = re.fullmatch(r"/(?:usr/(?:local/)?)?s?bin/[^/]+|/opt/homebrew/bin/[^/]+", program.text)
+    if "/" in program.text and not is_standard:
         yield program
     name = name_of(fields)
-    is_told = names_its_paths(name)
     for field in arguments:
-        if name in names("programs", "code"):
-            yield from _mentioned(field.text)
-        if found := _SYSTEM_PART.search(field.text):
-            yield Field(found[1])
         text = field.text
-        if (found := _BEHIND_NAME.fullmatch(text)) or text.startswith("-"):
+        if name in names("programs", "code"):
+            yield from _mentioned(text)
+        if found := _SYSTEM_PART.search(text):
+            yield Field(found[1])
+        if (found := _OPTION_VALUE.fullmatch(text)) or text.startswith("-"):
             text = (found[1] or found[2]) if found else ""
-        elif is_told:
+        elif names_its_paths(name):
             continue
         text = text.partition(HOLE)[0]
         if text and _PATH.fullmatch(text) and "://" not in text:
@@ -235,8 +241,43 @@ def _paths_in(fields: Sequence[Field]) -> Iterator[Field]:
 
 
 def _mentioned(text: str) -> Iterator[Field]:
-    """Absolute paths somewhere in a text, and those that lead upwards."""
-    return (Field(found[1]) for found in _MENTIONED.finditer(text) if HOLE not in found[1])
+    """Yield the absolute paths somewhere in a text, and those that lead upwards."""
+    found = re.findall(r"(?:^|[\s'\"=:(,])((?:/[\w.-]+/|\.\./)[\w./-]*)", text)
+    return (Field(path) for path in found if HOLE not in path)
+
+
+# Behind these a word may go on with a path: `--output=x`, `-d@x`, `-F f=<x`, `-ox`, `-sTx`.
+_BEFORE_PATH = tuple(
+    re.compile(each, re.DOTALL) for each in (r"[^=]*=(.+)", r"[^@<]*[@<](.+)", r"-\w(.+)", r"-\w+([./~].*)")
+)
+
+
+def opened_files(seen: Sequence[Sequence[Field]], state: State) -> tuple[str, ...]:
+    """Return the secret files that words name, also as a part of an option, and the auto-executed ones.
+
+    A program that tells what it writes is believed, and the script of an interpreter is not written.
+    """
+    found: list[str] = []
+    for fields in seen:
+        name = name_of(fields)
+        words = [field.text for field in git_words(fields)] if name == "git" else []
+        may_write = not names_its_paths(name) and not {*words[:1]} & {*names("git", "reads_files")}
+        for path in (path for part in _word_parts(fields) for path in state.paths(part) or state.likely_paths(part)):
+            if is_secret(PurePath(path), _home(state)) or (may_write and is_protected(PurePath(path))):
+                found.append(normal(path))
+        if _sets_program_of_git(words):
+            found += map(normal, state.paths(Field(".git/config")))
+    return tuple(dict.fromkeys(found))
+
+
+def _word_parts(fields: Sequence[Field]) -> Iterator[Field]:
+    """Yield the words behind the program, or behind the script it runs, and the parts of them that may be paths."""
+    runs_script = name_of(fields) in names("programs", "run_scripts")
+    is_script = runs_script and len(fields) > 1 and not fields[1].text.startswith("-")
+    for before, field in itertools.pairwise(fields[1:] if is_script else fields):
+        if not _excludes(before, field):
+            texts = [field.text, *(found[1] for each in _BEFORE_PATH if (found := each.fullmatch(field.text)))]
+            yield from (replace(field, text=text) for text in texts)
 
 
 # Settings of git that neither start programs nor name further files with settings.
@@ -246,47 +287,15 @@ _PLAIN_SETTING = re.compile(
     r"|core\.(?:autocrlf|eol|safecrlf|filemode|ignorecase|quotepath|longpaths|precomposeunicode|symlinks|abbrev)",
     re.IGNORECASE,
 )
-# What reads only: the options of `git config`, and its subcommands.
+# The options and subcommands of `git config` that only read or remove.
 _READS_SETTINGS = re.compile(r"--?(?:get|list|l$|unset|remove|show).*|get|list|unset|remove-section")
-_SETTING = re.compile(r"[A-Za-z][\w-]*\..*[A-Za-z][\w-]*")
-_EXCLUDES = re.compile(r"--(?:exclude(?:-dir|-from)?|ignore)=|:[!^]|:\([\w,]*exclude")
-# Behind which a word may go on with a path: `--output=x`, `-d@x`, `-F f=<x`, `-ox`, `-sTx`.
-_BEHIND = tuple(
-    re.compile(each, re.DOTALL) for each in (r"[^=]*=(.+)", r"[^@<]*[@<](.+)", r"-\w(.+)", r"-\w+([./~].*)")
-)
-
-
-def opened_files(seen: Sequence[Sequence[Field]], state: State) -> tuple[str, ...]:
-    """The files with secrets that words name, also as a part of an option, and the auto-executed ones.
-
-    A program that tells what it writes is taken at its word, and what an interpreter runs is not written.
-    """
-    home = PurePath(state.home) if state.home is not None else None
-    found: list[str] = []
-    for fields in seen:
-        words = [field.text for field in git_words(fields)] if name_of(fields) == "git" else []
-        may_write = not names_its_paths(name_of(fields)) and not {*words[:1]} & {*names("git", "reads_files")}
-        for path in (path for part in _parts_of(fields) for path in state.paths(part) or state.likely_paths(part)):
-            if is_secret(PurePath(path), home) or (may_write and is_protected(PurePath(path))):
-                found.append(normal(path))
-        if _sets_program_of_git(words):
-            found += map(normal, state.paths(Field(".git/config")))
-    return tuple(dict.fromkeys(found))
-
-
-def _parts_of(fields: Sequence[Field]) -> Iterator[Field]:
-    runs_script = name_of(fields) in names("programs", "run_scripts")
-    is_script = runs_script and len(fields) > 1 and not fields[1].text.startswith("-")
-    for before, field in itertools.pairwise(fields[1:] if is_script else fields):
-        if _EXCLUDES.match(field.text) or _LEAVES_OUT.fullmatch(before.text):
-            continue
-        texts = [field.text, *(found[1] for each in _BEHIND if (found := each.fullmatch(field.text)))]
-        yield from (Field(text, field.is_glob, field.may_vanish) for text in texts)
 
 
 def _sets_program_of_git(words: list[str]) -> bool:
-    telling = [*words[1:2], *(word for word in words if word.startswith("-"))]
-    if words[:1] != ["config"] or any(_READS_SETTINGS.fullmatch(word) for word in telling):
+    actions = [*words[1:2], *(word for word in words if word.startswith("-"))]
+    if words[:1] != ["config"] or any(_READS_SETTINGS.fullmatch(word) for word in actions):
         return False
-    at = next((at for at, word in enumerate(words) if _SETTING.fullmatch(word)), len(words))
+    at = next(
+        (at for at, word in enumerate(words) if re.fullmatch(r"[A-Za-z][\w-]*\..*[A-Za-z][\w-]*", word)), len(words)
+    )
     return len(words) > at + 1 and not _PLAIN_SETTING.fullmatch(words[at])

@@ -1,4 +1,4 @@
-"""Defines what the judge of commands takes and gives: places, segments, effects, the analysis; and rules for them."""
+"""Defines the input and the result of judging a command (places, segments, effects, the analysis), and its rules."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import astuple
 
-# allow: it is known to only read, inside the workspace. try: its text does not tell, or it changes things there; what
-# it did can be shown. ask: it is known to reach further. block: no mode lets it run.
+# allow: it is known to only read, inside the workspace. try: its text does not tell, or it changes things there; its
+# changes can be shown afterwards. ask: it is known to reach further. block: no mode lets it run.
 Verdict = Literal["allow", "try", "ask", "block"]
 
 # In `Effects`: a path, host or program that the text does not tell.
@@ -54,7 +54,7 @@ class Effects(Struct, frozen=True):
 
 
 def known(things: tuple[str, ...]) -> tuple[str, ...]:
-    """The things that can be told from a command's text."""
+    """Return the paths, hosts or programs that a command's text tells."""
     return tuple(thing for thing in things if thing != UNKNOWN)
 
 
@@ -104,7 +104,7 @@ class CommandAnalysis(Struct, frozen=True):
 
 
 def covers(pattern: str, segment: Segment) -> bool:
-    """True if a granting rule such as `git log *` covers this simple command. Strict.
+    """Return True if a granting rule such as `git log *` covers this simple command; in doubt it does not.
 
     Harmless wrappers and quotes make no difference. A command that redirects into a file, sets a variable that matters
     to programs or changes the user is never covered. A final ` *` may match nothing.
@@ -113,7 +113,7 @@ def covers(pattern: str, segment: Segment) -> bool:
 
 
 def touches(pattern: str, segment: Segment) -> bool:
-    """True if a refusing rule such as `rm *` matches this simple command. Generous.
+    """Return True if a refusing rule such as `rm *` matches this simple command; in doubt it does.
 
     It matches under any wrapper, quoting, folder or variable, and where `find -exec` or `xargs` would run the command.
     """
@@ -121,9 +121,9 @@ def touches(pattern: str, segment: Segment) -> bool:
 
 
 def rules_by_segment(analysis: CommandAnalysis) -> tuple[tuple[str, ...], ...]:
-    """For each command that does not only read the globs that cover it, narrowest first; empty if one has none.
+    """Return the globs that cover each simple command that does not only read, narrowest first.
 
-    Also empty if the command is not read: no rule would cover it.
+    Empty if one of them has none, or if the command cannot be read: then no rules would cover it.
     """
     if analysis.problem:
         return ()
@@ -133,16 +133,12 @@ def rules_by_segment(analysis: CommandAnalysis) -> tuple[tuple[str, ...], ...]:
 
 def _matches(form: str, pattern: str) -> bool:
     pattern = " ".join(pattern.split())
-    if fnmatch.fnmatchcase(form, pattern):
-        return True
-    return pattern.endswith(" *") and fnmatch.fnmatchcase(form, pattern.removesuffix(" *"))
+    return any(fnmatch.fnmatchcase(form, each) for each in (pattern, pattern.removesuffix(" *")))
 
 
 def _rules_for(segment: Segment) -> tuple[str, ...]:
-    """The exact command, then the same program and subcommand with anything behind them."""
-    if segment.verdict == "block" or not segment.allow_forms or segment.words is None:
-        return ()
-    if _runs_anything(segment.words):
+    """Return a rule for the exact command, then for its program and subcommand with anything behind them."""
+    if not segment.allow_forms or segment.words is None or _runs_anything(segment.words):
         return ()
     rules = [escaped(segment.allow_forms[-1])]
     rules += [f"{escaped(' '.join(start))} *" for start in _beginnings(segment.words)]
@@ -150,14 +146,14 @@ def _rules_for(segment: Segment) -> tuple[str, ...]:
 
 
 def _names(kind: str) -> tuple[str, ...]:
-    """Programs and words of a kind that `names.ini` explains."""
-    from agentcli.safety.commands.arguments import names  # a start needs none of it
+    """Return programs and words of a kind that `names.ini` explains."""
+    from agentcli.safety.commands.arguments import names  # imported for the first command, not at the start
 
     return names("offered", kind)
 
 
 def _runs_anything(words: tuple[str, ...]) -> bool:
-    """True for a shell, and for an interpreter or tool that runs what it is given instead of a file."""
+    """Return True for a shell, and for an interpreter or tool that runs a text or a program that it is given."""
     name = words[0].rpartition("/")[2]
     is_given_text = len(words) == 1 or words[1].startswith("-")
     if name in _names("runners") or (name in _names("interpreters") and is_given_text):
@@ -166,25 +162,19 @@ def _runs_anything(words: tuple[str, ...]) -> bool:
 
 
 def escaped(text: str) -> str:
-    """A glob that matches this very text."""
+    """Return a glob that matches only this text."""
     return re.sub(r"([*?[])", r"[\1]", text)
 
 
-def _beginnings(words: tuple[str, ...]) -> list[list[str]]:
-    """The leading words that can stand for the whole command."""
-    program = words[0]
+def _beginnings(words: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Return the leading words that can stand for the whole command, longest first."""
+    program, second, third = (*words[:3], "", "")[:3]
     if program in _names("one_thing"):
-        return [[program]]
-    if program not in _names("with_subcommands") or len(words) < 2 or not _is_name(words[1]):
+        return [words[:1]]
+    if program not in _names("with_subcommands") or not re.fullmatch(r"[A-Za-z][A-Za-z-]*", second):
         return []
-    if f"{program}:{words[1]}" in _names("groups"):
-        is_named = (
-            len(words) > 2 and re.fullmatch(r"[A-Za-z][\w:.-]*", words[2]) and words[2] not in _names("run_anything")
-        )
-        return [list(words[:3])] if is_named else []
-    starts = [list(words[:3])] if len(words) > 3 and _is_name(words[2]) else []
-    return [*starts, list(words[:2])]
-
-
-def _is_name(word: str) -> bool:
-    return re.fullmatch(r"[A-Za-z][A-Za-z-]*", word) is not None
+    if f"{program}:{second}" in _names("groups"):
+        is_named = re.fullmatch(r"[A-Za-z][\w:.-]*", third) and third not in _names("run_anything")
+        return [words[:3]] if is_named else []
+    starts = [words[:3]] if len(words) > 3 and re.fullmatch(r"[A-Za-z][A-Za-z-]*", third) else []
+    return [*starts, words[:2]]

@@ -1,4 +1,4 @@
-"""Finds commands refused in every mode: deleting everything, overwriting disks, reverse shells, fork bombs."""
+"""Finds commands that are refused in every mode: they delete everything, overwrite disks, or hand over the shell."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from agentcli.safety.commands.paths import finds, is_system_path
 from agentcli.safety.commands.reader.syntax import HOLE, Field, State, name_of, normal
 from agentcli.safety.commands.wrappers import read_find, take_off
 
+# Reverse shells and fork bombs
+
 REVERSE_SHELL = "it hands the shell to another machine"
 _CLIENTS = frozenset("nc ncat netcat nc.traditional nc.openbsd telnet socat openssl ztcp".split())
-_SHELLS = frozenset("sh bash dash zsh ksh ash".split())
-_BEFORE = frozenset("sudo doas exec nohup command env time setsid busybox".split())
 _SHELL = r"(?<![.\w-])(ba|z|k|da|a|c|tc)?sh\b(?![.\w-])|cmd\.exe|\bpowershell\b"
 
 
 def traits_of(fields: Sequence[Field], *, reads_script: bool, evaluates: bool) -> set[str]:
-    """The parts of a reverse shell that a command contributes; a redirection to another machine `connects`."""
+    """Return the parts of a reverse shell that a command contributes. (`connects` is that of a redirection.)"""
     name = name_of(fields)
     found = {
         "shell": reads_script,
@@ -32,23 +32,24 @@ def traits_of(fields: Sequence[Field], *, reads_script: bool, evaluates: bool) -
 
 
 def makes_reverse_shell(traits: set[str]) -> bool:
-    """True for a connection and a shell that is fed by something, or both joined by a named pipe."""
+    """Return True for a connection with a shell that reads from something, or for both joined by a named pipe."""
     is_fed = "connects" in traits and bool(traits & {"shell", "runs what it reads"})
     return is_fed or {"fifo", "shell", "client"} <= traits
 
 
 def pipes_reverse_shell(pipeline: Sequence[Sequence[Field]]) -> bool:
-    """True if a shell that reads its commands from a pipe answers to another machine."""
-    names = [_last_program(fields) for fields in pipeline]
-    return "shell" in names and any(name in _CLIENTS for name in names[names.index("shell") + 1 :])
+    """Return True if a shell that reads its commands from a pipe answers to another machine."""
+    programs = [_last_program(fields) for fields in pipeline]
+    return "shell" in programs and any(name in _CLIENTS for name in programs[programs.index("shell") + 1 :])
 
 
 def _last_program(fields: Sequence[Field]) -> str:
-    """The program behind simple wrappers; "shell" for a shell that reads its commands from its input."""
+    """Return the program behind simple wrappers; "shell" for a shell that reads its commands from its input."""
     words = [field.text.rpartition("/")[2] for field in fields]
-    while len(words) > 1 and words[0] in _BEFORE:
+    while len(words) > 1 and words[0] in "sudo doas exec nohup command env time setsid busybox".split():
         words = words[1:]
-    is_shell = words and words[0] in _SHELLS and all(re.match(r"-[^c]*$", word) for word in words[1:])
+    is_named = words[:1] and words[0] in ("sh", "bash", "dash", "zsh", "ksh", "ash")
+    is_shell = is_named and all(re.match(r"-[^c]*$", word) for word in words[1:])
     return "shell" if is_shell else words[0] if words else ""
 
 
@@ -57,13 +58,13 @@ FORK_BOMB = (
     r"(?:^|[\s;&|({])(?:function\s+)?(?P<f>[^\s(){};&|]+)\s*(?:\(\s*\)|(?<=\w)\s)\s*[{(](?:[^}]*[\s;&|({])?"
     r"(?P=f)(?:\s+\$[@*]|\s+\"\$@\")?\s*(?:&(?!&)|\|\s*(?P=f)\b|\|\s*(?P=f)\s*&)"
 )
-_EXECUTES = re.compile(r"(?P<how>-[A-Za-z]*?[ec]|--(sh-|lua-)?exec=?)(?P<program>.*)", re.DOTALL)
 
 
 def _netcat(arguments: Sequence[Field], state: State) -> str:
-    """`nc -e`, `nc -c`, `ncat --exec`: a connection with a shell, or what may be one, at its end."""
+    """Find `nc -e`, `nc -c`, `ncat --exec`: a connection with a shell, or what may be one, at its end."""
     for field, follower in itertools.zip_longest(arguments, arguments[1:], fillvalue=Field("")):
-        if not (found := _EXECUTES.fullmatch(field.text)):
+        found = re.fullmatch(r"(?P<how>-[A-Za-z]*?[ec]|--(sh-|lua-)?exec=?)(?P<program>(?s:.*))", field.text)
+        if not found:
             continue
         is_hidden = not follower.is_known and not found["how"].endswith("c")  # in some versions `-c` means encryption
         if is_hidden or re.search(_SHELL, found["program"]) or re.search(_SHELL, follower.text):
@@ -92,13 +93,12 @@ _FORKS = (
     r"\bfork\s+while\s+(1\b|fork\b|true\b)|\bfork\s*\(?\)?\s*while\s+(1|fork|true)|while\s*\(?\s*(1|True|true)\s*\)?\s*[:{]?\s*"
     r"(do\s*)?(os\.|posix\.|pcntl_)?fork\b|\bloop\s*\{\s*fork\b|\bfork\s+until\b"
 )
-_QUOTED = (
-    r"(?P<runs>\b(?:exec|eval)[\s(]*)?(?:\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*')"  # what exec and eval get is code
-)
+# A quoted text; one behind exec or eval is code.
+_QUOTED = r"(?P<runs>\b(?:exec|eval)[\s(]*)?(?:\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*')"
 
 
 def _interpreter(arguments: Sequence[Field], state: State) -> str:
-    """A program text that connects and hands over a shell or runs what it is sent, or forks without end."""
+    """Find a program text that connects and hands over a shell or runs what it is sent, or forks without end."""
     for text in (field.text for field in arguments):
         hands_over = re.search(_HANDS_OVER, text) or re.search(_RUNS_WHAT_IT_TAKES, text)
         if re.search(r"[(\s]", text) and re.search(_CONNECTS, text) and hands_over:
@@ -108,13 +108,7 @@ def _interpreter(arguments: Sequence[Field], state: State) -> str:
     return ""
 
 
-# By program.
-HANDING_OVER: dict[str, Callable[[Sequence[Field], State], str]] = {
-    **dict.fromkeys(("nc", "ncat", "netcat", "nc.traditional", "nc.openbsd"), _netcat),
-    "socat": _socat,
-    **dict.fromkeys(names("programs", "interpreters"), _interpreter),
-}
-
+# Disks, system folders and processes
 
 Judge = Callable[[Sequence[Field], State], str]
 
@@ -122,37 +116,38 @@ _DISK = re.compile(
     r"/dev/((s|h|v|xv)d[a-z]+\d*|nvme\d+(n\d+(p\d+)?)?|mmcblk\d+(p\d+)?|r?disk\d+(s\d+)*|md\d+|dm-\d+"
     r"|(disk/by-\w+|mapper|block)/.+|mem|kmem|port)"
 )
-_ANSWERING = frozenset("rm mv cp install chmod chown chgrp shred tee truncate".split())
-_MKFS_EXT = re.compile(r"mkfs\.ext[234]|mke2fs")
-_MKFS = re.compile(r"mkfs\..+|mke2fs.*|newfs.*|mk(ntfs|dosfs|exfatfs|fs_msdos|reiserfs|udffs|swap)")
 
 
 def catastrophe(fields: Sequence[Field], state: State) -> str:
-    """The reason why a command must never run, or an empty string. Wrappers are off; redirections are judged apart."""
+    """Return the reason why a command must never run, or an empty string.
+
+    `fields` have no wrappers; redirections are judged separately.
+    """
     name, first = name_of(fields), fields[1].text if len(fields) > 1 else ""
-    # Only as the first option: the program answers or complains, and ends; further on it may be the value of another.
-    if (name in _ANSWERING and first in ("--help", "--version")) or (_MKFS_EXT.fullmatch(name) and first == "-n"):
+    # Only as the first option: then the program answers and ends; further on it may be the value of another option.
+    answers = name in "rm mv cp install chmod chown chgrp shred tee truncate".split()
+    if answers and first in ("--help", "--version"):
         return ""
-    judge = _JUDGES.get("mkfs" if _MKFS.fullmatch(name) else name)
+    if re.fullmatch(r"mkfs\.ext[234]|mke2fs", name) and first == "-n":
+        return ""
+    is_mkfs = re.fullmatch(r"mkfs\..+|mke2fs.*|newfs.*|mk(ntfs|dosfs|exfatfs|fs_msdos|reiserfs|udffs|swap)", name)
+    judge = _JUDGES.get("mkfs" if is_mkfs else name)
     return judge(fields[1:], state) if judge else ""
 
 
 def write_catastrophe(path: Field) -> str:
-    """The reason why a file must never be written, or an empty string."""
+    """Return the reason why a file must never be written, or an empty string."""
     text = normal(path.text) if path.text.startswith("/") else path.text
-    if _DISK.fullmatch(text) or (path.is_glob and _finds_disk(text)):
+    folder, _, name = text.rpartition("/")
+    disks = ("sda", "sda1", "hda", "vda", "vda1", "xvda", "nvme0n1", "nvme1n1p1", "mmcblk0")
+    finds_disk = path.is_glob and finds(folder, "/dev") and any(finds(name, disk) for disk in disks)
+    if finds_disk or _DISK.fullmatch(text):
         return "it overwrites a disk"
     return "it stops the machine" if text == "/proc/sysrq-trigger" else ""
 
 
-def _finds_disk(glob: str) -> bool:
-    folder, _, name = glob.rpartition("/")
-    disks = ("sda", "sda1", "hda", "vda", "vda1", "xvda", "nvme0n1", "nvme1n1p1", "mmcblk0")
-    return finds(folder, "/dev") and any(finds(name, disk) for disk in disks)
-
-
 def _has(arguments: Iterable[Field], letter: str, *names: str) -> bool:
-    """True if an option is given, alone or among other letters; a long one also if abbreviated."""
+    """Return True if an option is given, alone or among other letters; a long one also if it is abbreviated."""
     for field in itertools.takewhile(lambda field: field.text != "--", arguments):
         name = field.text.partition("=")[0]
         if name.startswith("--"):
@@ -177,7 +172,7 @@ def _mv(arguments: Sequence[Field], state: State) -> str:
 
 
 def _permissions(arguments: Sequence[Field], state: State) -> str:
-    """Modes, attributes and access lists are checked like paths, which does no harm."""
+    # Modes, attributes and access lists are checked like paths, which does no harm.
     is_all = _has(arguments, "", "--no-preserve-root") or any(
         is_system_path(each, state) for each in operands_of(arguments)
     )
@@ -185,15 +180,14 @@ def _permissions(arguments: Sequence[Field], state: State) -> str:
 
 
 def _owner(arguments: Sequence[Field], state: State) -> str:
-    """Like `_permissions`, but an owner can have the name of a folder: `cd / && chown -R root x`."""
+    # An owner can have the name of a folder, as in `cd / && chown -R root x`, so it is not checked like a path.
     is_named = not _has(arguments, "", "--reference")
     options = [field for field in arguments if field.text.startswith("-")]
     return _permissions([*options, Field("--"), *operands_of(arguments)[is_named:]], state)
 
 
 def _any_word(pattern: str, why: str) -> Judge:
-    form = re.compile(pattern)
-    return lambda arguments, state: why if any(form.match(field.text) for field in arguments) else ""
+    return lambda arguments, state: why if any(re.match(pattern, field.text) for field in arguments) else ""
 
 
 def _writes(targets: Iterable[Field]) -> str:
@@ -201,7 +195,7 @@ def _writes(targets: Iterable[Field]) -> str:
 
 
 def _written(first: int) -> Judge:
-    """A check for programs that write their operands, from one on."""
+    """Return a check for programs that write their operands, from one on."""
     return lambda arguments, state: _writes(operands_of(arguments)[first:])
 
 
@@ -211,14 +205,16 @@ def _dd(arguments: Sequence[Field], state: State) -> str:
 
 
 def _output(letter: str, name: str) -> Judge:
-    """A check for programs that write where an option says."""
+    """Return a check for programs that write where an option says."""
     form = re.compile(rf"-[A-Za-z]*?{letter}(?P<short>.*)|{name}=(?P<long>.*)|{name}", re.DOTALL)
 
     def judge(arguments: Sequence[Field], state: State) -> str:
-        pairs = itertools.zip_longest(arguments, arguments[1:], fillvalue=Field(""))
-        given = [(found, field, follower) for field, follower in pairs if (found := form.fullmatch(field.text))]
-        texts = [(found["short"] or found["long"], field, follower) for found, field, follower in given]
-        return _writes(Field(text, field.is_glob) if text else follower for text, field, follower in texts)
+        targets = []
+        for field, follower in itertools.zip_longest(arguments, arguments[1:], fillvalue=Field("")):
+            if found := form.fullmatch(field.text):
+                text = found["short"] or found["long"]
+                targets.append(Field(text, field.is_glob) if text else follower)
+        return _writes(targets)
 
     return judge
 
@@ -231,15 +227,15 @@ def _sed(arguments: Sequence[Field], state: State) -> str:
 def _disk_tool(*verbs: str, unless: str = "") -> Judge:
     def judge(arguments: Sequence[Field], state: State) -> str:
         texts = [field.text for field in arguments]
-        is_told = not verbs or any(verb in text for text in texts for verb in verbs)
+        wipes = not verbs or any(verb in text for text in texts for verb in verbs)
         is_dry = bool(unless) and _has(arguments, unless, "--no-act")
-        return "it wipes a disk" if is_told and not is_dry and any(map(_DISK.fullmatch, texts)) else ""
+        return "it wipes a disk" if wipes and not is_dry and any(map(_DISK.fullmatch, texts)) else ""
 
     return judge
 
 
 def _kill(arguments: Sequence[Field], state: State) -> str:
-    """`kill -9 -1` and `kill -- -1` end every process there is."""
+    """Find `kill -9 -1` and `kill -- -1`, which end every process there is."""
     texts = [field.text for field in arguments]
     if texts[:1] in (["-s"], ["-n"]):
         texts = texts[2:]
@@ -255,21 +251,16 @@ def _find(arguments: Sequence[Field], state: State) -> str:
     return "it deletes or spoils everything" if ruins and any(is_system_path(each, state) for each in starts) else ""
 
 
-_FOUND = re.compile(r"(\./)?\{\}(/+[*.?]*)?")  # stands for the found file in `-exec`
-_RUINING = frozenset("rm srm unlink shred truncate chmod chown chgrp mv cp install".split())
-
-
 def _ruins(words: Sequence[Field]) -> bool:
-    """True if a command deletes or spoils the files that `find` found, also behind wrappers."""
-    while words and (layer := take_off(words)) is not None:
-        words = layer.inner
-    if not words:
-        return False
-    name, arguments = words[0].text.rpartition("/")[2], words[1:]
+    """Return True if a command of `-exec` deletes or spoils the files that `find` found, also behind wrappers."""
+    while words and (wrapper := take_off(words)) is not None:
+        words = wrapper.inner
+    name, arguments = words[0].text.rpartition("/")[2] if words else "", words[1:]
     if name in ("mv", "cp", "install"):
         sources, targets = sources_and_targets(arguments)
-        arguments = tuple(sources if name == "mv" else targets)
-    return name in _RUINING and any(_FOUND.fullmatch(field.text) for field in arguments)
+        arguments = sources if name == "mv" else targets
+    ruins = name in "rm srm unlink shred truncate chmod chown chgrp mv cp install".split()
+    return ruins and any(re.fullmatch(r"(\./)?\{\}(/+[*.?]*)?", field.text) for field in arguments)
 
 
 def _rsync(arguments: Sequence[Field], state: State) -> str:
@@ -305,5 +296,7 @@ _JUDGES: dict[str, Judge] = {
     "killall5": lambda arguments, state: "it ends every process",
     "find": _find,
     "rsync": _rsync,
-    **HANDING_OVER,
+    **dict.fromkeys(("nc", "ncat", "netcat", "nc.traditional", "nc.openbsd"), _netcat),
+    "socat": _socat,
+    **dict.fromkeys(names("programs", "interpreters"), _interpreter),
 }

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from agentcli.safety.commands.calls import (
     ProgramCall,
-    Redirected,
+    RedirectEffects,
     allow_forms,
     deletes_unseen,
     input_of,
@@ -41,9 +41,18 @@ from agentcli.safety.commands.refused import (
     traits_of,
 )
 
-MOST_SEGMENTS = 50  # nobody reads more than this before approving
-LONGEST = 1_000_000  # characters
+MAX_SEGMENTS = 50  # nobody reads more than this before approving
+MAX_CHARS = 1_000_000
+_MAX_DEPTH = 8  # scripts inside scripts
+_MAX_COMMANDS = 20_000  # in all scripts; judging them takes two seconds
+_RECENT = 50  # segments among which an equal one is left out
 _ONLY_READS = "it only reads inside the workspace"
+_UNREADABLE = "what a shell or a program runs cannot be told"
+_RANKS: dict[Verdict, int] = {"allow": 0, "try": 1, "ask": 2, "block": 3}
+_CHANGES_HOME = re.compile(
+    r"\bHOME\+?=|\b(?:read|unset|export|declare|typeset|local|readonly|printf|mapfile|readarray|getopts|for|select)\b"
+    r"[^\n;&|]*(?<![$\w{])HOME\b"
+)
 
 
 def analyse(command: str, *, places: Places) -> CommandAnalysis:
@@ -51,7 +60,7 @@ def analyse(command: str, *, places: Places) -> CommandAnalysis:
     hidden = hidden_character(command)
     # Characters that only bash takes for letters become a letter, so that every reader sees one.
     text = "".join(char if _is_shown(char) else "\ufffd" for char in command) if hidden else command
-    if len(text) > LONGEST:
+    if len(text) > MAX_CHARS:
         why = "the command is too long to be judged"
         segment = Segment(text[:200] + "…", None, "ask", why)
         doubts = Doubts(must_ask=why, unreadable=why)
@@ -59,42 +68,33 @@ def analyse(command: str, *, places: Places) -> CommandAnalysis:
     scratch = _scratch_files(text)
     walk = Walk(replace(places, is_readable=lambda path: str(path) in scratch or places.is_readable(path)))
     cwd, home = str(places.cwd), str(places.home)
+    changes_home = _CHANGES_HOME.search(text) is not None
     try:
-        if _CHANGES_HOME.search(text):
-            walk.run(text, State((cwd,), None, cwd), Around())
-            walk.add_worse(text, State((cwd,), home, cwd))  # where the home is used it may not have changed yet
-        else:
-            walk.run(text, State((cwd,), home, cwd), Around())
+        walk.run(text, State((cwd,), None if changes_home else home, cwd), WalkContext())
+        if changes_home:  # where the home is used it may not have changed yet
+            walk.add_worse(text, State((cwd,), home, cwd))
     except RecursionError:
         walk.problem = walk.unreadable = walk.unjudged = "it is nested too deeply"
-    problem = walk.problem
-    if walk.commands > MOST_SEGMENTS:
-        problem = problem or f"it has more than {MOST_SEGMENTS} commands"
-    return replace(_conclusion(walk, hidden, problem, text), scratch=scratch)
-
-
-_CHANGES_HOME = re.compile(
-    r"\bHOME\+?=|\b(?:read|unset|export|declare|typeset|local|readonly|printf|mapfile|readarray|getopts|for|select)\b"
-    r"[^\n;&|]*(?<![$\w{])HOME\b"
-)
-# A file of /tmp that the command makes and then names again, so that it needs no other /tmp than its own.
-_MADE = re.compile(r"(?:>\s*|\s-o\s+|\btee\s+)(/tmp/\w[\w.-]*)(?![\w./*?\[{$-])")
-_SECRET_VARIABLE = re.compile(r"\$\{?[#!]?\w*(KEY|TOKEN|SECRET|PASSW|CREDENTIAL)", re.ASCII)
-_RANKS: dict[Verdict, int] = {"allow": 0, "try": 1, "ask": 2, "block": 3}
+    return replace(_conclusion(walk, hidden, text), scratch=scratch)
 
 
 def _scratch_files(text: str) -> tuple[str, ...]:
+    """Return the files of /tmp that a command makes and then names again; it needs no other /tmp than its own."""
     found = []
-    for made in _MADE.finditer(text):
+    for made in re.finditer(r"(?:>\s*|\s-o\s+|\btee\s+)(/tmp/\w[\w.-]*)(?![\w./*?\[{$-])", text):
         again = re.compile(rf"(?<![^\s;&|(<>]){re.escape(made[1])}(?![^\s;&|)<>])")
         if made[1] not in text[: made.start(1)] and again.search(text, made.end()):
             found.append(made[1])
     return tuple(found)
 
 
-def _conclusion(walk: Walk, hidden: str, problem: str, text: str) -> CommandAnalysis:
-    """The worst of the segments; of two that are alike the first gives the reason."""
-    shows_secret = problem and _SECRET_VARIABLE.search(text)
+def _conclusion(walk: Walk, hidden: str, text: str) -> CommandAnalysis:
+    """Return the worst of the segments; of two with the same verdict the first gives the reason."""
+    problem = walk.problem
+    if walk.commands > MAX_SEGMENTS:
+        problem = problem or f"it has more than {MAX_SEGMENTS} commands"
+    variable = r"\$\{?[#!]?\w*(KEY|TOKEN|SECRET|PASSW|CREDENTIAL)"
+    shows_secret = problem and re.search(variable, text, re.ASCII)
     found: list[tuple[Verdict, str]] = [
         ("allow", _ONLY_READS),
         *((segment.verdict, segment.reason) for segment in walk.segments),
@@ -110,15 +110,21 @@ def _conclusion(walk: Walk, hidden: str, problem: str, text: str) -> CommandAnal
         programs = tuple(word for words in first for word in words if re.fullmatch(r"[\w./-]+", word))
         effects = effects | replace(UNKNOWN_EFFECTS, runs=programs or UNKNOWN_EFFECTS.runs)
     refused = walk.hidden_catastrophe and f"a part of it would be refused: {walk.hidden_catastrophe}"
-    doubts = Doubts(walk.hidden, refused or walk.unjudged, walk.unreadable)
-    analysis = CommandAnalysis(tuple(walk.segments), worst, reason, effects, hidden or problem, doubts=doubts)
-    return replace(analysis, deletes_unseen=walk.deletes_unseen if problem else "")
+    return CommandAnalysis(
+        segments=tuple(walk.segments),
+        verdict=worst,
+        reason=reason,
+        effects=effects,
+        problem=hidden or problem,
+        doubts=Doubts(walk.hidden, refused or walk.unjudged, walk.unreadable),
+        deletes_unseen=walk.deletes_unseen if problem else "",
+    )
 
 
 def hidden_character(text: str) -> str:
-    """The problem with the characters of a text, or an empty string.
+    """Return the problem with the characters of a text, or an empty string.
 
-    Some are invisible, others are a blank or a line end to other readers. To bash all are letters.
+    Some are invisible, others are a blank or a line end to other programs. To bash all of them are letters.
     """
     hidden = min((char for char in set(text) if not _is_shown(char)), default="")
     return f"it holds a character that is not shown as it is (U+{ord(hidden):04X})" if hidden else ""
@@ -128,15 +134,10 @@ def _is_shown(char: str) -> bool:
     return char.isprintable() or char in "\t\n"
 
 
-_DEEPEST = 8  # scripts inside scripts
-_RECENT = 50  # segments among which the same one stands only once
-_MOST_COMMANDS = 20_000  # in all scripts; takes two seconds
-_UNREADABLE = "what a shell or a program runs cannot be told"
-
 Ends = tuple[State, State]  # the state after success, and after failure
 
 
-class Around(Struct, frozen=True):
+class WalkContext(Struct, frozen=True):
     """The context of a command: why it can do more than its text says, and the forms of the wrappers around it.
 
     `given` is the text of its standard input; empty at the start of the whole command.
@@ -152,27 +153,23 @@ class Around(Struct, frozen=True):
 class Walk:
     """One walk through a command, or through a script that it may run.
 
-    `segments` are its simple commands. `problem` says why it is not read. The others go into `CommandAnalysis`.
+    `segments` are its simple commands. `problem` says why it cannot be read. The others become the `CommandAnalysis`.
     """
 
     def __init__(self, places: Places) -> None:
         self.places = places
         self.segments: list[Segment] = []
-        self.problem = ""
-        self.catastrophe = ""
+        self.problem = self.catastrophe = self.hidden_catastrophe = ""
+        self.unreadable = self.unjudged = self.deletes_unseen = ""
         self.hidden = Effects()
-        self.hidden_catastrophe = ""
-        self.unreadable = ""
-        self.unjudged = ""
-        self.deletes_unseen = ""
         self.commands = 0
         self._script_files: set[str] = set()  # names without folder
         self._is_input_open = False  # `exec` redirected it
         self._traits: set[str] = set()
 
-    def run(self, text: str, state: State, around: Around) -> None:
+    def run(self, text: str, state: State, context: WalkContext) -> None:
         """Walk through a text from where the shell starts."""
-        self._text(text, state, around)
+        self._text(text, state, context)
         effects = [self.hidden, *(segment.effects for segment in self.segments)]
         if self._script_files & {path.rpartition("/")[2] for each in effects for path in each.writes}:
             self.unreadable = self.unreadable or "it runs a file that it writes"
@@ -180,11 +177,12 @@ class Walk:
             self.catastrophe = self.catastrophe or REVERSE_SHELL
 
     def add_worse(self, text: str, state: State) -> None:
-        """Walk through the same text in another state, and add the commands that are to be asked about there."""
-        worse = [each for each in self._looked_into(text, state, is_shown=False).segments if each not in self.segments]
-        self.segments += [replace(each, verdict="ask") for each in worse if each.verdict in ("ask", "block")]
+        """Walk through the same text in another state, and add the commands that are asked about there."""
+        for segment in self._look_into(text, state, is_shown=False).segments:
+            if segment not in self.segments and segment.verdict in ("ask", "block"):
+                self.segments.append(replace(segment, verdict="ask"))
 
-    def _text(self, text: str, state: State, around: Around) -> State:
+    def _text(self, text: str, state: State, context: WalkContext) -> State:
         reading = read_commands(text)
         if not reading.is_complete:
             self._give_up(reading.problem)
@@ -192,14 +190,14 @@ class Walk:
             self.problem = self.problem or reading.problem
             if reading.has_function and re.search(FORK_BOMB, text):
                 self.catastrophe = "it is a fork bomb"
-            around = replace(around, given=around.given or HOLE)
+            context = replace(context, given=context.given or HOLE)
         listed = [state.resolved(word) for word in reading.listed]
         if why := ReadCheck(self.places, state).outside_problem(listed):
             words = [(Field("for"), *listed)]
             effects = Effects(reads=named_secrets(words, (), state), names=opened_files(words, state))
             self.segments.append(Segment("for …", None, "ask", why, effects))
         first, before = len(self.segments), self.catastrophe
-        after = self._script(reading.commands, state, around)
+        after = self._script(reading.commands, state, context)
         if reading.refusal:  # bash runs nothing of it
             self.hidden_catastrophe = self.hidden_catastrophe or self._worst(first)
             self.segments[first:] = [
@@ -210,7 +208,7 @@ class Walk:
         return after
 
     def _worst(self, first: int = 0) -> str:
-        """The reason why what was found, from a segment on, must never run."""
+        """Return the reason why the command, from a segment on, must never run."""
         found = (segment.reason for segment in self.segments[first:] if segment.verdict == "block")
         return self.catastrophe or next(found, "")
 
@@ -220,10 +218,10 @@ class Walk:
         self.unreadable = self.unreadable or why
         self.unjudged = self.unjudged or why
 
-    def _script(self, script: Script, state: State, around: Around) -> State:
+    def _script(self, script: Script, state: State, context: WalkContext) -> State:
         before, skipped = "", state
         for pipeline in script:
-            success, failure = self._pipeline(pipeline, state, around)
+            success, failure = self._pipeline(pipeline, state, context)
             if before == "&&":
                 failure = failure.or_else(skipped)
             elif before == "||":
@@ -237,28 +235,28 @@ class Walk:
                 state = success.or_else(failure)
         return state
 
-    def _pipeline(self, node: Pipeline, state: State, around: Around) -> Ends:
-        given, ends, pipeline = around.given, (state, state), []
+    def _pipeline(self, node: Pipeline, state: State, context: WalkContext) -> Ends:
+        given, ends, pipeline = context.given, (state, state), []
         for part in node.parts:
-            ends = self._command(part, state, replace(around, given=given))
+            ends = self._command(part, state, replace(context, given=given))
             pipeline.append([state.resolved(word) for word in part.words])
             given = printed_by(pipeline[-1], input_of(part.redirects, given, state))
         if pipes_reverse_shell(pipeline):
             self.catastrophe = REVERSE_SHELL
         return ends if len(node.parts) == 1 and node.then != "&" else (state, state)
 
-    def _command(self, node: CommandNode, state: State, around: Around) -> Ends:
+    def _command(self, node: CommandNode, state: State, context: WalkContext) -> Ends:
         self.commands += 1
-        if self.commands > _MOST_COMMANDS:
+        if self.commands > _MAX_COMMANDS:
             self._give_up("there is too much of it to be judged")
             return state, state
         for script in node.inside:
-            self._script(script, state, Around("", (), around.deny, around.depth, around.given))
+            self._script(script, state, replace(context, problem="", allow=()))
         done = judge_redirects(node.redirects, state, ReadCheck(self.places, state))
         if node.subshell is not None:
-            given = input_of(node.redirects, around.given, state)
-            problem = around.problem or done.problem
-            self._script(node.subshell, state, replace(around, given=given, problem=problem))
+            given = input_of(node.redirects, context.given, state)
+            problem = context.problem or done.problem
+            self._script(node.subshell, state, replace(context, given=given, problem=problem))
         fields = [state.resolved(word) for word in node.words]
         values = [(name, state.resolved(value)) for name, value in node.assignments]
         set_problem = variable_problem(f"{name}={value.text}" for name, value in values)
@@ -266,57 +264,57 @@ class Walk:
         if fields:
             only_set = "" if done.problem else set_problem
             done = replace(done, problem=done.problem or set_problem)
-            return self._call(node, unwrap(fields, state), done, state, around=around, only_set=bool(only_set))
-        problem = done.problem or ("it sets a variable" if values else around.problem)
-        if problem:
-            deny = (" ".join(node.text.split()), *around.deny)
-            set_to = [value for _, value in values]
+            return self._call(node, unwrap(fields, state), done, state, context=context, only_set=bool(only_set))
+        if problem := done.problem or ("it sets a variable" if values else context.problem):
+            deny = (" ".join(node.text.split()), *context.deny)
             segment = Segment(node.text, None, "allow", problem, done.effects, deny_forms=deny)
-            self._note(segment, state, worst=done.catastrophe, values=set_to)
+            self._note(segment, state, worst=done.catastrophe, values=[value for _, value in values])
         return state, state
 
     def _call(
-        self, node: CommandNode, call: ProgramCall, done: Redirected, state: State, *, around: Around, only_set: bool
-    ) -> Ends:
-        """Judge a command, or the script it gives to a shell."""
-        given = HOLE if self._is_input_open else input_of(node.redirects, around.given, state)
-        self._is_input_open = self._is_input_open or (name_of(call.layers[0]) == "exec" and given != around.given)
+        self, node: CommandNode, call: ProgramCall, done: RedirectEffects, state: State, *, context: WalkContext,
+        only_set: bool,
+    ) -> Ends:  # fmt: skip
+        """Judge a command, or the script it gives to a shell. `only_set`: its variables are the only problem."""
+        given = HOLE if self._is_input_open else input_of(node.redirects, context.given, state)
+        self._is_input_open = self._is_input_open or (name_of(call.layers[0]) == "exec" and given != context.given)
         evaluates = call.name == "eval" and bool(call.problem)
         self._traits |= traits_of(call.fields, reads_script=call.reads_script, evaluates=evaluates)
         self._script_files |= {file.text.rpartition("/")[2] for file in call.script_files}
         self._script_files |= {call.name} if "/" in call.fields[0].text else set()
         if call.unjudged:
             self._give_up(call.unjudged)
-        wrapped = call.problem or variable_problem(field.text for field in call.sets)
-        own = () if around.problem else (node.written, *allow_forms(call.layers[:1] if wrapped else call.layers))
-        allow = () if done.problem else (*around.allow, *own)
-        parts = [self._looked_into(text, state, is_shown=True) for text in call.doubtful_scripts if text != HOLE]
+        sets = [field for wrapper in call.wrappers for field in wrapper.sets]
+        wrapped = call.problem or variable_problem(field.text for field in sets)
+        own = () if context.problem else (node.written, *allow_forms(call.layers[:1] if wrapped else call.layers))
+        allow = () if done.problem else (*context.allow, *own)
+        parts = [self._look_into(text, state, is_shown=True) for text in call.possible_scripts if text != HOLE]
         texts = [*scripts_of(call, given)]
         if call.hides_program or HOLE in texts:
             texts += [printed_by_script(script, state) for script in node.inside]
-        parts += [self._looked_into(text, state, is_shown=False) for text in texts]
+        parts += [self._look_into(text, state, is_shown=False) for text in texts]
         hidden = [form for part in parts for segment in part.segments for form in segment.deny_forms]
         if "BASH_ENV" in node.text or "PROMPT_COMMAND" in node.text:
             self.unreadable = self.unreadable or _UNREADABLE
-        deny = tuple(dict.fromkeys((" ".join(node.text.split()), *call.forms, *hidden, *around.deny)))
+        deny = tuple(dict.fromkeys((" ".join(node.text.split()), *call.forms, *hidden, *context.deny)))
         worst = call.catastrophe or done.catastrophe
-        problem = done.problem or wrapped or around.problem
+        problem = done.problem or wrapped or context.problem
         self.deletes_unseen = self.deletes_unseen or next(
-            (why for fields in (call.fields, *call.candidates) if (why := deletes_unseen(fields, state))), ""
+            (why for fields in (call.fields, *call.possible_commands) if (why := deletes_unseen(fields, state))), ""
         )
         if call.script is not None and not worst:
-            inside = Around(problem, allow, deny, around.depth + 1, given)
+            inside = WalkContext(problem, allow, deny, context.depth + 1, given)
             return self._walk_script(node, call, state, inside)
         check = ReadCheck(self.places, state)
         inner = problem_of(call.fields, check)
         reads = Effects(reads=tuple(check.reads))
         effects = done.effects | (effects_of(call.fields, state) if inner or worst else reads)
         words = tuple(field.text for field in call.fields) if all(field.is_known for field in call.fields) else None
-        if not allow and only_set and not around.problem:
+        if not allow and only_set and not context.problem:
             allow = with_assignments(node.assignments, call.layers[0])
-        seen = [*call.layers, *call.candidates]
+        seen = [*call.layers, *call.possible_commands]
         set_here = (state.resolved(value) for _, value in node.assignments)
-        values = [*set_here, *(Field(each.text.partition("=")[2]) for each in call.sets)]
+        values = [*set_here, *(Field(each.text.partition("=")[2]) for each in sets)]
         if inner:
             effects = effects | Effects(reads=named_secrets(seen, values, state), names=opened_files(seen, state))
         grave = next((each.reason for part in parts for each in part.segments if each.verdict == "ask"), "")
@@ -324,23 +322,21 @@ class Walk:
         self._note(segment, state, worst=worst, seen=seen, values=values, grave=grave)
         return states_after(call, state)
 
-    def _walk_script(self, node: CommandNode, call: ProgramCall, state: State, around: Around) -> Ends:
+    def _walk_script(self, node: CommandNode, call: ProgramCall, state: State, context: WalkContext) -> Ends:
         """Judge the text that a shell is given, in that shell or in this one."""
         assert call.script is not None
         assert call.script.script is not None
-        if around.depth > _DEEPEST:
+        if context.depth > _MAX_DEPTH:
             self._give_up("its scripts are nested too deeply")
             return state, state
         count = len(self.segments)
-        after = self._text(call.script.script, state, around)
-        if around.problem or count == len(self.segments):
+        after = self._text(call.script.script, state, context)
+        if context.problem or count == len(self.segments):
             segment = Segment(
-                node.text, None, "allow", around.problem, allow_forms=around.allow, deny_forms=around.deny
+                node.text, None, "allow", context.problem, allow_forms=context.allow, deny_forms=context.deny
             )
             self._note(segment, state, seen=call.layers[:-1])
         return (after, after) if call.script.is_same_shell else (state, state)
-
-    # Notes
 
     def _note(
         self, segment: Segment, state: State, *, worst: str = "", seen: Sequence[tuple[Field, ...]] = (),
@@ -357,15 +353,15 @@ class Walk:
         if segment not in self.segments[-_RECENT:]:
             self.segments.append(segment)
 
-    def _looked_into(self, text: str, state: State, *, is_shown: bool) -> Walk:
+    def _look_into(self, text: str, state: State, *, is_shown: bool) -> Walk:
         """Walk through a text that may run. A catastrophe in one that no wrapper shows becomes `hidden_catastrophe`."""
         part = Walk(self.places)
         if HOLE in text:
             self.unreadable = self.unreadable or _UNREADABLE
-        if not text.strip(HOLE) or self.commands > _MOST_COMMANDS:
-            return part  # which `_command` has noted
+        if not text.strip(HOLE) or self.commands > _MAX_COMMANDS:
+            return part  # `_command` has noted that there is too much
         part.commands = self.commands
-        part.run(text, state, Around())
+        part.run(text, state, WalkContext())
         self.commands = part.commands
         self.hidden = reduce(Effects.__or__, (each.effects for each in part.segments), self.hidden | part.hidden)
         self._script_files |= part._script_files

@@ -15,12 +15,13 @@ from msgspec.structs import replace
 
 from agentcli.errors import ToolError
 from agentcli.safety.paths.judge import is_read_only_name, is_secret
-from agentcli.tools.builtin.arguments import Bash, JobsCall
+from agentcli.tools.builtin.toolset import Bash, JobsCall
 from agentcli.tools.command import BackgroundJob, Command, CommandResult, Profile
 from agentcli.tools.observation import PAGE_BYTES, cut_middle
 from agentcli.tools.path_names import display_name
 from agentcli.tools.sandbox import Jobs, PathStatus, Use
-from agentcli.tools.tool import DryRunReport, ToolContext, ToolOutput, Workspace
+from agentcli.tools.tool import DryRunReport, ToolContext, ToolOutput
+from agentcli.tools.workspace import Workspace
 
 _LONGEST_COMMAND = 100  # characters of a job's command that are shown
 _MOST_BYTES = {"brief": 1_800, "standard": PAGE_BYTES, "full": 1_000_000}  # full is shown page by page
@@ -79,7 +80,9 @@ async def _run(given: Bash, context: ToolContext, *, is_own: bool = False, termi
     finish = partial(_output, result, given, start, context, lost)
     if result.dry_run is not None:
         unread = _unread(result.output, result.cwd or start, workspace) if result.exit_code else ()
-        return ToolOutput(dry_run=DryRunReport(result.dry_run, result, finish, _needed_host(result.output), unread))
+        host = _needed_host(result.output)
+        report = DryRunReport(dry_run=result.dry_run, result=result, output=finish, needed_host=host, unread=unread)
+        return ToolOutput(dry_run=report)
     if result.job is not None and result.exit_code is None:
         return _went_on(result.job, result, context)
     return await asyncio.to_thread(finish)

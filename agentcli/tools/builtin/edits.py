@@ -1,4 +1,4 @@
-"""Creates, replaces and edits files: with the encoding and line ends they had, and nothing is written by halves."""
+"""Creates, replaces and edits files with the encoding and line ends they had; nothing is written by halves."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pathlib import Path
 from msgspec import Struct
 
 from agentcli.errors import ToolError
-from agentcli.tools.builtin.arguments import FileEdit, FileWrite
 from agentcli.tools.builtin.files import (
-    as_text,
     charset_of,
+    decode_file,
     is_there,
     naming_similar,
     read_bytes,
     require_certain_encoding,
-    unknown_encoding,
+    unknown_encoding_error,
     write_bytes,
 )
+from agentcli.tools.builtin.toolset import FileEdit, FileWrite
 from agentcli.tools.summary import diff_counts
 from agentcli.tools.text import Edit
 from agentcli.tools.text.apply import apply_edits
@@ -27,17 +27,18 @@ from agentcli.tools.text.diff import bounded_diff, unified_diff, with_hunks
 from agentcli.tools.text.encoding import BOM, DecodedText, decode, require_encodable
 from agentcli.tools.text.encoding import shown as without_surrogates
 from agentcli.tools.text.syntax import syntax_note
-from agentcli.tools.tool import ToolContext, ToolOutput, Workspace
+from agentcli.tools.tool import ToolContext, ToolOutput
+from agentcli.tools.workspace import Workspace
 
 
 class PartialWrite(FileWrite, frozen=True):
-    """A replacement of which only some hunks are made."""
+    """A replacement of which only some hunks are applied."""
 
     hunks: tuple[int, ...] = ()
 
 
 class PartialEdit(FileEdit, frozen=True):
-    """An edit of which only some hunks are made."""
+    """An edit of which only some hunks are applied."""
 
     hunks: tuple[int, ...] = ()
 
@@ -56,7 +57,11 @@ async def run(given: FileWrite | FileEdit, context: ToolContext) -> ToolOutput:
 
 
 async def preview(given: FileWrite | FileEdit, context: ToolContext) -> str:
-    """The diff the call would make. Raises `ToolError` when the file may not be replaced, or an edit does not apply."""
+    """Return the diff that the call would make.
+
+    Raises:
+        ToolError: If the file may not be replaced, or an edit does not apply.
+    """
     path = context.writable(given.path)
     return await naming_similar(asyncio.to_thread(_preview, given, path, context), path, context.workspace)
 
@@ -64,51 +69,51 @@ async def preview(given: FileWrite | FileEdit, context: ToolContext) -> str:
 async def narrow(given: FileWrite | FileEdit, context: ToolContext, hunks: Sequence[int]) -> FileWrite | FileEdit:
     if isinstance(given, FileWrite):
         return PartialWrite(given.path, given.content, hunks=tuple(hunks))
-    return PartialEdit(given.path, edits=_edits(given), hunks=tuple(hunks))
+    return PartialEdit(given.path, edits=_edits_of(given), hunks=tuple(hunks))
 
 
 def _preview(given: FileWrite | FileEdit, path: Path, context: ToolContext) -> str:
-    before = _before(given, path, context) or b""
-    change = _change(given, before, path, context.workspace)
+    before = _read_before(given, path, context.workspace) or b""
+    change = _new_content(given, before, path, context.workspace)
     context.workspace.files.approve(context.call_id, path, before)
     return change.diff
 
 
 def _write(given: FileWrite | FileEdit, path: Path, context: ToolContext) -> ToolOutput:
     files, shown = context.workspace.files, context.workspace.shown(path)
-    found = _before(given, path, context)
-    files.require_as_approved(context.call_id, path, before := found or b"")
-    change = _change(given, before, path, context.workspace)
+    found = _read_before(given, path, context.workspace)
+    before = found or b""
+    files.require_as_approved(context.call_id, path, before)
+    change = _new_content(given, before, path, context.workspace)
     write_bytes(path, change.content, context.workspace)
     notes = [note for note in (*change.notes, syntax_note(path, change.content)) if note]
     diff = bounded_diff(change.diff)
     if isinstance(given, FileWrite):
-        files.saw(path, change.content)
+        files.record(path, change.content)
         content = " ".join([f"{'Created' if found is None else 'Replaced'} {shown}.", *notes])
     else:
-        files.replaced(path, before, change.content)
+        files.record_change(path, before, change.content)
         content = "\n".join([diff.rstrip("\n"), *notes]) if notes else diff
     return ToolOutput(content, {"path": shown, "diff": diff}, diff_counts(diff))
 
 
-def _before(given: FileWrite | FileEdit, path: Path, context: ToolContext) -> bytes | None:
-    """The bytes that would be changed; None for a new file. Raises `ToolError` when they may not be."""
-    if isinstance(given, FileEdit):
-        return read_bytes(path, context.workspace)
-    if not is_there(path, context.workspace):
+def _read_before(given: FileWrite | FileEdit, path: Path, workspace: Workspace) -> bytes | None:
+    """Return the bytes that would be changed; None for a new file. Raises `ToolError` if they may not be changed."""
+    if isinstance(given, FileWrite) and not is_there(path, workspace):
         return None
-    content = read_bytes(path, context.workspace)
-    context.workspace.files.require_current(path, content)
+    content = read_bytes(path, workspace)
+    if isinstance(given, FileWrite):
+        workspace.files.require_current(path, content)
     return content
 
 
-def _change(given: FileWrite | FileEdit, before: bytes, path: Path, workspace: Workspace) -> NewContent:
+def _new_content(given: FileWrite | FileEdit, before: bytes, path: Path, workspace: Workspace) -> NewContent:
     if isinstance(given, FileWrite):
-        return _replacement(given, before, path, workspace)
-    return _edited(given, before, path, workspace)
+        return _replace_file(given, before, path, workspace)
+    return _edit_file(given, before, path, workspace)
 
 
-def _replacement(given: FileWrite, before: bytes, path: Path, workspace: Workspace) -> NewContent:
+def _replace_file(given: FileWrite, before: bytes, path: Path, workspace: Workspace) -> NewContent:
     """Raises `ToolError` for a character that the file's encoding does not have."""
     require_encodable(given.content, "content")
     shown, charset = workspace.shown(path), charset_of(path, workspace, is_ascii=before.isascii())
@@ -131,11 +136,11 @@ def _replacement(given: FileWrite, before: bytes, path: Path, workspace: Workspa
     return NewContent(decoded.encoded(text), unified_diff(shown, decoded.text, text), tuple(notes))
 
 
-def _edited(given: FileEdit, before: bytes, path: Path, workspace: Workspace) -> NewContent:
-    """Raises `ToolError` when an edit does not apply to these bytes."""
-    shown, old, edits = workspace.shown(path), as_text(before, path, workspace), _edits(given)
+def _edit_file(given: FileEdit, before: bytes, path: Path, workspace: Workspace) -> NewContent:
+    """Raises `ToolError` if an edit does not apply to these bytes."""
+    shown, old, edits = workspace.shown(path), decode_file(before, path, workspace), _edits_of(given)
     if not old.is_certain and any(_has_other_characters(edit, without_surrogates(old.text)) for edit in edits):
-        raise unknown_encoding(old, shown)
+        raise unknown_encoding_error(old, shown)
     applied = apply_edits(before, old, edits)
     content, new = applied.content, applied.decoded
     require_certain_encoding(old, new.text, shown)
@@ -149,11 +154,11 @@ def _edited(given: FileEdit, before: bytes, path: Path, workspace: Workspace) ->
 
 
 def _has_other_characters(edit: Edit, text: str) -> bool:
-    """True for characters beyond ASCII that the text does not have."""
+    """Return True if an edit has characters beyond ASCII that the text does not have."""
     return any(not char.isascii() and char not in text for char in {*edit.old_string, *edit.new_string})
 
 
-def _edits(given: FileEdit) -> tuple[Edit, ...]:
+def _edits_of(given: FileEdit) -> tuple[Edit, ...]:
     if given.edits:
         if given.old_string or given.new_string:
             raise ToolError(

@@ -1,4 +1,4 @@
-"""Reading and writing whole files for the tools: errors the model can act on."""
+"""Reads and writes whole files for the tools; every failure becomes an error that the model can act on."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from agentcli.errors import ToolError, errno_name, kind_of
 from agentcli.tools.path_names import display_name
 from agentcli.tools.sandbox import Listing, names_in
 from agentcli.tools.text.apply import changes_only_ascii
-from agentcli.tools.text.editorconfig import declared_charset
+from agentcli.tools.text.charset import declared_charset
 from agentcli.tools.text.encoding import LARGEST_EDITABLE, DecodedText, decode
-from agentcli.tools.tool import Workspace
+from agentcli.tools.workspace import Workspace
 
 MISSING = "ENOENT"  # the code of the error for a path where nothing is
 
@@ -28,8 +28,8 @@ HOW_TO_NAME_CHARSET = (
 )
 
 _MAX_EDITORCONFIG_BYTES = 100_000
-_LONGEST_LOOK_S = 1.0
-_MOST_NAMES = 3
+_MAX_SIMILAR_S = 1.0  # seconds for finding similar names
+_MAX_SIMILAR_NAMES = 3
 
 _WHAT_TO_DO = {
     errno.ENOSPC: "Free some space on the disk first (bash: df -h).",
@@ -46,11 +46,11 @@ T = TypeVar("T")
 
 @contextmanager
 def opened(path: Path, workspace: Workspace) -> Iterator[tuple[BinaryIO, int]]:
-    """A regular file and its size in bytes. Raises `ToolError`, also for what fails while it is read."""
+    """Open a regular file, and return it with its size in bytes. Raises `ToolError`, also for a failure to read it."""
     shown = workspace.shown(path)
     try:
         with workspace.sandbox.read(path) as file:
-            yield file, _size(file)
+            yield file, _size_of(file)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise ToolError(f"{shown} does not exist.", kind="not_found", code=MISSING) from error
     except IsADirectoryError as error:
@@ -60,20 +60,20 @@ def opened(path: Path, workspace: Workspace) -> Iterator[tuple[BinaryIO, int]]:
     except OSError as error:
         if error.errno in (errno.EINVAL, errno.ENXIO):
             raise ToolError(f"{shown} is not a regular file.", kind="invalid_parameters") from error
-        raise _failed("read", shown, error) from error
+        raise _failure("read", shown, error) from error
 
 
-def _size(file: BinaryIO) -> int:
+def _size_of(file: BinaryIO) -> int:
     try:
         return os.fstat(file.fileno()).st_size
-    except io.UnsupportedOperation:  # it is in memory
+    except io.UnsupportedOperation:  # the file is in memory
         size = file.seek(0, os.SEEK_END)
         file.seek(0)
         return size
 
 
 def read_bytes(path: Path, workspace: Workspace) -> bytes:
-    """The contents of a file that is to be changed. Raises `ToolError`."""
+    """Return the contents of a file that is to be changed. Raises `ToolError`."""
     with opened(path, workspace) as (file, size):
         if size > LARGEST_EDITABLE:
             raise ToolError(
@@ -89,21 +89,21 @@ def is_there(path: Path, workspace: Workspace) -> bool:
     try:
         return workspace.look(path).is_there
     except OSError as error:
-        raise _failed("look for", workspace.shown(path), error) from error
+        raise _failure("look for", workspace.shown(path), error) from error
 
 
-def as_text(content: bytes, path: Path, workspace: Workspace) -> DecodedText:
-    """A file's bytes as text. Raises `ToolError` for a binary file."""
+def decode_file(content: bytes, path: Path, workspace: Workspace) -> DecodedText:
+    """Return a file's bytes as text. Raises `ToolError` for a binary file."""
     text = decode(content, charset_of(path, workspace, is_ascii=content.isascii()))
     if text is None:
-        raise binary(workspace.shown(path), len(content))
+        raise binary_file_error(workspace.shown(path), len(content))
     return text
 
 
 def charset_of(path: Path, workspace: Workspace, *, is_ascii: bool = False) -> str:
     """Return the charset that the nearest .editorconfig declares, else the setting; empty if there is neither.
 
-    The setting is about files that are not UTF-8; where `is_ascii`, the file is.
+    The setting is only about files that are not UTF-8; a file that `is_ascii` is.
     """
     roots = workspace.facts.roots
     for folder in path.parents:
@@ -118,16 +118,16 @@ def charset_of(path: Path, workspace: Workspace, *, is_ascii: bool = False) -> s
                 return declared.charset
             if declared.is_root:
                 break
-    return "" if is_ascii else workspace.charset
+    return "" if is_ascii else workspace.settings.charset
 
 
 def require_certain_encoding(before: DecodedText, after: str, shown: str) -> None:
-    """Raises `ToolError` for a change of characters in a file whose encoding nobody knows."""
+    """Raise `ToolError` if a change adds or removes characters in a file whose encoding is not certain."""
     if not before.is_certain and not changes_only_ascii(before.text, after):
-        raise unknown_encoding(before, shown)
+        raise unknown_encoding_error(before, shown)
 
 
-def unknown_encoding(text: DecodedText, shown: str) -> ToolError:
+def unknown_encoding_error(text: DecodedText, shown: str) -> ToolError:
     return ToolError(
         f"{shown} is not UTF-8, and its encoding is not certain (it was read as {text.encoding}), so only ASCII text "
         f"apart from its other characters can be changed. {HOW_TO_NAME_CHARSET}",
@@ -135,7 +135,7 @@ def unknown_encoding(text: DecodedText, shown: str) -> ToolError:
     )
 
 
-def binary(shown: str, size: int) -> ToolError:
+def binary_file_error(shown: str, size: int) -> ToolError:
     return ToolError(
         f"{shown} is a binary file ({size:,} bytes): look at it with bash (file, xxd, strings).",
         kind="validation_error",
@@ -144,27 +144,21 @@ def binary(shown: str, size: int) -> ToolError:
 
 def write_bytes(path: Path, content: bytes, workspace: Workspace) -> None:
     """Replace or create a file, all or nothing. Raises `ToolError`."""
+    shown = workspace.shown(path)
     try:
         workspace.sandbox.write(path, content)
     except NotADirectoryError as error:
-        file = _first_file_above(path, workspace)
+        # If somebody has changed the folders meanwhile, no file is found, and the path itself is named.
+        parents = (parent for parent in reversed(path.parents) if workspace.look(parent).kind not in (None, "folder"))
+        file = workspace.shown(next(parents, path))
         raise ToolError(
-            f"Could not write {workspace.shown(path)}: {workspace.shown(file)} is a file, not a folder. "
-            "Choose another path.",
+            f"Could not write {shown}: {file} is a file, not a folder. Choose another path.",
             kind="invalid_parameters",
             code=errno_name(error),
         ) from error
     except OSError as error:
         state = "" if error.errno == errno.EIO else " The file is as it was."
-        raise _failed("write", workspace.shown(path), error, state) from error
-
-
-def _first_file_above(path: Path, workspace: Workspace) -> Path:
-    """Find the file that is where a path needs a folder; return the path itself if that has changed meanwhile."""
-    for parent in reversed(path.parents):
-        if workspace.look(parent).kind not in (None, "folder"):
-            return parent
-    return path
+        raise _failure("write", shown, error, state) from error
 
 
 async def naming_similar(work: Awaitable[T], path: Path, workspace: Workspace) -> T:
@@ -174,12 +168,13 @@ async def naming_similar(work: Awaitable[T], path: Path, workspace: Workspace) -
     except ToolError as error:
         if error.code != MISSING:
             raise
-        names = await _similar(path, workspace)
-        raise ToolError(f"{error}{names}", kind=error.kind, code=error.code) from error
+        names = await _find_similar(path, workspace)
+        advice = f" There is {', '.join(names)}." if names else ""
+        raise ToolError(f"{error}{advice}", kind=error.kind, code=error.code) from error
 
 
-async def _similar(path: Path, workspace: Workspace) -> str:
-    """A sentence with the files below the nearest folder that are called almost so; empty when there are none."""
+async def _find_similar(path: Path, workspace: Workspace) -> list[str]:
+    """Return the files with a similar name below the nearest folder, nearest first."""
     wanted = _readable(path.name).lower()
     found: list[tuple[int, str]] = []
 
@@ -188,38 +183,34 @@ async def _similar(path: Path, workspace: Workspace) -> str:
             (distance, display_name(name)) for name in names_in(names) if (distance := _distance(wanted, name))
         )
 
-    with contextlib.suppress(ToolError, OSError, TimeoutError):
-        folder = await asyncio.to_thread(_nearest_folder, path, workspace)
-        async with asyncio.timeout(_LONGEST_LOOK_S):
+    def nearest_folder() -> Path:
+        folder = path.parent
+        while workspace.look(folder).kind != "folder":
+            folder = folder.parent
+        return workspace.usable_path(folder, "read")
+
+    with contextlib.suppress(ToolError, OSError, TimeoutError):  # such as a folder outside the workspace
+        folder = await asyncio.to_thread(nearest_folder)
+        async with asyncio.timeout(_MAX_SIMILAR_S):
             await workspace.sandbox.search(Listing(folder), take)
-    if not found:
-        return ""
-    return f" There is {', '.join(name for _, name in sorted(found)[:_MOST_NAMES])}."
-
-
-def _nearest_folder(path: Path, workspace: Workspace) -> Path:
-    """Raises `ToolError` when it is outside the workspace."""
-    folder = path.parent
-    while workspace.look(folder).kind != "folder":
-        folder = folder.parent
-    return workspace.usable_path(folder, "read")
+    return [name for _, name in sorted(found)[:_MAX_SIMILAR_NAMES]]
 
 
 def _distance(wanted: str, name: str) -> int:
-    """0 for a name that is not like the one wanted, else less the more alike they are and the nearer the file is."""
+    """Return 0 for a name unlike the one wanted, else a number that is lower for a more similar or nearer file."""
     parts = PurePosixPath(_readable(name).lower())
     if parts.name == wanted:
         return len(parts.parts)
-    is_like = wanted in parts.name or parts.name in wanted
-    return 100 + len(parts.parts) if is_like and len(parts.parts) == 1 else 0
+    is_similar = wanted in parts.name or parts.name in wanted
+    return 100 + len(parts.parts) if is_similar and len(parts.parts) == 1 else 0
 
 
 def _readable(name: str) -> str:
-    """A name that a request can carry."""
+    """Return a name as text that a request can carry."""
     return os.fsencode(name).decode(errors="replace")
 
 
-def _failed(what: str, shown: str, error: OSError, state: str = "") -> ToolError:
+def _failure(action: str, shown: str, error: OSError, state: str = "") -> ToolError:
     advice = _WHAT_TO_DO.get(error.errno or 0, "")
-    said = f"Could not {what} {shown[:200]}: {error.strerror}.{' ' if advice else ''}{advice}{state}"
-    return ToolError(said, kind=kind_of(error), code=errno_name(error))
+    message = f"Could not {action} {shown[:200]}: {error.strerror}.{' ' if advice else ''}{advice}{state}"
+    return ToolError(message, kind=kind_of(error), code=errno_name(error))

@@ -1,26 +1,39 @@
-"""The common beginning of file_list and grep_search: the file or folder to search, and the form of its paths."""
+"""Runs file_list, and holds what it shares with grep_search: the folder to search, globs, notes on gaps.
+
+Files are listed nearest first, as the project's ignore rules have them.
+"""
 
 from __future__ import annotations
 
+import heapq
 import os
 import re
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import msgspec
 from msgspec import Struct
 
 from agentcli.errors import ToolError, ToolErrorKind, errno_name
+from agentcli.tools.builtin.toolset import FileList
+from agentcli.tools.observation import beside
 from agentcli.tools.path_names import display_name, parse_name
-from agentcli.tools.sandbox import SearchOutcome
-from agentcli.tools.tool import ToolContext
+from agentcli.tools.sandbox import Listing, SearchOutcome, names_in
+from agentcli.tools.tool import ToolContext, ToolOutput
+
+BRIEF_PATHS = 10
+MAX_KEPT_PATHS = 100_000  # in memory while only the first are wanted
+
+T = TypeVar("T")
 
 
 class Target(Struct, frozen=True):
-    """A real path to look at, and the folder that paths found there are relative to: the working directory or `path`.
+    """The file or folder to search, by its real path, and the `base` that paths found there are relative to.
 
-    `prefix` stands before such a path when it is shown; empty for the working directory. `below` is the way from the
-    base to the folder, with a slash behind it; empty for the base itself.
+    The base is the working directory, or the folder itself if that lies elsewhere; then `prefix` is written before
+    each path. `below` is the way from the base to the folder, with a slash behind it; empty for the base itself.
     """
 
     path: Path
@@ -30,12 +43,12 @@ class Target(Struct, frozen=True):
     below: str
 
     def show(self, path: bytes) -> str:
-        """A path from the base on as the model writes it."""
+        """Return a path relative to the base as the model writes it."""
         return display_name(parse_name(self.prefix) + os.fsdecode(path))
 
 
 def searchable(path: str, context: ToolContext) -> Target:
-    """A file or folder to look at. Raises `ToolError` when there is none."""
+    """Return the file or folder at a path. Raises `ToolError` if there is none, or it is something else."""
     workspace = context.workspace
     found = context.readable(path)
     status = workspace.look(found)
@@ -56,58 +69,157 @@ def searchable(path: str, context: ToolContext) -> Target:
     return Target(found, is_folder, base, prefix, "" if below == "." else f"{below}/")
 
 
-def relative_glob(glob: str | None, place: Target) -> str:
-    """A glob as the search takes it: `./` does not count, an absolute one starts at the base."""
+def relative_glob(glob: str | None, target: Target) -> str:
+    """Return a glob as the search takes it: without a leading `./`, and an absolute one relative to the base."""
     sign, glob = ("!", glob[1:]) if glob and glob.startswith("!") else ("", glob or "")
-    if place.base.parent != place.base:
-        glob = re.sub(f"^{re.escape(str(place.base))}/+", "/", glob)
+    if target.base.parent != target.base:
+        glob = re.sub(f"^{re.escape(str(target.base))}/+", "/", glob)
     return sign + glob.removeprefix("./")
 
 
-T = TypeVar("T")
-
-
-async def search_with_literal_brackets(
-    glob: str, look: Callable[[str], Awaitable[T]], *, has_found: Callable[[T], bool]
+async def search_literal_brackets(
+    glob: str, search: Callable[[str], Awaitable[T]], *, has_found: Callable[[T], bool]
 ) -> T:
-    """Look with a glob in which `[slug]` may be a folder's own name, as in routes of web frameworks.
+    """Search with a glob in which `[slug]` may be a folder's own name, as in routes of web frameworks.
 
-    Brackets of folders are tried as names first, and those of a file's name at last, where they find nothing as a class
-    of characters.
+    Brackets of folders are first tried as names. Those of a file's name are tried as names last, if they find nothing
+    as a class of characters. Raises `ToolError` if the glob is wrong in each of these forms.
     """
-    ways = (glob,) if glob.startswith("!") else tuple(dict.fromkeys((_escape_folders(glob), glob, _escape(glob))))
+    folders, slash, name = glob.rpartition("/")
+    forms = {f"{_escape(folders)}{slash}{name}": None, glob: None, _escape(glob): None}
     failures: list[ToolError] = []
     results: dict[str, T] = {}
-    for way in ways:
+    for form in (glob,) if glob.startswith("!") else forms:
         try:
-            if has_found(result := await look(way)):
+            if has_found(result := await search(form)):
                 return result
-            results[way] = result
-        except ToolError as error:  # `[user-id]` is no range
+            results[form] = result
+        except ToolError as error:  # `[user-id]` is no range of characters
             failures.append(error)
     if glob not in results:
         raise failures[0]
     return results[glob]
 
 
-def _escape_folders(glob: str) -> str:
-    folders, slash, name = glob.rpartition("/")
-    return f"{_escape(folders)}{slash}{name}"
-
-
 def _escape(glob: str) -> str:
-    """The same with all brackets literal, but those that are already."""
+    """Return a glob in which all brackets are literal."""
     return re.sub(r"(?<!\\)[\[\]]", r"\\\g<0>", glob)
 
 
-def remarks(looked: SearchOutcome) -> list[str]:
-    """Describe the parts that a result does not cover, a line each."""
+def describe_gaps(outcome: SearchOutcome) -> list[str]:
+    """Return a line for each part that a search did not cover."""
     lines = []
-    if looked.unreadable:
-        what = "file or folder" if looked.unreadable == 1 else "files or folders"
-        lines.append(f"[{looked.unreadable} {what} could not be read]")
-    if looked.problem:
-        lines.append(f"[not searched to its end: {looked.problem}]")
-    if looked.timed_out:
+    if outcome.unreadable:
+        what = "file or folder" if outcome.unreadable == 1 else "files or folders"
+        lines.append(f"[{outcome.unreadable} {what} could not be read]")
+    if outcome.problem:
+        lines.append(f"[not searched to its end: {outcome.problem}]")
+    if outcome.timed_out:
         lines.append("[stopped after 60 s: there may be more; narrow it with path, glob or type]")
     return lines
+
+
+# file_list
+
+
+async def run(given: FileList, context: ToolContext) -> ToolOutput:
+    target, sandbox = searchable(given.path, context), context.workspace.sandbox
+    if not target.is_folder:
+        raise ToolError(f"{given.path} is a file: use file_read.", kind="invalid_parameters")
+    limit = BRIEF_PATHS if "brief" in (given.output_level, context.level) else given.limit
+    listing = Listing(target.path, relative_glob(given.pattern, target), given.include_ignored, target.base)
+
+    async def search(glob: str) -> tuple[list[str], int, SearchOutcome]:
+        found = NearestPaths(limit, below=target.below, with_folders=not given.pattern, depth=given.depth)
+        outcome = await sandbox.search(msgspec.structs.replace(listing, pattern=glob), found.add)
+        return (*found.result(target.prefix), outcome)
+
+    paths, total, outcome = await search_literal_brackets(
+        listing.pattern, search, has_found=lambda result: result[1] > 0
+    )
+    notes = [f"[{total - len(paths)} more]"] if total > len(paths) else []
+    if not total and listing.pattern and not listing.include_ignored:
+        counts: list[int] = []
+        everything = msgspec.structs.replace(listing, include_ignored=True)
+        await sandbox.search(everything, lambda names: counts.append(names.count("\0")))
+        notes = [f"[ignored files match: {sum(counts)}; include_ignored lists them]"] if counts else []
+    content = "\n".join([*(paths or ["No files."]), *notes, *describe_gaps(outcome)])
+    structured: dict[str, Any] = {"paths": paths, "total": total, **({"timed_out": True} if outcome.timed_out else {})}
+    return ToolOutput(content, beside(content, lambda: structured), f"{total} path{'' if total == 1 else 's'}")
+
+
+# Consecutive names of one folder, and the folder; ripgrep lists a folder without many breaks.
+_FILES_OF_A_FOLDER = re.compile(r"(((?:[^\0]*/)?)[^/\0]*\0(?:\2[^/\0]*\0)*)")
+
+
+class NearestPaths:
+    """Files and the folders they are in, nearest first, then by name; folders end in a slash.
+
+    Every path begins with `below`, the folder that is listed. `depth` counts from there: its own files have depth 1. Of
+    more than `limit` paths (0: all) only those are kept that may be among the first.
+    """
+
+    def __init__(self, limit: int, *, below: str, with_folders: bool, depth: int | None) -> None:
+        self._limit = limit
+        self._below = below
+        self._with_folders = with_folders
+        self._max_slashes = below.count("/") + depth - 1 if depth else None
+        self._folders: set[str] = set()  # that hold a file
+        self._levels: defaultdict[int, list[str]] = defaultdict(list)  # batches of names, by the slashes in a name
+        self._files = 0
+        self._kept = 0
+        self._is_ascii = True
+
+    def add(self, names: str) -> None:
+        """Take a batch of names as a sandbox gives them. They are separated only when they are shown."""
+        self._is_ascii = self._is_ascii and names.isascii()
+        folders, levels = self._folders, self._levels
+        for batch, folder in _FILES_OF_A_FOLDER.findall(names):
+            folders.add(folder)
+            levels[folder.count("/")].append(batch)
+        count = names.count("\0")
+        if self._max_slashes is not None:
+            for slashes in [slashes for slashes in levels if slashes > self._max_slashes]:
+                count -= sum(batch.count("\0") for batch in levels.pop(slashes))
+        self._files += count
+        self._kept += count
+        if self._limit and self._kept > MAX_KEPT_PATHS:
+            self._forget_far_paths()
+
+    def result(self, prefix: str) -> tuple[list[str], int]:
+        """Return the paths, each with `prefix` before it, and how many there are in all. May be called only once."""
+        folders = self._folders_below() if self._with_folders else []
+        for folder in folders:
+            self._levels[folder.count("/") - 1].append(f"{folder}\0")
+        paths: list[str] = []
+        for _, level in sorted(self._levels.items()):
+            names = names_in("".join(sorted(level)))  # sorted batches make the second sort fast
+            names.sort()
+            paths += names
+            if self._limit and len(paths) >= self._limit:
+                del paths[self._limit :]
+                break
+        if prefix:
+            paths = [f"{parse_name(prefix)}{path}" for path in paths]
+        if prefix or not self._is_ascii:
+            paths = [display_name(path) for path in paths]
+        return paths, self._files + len(folders)
+
+    def _folders_below(self) -> list[str]:
+        """Return all folders on the way to a file, without the one that is listed and those that are too deep."""
+        folders = set(self._folders)
+        for folder in self._folders:
+            while (folder := folder[: folder.rfind("/", 0, -1) + 1]) and folder not in folders:
+                folders.add(folder)
+        limit, listed = self._max_slashes, len(self._below)
+        return [each for each in folders if len(each) > listed and (limit is None or each.count("/") <= limit + 1)]
+
+    def _forget_far_paths(self) -> None:
+        """Drop files that are deeper than enough others, and those behind enough others of their own level."""
+        self._kept = 0
+        for slashes in sorted(self._levels):
+            names = names_in("".join(self._levels.pop(slashes)))
+            if self._kept < self._limit:
+                nearest = heapq.nsmallest(self._limit, names)
+                self._levels[slashes] = [f"{name}\0" for name in nearest]
+                self._kept += len(nearest)

@@ -1,18 +1,21 @@
-"""Find and replace that changes only what it names: what stands around it stays the same, byte for byte."""
+"""Replaces parts of a file's text so that everything around them stays the same, byte for byte."""
 
 from __future__ import annotations
 
+import difflib
+import re
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from agentcli.errors import ToolError
+from agentcli.tools.observation import MAX_LINE_CHARS, cut_line, cut_middle
 from agentcli.tools.text import Edit
 from agentcli.tools.text.diff import lf, lines_of, opcodes
 from agentcli.tools.text.encoding import BOM, DecodedText, require_encodable, shown
-from agentcli.tools.text.match import LADDER, Place, exact_places, places_with_other_line_ends, without_overlaps
-from agentcli.tools.text.nearest import nearest
+from agentcli.tools.text.match import MATCHERS, Match, find_exact, find_with_any_line_ends, without_overlaps
 
 # Of two bytes, the second is one of these in Shift-JIS, GBK and Big5; of four, in GB18030, also a digit.
 _SECOND_BYTES = frozenset([*"0123456789", *map(chr, range(0x40, 0x7F))])
@@ -35,9 +38,12 @@ class _Replacement(Struct, frozen=True):
 
 
 def apply_edits(content: bytes, decoded: DecodedText, edits: Sequence[Edit]) -> Applied:
-    """Apply edits one after the other to bytes and their text. Raises `ToolError`, naming the edit that does not apply.
+    """Apply edits to a file's bytes and their text, one after the other.
 
-    An edit whose `old_string` begins with the byte order mark of the file can take that away.
+    An edit whose `old_string` begins with the byte order mark of the file can remove the mark.
+
+    Raises:
+        ToolError: If an edit does not apply; the message names the edit.
     """
     notes: list[str] = []
     for number, edit in enumerate(edits, 1):
@@ -45,8 +51,8 @@ def apply_edits(content: bytes, decoded: DecodedText, edits: Sequence[Edit]) -> 
         names_mark = bool(decoded.bom) and edit.old_string.startswith(BOM)
         file = decoded.with_mark_in_text() if names_mark else decoded
         try:
-            replacements, note = _find(file.text, edit)
-            content, text = _spliced(content, file, replacements)
+            replacements, note = _find_replacements(file.text, edit)
+            content, text = _splice(content, file, replacements)
         except ToolError as error:
             raise ToolError(f"{which}{error}", kind=error.kind, code=error.code) from error
         if names_mark and text.startswith(BOM):
@@ -58,7 +64,7 @@ def apply_edits(content: bytes, decoded: DecodedText, edits: Sequence[Edit]) -> 
 
 
 def changes_only_ascii(before: str, after: str) -> bool:
-    """True if all other characters stay, also where an ASCII byte behind one may be its second half."""
+    """Return True if a change leaves all other characters, and all ASCII bytes that may be the second half of one."""
     old_lines, new_lines = lines_of(before), lines_of(after)
     for tag, start, end, new_start, new_end in opcodes(old_lines, new_lines):
         if tag == "equal":
@@ -74,8 +80,8 @@ def changes_only_ascii(before: str, after: str) -> bool:
     return True
 
 
-def _find(text: str, edit: Edit) -> tuple[list[_Replacement], str]:
-    """Return the replacements, from top to bottom, and how the text differs from `old_string`. Raises `ToolError`."""
+def _find_replacements(text: str, edit: Edit) -> tuple[list[_Replacement], str]:
+    """Return the replacements from top to bottom, and how the text differs from `old_string`. Raises `ToolError`."""
     old, new = edit.old_string, edit.new_string
     if old == new:
         raise ToolError("old_string and new_string are the same.", kind="invalid_parameters")
@@ -85,132 +91,196 @@ def _find(text: str, edit: Edit) -> tuple[list[_Replacement], str]:
             kind="invalid_parameters",
         )
     require_encodable(new, "new_string")
-    if edit.replace_all:  # what a reader sees as the same is replaced as the same: line ends do not count
-        places = places_with_other_line_ends(text, old)
-        if places and (lf(old) != lf(new) or any(_is_literal(text, place, old) for place in places)):
-            return [_replacement(text, place, old, new) for place in without_overlaps(places)], ""
-    elif places := exact_places(text, old):
-        place, note = _only_one(text, places, "")
-        notes = (note, _untouched_note(text, old, place), _other_ends(old, new))
-        return [_replacement(text, place, old, new)], " ".join(filter(None, notes))
+    if edit.replace_all:  # a reader cannot see which line ends a text has, so they do not count here
+        matches = find_with_any_line_ends(text, old)
+        if matches and (lf(old) != lf(new) or any(_has_own_line_ends(text, match, old) for match in matches)):
+            return [_replacement(text, match, old, new) for match in without_overlaps(matches)], ""
+    elif matches := find_exact(text, old):
+        match, note = _only_match(text, matches, "")
+        notes = (note, _unreplaced_note(text, old, match), _line_end_note(old, new))
+        return [_replacement(text, match, old, new)], " ".join(filter(None, notes))
     if lf(old) == lf(new):
         raise ToolError(
             "old_string and new_string differ in line ends alone, and old_string's are not those of the file.",
             kind="invalid_parameters",
         )
-    for look, difference, note in LADDER:
-        if places := look(text, old):
-            place, more = _only_one(text, places, difference)
-            return [_replacement(text, place, old, new)], f"Matched apart from {difference}{note} {more}".rstrip()
-    raise ToolError(f"old_string is not in the file. {nearest(lf(text), lf(old))}", kind="not_found")
+    for find, difference, note in MATCHERS:
+        if matches := find(text, old):
+            match, more = _only_match(text, matches, difference)
+            return [_replacement(text, match, old, new)], f"Matched apart from {difference}{note} {more}".rstrip()
+    raise ToolError(f"old_string is not in the file. {describe_nearest(lf(text), lf(old))}", kind="not_found")
 
 
-def _untouched_note(text: str, old: str, taken: Place) -> str:
-    """A note when the same lines stand elsewhere with other line ends: a reader does not see which is which."""
+def _unreplaced_note(text: str, old: str, replaced: Match) -> str:
+    """Return a note if the same lines are elsewhere with other line ends, which a reader does not see."""
     if "\r\n" not in text or "\n" not in old:
         return ""
-    places = places_with_other_line_ends(text, old)
-    more = sum(place.end <= taken.start or place.start >= taken.end for place in places)
+    matches = find_with_any_line_ends(text, old)
+    more = sum(match.end <= replaced.start or match.start >= replaced.end for match in matches)
     return f"The same text with other line ends stands {more} times more and was left alone." if more > 0 else ""
 
 
-def _other_ends(old: str, new: str) -> str:
-    """A note when lines get other ends than they had: that was asked for, or is a slip."""
-    if "\n" not in old or not (brought := _ends_in(new) - _ends_in(old)):
+def _line_end_note(old: str, new: str) -> str:
+    """Return a note if lines get other ends than they had: that may have been asked for, or be a slip."""
+    if "\n" not in old or not (added := _line_ends_in(new) - _line_ends_in(old)):
         return ""
-    return f"new_string was written with its own line ends: {' and '.join(sorted(brought))}."
+    return f"new_string was written with its own line ends: {' and '.join(sorted(added))}."
 
 
-def _ends_in(text: str) -> set[str]:
+def _line_ends_in(text: str) -> set[str]:
     crlf = text.count("\r\n")
-    return {*(["CRLF"] if crlf else []), *(["LF"] if text.count("\n") > crlf else [])}
+    return {name for name, count in (("CRLF", crlf), ("LF", text.count("\n") - crlf)) if count}
 
 
-def _only_one(text: str, places: Sequence[Place], difference: str) -> tuple[Place, str]:
-    """Return the one place, and a note where the text stands once more within it. Raises `ToolError` for several."""
-    first, *others = without_overlaps(places)
+def _only_match(text: str, matches: Sequence[Match], difference: str) -> tuple[Match, str]:
+    """Return the only match, and a note if the text begins once more inside it. Raises `ToolError` for several."""
+    first, *others = without_overlaps(matches)
     if not others:
-        within = f"It begins once more in line {_line(text, places[1])}, within it." if len(places) > 1 else ""
+        within = f"It begins once more in line {_line_of(text, matches[1])}, within it." if len(matches) > 1 else ""
         return first, within
     times = len(others) + 1
-    lines = ", ".join(str(_line(text, place)) for place in (first, *others[:9]))
+    lines = ", ".join(str(_line_of(text, match)) for match in (first, *others[:9]))
     more = ", …" if times > 10 else ""
     if difference:
-        said = f"old_string is not in the file as it is; apart from {difference} it stands {times} times"
-        raise ToolError(f"{said} (lines {lines}{more}): write it as one of them stands there.", kind="not_found")
+        raise ToolError(
+            f"old_string is not in the file as it is; apart from {difference} it stands {times} times "
+            f"(lines {lines}{more}): write it as one of them stands there.",
+            kind="not_found",
+        )
     raise ToolError(
         f"old_string stands {times} times (lines {lines}{more}): make it longer, or set replace_all.",
         kind="validation_error",
     )
 
 
-def _line(text: str, place: Place) -> int:
-    return text.count("\n", 0, place.start) + 1
+def _line_of(text: str, match: Match) -> int:
+    return text.count("\n", 0, match.start) + 1
 
 
-def _is_literal(text: str, place: Place, old: str) -> bool:
+def _has_own_line_ends(text: str, match: Match, old: str) -> bool:
     """Return True if `old_string` has the exact line ends of the file: then those of `new_string` are meant too."""
-    return "\n" in old and text[place.start : place.end] == old
+    return "\n" in old and text[match.start : match.end] == old
 
 
-def _replacement(text: str, place: Place, old: str, new: str) -> _Replacement:
-    """Return the replacement of a place: lines that stay keep their ends, a new line gets that of the one before it."""
-    if _is_literal(text, place, old):
-        _require_no_stand_in(old, new)
-        return _Replacement(place.start, place.end, new)
-    new = place.adapted(new)
-    replaced = text[place.start : place.end]
-    _require_no_stand_in(replaced, new)
-    if "\n" not in new or "\r" not in text:
-        return _Replacement(place.start, place.end, new)
-    *lines, last = replaced.split("\n")
-    ends = ["\r\n" if line.endswith("\r") else "\n" for line in lines]
-    old_lines, new_lines = [*(line.removesuffix("\r") for line in lines), last], new.split("\n")
-    if len(set(ends)) > 1:
-        made = _aligned(old_lines, ends, new_lines)
-    else:
-        made = [ends[0] if ends else _end_of_line_at(text, place)] * (len(new_lines) - 1)
-    return _Replacement(place.start, place.end, "".join(map("".join, zip(new_lines, [*made, ""], strict=True))))
-
-
-def _aligned(old_lines: list[str], ends: list[str], new_lines: list[str]) -> list[str]:
-    """The ends of the new lines but the last, which has none, where those of the old ones are mixed."""
-    made: list[str] = []
-    for _, start, end, new_start, new_end in opcodes(old_lines, new_lines):
-        own = ends[start:end]
-        for number in range(new_end - new_start):
-            usual = made[-1] if made else ends[0]
-            made.append(own[number] if number < len(own) else usual)
-    return made[: len(new_lines) - 1]
-
-
-def _require_no_stand_in(replaced: str, new: str) -> None:
-    """Raises `ToolError` when U+FFFD, by which bytes are shown that are no characters, would take their place."""
+def _replacement(text: str, match: Match, old: str, new: str) -> _Replacement:
+    """Return the replacement of a match: lines that stay keep their ends, a new line gets that of the one before it."""
+    has_own_line_ends = _has_own_line_ends(text, match, old)
+    new = new if has_own_line_ends else match.adapt(new)
+    replaced = text[match.start : match.end]
+    # U+FFFD is shown for bytes that are no characters, and must not take their place.
     if "\ufffd" in new and new.count("\ufffd") > replaced.count("\ufffd") and shown(replaced) != replaced:
         raise ToolError(
             "U+FFFD stands here for bytes that are no characters: leave those out of the lines you change.",
             kind="validation_error",
         )
+    if not has_own_line_ends and "\n" in new and "\r" in text:
+        new = _with_line_ends(text, match, new)
+    return _Replacement(match.start, match.end, new)
 
 
-def _end_of_line_at(text: str, place: Place) -> str:
-    """The line end behind a place, else the one before it."""
-    end = text.find("\n", place.end)
+def _with_line_ends(text: str, match: Match, new: str) -> str:
+    """Return a replacement of several lines with the line ends of the text."""
+    *lines, last = text[match.start : match.end].split("\n")
+    ends = ["\r\n" if line.endswith("\r") else "\n" for line in lines]
+    new_lines = new.split("\n")
+    if len(set(ends)) > 1:
+        old_lines = [*(line.removesuffix("\r") for line in lines), last]
+        new_ends = _align_line_ends(old_lines, ends, new_lines)
+    else:
+        new_ends = [ends[0] if ends else _line_end_at(text, match)] * (len(new_lines) - 1)
+    return "".join(map("".join, zip(new_lines, [*new_ends, ""], strict=True)))
+
+
+def _align_line_ends(old_lines: list[str], ends: list[str], new_lines: list[str]) -> list[str]:
+    """Return an end for each new line but the last, which has none, where the ends of the old lines are mixed."""
+    new_ends: list[str] = []
+    for _, start, end, new_start, new_end in opcodes(old_lines, new_lines):
+        own = ends[start:end]
+        for number in range(new_end - new_start):
+            previous = new_ends[-1] if new_ends else ends[0]
+            new_ends.append(own[number] if number < len(own) else previous)
+    return new_ends[: len(new_lines) - 1]
+
+
+def _line_end_at(text: str, match: Match) -> str:
+    """Return the first line end behind a match, or else the last one before it."""
+    end = text.find("\n", match.end)
     if end < 0:
-        end = text.rfind("\n", 0, place.start)
+        end = text.rfind("\n", 0, match.start)
     return "\r\n" if end > 0 and text[end - 1] == "\r" else "\n"
 
 
-def _spliced(content: bytes, decoded: DecodedText, replacements: Sequence[_Replacement]) -> tuple[bytes, str]:
-    """Bytes and text with some parts replaced. Raises `ToolError` for a character the encoding does not have."""
+def _splice(content: bytes, decoded: DecodedText, replacements: Sequence[_Replacement]) -> tuple[bytes, str]:
+    """Return bytes and text with some parts replaced. Raises `ToolError` for a character the encoding does not have."""
     pieces: list[bytes] = []
     texts: list[str] = []
-    byte, kept, position = len(decoded.bom), 0, 0  # `kept`: bytes of `content` that are dealt with
+    at, copied, position = len(decoded.bom), 0, 0  # bytes of `content`, those already copied, characters of the text
     for replacement in replacements:
         before = decoded.text[position : replacement.start]
-        byte += len(decoded.part(before))
-        pieces += [content[kept:byte], decoded.part(replacement.new)]
+        at += len(decoded.part(before))
+        pieces += [content[copied:at], decoded.part(replacement.new)]
         texts += [before, replacement.new]
-        byte += len(decoded.part(decoded.text[replacement.start : replacement.end]))
-        kept, position = byte, replacement.end
-    return b"".join([*pieces, content[kept:]]), "".join([*texts, decoded.text[position:]])
+        at += len(decoded.part(decoded.text[replacement.start : replacement.end]))
+        copied, position = at, replacement.end
+    return b"".join([*pieces, content[copied:]]), "".join([*texts, decoded.text[position:]])
+
+
+# The nearest lines
+
+MAX_NEAREST_LINES = 40
+_MAX_COMPARED_LINES = 5_000  # letter by letter
+_MIN_RATIO = 0.6  # of a line that counts as similar (difflib)
+_MAX_PAIRS = 1_000  # equal lines of both texts; a line that is so frequent says nothing
+_WORD = re.compile(r"\w{3,}")
+
+
+def describe_nearest(text: str, wanted: str) -> str:
+    """Return a sentence with the lines of `text` most like `wanted`, numbered; a page at most. Line ends are LF."""
+    lines, sought = text.split("\n"), [line.strip() for line in wanted.strip("\n").split("\n")]
+    bare = [line.strip() for line in lines]
+    start = _find_by_equal_lines(bare, sought)
+    if start is None and (start := _find_by_longest_line(bare, sought)) is None:
+        return "Nothing in it is similar: read the file again."
+    start = max(0, start)
+    end = min(len(lines), start + min(len(sought), MAX_NEAREST_LINES) + 1)
+    numbered = "\n".join(f"{n + 1}\t{cut_line(lines[n])}" for n in range(start, end))
+    return f"The nearest lines are:\n{shown(cut_middle(numbered))}"
+
+
+def _find_by_equal_lines(lines: Sequence[str], sought: Sequence[str]) -> int | None:
+    """Return the index at which most of the lines sought are in place, or None if none of them is there.
+
+    Lines that are short or frequent do not count.
+    """
+    places: defaultdict[str, list[int]] = defaultdict(list)
+    for number, line in enumerate(sought):
+        if len(line) > 3:
+            places[line].append(number)
+    counts = Counter(line for line in lines if line in places)
+    known = {line: numbers for line, numbers in places.items() if counts[line] * len(numbers) <= _MAX_PAIRS}
+    starts = Counter(number - place for number, line in enumerate(lines) for place in known.get(line, ()))
+    return min(starts, key=lambda start: (-starts[start], start)) if starts else None
+
+
+def _find_by_longest_line(lines: Sequence[str], sought: Sequence[str]) -> int | None:
+    """Return the index at which the longest line sought is most like the file's; None if no line is similar to it."""
+    place = max(range(len(sought)), key=lambda number: len(sought[number]))
+    longest = sought[place][:MAX_LINE_CHARS]
+    if not longest:
+        return None
+    matcher = difflib.SequenceMatcher(None, "", longest, autojunk=False)
+    best, number = 0.0, 0
+    for index in _candidates(lines, longest):
+        matcher.set_seq1(lines[index][:MAX_LINE_CHARS])
+        if matcher.real_quick_ratio() > best and (ratio := matcher.quick_ratio()) > best:
+            best, number = ratio, index
+    return number - place if best >= _MIN_RATIO else None
+
+
+def _candidates(lines: Sequence[str], sought: str) -> Sequence[int]:
+    """Return the indices of the lines to compare: all, or in a long file those with the longest words of the line."""
+    if len(lines) <= _MAX_COMPARED_LINES:
+        return range(len(lines))
+    words = sorted(set(_WORD.findall(sought)), key=len, reverse=True)[:3]
+    having = [index for index, line in enumerate(lines) if any(word in line for word in words)]
+    return having[:_MAX_COMPARED_LINES]

@@ -1,15 +1,14 @@
-"""Finds the charset of a file that is neither UTF-8 nor UTF-16, from its bytes or from what the project declares."""
+"""Finds the charset of texts that are not UTF-8: from their bytes, from the project's .editorconfig, or from a page."""
 
 from __future__ import annotations
 
+import codecs
 import re
 
 from msgspec import Struct
 
-from agentcli.tools.web.charsets import codec_of
-
-# What `chardet` detects, and the codecs that such a file may be in, the narrowest first: what it has no character for
-# is refused, so no program that expects the narrower one meets characters it does not know.
+# The charsets that `chardet` detects, and the codecs that such a file may be in, the narrowest first. A character that
+# the narrowest lacks is rejected, so that a program which expects it meets no character that it does not know.
 _DETECTABLE = {
     "cp932": ("cp932",),
     "euc_jis_2004": ("euc_jp",),
@@ -19,15 +18,15 @@ _DETECTABLE = {
     "koi8-r": ("koi8-r",),
     "cp1251": ("cp1251",),
 }
-# Others that the same bytes may be in: a detection counts only where none of them fits about as well.
+# Other charsets of the same bytes: a detection is certain only if none of them fits about as well.
 _RIVALS = (
     "koi8-u cp866 iso8859-5 cp1252 cp1250 iso8859-2 cp1253 iso8859-7 cp1254 cp1255 cp1256 cp1257 cp874 mac-roman cp850 "
     "cp437"
 ).split()
 _ISO_8859_1 = ("latin1", "iso-8859-1", "iso8859-1", "iso_8859-1", "l1")
 _MAX_SAMPLE_BYTES = 65_536
-_MIN_CHARS = 4  # not ASCII; fewer fit several charsets
-_MIN_CERTAIN_CHARS = 6
+_MIN_CHARS = 4  # that are not ASCII; fewer of them fit several charsets
+_MIN_CERTAIN_CHARS = 6  # that are not ASCII
 _MIN_CONFIDENCE = 0.04
 _MIN_RATIO = 2.0  # of the confidence to that of the next candidate
 _LINE = re.compile(rb"[^\n]*[\x80-\xff][^\n]*\n?")
@@ -40,7 +39,10 @@ _HANGUL = re.compile("[\uac00-\ud7a3]")
 
 
 class Charset(Struct, frozen=True):
-    """A codec that decodes a file and encodes it to the same bytes. Characters may be written only in a certain one."""
+    """A codec that decodes a file and encodes it to the same bytes.
+
+    Only if it is certain may characters beyond ASCII be written to the file.
+    """
 
     codec: str
     is_certain: bool
@@ -60,8 +62,7 @@ def declared_codec(label: str, content: bytes) -> str | None:
 def detect_charset(content: bytes) -> Charset | None:
     """Return the multi-byte or Cyrillic charset of a file; None where it looks like none of those."""
     sample = _sample(content)
-    # 20 ms that only such a file needs
-    from chardet import detect_all
+    from chardet import detect_all  # imports in 20 ms, and few files need it
 
     found = detect_all(sample, ignore_threshold=True, compat_names=False, include_encodings=(*_DETECTABLE, *_RIVALS))
     candidates = [(each["encoding"], each["confidence"]) for each in found if each["encoding"]]
@@ -84,7 +85,7 @@ def detect_charset(content: bytes) -> Charset | None:
 
 
 def _sample(content: bytes) -> bytes:
-    """The first lines that are not ASCII, up to a character that is no part of a longer one."""
+    """Return the first lines that are not ASCII; it ends behind a line or a blank, not inside a character."""
     lines = bytearray()
     for found in _LINE.finditer(content):
         lines += found.group()
@@ -95,7 +96,7 @@ def _sample(content: bytes) -> bytes:
 
 
 def _text_in(content: bytes, codec: str) -> str | None:
-    """The whole text; None where the codec refuses it, gives other bytes back, or finds control characters."""
+    """Return the whole text; None if the codec cannot decode it, or encodes it differently, or it has control codes."""
     try:
         text = content.decode(codec)
         return None if _CONTROL.search(text) or text.encode(codec) != content else text
@@ -109,7 +110,7 @@ def _beyond_ascii(text: str) -> int:
 
 
 def _is_plausible(text: str, codec: str) -> bool:
-    """True unless the text is too short, or what another script looks like when it is read in this charset."""
+    """Return False if the text is too short, or looks like another script that was decoded with the wrong charset."""
     if _beyond_ascii(text) < _MIN_CHARS:
         return False
     if codec in ("euc_kr", "cp949"):  # Korean is written in Hangul; only a few Chinese characters are used beside it
@@ -127,7 +128,7 @@ def _is_plausible(text: str, codec: str) -> bool:
 
 
 def _other_cyrillic_fits(sample: bytes, codec: str) -> bool:
-    """True if the bytes are as good a text in the other Cyrillic charset: capitals there are small letters here."""
+    """Return True if the bytes are as good a text in the other Cyrillic charset, where letters have the other case."""
     if codec not in ("koi8-r", "cp1251"):
         return False
     text, other = (sample.decode(each, "ignore") for each in (codec, "cp1251" if codec == "koi8-r" else "koi8-r"))
@@ -137,5 +138,139 @@ def _other_cyrillic_fits(sample: bytes, codec: str) -> bool:
 
 
 def _common_share(text: str) -> float:
+    """Return the share of common letters among the Cyrillic ones."""
     letters = "".join(_CYRILLIC_WORD.findall(text.lower()))
     return sum(letter in _COMMON_CYRILLIC for letter in letters) / max(1, len(letters))
+
+
+# .editorconfig (https://spec.editorconfig.org, version 0.17; without ranges of numbers)
+
+_MAX_GLOB_CHARS = 1_024  # the specification promises no more
+_MAX_WILDCARDS = 32
+_NOT_PLAIN_IN_CLASS, _BACKSLASHED = re.compile(r"[\\^\[&~|]"), r"\\\g<0>"
+_TOKEN = re.compile(r"\\(.)|(\*\*)|(\*)|(\?)|\[(!?)([^\]/]+)\]|(\{(?=[^{}]*,))|(\})|(,)|(.)")
+
+
+class DeclaredCharset(Struct, frozen=True):
+    """The charset that one .editorconfig declares, empty if it does not; above a root no further file counts."""
+
+    charset: str
+    is_root: bool
+
+
+def declared_charset(text: str, path: str) -> DeclaredCharset:
+    """Return the charset that a .editorconfig declares for the file `path`, relative to its folder."""
+    charset, is_root, applies, is_preamble = "", False, False, True
+    for line in map(str.strip, text.removeprefix("\ufeff").splitlines()):
+        if not line or line.startswith(("#", ";")):
+            continue
+        if line.startswith("[") and line.endswith("]"):
+            is_preamble, applies = False, _matches(line[1:-1], path)
+            continue
+        key, _, value = (part.strip().lower() for part in line.partition("="))
+        if is_preamble:
+            is_root = is_root or (key == "root" and value == "true")
+        elif applies and key == "charset":
+            charset = "" if value == "unset" else value
+    return DeclaredCharset(charset, is_root)
+
+
+def _matches(glob: str, path: str) -> bool:
+    """Return True if a glob matches a path; one without a slash matches names in any folder below."""
+    anchored = glob.removeprefix("/") if "/" in glob else f"**/{glob}"
+    if len(glob) > _MAX_GLOB_CHARS or glob.count("*") + glob.count("{") > _MAX_WILDCARDS:
+        return False
+    try:
+        return len(path) in _ends(anchored, path)
+    except re.error:
+        return False
+
+
+def _ends(glob: str, path: str) -> set[int]:
+    """Return all places of `path` at which a match that begins with the path can end.
+
+    The glob is matched against all places at once. A regular expression would try them one after another, and some
+    globs would take it years.
+    """
+    at = {0}
+    open_braces: list[tuple[set[int], set[int]]] = []  # where the alternatives begin, and where earlier ones end
+    if glob.startswith("**/"):
+        at, glob = {0, *(number + 1 for number, char in enumerate(path) if char == "/")}, glob[3:]
+    for escaped, folders, star, any_char, sign, chars, brace, end, comma, char in _TOKEN.findall(glob):
+        if folders or star:
+            at = _after_star(at, path, stop="" if folders else "/")
+        elif any_char:
+            at = {place + 1 for place in at if path[place : place + 1] not in ("", "/")}
+        elif chars:
+            one_of = re.compile(f"[{'^' if sign else ''}{_NOT_PLAIN_IN_CLASS.sub(_BACKSLASHED, chars)}]", re.DOTALL)
+            at = {place + 1 for place in at if one_of.match(path, place)}
+        elif brace:
+            open_braces.append((at, set()))
+        elif comma and open_braces:
+            begin, ended = open_braces[-1]
+            at, open_braces[-1] = begin, (begin, ended | at)
+        elif end and open_braces:
+            at = at | open_braces.pop()[1]
+        else:
+            literal = escaped or end or comma or char
+            at = {place + 1 for place in at if path[place : place + 1] == literal}
+    return at.union(*(ended for _, ended in open_braces))
+
+
+def _after_star(at: set[int], path: str, *, stop: str) -> set[int]:
+    """Return the places up to the next `stop` behind each of `at`, or up to the end if it is empty."""
+    after: set[int] = set()
+    covered = -1  # all places up to here that a star reaches are in `after`
+    for place in sorted(at):
+        if place > covered:
+            end = path.find(stop, place) if stop else -1
+            covered = len(path) if end < 0 else end
+            after.update(range(place, covered + 1))
+    return after
+
+
+# Pages of the web
+
+_MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_BE, "utf-16-be"), (codecs.BOM_UTF16_LE, "utf-16-le"))
+_IN_HEADER = re.compile(r"charset\s*=\s*[\"']?([^\s\"';]+)", re.IGNORECASE)
+_IN_PAGE = re.compile(
+    r"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]+)|\A\s*<\?xml[^>]{0,100}?encoding\s*=\s*[\"']([\w.:-]+)",
+    re.IGNORECASE,
+)
+# Codecs that only map characters; Python also has some that compress, escape, or read UTF-7.
+_TEXT_CODECS = re.compile(
+    r"ascii|utf-(8|16|16-[bl]e)|cp\d+|iso8859-\d+|iso2022_jp|koi8-[ru]|euc_\w+|gb\w+|big5\w*|shift_jis|mac-\w+"
+)
+# The wider codecs that browsers use for these (WHATWG Encoding).
+_WIDER = {
+    "ascii": "cp1252", "iso8859-1": "cp1252", "iso8859-9": "cp1254", "iso8859-11": "cp874", "gb2312": "gb18030",
+    "gbk": "gb18030", "big5": "big5hkscs", "shift_jis": "cp932", "euc_kr": "cp949", "utf-16": "utf-16-le",
+}  # fmt: skip
+
+
+def decoded(body: bytes, content_type: str) -> str:
+    """Return the body in the charset of its byte order mark, header or first lines, else as UTF-8 or Windows-1252."""
+    for mark, codec in _MARKS:
+        if body.startswith(mark):
+            return body[len(mark) :].decode(codec, errors="replace")
+    header, page = _IN_HEADER.search(content_type), _IN_PAGE.search(body[:2_048].decode("latin-1"))
+    codec = codec_of(header[1]) if header else ""
+    if not codec and page:
+        codec = codec_of(page[1] or page[2])
+        codec = "utf-8" if codec.startswith("utf-16") else codec  # in UTF-16 it could not have been read so far
+    try:
+        return body.decode(codec or "utf-8", errors="replace" if codec else "strict")
+    except UnicodeDecodeError as error:
+        # A few broken characters of a long text are no reason to misread all the others.
+        text = body.decode("utf-8", errors="replace")
+        is_rare = text.count("\ufffd") * 200 < len(text) or error.start > len(body) - 4
+        return text if is_rare else body.decode("cp1252", errors="replace")
+
+
+def codec_of(label: str) -> str:
+    """Return Python's codec for a label, or the wider one that browsers use; empty for an unknown label."""
+    try:
+        name = codecs.lookup(label.strip().lower().removeprefix("x-")).name
+    except (LookupError, ValueError):  # ValueError: the label has a null character
+        return ""
+    return _WIDER.get(name, name) if _TEXT_CODECS.fullmatch(name) else ""

@@ -1,4 +1,4 @@
-"""Changes between two texts: as a unified diff, as its hunks, and as the text with only some of them."""
+"""Compares two texts, as a unified diff and as hunks; applies some hunks of a change, and merges two changes."""
 
 from __future__ import annotations
 
@@ -7,29 +7,32 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 
 from agentcli.tools.observation import MAX_LINE_CHARS, cut_line
-from agentcli.tools.text.encoding import shown
+from agentcli.tools.text.encoding import decode, shown
 
 CONTEXT = 3  # unchanged lines around a change
-AROUND = 200  # unchanged characters of a long line around what differs in it
-_HEAD_LINE = re.compile(r"^@@ -\d+(?:,\d+)? \+(\d+)(?:,\d+)? @@.*\n", re.MULTILINE)
+AROUND = 200  # unchanged characters around a change in a long line
+_MAX_COMPARED = 4_000_000  # lines of one text times those of the other; beyond it everything in between has changed
+_HEADER = re.compile(r"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@.*\n?", re.MULTILINE)
 _FILE_NAMES = re.compile(r"--- (?:a/)?([^\t\n]*).*\n\+\+\+ (?:b/)?([^\t\n]*).*\n")
-_MOST_COMPARED = 4_000_000  # lines of one text times those of the other; beyond it everything in between has changed
 
-Opcode = tuple[str, int, int, int, int]  # as difflib has them: tag, start and end in the old lines, in the new lines
+Opcode = tuple[str, int, int, int, int]  # as in difflib: tag, start and end in the old lines, in the new lines
 
 
 def unified_diff(path: str, before: str, after: str) -> str:
-    """A unified diff, line ends aside; of long lines the part that changed. Empty when nothing else changed."""
+    """Return a unified diff that ignores line ends; empty if nothing else changed.
+
+    Of long lines it has only the part that changed.
+    """
     old, new = lines_of(lf(before)), lines_of(lf(after))
     rows: list[str] = []
-    for hunk in _hunks(old, new):
+    for hunk in _group_changes(opcodes(old, new)):
         first, last = hunk[0], hunk[-1]
         rows.append(f"@@ -{_range(first[1], last[2])} +{_range(first[3], last[4])} @@\n")
         for tag, start, end, new_start, new_end in hunk:
             if tag == "equal":
                 rows += [f" {_cut(line)}" for line in old[start:end]]
                 continue
-            before_lines, after_lines = _without_same_parts(old[start:end], new[new_start:new_end])
+            before_lines, after_lines = _changed_parts(old[start:end], new[new_start:new_end])
             rows += [f"-{line}" for line in before_lines]
             rows += [f"+{line}" for line in after_lines]
     if not rows:
@@ -39,7 +42,7 @@ def unified_diff(path: str, before: str, after: str) -> str:
 
 
 def bounded_diff(diff: str) -> str:
-    """The same diff without the ends of long lines, whatever is in them: for a result, not for a decision."""
+    """Return a diff without the ends of long lines, even if they changed: for a result, not for an approval."""
     return diff if len(diff) <= MAX_LINE_CHARS else "".join(map(_cut, lines_of(diff)))
 
 
@@ -48,8 +51,8 @@ def _cut(line: str) -> str:
     return line if len(text) <= MAX_LINE_CHARS else cut_line(text) + line[len(text) :]
 
 
-def _without_same_parts(old: Sequence[str], new: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The lines that replace each other; of long ones only what differs, with its surroundings."""
+def _changed_parts(old: Sequence[str], new: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the lines that replace each other; of long ones only the part that differs, with its surroundings."""
     before, after = [*old], [*new]
     for number, (line, other) in enumerate(zip(old, new, strict=False)):
         if max(len(line), len(other)) > MAX_LINE_CHARS:
@@ -59,20 +62,20 @@ def _without_same_parts(old: Sequence[str], new: Sequence[str]) -> tuple[list[st
     return before, after
 
 
-def _shared_length(one: str, other: str) -> int:
-    """Count the characters that both begin with."""
-    same, most = 0, min(len(one), len(other))
-    while same < most:
-        middle = (same + most + 1) // 2
+def _shared_length(one: Sequence[str], other: Sequence[str]) -> int:
+    """Count the characters, or lines, with which both begin."""
+    same, limit = 0, min(len(one), len(other))
+    while same < limit:
+        middle = (same + limit + 1) // 2
         if one[same:middle] == other[same:middle]:
             same = middle
         else:
-            most = middle - 1
+            limit = middle - 1
     return same
 
 
 def _middle(line: str, head: int, tail: int) -> str:
-    """A line without the beginning and the end that both lines have, except for some characters of these."""
+    """Return a line without most of the `head` and `tail` characters that both lines have in common."""
     head, tail = max(0, head - AROUND), max(0, tail - AROUND - 1)
     start = f"[{head:,} characters]" if head else ""
     end = f"[{tail:,} characters]" if tail else ""
@@ -80,11 +83,18 @@ def _middle(line: str, head: int, tail: int) -> str:
     return f"{start}{line[head : len(line) - tail]}{end}{newline}"
 
 
+# Hunks
+
+
 def diff_hunks(diff: str) -> tuple[str, ...]:
-    """One hunk for each run of changed lines of one file's unified diff, however close to the next it stands."""
-    starts = [found.start() for found in re.finditer(r"^@@ ", diff, re.MULTILINE)]
-    ends = [*starts[1:], len(diff)]
-    return tuple(run for start, end in zip(starts, ends, strict=False) for run in _runs(diff[start:end]))
+    """Return a hunk for each run of changed lines of one file's unified diff, however close it is to the next."""
+    headers = [*_HEADER.finditer(diff)]
+    ends = [*(header.start() for header in headers[1:]), len(diff)]
+    return tuple(
+        run
+        for header, end in zip(headers, ends, strict=False)
+        for run in _split_runs(header, lines_of(diff[header.end() : end]))
+    )
 
 
 def path_of(diff: str) -> str:
@@ -94,31 +104,31 @@ def path_of(diff: str) -> str:
 
 
 def split_files(text: str) -> list[str]:
-    """Split diffs of several files, and any text before them. Lines that a hunk's head counts begin no file."""
+    """Split diffs of several files, and any text before them. Lines inside a hunk, by its header, begin no file."""
     lines, starts = lines_of(text), [0]
     old = new = 0  # lines of the hunk that are still to come
     for number, line in enumerate(lines):
         if old > 0 or new > 0:
             old, new = old - line.startswith(("-", " ", "\n")), new - line.startswith(("+", " ", "\n"))
-        elif found := _RANGES.match(line):
-            old, new = (int(size) if size else 1 for size in found.groups())
+        elif header := _HEADER.match(line):
+            old, new = int(header[2] or 1), int(header[4] or 1)
         elif line.startswith("--- ") and "".join(lines[number + 1 : number + 2]).startswith("+++ "):
             starts.append(number)
     parts = ["".join(lines[start:end]) for start, end in zip(starts, [*starts[1:], len(lines)], strict=True)]
     return [part for part in parts if part.strip()] or [text]
 
 
-def _runs(hunk: str) -> Iterator[str]:
-    """Each run of changed lines of a hunk, with the unchanged lines between it and its neighbours."""
-    head, *lines = lines_of(hunk)
+def _split_runs(header: re.Match[str], lines: Sequence[str]) -> Iterator[str]:
+    """Yield each run of changed lines of a hunk, with the unchanged lines between it and its neighbours."""
     rows: list[str] = []
     for line in lines:
-        if line.startswith("\\"):  # says of the line before it that no line end follows
+        if line.startswith("\\"):  # the line before it has no line end
             rows[-1] += line
         else:
             rows.append(line)
-    old, new = (int(start) - (length != "0") for start, length in _RANGE.findall(head))
-    edges = [0, *(number for number in range(len(rows) + 1) if _parts(rows, number)), len(rows)]
+    changed = [False, *(not row.startswith(" ") for row in rows), False]
+    edges = [0, *(n for n in range(len(rows) + 1) if changed[n] != changed[n + 1]), len(rows)]
+    old, new = int(header[1]) - (header[2] != "0"), int(header[3]) - (header[4] != "0")
     position = 0
     for before, start, end, after in zip(edges[::2], edges[1::2], edges[2::2], edges[3::2], strict=False):
         first, last = max(before, start - CONTEXT), min(after, end + CONTEXT)
@@ -128,66 +138,66 @@ def _runs(hunk: str) -> Iterator[str]:
         yield "".join([f"@@ -{old_range} +{new_range} @@\n", *run])
 
 
-_RANGE = re.compile(r"[-+](\d+)(?:,(\d+))?")
-_RANGES = re.compile(r"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
-
-
-def _parts(rows: Sequence[str], number: int) -> bool:
-    """Return True if a run of changed rows begins or ends before the row of that number."""
-    is_changed, was_changed = (0 <= n < len(rows) and not rows[n].startswith(" ") for n in (number, number - 1))
-    return is_changed != was_changed
-
-
 def _count(rows: Sequence[str], other: str) -> int:
     """Count the rows of the text whose lines are not marked with `other`."""
     return sum(not row.startswith(other) for row in rows)
 
 
 def sides_of_hunks(diff: str) -> Iterator[tuple[int, str, str]]:
-    """Each hunk of one file's diff: its first new line (from 1 on; 0 where none is left), its old and its new text."""
-    parts = _HEAD_LINE.split(diff)
-    for start, body in zip(parts[1::2], parts[2::2], strict=True):
+    """Yield the first new line, the old text and the new text of each hunk of one file's diff.
+
+    Lines are counted from 1; 0 stands for a new file without lines.
+    """
+    parts = _HEADER.split(diff)
+    for start, body in zip(parts[3::5], parts[5::5], strict=True):
         old, new = _sides(lines_of(body))
         yield int(start), "".join(old), "".join(new)
 
 
 def _sides(rows: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The lines that a hunk takes away or leaves, and those that it leaves or brings."""
+    """Return the lines that a hunk has before the change, and those after it."""
     old: list[str] = []
     new: list[str] = []
-    last: tuple[list[str], ...] = ()
+    sides: list[list[str]] = []
     for row in rows:
-        match row[0]:
-            case "\\":  # the line above has no end
-                for side in last:
-                    side[-1] = side[-1].removesuffix("\n")
-                continue
-            case "-":
-                last = (old,)
-            case "+":
-                last = (new,)
-            case _:
-                last = (old, new)
-        for side in last:
+        if row[0] == "\\":  # the line before it has no line end
+            for side in sides:
+                side[-1] = side[-1].removesuffix("\n")
+            continue
+        sides = {"-": [old], "+": [new]}.get(row[0], [old, new])
+        for side in sides:
             side.append(row[1:])
     return old, new
 
 
 def with_hunks(before: str, after: str, chosen: Collection[int]) -> str:
-    """`before` with only some of the `diff_hunks` that lead to `after`; every other line keeps its own bytes."""
-    old, new = lines_of(before), lines_of(after)  # as many lines as the diff sees, with the line ends they really have
-    changes = [code for code in opcodes(lines_of(lf(before)), lines_of(lf(after))) if code[0] != "equal"]
+    """Return `before` with only some of the `diff_hunks` that lead to `after`; other lines keep their own bytes."""
+    old, new = lines_of(before), lines_of(after)  # as many lines as the diff has, but with their own line ends
+    changes = _changes(lines_of(lf(before)), lines_of(lf(after)))
     text: list[str] = []
     position = 0
-    for number, (_, start, end, new_start, new_end) in enumerate(changes):
+    for number, (start, end, new_start, new_end) in enumerate(changes):
         if number in chosen:
             text += [*old[position:start], *new[new_start:new_end]]
             position = end
     return "".join([*text, *old[position:]])
 
 
+def _range(start: int, end: int) -> str:
+    """Return lines as the header of a hunk has them; an empty range follows the line before it."""
+    length = end - start
+    return f"{start + 1}" if length == 1 else f"{start + (length > 0)},{length}"
+
+
+# Lines
+
+
+def lf(text: str) -> str:
+    return text.replace("\r\n", "\n")
+
+
 def lines_of(text: str) -> list[str]:
-    """Lines with their ends. A form feed or U+2028 ends none: for the file's other readers it is a character."""
+    """Return the lines with their ends. A form feed or U+2028 ends none, because other programs do not count it."""
     lines = text.split("\n")
     last = lines.pop()
     lines = [line + "\n" for line in lines]
@@ -195,59 +205,78 @@ def lines_of(text: str) -> list[str]:
 
 
 def opcodes(old: Sequence[str], new: Sequence[str]) -> list[Opcode]:
-    """Return the opcodes between lines. Those that both begin and end with, most of any edited file, are skipped."""
-    head = _shared(old, new)
-    tail = _shared(old[: head - 1 if head else None : -1], new[: head - 1 if head else None : -1])
+    """Return the opcodes from old lines to new ones. Those at both ends, most of an edited file, are not compared."""
+    head = _shared_length(old, new)
+    tail = _shared_length(old[head:][::-1], new[head:][::-1])
     old_end, new_end = len(old) - tail, len(new) - tail
-    old_size, new_size = old_end - head, new_end - head
-    codes: list[Opcode] = [("equal", 0, head, 0, head)] if head else []
-    if min(old_size, new_size) == 0 or old_size == new_size == 1 or old_size * new_size > _MOST_COMPARED:
-        if old_size or new_size:
-            codes.append(("replace", head, old_end, head, new_end))
+    sizes = old_end - head, new_end - head
+    if 0 in sizes or sizes == (1, 1) or sizes[0] * sizes[1] > _MAX_COMPARED:
+        middle: list[Opcode] = [("replace", head, old_end, head, new_end)]
     else:
         matcher = difflib.SequenceMatcher(None, old[head:old_end], new[head:new_end])
-        codes += [(tag, a + head, b + head, c + head, d + head) for tag, a, b, c, d in matcher.get_opcodes()]
-    if tail:
-        codes.append(("equal", old_end, len(old), new_end, len(new)))
-    return codes
+        middle = [(tag, a + head, b + head, c + head, d + head) for tag, a, b, c, d in matcher.get_opcodes()]
+    codes = [("equal", 0, head, 0, head), *middle, ("equal", old_end, len(old), new_end, len(new))]
+    return [code for code in codes if code[1] < code[2] or code[3] < code[4]]
 
 
-def _shared(old: Sequence[str], new: Sequence[str]) -> int:
-    """Count the lines that both begin with."""
-    for number, (line, other) in enumerate(zip(old, new, strict=False)):
-        if line != other:
-            return number
-    return min(len(old), len(new))
+def _changes(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int, int, int]]:
+    """Return the ranges that changed: start and end in the old lines, start and end in the new ones."""
+    return [code[1:] for code in opcodes(old, new) if code[0] != "equal"]
 
 
-def _hunks(old: Sequence[str], new: Sequence[str]) -> Iterator[list[Opcode]]:
-    """The changes in groups, with up to three unchanged lines around each."""
-    hunk: list[Opcode] = []
-    codes = opcodes(old, new)
+def _group_changes(codes: Sequence[Opcode]) -> Iterator[list[Opcode]]:
+    """Yield the changes in groups, with up to `CONTEXT` unchanged lines around each."""
+    group: list[Opcode] = []
     for number, (tag, start, end, new_start, new_end) in enumerate(codes):
-        if tag != "equal":
-            hunk.append((tag, start, end, new_start, new_end))
-            continue
         size = end - start
-        before = min(size, CONTEXT) if number else 0  # lines that still belong to the hunk above
-        after = min(size, CONTEXT) if number < len(codes) - 1 else 0
-        if hunk and after and size <= 2 * CONTEXT:
-            hunk.append((tag, start, end, new_start, new_end))
+        if tag != "equal":
+            group.append((tag, start, end, new_start, new_end))
             continue
-        if hunk:
-            if before:
-                hunk.append((tag, start, start + before, new_start, new_start + before))
-            yield hunk
-        hunk = [(tag, end - after, end, new_end - after, new_end)] if after else []
-    if any(code[0] != "equal" for code in hunk):
-        yield hunk
+        before = min(size, CONTEXT) if number else 0  # lines that belong to the group above
+        after = min(size, CONTEXT) if number < len(codes) - 1 else 0
+        if group and after and size <= 2 * CONTEXT:
+            group.append((tag, start, end, new_start, new_end))
+            continue
+        if group:
+            yield [*group, (tag, start, start + before, new_start, new_start + before)]
+        group = [(tag, end - after, end, new_end - after, new_end)]
+    if any(code[0] != "equal" for code in group):
+        yield group
 
 
-def _range(start: int, end: int) -> str:
-    """Lines as a hunk's head has them: an empty range stands behind the line before it."""
-    length = end - start
-    return f"{start + 1}" if length == 1 else f"{start + (length > 0)},{length}"
+# Merging
 
 
-def lf(text: str) -> str:
-    return text.replace("\r\n", "\n")
+def merged(base: bytes, ours: bytes, theirs: bytes) -> bytes | None:
+    """Return both changes of `base` together; None if they touch the same or neighbouring lines, or are not text."""
+    if any(decode(content) is None for content in (base, ours, theirs)):
+        return None
+    # Latin-1 has a character for each byte, so no byte of any encoding is lost.
+    old, one, other = (lines_of(content.decode("latin-1")) for content in (base, ours, theirs))
+    lines = _merge_lines(old, one, other)
+    return None if lines is None else "".join(lines).encode("latin-1")
+
+
+def _merge_lines(base: Sequence[str], ours: Sequence[str], theirs: Sequence[str]) -> list[str] | None:
+    lines: list[str] = []
+    position = 0
+    sides = [(text, _changes(base, text)) for text in (ours, theirs)]
+    while any(changes for _, changes in sides):
+        start = end = min(changes[0][0] for _, changes in sides if changes)
+        touching: list[list[tuple[int, int, int, int]]] = [[], []]
+        while near := [n for n, (_, changes) in enumerate(sides) if changes and changes[0][0] <= end]:
+            change = sides[near[0]][1].pop(0)
+            touching[near[0]].append(change)
+            end = max(end, change[1])
+        changed = [_text(text, each, start, end) for (text, _), each in zip(sides, touching, strict=True) if each]
+        if len(changed) == 2 and changed[0] != changed[1]:
+            return None
+        lines += [*base[position:start], *changed[0]]
+        position = end
+    return [*lines, *base[position:]]
+
+
+def _text(text: Sequence[str], changes: Sequence[tuple[int, int, int, int]], start: int, end: int) -> Sequence[str]:
+    """Return the lines of a changed text that stand for lines `start` to `end` of the base."""
+    first, last = changes[0], changes[-1]
+    return text[first[2] - (first[0] - start) : last[3] + (end - last[1])]

@@ -25,7 +25,7 @@ _BOMS = (
 )
 LARGEST_EDITABLE = 50 * 1024 * 1024  # bytes; an edit holds the file in memory several times
 BOM = "\ufeff"  # the byte order mark as a character
-SNIFFED = 65_536  # bytes at the beginning of a file that tell text from binary
+SNIFFED_BYTES = 65_536  # bytes at the beginning of a file that tell text from binary
 _NOT_IN_TEXT = re.compile(rb"[\x00-\x07\x0e-\x1a\x1c-\x1f]")  # control characters but white space, backspace and escape
 _NOT_IN_WIDE_TEXT = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _FEW = 8  # characters, of which no share says anything
@@ -75,7 +75,7 @@ def decode(content: bytes, declared: str = "") -> DecodedText | None:
 
     The charset `declared` by the project counts for ASCII, and where the bytes fit it and are not certainly UTF-8.
     """
-    guess = EncodingGuess(content[:SNIFFED])
+    guess = EncodingGuess(content[:SNIFFED_BYTES])
     body = content[len(guess.bom) :]
     if guess.wide is None:
         guess.feed(body)
@@ -125,7 +125,7 @@ class EncodingGuess:
         self._is_binary = False
         self._has_controls = False
         if self.wide is None and not self.bom:
-            head = head[:SNIFFED]
+            head = head[:SNIFFED_BYTES]
             if b"\0" in head:
                 self.wide = _wide_without_bom(head)
                 self._is_binary = self.wide is None

@@ -1,80 +1,86 @@
-"""Where a text stands in another: exactly, else apart from what a model cannot see or easily gets wrong.
+"""Finds the text that a model wants to replace.
 
-The ways stand in `LADDER`, the strictest first; each is for when the one before found nothing.
+Models misquote line ends, indentation, quotation marks and the like. `find_exact` takes the text as it is given;
+`MATCHERS` are the other ways to look for it, strictest first, each for a text that no way before has found.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import re
+import unicodedata
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
 
 from msgspec import Struct
 
+from agentcli.errors import ToolError
 from agentcli.tools.text.diff import lf, lines_of, opcodes
-from agentcli.tools.text.indentation import learn_shift
-from agentcli.tools.text.views import View, folded, with_lf
 
 _BLANKS = " \t\n"
 
 
-class Place(Struct, frozen=True):
-    """Characters `start` to `end` match. `adapted` brings a replacement into the form needed, or raises `ToolError`."""
+class Match(Struct, frozen=True):
+    """A range of the file's text that corresponds to `old_string`, in characters.
+
+    `adapt` adjusts a replacement to its surroundings, for example its indentation; it may raise `ToolError`.
+    """
 
     start: int
     end: int
-    adapted: Callable[[str], str] = lf
+    adapt: Callable[[str], str] = lf
 
 
-def exact_places(text: str, old: str) -> list[Place]:
-    """Every one, from top to bottom, also where they overlap; none that begins or ends inside a CRLF."""
+def find_exact(text: str, old: str) -> list[Match]:
+    """Return all occurrences of `old` from top to bottom, overlapping ones included. None begins or ends in a CRLF."""
 
     def is_whole(start: int, end: int) -> bool:
         return text[max(start - 1, 0) : start + 1] != "\r\n" and text[end - 1 : end + 1] != "\r\n"
 
-    return [Place(start, end) for start, end in _finds(text, old, is_whole)]
+    return [Match(start, end) for start, end in _find(text, old, is_whole)]
 
 
-def places_with_other_line_ends(text: str, old: str) -> list[Place]:
-    """Where it stands with LF or CRLF, each as it comes, also where they overlap."""
+def find_with_any_line_ends(text: str, old: str) -> list[Match]:
+    """Return all occurrences of `old`, overlapping ones included, where LF and CRLF count as the same."""
     view, sought = with_lf(text), lf(old)
-    return [Place(view.origin(start), view.origin(end)) for start, end in _finds(view.text, sought, view.is_between)]
+    return [Match(view.origin(start), view.origin(end)) for start, end in _find(view.text, sought, view.is_between)]
 
 
-def without_overlaps(places: Iterable[Place]) -> Iterator[Place]:
-    """Of places from top to bottom, the first, and each that begins where the one taken before has ended."""
+def without_overlaps(matches: Iterable[Match]) -> Iterator[Match]:
+    """Yield the first of some matches from top to bottom, and each that begins behind the one yielded before."""
     end = 0
-    for place in places:
-        if place.start >= end:
-            yield place
-            end = place.end
+    for match in matches:
+        if match.start >= end:
+            yield match
+            end = match.end
 
 
-def _places_without_last_line_end(text: str, old: str) -> list[Place]:
-    """At the end of a file whose last line has no line end, when `old` has one."""
+def _find_at_unfinished_end(text: str, old: str) -> list[Match]:
+    """Return the end of a text whose last line has no line end, if `old` is that end with one."""
     view, sought = with_lf(text), lf(old)
     start = len(view.text) + 1 - len(sought)
     if not sought.endswith("\n") or len(sought) < 2 or start < 0 or view.text[start:] != sought[:-1]:
         return []
-    return [Place(view.origin(start), len(text), lambda new: lf(new).removesuffix("\n"))]
+    return [Match(view.origin(start), len(text), lambda new: lf(new).removesuffix("\n"))]
 
 
-def _places_with_look_alikes(text: str, old: str) -> list[Place]:
+def _find_look_alikes(text: str, old: str) -> list[Match]:
     view, sought = folded(text), folded(old).text
     return [
-        Place(view.origin(start), view.origin(end), _KeptCharacters(text, view, start, sought).adapted)
-        for start, end in _finds(view.text, sought, view.is_between)
+        Match(view.origin(start), view.origin(end), _OwnCharacters(text, view, start, sought).adapt)
+        for start, end in _find(view.text, sought, view.is_between)
     ]
 
 
-def _finds(text: str, sought: str, is_whole: Callable[[int, int], bool]) -> Iterator[tuple[int, int]]:
-    """Start and end of each one that is whole, also of those that begin inside the one before."""
+def _find(text: str, sought: str, is_whole: Callable[[int, int], bool]) -> Iterator[tuple[int, int]]:
+    """Yield start and end of each occurrence that is whole, also if it begins inside the one before."""
     start, step = text.find(sought), 0
     while start >= 0:
         end = start + len(sought)
         if is_whole(start, end):
             yield start, end
-        # In a long row of the same, searching anew from each place would take the square of its length.
+        # In a long repetition, searching anew from each occurrence would take the square of its length.
         if 0 < step * 2 <= len(sought) and text.startswith(sought[-step:], end):
             start += step
         else:
@@ -82,92 +88,77 @@ def _finds(text: str, sought: str, is_whole: Callable[[int, int], bool]) -> Iter
             start, step = following, following - start
 
 
-def _places_by_lines(text: str, old: str, *, look: Callable[[str], View]) -> list[Place]:
-    """Where the lines of `old` stand, white space around each aside; all their margins must differ in the same way."""
-    view, old_lines = look(text), lines_of(look(old).text)
-    sought = "".join(f"\n{line.strip(_BLANKS)}" for line in old_lines) + "\n"
-    if not sought.strip():
-        return []
-    lines = lines_of(view.text)
-    bare = "".join(f"\n{line.strip(_BLANKS)}" for line in lines) + "\n"
-    if (start := bare.find(sought)) < 0:
+def _find_lines(text: str, old: str, *, view_of: Callable[[str], View]) -> list[Match]:
+    """Return where the lines of `old` are with other margins; all margins must differ in the same way."""
+    view, old_lines = view_of(text), lines_of(view_of(old).text)
+    sought, lines = _bare(old_lines), lines_of(view.text)
+    bare = _bare(lines)
+    start = bare.find(sought) if sought.strip() else -1
+    if start < 0:
         return []
     offsets = [0, *accumulate(map(len, lines))]
-    places: list[Place] = []
-    number = seen = 0
+    matches: list[Match] = []
+    number = counted = 0  # the line of the file at `counted` in `bare`
     while start >= 0:
-        number += bare.count("\n", seen, start)
-        seen = start
+        number += bare.count("\n", counted, start)
+        counted = start
         own = lines[number : number + len(old_lines)]
         if (shift := learn_shift(old_lines, own)) is not None:
             end = offsets[number + len(own)]
             if own[-1].endswith("\n") and not old_lines[-1].endswith("\n"):
                 end -= 1
             cuts = [view.origin(cut) for cut in (*offsets[number : number + len(own)], end)]
-            kept = [lf(text[a:b]) for a, b in pairwise(cuts)]
-            places.append(Place(cuts[0], cuts[-1], _KeptLines(kept, old_lines, look, shift).adapted))
+            file_lines = [lf(text[a:b]) for a, b in pairwise(cuts)]
+            matches.append(Match(cuts[0], cuts[-1], partial(_adapt_lines, file_lines, old_lines, view_of, shift)))
         start = bare.find(sought, start + 1)
-    return places
+    return matches
 
 
-# How to look, what the difference is called, and what is done about it.
-_KEPT = "; the file's own were kept where new_string keeps those of old_string."
-LADDER: tuple[tuple[Callable[[str, str], list[Place]], str, str], ...] = (
-    (places_with_other_line_ends, "line ends", "; the file's own were kept."),
-    (_places_without_last_line_end, "the last line end", ", which the file does not have; it was left out."),
-    (partial(_places_by_lines, look=with_lf), "indentation", "; new_string was indented as the file is."),
-    (_places_with_look_alikes, "look-alike characters (quotes, dashes, spaces, accents)", _KEPT),
-    (partial(_places_by_lines, look=folded), "look-alike characters and indentation", _KEPT),
-)
+def _bare(lines: Sequence[str]) -> str:
+    """Return lines without the white space around them, a line feed before and behind each."""
+    return "".join(f"\n{line.strip(_BLANKS)}" for line in lines) + "\n"
 
 
-class _KeptLines(Struct, frozen=True):
-    """Of a replacement, the lines it keeps stand as the file has them (`own`); the others get the file's margin."""
-
-    own: list[str]
-    old_lines: list[str]
-    look: Callable[[str], View]
-    shift: Callable[[str], str]
-
-    def adapted(self, new: str) -> str:
-        lines = lines_of(lf(new))
-        lacks_end = self.old_lines[-1].endswith("\n") and not self.own[-1].endswith("\n")
-        own = [*self.own[:-1], self.own[-1] + "\n"] if lacks_end else self.own  # new lines may stand behind it
-        parts: list[str] = []
-        for tag, start, end, new_start, new_end in opcodes(self.old_lines, lines_of(self.look(new).text)):
-            parts += own[start:end] if tag == "equal" else map(self.shift, lines[new_start:new_end])
-        adapted = "".join(parts)
-        return adapted.removesuffix("\n") if lacks_end else adapted
+def _adapt_lines(
+    own: list[str], old_lines: list[str], view_of: Callable[[str], View], shift: Callable[[str], str], new: str
+) -> str:
+    """Return a replacement in which the lines kept are the file's `own`, and new lines have the file's margin."""
+    lines = lines_of(lf(new))
+    lacks_end = old_lines[-1].endswith("\n") and not own[-1].endswith("\n")
+    if lacks_end:
+        own = [*own[:-1], own[-1] + "\n"]  # new lines may follow it
+    parts: list[str] = []
+    for tag, start, end, new_start, new_end in opcodes(old_lines, lines_of(view_of(new).text)):
+        parts += own[start:end] if tag == "equal" else map(shift, lines[new_start:new_end])
+    return "".join(parts).removesuffix("\n") if lacks_end else "".join(parts)
 
 
-class _KeptCharacters(Struct, frozen=True):
-    """Of a replacement, what it keeps of `old` (folded, at `start` of the view) stands as the file has it."""
+class _OwnCharacters(Struct, frozen=True):
+    """The characters of a match of look-alikes; `old` is the folded `old_string`, which is at `start` of the view."""
 
     text: str
     view: View
     start: int
     old: str
 
-    def adapted(self, new: str) -> str:
+    def adapt(self, new: str) -> str:
+        """Return a replacement in which the characters that it keeps of `old` are written as in the file."""
         fresh = folded(new)
         old_lines, new_lines = lines_of(self.old), lines_of(fresh.text)
         old_at, new_at = [0, *accumulate(map(len, old_lines))], [0, *accumulate(map(len, new_lines))]
         parts: list[str] = []
         for _, start, end, new_start, new_end in opcodes(old_lines, new_lines):
             a, b, c, d = old_at[start], old_at[end], new_at[new_start], new_at[new_end]
-            head = self._shared(fresh, a, c, most=min(b - a, d - c), step=1)
-            tail = self._shared(fresh, b, d, most=min(b - a, d - c) - head, step=-1)
-            parts += [
-                self._own(a, a + head),
-                lf(new[fresh.origin(c + head) : fresh.origin(d - tail)]),
-                self._own(b - tail, b),
-            ]
+            head = self._shared_length(fresh, a, c, limit=min(b - a, d - c), step=1)
+            tail = self._shared_length(fresh, b, d, limit=min(b - a, d - c) - head, step=-1)
+            middle = lf(new[fresh.origin(c + head) : fresh.origin(d - tail)])
+            parts += [self._of_file(a, a + head), middle, self._of_file(b - tail, b)]
         return "".join(parts)
 
-    def _shared(self, fresh: View, place: int, new_place: int, *, most: int, step: int) -> int:
+    def _shared_length(self, fresh: View, place: int, new_place: int, *, limit: int, step: int) -> int:
         """Count the characters from two places on, forwards or backwards, that are equal and whole on both sides."""
         shared = 0
-        for n in range(1, most + 1):
+        for n in range(1, limit + 1):
             a, c = place + step * n, new_place + step * n
             if self.old[min(a, a - step)] != fresh.text[min(c, c - step)]:
                 break
@@ -175,5 +166,187 @@ class _KeptCharacters(Struct, frozen=True):
                 shared = n
         return shared
 
-    def _own(self, start: int, end: int) -> str:
+    def _of_file(self, start: int, end: int) -> str:
         return lf(self.text[self.view.origin(self.start + start) : self.view.origin(self.start + end)])
+
+
+# Views of a text
+
+_LOOK_ALIKES = str.maketrans(
+    {
+        **dict.fromkeys("‘’‚‛′ʼ＇", "'"),
+        **dict.fromkeys("“”„‟″＂", '"'),
+        **dict.fromkeys("‐‑‒–—―−﹘﹣－", "-"),
+        **dict.fromkeys("\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a", " "),
+        **dict.fromkeys("\u202f\u205f\u3000", " "),
+        "…": "...",
+        **dict.fromkeys(map(chr, range(0xD800, 0xE000)), "\ufffd"),  # a byte that is no character is shown like this
+    }
+)
+_LINE_END = re.compile("\r\n")
+# A mark changes the character before it, but no control character: behind a line end it begins the next line.
+_NOT_PLAIN = re.compile("\r\n|[\x20-\x7e]?[^\x00-\x7f]+")
+
+
+class View(Struct, frozen=True):
+    """A text in which some characters count as the same, and where each place of it is in the original.
+
+    From each of `starts` on, places follow one another as in the original from the same one of `origins` on. An origin
+    of -1 is the inside of what counts as one character.
+    """
+
+    text: str
+    starts: list[int]
+    origins: list[int]
+
+    def origin(self, place: int) -> int:
+        """Return where in the original a place between characters is."""
+        index = bisect_right(self.starts, place) - 1
+        return self.origins[index] + place - self.starts[index]
+
+    def is_between(self, *places: int) -> bool:
+        """Return True if each place is between two characters and not inside one."""
+        return all(self.origins[bisect_right(self.starts, place) - 1] >= 0 for place in places)
+
+
+def with_lf(text: str) -> View:
+    """Return a view in which each CRLF is an LF."""
+    starts, origins = [0], [0]
+    for number, found in enumerate(_LINE_END.finditer(text)):
+        starts.append(found.start() - number + 1)
+        origins.append(found.end())
+    return View(lf(text), starts, origins)
+
+
+def folded(text: str) -> View:
+    """Return a view with LF, with the quotes, dashes and spaces of ASCII, and decomposed characters (Unicode NFD)."""
+    starts, origins = [0], [0]
+    parts: list[str] = []
+    length = done = 0
+    for found in _NOT_PLAIN.finditer(text):
+        parts.append(text[done : found.start()])
+        length += found.start() - done
+        done = found.start()
+        for piece, look in _clusters(found.group()):
+            parts.append(look)
+            if len(piece) != len(look) or len(piece) > 1:
+                if len(look) > 1:
+                    starts.append(length + 1)
+                    origins.append(-1)
+                starts.append(length + len(look))
+                origins.append(done + len(piece))
+            length += len(look)
+            done += len(piece)
+    parts.append(text[done:])
+    return View("".join(parts), starts, origins)
+
+
+def _clusters(run: str) -> Iterator[tuple[str, str]]:
+    """Yield the characters of a run, each with its combining marks, and how it looks in the folded view."""
+    if run == "\r\n":
+        yield run, "\n"
+        return
+    start = 0
+    for end in range(1, len(run) + 1):
+        if end == len(run) or not unicodedata.combining(run[end]):
+            piece = run[start:end]
+            yield piece, unicodedata.normalize("NFD", piece).translate(_LOOK_ALIKES)
+            start = end
+
+
+# How to look, what the difference is called, and what is done about it.
+_KEPT = "; the file's own were kept where new_string keeps those of old_string."
+MATCHERS: tuple[tuple[Callable[[str, str], list[Match]], str, str], ...] = (
+    (find_with_any_line_ends, "line ends", "; the file's own were kept."),
+    (_find_at_unfinished_end, "the last line end", ", which the file does not have; it was left out."),
+    (partial(_find_lines, view_of=with_lf), "indentation", "; new_string was indented as the file is."),
+    (_find_look_alikes, "look-alike characters (quotes, dashes, spaces, accents)", _KEPT),
+    (partial(_find_lines, view_of=folded), "look-alike characters and indentation", _KEPT),
+)
+
+
+# Margins
+
+# Characters of a step of indentation. Two margins are to each other as two of these numbers.
+_STEPS = (1, 2, 3, 4, 8)
+
+_Rule = Callable[[str], str | None]  # from a margin of `old_string` to that of the file; None if it does not tell
+
+
+def learn_shift(lines: Sequence[str], own: Sequence[str]) -> Callable[[str], str] | None:
+    """Return a function that gives a line, indented like `lines`, the margin that it needs among `own`.
+
+    It raises `ToolError` for a line whose margin cannot be derived. Return None if the margins do not all differ in the
+    same way.
+    """
+    pairs = {(_margin(line), _margin(mine)) for line, mine in zip(lines, own, strict=True) if line.strip()}
+    known = dict(pairs)
+    if len(known) < len(pairs):
+        return None
+    rule = _added_margin(known) or _removed_margin(known) or _scaled_margin(known)
+    if rule is None:
+        return None
+
+    def shift(line: str) -> str:
+        if not line.strip():
+            return line
+        margin = _margin(line)
+        if (wanted := known.get(margin, rule(margin))) is None:
+            raise ToolError(
+                "old_string matched apart from indentation, but new_string has a line whose indentation cannot be told "
+                f"from it: {line.strip()[:80]!r}. Give both as the file is indented.",
+                kind="validation_error",
+            )
+        return wanted + line[len(margin) :]
+
+    return shift
+
+
+def _margin(line: str) -> str:
+    return line[: len(line) - len(line.lstrip(" \t"))]
+
+
+def _added_margin(known: dict[str, str]) -> _Rule | None:
+    """Return a rule for a file that has the same white space more before every line."""
+    fronts = {own.removesuffix(margin) if own.endswith(margin) else None for margin, own in known.items()}
+    if len(fronts) > 1 or None in fronts:
+        return None
+    (front,) = map(str, fronts)
+
+    def rule(margin: str) -> str | None:
+        # Tabs before spaces that are alone in both would be a guess at how wide a tab is.
+        is_mixed = len(set(front + margin)) > 1 and len(set(front)) < 2 and len(set(margin)) < 2
+        return None if is_mixed else front + margin
+
+    return rule
+
+
+def _removed_margin(known: dict[str, str]) -> _Rule | None:
+    """Return a rule for a file that has the same white space less before every line."""
+    fronts = {margin.removesuffix(own) if margin.endswith(own) else None for margin, own in known.items()}
+    if len(fronts) > 1 or None in fronts:
+        return None
+    (front,) = map(str, fronts)
+    return lambda margin: margin.removeprefix(front) if margin.startswith(front) else None
+
+
+def _scaled_margin(known: dict[str, str]) -> _Rule | None:
+    """Return a rule for tabs in place of so many spaces, or other numbers of spaces: wide margins differ as narrow."""
+    chars, own_chars = set("".join(known)), set("".join(known.values()))
+    if len(chars) != 1 or len(own_chars) != 1:
+        return None
+    (char,), (own_char,) = chars, own_chars
+    widths = sorted((len(margin), len(own)) for margin, own in known.items())
+    (first, own_first), (last, own_last) = (0, 0) if len(widths) == 1 else widths[0], widths[-1]
+    step, own_step = last - first, own_last - own_first
+    if not any(own_step * one == step * other for one in _STEPS for other in _STEPS):
+        return None
+    if any((own - own_first) * step != own_step * (width - first) for width, own in widths):
+        return None
+
+    def rule(margin: str) -> str | None:
+        more, rest = divmod(own_step * (len(margin) - first), step)
+        is_known = set(margin) <= {char} and not rest and own_first + more >= 0
+        return own_char * (own_first + more) if is_known else None
+
+    return rule

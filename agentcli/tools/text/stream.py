@@ -1,10 +1,9 @@
-"""Some lines of a text file of any size, which is read once from beginning to end in constant memory."""
+"""Reads some lines of a text file of any size: once from beginning to end, and in constant memory."""
 
 from __future__ import annotations
 
 import codecs
 import hashlib
-from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -15,32 +14,35 @@ from agentcli.tools.text.encoding import LARGEST_EDITABLE, EncodingGuess, decode
 if TYPE_CHECKING:
     from hashlib import _Hash
 
-LONGEST_KEPT = 1 << 20  # bytes of one line
+MAX_KEPT_BYTES = 1 << 20  # of one line; the rest of it is only counted
+_CHUNK_BYTES = 1 << 20  # read at a time
 
-_CHUNK = 1 << 20  # bytes read at a time
 
+class LineRange(Struct, frozen=True, kw_only=True):
+    """The lines from number `first` (1-based) on: at most `max_lines`, and until they have `max_bytes`.
 
-class LineRange(Struct, frozen=True):
-    """The lines from number `first` (1-based) on, at most `most_lines`, until they have `most_bytes`.
-
-    Each line counts for at most `counted` bytes.
+    A line counts for at most `max_counted` of these bytes.
     """
 
     first: int
-    most_lines: int | None
-    most_bytes: int
-    counted: int
+    max_lines: int
+    max_bytes: int
+    max_counted: int
 
 
 class FileLine(Struct, frozen=True):
-    """A line without its line feed; `cut` counts the bytes (as UTF-8) left out of one longer than `LONGEST_KEPT`."""
+    """A line without its line feed; `cut` counts the bytes (as UTF-8) left out of one over `MAX_KEPT_BYTES`."""
 
     text: str
     cut: int = 0
 
 
 class LinesRead(Struct, frozen=True, kw_only=True):
-    """The chosen lines of a file, and facts about all of it; it `is_full` where the byte limit ended the choice."""
+    """The chosen lines of a file, and facts about all of it.
+
+    `is_full` says that the byte limit ended the choice. `digest` is the SHA-256 of the file. `is_certain` is False if
+    the encoding is a guess.
+    """
 
     lines: tuple[FileLine, ...]
     is_full: bool
@@ -52,17 +54,17 @@ class LinesRead(Struct, frozen=True, kw_only=True):
 
 
 def read_lines(head: bytes, file: BinaryIO, choice: LineRange, declared: Callable[[], str]) -> LinesRead | None:
-    """Return the lines chosen; None for a binary file. The first 64 KiB, `head`, were read already. Raises `OSError`.
+    """Return the chosen lines of a file whose first 64 KiB, `head`, were read already; None for a binary file.
 
-    `declared` gives the charset that the project says a file has which is not UTF-8.
+    `declared` returns the charset that the project declares for a file that is not UTF-8. Raises `OSError`.
     """
     guess, rest = EncodingGuess(head), file.tell()
     if guess.encoding() is None:
         return None
-    digest, chosen = hashlib.sha256(), _Chosen(choice)
+    digest, collector = hashlib.sha256(), _LineCollector(choice)
     try:
         for body in _bodies(head, file, digest, guess):
-            chosen.feed(body)
+            collector.feed(body)
     except UnicodeDecodeError:
         return None
     encoding = guess.encoding()
@@ -70,28 +72,27 @@ def read_lines(head: bytes, file: BinaryIO, choice: LineRange, declared: Callabl
         return None
     is_certain = True
     if not guess.wide and not guess.bom and guess.broken:
-        if file.tell() > LARGEST_EDITABLE:  # no edit will ask, so it is not read again for this
-            is_certain = guess.is_certain
-        else:
+        is_certain = guess.is_certain
+        if file.tell() <= LARGEST_EDITABLE:  # no edit is possible beyond, so the exact charset does not matter
             file.seek(rest)
             decoded = decode(head + file.read(), declared())
             encoding, is_certain = (decoded.encoding, decoded.is_certain) if decoded else (encoding, False)
     errors = errors_of(encoding)
-    # Another program may have changed the file since it was looked through.
+    # "replace", because another program may have changed the file since its encoding was found.
     codec = ("utf-8", "surrogatepass") if guess.wide else (encoding, "replace" if errors == "strict" else errors)
     return LinesRead(
-        lines=tuple(_line(content, cut, *codec) for content, cut in chosen.lines),
-        is_full=chosen.is_full,
-        total_lines=chosen.newlines + (not chosen.ends_with_newline),
-        ends_with_newline=chosen.ends_with_newline,
+        lines=tuple(_decode_line(content, cut, *codec) for content, cut in collector.lines),
+        is_full=collector.is_full,
+        total_lines=collector.newlines + (not collector.ends_with_newline),
+        ends_with_newline=collector.ends_with_newline,
         encoding=encoding,
         digest=digest.digest(),
         is_certain=is_certain,
     )
 
 
-def _line(content: bytes, cut: int, encoding: str, errors: str) -> FileLine:
-    """The line of which `content` was kept; one that is cut ends with a whole character."""
+def _decode_line(content: bytes, cut: int, encoding: str, errors: str) -> FileLine:
+    """Return a line of which `content` was kept; one that was cut ends with a whole character."""
     decoder = codecs.getincrementaldecoder(encoding)(errors)
     text = decoder.decode(content, final=not cut)
     return FileLine(shown(text), cut + len(decoder.getstate()[0]) if cut else 0)
@@ -109,17 +110,17 @@ def _bodies(head: bytes, file: BinaryIO, digest: _Hash, guess: EncodingGuess) ->
             yield body
         else:
             yield decoder.decode(body).encode("utf-8", "surrogatepass")
-        chunk = file.read(_CHUNK)
+        chunk = file.read(_CHUNK_BYTES)
     if decoder is not None:
         decoder.decode(b"", final=True)
 
 
-class _Chosen:
-    """Collects the lines chosen from the bytes it is fed, and counts all lines."""
+class _LineCollector:
+    """Collects the chosen lines from the bytes it is fed, and counts all lines."""
 
     def __init__(self, choice: LineRange) -> None:
         self._choice = choice
-        self._line = bytearray()
+        self._line = bytearray()  # the line that has not ended yet
         self._cut = self._counted = 0
         self._complete: list[tuple[bytes, int]] = []
         self.newlines = 0
@@ -128,47 +129,35 @@ class _Chosen:
 
     @property
     def lines(self) -> list[tuple[bytes, int]]:
-        """The lines, and how many bytes are left out of each."""
-        unfinished = [(bytes(self._line), self._cut)] if self._line else []
-        return [*self._complete, *unfinished]
+        """The chosen lines, each with the number of bytes left out of it."""
+        return [*self._complete, *([(bytes(self._line), self._cut)] if self._line else [])]
 
     def feed(self, chunk: bytes) -> None:
         if not chunk:
             return
         self.ends_with_newline = chunk.endswith(b"\n")
-        start = self._skip(chunk)
-        while start < len(chunk) and self.newlines + 1 >= self._choice.first and not self._is_done():
-            end = chunk.find(b"\n", start)
-            self._add(chunk[start : end if end >= 0 else len(chunk)])
-            if end < 0:
-                return
+        skipped = self._choice.first - 1 - self.newlines
+        self.newlines += chunk.count(b"\n")
+        room = self._choice.max_lines - len(self._complete)
+        if self.newlines < self._choice.first - 1 or room == 0 or self.is_full:
+            return
+        *complete, unfinished = chunk.split(b"\n", max(skipped, 0))[-1].split(b"\n", room)
+        for line in complete:
+            self._add(line)
             self._finish_line()
-            start = end + 1
-        self.newlines += chunk.count(b"\n", start)
-
-    def _skip(self, chunk: bytes) -> int:
-        """Where in the chunk the first line chosen begins, or its end."""
-        missing = self._choice.first - 1 - self.newlines
-        if missing <= 0:
-            return 0
-        found = min(chunk.count(b"\n"), missing)
-        self.newlines += found
-        if found < missing:
-            return len(chunk)
-        return bisect_left(range(len(chunk)), missing, key=lambda end: chunk.count(b"\n", 0, end))
-
-    def _is_done(self) -> bool:
-        return self.is_full or len(self._complete) == self._choice.most_lines
+            if self.is_full:
+                return
+        if len(complete) < room:
+            self._add(unfinished)
 
     def _add(self, part: bytes) -> None:
-        room = LONGEST_KEPT - len(self._line)
+        room = MAX_KEPT_BYTES - len(self._line)
         self._line += part[:room]
         self._cut += max(len(part) - room, 0)
 
     def _finish_line(self) -> None:
         self._complete.append((bytes(self._line), self._cut))
-        self._counted += min(len(self._line), self._choice.counted) + 1
-        self.is_full = self._counted > self._choice.most_bytes
+        self._counted += min(len(self._line), self._choice.max_counted) + 1
+        self.is_full = self._counted > self._choice.max_bytes
         self._line.clear()
         self._cut = 0
-        self.newlines += 1

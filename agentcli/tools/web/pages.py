@@ -26,7 +26,7 @@ from agentcli.llm.errors import ConnectionFailed, ProviderError, Timeout, retry_
 from agentcli.safety.addresses.urls import BadUrl, WebUrl, join_url, parse_url, why_blocked, why_unreachable
 from agentcli.settings.short_program import run_short_program
 from agentcli.tools.observation import beginning_of
-from agentcli.tools.web.charsets import decoded
+from agentcli.tools.text.charset import decoded
 from agentcli.tools.web.hidden import visible_text
 from agentcli.tools.web.web import Web, WebPage
 from agentcli.version import __version__

@@ -39,7 +39,8 @@ from agentcli.llm.provider import Prefix, Provider, RetryPolicy
 from agentcli.llm.providers.scripted import ScriptedProvider
 from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.registry import ToolRegistry
-from agentcli.tools.tool import Effect, Tool, ToolContext, ToolOutput, Workspace
+from agentcli.tools.tool import Effect, Tool, ToolContext, ToolOutput
+from agentcli.tools.workspace import Workspace
 
 E = TypeVar("E")
 PATIENCE_S = 60.0

@@ -12,7 +12,7 @@ from agentcli.agent.permissions.rules import Rules
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.registry import ToolRegistry
-from agentcli.tools.tool import Workspace
+from agentcli.tools.workspace import Workspace
 from tests.conformance.confining import git
 
 

@@ -11,7 +11,7 @@ from PIL import Image as PillowImage
 from agentcli.conversation.mentions import typed_blocks, unattached_files, with_attachments
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.llm.messages import Image, Text
-from agentcli.tools.tool import Workspace
+from agentcli.tools.workspace import Workspace
 
 
 @pytest.fixture

@@ -19,7 +19,8 @@ from agentcli.infra.sandbox.session_confinement import CommandLimits, SessionFol
 from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.command import Command, Grants, Profile
 from agentcli.tools.registry import ToolRegistry
-from agentcli.tools.tool import ToolContext, Workspace
+from agentcli.tools.tool import ToolContext
+from agentcli.tools.workspace import Workspace
 from tests.conformance.confining import confinement_for, folder_on_disk
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentcli.tools.text.apply import changes_only_ascii
-from agentcli.tools.text.editorconfig import DeclaredCharset, declared_charset
+from agentcli.tools.text.charset import DeclaredCharset, declared_charset
 from agentcli.tools.text.encoding import decode
 from tests.properties import examples
 from tests.rows import each_row
@@ -89,7 +89,7 @@ def test_a_charset_that_is_named_is_certain(bench: Bench, how: str) -> None:
     if how == "editorconfig":
         bench.put(".editorconfig", "root = true\n[*]\ncharset = utf-8\n[src/**.{c,h}]\ncharset = Shift_JIS\n")
     else:
-        bench.workspace.charset = "shift_jis"
+        bench.workspace.settings.charset = "shift_jis"
     path = bench.put("src/a.c", 'char *a = "表";\nchar *p = "C:\\x";\n'.encode("cp932"))
     assert "表" in bench.text("file_read", path="src/a.c")
     bench.call("file_edit", path="src/a.c", old_string="\\", new_string="/追", replace_all=True)
@@ -163,14 +163,11 @@ def test_a_change_of_ascii_alone_leaves_all_other_bytes_in_their_order(
         ("b.[!c]", "b.c", False),
         ("{a,b}.{c,h}", "b.h", True),
         ("{b}.c", "b.c", False),
-        ("v{1..12}", "v7", True),
-        ("v{1..12}", "v13", False),
         (r"\*.c", "b.c", False),
         ("[", "b.c", False),
-        ("{a,b{1..3},*{x,y}/", "b2", True),
+        ("{a,b[1-3],*{x,y}/", "b2", True),
         ("*a" * 12 + "x", "a" * 250, False),
         ("{a,aa}" * 32, "a" * 65, False),
-        ("{1..10000}" * 20, "9" * 20, True),
         ("*" * 33, "b.c", False),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 
-from agentcli.tools.data_summary import data_summary
+from agentcli.tools.observation import data_summary
 from tests.rows import each_row
 
 ROWS = [{"id": n, "name": f"x{n}"} for n in range(3_214)]

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from agentcli.errors import ToolError
 from agentcli.tools.builtin.files import LARGEST_EDITABLE
 from agentcli.tools.text import Edit
-from agentcli.tools.text.apply import apply_edits
+from agentcli.tools.text.apply import apply_edits, describe_nearest
 from agentcli.tools.text.encoding import DecodedText, decode
-from agentcli.tools.text.nearest import nearest
 from tests.properties import examples
 from tests.unit.tools.bench import Bench
 
@@ -213,12 +212,14 @@ def test_the_nearest_lines_are_where_most_of_the_lines_sought_stand(lines: int) 
     block = "    for item in items:\n        total += item\n    return total\n"
     text = "x = 1\n" * lines + f"def first(items):\n{block}" + "y = 2\n" * lines + f"def second(items):\n{block}"
     wanted = f"def second(items):\n{block.replace('+=', '=+')}"
-    assert f"nearest lines are:\n{2 * lines + 5}\tdef second(items):\n" in nearest(text, wanted)
+    assert f"nearest lines are:\n{2 * lines + 5}\tdef second(items):\n" in describe_nearest(text, wanted)
 
 
 def test_a_word_that_is_off_is_found_in_a_long_file() -> None:
     text = "".join(f"value_{number} = compute_{number}(argument)\n" for number in range(30_000))
-    assert "\n25001\tvalue_25000 = compute_25000(argument)" in nearest(text, "value_25000 = compute_25000(arguments)")
+    assert "\n25001\tvalue_25000 = compute_25000(argument)" in describe_nearest(
+        text, "value_25000 = compute_25000(arguments)"
+    )
 
 
 def test_bytes_that_are_no_utf_8_are_shown_as_a_sign_and_stay(bench: Bench) -> None:
@@ -260,7 +261,7 @@ def test_the_error_says_when_nothing_is_similar(bench: Bench) -> None:
     ],
 )
 def test_the_nearest_lines_are_found_soon_and_fit_a_page(text: str, wanted: str) -> None:
-    assert len(nearest(text, wanted)) < 31_000
+    assert len(describe_nearest(text, wanted)) < 31_000
 
 
 @pytest.mark.parametrize("content", [b"\0\1\2", b"\xff\xfea"])

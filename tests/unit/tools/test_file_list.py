@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agentcli.tools.builtin.file_list import NearestPaths
+from agentcli.tools.builtin.searching import NearestPaths
 from tests.unit.tools.bench import Bench
 
 

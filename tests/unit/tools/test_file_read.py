@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.tools.builtin.file_read import LARGEST_CHOICE
+from agentcli.tools.builtin.file_read import MAX_TEXT_BYTES
 from agentcli.tools.builtin.files import HOW_TO_NAME_CHARSET
 from agentcli.tools.observation import MAX_LINE_CHARS, PAGE_BYTES
-from agentcli.tools.text.stream import LONGEST_KEPT
+from agentcli.tools.text.stream import MAX_KEPT_BYTES
 from tests.unit.tools.bench import Bench
 
 
@@ -81,7 +81,7 @@ def test_the_rest_of_a_line_of_megabytes_is_left_out_and_counted(bench: Bench) -
     output = bench.call("file_read", path="a.js")
     first, second = str(output.content).split("\n")
     assert first.endswith(
-        f"[{LONGEST_KEPT - MAX_LINE_CHARS:,} more characters][and {3_000_000 - LONGEST_KEPT:,} bytes behind them]"
+        f"[{MAX_KEPT_BYTES - MAX_LINE_CHARS:,} more characters][and {3_000_000 - MAX_KEPT_BYTES:,} bytes behind them]"
     )
     assert second == "2\tnext"
     assert output.structured["total_lines"] == 2
@@ -96,7 +96,7 @@ def test_an_endless_line_ends_at_a_whole_character(bench: Bench, encoding: str, 
     line, following = str(output.structured["text"]).removesuffix("\n").split("\n")
     assert text.startswith(line)
     kept = len(line.encode())
-    assert LONGEST_KEPT - len(sign.encode()) < kept <= LONGEST_KEPT
+    assert MAX_KEPT_BYTES - len(sign.encode()) < kept <= MAX_KEPT_BYTES
     assert f"[and {len(text.encode()) - kept:,} bytes behind them]\n2\tnext" in str(output.content)
     assert following == "next"
 
@@ -113,12 +113,12 @@ def test_what_is_said_of_broken_media_names_no_object_of_the_program(bench: Benc
 
 def test_an_endless_line_of_half_characters_is_shown(bench: Bench) -> None:
     bench.put("a", b"\xff\xfe" + "\ud800".encode("utf-16-le", "surrogatepass") * 700_000)
-    assert str(bench.call("file_read", path="a").structured["text"]) == "\ufffd" * (LONGEST_KEPT // 3)
+    assert str(bench.call("file_read", path="a").structured["text"]) == "\ufffd" * (MAX_KEPT_BYTES // 3)
 
 
 @pytest.mark.slow
 def test_more_than_a_session_can_hold_is_not_given_at_once_but_line_by_line(bench: Bench) -> None:
-    lines = LARGEST_CHOICE // 1_000 + 2
+    lines = MAX_TEXT_BYTES // 1_000 + 2
     bench.put("big.log", (b"x" * 999 + b"\n") * lines)
     error = bench.fails("file_read", path="big.log", limit=0)
     assert error.kind == "validation_error"

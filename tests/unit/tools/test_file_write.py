@@ -154,7 +154,7 @@ def test_replacing_keeps_encoding_and_line_ends_and_says_so(
 @pytest.mark.parametrize("before", [b"a\nb\n", b"", b"a", b"\0\1binary"])
 def test_any_other_file_becomes_what_was_given(bench: Bench, before: bytes) -> None:
     path = bench.put("a", before)
-    bench.workspace.files.saw(path.resolve(), before)
+    bench.workspace.files.record(path.resolve(), before)
     assert bench.text("file_write", path="a", content="é\r\nx\n") == "Replaced a."
     assert path.read_bytes() == "é\r\nx\n".encode()
 
@@ -168,7 +168,7 @@ def test_mixed_line_ends_give_way_to_those_given_and_that_is_said(bench: Bench) 
 
 def test_a_character_the_encoding_does_not_have_is_an_error(bench: Bench) -> None:
     path = bench.put("a", b"caf\xe9\n")
-    bench.workspace.charset = "iso-8859-1"
+    bench.workspace.settings.charset = "iso-8859-1"
     bench.call("file_read", path="a")
     error = bench.fails("file_write", path="a", content="✓\n")
     assert "latin-1, which has no '✓'" in str(error)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agentcli.tools.builtin.grep_search import LONGEST_MATCH
+from agentcli.tools.builtin.grep_search import MAX_SHOWN_CHARS
 from agentcli.tools.ripgrep import find_rg
 from tests.unit.tools.bench import Bench
 
@@ -130,7 +130,7 @@ def test_the_last_match_within_the_limit_keeps_its_context(bench: Bench) -> None
 def test_a_long_line_is_cut_for_the_model_only(bench: Bench) -> None:
     bench.put("a.min.js", "hit" + "x" * 5_000 + "\n")
     output = bench.call("grep_search", pattern="hit")
-    assert len(str(output.content)) < LONGEST_MATCH + 100
+    assert len(str(output.content)) < MAX_SHOWN_CHARS + 100
     assert len(output.structured["matches"][0]["text"]) == 5_003
 
 

@@ -15,7 +15,7 @@ from pypdf import PdfReader, PdfWriter
 
 from agentcli.llm.media import MAX_IMAGE_BYTES, dimensions_of, media_type_of
 from agentcli.llm.messages import Document, Image, Text
-from agentcli.tools.builtin.file_read import LARGEST_MEDIA, LARGEST_PDF
+from agentcli.tools.builtin.file_read import MAX_MEDIA_BYTES, MAX_PDF_BYTES
 from tests.unit.tools.bench import Bench
 
 FORMATS = [("PNG", "image/png"), ("JPEG", "image/jpeg"), ("GIF", "image/gif"), ("WEBP", "image/webp")]
@@ -142,7 +142,7 @@ def test_an_image_with_far_too_many_pixels_is_not_decoded(bench: Bench, size: tu
 def test_a_file_that_is_far_too_large_is_not_read_to_its_end(bench: Bench) -> None:
     path = bench.put("a.png", picture("PNG"))
     with path.open("r+b") as file:
-        file.truncate(LARGEST_MEDIA * 100)
+        file.truncate(MAX_MEDIA_BYTES * 100)
     assert "larger than 52 MB" in str(bench.fails("file_read", path="a.png"))
 
 
@@ -175,7 +175,7 @@ def test_offset_and_limit_choose_pages_of_a_pdf(bench: Bench) -> None:
 
 @pytest.mark.slow
 def test_a_pdf_of_too_many_bytes_is_an_error_that_says_how_to_get_its_text(bench: Bench) -> None:
-    bench.put("a.pdf", pdf(1) + b"\n%" + b"x" * LARGEST_PDF)
+    bench.put("a.pdf", pdf(1) + b"\n%" + b"x" * MAX_PDF_BYTES)
     error = bench.fails("file_read", path="a.pdf")
     assert error.kind == "validation_error"
     assert "pdftotext" in str(error)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.tools.text.merge import merged
+from agentcli.tools.text.diff import merged
 
 BASE = b"1\n2\n3\n4\n5\n6\n7\n"
 

@@ -158,7 +158,7 @@ def fetch(url: str) -> tuple[str, dict[str, Any]]:
 def test_rules_and_modes_decide_together(
     bench: Bench, call: Any, mode: Mode, rules: dict[str, Any], decision: str
 ) -> None:
-    bench.workspace.web = Web()
+    bench.workspace.resources.web = Web()
     name, given = ("bash", {"command": call}) if isinstance(call, str) else call
     assert verdict(bench, name, given, mode, **rules).decision == decision
 

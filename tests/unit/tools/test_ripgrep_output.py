@@ -15,7 +15,7 @@ import pytest
 
 from agentcli.infra.sandbox.search.ripgrep import stream_output
 from agentcli.infra.sandbox.search.ripgrep_output import CountReader, JsonReader, NameReader, Reader, RowReader
-from agentcli.tools.builtin.grep_search import Match, Matches
+from agentcli.tools.builtin.grep_search import FoundLine, Matches
 from agentcli.tools.ripgrep import find_rg
 from agentcli.tools.sandbox import FoundRows, names_in
 from tests.unit.tools.bench import is_alive, until
@@ -120,7 +120,7 @@ def test_of_millions_of_matches_only_the_shown_take_room() -> None:
     tracemalloc.stop()
     collected = first.collected()
     assert (first.total, first.files, collected.left_out) == (3_000_000, 300, 2_999_900)
-    assert collected.entries()[-1] == Match("folder/file00000", 100, "a match in a line")
+    assert collected.entries()[-1] == FoundLine("folder/file00000", 100, "a match in a line")
     assert peak < 3_000_000
 
 

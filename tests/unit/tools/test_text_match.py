@@ -12,8 +12,7 @@ from agentcli.errors import ToolError
 from agentcli.tools.text import Edit
 from agentcli.tools.text.apply import Applied, apply_edits
 from agentcli.tools.text.encoding import DecodedText
-from agentcli.tools.text.match import exact_places
-from agentcli.tools.text.views import folded
+from agentcli.tools.text.match import find_exact, folded
 from tests.properties import examples
 
 
@@ -132,7 +131,7 @@ def test_what_counts_as_one_is_what_is_replaced_from_the_left(text: str, start: 
 @given(text=st.text("ab", max_size=60), old=st.text("ab", min_size=1, max_size=12))
 @example(text="aabaabaaabaabaa", old="aabaabaa")
 def test_every_place_is_found_however_they_overlap(text: str, old: str) -> None:
-    found = [(place.start, place.end) for place in exact_places(text, old)]
+    found = [(place.start, place.end) for place in find_exact(text, old)]
     assert found == [(at, at + len(old)) for at in range(len(text)) if text.startswith(old, at)]
 
 
@@ -140,7 +139,7 @@ def test_every_place_is_found_however_they_overlap(text: str, old: str) -> None:
 @given(row=st.text("ab", min_size=1, max_size=3), times=st.integers(1, 12), more=st.text("ab", max_size=8))
 def test_every_place_in_a_row_of_the_same_is_found(row: str, times: int, more: str) -> None:
     text, old = row * 30 + more + row * 30, row * times
-    starts = [place.start for place in exact_places(text, old)]
+    starts = [place.start for place in find_exact(text, old)]
     assert starts == [at for at in range(len(text)) if text.startswith(old, at)]
 
 

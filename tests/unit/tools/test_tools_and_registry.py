@@ -12,9 +12,8 @@ from agentcli.errors import ToolError, UsageError
 from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.observation import cut_line, cut_middle
 from agentcli.tools.registry import ToolRegistry
-from agentcli.tools.schemas import schema_of
 from agentcli.tools.summary import call_title, diff_counts
-from agentcli.tools.tool import Tool, ToolContext, ToolOutput
+from agentcli.tools.tool import Tool, ToolContext, ToolOutput, schema_of
 from tests.rows import each_row
 from tests.unit.tools.bench import Bench
 

@@ -14,7 +14,7 @@ from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.text.diff import diff_fragments
 from agentcli.frontends.terminal.text.fragments import Fragment, clipped, width
 from agentcli.frontends.terminal.text.wrapping import wrapped
-from agentcli.tools.builtin.arguments import TodoItem
+from agentcli.tools.builtin.toolset import TodoItem
 
 DIFF_LINES = 30
 OUTPUT_LINES = 5

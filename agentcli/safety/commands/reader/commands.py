@@ -1,8 +1,8 @@
 """Reads a command line into the simple commands that bash would run (bash(1), SHELL GRAMMAR).
 
 Lists, pipelines, subshells, redirections, here-documents without expansions and assignments before a command are read.
-Loops, conditions, functions and the like are not: the reader notes that, steps over their words and goes on, so that
-the simple commands in them are seen too. It never gives up, whatever the text.
+Loops, conditions, functions and the like are not: the reader notes that, skips their words and goes on, so that it
+finds the simple commands in them too. It reads any text to its end.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from __future__ import annotations
 import re
 
 from agentcli.safety.commands.reader.syntax import HOLE, CommandNode, Field, Pipeline, Redirect, Script
-from agentcli.safety.commands.reader.words import DEEPEST, WordReader
+from agentcli.safety.commands.reader.words import MAX_DEPTH, WordReader
 
 _OPERATOR = re.compile(r";;&|;;|;&|;|&&|&|\|\||\|&|\||\n|\(|\)|\Z")
 _JOINING = ("&&", "||", "|", "|&")
 _REDIRECTION = re.compile(r"&>>|&>|<<<|<<-|<<|<>|<&|>>|>\||>&|<|>")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?(\+?)=", re.ASCII)
-_STEPPED_OVER = frozenset("if then elif else fi while until do done esac { } coproc".split())
+_SKIPPED = frozenset("if then elif else fi while until do done esac { } coproc".split())
+_BLANK = re.compile(r"[ \t]+|\\\n|#[^\n]*")
 _NAME_OF_COPROCESS = re.compile(r"[ \t]+\w+[ \t]+(?=\(|(?:\{|if|while|until|for|case|select|\[\[)\s)")
 _NAME_OF_FUNCTION = re.compile(r"[ \t]+[^\s()]+(?:[ \t]*\([ \t]*\))?")
 
 
 class CommandReader(WordReader):
-    """Reads a text from a cursor on. `commands` are all that can be seen, whatever stands around them.
+    """Reads a text. `commands` are all the commands found in it, whatever is around them.
 
-    `problem` says why it is not read: then more may run than is seen. `refusal` is the syntax error for which bash
-    would run nothing of it. `listed` are the words that a `for` goes through. `has_function`: it defines one.
-    `is_complete` is false if it is nested so deeply that a part was not looked at.
+    If there is a `problem`, more may run than these commands. `listed` are the words that a `for` goes through.
+    `has_function`: the text defines one. `is_complete` is false if it is nested so deeply that a part was not read.
     """
 
     def __init__(self, text: str, depth: int = 0) -> None:
@@ -35,11 +35,11 @@ class CommandReader(WordReader):
         self.listed: list[Field] = []
         self.has_function = False
         self.is_complete = True
-        self._here: list[tuple[Redirect, str]] = []  # here-documents whose text is still to come
-        self._cases = 0  # that are open
+        self._here: list[tuple[Redirect, str]] = []  # here-documents whose text follows the line
+        self._cases = 0  # open `case` commands
 
     def script(self, closing: str = "") -> Script:
-        """The commands up to the end, or to a `)`, which is passed over."""
+        """Read the commands up to the end, or up to a `)` and the parenthesis."""
         outer = self._here, self._cases, self.inside
         self._here, self._cases, self.inside = [], 0, []
         pipelines: list[Pipeline] = []
@@ -62,7 +62,7 @@ class CommandReader(WordReader):
                 self._parenthesis(parts)
                 continue
             if operator == ")" and self._cases > 0:
-                parts, operator = [], ";"  # it was a pattern
+                parts, operator = [], ";"  # they were a pattern
             elif operator == ")" and not closing:
                 self._refuse("')' stands where no command can end")
             elif operator.startswith((";;", ";&")):
@@ -82,7 +82,7 @@ class CommandReader(WordReader):
         return tuple(pipelines)
 
     def _here_texts(self, *, is_inside: bool) -> None:
-        """Read the here-documents that begin on the line that ended. `is_inside`: in a substitution of such a line."""
+        """Read the texts of here-documents behind their line. `is_inside`: the line is in a substitution."""
         if is_inside:
             self._note("a here-document begins within another command")
         for redirect, delimiter in self._here:
@@ -90,8 +90,8 @@ class CommandReader(WordReader):
             end = re.compile(rf"^{tabs}{re.escape(delimiter)}(\n|\Z)", re.MULTILINE).search(self.text, self.at)
             if end is None:
                 self._note("a here-document has no end")
-            text = self.text[self.at : end.start() if end else len(self.text)]
-            self.at = end.end() if end else len(self.text)
+            start, self.at = self.at, end.end() if end else len(self.text)
+            text = self.text[start : end.start() if end else None]
             if redirect.target.text == HOLE and re.search(r"[$`\\]", text):
                 self._note("a here-document is expanded")
                 body = CommandReader(text.replace('"', " ") + '"', self.depth + 1)
@@ -102,7 +102,7 @@ class CommandReader(WordReader):
         self._here = []
 
     def _parenthesis(self, parts: list[CommandNode]) -> None:
-        """A `(` behind words: of a function, an array, or a mistake."""
+        """Read on behind a `(` that follows words: it belongs to a function or an array, or is a mistake."""
         if parts and len(parts[-1].words) == 1 and self._next_is(")"):
             parts.pop()
             self.at += 1
@@ -112,8 +112,8 @@ class CommandReader(WordReader):
             parts.pop()
             self._note("it uses an array")
             self._pass_words(")")
-        elif self.depth >= DEEPEST:
-            self._note("it is nested too deeply")  # what stands inside is read as if it stood outside
+        elif self.depth >= MAX_DEPTH:
+            self._note("it is nested too deeply")  # its commands are read as if they were outside
         else:
             if parts and parts[-1].written.startswith("time"):
                 self._note("it times a subshell")
@@ -121,7 +121,7 @@ class CommandReader(WordReader):
             self.at -= 1
 
     def _part(self) -> CommandNode | None:
-        """The next part of a pipeline; None if there is none."""
+        """Read the next part of a pipeline; None if there is none."""
         outer, self.inside = self.inside, []
         assignments: list[tuple[str, Field]] = []
         words: list[Field] = []
@@ -137,7 +137,7 @@ class CommandReader(WordReader):
             is_first = not (words or assignments or redirects or subshell is not None)
             if self._redirection(redirects):
                 continue
-            if self._next_is("(") and is_first and self.depth < DEEPEST:
+            if self._next_is("(") and is_first and self.depth < MAX_DEPTH:
                 self.at += 1
                 subshell = self._script_inside()
                 continue
@@ -172,12 +172,11 @@ class CommandReader(WordReader):
         return CommandNode(text, " ".join(written), *lists, inside, subshell)
 
     def _is_before_redirection(self, raw: str) -> bool:
-        """True for a number or a variable right before a redirection, which is about that descriptor."""
-        is_number = raw.isascii() and raw.isdigit()
-        return (self._next_is("<") or self._next_is(">")) and (raw.startswith("{") or is_number)
+        """Return True for a number or a variable right before a redirection: it names the descriptor."""
+        return self._next_is(("<", ">")) and (raw.startswith("{") or (raw.isascii() and raw.isdigit()))
 
     def _script_inside(self) -> Script:
-        """The commands behind a `(`. Of `((…))`, which computes, only the scripts that are substituted in it."""
+        """Read the commands behind a `(`. Of `((…))`, which computes, return only those that are substituted in it."""
         may_compute = self._next_is("(")
         if may_compute:
             self._note("it computes")  # or has a subshell in a subshell
@@ -188,7 +187,7 @@ class CommandReader(WordReader):
         return _substituted(script) if may_compute and is_one and self._next_is("))", -2) else script
 
     def _script_of(self, text: str) -> Script:
-        if self.depth >= DEEPEST:
+        if self.depth >= MAX_DEPTH:
             self._note("it is nested too deeply")
             self.is_complete = False
             return ()
@@ -198,7 +197,7 @@ class CommandReader(WordReader):
         return script
 
     def _is_reserved(self, word: str) -> bool:
-        """Step over a reserved word of a compound command, and over the words behind it that are no command."""
+        """Skip a reserved word of a compound command, and the words behind it that are no command."""
         if word == "[[":
             self._pass_words("]]")
         elif word in ("for", "select"):
@@ -213,13 +212,13 @@ class CommandReader(WordReader):
                 self.at = found.end()
         elif word == "esac":
             self._cases -= 1
-        elif word not in _STEPPED_OVER:
+        elif word not in _SKIPPED:
             return False
         self._note(f"it uses {word}")
         return True
 
     def _pass_words(self, closing: str) -> None:
-        """Pass over words and operators up to one; a `;` or newline is left to be read."""
+        """Skip words and operators up to one of them; a `;` or newline is not skipped."""
         while self.at < len(self.text):
             self._blanks()
             start = self.at
@@ -237,12 +236,11 @@ class CommandReader(WordReader):
                 return
 
     def _redirection(self, redirects: list[Redirect]) -> bool:
-        """Read a redirection, if one stands here."""
+        """Read a redirection. Return False if none begins here."""
         found = _REDIRECTION.match(self.text, self.at)
         if not found or self._next_is("(", 1):
             return False
-        operator = found[0]
-        self.at = found.end()
+        operator, self.at = found[0], found.end()
         self._blanks()
         start = self.at
         target = self._word()
@@ -260,21 +258,15 @@ class CommandReader(WordReader):
         return True
 
     def _blanks(self) -> None:
-        """Pass over blanks, comments and ends of lines that are continued."""
-        while True:
-            if self._next_is("\\\n") and self.at and self.text[self.at - 1] not in " \t\n":
+        """Skip blanks, comments and ends of lines that are continued."""
+        while found := _BLANK.match(self.text, self.at):
+            if found[0] == "\\\n" and self.at and self.text[self.at - 1] not in " \t\n":
                 self._note("a line is continued in the middle of a word")
-            found = _BLANK.match(self.text, self.at)
-            if not found:
-                return
             self.at = found.end()
 
 
-_BLANK = re.compile(r"[ \t]+|\\\n|#[^\n]*")
-
-
 def _substituted(script: Script) -> Script:
-    """The pipelines of all scripts that are substituted in the words of a script."""
+    """Return the pipelines of all scripts that are substituted in the words of a script."""
     parts = [part for pipeline in script for part in pipeline.parts]
     inside = [each for part in parts for inner in part.inside for each in inner]
     return (*inside, *(each for part in parts for each in _substituted(part.subshell or ())))

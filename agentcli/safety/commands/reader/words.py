@@ -1,7 +1,7 @@
 """Reads one word of a shell command as bash 5 does: quotes, escapes, substitutions (bash(1), QUOTING, EXPANSION).
 
 Only static words are read: quotes of all kinds, `~`, `$HOME`, `$PWD`, globs; also `$?` and `$(…)`, whose commands are
-read, though not what they print. Other expansions leave a hole and a problem; the commands inside them are still seen.
+read, though not what they print. Other expansions leave a hole and a problem, but the commands inside them are read.
 """
 
 from __future__ import annotations
@@ -11,17 +11,21 @@ from abc import ABC, abstractmethod
 
 from agentcli.safety.commands.reader.syntax import HERE, HOLE, HOME, Field, Script
 
-DEEPEST = 30  # nested substitutions and subshells; usual are two or three
+MAX_DEPTH = 30  # of substitutions and subshells; two or three are usual
 
 _RUN = re.compile(r"[^ \t\n;&|()<>\"'`$\\]+")
 _RUN_IN_QUOTES = re.compile(r"[^\"`$\\]+")
 _NAME = re.compile(r"[A-Za-z_]\w*|[-@*#$!\d]", re.ASCII)
-_HOME_BEHIND_EQUALS = re.compile(r"[A-Za-z_]\w*\+?=(.*[=:])?~", re.DOTALL)
-_KNOWN_NAMES = {"HOME": HOME, "PWD": HERE}
+_BRACED_NAME = re.compile(r"\{[^}$`'\"\\]*\}?")
+_KNOWN_VARIABLE = re.compile(r"\$(?:(HOME|PWD)(?!\w|\\\n)|\{(HOME|PWD)\})", re.ASCII)
 
 
 class WordReader(ABC):
-    """Reads words from `text`, starting at `at`. `depth` counts what they stand in."""
+    """Reads words from `text`, starting at `at`.
+
+    `depth` counts the substitutions and subshells around them. `problem` says why the text is more than its words,
+    `refusal` is the syntax error for which bash would run nothing of it.
+    """
 
     def __init__(self, text: str, depth: int = 0) -> None:
         self.text = text
@@ -34,28 +38,28 @@ class WordReader(ABC):
 
     @abstractmethod
     def _script_inside(self) -> Script:
-        """The commands up to the closing `)`, which is passed over."""
+        """Read the commands up to the closing `)`, and the parenthesis."""
 
     @abstractmethod
     def _script_of(self, text: str) -> Script:
-        """The commands of another text."""
+        """Read the commands of another text."""
 
     def _note(self, problem: str) -> None:
         self.problem = self.problem or problem
 
     def _refuse(self, problem: str) -> None:
-        """Note a syntax error. Not certain behind what is not read, or a line that bash has run by then."""
+        """Note a syntax error. It is not certain behind text that is not read, or a line that bash has run by then."""
         if not self.problem and not self.has_ended_line:
             self.refusal = problem
         self._note(problem)
 
-    def _next_is(self, text: str, ahead: int = 0) -> bool:
+    def _next_is(self, text: str | tuple[str, ...], ahead: int = 0) -> bool:
         return self.text.startswith(text, self.at + ahead)
 
     def _word(self) -> Field:
-        """The word that begins here."""
+        """Read the word that begins here."""
         parts: list[str] = []
-        shape: list[str] = []  # the unquoted text; what is quoted stands there as `a`
+        shape: list[str] = []  # the unquoted text, with an `a` for each quoted part
         may_vanish = False
         while self.at < len(self.text):
             char = self.text[self.at]
@@ -99,7 +103,7 @@ class WordReader(ABC):
         if "~" in shape:
             if shape == "~" or shape.startswith("~/"):
                 text = HOME + text[1:]
-            elif shape.startswith("~") or _HOME_BEHIND_EQUALS.match(shape):
+            elif re.match(r"~|[A-Za-z_]\w*\+?=(?s:.*[=:])?~", shape):
                 self._note("it names a home in a way that is not read")
                 text = f"/root{text[5:]}" if re.match(r"~root(/|$)", shape) else HOLE
         is_bracket = -1 < shape.find("[") < shape.rfind("]")
@@ -113,12 +117,11 @@ class WordReader(ABC):
         if end < 0:
             self._refuse("a quote is not closed")
             end = len(self.text)
-        inside = self.text[self.at + 1 : end]
-        self.at = end + 1
-        return inside
+        start, self.at = self.at + 1, end + 1
+        return self.text[start:end]
 
     def _double_quoted(self) -> str:
-        """The text up to the closing quote, which is passed over."""
+        """Read the text up to the closing quote, and the quote."""
         parts: list[str] = []
         while self.at < len(self.text):
             char = self.text[self.at]
@@ -140,7 +143,7 @@ class WordReader(ABC):
         return "".join(parts)
 
     def _dollar(self, *, quoted: bool) -> str:
-        """The text of what begins with `$`."""
+        """Read an expansion, which begins with `$`."""
         follower = self.text[self.at + 1 : self.at + 2]
         if not quoted and follower == "'":
             self.at += 1
@@ -148,18 +151,14 @@ class WordReader(ABC):
         if follower == "(":
             self.at += 2
             return self._substitution()
-        if found := re.compile(r"\$(?:(HOME|PWD)(?!\w|\\\n)|\{(HOME|PWD)\})", re.ASCII).match(self.text, self.at):
+        if found := _KNOWN_VARIABLE.match(self.text, self.at):
             self.at = found.end()
-            return _KNOWN_NAMES[found[1] or found[2]]
+            return HOME if "HOME" in found.groups() else HERE
         if follower == "?":  # a number
             self.at += 2
             return HOLE
-        if follower == "{":
-            self._note("it uses a variable")
-            found = re.compile(r"\$\{[^}$`'\"\\]*\}?").match(self.text, self.at)  # else its text is read as the word's
-            self.at = found.end() if found else self.at + 2
-            return HOLE
-        if found := _NAME.match(self.text, self.at + 1):
+        # If `${…}` is not simple, its text is read as that of the word.
+        if found := _NAME.match(self.text, self.at + 1) or _BRACED_NAME.match(self.text, self.at + 1):
             self._note("it uses a variable")
             self.at = found.end()
             return HOLE
@@ -170,17 +169,15 @@ class WordReader(ABC):
         return "$"
 
     def _substitution(self) -> str:
-        if self.depth >= DEEPEST:
-            self._note("it is nested too deeply")
-            return HOLE  # what stands inside is read as if it stood outside
-        inside = self.inside
-        self.inside = []
-        script = self._script_inside()
-        self.inside = [*inside, script]
+        if self.depth >= MAX_DEPTH:
+            self._note("it is nested too deeply")  # its commands are read as if they were outside
+        else:
+            inside, self.inside = self.inside, []
+            self.inside = [*inside, self._script_inside()]
         return HOLE
 
     def _backquoted(self) -> str:
-        """The inside of backquotes. Backslashes before some characters are removed."""
+        """Read the commands in backquotes, without the backslashes before some characters."""
         self._note("it uses backquotes")
         found = re.compile(r"`((?:[^`\\]|\\.)*)(`?)", re.DOTALL).match(self.text, self.at)
         assert found
@@ -192,17 +189,17 @@ class WordReader(ABC):
         return HOLE
 
     def _ansi_quoted(self) -> str:
-        """`'…'` behind a dollar sign, with its escapes decoded (bash(1), QUOTING)."""
+        """Read `'…'` behind a dollar sign, with its escapes decoded (bash(1), QUOTING)."""
         found = re.compile(r"'((?:[^'\\]|\\.)*)'", re.DOTALL).match(self.text, self.at)
         if not found:
             self._refuse("a quote is not closed")
             self.at = len(self.text)
             return HOLE
         self.at = found.end()
-        text = unescape(found[1])
-        if text is None:
+        if (text := unescape(found[1])) is None:
             self._note("quotes hold what is no text")
-        return HOLE if text is None else text
+            return HOLE
+        return text
 
 
 _ESCAPE = re.compile(r"\\(?:x([0-9A-Fa-f]{1,2})|([0-7]{1,3})|u([0-9A-Fa-f]{1,4})|U([0-9A-Fa-f]{1,8})|(c|.))", re.DOTALL)

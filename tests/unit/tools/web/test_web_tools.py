@@ -9,11 +9,12 @@ import msgspec
 import pytest
 
 from agentcli.errors import ToolError
-from agentcli.tools.builtin import web as tools
-from agentcli.tools.builtin.arguments import WebFetch, WebSearch
-from agentcli.tools.tool import OutputLevel, ToolContext, ToolOutput, Workspace
+from agentcli.tools.builtin import resources as tools
+from agentcli.tools.builtin.toolset import WebFetch, WebSearch
+from agentcli.tools.tool import OutputLevel, ToolContext, ToolOutput
 from agentcli.tools.web.searching import Tavily
 from agentcli.tools.web.web import Web
+from agentcli.tools.workspace import SessionResources, Workspace
 from tests.conformance.servers import SILENCE, LoopbackServer, Reply, html, json_reply, refused_address, running
 from tests.unit.tools.web.site import page, reply, site, web_of
 
@@ -21,7 +22,8 @@ RESULT = {"title": "Python asyncio", "url": "https://docs.python.org/3/library/a
 
 
 def context(web: Web | None, level: OutputLevel = "standard") -> ToolContext:
-    workspace = Workspace(cwd=Path("/"), sandbox=None, web=web)  # type: ignore[arg-type]  # the web tools use no file, no command
+    resources = SessionResources(web=web)
+    workspace = Workspace(cwd=Path("/"), sandbox=None, resources=resources)  # type: ignore[arg-type]  # the web tools use no file, no command
     return ToolContext(workspace, "id", level=level)
 
 
