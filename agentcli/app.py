@@ -274,7 +274,7 @@ class Builder:
 
             from agentcli.agent.context.compaction import Compactor
             from agentcli.agent.context.summaries import Summaries, TextCache
-            from agentcli.infra.summary_files import SummaryFiles
+            from agentcli.infra.data_files import SummaryFiles
 
             folder = self.config.paths.state / "summaries"
             hours, most = settings.cache_hours, settings.cache_entries

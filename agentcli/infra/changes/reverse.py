@@ -22,8 +22,7 @@ from agentcli.errors import ToolError
 from agentcli.infra.changes.apply import LiveFiles
 from agentcli.infra.changes.groups import group_changes
 from agentcli.infra.changes.journal import PrivateFolder
-from agentcli.infra.changes.objects import Objects
-from agentcli.infra.changes.state import ChangeSet, FileEntry, entry_at, state_at
+from agentcli.infra.changes.state import ChangeSet, FileEntry, Objects, entry_at, state_at
 from agentcli.infra.changes.writing import ConflictError, copy_attributes
 from agentcli.tools.text.merge import merged
 

@@ -27,7 +27,7 @@ from agentcli.infra.sandbox.protection.created_config import present_names
 from agentcli.infra.sandbox.protection.left_behind import clean_up_killed_sessions
 from agentcli.infra.sandbox.protection.planning import MAX_REPOSITORIES, plan_protection
 from agentcli.infra.sandbox.scan import PresentPaths, Scan
-from agentcli.safety.addresses.hosts import read_grant
+from agentcli.safety.hosts import read_grant
 from agentcli.safety.paths.judge import SECRET_HOME_PATHS, auto_executed, is_secret
 from agentcli.settings.files import make_private_folder
 from agentcli.tools.command import Command, Grants, Profile, Reverts

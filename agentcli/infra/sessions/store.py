@@ -13,9 +13,8 @@ from weakref import WeakValueDictionary
 from agentcli.agent.interfaces import NEWEST, Appended, Found, SessionInfo, SessionLog, Stored, subagents_owner
 from agentcli.conversation.entries import Body, Entry, Unreadable, entry_now
 from agentcli.errors import NoSession, StorageError
-from agentcli.infra.sessions import ids, tables
-from agentcli.infra.sessions.ids import entry_id, position_of
-from agentcli.infra.sessions.tables import ENTRY, WHOSE, Tables, UnstoredSession, Work
+from agentcli.infra.sessions import tables
+from agentcli.infra.sessions.tables import ENTRY, WHOSE, Tables, UnstoredSession, Work, entry_id, position_of
 from agentcli.settings.paths import folder_text
 
 if TYPE_CHECKING:
@@ -141,7 +140,7 @@ class TableSessions(ABC):
     async def create(
         self, *, cwd: Path, session_id: str | None = None, name: str = "", user_id: str = ""
     ) -> SessionLog:
-        new = UnstoredSession(id=session_id or ids.new_id(), cwd=folder_text(cwd), name=name, user_id=user_id)
+        new = UnstoredSession(id=session_id or tables.new_id(), cwd=folder_text(cwd), name=name, user_id=user_id)
         return await self._create(new, has_given_id=session_id is not None)
 
     async def _create(self, new: UnstoredSession, *, has_given_id: bool) -> SessionLog:
@@ -176,7 +175,7 @@ class TableSessions(ABC):
         entries = entries[: position_of(at, [entry.id for entry in entries]) + 1]
         self._report_unreadable(info.id, entries)
         owner = info.user_id if not info.user_id.startswith(subagents_owner("")) else ""  # else nobody is told of it
-        new = UnstoredSession(id=new_id or ids.new_id(), cwd=folder_text(cwd), name=name, user_id=owner)
+        new = UnstoredSession(id=new_id or tables.new_id(), cwd=folder_text(cwd), name=name, user_id=owner)
         if entries:
             new.source, new.shared, new.last = info.id, len(entries), entries[-1].id
         return await self._create(new, has_given_id=new_id is not None), entries

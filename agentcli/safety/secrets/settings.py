@@ -13,7 +13,7 @@ from itertools import islice, pairwise
 from urllib.parse import unquote
 
 from agentcli.safety.secrets.masking import PRIVATE_KEY, find_secrets, is_long_enough
-from agentcli.safety.secrets.values import is_hidden_setting, read_table
+from agentcli.safety.secrets.rules import is_hidden_setting, read_table
 
 SHORTEST_NUMBER = 10  # characters
 SHORTEST_KEY_LINE = 20

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcli.safety.addresses.hosts import why_not_public
-from agentcli.safety.addresses.urls import (
+from agentcli.safety.hosts import why_not_public
+from agentcli.safety.urls import (
     LONGEST_SILENT_TARGET,
     BadUrl,
     join_url,

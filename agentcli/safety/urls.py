@@ -17,7 +17,7 @@ from urllib.parse import quote, urljoin
 
 import msgspec
 
-from agentcli.safety.addresses.hosts import (
+from agentcli.safety.hosts import (
     Address,
     as_address,
     is_address,

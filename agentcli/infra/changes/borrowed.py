@@ -17,7 +17,7 @@ from subprocess import DEVNULL, PIPE, Popen, SubprocessError, check_output
 
 import msgspec
 
-from agentcli.infra.changes.objects import Objects
+from agentcli.infra.changes.state import Objects
 from agentcli.infra.sandbox.git.config import find_git, text_of
 from agentcli.settings.files import make_private_folder
 

@@ -22,11 +22,10 @@ import msgspec
 
 from agentcli.conversation.file_changes import FileChange, FilesChanged, FileState, real_path, stored_path
 from agentcli.errors import ToolError
+from agentcli.infra.changes.folder_index import Difference, FolderIndex, SnapshotLimits, TooManyFiles, index_name
 from agentcli.infra.changes.journal import CallNote, PrivateFolder
-from agentcli.infra.changes.objects import Objects
 from agentcli.infra.changes.reverse import PlannedRestoration, plan_restoration
-from agentcli.infra.changes.state import state_at
-from agentcli.infra.checkpoints.folder_index import Difference, FolderIndex, SnapshotLimits, TooManyFiles, index_name
+from agentcli.infra.changes.state import Objects, state_at
 from agentcli.settings.files import make_private_folder
 
 _BEAT_S = 0.5
