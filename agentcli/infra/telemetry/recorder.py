@@ -25,7 +25,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from urllib3.exceptions import MaxRetryError
 
 from agentcli.agent.events import Event
-from agentcli.infra.telemetry.exporter import Export, MaskText
+from agentcli.infra.telemetry import Export, MaskText
 from agentcli.infra.telemetry.spans import Metrics, SessionSpans
 from agentcli.settings.structs import Sampling
 from agentcli.version import __version__

@@ -15,7 +15,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_
 from agentcli.agent import events
 from agentcli.agent.calls.own_command import OWN_CALL
 from agentcli.conversation.entries import Assistant, User
-from agentcli.infra.telemetry.exporter import Export, MaskText
+from agentcli.infra.telemetry import Export, MaskText
 from agentcli.llm.messages import Block, Text, Thinking, ToolUse, Usage
 from agentcli.version import __version__
 
