@@ -181,7 +181,9 @@ class Builder:
     def servers(self) -> Servers | None:
         """The MCP servers that are configured; None without one, and then nothing of them is imported."""
         extras, settings, only = self._extras, self.config.settings, self.config.settings.tools.only
-        may_have = not extras.bare and settings.mcp.enabled and bool(settings.mcp_servers or self.config.uses_project)
+        may_have = (
+            not extras.bare and settings.mcp.enabled and bool(settings.mcp_servers or self.config.project.is_allowed)
+        )
         if not (may_have or extras.mcp_config or extras.mcp_servers or extras.mcp_clients):
             return None
         from agentcli.extensions.mcp.config import make_servers, server_specs

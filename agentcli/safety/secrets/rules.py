@@ -281,8 +281,8 @@ class SecretRule(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """One kind of secret, as a row of the TOML files beside this module.
 
     `pattern` is a regular expression (ASCII). Its group 1, or else the whole match, is the secret and contains no white
-    space; `judge`, a function of this module, has the last word on it. The pattern is tried `back` characters before each
-    of the literals in `starts`, and of `words` in every spelling (`api-key` stands for api_key, apiKey, API_KEY, ...);
+    space; `judge`, a function of this module, has the last word on it. The pattern is tried `back` characters before
+    each of the literals in `starts`, and of `words` in every spelling (`api-key` stands for api_key, apiKey, API_KEY, ...);
     everywhere without either. `after` is a word that must stand earlier in the same command. `is_bounded` keeps the
     match from starting or ending inside a word. With `each`, the pattern only announces secrets: they are the matches
     of this expression in the rest of the line. With `is_named`, the literal names a secret, and names that only say
