@@ -103,7 +103,7 @@ class InstructionReader:
             self.left_out.append((file, why))
             return
         try:
-            content = read_small_file(file, really=real, is_cut=True)
+            content = read_small_file(file, real=real, is_cut=True)
             size = max(len(content), file.stat().st_size)
         except OSError as error:
             self.left_out.append((file, f"it cannot be read ({error.strerror})"))

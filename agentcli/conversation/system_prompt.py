@@ -53,4 +53,4 @@ def git_branch(root: Path) -> str:
 
 
 def _line_of(file: Path) -> str:
-    return read_small_file(file, most=_LONGEST_LINE).decode().strip()
+    return read_small_file(file, max_bytes=_LONGEST_LINE).decode().strip()

@@ -132,7 +132,7 @@ class MemoryFiles:
         """Raises `OSError`, also for a link and for a file in a linked folder."""
         if path.is_symlink():
             raise OSError(errno.ELOOP, "it is a link")
-        return read_small_file(path, most=self._max_bytes)
+        return read_small_file(path, max_bytes=self._max_bytes)
 
     def place_of(self, name: str) -> Path:
         parts = name.split("/")

@@ -41,7 +41,7 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 def _first_line(path: Path) -> str:
     """Empty where there is no such file. A command may have made a pipe of it, which is not waited for."""
     try:
-        text = read_small_file(path, most=_MAX_LINK_BYTES, is_cut=True)
+        text = read_small_file(path, max_bytes=_MAX_LINK_BYTES, is_cut=True)
     except OSError:
         return ""
     return text.decode("utf-8", "surrogateescape").partition("\n")[0]
