@@ -122,7 +122,7 @@ def _file_of(content: bytes) -> IO[bytes]:
     It is in memory where the system can do that, because a hook that may deny a call must run on a full disk, too.
     """
     has_memory_files = hasattr(os, "memfd_create")
-    file = os.fdopen(os.memfd_create("stdin"), "w+b") if has_memory_files else tempfile.TemporaryFile()
+    file = os.fdopen(os.memfd_create("stdin"), "w+b") if has_memory_files else tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
     file.write(content)
     file.seek(0)
     return file
