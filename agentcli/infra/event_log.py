@@ -21,9 +21,8 @@ import apsw
 
 from agentcli.agent.event_store import EventStore, StreamEvent, StreamState, StreamStatus
 from agentcli.errors import StorageError, StreamMoved
-from agentcli.infra.sessions.database import connect_to_memory
+from agentcli.infra.sessions.database import Writer, connect_to_memory
 from agentcli.infra.sessions.sqlite import open_sessions
-from agentcli.infra.sessions.writer import Writer
 
 KEEP_S = 30 * 86_400.0  # a lasting stream that is not running goes so long after it was last written to
 

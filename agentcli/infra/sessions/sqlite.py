@@ -23,10 +23,9 @@ from agentcli.agent.interfaces import Found, Stored
 from agentcli.conversation.entries import Entry
 from agentcli.errors import SessionInUse, StorageError
 from agentcli.infra.sessions import database
-from agentcli.infra.sessions.database import SessionLock
+from agentcli.infra.sessions.database import SessionLock, Writer
 from agentcli.infra.sessions.store import Ownership, TableSessions, WorkQueue
 from agentcli.infra.sessions.tables import ENTRY, WHOSE, Tables, UnstoredSession, Work, read_entry, store_entries
-from agentcli.infra.sessions.writer import Writer
 from agentcli.settings.files import make_private_folder
 from agentcli.settings.paths import folder_text
 
