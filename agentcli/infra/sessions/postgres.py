@@ -18,7 +18,7 @@ from agentcli.errors import SessionInUse, StorageError
 from agentcli.infra.sessions.postgres_database import UNHURRIED, Broken, Connection, Database, storable, value
 from agentcli.infra.sessions.search import Words, text_of, words_in
 from agentcli.infra.sessions.store import Ownership, TableSessions, WorkQueue
-from agentcli.infra.sessions.tables import ENTRY, WHOSE, Tables, Work, new_id, read_entry
+from agentcli.infra.sessions.tables import ENTRY, OF_USER, Tables, Work, new_id, read_entry
 
 PATIENCE_S = 20.0  # with a program that is to give up a session
 _RENEWED_EVERY_S = 1.0
@@ -148,7 +148,7 @@ WITH hits AS MATERIALIZED (
 )
 SELECT sessions.id, title, {ENTRY} FROM (
     SELECT hits.n, sessions.id, title FROM hits JOIN sessions ON id = session_id AND trashed = 0
-    WHERE cwd = coalesce(:cwd, cwd) AND {WHOSE} ORDER BY hits.time DESC, hits.n DESC
+    WHERE cwd = coalesce(:cwd, cwd) AND {OF_USER} ORDER BY hits.time DESC, hits.n DESC
 ) AS sessions CROSS JOIN LATERAL (SELECT * FROM entries WHERE n = sessions.n OFFSET 0) AS entries
 """  # noqa: S608 - our words
 
