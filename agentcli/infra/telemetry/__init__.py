@@ -1,4 +1,7 @@
-"""Follows sessions by their events, and hands these to a thread that records and exports them."""
+"""Exports spans and metrics of sessions over OTLP: their events go to a thread, which records and sends them.
+
+The other modules of this package import OpenTelemetry, which is slow, and are loaded in that thread.
+"""
 
 from __future__ import annotations
 
@@ -20,29 +23,29 @@ log = logging.getLogger(__name__)
 MaskText = Callable[[str], str]
 
 _DELTAS = (events.TextDelta, events.ThinkingDelta, events.InputDelta, events.OutputDelta)
-_HEAD_START_S = 0.1  # for the first request, which importing would slow down; then there is a reply to wait for
-_GRACE_S = 1.0  # beyond the time-outs of exports, for what is recorded before the last one
+_HEAD_START_S = 0.1  # for the first request, which the imports of the thread would slow down
+_GRACE_S = 1.0  # beyond the time-outs of exports, for recording the last events
 
 
 class Export(Struct, frozen=True):
-    """The exported signals and their URLs; `server` returns the host (empty: not known) and port of a provider."""
+    """What is exported, and where it goes."""
 
     settings: ObservabilitySettings
-    addresses: Mapping[str, str]
+    addresses: Mapping[str, str]  # the URLs of the exported signals: traces, metrics
     resource: Mapping[str, str]
-    parent: Mapping[str, str]
-    server: Callable[[str], tuple[str, int]]
+    parent: Mapping[str, str]  # the trace context of the environment
+    server: Callable[[str], tuple[str, int]]  # host and port of a provider; the host is "" if it is not known
     mask: MaskText
 
     @property
     def last_export_s(self) -> float:
-        """The time that the last export may take; both signals end at the same time."""
+        """The time that the last export of all signals may take together."""
         times = {"traces": self.settings.export_timeout, "metrics": self.settings.metrics_timeout}
         return max(times[signal] for signal in self.addresses)
 
 
 class Telemetry:
-    """Exports what happens in sessions; the event loop only notes times, the thread imports, masks and sends."""
+    """Exports what happens in sessions. The event loop only takes the time; the thread imports, masks and sends."""
 
     def __init__(self, export: Export) -> None:
         self._export = export
@@ -53,7 +56,7 @@ class Telemetry:
         self._following: set[asyncio.Task[None]] = set()
 
     def follow(self, session: Session, mask: MaskText) -> None:
-        """Record what happens in a session from now on; `mask` takes its secrets out of texts."""
+        """Record what happens in a session from now on; `mask` masks its secrets."""
         self._following.add(asyncio.create_task(self._queue_events(session, session.subscribe(), mask)))
 
     async def _queue_events(
@@ -67,10 +70,10 @@ class Telemetry:
                 asyncio.get_running_loop().call_later(_HEAD_START_S, self._may_begin.set)
 
     def _run(self) -> None:
-        """Run the thread. Its first failure is logged as an error, and no failure ends anything else."""
+        """Record events in the thread. Only the first failure is logged as an error; no failure ends the program."""
         self._may_begin.wait()
         recorder = None
-        has_failed = False
+        failure_level = logging.ERROR
         for session_id, mask, at, event, model in iter(self._events.get, None):
             try:
                 from agentcli.infra.telemetry.recorder import SpanRecorder
@@ -78,14 +81,14 @@ class Telemetry:
                 recorder = recorder or SpanRecorder(self._export)
                 recorder.record(session_id, at, event, model=model, mask=mask)
             except Exception:
-                log.log(logging.DEBUG if has_failed else logging.ERROR, "nothing could be exported", exc_info=True)
-                has_failed = True
+                log.log(failure_level, "nothing could be exported", exc_info=True)
+                failure_level = logging.DEBUG
         if recorder is not None:
             recorder.end()
 
     async def aclose(self) -> None:
-        """Send what is left, for as long as the time-outs allow."""
-        await asyncio.sleep(0)  # the newest events still arrive
+        """Send the rest, for as long as the time-outs allow."""
+        await asyncio.sleep(0)  # so that the newest events arrive
         for task in self._following:
             task.cancel()
         if self._following:
