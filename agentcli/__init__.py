@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from agentcli.extensions.mcp.client import MCPClient, RemoteResult, RemoteTool
     from agentcli.extensions.skills.activation import Activation, SkillRegistry
     from agentcli.extensions.skills.skill import Skill, read_skill
-    from agentcli.infra.event_log.redis import RedisEvents
-    from agentcli.infra.event_log.sqlite import MemoryEvents, SqliteEvents
+    from agentcli.infra.event_log import MemoryEvents, SqliteEvents
+    from agentcli.infra.redis_events import RedisEvents
     from agentcli.infra.sessions.postgres import PostgresSessions
     from agentcli.infra.sessions.sqlite import MemorySessions, SqliteSessions
     from agentcli.library.agent import Agent, AgentFailed
@@ -53,8 +53,8 @@ _HOMES = {
         "agentcli.agent.interfaces": "ConversationStore Locks SessionLog SessionStore",
         "agentcli.conversation.schema": "readable_from",
         "agentcli.agent.event_store": "EventStore StreamEvent StreamState",
-        "agentcli.infra.event_log.redis": "RedisEvents",
-        "agentcli.infra.event_log.sqlite": "MemoryEvents SqliteEvents",
+        "agentcli.infra.redis_events": "RedisEvents",
+        "agentcli.infra.event_log": "MemoryEvents SqliteEvents",
         "agentcli.infra.sessions.postgres": "PostgresSessions",
         "agentcli.infra.sessions.sqlite": "MemorySessions SqliteSessions",
         "agentcli.extensions.mcp.client": "MCPClient RemoteResult RemoteTool",

@@ -181,7 +181,9 @@ class Builder:
     def servers(self) -> Servers | None:
         """The MCP servers that are configured; None without one, and then nothing of them is imported."""
         extras, settings, only = self._extras, self.config.settings, self.config.settings.tools.only
-        may_have = not extras.bare and settings.mcp.enabled and bool(settings.mcp_servers or self.config.uses_project)
+        may_have = (
+            not extras.bare and settings.mcp.enabled and bool(settings.mcp_servers or self.config.project.is_allowed)
+        )
         if not (may_have or extras.mcp_config or extras.mcp_servers or extras.mcp_clients):
             return None
         from agentcli.extensions.mcp.config import make_servers, server_specs
@@ -274,13 +276,13 @@ class Builder:
 
             from agentcli.agent.context.compaction import Compactor
             from agentcli.agent.context.summaries import Summaries, TextCache
-            from agentcli.infra.summary_files import SummaryFiles
+            from agentcli.infra.data_files import SummaryFiles
 
             folder = self.config.paths.state / "summaries"
             hours, most = settings.cache_hours, settings.cache_entries
             kept: TextCache = TTLCache(most, 3_600 * hours)
             if self.store.is_lasting:
-                kept = SummaryFiles(folder, hours=hours, most=most)
+                kept = SummaryFiles(folder, hours=hours, max_files=most)
             summaries = Summaries(settings=settings, writer=writer, paid=watch.paid, kept=kept, budgets=state.budgets)
             return Compactor(settings, opening, lambda path: hash_of(workspace.real_path(path)), summaries)
 

@@ -57,7 +57,7 @@ async def blame(
         path, number = name, ""
     file = find(path)
     try:
-        content = read_small_file(file, most=_MAX_BLAMED)
+        content = read_small_file(file, max_bytes=_MAX_BLAMED)
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror or error}.") from error
     lines = line_origins(stored_path(str(file)), content, await store.file_changes(), read)

@@ -220,8 +220,8 @@ class Checkpoints(Protocol):
     async def under_way(self) -> Sequence[FilesChanged]:
         """Return what calls that go on, such as background jobs, have changed so far; each change only once."""
 
-    async def interrupted(self, told: Mapping[str, float]) -> Sequence[FilesChanged]:
-        """Return what killed calls had changed. `told`: the times, by id, at which those in the log were stored."""
+    async def interrupted(self, reported: Mapping[str, float]) -> Sequence[FilesChanged]:
+        """Return the changes of killed calls. `reported` has the times when calls in the log were stored, by id."""
 
     def content(self, id: str) -> bytes:
         """Return what a file held, by the id in its `FileState`. Blocks. Raises `OSError` where it is not kept."""

@@ -19,7 +19,7 @@ from agentcli.infra.sandbox.environment import credentials_in
 from agentcli.llm.models import bundled_models, provider_names
 from agentcli.safety.secrets.masking import mask
 from agentcli.settings.check import find_error
-from agentcli.settings.files import LARGEST_SMALL_FILE, is_file, read_small_file
+from agentcli.settings.files import MAX_SMALL_FILE_BYTES, is_file, read_small_file
 from agentcli.settings.load import Config, nested, personal_keys
 from agentcli.settings.paths import from_home, home_of, project_root
 from agentcli.settings.structs import Settings
@@ -331,7 +331,7 @@ def drafts(config: Config, tools: tuple[str, ...], *, is_project: bool) -> list[
 
 def _read(draft: Draft, parse: Callable[[str], Any]) -> Any:
     try:
-        return parse(read_small_file(draft.source, most=64 * LARGEST_SMALL_FILE).decode("utf-8-sig"))
+        return parse(read_small_file(draft.source, max_bytes=64 * MAX_SMALL_FILE_BYTES).decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         draft.leave("", f"it could not be read ({error})")
         return None

@@ -31,7 +31,7 @@ from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.llm.provider import Provider
 from agentcli.llm.providers.scripted import ScriptedProvider, read_script
 from agentcli.models.choice import Models
-from agentcli.settings.load import Config, load_config
+from agentcli.settings.load import Config, ProjectUse, load_config
 from agentcli.settings.paths import Paths
 from agentcli.setup.options import Extras
 
@@ -114,7 +114,7 @@ class LocalEngine:
             del environment[variable]
         (room / "home").mkdir()
         config = load_config(room / "work", environment, paths=paths, flags=flags, caller="eval")
-        return structs.replace(config, kept_keys=person.kept_keys, uses_project=True)
+        return structs.replace(config, kept_keys=person.kept_keys, project=ProjectUse(is_allowed=True))
 
     @asynccontextmanager
     async def _session(self, provider: Provider, config: Config) -> AsyncIterator[Session]:

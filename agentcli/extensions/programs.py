@@ -42,7 +42,7 @@ class WorkspacePrograms:
             cwd=config.cwd,
             root=project_root(config.cwd),
             added=[config.cwd / from_home(name) for name in config.settings.permissions.additional_directories],
-            trusted=None if config.trusts_project_now else partial(trusted_digests, config.paths),
+            trusted=None if config.project.is_trusted_now else partial(trusted_digests, config.paths),
             keep=partial(remember_trust, config.paths),
         )
         for command in _other_commands(config):

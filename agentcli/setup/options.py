@@ -189,7 +189,7 @@ def check_hosts(config: Config) -> None:
     """Raises `ConfigError` for a host that can be none."""
     for key, hosts in (("sandbox.hosts", config.settings.sandbox.hosts), ("web.hosts", config.settings.web.hosts)):
         for host in hosts:
-            from agentcli.safety.addresses.hosts import read_grant  # few grant any
+            from agentcli.safety.hosts import read_grant  # few grant any
 
             try:
                 read_grant(host)

@@ -15,7 +15,7 @@ from agentcli.settings.load import Config
 from agentcli.version import __version__
 
 if TYPE_CHECKING:
-    from agentcli.infra.telemetry.exporter import Export, Telemetry
+    from agentcli.infra.telemetry import Export, Telemetry
 
 EXTRA = "./install.sh --extras otel, or pip install 'agentcli[otel]'"
 SIGNALS = ("traces", "metrics")
@@ -45,7 +45,7 @@ class Observed:
             self._tell(f"Nothing is exported: [observability] needs the extra otel: {EXTRA}.")
             return
         if self._telemetry is None:
-            from agentcli.infra.telemetry.exporter import Telemetry
+            from agentcli.infra.telemetry import Telemetry
 
             self._telemetry = Telemetry(make_export(self._config, self._mask))
         mask = session.runtime.calls.services.mask
@@ -79,7 +79,7 @@ def make_export(config: Config, mask: Callable[[str], str]) -> Export:
     if settings.environment:
         names["deployment.environment.name"] = settings.environment
     parent = {name: environment[name.upper()] for name in ("traceparent", "tracestate") if name.upper() in environment}
-    from agentcli.infra.telemetry.exporter import Export
+    from agentcli.infra.telemetry import Export
 
     server = partial(_server, config)
     return Export(settings, exported_to(config), names | settings.tags, parent, server=server, mask=mask)

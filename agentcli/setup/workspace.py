@@ -31,7 +31,7 @@ from agentcli.tools.web.web import Web
 from agentcli.tools.workspace import SessionGrants, SessionResources, Workspace, WorkspaceSettings
 
 if TYPE_CHECKING:
-    from agentcli.infra.checkpoints.recorder import Recorder
+    from agentcli.infra.changes.recorder import Recorder
     from agentcli.infra.sandbox.confinement import Confinement
     from agentcli.infra.sandbox.local import LocalSandbox
     from agentcli.safety.secrets.masking import Masker
@@ -219,7 +219,7 @@ def make_checkpoints(
 
             private = PrivateFolder(scratch)
             folder = private.path / "checkpoints"
-        from agentcli.infra.checkpoints.folder_index import SnapshotLimits
+        from agentcli.infra.changes.folder_index import SnapshotLimits
 
         limits = SnapshotLimits(
             max_file_bytes=int(settings.largest_mb * 1e6),
@@ -230,7 +230,7 @@ def make_checkpoints(
             excluded=settings.exclude,
             own=(str(config.paths.state), str(config.paths.cache)),
         )
-        from agentcli.infra.checkpoints.recorder import Recorder
+        from agentcli.infra.changes.recorder import Recorder
 
         return Recorder(folder, roots, session_id, scratch=scratch, private=private, limits=limits)
 

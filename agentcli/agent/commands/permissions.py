@@ -134,7 +134,7 @@ async def _sandbox(host: CommandHost, argument: str) -> Outcome:
         case "":
             return "\n".join(await asyncio.to_thread(lambda: workspace.facts.description))
         case "host" if name:
-            from agentcli.safety.addresses.hosts import read_grant
+            from agentcli.safety.hosts import read_grant
 
             try:
                 read_grant(name)

@@ -10,7 +10,6 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from agentcli.errors import ToolError
-from agentcli.safety.addresses.urls import BadUrl, UrlVerdict, parse_url
 from agentcli.safety.commands import analyse
 from agentcli.safety.commands.records import CommandAnalysis, Places, known
 from agentcli.safety.commands.records import Verdict as CommandVerdict
@@ -23,6 +22,7 @@ from agentcli.safety.paths.judge import (
     is_secret,
     judge_path,
 )
+from agentcli.safety.urls import BadUrl, UrlVerdict, parse_url
 from agentcli.tools.command import Access, Grants
 from agentcli.tools.path_names import parse_name
 from agentcli.tools.sandbox import PathStatus, SandboxFacts

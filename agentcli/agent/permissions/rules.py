@@ -19,10 +19,10 @@ from typing import Literal
 from msgspec import Struct
 
 from agentcli.agent.permissions.facts import CallFacts
-from agentcli.safety.addresses.urls import BadUrl, parse_url
 from agentcli.safety.commands.records import CommandAnalysis, Effects, Segment, covers, escaped, known, touches
 from agentcli.safety.paths.globs import is_literal, matches_path
 from agentcli.safety.paths.judge import WHY, PathFacts, PathGround, auto_executed, is_protected, is_secret
+from agentcli.safety.urls import BadUrl, parse_url
 from agentcli.tools.command import Access
 from agentcli.tools.tool import kind_argument
 

@@ -211,7 +211,7 @@ def _show(draft: Draft, plan: write.MergedFile) -> None:
         echo(f"# {draft.target}\n{tomli_w.dumps(plan.added)}")
     for target, text in draft.copies.items():
         echo(f"# {target}: {len(text.splitlines())} lines of instructions\n")
-    left_out = [*draft.left_out, *(f"{key}: {draft.target} sets it already, and that stays." for key in plan.stays)]
+    left_out = [*draft.left_out, *(f"{key}: {draft.target} sets it already, and that stays." for key in plan.kept)]
     if left_out:
         echo("Left out:\n" + "\n".join(f"  {line}" for line in left_out) + "\n")
 

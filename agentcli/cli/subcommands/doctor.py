@@ -56,8 +56,14 @@ def subject_here() -> Subject:
         return Subject(configuration())
     except ConfigError as error:
         paths = find_paths(os.environ.get("AGENTCLI_HOME"))
-        kept = KeptKeys(paths.credentials)
-        return Subject(Config(Settings(), paths, current_folder(), dict(os.environ), kept_keys=kept), error)
+        config = Config(
+            settings=Settings(),
+            paths=paths,
+            cwd=current_folder(),
+            environment=dict(os.environ),
+            kept_keys=KeptKeys(paths.credentials),
+        )
+        return Subject(config, error)
 
 
 def examine(subject: Subject) -> Iterator[Finding]:

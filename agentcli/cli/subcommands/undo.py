@@ -24,7 +24,7 @@ from agentcli.conversation.history import shortened
 from agentcli.errors import UsageError
 from agentcli.frontends.export.markdown import when
 from agentcli.infra.changes.journal import finish_interrupted
-from agentcli.infra.changes.objects import Objects
+from agentcli.infra.changes.state import Objects
 from agentcli.infra.locks import FileLocks
 from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.settings.load import Config

@@ -34,7 +34,7 @@ class Hooks:
         """List the person's hooks, then those of the project. Raises `ConfigError` for a file that cannot be read."""
         config = self._config
         tables = [(layer.values["hooks"], layer.source) for layer in config.layers if "hooks" in layer.values]
-        if config.uses_project and is_file(file := project_root(config.cwd) / HOOKS_FILE):
+        if config.project.is_allowed and is_file(file := project_root(config.cwd) / HOOKS_FILE):
             try:
                 held = msgspec.json.decode(read_small_file(file), type=dict[str, Any])
             except (OSError, msgspec.MsgspecError) as error:

@@ -103,7 +103,7 @@ def _settings(config: Config) -> list[Source]:
             of_project = Path(layer.source).is_relative_to(root / ".agentcli")
             scope: Scope = "local" if layer.source == local else "project" if of_project else "user"
             tables.append((servers, scope, layer.source))
-    if config.uses_project and is_project_file(file, root):
+    if config.project.is_allowed and is_project_file(file, root):
         tables.append((servers_in(file), "project", str(file)))
         tables.sort(key=lambda table: table[2] == user)  # whose servers count less than those of the file
     return tables

@@ -196,7 +196,7 @@ def places(config: Config, *, with_untrusted: bool = False, added: Sequence[Path
     """Return the folders of skills, in the order in which they count: a caller's `added` ones, then the usual ones."""
     home, root = home_of(config.environment), project_root(config.cwd)
     found = [SkillFolder(folder, "project", root) for folder in project_places(config.cwd, SKILL_FOLDERS)]
-    if not (config.uses_project or with_untrusted):
+    if not (config.project.is_allowed or with_untrusted):
         found = []
     users = (config.paths.config / "skills", home / ".agents/skills", home / ".claude/skills")
     found += [SkillFolder(folder, "user") for folder in users if folder.is_dir()]

@@ -78,7 +78,7 @@ class Agents:
         if self.is_bare:
             return []
         config = self.config
-        places = project_places(config.cwd, AGENT_FOLDERS) if config.uses_project else []
+        places = project_places(config.cwd, AGENT_FOLDERS) if config.project.is_allowed else []
         found = [(place, "project") for place in places]
         users = (config.paths.config / "agents", home_of(config.environment) / ".claude/agents")
         return found + [(folder, "user") for folder in users if folder.is_dir()]

@@ -25,7 +25,7 @@ from agentcli.infra.sandbox.network.proxy import NetworkProxy
 from agentcli.infra.sandbox.protection.auto_executed import present_names
 from agentcli.infra.sandbox.protection.planning import MAX_REPOSITORIES, plan_protection
 from agentcli.infra.sandbox.scan import Scan
-from agentcli.safety.addresses.hosts import read_grant
+from agentcli.safety.hosts import read_grant
 from agentcli.safety.paths.judge import SECRET_HOME_PATHS, auto_executed, is_secret
 from agentcli.settings.files import make_private_folder
 from agentcli.tools.command import Command, Grants, Profile, Reverts

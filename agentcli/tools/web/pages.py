@@ -23,7 +23,7 @@ import msgspec
 from agentcli.errors import ToolError, ToolErrorKind
 from agentcli.llm.connection import Connections, Response
 from agentcli.llm.errors import ConnectionFailed, ProviderError, Timeout, retry_after_seconds
-from agentcli.safety.addresses.urls import BadUrl, WebUrl, join_url, parse_url, why_blocked, why_unreachable
+from agentcli.safety.urls import BadUrl, WebUrl, join_url, parse_url, why_blocked, why_unreachable
 from agentcli.settings.short_program import run_short_program
 from agentcli.tools.observation import beginning_of
 from agentcli.tools.text.charset import decoded

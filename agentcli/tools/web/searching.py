@@ -10,7 +10,7 @@ import msgspec
 from agentcli.errors import ConfigError, ToolError, ToolErrorKind
 from agentcli.llm.errors import AuthError, ConnectionFailed, ProviderError, Timeout
 from agentcli.llm.http import HttpClient
-from agentcli.safety.addresses.urls import BadUrl, parse_url
+from agentcli.safety.urls import BadUrl, parse_url
 from agentcli.tools.web.hidden import visible_text
 from agentcli.tools.web.web import SearchProvider, SearchResult
 

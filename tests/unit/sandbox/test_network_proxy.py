@@ -13,7 +13,7 @@ import pytest
 
 from agentcli.infra.sandbox.confinement import Bounds, CommandResources
 from agentcli.infra.sandbox.network.proxy import NetworkProxy
-from agentcli.safety.addresses.hosts import find_grant, may_lead_to, read_grant, read_host, split_port
+from agentcli.safety.hosts import find_grant, may_lead_to, read_grant, read_host, split_port
 from tests.conformance.confining import confinement_for, folder_on_disk, python_of, run
 from tests.rows import each_row
 

@@ -22,7 +22,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from agentcli.errors import ToolError
-from agentcli.infra.changes.groups import LONGEST_DIFFS, ChangeGroup, by_weight, group_changes, pick_hunks, shown_path
+from agentcli.infra.changes.groups import MAX_DIFFS_CHARS, ChangeGroup, by_weight, group_changes, pick_hunks, shown_path
 from agentcli.infra.changes.journal import PrivateFolder, remove_abandoned
 from agentcli.infra.sandbox.confinement import Bounds, Confinement
 from agentcli.infra.sandbox.dry_runs import lost_work
@@ -222,7 +222,7 @@ class DryRuns:
             OSError: An overlay could not be read.
             TooMuch: The command changed more than the limits.
         """
-        reader, budget = OverlayReader(self._limits, overlays.started_ns), [LONGEST_DIFFS]
+        reader, budget = OverlayReader(self._limits, overlays.started_ns), [MAX_DIFFS_CHARS]
         first = str(bounds.roots[0]) if bounds.roots else ""
 
         def name_of(path: str) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from agentcli.safety.addresses.hosts import (
+from agentcli.safety.hosts import (
     HostGrant,
     find_grant,
     may_lead_to,

@@ -1,7 +1,7 @@
 """Keeps event streams in the database of the sessions, which several processes may share, or in memory.
 
-What is committed outlives the process; after a power cut the newest events may be missing, since the log of the session
-holds what counts of them. Their ids are then not known here, which a reader is told.
+Committed events outlast the process. After a power cut the newest ones may be missing, because the log of the session
+has what counts of them. A reader that asks for their ids then learns that they are unknown.
 """
 
 from __future__ import annotations
@@ -10,28 +10,29 @@ import asyncio
 import json
 import logging
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import apsw
 
-from agentcli.agent.event_store import EventStore, StreamEvent, StreamState, StreamStatus
+from agentcli.agent.event_store import StreamEvent, StreamState, StreamStatus
 from agentcli.errors import StorageError, StreamMoved
-from agentcli.infra.event_log import KEEP_S, WaitingReaders
-from agentcli.infra.sessions.database import connect_to_memory
+from agentcli.infra.sessions.database import Writer, connect_to_memory
 from agentcli.infra.sessions.sqlite import open_sessions
-from agentcli.infra.sessions.writer import Writer
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-LOOK_EVERY_S = 0.05  # for what other processes have written
-TIME_TO_LIVE_S = 3_600.0  # in memory
-_TAIL = 256  # events of a stream that are kept for those who follow it
+KEEP_S = 30 * 86_400.0  # a stream that does not run is removed so long after its last event
+POLL_S = 0.05  # for events of other processes
+TIME_TO_LIVE_S = 3_600.0  # of a stream in memory
+_MAX_IDLE_POLLS = 20
+_TAIL = 256  # the newest events of a stream stay in memory for its readers
 
 _KEEP_STATE = """
 INSERT INTO streams (id, status, last_id, note, touched, is_there) VALUES (:id, :status, :last_id, :note, :now, 1)
@@ -44,8 +45,56 @@ WHERE streams.id = ? AND events.id > ? ORDER BY events.id LIMIT ?
 """
 
 
+class WaitingReaders(ABC):
+    """Implements `read` and `has` of `EventStore`, with readers that wait for new events."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, set[asyncio.Event]] = {}  # by stream
+        self._removed: set[str] = set()  # streams that were removed while somebody waited
+
+    @abstractmethod
+    async def _find(self, stream_id: str, after: int, count: int) -> Sequence[StreamEvent]: ...
+
+    @abstractmethod
+    def _follow_others(self) -> None:
+        """Begin to wake readers for events of other processes, unless that is under way."""
+
+    def _wake(self, stream_id: str, *, is_removed: bool = False) -> None:
+        waiting = self._waiting.get(stream_id, ())
+        if waiting and is_removed:
+            self._removed.add(stream_id)
+        for arrived in waiting:
+            arrived.set()
+
+    async def read(
+        self, stream_id: str, after: int = 0, count: int = 100, *, wait_s: float = 0.0
+    ) -> Sequence[StreamEvent]:
+        if wait_s <= 0:
+            return await self._find(stream_id, after, count)
+        self._follow_others()
+        arrived = asyncio.Event()
+        waiting = self._waiting.setdefault(stream_id, set())
+        waiting.add(arrived)  # before the first look: nothing is missed
+        try:
+            async with asyncio.timeout(wait_s):
+                while not (found := await self._find(stream_id, after, count)) and stream_id not in self._removed:
+                    await arrived.wait()
+                    arrived.clear()
+                return found
+        except TimeoutError:
+            return ()
+        finally:
+            waiting.discard(arrived)
+            if not waiting:
+                del self._waiting[stream_id]
+                self._removed.discard(stream_id)
+
+    async def has(self, stream_id: str, id: int) -> bool:
+        return id > 0 and any(event.id == id for event in await self.read(stream_id, id - 1, 1))
+
+
 class SqliteEvents(WaitingReaders):
-    """Implements `EventStore`. Streams that nothing was written to for `keep_s` seconds are removed at the start."""
+    """Implements `EventStore`. Streams without events for `keep_s` seconds are removed at the start."""
 
     def __init__(self, path: Path, *, keep_s: float = KEEP_S) -> None:
         super().__init__()
@@ -87,15 +136,11 @@ class SqliteEvents(WaitingReaders):
         return await self._writer.submit(work, writes=True)
 
     def _keep_tail(self, stream_id: str, events: Sequence[StreamEvent]) -> None:
-        """Keep the newest events of a stream that somebody follows here."""
-        if stream_id not in self._waiting:
-            self._tails.pop(stream_id, None)
-            return
-        tail = self._tails.setdefault(stream_id, [])
-        if tail and events and events[0].id != tail[-1].id + 1:  # another process wrote, too
-            tail.clear()
-        tail += events
-        del tail[:-_TAIL]
+        """Keep the newest events of a stream that has readers in this process."""
+        tail = self._tails.pop(stream_id, [])
+        if stream_id in self._waiting:
+            follows = not (tail and events) or events[0].id == tail[-1].id + 1  # not if another process wrote, too
+            self._tails[stream_id] = [*(tail if follows else ()), *events][-_TAIL:]
 
     async def _find(self, stream_id: str, after: int, count: int) -> Sequence[StreamEvent]:
         tail = self._tails.get(stream_id)
@@ -112,14 +157,14 @@ class SqliteEvents(WaitingReaders):
             self._looking = asyncio.create_task(self._look_for_others())
 
     async def _look_for_others(self) -> None:
-        """Wake readers for what other processes write, while there are any."""
-        version, known, idle_rounds = -1, dict[str, Any](), 0
+        """Wake readers for events of other processes, as long as there are readers."""
+        version, known, idle_polls = -1, dict[str, Any](), 0
         query = "SELECT id, last_id FROM streams WHERE id IN (SELECT value FROM json_each(?))"
-        while idle_rounds < 20:
-            await asyncio.sleep(LOOK_EVERY_S)
+        while idle_polls < _MAX_IDLE_POLLS:
+            await asyncio.sleep(POLL_S)
             streams = list(self._waiting)
-            idle_rounds = 0 if streams else idle_rounds + 1
-            with suppress(StorageError):  # readers are told when they look themselves
+            idle_polls = 0 if streams else idle_polls + 1
+            with suppress(StorageError):  # readers get the error when they look themselves
                 now = await self._do(lambda db: int(db.pragma("data_version")))
                 if now != version and streams:
                     names = json.dumps(streams)
@@ -151,7 +196,7 @@ class SqliteEvents(WaitingReaders):
 
 
 class MemoryEvents(SqliteEvents):
-    """Implements `EventStore`. A stream goes `ttl_s` seconds after it was last written to; `clock` gives seconds."""
+    """Implements `EventStore`. A stream is removed `ttl_s` seconds after its last event; `clock` returns seconds."""
 
     def __init__(self, *, ttl_s: float = TIME_TO_LIVE_S, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(Path())
@@ -169,7 +214,7 @@ class MemoryEvents(SqliteEvents):
         return await self._writer.submit(after_removal)
 
     def _follow_others(self) -> None:
-        """There are none."""
+        pass  # no other process has the database
 
 
 def _open(path: Path, keep_s: float, may_replace: bool) -> apsw.Connection:
@@ -180,11 +225,7 @@ def _open(path: Path, keep_s: float, may_replace: bool) -> apsw.Connection:
 
 
 def _remove(db: apsw.Connection, which: str, value: float | str) -> None:
-    """Remove events; the rows of their streams stay, so that no id comes again."""
+    """Remove events. The rows of their streams stay, so that no id is used again."""
     numbers = f"SELECT number FROM streams WHERE {which}"  # noqa: S608  # a condition of this module
     db.execute(f"DELETE FROM events WHERE stream IN ({numbers})", (value,))  # noqa: S608
     db.execute(f"UPDATE streams SET is_there = 0, status = 'complete', note = '' WHERE {which}", (value,))  # noqa: S608
-
-
-if TYPE_CHECKING:
-    _: type[EventStore] = SqliteEvents

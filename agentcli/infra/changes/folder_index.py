@@ -1,7 +1,7 @@
-"""Finds what changed in a folder since it was last looked at; the contents of each state are kept.
+"""Finds what changed in a folder since the last look, and stores the contents of each state.
 
-A file that the system says is untouched is not read again: its inode and the time of its last change, which nobody can
-set, are as they were. What git would ignore is covered up to a limit, and so are large files; `left_out` has the rest.
+A file is not read again if its inode and the time of its last change are the same; nobody can set that time. Files that
+git ignores and large files are covered up to a limit. `left_out` has the others.
 """
 
 from __future__ import annotations
@@ -21,31 +21,30 @@ from subprocess import DEVNULL, PIPE, Popen
 import msgspec
 
 from agentcli.conversation.file_changes import FileKind, FileState, stored_path
-from agentcli.infra.changes.objects import Objects
-from agentcli.infra.changes.state import joined, kind_of, state_of
-from agentcli.infra.checkpoints.borrowed import TICK_NS, BorrowedObjects, TrackedFile, stamp_of
+from agentcli.infra.changes.borrowed import TICK_NS, BorrowedObjects, TrackedFile, stamp_of
+from agentcli.infra.changes.state import Objects, joined, kind_of, state_of
 from agentcli.infra.sandbox.dry_runs.caches import is_cache
 from agentcli.infra.sandbox.mounts.mount_points import MOUNT_POINT_MODE, is_mount_point_of_ours
 from agentcli.settings.files import make_private_folder, replace_file
 from agentcli.tools.ripgrep import find_rg
 
-_GITS_OWN = frozenset(("HEAD", "objects", "refs"))  # a folder with these is a repository's own, whatever its name
+_GIT_NAMES = frozenset(("HEAD", "objects", "refs"))  # a folder with these is the `.git` of a repository
 _LISTING = ("--files", "--null", "--no-config", "--no-messages", "--hidden", "--no-require-git", "--no-ignore-dot")
 
 Difference = tuple[FileState | None, FileState | None]  # before and now
 
 
 class SnapshotLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The bounds of checkpoints; `ignored_*` are about what git ignores, `excluded` are globs, `own` folders ours."""
+    """The limits of checkpoints."""
 
     max_file_bytes: int = 50_000_000
     max_files: int = 200_000
     max_bytes: int = 5_000_000_000
-    ignored_files: int = 5_000
+    ignored_files: int = 5_000  # of the files that git ignores
     ignored_bytes: int = 50_000_000
-    excluded: tuple[str, ...] = ()
-    own: tuple[str, ...] = ()
-    min_borrowed: int = 200
+    excluded: tuple[str, ...] = ()  # globs
+    own: tuple[str, ...] = ()  # folders of the program
+    min_borrowed: int = 200  # files; in a smaller folder all contents are copied
 
     def check(self, root: str, *, files: int = 0, size: int = 0) -> None:
         """Raise `TooManyFiles` for more than is covered."""
@@ -55,14 +54,14 @@ class SnapshotLimits(msgspec.Struct, frozen=True, kw_only=True):
             raise TooManyFiles(f"{root} holds more than {self.max_bytes / 1e9:g} GB (checkpoints.most_gb)")
 
 
-class TooManyFiles(Exception):  # it says what is so
+class TooManyFiles(Exception):
     """A folder holds more than checkpoints cover."""
 
 
 class _Known(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An entry as it was last seen. One with `changed_ns` 0 is read again."""
+    """An entry as it was at the last look."""
 
-    changed_ns: int
+    changed_ns: int  # 0 if it must be read again
     inode: int
     kind: FileKind
     mode: int
@@ -76,20 +75,20 @@ class _Known(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class FolderState(msgspec.Struct, kw_only=True):
-    """Entries by folder and name, left-out paths with reasons, `skipped` inodes; at `looked_ns` the last look began."""
+    """The state of a folder at the last look."""
 
     root: str
-    entries: dict[str, dict[str, _Known]] = {}
-    left_out: dict[str, str] = {}
-    skipped: set[int] = set()
-    looked_ns: int = 0
+    entries: dict[str, dict[str, _Known]] = {}  # by folder and name
+    left_out: dict[str, str] = {}  # paths with the reason
+    skipped: set[int] = set()  # inodes
+    looked_ns: int = 0  # when the look began
 
 
 _DECODER = msgspec.msgpack.Decoder(FolderState)
 
 
 class FolderIndex:
-    """The entries of a real folder as last seen, kept in `file`; a git in a `writable` folder is not run."""
+    """The entries of a real folder at the last look, kept in `file`. A git in a `writable` folder is not run."""
 
     def __init__(
         self, root: Path, file: Path, objects: Objects, limits: SnapshotLimits, *, writable: Sequence[Path] = ()
@@ -104,7 +103,7 @@ class FolderIndex:
         return self.state.left_out
 
     def refresh(self, *, saves: bool = True) -> dict[str, Difference]:
-        """Look at all of it; return the changes by relative path. Raises `TooManyFiles`, `OSError`."""
+        """Look at the folder; return the changes by relative path. Raises `TooManyFiles`, `OSError`."""
         differences, state = _Look(self).run()
         before = (state for state, _ in differences.values() if state is not None and state.kind == "file")
         self.borrowed.copy((state.content for state in before if state.content), self.objects)
@@ -119,7 +118,7 @@ class FolderIndex:
             content = self.file.read_bytes()
             is_json = content.startswith(b"{")
             found = msgspec.convert(json.loads(content), FolderState) if is_json else _DECODER.decode(content)
-        except (OSError, ValueError):  # all of it is read again
+        except (OSError, ValueError):  # everything is read again
             return nothing
         return found if found.root == nothing.root else nothing
 
@@ -127,13 +126,13 @@ class FolderIndex:
         make_private_folder(self.file.parent)
         try:
             content = msgspec.msgpack.encode(self.state)
-        except UnicodeEncodeError:  # names that are no text, which only the slower way escapes
+        except UnicodeEncodeError:  # of names that are no UTF-8; json is slower, and escapes them
             content = json.dumps(msgspec.to_builtins(self.state)).encode()
         replace_file(self.file, content, syncs=False)
 
 
 class _Look:
-    """One look at a folder: its state now, made from the one before where nothing was touched."""
+    """One look at a folder. Entries that were not touched are taken from the state before."""
 
     def __init__(self, index: FolderIndex) -> None:
         self._index, self._root, self._limits, self._before = index, index.root, index.limits, index.state
@@ -144,8 +143,8 @@ class _Look:
         left_out = {path: why for path, why in self._before.left_out.items() if os.path.lexists(f"{self._root}/{path}")}
         self._state = FolderState(root=self._before.root, left_out=left_out, looked_ns=now_ns)
         self._differences: dict[str, Difference] = {}
-        self._first_seen: set[str] = set()  # folders in which nothing is new, though nothing of it was known
-        self._kept = 0  # bytes of new files in this look
+        self._first_seen: set[str] = set()  # folders whose contents were not known, but are not new
+        self._stored = 0  # bytes of new files in this look
         self._tracked: dict[str, TrackedFile] = {}
 
     def run(self) -> tuple[dict[str, Difference], FolderState]:
@@ -163,32 +162,32 @@ class _Look:
         return self._differences, self._state
 
     def _borrow(self) -> None:
-        """Raise `TooManyFiles` before the first look reads and keeps more than is covered."""
+        """Find contents to borrow. Raise `TooManyFiles` before the first look stores more than is covered."""
         if len(self._listing) >= self._limits.min_borrowed:
             self._tracked = self._index.borrowed.borrow()
         for path in self._listing - self._tracked.keys():
             with suppress(OSError):
                 self._count_stored(os.lstat(f"{self._root}/{path}"))
-        self._kept = 0
+        self._stored = 0
 
     def _count_stored(self, status: os.stat_result) -> None:
         if stat.S_ISREG(status.st_mode) and status.st_size <= self._limits.max_file_bytes:
-            self._kept += status.st_size
-            self._limits.check(self._root, size=self._kept)
+            self._stored += status.st_size
+            self._limits.check(self._root, size=self._stored)
 
     def _look_in(self, folder: str) -> list[str]:
-        """Look at the entries of a folder; gives the folders in it."""
+        """Look at the entries of a folder, and return the folders in it."""
         state, known = self._state, self._known.get(folder, {})
         try:
             with os.scandir(f"{self._root}/{folder}" if folder else self._root) as found:
                 inside = list(found)
-        except (FileNotFoundError, NotADirectoryError):  # gone since
+        except (FileNotFoundError, NotADirectoryError):  # it was just removed
             return []
-        except PermissionError as error:  # what is in it is as it was, as far as anybody knows
+        except PermissionError as error:  # its contents are as they were, as far as anybody knows
             state.left_out[folder] = error.strerror or str(error)
             state.entries |= {below: self._known[below] for below in self._known if _is_at_or_below(below, folder)}
             return []
-        if {entry.name for entry in inside} >= _GITS_OWN:  # nothing in it counts as gone
+        if {entry.name for entry in inside} >= _GIT_NAMES:  # nothing in it counts as gone
             state.left_out[folder] = "it is a git repository"
             self._known = {below: one for below, one in self._known.items() if not _is_at_or_below(below, folder)}
             return []
@@ -201,7 +200,7 @@ class _Look:
             before = one = known.get(entry.name)
             try:
                 status = entry.stat(follow_symlinks=False)
-            except FileNotFoundError:  # gone since
+            except FileNotFoundError:  # it was just removed
                 continue
             if before is None or before.changed_ns != status.st_ctime_ns or before.inode != status.st_ino:
                 one = self._look_at(folder, entry.name, status, before)
@@ -212,7 +211,7 @@ class _Look:
         return below
 
     def _look_at(self, folder: str, name: str, status: os.stat_result, before: _Known | None) -> _Known | None:
-        """Take down an entry that is new, or was touched; gives the one before where it cannot be."""
+        """Record an entry that is new or was touched; return the one before if that is not possible."""
         state, path, kind = self._state, joined(folder, name), kind_of(status)
         if kind is None:
             return None
@@ -223,7 +222,7 @@ class _Look:
             return before  # a command runs, or was killed
         if before is not None:
             is_ignored = before.is_ignored
-        else:  # what was left out for that is not listed again each time
+        else:  # what was left out as ignored is not listed again each time
             is_ignored = path in self._before.left_out or path not in self._listing
             if is_ignored and not self._has_room(path, kind, status):
                 state.left_out[path] = "git ignores it, and it is large"
@@ -253,9 +252,9 @@ class _Look:
         return state_of(f"{self._root}/{path}", status, self._index.objects, largest=self._limits.max_file_bytes)
 
     def _was_there(self, folder: str, path: str, status: os.stat_result) -> bool:
-        """True for what was there before, only not looked at, and for what such a thing was moved to.
+        """Return True for an entry that existed before but was not looked at, even if it was moved since.
 
-        What is in a folder that is moved keeps its times: it was made before the last look, and was not seen then.
+        The contents of a folder that is moved keep their times, which are before the last look, and were not seen then.
         """
         if folder in self._first_seen or path in self._before.left_out or status.st_ino in self._before.skipped:
             return True
@@ -263,7 +262,7 @@ class _Look:
 
     @cached_property
     def _inodes(self) -> set[int]:
-        """The inodes of everything that was known at the last look: what has them now was moved, and is known."""
+        """The inodes of all entries of the last look. An entry with one of them was moved, and is known."""
         return {known.inode for inside in self._before.entries.values() for known in inside.values()}
 
     def _is_skipped(self, path: str, name: str, *, is_folder: bool) -> bool:
@@ -276,7 +275,7 @@ class _Look:
 
     @cached_property
     def _listing(self) -> set[str]:
-        """The files that git would not ignore, and folders around them. Raises `TooManyFiles`, `OSError`."""
+        """The files that git does not ignore, and the folders around them. Raises `TooManyFiles`, `OSError`."""
         command, parts, count = [find_rg(), *_LISTING, "--glob=!.git"], [], 0
         with Popen(command, cwd=self._root, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL) as running:
             assert running.stdout is not None
@@ -294,7 +293,7 @@ class _Look:
         return found
 
     def _has_room(self, path: str, kind: FileKind, status: os.stat_result) -> bool:
-        """True if an ignored file, or folder as a whole, is within the limits of what is covered."""
+        """Return True if an ignored file, or a folder as a whole, is within the limits of what is covered."""
         files, total = self._ignored
         sizes = _sizes_below(f"{self._root}/{path}") if kind == "folder" else [status.st_size if kind == "file" else 0]
         for size in sizes:
@@ -305,7 +304,7 @@ class _Look:
 
     @cached_property
     def _ignored(self) -> tuple[int, int]:
-        """The number and the bytes of ignored files that are covered."""
+        """The number and the total size of ignored files that are covered."""
         sizes = [
             one.size
             for folder, inside in self._before.entries.items()
@@ -324,8 +323,8 @@ def _is_at_or_below(path: str, folder: str) -> bool:
 
 
 def _sizes_below(folder: str) -> Iterator[int]:
-    """The size of each entry below a folder, in bytes."""
+    """Yield the size of each entry below a folder, in bytes."""
     for where, folders, files in os.walk(folder):
         for name in (*folders, *files):
-            with suppress(OSError):  # gone since
+            with suppress(OSError):  # it was just removed
                 yield os.lstat(f"{where}/{name}").st_size

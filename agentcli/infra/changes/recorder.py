@@ -1,8 +1,8 @@
-"""Records what calls do to files, for one session.
+"""Records what the calls of a session do to files.
 
-What a call is going to change is taken down before and after it: the files it names, or, where nobody can tell, all of
-the workspace. What changed between two calls was the person's doing. A note on disk says which calls are under way, so
-that those of a killed process are accounted for when the session is opened again.
+The files that a call names are recorded before and after it. If nobody knows what a call will change, the whole
+workspace is recorded. The person made all changes between two calls. A note on disk says which calls are under way, so
+that the changes of a killed process are found when the session is opened again.
 """
 
 from __future__ import annotations
@@ -22,34 +22,33 @@ import msgspec
 
 from agentcli.conversation.file_changes import FileChange, FilesChanged, FileState, real_path, stored_path
 from agentcli.errors import ToolError
+from agentcli.infra.changes.folder_index import Difference, FolderIndex, SnapshotLimits, TooManyFiles, index_name
 from agentcli.infra.changes.journal import CallNote, PrivateFolder
-from agentcli.infra.changes.objects import Objects
 from agentcli.infra.changes.reverse import PlannedRestoration, plan_restoration
-from agentcli.infra.changes.state import state_at
-from agentcli.infra.checkpoints.folder_index import Difference, FolderIndex, SnapshotLimits, TooManyFiles, index_name
+from agentcli.infra.changes.state import Objects, state_at
 from agentcli.settings.files import make_private_folder
 
-_BEAT_S = 0.5
-_AFTERLIFE_NS = 1_500_000_000  # within which the processes of one that was killed are gone, too
-_MAX_NAMED = 100  # paths that are left out
+_HEARTBEAT_S = 0.5
+_AFTERLIFE_NS = 1_500_000_000  # so long after a process was killed its commands have ended, too
+_MAX_NAMED = 100  # of the paths that are left out
 
 T = TypeVar("T")
 
 
 @dataclass(kw_only=True)
 class Mark:
-    """A call that is under way. Without `before` it may change anything; `found` is what it has changed so far."""
+    """A call that is under way."""
 
     call_id: str
     note: Path
-    before: dict[str, FileState | None] | None = None
-    found: dict[str, Difference] = field(default_factory=dict)
+    before: dict[str, FileState | None] | None = None  # None if the call may change anything
+    found: dict[str, Difference] = field(default_factory=dict)  # its changes since they were last asked for
     left_out: tuple[str, ...] = ()
 
 
 @dataclass(eq=False)
 class Recorder:
-    """Implements `Checkpoints` for the real paths of `roots`; a `private` folder goes with the recorder."""
+    """Implements `Checkpoints` for the real paths of `roots`. A `private` folder is removed with the recorder."""
 
     folder: Path
     roots: Callable[[], Sequence[Path]]
@@ -63,9 +62,11 @@ class Recorder:
         self._notes = self.folder / "under_way" / self.session_id
         self._indexes: list[FolderIndex] | None = None
         self._open: list[Mark] = []
-        self._edited: dict[str, FileState | None] = {}  # what calls that name their files left, since the last look
+        self._edited: dict[
+            str, FileState | None
+        ] = {}  # the results of calls that name their files, since the last look
         self._problem = ""
-        self._beating: asyncio.Task[None] | None = None
+        self._heartbeat: asyncio.Task[None] | None = None
         self._order = asyncio.Lock()
         self._numbers = itertools.count(1)
 
@@ -73,12 +74,12 @@ class Recorder:
         mark = Mark(call_id=call_id, note=self._notes / f"{os.getpid()}-{next(self._numbers):06}.json")
         try:
             await self._in_thread(lambda: self._begin(mark, paths))
-        except BaseException:  # nobody will end it
+        except BaseException:  # nobody will call `end`
             with contextlib.suppress(ToolError):
                 await self.forget(mark)
             raise
-        if self._open and (self._beating is None or self._beating.done()):
-            self._beating = asyncio.create_task(self._beat())
+        if self._open and (self._heartbeat is None or self._heartbeat.done()):
+            self._heartbeat = asyncio.create_task(self._send_heartbeats())
         return mark
 
     async def end(self, mark: Mark) -> FilesChanged | None:
@@ -90,8 +91,8 @@ class Recorder:
     async def under_way(self) -> Sequence[FilesChanged]:
         return await self._in_thread(self._under_way)
 
-    async def interrupted(self, told: Mapping[str, float]) -> Sequence[FilesChanged]:
-        return await self._in_thread(lambda: [*self._interrupted(told)])
+    async def interrupted(self, reported: Mapping[str, float]) -> Sequence[FilesChanged]:
+        return await self._in_thread(lambda: [*self._interrupted(reported)])
 
     def content(self, id: str) -> bytes:
         return self.objects.get(id)
@@ -101,30 +102,30 @@ class Recorder:
         return await self._in_thread(lambda: plan(scratch=self.scratch, finish=self._in_thread))
 
     async def aclose(self) -> None:
-        """Wait for what is under way."""
-        if self._beating is not None:
-            self._beating.cancel()
+        """Wait for work that is under way."""
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
         await self._in_thread(lambda: self.private.close() if self.private is not None else None)
 
     def files_scanned(self) -> int:
         return sum(index.files_scanned for index in self._indexes or ())
 
-    async def _beat(self) -> None:
-        """Touch the notes of what is under way: what changes after a process has died was not its doing."""
+    async def _send_heartbeats(self) -> None:
+        """Touch the notes of calls under way: after a kill, their times show which changes are later."""
         while self._open:
             for mark in self._open:
                 with contextlib.suppress(OSError):
                     os.utime(mark.note)
-            await asyncio.sleep(_BEAT_S)
+            await asyncio.sleep(_HEARTBEAT_S)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        """One after another, also while the caller is cancelled: what began has to end. Raises `ToolError`."""
+        """Do work in a thread, in order and to its end, even if the caller is cancelled. Raises `ToolError`."""
 
         async def in_order() -> T:
             async with self._order:
                 try:
                     return await asyncio.to_thread(work)
-                except (OSError, ValueError) as error:  # ValueError: a name that cannot be written down
+                except (OSError, ValueError) as error:  # a ValueError is a name that cannot be stored
                     why = getattr(error, "strerror", None) or error
                     message = f"The state of the files could not be kept in {self.objects.folder}: {why}."
                     raise ToolError(message, kind="resource_error") from error
@@ -167,22 +168,21 @@ class Recorder:
         return [one for mark in self._open if (one := self._new_changes(mark)) is not None]
 
     def _new_changes(self, mark: Mark) -> FilesChanged | None:
-        """The changes of a call since they were asked for last."""
         changes, mark.found = _as_changes(mark.found), {}
         left_out = tuple(dict.fromkeys((*mark.left_out, *self._skipped_paths())))
         return FilesChanged(mark.call_id, changes, is_exact=False, left_out=left_out) if changes else None
 
     def _skipped_paths(self) -> tuple[str, ...]:
-        """The paths that are not looked at now, as `PATH: why`."""
+        """Return the paths that are left out now, as `PATH: why`."""
         found = [(f"{index.root}/{path}", why) for index in self._every_index() for path, why in index.left_out.items()]
         more = (f"{len(found) - _MAX_NAMED} more paths",) if len(found) > _MAX_NAMED else ()
         return (*(f"{stored_path(path)}: {why}" for path, why in sorted(found)[:_MAX_NAMED]), *more)
 
     def _attribute_changes(self, mark: Mark | None) -> bool:
-        """Bring the indexes up to date; what is new in them was done by a call, or by the person.
+        """Refresh the indexes; the new changes are those of a call, or without one of the person.
 
-        A file that a job has changed before is still its doing, whatever else runs beside it. False where
-        that cannot be done; then it is not done for the commands that follow either.
+        A file that a job has changed before is changed by the job again, whatever runs beside it. Return False if an
+        index cannot be refreshed; then it is not tried for later commands either.
         """
         edited, self._edited = self._edited, {}
         for index in self._every_index() if not self._problem else ():
@@ -210,14 +210,14 @@ class Recorder:
     def _index(self, root: str, file: Path) -> FolderIndex:
         return FolderIndex(Path(root), file, self.objects, self.limits, writable=self.roots())
 
-    def _interrupted(self, told: Mapping[str, float]) -> Iterator[FilesChanged]:
-        """The changes to files that calls named, else in the folders, up to shortly after the last sign of life."""
+    def _interrupted(self, reported: Mapping[str, float]) -> Iterator[FilesChanged]:
+        """Yield the changes of calls that a kill interrupted, up to shortly after the last heartbeat."""
         for file in sorted(self._notes.glob("*.json")):  # the oldest first
             try:
                 note, last_ns = CallNote.read(file), file.stat().st_mtime_ns
-            except (OSError, msgspec.MsgspecError):  # it was being written: the call had not begun
+            except (OSError, msgspec.MsgspecError):  # the kill came while it was written, before the call began
                 continue
-            if told.get(note.call_id, 0.0) * 1e9 >= last_ns:  # a model may use an id again
+            if reported.get(note.call_id, 0.0) * 1e9 >= last_ns:  # a model may use an id again
                 continue
             found = {path: (state, self._state(path)) for path, state in _by_real_path(note.before or {})}
             for root, name in _by_real_path(note.indexes):
@@ -228,7 +228,7 @@ class Recorder:
                 yield FilesChanged(note.call_id, changes, is_exact=note.before is not None)
 
     def _linked_indexes(self, note: Path) -> dict[str, str]:
-        """Keep the indexes as they are now, by a second name; the next state of each is a new file."""
+        """Keep the indexes as they are now under a second name, since a refresh writes new files."""
         names = {}
         make_private_folder(self._notes)
         for number, index in enumerate(self._every_index()):
@@ -240,11 +240,11 @@ class Recorder:
         return names
 
     def _forget(self, mark: Mark | None) -> None:
-        """Forget one call, or all; the folder stays where others are under way."""
+        """Forget a call, or all calls."""
         self._open = [one for one in self._open if one is not mark]
         for file in self._notes.glob(f"{mark.note.stem}*" if mark else "*"):
             file.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # other calls are under way
             self._notes.rmdir()
 
     def _state(self, path: str) -> FileState | None:
@@ -258,7 +258,7 @@ def _by_real_path(stored: Mapping[str, T]) -> list[tuple[str, T]]:
 def _without_later(
     found: dict[str, Difference], time_ns: int, finished: Mapping[str, int]
 ) -> Iterator[tuple[str, Difference]]:
-    """The differences without what came later; `finished` are later times of some paths."""
+    """Yield the differences without later changes. `finished` has later times for some paths."""
     for path, (before, now) in found.items():
         try:
             changed_ns = os.lstat(path).st_ctime_ns if now is not None and now.kind != "folder" else 0
@@ -277,7 +277,7 @@ def _as_changes(found: Mapping[str, Difference]) -> tuple[FileChange, ...]:
 
 
 def _with_missing_folders(paths: Iterable[str]) -> list[str]:
-    """The paths and the folders around them that are not there yet, each once; nothing inside a repository's own."""
+    """Return the paths and the missing folders around them, each once; nothing inside a `.git`."""
     found: dict[str, None] = {}
     for path in paths:
         around = [path]

@@ -1,13 +1,14 @@
-"""Tells public network addresses from private ones, and reads grants of hosts and decides what they cover.
+"""Knows which network addresses are public, and what a grant of a host covers.
 
-The grant `example.org` is that host, `*.example.org` every host below it and not itself; both on the web's ports.
-`host:8080` is that port alone. Names are ASCII; others are written as `xn--…`.
+The grant `example.org` covers that host, `*.example.org` every host below it but not itself, both on the web's ports.
+`host:8080` covers that port alone. Names are ASCII; others are written as `xn--…`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import NamedTuple
 
@@ -17,17 +18,15 @@ Address = IPv4Address | IPv6Address
 def why_not_public(address: Address) -> str:
     """Describe an address that is not public, or the IPv4 address inside it; return "" for a public one."""
     address = embedded(address)
-    for network, what in _NOT_PUBLIC:
-        if address in network:
-            return what
-    if isinstance(address, IPv6Address) and int(address) >> 32 & 0xFDFFFFFF == _ISATAP:
-        return "an address of an IPv4 tunnel"
     # Registries grow: Python's tables may know what the one below does not.
-    return "" if address.is_global and not address.is_multicast else "a reserved address"
+    known_to_python = "" if address.is_global and not address.is_multicast else "a reserved address"
+    if isinstance(address, IPv6Address) and int(address) >> 32 & 0xFDFFFFFF == _ISATAP:
+        known_to_python = "an address of an IPv4 tunnel"
+    return next((what for network, what in _NOT_PUBLIC if address in network), known_to_python)
 
 
 def embedded(address: Address) -> Address:
-    """The IPv4 address that an IPv4-mapped (RFC 4291 §2.5.5.2) or NAT64 (RFC 6052) address leads to, else `address`."""
+    """Return the IPv4 address in an IPv4-mapped (RFC 4291 §2.5.5.2) or NAT64 (RFC 6052) address, else `address`."""
     if isinstance(address, IPv6Address):
         if address.ipv4_mapped is not None:
             return address.ipv4_mapped
@@ -37,12 +36,12 @@ def embedded(address: Address) -> Address:
 
 
 def is_metadata_service(address: Address) -> bool:
-    """True if a cloud hands out its machine's credentials there. No grant opens such an address."""
+    """Return True if a cloud hands out its machine's credentials there. No grant opens such an address."""
     return any(embedded(address) in network for network in _METADATA)
 
 
 def is_local_network(address: Address) -> bool:
-    """True for an address of a home's or a company's own network."""
+    """Return True for an address of a home's or a company's own network."""
     return any(embedded(address) in network for network in _LOCAL_NETWORKS)
 
 
@@ -111,18 +110,16 @@ _LOCAL_NETWORKS = tuple(map(ip_network, "10.0.0.0/8 172.16.0.0/12 192.168.0.0/16
 
 
 def as_address(text: str) -> Address:
-    """Parse an address in its usual form. Raises ValueError for anything else, such as a zone (`fe80::1%eth0`)."""
+    """Parse an address in its usual form. Raises `ValueError` for anything else, such as a zone (`fe80::1%eth0`)."""
     if "%" in text:
         raise ValueError(f"{text} names a zone")
     return ip_address(text)
 
 
 def is_address(text: str) -> bool:
-    try:
-        as_address(text)
-    except ValueError:
-        return False
-    return True
+    with suppress(ValueError):
+        return bool(as_address(text))
+    return False
 
 
 WEB_PORTS = (80, 443)
@@ -131,32 +128,37 @@ _NUMBER_LIKE = re.compile(r"[0-9]+|0x[0-9a-f]*", re.ASCII)  # `127.1` and `0x7f0
 
 
 class HostGrant(NamedTuple):
-    """One grant. `host` is without its `*.`; a `port` of None is the web's ports."""
+    """A host that the person opened, or with `is_pattern` all hosts below it."""
 
-    host: str
+    host: str  # without `*.`
     is_pattern: bool = False
-    port: int | None = None
+    port: int | None = None  # None: the web's ports
 
     def covers(self, host: str, port: int) -> bool:
-        """True if it covers a normal host (`read_host`) and a port."""
-        if port != self.port if self.port is not None else port not in WEB_PORTS:
-            return False
-        return host.endswith(f".{self.host}") if self.is_pattern else host == self.host
+        """Return True if the grant covers a port of a host, which is in the form of `read_host`."""
+        ports = WEB_PORTS if self.port is None else (self.port,)
+        is_host = host.endswith(f".{self.host}") if self.is_pattern else host == self.host
+        return is_host and port in ports
 
 
 def find_grant(grants: Iterable[HostGrant], host: str, port: int) -> HostGrant | None:
-    """The grant that covers a host, an exact one before a pattern."""
-    covering = [grant for grant in grants if grant.covers(host, port)]
+    """Return the grant that covers a port of a host; an exact grant wins over a pattern."""
+    covering = (grant for grant in grants if grant.covers(host, port))
     return min(covering, key=lambda grant: grant.is_pattern, default=None)
 
 
 def read_grant(text: str, *, is_any_pattern_fine: bool = False) -> HostGrant:
-    """Raises `ValueError` with what to write instead, also for a pattern such as `*.org` that covers too much."""
-    pattern, _, rest = text.strip().rpartition("*.")
-    if pattern or ("*" in rest):
+    """Parse a grant.
+
+    Raises:
+        ValueError: If it is no grant, or a pattern such as `*.org` that covers too much, unless any pattern is fine.
+            The message says what to write instead.
+    """
+    is_pattern = text.strip().startswith("*.")
+    rest = text.strip().removeprefix("*.")
+    if "*" in rest:
         raise ValueError(f"{text!r}: a * stands for whole names at the beginning, as in *.example.org.")
     host, port = split_port(rest, default=None)
-    is_pattern = text.strip().startswith("*.")
     name = read_host(host)
     if is_pattern and not is_any_pattern_fine and ("." not in name or is_address(name)):
         raise ValueError(f"{text!r} covers too much: write *.example.org.")
@@ -164,7 +166,7 @@ def read_grant(text: str, *, is_any_pattern_fine: bool = False) -> HostGrant:
 
 
 def split_port(text: str, *, default: int | None) -> tuple[str, int | None]:
-    """A host and the port after it; an IPv6 address with a port is in brackets. Raises `ValueError`."""
+    """Split a host from the port after it; an IPv6 address with a port is in brackets. Raises `ValueError`."""
     match = re.fullmatch(r"(\[[^\]]*\]|[^:]*)(?::([0-9]{1,5}))?", text, re.ASCII)
     if match is None:
         if text.count(":") > 1 and "[" not in text:
@@ -177,7 +179,7 @@ def split_port(text: str, *, default: int | None) -> tuple[str, int | None]:
 
 
 def read_host(text: str) -> str:
-    """A name or an address in the one way we compare it in. Raises `ValueError`: nothing is guessed or corrected."""
+    """Return a name or an address in the one form that is compared. Raises `ValueError`: nothing is guessed."""
     if is_address(text):
         return str(as_address(text))
     name = text.removesuffix(".").lower()
@@ -190,16 +192,15 @@ def read_host(text: str) -> str:
 
 
 def may_lead_to(grant: HostGrant, address: str) -> bool:
-    """True if a granted host may be at this address.
+    """Return True if a granted host may be at this address.
 
-    Its owner decides where a name leads, so one that was granted cannot be a way to this machine or to what a cloud
-    tells its machines. A private network is reached by a name that was granted as it is, not through a pattern; any
-    other address only when the address itself was granted.
+    The owner of a name decides where it leads. A granted name is therefore no way to this machine, nor to a cloud's
+    metadata. It may lead into a private network if it was granted itself, not through a pattern. All other addresses
+    must be granted themselves.
     """
-    try:
-        found = ip_address(address.partition("%")[0])
-    except ValueError:
+    if not is_address(plain := address.partition("%")[0]):
         return False
+    found = as_address(plain)
     if str(found) == grant.host:
         return True
     if grant.host == "localhost" or grant.host.endswith(".localhost"):

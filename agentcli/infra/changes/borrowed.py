@@ -1,8 +1,9 @@
-"""Contents of tracked files that a snapshot borrows from the repository instead of storing a copy of each.
+"""Borrows the contents of tracked files from the repository, so that a snapshot need not store a copy of each.
 
-Git knows the blob of each file that is as in its index, by the file's times, size and inode. Its packs get a second
-name (a hard link) in a git folder of ours, other objects are packed there: they outlive `git gc` and `rm -r .git`. Git
-reads them with our configuration, so that of a repository cannot make it run a program.
+By a file's times, size and inode, git's index tells the blob of each file that was not changed since. The packs of the
+repository get a second name (a hard link) in a git folder of the program, other objects are packed there, so they
+outlast `git gc` and `rm -r .git`. Git reads them with the program's own configuration, because the configuration of a
+repository can make git run programs.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from subprocess import DEVNULL, PIPE, Popen, SubprocessError, check_output
 
 import msgspec
 
-from agentcli.infra.changes.objects import Objects
+from agentcli.infra.changes.state import Objects
 from agentcli.infra.sandbox.git_config import find_git, text_of
 from agentcli.settings.files import make_private_folder
 
-TICK_NS = 20_000_000  # within which a file can change twice and look untouched after the second time
+TICK_NS = 20_000_000  # within this time a file can change twice, and the second change does not show in its times
 _MAX_GIT_S = 60.0
 _PATHS = ("--show-toplevel", "--git-path", "index", "--git-path", "objects", "--git-path", "info/attributes")
-# Filters and encodings make a file's bytes differ from its blob's. So do line ends and `ident`: then the sizes differ.
+# Filters and encodings make a file's bytes differ from its blob. Line ends and `ident` do too, but change the size.
 _UNCONVERTED = ":(attr:!filter !working-tree-encoding)"
 # An entry of the index: its tag (H where git looks at the file), mode, blob and stage (0 where it is merged).
 _ENTRY = re.compile(
@@ -42,12 +43,12 @@ class TrackedFile(msgspec.Struct, frozen=True, gc=False):
 
 
 def stamp_of(status: os.stat_result) -> tuple[int, int, int, int]:
-    """Return the times, inode and size by which git knows that a file was not touched, as its index holds them."""
+    """Return the times, inode and size by which git sees that a file was not touched, as they are in its index."""
     return status.st_ctime_ns, status.st_mtime_ns, status.st_ino & 0xFFFFFFFF, status.st_size
 
 
 class BorrowedObjects:
-    """Contents that the repository around `root` holds: none without git, or where git does not read it."""
+    """The contents in the repository around `root`: none without git, or if git does not read it."""
 
     def __init__(self, root: str, folder: Path, writable: Sequence[Path]) -> None:
         self._root = root
@@ -61,7 +62,7 @@ class BorrowedObjects:
         """Return the files below the root whose contents need not be copied, by their relative paths."""
         try:
             return self._borrow() if self._git else {}
-        except (OSError, ValueError, SubprocessError):  # then all of them are copied
+        except (OSError, ValueError, SubprocessError):  # all files are copied
             return {}
 
     def _borrow(self) -> dict[str, TrackedFile]:
@@ -82,7 +83,7 @@ class BorrowedObjects:
         ids = {file.id for file in found.values()}
         packs = [file for file in Path(objects, "pack").iterdir() if file.suffix in (".pack", ".idx")]
         for file in sorted(packs, reverse=True):  # an index comes after its pack
-            with suppress(OSError):  # not from another disk, nor what belongs to somebody else
+            with suppress(OSError):  # a file on another disk, or of another user
                 if not file.is_symlink():
                     (self._folder / "objects/pack" / file.name).hardlink_to(file)
         sizes = self._sizes(ids, self._ours)
@@ -92,7 +93,7 @@ class BorrowedObjects:
         return {path: file for path, file in found.items() if sizes.get(file.id) == file.size}
 
     def copy(self, ids: Iterable[str], objects: Objects) -> None:
-        """Store those of these contents that are borrowed, before a file that held one is gone. Raises `OSError`."""
+        """Store borrowed contents, because files that had them were changed. Raises `OSError`."""
         missing = [id for id in ids if not objects.has(id)]
         if not missing or not self._git or not self._folder.is_dir():
             return
@@ -103,26 +104,26 @@ class BorrowedObjects:
             with Popen(command, env=self._ours, stdin=wanted, stdout=PIPE, stderr=DEVNULL) as running:
                 assert running.stdout is not None
                 while head := running.stdout.readline().split():
-                    if len(head) == 3:  # id, type and size: it is there
+                    if len(head) == 3:  # id, type and size; of a missing object only its id and a word
                         objects.put_bytes(running.stdout.read(int(head[2])))
                         running.stdout.read(1)
 
     def _sizes(self, ids: Iterable[str], environment: Mapping[str, str]) -> dict[str, int]:
-        """Return the sizes of those contents that are there."""
+        """Return the sizes of the contents that git finds."""
         answer = self._run(environment, "cat-file", "--batch-check=%(objectname) %(objectsize)", "--buffer", lines=ids)
         words = (line.split() for line in answer.decode().splitlines())
         return {id: int(size) for id, size in words if size.isdigit()}
 
     def _run(self, environment: Mapping[str, str], *arguments: str, lines: Iterable[str] = ()) -> bytes:
-        given = "".join(f"{line}\n" for line in lines).encode()
+        text = "".join(f"{line}\n" for line in lines).encode()
         return check_output(
-            [self._git, *arguments], cwd=self._root, env=environment, input=given, stderr=DEVNULL, timeout=_MAX_GIT_S
+            [self._git, *arguments], cwd=self._root, env=environment, input=text, stderr=DEVNULL, timeout=_MAX_GIT_S
         )
 
 
 def _unchanged(listed: str, compared_ns: int) -> Iterator[tuple[str, TrackedFile]]:
-    """Yield the files that were not touched since git compared them. A file's name may look like another entry."""
-    position = 0
+    """Yield the files that were not touched since git compared them."""
+    position = 0  # entries are matched one after another, because the name of a file may look like an entry
     while entry := _ENTRY.match(listed, position):
         position = entry.end()
         tag, mode, id, stage, path, *numbers = entry.groups()

@@ -1,6 +1,6 @@
-"""Parses web addresses strictly, and decides if one may be fetched at once, only if the person agrees, or never.
+"""Parses web addresses strictly, and judges if one may be fetched: at once, if the person agrees, or never.
 
-What two programs could read differently is refused, never guessed.
+An address that two programs could read differently is refused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from urllib.parse import quote, urljoin
 
 import msgspec
 
-from agentcli.safety.addresses.hosts import (
+from agentcli.safety.hosts import (
     Address,
     as_address,
     is_address,
@@ -30,35 +30,32 @@ from agentcli.safety.addresses.hosts import (
     why_not_public,
 )
 
-LONGEST_URL = 16_000  # characters
+MAX_URL_CHARS = 16_000
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _USERINFO = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=:-]|%(?!23|2[fF]|3[aAfF]|40|5[bBcCdD]|[01]|7[fF])[0-9A-Fa-f]{2})*")
-# Left alone in a path or query; everything else is percent-encoded as UTF-8.
-_KEPT = "!#$%&'()*+,/:;=?@[]~|^{}\"<>`"
+# These stay in a path or query; everything else is percent-encoded as UTF-8.
+_UNENCODED = "!#$%&'()*+,/:;=?@[]~|^{}\"<>`"
 _ENCODED = re.compile(r"[\"<>`{}|^\\]|%(?![0-9A-Fa-f]{2})")
 
 
 class BadUrl(ValueError):
-    """Not a web address that this program opens. The message says what is wrong with it."""
+    """The text is no web address that this program opens. The message says what is wrong with it."""
 
 
 class WebUrl(msgspec.Struct, frozen=True, kw_only=True):
-    """An address in canonical form: `host` in ASCII without brackets or trailing dot, `target` percent-encoded.
-
-    What precedes `@` is never sent; `has_userinfo` says that there was something. The fragment is dropped.
-    """
+    """An address in canonical form. The fragment is dropped."""
 
     scheme: str
-    host: str
+    host: str  # ASCII, without brackets or trailing dot
     port: int
-    target: str
-    has_userinfo: bool = False
+    target: str  # path and query, percent-encoded
+    has_userinfo: bool = False  # something came before an `@`; it is never sent
 
     @property
     def address(self) -> Address | None:
-        """The network address that the host is; None for a name."""
+        """The network address, None if the host is a name."""
         return as_address(self.host) if is_address(self.host) else None
 
     @property
@@ -72,11 +69,11 @@ class WebUrl(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_url(text: str) -> WebUrl:
-    """Raises `BadUrl`."""
+    """Parse a web address. Raises `BadUrl`."""
     if not text:
         raise BadUrl("the address is empty")
-    if len(text) > LONGEST_URL:
-        raise BadUrl(f"the address is longer than {LONGEST_URL:,} characters")
+    if len(text) > MAX_URL_CHARS:
+        raise BadUrl(f"the address is longer than {MAX_URL_CHARS:,} characters")
     if text != text.strip() or any(unicodedata.category(sign) in ("Cc", "Cs") for sign in text):
         raise BadUrl("the address holds a control character, or a space at an end")
     scheme = _SCHEME.match(text)
@@ -102,7 +99,7 @@ def parse_url(text: str) -> WebUrl:
 
 
 def join_url(base: WebUrl, reference: str) -> WebUrl:
-    """The address that a `Location` header means on the page `base`. Raises `BadUrl`."""
+    """Return the address that a `Location` header of the page `base` means. Raises `BadUrl`."""
     try:
         joined = urljoin(str(base), reference)
     except ValueError as error:
@@ -111,7 +108,7 @@ def join_url(base: WebUrl, reference: str) -> WebUrl:
 
 
 def urls_in(text: str) -> Iterable[str]:
-    """The web addresses in a text that a person wrote, without the punctuation that ends a sentence."""
+    """Yield the web addresses in a text that a person wrote, without the punctuation that ends a sentence."""
     for found in re.findall(r"https?://[^\s<>\"'`]{1,4000}", text):
         url = found.rstrip(".,;:!?*_")
         while url.endswith((")", "]", "}")) and url.count(url[-1]) > url.count("([{"[")]}".index(url[-1])]):
@@ -126,26 +123,21 @@ def _host_and_port(place: str, default_port: int) -> tuple[str, int]:
         raise BadUrl(f"{place[:80]!r} is not a host and a port") from error
     if place.startswith("[") != (":" in host):
         raise BadUrl(f"{place[:80]!r} is not a host: brackets stand around an IPv6 address, and only there")
-    return _host(host), port or default_port
-
-
-def _host(written: str) -> str:
-    if not written:
+    if not host:
         raise BadUrl("the address has no host")
-    host = written.lower() if written.isascii() else _in_ascii(written)
     # As browsers do (WHATWG URL, "ends in a number"): such a host is an address, and here only in its usual form.
     try:
-        host = read_host(host)
+        host = read_host(host.lower() if host.isascii() else _in_ascii(host))
     except ValueError as error:
         raise BadUrl(str(error).removesuffix(".")) from error
     for label in host.split("."):
         if label.startswith("xn--") and not _is_punycode(label):
             raise BadUrl(f"{label} is not a host name")
-    return host
+    return host, port or default_port
 
 
 def _in_ascii(host: str) -> str:
-    """An internationalized name as DNS knows it (RFC 5891, with the mapping of Unicode TS 46)."""
+    """Return an internationalized name as DNS knows it (RFC 5891, with the mapping of Unicode TS 46)."""
     import idna  # 3 ms, which few addresses need
 
     try:
@@ -165,18 +157,18 @@ def _is_punycode(label: str) -> bool:
 
 def _target(text: str) -> str:
     path, mark, query = text.partition("?")
-    encoded = quote((path or "/") + mark + query, safe=_KEPT)
+    encoded = quote((path or "/") + mark + query, safe=_UNENCODED)
     return _ENCODED.sub(lambda found: f"%{ord(found[0]):02X}", encoded)
 
 
 class UrlVerdict(msgspec.Struct, frozen=True):
-    """`reason` says why an address is not fetched at once, in words that fit after a colon; empty for "allow"."""
+    """The verdict on an address."""
 
     verdict: Literal["block", "ask", "allow"]
-    reason: str = ""
+    reason: str = ""  # why it is not fetched at once, in words that fit after a colon
 
 
-LONGEST_SILENT_TARGET = 500  # characters of path and query sent to a known site unasked; longer ones may carry data out
+MAX_SILENT_TARGET_CHARS = 500  # of path and query to a known site; a longer one may carry data out
 
 
 def judge_url(
@@ -185,12 +177,15 @@ def judge_url(
     granted_hosts: Collection[str] = (),
     known_urls: Collection[str] = (),
 ) -> UrlVerdict:
-    """Judge an address as the model wrote it.
+    """Judge an address as the model wrote it, by its text alone.
 
-    `granted_hosts` are the person's own: `host`, `*.host`, `host:port` or `[v6]:port`; without a port, 80 and 443. A
-    grant also opens a name or an address of the local network, but never a cloud's metadata service. `known_urls` were
-    typed by the person or found by a search, in any form `parse_url` reads. The verdict is on the text alone: the
-    addresses that the host resolves to are for `why_unreachable`.
+    The addresses that the host resolves to are judged by `why_unreachable`.
+
+    Args:
+        url: The address.
+        granted_hosts: The person's grants: `host`, `*.host`, `host:port` or `[v6]:port`; without a port, 80 and 443.
+            A grant also opens a name or an address of the local network, but never a cloud's metadata service.
+        known_urls: Addresses that the person typed or a search found, in any form that `parse_url` reads.
     """
     try:
         parsed = parse_url(url)
@@ -200,9 +195,8 @@ def judge_url(
         return UrlVerdict("block", blocked)
     if is_granted(parsed, granted_hosts) or _is_known(parsed, known_urls):
         return UrlVerdict("allow")
-    if question := _why_asked(parsed):
-        return UrlVerdict("ask", question)
-    return UrlVerdict("allow")
+    question = _why_asked(parsed)
+    return UrlVerdict("ask" if question else "allow", question)
 
 
 def is_granted(url: WebUrl, granted_hosts: Iterable[str]) -> bool:
@@ -210,47 +204,39 @@ def is_granted(url: WebUrl, granted_hosts: Iterable[str]) -> bool:
 
 
 def why_blocked(url: WebUrl, granted_hosts: Collection[str]) -> str:
-    """The reason why no request may go to an address, as far as its text tells; empty if one may."""
+    """Return why no request may go to an address, as far as its text tells; empty if one may."""
     granted = is_granted(url, granted_hosts)
     if url.port in _PORTS_OF_OTHER_SERVICES and not granted:
         return f"port {url.port} belongs to another service than the web"
     if (address := url.address) is not None:
         return why_unreachable(str(address), url, granted_hosts)
-    if granted:
-        return ""
-    if _is_local_name(url.host):
+    if not granted and _is_local_name(url.host):
         return f"{url.host} is a name of this machine or its network"
-    if _lies_below(url.host, _NAMES_OF_PRIVATE_ADDRESSES):
-        return f"{url.host} stands for a private address"
-    return ""
+    is_private = not granted and _lies_below(url.host, _NAMES_OF_PRIVATE_ADDRESSES)
+    return f"{url.host} stands for a private address" if is_private else ""
 
 
 def why_unreachable(address: str, url: WebUrl, granted_hosts: Collection[str]) -> str:
-    """The reason why a connection to `address`, one of those of `url`'s host, is refused; empty if it is allowed.
+    """Return why a connection to `address`, one of those of `url`'s host, is refused; empty if it is allowed.
 
-    A granted local name reaches what such a name stands for. A name that looks public reaches a private address only if
-    that very address is granted as well, since its owner can point it anywhere at any time.
+    A granted local name may lead to this machine, or into the local network. A name that looks public may lead to a
+    private address only if that address is granted as well, since its owner can point it anywhere at any time.
     """
-    try:
-        parsed = as_address(address)
-    except ValueError:
+    if not is_address(address):
         return f"{url.host} leads to {address}, which is not a plain address"
+    parsed = as_address(address)
     what = why_not_public(parsed)
-    if not what:
+    is_open = not what or any(_covers(grant, str(parsed), url.port) for grant in granted_hosts)
+    if not is_open and is_granted(url, granted_hosts) and _is_local_name(url.host):
+        is_open = is_loopback(parsed) if _is_this_machine(url.host) else is_local_network(parsed)
+    if is_open and not is_metadata_service(parsed):
         return ""
-    refusal = f"{url.host} is {what}" if url.host == address else f"{url.host} leads to {address}, {what}"
-    if is_metadata_service(parsed):
-        return refusal
-    if any(_covers(grant, str(parsed), url.port) for grant in granted_hosts):
-        return ""
-    if is_granted(url, granted_hosts) and _is_local_name(url.host):
-        is_own = is_loopback(parsed) if _is_this_machine(url.host) else is_local_network(parsed)
-        return "" if is_own else refusal
-    return refusal
+    return f"{url.host} is {what}" if url.host == address else f"{url.host} leads to {address}, {what}"
 
 
 def _why_asked(url: WebUrl) -> str:
-    """The question for the person before a request goes out; empty for a page of a known site."""
+    """Return what the person is asked before a request goes out; empty for a page of a known site."""
+    is_long = len(url.target) > MAX_SILENT_TARGET_CHARS
     if url.has_userinfo:
         return f"the host is {url.host}; what stands before the @ is not, and is not sent"
     if url.address is not None:
@@ -260,19 +246,15 @@ def _why_asked(url: WebUrl) -> str:
     if url.authority != url.host:
         return f"port {url.port} of {url.host}"
     if url.host not in _documentation_sites():
-        size = len(url.target)
-        data = f", and the address carries {size:,} characters to it" if size > LONGEST_SILENT_TARGET else ""
+        data = f", and the address carries {len(url.target):,} characters to it" if is_long else ""
         return f"{url.host} is not one of the known documentation sites{data}"
     if url.scheme != "https":
         return "the connection is not encrypted"
-    if len(url.target) > LONGEST_SILENT_TARGET:
-        return f"the address is long and may carry data to {url.host}"
-    return ""
+    return f"the address is long and may carry data to {url.host}" if is_long else ""
 
 
 @cache
 def _documentation_sites() -> frozenset[str]:
-    """The hosts of known_sites.toml."""
     groups = tomllib.loads(Path(__file__).with_name("known_sites.toml").read_text("utf-8"))
     return frozenset(host for hosts in groups.values() for host in hosts)
 
@@ -288,7 +270,7 @@ def _is_known(url: WebUrl, known_urls: Collection[str]) -> bool:
 
 
 def _covers(grant: str, host: str, port: int) -> bool:
-    """True if one of the person's grants covers a host and port; one that cannot be read covers nothing."""
+    """Return True if a grant covers a port of a host; a grant that cannot be read covers nothing."""
     with suppress(ValueError):
         return read_grant(grant, is_any_pattern_fine=True).covers(host, port)
     return False

@@ -1,6 +1,6 @@
 """Keeps event streams in Redis Streams, for servers on several machines (extra `redis`).
 
-How long they last is Redis' own setting: with `appendonly yes` and `appendfsync always` a power cut loses nothing.
+Redis decides what outlasts a power cut: with `appendonly yes` and `appendfsync always` nothing is lost.
 https://redis.io/docs/latest/develop/data-types/streams/
 """
 
@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from agentcli.agent.event_store import EventStore, StreamEvent, StreamState, StreamStatus
+from agentcli.agent.event_store import StreamEvent, StreamState, StreamStatus
 from agentcli.errors import StorageError, StreamMoved
 from agentcli.infra.event_log import KEEP_S, WaitingReaders
 
@@ -29,9 +29,9 @@ T = TypeVar("T")
 _CONNECTIONS = 16
 _RUNNING, _NEWS = "agentcli:running", "agentcli:news"
 # Keys: events, state, the set of running streams, the last id. Arguments: stream, status, note, if_note, after,
-# milliseconds to keep it, events. A status or note of "-" is left as it is, others begin with "=". The last id never
-# expires, so that no id comes again. An earlier version, which may still run on another machine, has it in the state
-# alone: the greater one counts.
+# milliseconds to keep it, events. A status or note of "-" stays as it is, others begin with "=". The last id never
+# expires, so that no id is used again. Earlier versions, which may still run on another machine, store it in the state
+# only, so the greater one counts.
 _APPEND = """
 local note = redis.call('HGET', KEYS[2], 'note') or ''
 if ARGV[4] ~= '-' and string.sub(ARGV[4], 2) ~= note then return -1 end
@@ -58,19 +58,19 @@ return last
 
 
 class RedisEvents(WaitingReaders):
-    """Implements `EventStore` on Redis. Streams that do not run go `keep_s` seconds after they were written to."""
+    """Implements `EventStore`. Streams that do not run are removed `keep_s` seconds after their last event."""
 
     def __init__(self, url: str, *, keep_s: float = KEEP_S) -> None:
         super().__init__()
         self._keep_ms = round(keep_s * 1000)
         self._host = urlsplit(url).hostname or "localhost"
-        # One of its connections hears of news; whoever finds none free waits for one.
+        # One of the connections is subscribed to news. If none is free, a request waits for one.
         pool = redis.BlockingConnectionPool.from_url(
             url, max_connections=_CONNECTIONS, timeout=30, socket_connect_timeout=5, health_check_interval=30
         )
         self._client: Any = redis.Redis.from_pool(pool)
         self._append = self._client.register_script(_APPEND)
-        self._hearing: asyncio.Task[None] | None = None
+        self._listening: asyncio.Task[None] | None = None
 
     async def append(
         self,
@@ -84,28 +84,28 @@ class RedisEvents(WaitingReaders):
     ) -> int:
         keys = [_key(stream_id, "events"), _key(stream_id, "state"), _RUNNING, _key(stream_id, "last")]
         words = ("-" if one is None else f"={one}" for one in (status, note, if_note))
-        given: list[Any] = [stream_id, *words, after, self._keep_ms, *events]
-        last_id = int(await self._asked(lambda: self._append(keys=keys, args=given)))
+        arguments: list[Any] = [stream_id, *words, after, self._keep_ms, *events]
+        last_id = int(await self._ask(lambda: self._append(keys=keys, args=arguments)))
         if last_id < 0:
             raise StreamMoved(stream_id)
         return last_id
 
     async def _find(self, stream_id: str, after: int, count: int) -> Sequence[StreamEvent]:
         first = f"{max(after, 0)}-1"
-        found = await self._asked(lambda: self._client.xrange(_key(stream_id, "events"), first, "+", count=count))
+        found = await self._ask(lambda: self._client.xrange(_key(stream_id, "events"), first, "+", count=count))
         return [StreamEvent(int(id.partition(b"-")[0]), fields[b"data"]) for id, fields in found]
 
     def _follow_others(self) -> None:
-        if self._hearing is None or self._hearing.done():
-            self._hearing = asyncio.create_task(self._hear())
+        if self._listening is None or self._listening.done():
+            self._listening = asyncio.create_task(self._listen())
 
-    async def _hear(self) -> None:
-        """Wake readers for what anybody writes."""
+    async def _listen(self) -> None:
+        """Wake readers for new events of all processes."""
         while True:
             try:
                 async with self._client.pubsub() as news:
                     await news.subscribe(_NEWS)
-                    for stream_id in list(self._waiting):  # what came while nobody heard
+                    for stream_id in list(self._waiting):  # for events that came before the subscription
                         self._wake(stream_id)
                     async for message in news.listen():
                         if message["type"] == "message":
@@ -115,27 +115,27 @@ class RedisEvents(WaitingReaders):
                 await asyncio.sleep(1)
 
     async def state(self, stream_id: str) -> StreamState | None:
-        found = await self._asked(lambda: self._client.hgetall(_key(stream_id, "state")))
+        found = await self._ask(lambda: self._client.hgetall(_key(stream_id, "state")))
         if b"status" not in found:
             return None
         return StreamState(found[b"status"].decode(), int(found[b"last_id"]), found[b"note"].decode())
 
     async def running(self) -> Sequence[str]:
-        return [id.decode() for id in await self._asked(lambda: self._client.smembers(_RUNNING))]
+        return [id.decode() for id in await self._ask(lambda: self._client.smembers(_RUNNING))]
 
     async def remove(self, stream_id: str) -> None:
         async def work() -> None:
             async with self._client.pipeline(transaction=True) as together:
                 together.delete(_key(stream_id, "events"))
-                together.hdel(_key(stream_id, "state"), "status", "note")  # the last id stays: none comes again
+                together.hdel(_key(stream_id, "state"), "status", "note")  # the last id stays
                 together.srem(_RUNNING, stream_id)
                 together.publish(_NEWS, stream_id)
                 await together.execute()
 
-        await self._asked(work)
+        await self._ask(work)
         self._wake(stream_id, is_removed=True)
 
-    async def _asked(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def _ask(self, work: Callable[[], Awaitable[T]]) -> T:
         try:
             return await work()
         except (RedisError, OSError) as error:
@@ -144,15 +144,11 @@ class RedisEvents(WaitingReaders):
             ) from error
 
     async def close(self) -> None:
-        while self._hearing is not None and not self._hearing.done():
-            self._hearing.cancel()  # more than once: before Python 3.12 a `wait_for` within it may swallow one
-            await asyncio.wait([self._hearing], timeout=0.1)
+        while self._listening is not None and not self._listening.done():
+            self._listening.cancel()  # more than once: before Python 3.12 a `wait_for` within it may swallow one
+            await asyncio.wait([self._listening], timeout=0.1)
         await self._client.aclose()
 
 
 def _key(stream_id: str, part: str) -> str:
     return f"agentcli:{stream_id}:{part}"
-
-
-if TYPE_CHECKING:
-    _: type[EventStore] = RedisEvents
