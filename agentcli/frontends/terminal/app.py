@@ -15,25 +15,24 @@ from agentcli.agent.state import SessionSnapshot
 from agentcli.conversation.instructions import git_branch
 from agentcli.errors import ToolError
 from agentcli.frontends.printable import printable, with_tilde
-from agentcli.frontends.terminal.approval.asking import Asking
-from agentcli.frontends.terminal.approval.picker import Picker
+from agentcli.frontends.terminal.asking import Asking
 from agentcli.frontends.terminal.console import Console, Notifier
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.input.completion import PromptCompleter
 from agentcli.frontends.terminal.input.composer import Composer, Typing
 from agentcli.frontends.terminal.input.keyboard import KeyLabels
-from agentcli.frontends.terminal.key_actions import UNFOLD_LINES, KeyActions
-from agentcli.frontends.terminal.keys import key_bindings
+from agentcli.frontends.terminal.keys import UNFOLD_LINES, KeyActions, key_bindings
 from agentcli.frontends.terminal.live_region import LiveRegion
 from agentcli.frontends.terminal.output.live import TICK_S
 from agentcli.frontends.terminal.output.screen import Frame
 from agentcli.frontends.terminal.output.tool_views import FoldedText
 from agentcli.frontends.terminal.output.turn_view import TurnView
+from agentcli.frontends.terminal.panel import Picker
 from agentcli.frontends.terminal.programs import edit_text, lend_terminal, run_program
 from agentcli.frontends.terminal.protocols import TerminalOpener
 from agentcli.frontends.terminal.screen_commands import Appearance, argument_options, screen_commands
 from agentcli.frontends.terminal.status import StatusCommand, short_model
-from agentcli.frontends.terminal.text.wrapping import wrapped
+from agentcli.frontends.terminal.text.fragments import wrapped
 from agentcli.llm.messages import Block
 from agentcli.settings.terminal import TerminalSettings
 

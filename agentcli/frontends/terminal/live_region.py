@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentcli.agent.state import todo_items
-from agentcli.frontends.terminal.approval.asking import ROWS_BESIDE, Asking
-from agentcli.frontends.terminal.approval.panel import marked_cell
+from agentcli.frontends.terminal.asking import ROWS_BESIDE, Asking
 from agentcli.frontends.terminal.console import HINT, Console
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.input.composer import Composer
 from agentcli.frontends.terminal.input.keyboard import KeyLabels
 from agentcli.frontends.terminal.output.screen import Frame
 from agentcli.frontends.terminal.output.tool_views import todo_lines
+from agentcli.frontends.terminal.panel import marked_cell
 from agentcli.frontends.terminal.status import StatusCommand, status_row
 from agentcli.frontends.terminal.text.fragments import Row, clipped
 from agentcli.tools.builtin.arguments import TodoItem

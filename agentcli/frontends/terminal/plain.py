@@ -15,9 +15,9 @@ from agentcli.agent.events import AnyQuestion, Question
 from agentcli.agent.ops import Interrupt, RunCommand
 from agentcli.frontends.printable import printable
 from agentcli.frontends.run_end import leave_on_signals
-from agentcli.frontends.terminal.approval.panel import QuestionPanel
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.output.turn_view import TurnView
+from agentcli.frontends.terminal.panel import QuestionPanel
 from agentcli.frontends.terminal.programs import run_program
 from agentcli.frontends.terminal.protocols import TerminalActions, TerminalOpener
 from agentcli.frontends.terminal.text.fragments import Fragment, first_rows, plain, rows_of

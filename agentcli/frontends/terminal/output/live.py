@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from agentcli.agent.events import Event, HookRan, Notice, SubagentEnded, SubagentStarted, ToolStarted, UsageReported
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.frontends.printable import printable
-from agentcli.frontends.terminal.markdown.stream import MarkdownStream
 from agentcli.frontends.terminal.text.fragments import Row, clipped, row_width, wrapped_tail
+from agentcli.frontends.terminal.text.markdown import MarkdownStream
 from agentcli.llm.messages import Block, Image, Text
 
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"

@@ -14,13 +14,12 @@ from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Result, Unreadable, User
 from agentcli.conversation.evidence import Claim
 from agentcli.frontends.printable import PrintableStream, exposed, printable, with_tilde
-from agentcli.frontends.terminal.markdown.stream import MarkdownStream
 from agentcli.frontends.terminal.output.live import LONGEST_TAIL, Live, RunningCall, message_text
 from agentcli.frontends.terminal.output.tool_views import FoldedText, duration, tool_view
 from agentcli.frontends.terminal.text.diff import diff_fragments
-from agentcli.frontends.terminal.text.fragments import Fragment
+from agentcli.frontends.terminal.text.fragments import Fragment, wrapped
 from agentcli.frontends.terminal.text.highlight import warm_up
-from agentcli.frontends.terminal.text.wrapping import wrapped
+from agentcli.frontends.terminal.text.markdown import MarkdownStream
 from agentcli.llm.messages import Block, Text, ToolResult, ToolUse
 from agentcli.tools.summary import call_title, diff_counts
 

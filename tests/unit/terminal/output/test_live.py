@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcli.frontends.terminal.markdown.stream import MarkdownStream
 from agentcli.frontends.terminal.output.live import TAIL_ROWS, Live, RunningCall
 from agentcli.frontends.terminal.text.fragments import plain, row_width
+from agentcli.frontends.terminal.text.markdown import MarkdownStream
 from agentcli.llm.messages import Text
 
 # Control characters never get here (see turn_view.py).

@@ -13,8 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from wcwidth import wcswidth
 
-from agentcli.frontends.terminal.markdown.stream import MAX_PARAGRAPH_CHARS, RULE, MarkdownStream
 from agentcli.frontends.terminal.text.fragments import Fragment, merged, plain
+from agentcli.frontends.terminal.text.markdown import MAX_PARAGRAPH_CHARS, RULE, MarkdownStream
 from tests.properties import examples
 from tests.rows import each_row
 

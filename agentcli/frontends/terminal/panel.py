@@ -1,4 +1,4 @@
-"""Draws one question: the call and its effects, all of what is asked about, the choices, the reach of a yes."""
+"""Draws what the person chooses from: lists, and the questions of a session with their choices."""
 
 from __future__ import annotations
 
@@ -10,14 +10,96 @@ from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.rules import Rule
 from agentcli.agent.questions import hunks_of
 from agentcli.frontends.choices import HEADINGS, Choice, choices_for
-from agentcli.frontends.printable import exposed
+from agentcli.frontends.printable import exposed, printable
 from agentcli.frontends.terminal.text.diff import diff_fragments
-from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, lines_of, row_width, with_spaces
-from agentcli.frontends.terminal.text.wrapping import wrap_line, wrapped
+from agentcli.frontends.terminal.text.fragments import (
+    Fragment,
+    Row,
+    clipped,
+    lines_of,
+    row_width,
+    width,
+    with_spaces,
+    wrap_line,
+    wrapped,
+)
 from agentcli.llm.messages import ToolUse
 from agentcli.safety.commands.records import escaped
 from agentcli.tools.summary import MAX_SUBJECT_CHARS, call_title
 from agentcli.tools.text.diff import path_of, split_files
+
+MOST_SHOWN = 8
+LEFT_TO_DETAILS = 12  # columns, with the marks at the start of a row and the gap between the columns
+
+
+class Picker:
+    """A list to choose from: `options` are a label and a detail each; `current` is marked and selected first."""
+
+    def __init__(
+        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
+    ) -> None:
+        self.title = printable(title)
+        self.can_keep = can_keep
+        self._options = [(printable(label), printable(detail)) for label, detail in options]
+        self._current = current
+        self._query = ""
+        self._selected = current or 0
+
+    @property
+    def shown(self) -> list[int]:
+        words = self._query.lower().split()
+        return [
+            number
+            for number, (label, detail) in enumerate(self._options)
+            if all(word in f"{label} {detail}".lower() for word in words)
+        ]
+
+    @property
+    def chosen(self) -> int | None:
+        shown = self.shown
+        return shown[min(self._selected, len(shown) - 1)] if shown else None
+
+    def move(self, by: int) -> None:
+        if count := len(self.shown):
+            self._selected = (min(self._selected, count - 1) + by) % count
+
+    def type(self, text: str) -> None:
+        """Add to the text that narrows the list; an empty text takes a character away."""
+        self._query = self._query + printable(text).replace("\n", " ") if text else self._query[:-1]
+        self._selected = 0
+
+    @property
+    def cursor(self) -> int:
+        """The column behind the typed text, in the first row."""
+        return width(f"{self.title} {self._query}")
+
+    def rows(self, columns: int, most: int) -> list[Row]:
+        shown = self.shown
+        hint = "(type to narrow)" if len(self._options) > MOST_SHOWN else ""
+        head: Row = [("accent", self.title), ("muted", f" {self._query or hint}")]
+        room = max(1, min(MOST_SHOWN, most - 2))
+        at = min(self._selected, max(0, len(shown) - 1))
+        first = max(0, min(at - room // 2, len(shown) - room))
+        # The widest label that leaves room for the first word of a detail.
+        widths = (width(label) for label, detail in self._options if detail)
+        labels = max((cells for cells in widths if cells <= columns - LEFT_TO_DETAILS), default=0)
+        rows = [clipped(head, columns)]
+        for position, number in enumerate(shown[first : first + room], first):
+            label, detail = self._options[number]
+            mark, role = ("❯ ", "selected") if position == at else ("  ", "")
+            row: Row = [("accent", mark)]
+            if self._current is not None:
+                row.append(("ok", "● " if number == self._current else "  "))
+            row.append((role, label))
+            if detail:
+                row.append(("muted", " " * max(2, 2 + labels - width(label)) + detail))
+            rows.append(clipped(row, columns))
+        if not shown:
+            rows.append(clipped([("muted", "  no match")], columns))
+        keep = " · Ctrl-S to keep it for good" if self.can_keep else ""
+        rows.append(clipped([("muted", f"  {len(shown)} · Enter to select{keep} · Esc to cancel")], columns))
+        return rows[: max(0, most)]
+
 
 MAX_RULE_ROWS = 6
 MAX_BESIDE = 3  # choices beside the question

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from agentcli.agent.events import CallApproval, ChangesApproval, CommandApproval, EditApproval, Question
 from agentcli.agent.ops import Approve
-from agentcli.frontends.terminal.approval.panel import QuestionPanel
+from agentcli.frontends.terminal.panel import QuestionPanel
 from agentcli.frontends.terminal.text.fragments import first_rows, plain, row_width, rows_of
 from agentcli.llm.messages import ToolUse
 from agentcli.tools.dry_run import ChangeSummary

@@ -7,11 +7,17 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 
-from agentcli.frontends.terminal.markdown.line_kinds import FENCE, LABEL, Line, read_line
-from agentcli.frontends.terminal.markdown.table import alignments, split_row, table_lines
-from agentcli.frontends.terminal.text.fragments import Fragment, Row, lines_of, merged, plain
+from agentcli.frontends.terminal.text.fragments import Fragment, Row, hang_of, lines_of, merged, plain, wrap_line
 from agentcli.frontends.terminal.text.highlight import CodeHighlighter
-from agentcli.frontends.terminal.text.wrapping import hang_of, wrap_line
+from agentcli.frontends.terminal.text.markdown_blocks import (
+    FENCE,
+    LABEL,
+    Line,
+    alignments,
+    read_line,
+    split_row,
+    table_lines,
+)
 
 RULE = "─" * 24
 MAX_PARAGRAPH_CHARS = 4_000  # a longer paragraph is printed in parts
@@ -215,7 +221,7 @@ class MarkdownStream:
 
     def _inline(self, source: str, roles: str = "") -> list[Row]:
         """Return the lines of a text without its marks."""
-        from agentcli.frontends.terminal.markdown.inline import inline_fragments
+        from agentcli.frontends.terminal.text.markdown_inline import inline_fragments
 
         return lines_of(inline_fragments(source, roles, self._definitions))
 
