@@ -51,7 +51,6 @@ def open_live(console: Console, config: Config, options: argparse.Namespace, pro
     opener.tell = app.show_warning
     for notice in early:
         app.show_warning(notice)
-    app.on_close = opener.aclose
     app.start(prompt)
     return app
 

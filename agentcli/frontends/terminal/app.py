@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,6 @@ from agentcli.agent.calls.own_command import run_in_terminal
 from agentcli.agent.commands.command import ChoiceIndex, CommandSet
 from agentcli.agent.ops import CommandRan
 from agentcli.agent.permissions.modes import MODE_TEXTS
-from agentcli.agent.state import SessionSnapshot
 from agentcli.conversation.instructions import git_branch
 from agentcli.errors import ToolError
 from agentcli.frontends.printable import printable, with_tilde
@@ -21,9 +20,9 @@ from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.input.completion import PromptCompleter
 from agentcli.frontends.terminal.input.composer import Composer, Typing
 from agentcli.frontends.terminal.input.keyboard import KeyLabels
-from agentcli.frontends.terminal.keys import UNFOLD_LINES, KeyActions, key_bindings
+from agentcli.frontends.terminal.keys import MAX_UNFOLDED_LINES, KeyActions, key_bindings
 from agentcli.frontends.terminal.live_region import LiveRegion
-from agentcli.frontends.terminal.output.live import TICK_S
+from agentcli.frontends.terminal.output.activity import TICK_S
 from agentcli.frontends.terminal.output.screen import Frame
 from agentcli.frontends.terminal.output.tool_views import FoldedText
 from agentcli.frontends.terminal.output.turn_view import TurnView
@@ -51,25 +50,23 @@ class TerminalApp:
     ) -> None:
         self._console = console
         self._opener = opener
-        self._files = typing.files
-        self._keeps = typing.drafts is not None
+        self._typing = typing
         self._title_state = ""
         self._tick_timer: asyncio.TimerHandle | None = None
-        self.leave, self.changed, self.idle = console.leave, console.changed, console.changed
-        self.on_close: Callable[[], Awaitable[None]] | None = None  # gives back what sessions share
+        self._warnings: list[str] = []  # held until the first lines are printed
+        self._has_begun = False
+        self.leave, self.changed, self.await_prompt = console.leave, console.changed, console.changed
         self._labels = labels = KeyLabels(settings.keys)
+        self._home = console.environment.get("HOME", "")
         self._view = TurnView(
             console,
-            interrupt_key=labels.first("interrupt"),
             unfold_key=labels.first("unfold"),
             wraps=settings.wrap == "words",
-            home=console.environment.get("HOME", ""),
+            home=self._home,
             shows_claims=opener.shows_claims,
         )
         self.controller = controller = TerminalController(opener, self, commands, self._view)
-        self._warnings: list[str] = []  # held until the first lines are printed
-        self._has_begun = False
-        self._notifier = Notifier(console.raw, settings.notifications, console.environment)
+        self._notifier = Notifier(console.write_codes, settings.notifications, console.environment)
         self._appearance = Appearance(console, settings.theme, settings.themes)
         self._status_command = StatusCommand(settings.status_command, console.environment, console.changed)
         self._composer = composer = Composer(
@@ -77,7 +74,7 @@ class TerminalApp:
             typing,
             labels,
             environment=console.environment,
-            tell=console.hint.show,
+            show_hint=console.hint.show,
             hand_over=console.hand_over,
         )
         notify = partial(self._notifier.notify, is_urgent=True)
@@ -85,10 +82,9 @@ class TerminalApp:
         self.ask_secret, self.ask_question = asking.ask_secret, asking.ask_question
         self.forget_question = asking.forget_question
         self._region = region = LiveRegion(console, controller, composer, asking, self._status_command, labels=labels)
-        actions = KeyActions(console, controller, composer, asking, region, labels=labels)
         console.area.mark, console.area.placeholder = lambda: asking.mark, region.placeholder
-        console.keys = key_bindings(actions, labels.keys)
-        for command in screen_commands(controller, console, self._appearance):
+        console.keys = key_bindings(KeyActions(console, controller, composer, asking, region, labels=labels))
+        for command in screen_commands(controller, opener, console, self._appearance):
             commands.add(command)
         arguments = partial(argument_options, commands=commands, opener=opener, appearance=self._appearance)
         console.area.buffer.completer = PromptCompleter(
@@ -98,13 +94,13 @@ class TerminalApp:
     # From the start to the end
 
     def start(self, prompt: str | None) -> None:
-        """Open the session; a prompt from the command line is the first thing said in it."""
+        """Open the session; the prompt of the command line is submitted first."""
         if prompt is None and not self._composer.area.buffer.text and self._composer.restore_draft():
             self._console.hint.show("Your draft is back.")
         asyncio.get_running_loop().run_in_executor(None, self._composer.history.load)
         self.controller.start_opening().add_done_callback(self._opened)
         for report in self._console.early_reports:
-            self.reported(report)
+            self.handle_report(report)
         for text in ([prompt] if prompt else []) + self._console.early_lines:
             self.controller.submit(text)
 
@@ -115,60 +111,54 @@ class TerminalApp:
             self.changed()
 
     def show_warning(self, text: str) -> None:
-        """A warning of the runtime; before the session is open it waits for the first lines."""
+        """Print a warning of the runtime; before the session is open it waits for the first lines."""
         if self._console.head:
             self._warnings.append(text)
         else:
-            self._view.line(text, "warning")
+            self._view.print_line(text, "warning")
 
     # For the console
 
-    def draw(self, columns: int, most: int) -> Frame:
-        """Draw a frame; while something is under way another one follows soon. The window's title has the state."""
-        state = "asks" if self._asking.asks else "working" if self.controller.is_busy else "ready"
+    def draw(self, columns: int, max_rows: int) -> Frame:
+        """Draw a frame and set the window's title; while time changes the rows, another frame follows."""
+        state = "asks" if self._asking.is_open else "working" if self.controller.is_busy else "ready"
         if state != self._title_state and self._console.environment.get("TERM") != "linux":
             self._title_state = state
-            self._console.title(f"{printable(self._opener.root.name or '/')} · {state}")
-        if self._tick_timer is None and self._view.live.is_moving:
+            self._console.set_title(f"{printable(self._opener.root.name or '/')} · {state}")
+        if self._tick_timer is None and self._view.activity.is_moving:
             self._tick_timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
-        return self._region.draw(columns, most)
+        return self._region.draw(columns, max_rows)
 
     def _tick(self) -> None:
         self._tick_timer = None
-        if self._view.live.is_moving:
+        if self._view.activity.is_moving:
             self._console.changed()
 
-    def reported(self, report: str) -> None:
+    def handle_report(self, report: str) -> None:
         if report in ("I", "O"):
             self._notifier.has_focus = report == "I"
         elif report.startswith("11;"):
             self._appearance.take_background(report)
 
-    async def last_words(self) -> None:
+    async def close(self) -> None:
         if self._tick_timer is not None:
             self._tick_timer.cancel()
         self._status_command.cancel()
-        self._asking.forget_questions()  # and have the draft back that they took the place of
+        self._asking.forget_questions()  # the draft that they took the place of comes back
         if not self._composer.area.buffer.text.strip():
             self._composer.forget_draft()
         self._print_warnings()
-        was_used = (
-            self._keeps and self.controller.is_open and bool(self.controller.session.snapshot().conversation.entries)
-        )
-        await self.controller.close()
-        if was_used:
-            self._view.line(f"Go on with: agentcli -r {self.controller.session.id[:13]}", "muted")
-        await self._files.aclose()
-        if self.on_close is not None:
-            await self.on_close()
+        controller, is_stored = self.controller, self._typing.drafts is not None
+        can_resume = is_stored and controller.is_open and bool(controller.session.snapshot().conversation.entries)
+        await controller.close()
+        if can_resume:
+            self._view.print_line(f"Go on with: agentcli -r {controller.session.id[:13]}", "muted")
+        await self._typing.files.aclose()
+        await self._opener.aclose()
 
     # For the controller
 
-    def status_changed(self) -> None:
-        self._status_command.refresh(self.controller.status)
-
     def turn_ended(self, why: str) -> None:
-        self._status_command.refresh(self.controller.status)
         self._asking.forget_questions()
         if why != "interrupted":
             self._notifier.notify("The answer is there." if why == "done" else "The turn failed.")
@@ -178,10 +168,11 @@ class TerminalApp:
         self._region.shows_todo = False
         if not self._has_begun:
             self._has_begun = True
-            self._print_first_lines(self.controller.session.snapshot())
+            self._print_first_lines()
 
-    def _print_first_lines(self, session: SessionSnapshot) -> None:
-        """The place, the model and the files read, then warnings."""
+    def _print_first_lines(self) -> None:
+        """Print the project, the model and the instruction files that were read, then the warnings."""
+        session = self.controller.session.snapshot()
         program, files = self._opener.introduction()
         name, _, place = program.partition(" · ")
         parts = [git_branch(self._opener.root) or "", short_model(session.model), MODE_TEXTS[session.mode][0]]
@@ -190,16 +181,15 @@ class TerminalApp:
         head.append(("muted", f"{' · '.join(parts)}\n"))
         if files:
             head.append(("muted", f"read {', '.join(files)}\n"))
-        home = self._console.environment.get("HOME", "")
-        head = [(roles, with_tilde(printable(text), home)) for roles, text in head]
+        head = [(roles, with_tilde(printable(text), self._home)) for roles, text in head]
         self._console.print(wrapped(head, self._console.columns, hang=2), is_head=True)
         self._print_warnings()
         self._console.print([("", "\n")])
-        self._view.begin_anew()
+        self._view.reset()
 
     def _print_warnings(self) -> None:
         for text in self._warnings:
-            self._view.line(text, "warning")
+            self._view.print_line(text, "warning")
         self._warnings.clear()
 
     async def choose(
@@ -217,31 +207,32 @@ class TerminalApp:
             return await edit_text(text, self._console.environment)
 
     async def run_own(self, command: str, *, to_model: bool) -> None:
-        """Run a command of the person's with the terminal lent to it, then tell the session what it said."""
-        session, view, said = self.controller.session, self._view, ""
+        """Run a command of the person's with the terminal lent to it, then report its output to the session."""
+        session, view, output = self.controller.session, self._view, ""
         try:
             async with self._console.hand_over():
-                said, ended = await lend_terminal(partial(run_in_terminal, session.runtime.calls, command))
+                output, end = await lend_terminal(partial(run_in_terminal, session.runtime.calls, command))
         except ToolError as error:
-            ended = f"[{error}]"
-        if ended is None:
-            ended = "[ended by the user; it may have had effects]"
-        if ended:
-            view.line(ended, "warning")
-        if said.count("\n") > UNFOLD_LINES:
-            view.folded.append(FoldedText(f"!{command}", said))
-        view.gap()
-        whole = "\n".join(part for part in (said.rstrip(), ended) if part)
-        session.submit(CommandRan(command, whole, to_model))
+            end = f"[{error}]"
+        if end is None:
+            end = "[ended by the user; it may have had effects]"
+        if end:
+            view.print_line(end, "warning")
+        if output.count("\n") > MAX_UNFOLDED_LINES:
+            view.folded.append(FoldedText(f"!{command}", output))
+        view.print_gap()
+        report = "\n".join(part for part in (output.rstrip(), end) if part)
+        session.submit(CommandRan(command, report, to_model))
 
     def put_into_input(self, text: str) -> None:
         self._composer.area.set_text(text)
         self.changed()
 
-    def give_back(self, prompts: Sequence[Sequence[Block]]) -> None:
+    def return_prompts(self, prompts: Sequence[Sequence[Block]]) -> None:
+        """Put prompts back into the input; into an input that is in use, the person brings them back with a key."""
         if self._composer.area.buffer.text or self._asking.purpose != "prompt":
             key = self._labels.first("previous")
-            self._console.hint.show(f"{key} in the empty input brings it back.", 8.0, holds=lambda: True)
+            self._console.hint.show(f"{key} in the empty input brings it back.", 8.0, is_valid=lambda: True)
             return
         for content in reversed(prompts):
             self._composer.put_before(self._composer.as_typed(content))

@@ -36,7 +36,7 @@ class Typing(Struct, frozen=True, kw_only=True):
 
 
 class Composer:
-    """The text being written and everything that belongs to it. `tell` shows a hint to the person."""
+    """The text being written and everything that belongs to it. `show_hint` shows a text to the person."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Composer:
         labels: KeyLabels,
         *,
         environment: Mapping[str, str],
-        tell: Callable[[str], None],
+        show_hint: Callable[[str], None],
         hand_over: Callable[[], AbstractAsyncContextManager[None]],
     ) -> None:
         self.area = area
@@ -56,7 +56,7 @@ class Composer:
         self._shown = ""  # its text
         self._typed = TypedText("")  # the text being written when the first one was recalled
         self._environment = environment
-        self._tell = tell
+        self._show_hint = show_hint
         self._stash_key = labels.first("stash")
         self._hand_over = hand_over
         self._stash: list[TypedText] = []
@@ -153,7 +153,7 @@ class Composer:
                 self._insert(self.pastes.add_image(*read_image(path)))
             except (UserError, OSError) as error:
                 self._insert(clean(data))
-                self._tell(str(error))
+                self._show_hint(str(error))
             return
         token = self.pastes.token_for(data)
         last_token, last_text = self._last_paste
@@ -169,7 +169,7 @@ class Composer:
     async def paste_image(self) -> None:
         data = await clipboard_image(self._environment)
         if data is None:
-            self._tell("There is no image in the clipboard, or no program to read it (wl-paste, xclip, pngpaste).")
+            self._show_hint("There is no image in the clipboard, or no program to read it (wl-paste, xclip, pngpaste).")
             return
         self._insert(self.pastes.add_image(data, "image/png"))
 
@@ -200,7 +200,7 @@ class Composer:
         if self.area.buffer.text:
             self._stash.append(self.sent)
             self.area.set_text("")
-            self._tell(f"Stashed; {self._stash_key} with an empty input brings it back.")
+            self._show_hint(f"Stashed; {self._stash_key} with an empty input brings it back.")
         elif self._stash:
             self.put(self._stash.pop())
 

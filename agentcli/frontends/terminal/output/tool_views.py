@@ -121,7 +121,7 @@ def _body(event: ToolFinished, diff: str, columns: int, rest: str) -> list[Fragm
                 return _output(output, rest)
             return [] if _is_started_job(event) else _output(event.result.text, rest)
         case "file_edit" | "file_write":
-            return diff_fragments(diff, width=columns, most_lines=DIFF_LINES, rest=rest)
+            return diff_fragments(diff, width=columns, max_lines=DIFF_LINES, rest=rest)
         case "todo":
             try:
                 items = msgspec.convert(event.structured["items"], tuple[TodoItem, ...])

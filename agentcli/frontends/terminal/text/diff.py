@@ -40,11 +40,11 @@ class _Row(Struct, frozen=True):
     new: int | None = None
 
 
-def diff_fragments(diff: str, *, width: int, most_lines: int | None, rest: str = "") -> list[Fragment]:
-    """The diff without its file lines; `width` decides on numbers. Lines beyond `most_lines` are only counted."""
+def diff_fragments(diff: str, *, width: int, max_lines: int | None, rest: str = "") -> list[Fragment]:
+    """The diff without its file lines; `width` decides on numbers. Lines beyond `max_lines` are only counted."""
     lines = diff.removesuffix("\n").split("\n") if diff else []
     rows = _without_blank_edges(_rows(lines))
-    shown = list(islice(rows, most_lines))
+    shown = list(islice(rows, max_lines))
     more = sum(1 for _ in rows)
     texts = [_shown_text(row) for row in shown]
     changed_words = _changed_words(shown, texts)
