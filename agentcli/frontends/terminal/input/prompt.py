@@ -16,7 +16,7 @@ from prompt_toolkit.layout.screen import Screen as Cells
 from prompt_toolkit.layout.screen import WritePosition
 
 from agentcli.frontends.printable import printable
-from agentcli.frontends.terminal.text.fragments import Row, clipped, width
+from agentcli.frontends.terminal.text.fragments import Row, clipped, width, without_end_blanks
 
 MENU_ROWS = 6
 
@@ -169,11 +169,7 @@ def _row(cells: Cells, y: int, columns: int) -> Row:
             row[-1] = (roles, row[-1][1] + cell.char)
         elif cell.char:
             row.append((roles, cell.char))
-    while row and not row[-1][0] and not row[-1][1].rstrip(" "):
-        row.pop()
-    if row and not row[-1][0]:
-        row[-1] = ("", row[-1][1].rstrip(" "))
-    return row
+    return without_end_blanks(row)
 
 
 @lru_cache(maxsize=256)

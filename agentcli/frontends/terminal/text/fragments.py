@@ -197,6 +197,13 @@ def common_length(one: Sequence[object], other: Sequence[object]) -> int:
     return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
+def without_end_blanks(row: Row) -> Row:
+    """Return a row without spaces at its end, unless they have a role."""
+    while row and not row[-1][0] and not row[-1][1].strip(" "):
+        row = row[:-1]
+    return [*row[:-1], ("", row[-1][1].rstrip(" "))] if row and not row[-1][0] else row
+
+
 def row_width(row: Sequence[Fragment]) -> int:
     return sum(width(text) for _, text in row)
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from wcwidth import wcswidth
 
-from agentcli.frontends.terminal.text.fragments import Fragment, lines_of, merged, plain, wrap_line
+from agentcli.frontends.terminal.text.fragments import Fragment, lines_of, merged, plain, without_end_blanks, wrap_line
 
 MAX_MARK_CHARS = 400  # in which a line's kind must show; else it is text
 SPACES = re.compile(r"[ \t]*")
 FENCE = re.compile(r"(`{3,}|~{3,})")
-LABEL = re.compile(r"\[(?!\^)((?:[^\[\]\\]|\\.)+)\]")
 _RULE = re.compile(r"([-*_])(?:[ \t]*\1){2,}[ \t]*")
 _ITEM = re.compile(r"([-*+]|[0-9]{1,9}[.)])(?=[ \t]|$)")
 _TASK = re.compile(r"\[[ xX]\](?=[ \t]|$)")
@@ -24,7 +24,7 @@ _HEADING = re.compile(r"#{1,6}(?=[ \t]|$)")
 class Line:
     """A line's kind and the marks before its content."""
 
-    kind: str  # "text", "blank", "heading", "rule", "fence", "code", "table", "definition"
+    kind: str  # "text", "blank", "heading", "rule", "fence", "code", "table"
     prefix: list[Fragment] = field(default_factory=list)
     depth: int = 0  # quote marks
     start: int = 0  # of the content, in the source
@@ -87,9 +87,6 @@ def _kind_of(head: str, start: int, *, in_paragraph: bool, in_list: bool) -> str
             return "fence" if FENCE.match(head, start) else "text"
         case "|":
             return "table"
-        case "[" if not in_paragraph:
-            label = LABEL.match(head, start)
-            return "definition" if label and head.startswith(":", label.end()) else "text"
         case _:
             item = _ITEM.match(head, start)
             if item is None or not in_paragraph or in_list:
@@ -116,87 +113,76 @@ def column_after(space: str, column: int) -> int:
 Cell = list[Fragment]
 """A cell's text; a line break in it stays one."""
 
-NARROWEST = 8  # columns that a wrapped column gets at least
-_SEPARATOR = " │ "
+MIN_COLUMNS = 8  # that a wrapped column gets
 _DELIMITER = re.compile(r"\s*(:?)-+(:?)\s*")
 _PIPE = re.compile(r"(?<!\\)((?:\\\\)*)\|")
 
 
 def split_row(source: str) -> list[str]:
-    """The cells of a row's source, without the pipes around them and with `\\|` as a plain pipe."""
+    """Return the cells of a row's source, without the pipes around them and with `\\|` as a plain pipe."""
     inner = _PIPE.sub("\\1\0", source.strip()).removeprefix("\0").removesuffix("\0")
     return [cell.strip().replace("\\|", "|") for cell in inner.split("\0")]
 
 
 def alignments(source: str) -> list[str] | None:
-    """For each column "", "left", "right" or "center", when this is the line below a table's header."""
-    found = [_DELIMITER.fullmatch(cell) for cell in split_row(source)]
+    """Return "", "left", "right" or "center" for each column; None if this is not the line below a table's header."""
+    matches = [_DELIMITER.fullmatch(cell) for cell in split_row(source)]
     sides = {("", ""): "", (":", ""): "left", ("", ":"): "right", (":", ":"): "center"}
-    matches = [match for match in found if match is not None]
-    return [sides[match[1], match[2]] for match in matches] if len(matches) == len(found) else None
+    found = [sides[match[1], match[2]] for match in matches if match is not None]
+    return found if len(found) == len(matches) else None
 
 
 def table_lines(
-    header: Sequence[Cell], rows: Sequence[Sequence[Cell]], aligned: Sequence[str], width: int
+    header: Sequence[Cell], rows: Sequence[Sequence[Cell]], sides: Sequence[str], width: int
 ) -> list[list[Fragment]]:
-    """The lines of a table in at most `width` columns; where columns do not fit, `header: value` lines for each row."""
+    """Return the lines of a table in at most `width` columns; if they do not fit, `header: value` lines of each row."""
     natural = [
         max([1, *(_width(line) for row in (header, *rows) for line in plain(row[column]).split("\n"))])
         for column in range(len(header))
     ]
-    widths = _fitted(natural, width - len(_SEPARATOR) * (len(header) - 1))
+    widths = _fitted(natural, width - 3 * (len(header) - 1))
     if widths is None:
-        return _records(header, rows)
+        return _record_lines(header, rows)
     titles = [[("table_header", text) for _, text in cell] for cell in header]
     rule = "─┼─".join("─" * columns for columns in widths)
-    lines = _row_lines(titles, widths, aligned)
+    lines = _row_lines(titles, widths, sides)
     lines.append([("table_rule", rule)])
     for row in rows:
-        lines += _row_lines(row, widths, aligned)
+        lines += _row_lines(row, widths, sides)
     return lines
 
 
 def _fitted(natural: list[int], available: int) -> list[int] | None:
-    """The columns' widths: wide columns share the room that the others leave. None when that is too little."""
+    """Return the columns' widths: wide columns share the room that the others leave. None if there is too little."""
     if sum(natural) <= available:
         return natural
-    if sum(min(columns, NARROWEST) for columns in natural) > available:
+    if sum(min(columns, MIN_COLUMNS) for columns in natural) > available:
         return None
     widths = list(natural)
     wide = sorted(range(len(natural)), key=lambda column: natural[column])
     left = available
     for place, column in enumerate(wide):
         share = left // (len(wide) - place)
-        widths[column] = min(natural[column], max(share, min(natural[column], NARROWEST)))
+        widths[column] = min(natural[column], max(share, min(natural[column], MIN_COLUMNS)))
         left -= widths[column]
     return widths
 
 
-def _row_lines(row: Sequence[Cell], widths: list[int], aligned: Sequence[str]) -> list[list[Fragment]]:
+def _row_lines(row: Sequence[Cell], widths: list[int], sides: Sequence[str]) -> list[list[Fragment]]:
     cells = [_wrapped(cell, columns) for cell, columns in zip(row, widths, strict=True)]
     lines = []
-    for number in range(max(len(cell) for cell in cells)):
+    for parts in zip_longest(*cells, fillvalue=list[Fragment]()):
         line: list[Fragment] = []
-        gap = ""  # spaces and separators are one fragment, and none end a line
-        for column, cell in enumerate(cells):
-            if column:
-                line.append(("", gap))
-                line.append(("table_rule", _SEPARATOR.rstrip()))
-                gap = " "
-            part = cell[number] if number < len(cell) else []
-            spare = widths[column] - _width(plain(part))
-            before = spare if aligned[column] == "right" else spare // 2 if aligned[column] == "center" else 0
-            if part:
-                line.append(("", gap + " " * before))
-                line += part
-                gap = " " * (spare - before)
-            else:
-                gap += " " * spare
-        lines.append(merged(line))
+        for part, columns, side in zip(parts, widths, sides, strict=True):
+            spare = columns - _width(plain(part))
+            before = {"right": spare, "center": spare // 2}.get(side, 0)
+            separator = [("", " "), ("table_rule", "│"), ("", " ")] if line else []
+            line += [*separator, ("", " " * before), *part, ("", " " * (spare - before))]
+        lines.append(without_end_blanks(merged(line)))
     return lines
 
 
-def _records(header: Sequence[Cell], rows: Sequence[Sequence[Cell]]) -> list[list[Fragment]]:
+def _record_lines(header: Sequence[Cell], rows: Sequence[Sequence[Cell]]) -> list[list[Fragment]]:
     names = [plain(cell).replace("\n", " ") for cell in header]
     if not rows:
         return [[("table_header", name)] for name in names if name]
