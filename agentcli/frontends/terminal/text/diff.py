@@ -1,4 +1,4 @@
-"""Shows a unified diff: line numbers, signs, the colours of its language, and the words that differ."""
+"""Lays out a unified diff: line numbers, signs, the colours of its language, and the words that differ."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from agentcli.frontends.printable import exposed
 from agentcli.frontends.terminal.text.fragments import Fragment, common_length, merged
 from agentcli.frontends.terminal.text.highlight import CodeHighlighter
 
-NUMBER_WIDTH = 24  # columns of the narrowest window that has room for line numbers
+MIN_NUMBER_COLUMNS = 24  # of a window that has room for line numbers
 
-# Bounds on the cost of comparing words.
-_LONGEST_COMPARED = 500  # characters of a line
-_MOST_PAIRS = 400  # of a diff
-_LARGEST_COMPARISON = 2_500  # words of one line times those of the other
-_SIMILAR = 0.5  # the part of both lines that must be equal
+# These limit the cost of comparing words.
+_MAX_LINE_CHARS = 500
+_MAX_PAIRS = 400  # of lines in a diff
+_MAX_COMPARISONS = 2_500  # words of one line times those of the other
+_MIN_SIMILARITY = 0.5  # the part of both lines that must be equal
 
 _HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 _FILE_LINES = ("--- ", "+++ ", "diff --git ", "index ", "new file mode ", "deleted file mode ")
@@ -32,7 +32,7 @@ _SIGNS: dict[_Kind, str] = {"added": "+ ", "removed": "- ", "": "  ", "muted": "
 
 
 class _Row(Struct, frozen=True):
-    """A line of the diff; a number is None where the file has no such line."""
+    """A line of the diff, with its numbers in both files; a number is None if the file has no such line."""
 
     kind: _Kind
     text: str = ""
@@ -41,9 +41,12 @@ class _Row(Struct, frozen=True):
 
 
 def diff_fragments(diff: str, *, width: int, max_lines: int | None, rest: str = "") -> list[Fragment]:
-    """The diff without its file lines; `width` decides on numbers. Lines beyond `max_lines` are only counted."""
+    """Return the diff without its file lines. A window of `width` columns may have room for line numbers.
+
+    Lines beyond `max_lines` are only counted; `rest` follows their number.
+    """
     lines = diff.removesuffix("\n").split("\n") if diff else []
-    rows = _without_blank_edges(_rows(lines))
+    rows = _rows(lines)
     shown = list(islice(rows, max_lines))
     more = sum(1 for _ in rows)
     texts = [_shown_text(row) for row in shown]
@@ -55,29 +58,15 @@ def diff_fragments(diff: str, *, width: int, max_lines: int | None, rest: str = 
     painted = _painted(shown, texts, name.rpartition(".")[2])
     fragments: list[Fragment] = []
     for index, (row, parts) in enumerate(zip(shown, painted, strict=True)):
-        number = f"{row.new or row.old or '':>{digits}} " if width >= NUMBER_WIDTH and row.kind != "hunk" else ""
+        number = f"{row.new or row.old or '':>{digits}} " if width >= MIN_NUMBER_COLUMNS and row.kind != "hunk" else ""
         fragments += _line(row, _with_words(row, parts, changed_words.get(index, ())), number)
     if more:
         fragments += [("muted", f"… {more:,} more {'line' if more == 1 else 'lines'}{rest}"), ("", "\n")]
     return fragments
 
 
-def _without_blank_edges(rows: Iterator[_Row]) -> Iterator[_Row]:
-    """Leave out unchanged blank lines where a hunk begins and ends."""
-    blank: list[_Row] = []
-    is_edge = True
-    for row in rows:
-        if not row.kind and not row.text.strip():
-            blank.append(row)
-            continue
-        if not is_edge and row.kind != "hunk":
-            yield from blank
-        blank, is_edge = [], row.kind == "hunk"
-        yield row
-
-
 def _painted(rows: Sequence[_Row], texts: Sequence[str], language: str) -> Iterator[list[Fragment]]:
-    """The texts in the colours of their language; both files are read from top to bottom."""
+    """Yield the texts in the colours of their language; both files are read from top to bottom."""
     old, new = CodeHighlighter(language), CodeHighlighter(language)
     for row, text in zip(rows, texts, strict=True):
         if row.kind in ("muted", "hunk"):
@@ -90,7 +79,7 @@ def _painted(rows: Sequence[_Row], texts: Sequence[str], language: str) -> Itera
 
 
 def _rows(lines: Sequence[str]) -> Iterator[_Row]:
-    """Read lines that a hunk's header counts by their mark; others can also be lines that name a file."""
+    """Read the lines that a hunk's header counts by their mark; outside of them, lines can also name files."""
     old = new = old_left = new_left = 0
     is_first = True
     for line in lines:
@@ -117,12 +106,12 @@ def _rows(lines: Sequence[str]) -> Iterator[_Row]:
 
 
 def _shown_text(row: _Row) -> str:
-    """Tabs as spaces; in a changed line, spaces at its end as dots, since they can be the change."""
+    """Return a line with spaces in place of tabs; spaces at its end become dots if they can be the change."""
     text = row.text
     if not (text.isascii() and text.isprintable()):
         text = exposed(text.removesuffix("\r")).expandtabs(8)
-    kept = text.rstrip()
-    return kept + "·" * (len(text) - len(kept)) if row.kind in {"added", "removed"} else kept
+    stripped = text.rstrip()
+    return stripped + "·" * (len(text) - len(stripped)) if row.kind in {"added", "removed"} else stripped
 
 
 def _line(row: _Row, parts: Sequence[Fragment], number: str) -> Iterator[Fragment]:
@@ -138,7 +127,7 @@ def _line(row: _Row, parts: Sequence[Fragment], number: str) -> Iterator[Fragmen
 
 
 def _with_words(row: _Row, parts: Sequence[Fragment], words: Sequence[tuple[int, int]]) -> list[Fragment]:
-    """The words that differ get a role of their own."""
+    """Give the words that differ a role of their own."""
     if not words:
         return list(parts)
     out: list[Fragment] = []
@@ -160,33 +149,33 @@ def _changed_words(rows: Sequence[_Row], texts: Sequence[str]) -> dict[int, list
     for kind, group in groupby(lines, key=lambda index: rows[index].kind):
         run = list(group)
         for old, new in zip(removed, run if kind == "added" else (), strict=False):
-            if len(changed) < 2 * _MOST_PAIRS:
+            if len(changed) < 2 * _MAX_PAIRS:
                 changed[old], changed[new] = _differences(texts[old], texts[new])
         removed = run if kind == "removed" else []
     return changed
 
 
 def _differences(old: str, new: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """The differing parts of both lines; none when the lines have too little in common, or are too long."""
-    if max(len(old), len(new)) > _LONGEST_COMPARED:
+    """Return the differing parts of both lines; none if the lines have too little in common, or are too long."""
+    if max(len(old), len(new)) > _MAX_LINE_CHARS:
         return [], []
     a, b = _WORD.findall(old), _WORD.findall(new)
     start = common_length(a, b)
     end = common_length(a[start:][::-1], b[start:][::-1])
     middle_a, middle_b = a[start : len(a) - end], b[start : len(b) - end]
     equal = [(0, 0, start)]
-    if len(middle_a) * len(middle_b) <= _LARGEST_COMPARISON:
+    if len(middle_a) * len(middle_b) <= _MAX_COMPARISONS:
         for i, j, n in SequenceMatcher(None, middle_a, middle_b, False).get_matching_blocks():
             if "".join(middle_a[i : i + n]).strip():  # two changed words with a space between them are one change
                 equal.append((i + start, j + start, n))
     equal.append((len(a) - end, len(b) - end, end))
     same = sum(len("".join(a[i : i + n]).replace(" ", "")) for i, _, n in equal)
-    if 2 * same < _SIMILAR * len(old.replace(" ", "") + new.replace(" ", "")):
+    if 2 * same < _MIN_SIMILARITY * len(old.replace(" ", "") + new.replace(" ", "")):
         return [], []
     return _gaps(a, [(i, i + n) for i, _, n in equal]), _gaps(b, [(j, j + n) for _, j, n in equal])
 
 
 def _gaps(words: Sequence[str], equal: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Character positions of the stretches between equal words."""
+    """Return the character positions of the stretches between equal words."""
     offsets = [0, *accumulate(map(len, words))]
     return [(offsets[end], offsets[start]) for (_, end), (start, _) in pairwise(equal) if start > end]

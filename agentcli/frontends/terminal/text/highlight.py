@@ -1,4 +1,4 @@
-"""Colours code one line at a time, with Pygments' lexers."""
+"""Finds the roles of code one line at a time, with Pygments' lexers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import re
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -18,12 +18,12 @@ from agentcli.frontends.terminal.text.fragments import Fragment, merged
 
 log = logging.getLogger(__name__)
 
-LONGEST_LINE = 2_000  # characters; some lexers take quadratic time for a long line
+MAX_LINE_CHARS = 2_000  # some lexers take quadratic time for a long line
 
 Token = tuple[_TokenType, str]
 # Per state of a lexer: the function that matches, the action on a match, and the state that follows.
 Rules = dict[str, list[tuple[Callable[[str, int], re.Match[str] | None], Any, Any]]]
-Spans = dict[str, tuple[str, _TokenType]]  # the opening of a comment or string: its end, and its token
+Spans = dict[str, tuple[str, _TokenType]]  # by the opening of a comment or string: its end, and its token
 
 _ALIASES = {
     "jsonc": "json", "mjs": "js", "cjs": "js", "jsx": "js", "mts": "ts", "cts": "ts", "tsx": "ts", "svg": "xml",
@@ -61,21 +61,21 @@ def warm_up() -> None:
 
 
 class CodeHighlighter:
-    """The lines of one block of code. An unknown language, or a lexer that fails, leaves them plain."""
+    """Colours the lines of one block of code. They stay plain if the language is unknown, or if its lexer fails."""
 
     def __init__(self, language: str) -> None:
         self._lexer = lexer_for(language)
         self._stack = ["root", "php"] if getattr(self._lexer, "startinline", False) else ["root"]
-        # Left open by a line: the pattern that closes it, and its token.
+        # A comment or string that a line has left open: the pattern that closes it, and its token.
         self._span: tuple[re.Pattern[str], _TokenType] | None = None
 
     def line(self, text: str) -> list[Fragment]:
-        """One line, without its line break. The work does not depend on the lines before."""
-        if self._lexer is None or len(text) > LONGEST_LINE:
+        """Return the next line, without its line break. The work does not depend on the lines before."""
+        if self._lexer is None or len(text) > MAX_LINE_CHARS:
             return [("", text)] if text else []
         try:
-            return _painted(list(self._tokens(self._lexer, text)))
-        except Exception:  # a lexer is a stranger's regular expressions, and colour is not worth an answer
+            return _painted(self._tokens(self._lexer, text))
+        except Exception:  # a lexer is foreign code, and an answer must not be lost for its colours
             log.debug("%s failed", self._lexer, exc_info=True)
             self._lexer = None
             return [("", text)]
@@ -110,9 +110,9 @@ class CodeHighlighter:
 
 
 def _lex(lexer: RegexLexer, text: str, at: int, stack: list[str]) -> Iterator[tuple[int, _TokenType, str]]:
-    """`RegexLexer.get_tokens_unprocessed` with a stack of states that outlives the line."""
+    """Do as `RegexLexer.get_tokens_unprocessed`, with a stack of states that is kept from line to line."""
     rules: Rules = lexer._tokens  # noqa: SLF001  Pygments has no public name for them
-    for _ in range(4 * LONGEST_LINE):
+    for _ in range(4 * MAX_LINE_CHARS):
         if at >= len(text):
             return
         for match, action, state in rules[stack[-1]]:
@@ -142,7 +142,7 @@ def _lex(lexer: RegexLexer, text: str, at: int, stack: list[str]) -> Iterator[tu
 
 
 def lexer_for(language: str) -> Lexer | None:
-    """An instance for the first word of a fence's info string, such as `py3`, `{.python}` or `ts:src/a.ts`."""
+    """Return a lexer for the first word of a fence's info string, such as `py3`, `{.python}` or `ts:src/a.ts`."""
     found = re.match(r"[\s{.]*([\w+#-]*)", language)
     name = found[1].lower() if found else ""
     return None if name in _PLAIN else _lexer(_ALIASES.get(name, name))
@@ -150,7 +150,7 @@ def lexer_for(language: str) -> Lexer | None:
 
 @lru_cache(maxsize=64)
 def _lexer(name: str) -> Lexer | None:
-    # Asked for a name it does not know, Pygments would import the plugins of every installed package.
+    # For a name that it does not know, Pygments would import the plugins of every installed package.
     if not any(name in aliases for _, _, aliases, _, _ in LEXERS.values()):
         return None
     try:
@@ -163,7 +163,7 @@ def _lexer(name: str) -> Lexer | None:
 
 @lru_cache(maxsize=64)
 def _spans(lexer: RegexLexer) -> Spans:
-    """The comments and strings that this lexer sees in two lines together, but not in the first alone."""
+    """Return the comments and strings that this lexer knows in two lines together, but not in the first alone."""
     spans: Spans = {}
     quotes = _QUOTES if _QUOTES_SPAN_LINES.intersection(lexer.aliases) else ()
     for opening, closing in (*_SPANS, *quotes):
@@ -195,26 +195,9 @@ def _role(token: _TokenType) -> str:
     return ""
 
 
-def _painted(tokens: list[Token]) -> list[Fragment]:
-    """Roles for tokens. A space between two coloured tokens takes the colour of the first: a switch is bytes."""
+def _painted(tokens: Iterable[Token]) -> list[Fragment]:
+    """Return the roles of tokens; white space takes the role before it, because each change of colour costs bytes."""
     fragments: list[Fragment] = []
-    space = ""
-    colour = ""
-    after_keyword = False
     for token, text in tokens:
-        if not text or text.isspace():
-            space += text
-            continue
-        role = _role(token)
-        if token is Name.Function.Magic and not after_keyword:
-            role = ""
-        if token is Keyword.Type and colour == "number" and not space:
-            role = "number"  # its unit
-        after_keyword = role == "keyword"
-        if space:
-            fragments.append((colour if role else "", space))
-            space = ""
-        fragments.append((role, text))
-        colour = role
-    fragments.append(("", space))
+        fragments.append((fragments[-1][0] if fragments and text.isspace() else _role(token), text))
     return merged(fragments)

@@ -16,25 +16,25 @@ SPACES = re.compile(r"[ \t]*")
 FENCE = re.compile(r"(`{3,}|~{3,})")
 _RULE = re.compile(r"([-*_])(?:[ \t]*\1){2,}[ \t]*")
 _ITEM = re.compile(r"([-*+]|[0-9]{1,9}[.)])(?=[ \t]|$)")
-_TASK = re.compile(r"\[[ xX]\](?=[ \t]|$)")
+_MARKER = re.compile(_ITEM.pattern + r"[ \t]?(?:\[[ xX]\](?:[ \t]|$))?")  # with a task's box and the space behind it
 _HEADING = re.compile(r"#{1,6}(?=[ \t]|$)")
 
 
 @dataclass(slots=True)
 class Line:
-    """A line's kind and the marks before its content."""
+    """The kind of a line, and the marks before its content."""
 
     kind: str  # "text", "blank", "heading", "rule", "fence", "code", "table"
     prefix: list[Fragment] = field(default_factory=list)
     depth: int = 0  # quote marks
     start: int = 0  # of the content, in the source
     column: int = 0  # of the content, on the screen
-    inner: int = 0  # the same, counted from the last quote mark
+    inner: int = 0  # that column, counted from the last quote mark
     item: int | None = None  # the column of the text of the first list item that begins here
 
 
 def read_line(text: str, *, paragraph: int | None, in_list: bool) -> Line:
-    """Return the kind of a line; `paragraph` counts the quote marks before the paragraph that is open, if one is."""
+    """Read the marks of a line; `paragraph` is the number of quote marks before the open paragraph, if there is one."""
     head, is_cut = text[:MAX_MARK_CHARS], len(text) > MAX_MARK_CHARS
     line = Line("text")
     at = container = 0
@@ -42,7 +42,8 @@ def read_line(text: str, *, paragraph: int | None, in_list: bool) -> Line:
         space = SPACES.match(head, at)
         assert space is not None
         line.start = space.end()
-        line.column = column_after(space[0], line.column)
+        # Tabs stop at every fourth column (CommonMark 0.31, section 2.2).
+        line.column = len((" " * line.column + space[0]).expandtabs(4))
         indentation = line.column - container
         if line.start == len(head):
             line.prefix.append(("", space[0] if is_cut else ""))
@@ -67,12 +68,13 @@ def read_line(text: str, *, paragraph: int | None, in_list: bool) -> Line:
             if line.kind != "item":
                 line.kind = "text" if is_cut and line.kind == "rule" else line.kind
                 return line
-            marker = _item_marker(head, line.start)
-            at = line.start + len(marker)
-            line.prefix.append(("marker", marker))
+            marker = _MARKER.match(head, line.start)
+            assert marker is not None, "an item begins with its marker"
+            at = marker.end()
+            line.prefix.append(("marker", marker[0]))
             line.inner += at - line.start
             if line.item is None:
-                line.item = line.column + marker.find(" ") + 1
+                line.item = line.column + marker[0].find(" ") + 1
         container = line.column = line.column + at - line.start
 
 
@@ -93,21 +95,6 @@ def _kind_of(head: str, start: int, *, in_paragraph: bool, in_list: bool) -> str
                 return "item" if item else "text"
             is_empty = not head[item.end() :].strip(" \t")
             return "item" if not is_empty and (item[1][0] in "-*+" or item[1][:-1] == "1") else "text"
-
-
-def _item_marker(head: str, start: int) -> str:
-    """Return a list marker as written, with a task's box and the space behind it."""
-    found = _ITEM.match(head, start)
-    assert found is not None
-    end = min(found.end() + 1, len(head))
-    if task := _TASK.match(head, end):
-        end = min(task.end() + 1, len(head))
-    return head[start:end]
-
-
-def column_after(space: str, column: int) -> int:
-    """Return the column behind white space; tabs stop at every fourth column (CommonMark 0.31, section 2.2)."""
-    return len((" " * column + space).expandtabs(4))
 
 
 Cell = list[Fragment]

@@ -52,9 +52,9 @@ def test_a_very_narrow_terminal_shows_no_number() -> None:
         ("", "a\nb\n", 80, "1 + a\n2 + b\n"),
         ("a\nb\n", "", 80, "1 - a\n2 - b\n"),
         ("a", "a", 80, ""),
-        # Unchanged blank lines at the edges are left out, and no line ends in spaces.
+        # No line ends in spaces.
         ("a\n\nb\n\nc\n", "a\n\nB\n\nc\n", 80, "1   a\n2\n3 - b\n3 + B\n4\n5   c\n"),
-        ("x\n\n\n\nb\n\n\nc\n\n", "x\n\n\n\nB\n\n\nc\n\n", 80, "5 - b\n5 + B\n6\n7\n8   c\n"),
+        ("x\n\n\n\nb\n\n\nc\n\n", "x\n\n\n\nB\n\n\nc\n\n", 80, "2\n3\n4\n5 - b\n5 + B\n6\n7\n8   c\n"),
         ("a\n\nb  \n", "a\n\nb  \nc\n\n", 80, "1   a\n2\n3   b\n4 + c\n5 +\n"),
         ("a  \nb\n", "a\nb\t\n", 23, "- a··\n- b\n+ a\n+ b·······\n"),  # a change of white space can be seen
         ("", "\ta\tb\n", 20, "+         a       b\n"),
