@@ -18,7 +18,7 @@ from agentcli.errors import NoKey, UserError
 from agentcli.frontends.run_end import ended_jobs, named, running_jobs
 from agentcli.frontends.session_opener import OpenerHost, open_after
 from agentcli.frontends.terminal.input.completion import missing_files
-from agentcli.frontends.terminal.input.pastes import Pastes
+from agentcli.frontends.terminal.input.typed_text import Pastes
 from agentcli.frontends.terminal.output.turn_view import TurnView, replay
 from agentcli.frontends.terminal.protocols import NothingChosen, TerminalActions, TerminalOpener
 from agentcli.frontends.terminal.status import SessionStatus, Status

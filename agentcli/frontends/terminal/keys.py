@@ -23,7 +23,7 @@ from agentcli.frontends.terminal.input.keyboard import KeyLabels, sequence
 from agentcli.frontends.terminal.live_region import LiveRegion
 from agentcli.frontends.terminal.output.activity import Activity, message_text
 from agentcli.frontends.terminal.panel import Picker
-from agentcli.frontends.terminal.text.diff import diff_fragments
+from agentcli.frontends.terminal.text.code import diff_fragments
 from agentcli.llm.messages import Block
 
 TWICE_S = 2.0  # within which a second Ctrl-C counts as repeated; a second Esc in half of it

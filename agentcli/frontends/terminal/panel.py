@@ -11,7 +11,7 @@ from agentcli.agent.permissions.rules import Rule
 from agentcli.agent.questions import hunks_of
 from agentcli.frontends.choices import HEADINGS, Choice, choices_for
 from agentcli.frontends.printable import exposed, printable
-from agentcli.frontends.terminal.text.diff import diff_fragments
+from agentcli.frontends.terminal.text.code import diff_fragments
 from agentcli.frontends.terminal.text.fragments import (
     Fragment,
     Row,

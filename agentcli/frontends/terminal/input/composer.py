@@ -13,11 +13,19 @@ from msgspec import Struct
 
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.errors import UserError
-from agentcli.frontends.terminal.input.file_index import FileIndex
-from agentcli.frontends.terminal.input.history import Drafts, ProjectHistory
+from agentcli.frontends.terminal.input.completion import FileIndex
 from agentcli.frontends.terminal.input.keyboard import KeyLabels
-from agentcli.frontends.terminal.input.pastes import Pastes, TypedText, clean, clipboard_image, image_path, read_image
 from agentcli.frontends.terminal.input.prompt import PromptArea
+from agentcli.frontends.terminal.input.typed_text import (
+    Drafts,
+    Pastes,
+    ProjectHistory,
+    TypedText,
+    clean,
+    clipboard_image,
+    image_path,
+    read_image,
+)
 from agentcli.frontends.terminal.programs import edit_text
 from agentcli.llm.messages import Base64Source, Block, Image, Text
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from agentcli.agent.events import ToolFinished
 from agentcli.frontends.printable import printable
-from agentcli.frontends.terminal.text.diff import diff_fragments
+from agentcli.frontends.terminal.text.code import diff_fragments
 from agentcli.frontends.terminal.text.fragments import Fragment, clipped, width, wrapped
 from agentcli.tools.builtin.arguments import TodoItem
 

@@ -23,9 +23,8 @@ from agentcli.frontends.terminal.output.activity import (
     message_text,
 )
 from agentcli.frontends.terminal.output.tool_views import FoldedText, duration, tool_view
-from agentcli.frontends.terminal.text.diff import diff_fragments
+from agentcli.frontends.terminal.text.code import diff_fragments, warm_up
 from agentcli.frontends.terminal.text.fragments import Fragment, wrapped
-from agentcli.frontends.terminal.text.highlight import warm_up
 from agentcli.frontends.terminal.text.markdown import MarkdownStream
 from agentcli.llm.messages import Block, Text, ToolResult, ToolUse
 from agentcli.tools.summary import call_title, diff_counts

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 
+from agentcli.frontends.terminal.text.code import CodeHighlighter
 from agentcli.frontends.terminal.text.fragments import Fragment, Row, hang_of, lines_of, merged, plain, wrap_line
-from agentcli.frontends.terminal.text.highlight import CodeHighlighter
 from agentcli.frontends.terminal.text.markdown_blocks import (
     FENCE,
     Line,

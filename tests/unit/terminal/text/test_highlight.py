@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentcli.frontends.terminal.text.code import MAX_LINE_CHARS, CodeHighlighter, lexer_for
 from agentcli.frontends.terminal.text.fragments import Fragment, plain
-from agentcli.frontends.terminal.text.highlight import MAX_LINE_CHARS, CodeHighlighter, lexer_for
 from tests.properties import examples
 from tests.rows import each_row
 
