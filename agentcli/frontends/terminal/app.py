@@ -232,7 +232,7 @@ class TerminalApp:
         """Put prompts back into the input; into an input that is in use, the person brings them back with a key."""
         if self._composer.area.buffer.text or self._asking.purpose != "prompt":
             key = self._labels.first("previous")
-            self._console.hint.show(f"{key} in the empty input brings it back.", 8.0, is_valid=lambda: True)
+            self._console.hint.show(f"{key} in the empty input brings it back.", 8.0)
             return
         for content in reversed(prompts):
             self._composer.put_before(self._composer.as_typed(content))

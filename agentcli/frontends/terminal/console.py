@@ -298,7 +298,7 @@ class Console:
 
 
 class Hint:
-    """One hint at a time. Without a condition it lasts until the input changes."""
+    """One hint at a time; it lasts until the input changes."""
 
     def __init__(self, buffer: Buffer, changed: Callable[[], None]) -> None:
         self._buffer = buffer
@@ -306,7 +306,7 @@ class Hint:
         buffer.on_text_changed += self._expire
         self._text = ""
         self._until = 0.0
-        self._is_valid: Callable[[], bool] = lambda: True
+        self._input = ""  # to which the hint belongs
 
     @property
     def text(self) -> str:
@@ -315,14 +315,12 @@ class Hint:
 
     def _expire(self, _: Buffer) -> None:
         """Forget a hint that no longer holds, so that the same input does not bring it back."""
-        if time.monotonic() >= self._until or not self._is_valid():
+        if time.monotonic() >= self._until or self._buffer.text != self._input:
             self._text = ""
 
-    def show(self, text: str, seconds: float = 4.0, *, is_valid: Callable[[], bool] | None = None) -> None:
-        """Show a text for so many seconds at most, and only while it `is_valid`."""
-        before = self._buffer.text
-        self._text, self._until = printable(text), time.monotonic() + seconds
-        self._is_valid = is_valid or (lambda: self._buffer.text == before)
+    def show(self, text: str, seconds: float = 4.0) -> None:
+        """Show a text for so many seconds at most."""
+        self._text, self._until, self._input = printable(text), time.monotonic() + seconds, self._buffer.text
         self._changed()
         asyncio.get_running_loop().call_later(seconds + 0.05, self._changed)
 

@@ -202,7 +202,7 @@ class KeyActions:
     def control_d(self) -> None:
         if self.controller.is_busy:
             keys = self.labels.hints(interrupt="interrupts", leave="leaves then")
-            self.console.hint.show(f"It is at work: {keys}.", is_valid=lambda: self.controller.is_busy)
+            self.console.hint.show(f"It is at work: {keys}.")
         else:
             self.controller.leave()
 
@@ -219,8 +219,7 @@ class KeyActions:
         after = MODE_CYCLE[(MODE_CYCLE.index(mode) + 1) % len(MODE_CYCLE)] if mode in MODE_CYCLE else MODE_CYCLE[0]
         self.controller.session.submit(SetMode(after))
         if after == "default":
-            text, both = "Asks before edits and before anything outside the project.", (mode, after)
-            self.console.hint.show(text, 1.5, is_valid=lambda: self.controller.status.mode in both)
+            self.console.hint.show("Asks before edits and before anything outside the project.", 1.5)
 
     def unfold(self) -> None:
         """Show the last output as a whole; the next time, the one before it."""

@@ -62,10 +62,9 @@ class ProgramOutput:
         self._head = bytearray()
         self._tail = bytearray()
         self._cut = 0
-        self.is_full_screen = self.has_codes = False
+        self.is_full_screen = False
 
     def add(self, data: bytes) -> None:
-        self.has_codes |= b"\x1b" in data
         if changes := _FULL_SCREEN.findall(data):
             self.is_full_screen = changes[-1] == b"h"
         room = MAX_KEPT_BYTES - len(self._head)
@@ -133,8 +132,7 @@ class _TerminalLoan:
         for end in (self._pty, self._tty):
             if end >= 0:
                 os.close(end)
-        codes = _ONE_SCREEN if self.output.is_full_screen else b""
-        codes += _PLAIN if self.output.has_codes else b""
+        codes = _ONE_SCREEN + _PLAIN if self.output.is_full_screen else _PLAIN
         if self.output.text and not self.output.text.endswith("\n"):
             codes += b"\r\n"
         with suppress(OSError):  # the terminal may be gone

@@ -283,7 +283,5 @@ class MarkdownStream:
 
 def _without_indentation(code: str, columns: int) -> str:
     """Return a line of code without the indentation that its fence has."""
-    space = code[: len(code) - len(code.lstrip(" \t"))]
-    if "\t" not in space[:columns]:
-        return code[min(columns, len(space)) :]
-    return space.expandtabs(4)[columns:] + code[len(space) :]
+    indentation = len(code) - len(code.lstrip(" \t"))
+    return code[min(columns, indentation) :]

@@ -126,18 +126,12 @@ class Theme:
         for roles, text in fragments:
             code = self.code(roles)
             if code != now and text:
-                # Colour alone is replaced by colour; attributes have to be taken back.
-                resets = "" if not now or (_is_colour(now) and _is_colour(code)) else ";"
-                out.append(f"\x1b[{resets}{code}m" if code else "\x1b[m")
+                out.append(f"\x1b[{';' if now else ''}{code}m" if code else "\x1b[m")
                 now = code
             out.append(text)
         if now:
             out.append("\x1b[m")
         return "".join(out)
-
-
-def _is_colour(code: str) -> bool:
-    return (len(code) == 2 and code[0] in "39") or (code.startswith(("38;5;", "38;2;")) and ";48;" not in code)
 
 
 def _code(colour: int) -> str:
