@@ -11,29 +11,33 @@ from agentcli.agent.calls.own_command import run_in_terminal
 from agentcli.agent.commands.command import ChoiceIndex, CommandSet
 from agentcli.agent.ops import CommandRan
 from agentcli.agent.permissions.modes import MODE_TEXTS
+from agentcli.agent.state import todo_items
 from agentcli.conversation.instructions import git_branch
 from agentcli.errors import ToolError
 from agentcli.frontends.printable import printable, with_tilde
-from agentcli.frontends.terminal.asking import Asking
-from agentcli.frontends.terminal.console import Console, Notifier
+from agentcli.frontends.terminal.asking import MAX_ROWS_BESIDE, Asking
+from agentcli.frontends.terminal.console import HINT, Console, Notifier
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.input.completion import PromptCompleter
 from agentcli.frontends.terminal.input.composer import Composer, Typing
 from agentcli.frontends.terminal.input.keyboard import KeyLabels
 from agentcli.frontends.terminal.keys import MAX_UNFOLDED_LINES, KeyActions, key_bindings
-from agentcli.frontends.terminal.live_region import LiveRegion
 from agentcli.frontends.terminal.output.activity import TICK_S
 from agentcli.frontends.terminal.output.screen import Frame
-from agentcli.frontends.terminal.output.tool_views import FoldedText
+from agentcli.frontends.terminal.output.tool_views import FoldedText, todo_lines
 from agentcli.frontends.terminal.output.turn_view import TurnView
-from agentcli.frontends.terminal.panel import Picker
+from agentcli.frontends.terminal.panel import Picker, marked_cell
 from agentcli.frontends.terminal.programs import edit_text, lend_terminal, run_program
 from agentcli.frontends.terminal.protocols import TerminalOpener
 from agentcli.frontends.terminal.screen_commands import Appearance, argument_options, screen_commands
-from agentcli.frontends.terminal.status import StatusCommand, short_model
-from agentcli.frontends.terminal.text.fragments import wrapped
+from agentcli.frontends.terminal.status import StatusCommand, short_model, status_row
+from agentcli.frontends.terminal.text.fragments import Row, clipped, wrapped
 from agentcli.llm.messages import Block
 from agentcli.settings.terminal import TerminalSettings
+from agentcli.tools.builtin.arguments import TodoItem
+
+MAX_TASKS = 5  # of the to-do list that are shown while a turn runs
+EMPTY_LIST = "  The to-do list is empty."
 
 
 class TerminalApp:
@@ -81,9 +85,9 @@ class TerminalApp:
         self._asking = asking = Asking(console, controller, composer, notify=notify)
         self.ask_secret, self.ask_question = asking.ask_secret, asking.ask_question
         self.forget_question = asking.forget_question
-        self._region = region = LiveRegion(console, controller, composer, asking, self._status_command, labels=labels)
-        console.area.mark, console.area.placeholder = lambda: asking.mark, region.placeholder
-        console.keys = key_bindings(KeyActions(console, controller, composer, asking, region, labels=labels))
+        self._actions = KeyActions(console, controller, composer, asking, labels)
+        console.keys = key_bindings(self._actions)
+        console.area.mark, console.area.placeholder = lambda: asking.mark, self._placeholder
         for command in screen_commands(controller, opener, console, self._appearance):
             commands.add(command)
         arguments = partial(argument_options, commands=commands, opener=opener, appearance=self._appearance)
@@ -119,21 +123,6 @@ class TerminalApp:
 
     # For the console
 
-    def draw(self, columns: int, max_rows: int) -> Frame:
-        """Draw a frame and set the window's title; while time changes the rows, another frame follows."""
-        state = "asks" if self._asking.is_open else "working" if self.controller.is_busy else "ready"
-        if state != self._title_state and self._console.environment.get("TERM") != "linux":
-            self._title_state = state
-            self._console.set_title(f"{printable(self._opener.root.name or '/')} · {state}")
-        if self._tick_timer is None and self._view.activity.is_moving:
-            self._tick_timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
-        return self._region.draw(columns, max_rows)
-
-    def _tick(self) -> None:
-        self._tick_timer = None
-        if self._view.activity.is_moving:
-            self._console.changed()
-
     def handle_report(self, report: str) -> None:
         if report in ("I", "O"):
             self._notifier.has_focus = report == "I"
@@ -156,6 +145,91 @@ class TerminalApp:
         await self._typing.files.aclose()
         await self._opener.aclose()
 
+    # The live region
+
+    def draw(self, columns: int, max_rows: int) -> Frame:
+        """Lay out at most `max_rows` rows: the status line and the input come first, cards or a list stand above.
+
+        The window's title and the status command follow the state; while time changes the rows, another frame follows.
+        """
+        self._refresh_title()
+        self._status_command.refresh(self.controller.status)
+        if self._tick_timer is None and self._view.activity.is_moving:
+            self._tick_timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+        console, asking = self._console, self._asking
+        hint = asking.hint or console.hint.text
+        custom, vi_mode = "" if hint else self._status_command.text, console.vi_mode
+        line = status_row(self.controller.status, columns, custom=custom, hint=hint, vi_mode=vi_mode)
+        status = [line] if max_rows > 2 else []
+        room = max_rows - len(status)
+        activity_rows = partial(self._view.activity.rows, interrupt_key=self._labels.first("interrupt"))
+        if asking.hides_input:
+            panel = self._panel_rows(columns, room)
+            room -= len(panel)
+            above = activity_rows(columns, min(room, MAX_ROWS_BESIDE) if asking.takes_keys else room)
+            row, column = (0, asking.picker.cursor) if asking.picker is not None else marked_cell(panel)
+            return Frame([*above, *panel, *status], (len(above) + row, min(column, columns - 1)))
+        panel = self._panel_rows(columns, max(0, room - 1))
+        input_rows, (row, column) = console.area.rows(columns, max(1, min(room - len(panel), max(3, max_rows // 2))))
+        room -= len(input_rows) + len(panel)
+        menu = console.area.menu_rows(columns, room)
+        above = [*activity_rows(columns, room - len(menu)), *panel]
+        return Frame([*above, *input_rows, *menu, *status], (len(above) + row, column))
+
+    def _refresh_title(self) -> None:
+        state = "asks" if self._asking.is_open else "working" if self.controller.is_busy else "ready"
+        if state != self._title_state and self._console.environment.get("TERM") != "linux":
+            self._title_state = state
+            self._console.set_title(f"{printable(self._opener.root.name or '/')} · {state}")
+
+    def _tick(self) -> None:
+        self._tick_timer = None
+        if self._view.activity.is_moving:
+            self._console.changed()
+
+    def _placeholder(self) -> str:
+        """Return the hint in an empty input."""
+        if self._asking.is_open or self._asking.purpose != "prompt":
+            return ""
+        if self.controller.is_busy:
+            return self._labels.hints(send="steers", queue="queues", interrupt="interrupts")
+        waiting = self._view.activity.queued
+        return self._labels.hints(send="sends what waits", previous="takes it back") if waiting else HINT
+
+    def _panel_rows(self, columns: int, max_rows: int) -> list[Row]:
+        if max_rows < 1:
+            return []
+        cards = [] if self._asking.picker else self._card_rows(columns)
+        asked = self._asking.rows(columns, max_rows)[:max_rows]
+        return [*cards[: max_rows - len(asked)], *asked]
+
+    def _card_rows(self, columns: int) -> list[Row]:
+        rows: list[Row] = []
+        if self._actions.shows_keys:  # a row for each action; a narrow window shows only the first of its keys
+            keys = [(_fitting(labels, max(10, columns // 3)), text) for labels, text in self._labels.help()]
+            width = max(len(names) for names, _ in keys) + 2
+            rows = [clipped([("accent", f"  {names:<{width}}"), ("muted", text)], columns) for names, text in keys]
+        if self._actions.shows_todo:
+            rows += [clipped(line, columns) for line in todo_lines(self._tasks())] or [[("muted", EMPTY_LIST)]]
+        elif self.controller.is_busy and not self._asking.is_open and self._asking.purpose == "prompt":
+            rows += self._open_task_rows(columns)
+        return rows
+
+    def _open_task_rows(self, columns: int) -> list[Row]:
+        """Return a few rows of the list that the turn works on, around the first task that is not done."""
+        items = self._tasks()
+        first = next((number for number, item in enumerate(items) if item.status != "completed"), None)
+        if first is None:
+            return []
+        begin = max(0, min(first - 1, len(items) - MAX_TASKS))
+        rows = [clipped(line, columns) for line in todo_lines(items[begin : begin + MAX_TASKS])]
+        hidden = len(items) - len(rows)
+        more = f"  and {hidden} more ({self._labels.first('todo')})"
+        return [*rows, clipped([("muted", more)], columns)] if hidden else rows
+
+    def _tasks(self) -> Sequence[TodoItem]:
+        return todo_items(self.controller.session.snapshot().conversation.path) if self.controller.is_open else ()
+
     # For the controller
 
     def turn_ended(self, why: str) -> None:
@@ -165,7 +239,7 @@ class TerminalApp:
 
     def session_opened(self) -> None:
         self._asking.forget_questions()
-        self._region.shows_todo = False
+        self._actions.shows_todo = False
         if not self._has_begun:
             self._has_begun = True
             self._print_first_lines()
@@ -237,3 +311,9 @@ class TerminalApp:
         for content in reversed(prompts):
             self._composer.put_before(self._composer.as_typed(content))
         self.changed()
+
+
+def _fitting(labels: list[str], max_columns: int) -> str:
+    while len(labels) > 1 and len(", ".join(labels)) > max_columns:
+        labels = labels[:-1]
+    return ", ".join(labels)

@@ -20,7 +20,6 @@ from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.input.composer import Composer
 from agentcli.frontends.terminal.input.keyboard import KeyLabels, sequence
-from agentcli.frontends.terminal.live_region import LiveRegion
 from agentcli.frontends.terminal.output.activity import Activity, message_text
 from agentcli.frontends.terminal.panel import Picker
 from agentcli.frontends.terminal.text.code import diff_fragments
@@ -45,8 +44,8 @@ class KeyActions:
     controller: TerminalController
     composer: Composer
     asking: Asking
-    region: LiveRegion
     labels: KeyLabels
+    shows_todo: bool = field(default=False, init=False)
     _last_escape: float = field(default=0.0, init=False)
     _last_control_c: float = field(default=0.0, init=False)
 
@@ -69,9 +68,14 @@ class KeyActions:
         return self.controller.is_busy or self.activity.is_busy
 
     @property
+    def shows_keys(self) -> bool:
+        """True while the card with the keys is shown."""
+        return self.composer.asks_for_keys and self.asking.purpose == "prompt"
+
+    @property
     def has_card(self) -> bool:
         """True while something is open that Esc closes, whatever key interrupts."""
-        return self.region.shows_keys or self.region.shows_todo or self.asking.purpose != "prompt"
+        return self.shows_keys or self.shows_todo or self.asking.purpose != "prompt"
 
     # Sending
 
@@ -87,7 +91,7 @@ class KeyActions:
         """Take the typed text; with `queue` it waits for the end of the turn."""
         if self.asking.purpose != "prompt":
             self.asking.accept_answer()
-        elif self.region.shows_keys:
+        elif self.shows_keys:
             self.composer.area.replace_text("")
         elif not self.composer.text.strip():
             self.controller.go_on()
@@ -164,10 +168,10 @@ class KeyActions:
             self.asking.end_answer()
         elif self.buffer.complete_state is not None:
             self.buffer.cancel_completion()
-        elif self.region.shows_keys:
+        elif self.shows_keys:
             self.composer.area.replace_text("")
-        elif self.region.shows_todo:
-            self.region.shows_todo = False
+        elif self.shows_todo:
+            self.shows_todo = False
         elif self.is_busy:
             self.controller.interrupt()
         elif not is_second:
@@ -190,7 +194,7 @@ class KeyActions:
         elif self.is_busy:
             self.controller.interrupt()
             self._last_control_c = 0.0  # an impatient second one is not meant to leave
-        elif self.region.shows_keys:
+        elif self.shows_keys:
             self.composer.area.replace_text("")
         elif self.buffer.text:
             self._clear()
@@ -238,7 +242,7 @@ class KeyActions:
             view.print_block([("muted", "".join(f"  {line}\n" for line in part.text.rstrip("\n").split("\n")))])
 
     def toggle_todo(self) -> None:
-        self.region.shows_todo = not self.region.shows_todo
+        self.shows_todo = not self.shows_todo
 
     def move_in_list(self, by: int) -> None:
         if self.asking.picker is not None:
