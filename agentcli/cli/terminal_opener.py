@@ -18,9 +18,9 @@ from agentcli.conversation.conversation import Conversation
 from agentcli.errors import NoKey, NoModel, UsageError
 from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.app import TerminalApp
+from agentcli.frontends.terminal.composer import Typing
 from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.input.completion import FileIndex, ripgrep_files
-from agentcli.frontends.terminal.input.composer import Typing
 from agentcli.frontends.terminal.input.typed_text import ProjectHistory, drafts_of
 from agentcli.frontends.terminal.plain import PlainTerminal
 from agentcli.frontends.terminal.protocols import TerminalActions

@@ -16,10 +16,10 @@ from agentcli.conversation.instructions import git_branch
 from agentcli.errors import ToolError
 from agentcli.frontends.printable import printable, with_tilde
 from agentcli.frontends.terminal.asking import MAX_ROWS_BESIDE, Asking
+from agentcli.frontends.terminal.composer import Composer, Typing
 from agentcli.frontends.terminal.console import HINT, Console, Notifier
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.input.completion import PromptCompleter
-from agentcli.frontends.terminal.input.composer import Composer, Typing
 from agentcli.frontends.terminal.input.keyboard import KeyLabels
 from agentcli.frontends.terminal.keys import MAX_UNFOLDED_LINES, KeyActions, key_bindings
 from agentcli.frontends.terminal.output.activity import TICK_S
@@ -73,14 +73,7 @@ class TerminalApp:
         self._notifier = Notifier(console.write_codes, settings.notifications, console.environment)
         self._appearance = Appearance(console, settings.theme, settings.themes)
         self._status_command = StatusCommand(settings.status_command, console.environment, console.changed)
-        self._composer = composer = Composer(
-            console.area,
-            typing,
-            labels,
-            environment=console.environment,
-            show_hint=console.hint.show,
-            hand_over=console.hand_over,
-        )
+        self._composer = composer = Composer(console, typing, labels)
         notify = partial(self._notifier.notify, is_urgent=True)
         self._asking = asking = Asking(console, controller, composer, notify=notify)
         self.ask_secret, self.ask_question = asking.ask_secret, asking.ask_question

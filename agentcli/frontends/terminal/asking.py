@@ -15,9 +15,9 @@ from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.rule_text import parse_rule
 from agentcli.errors import UsageError
 from agentcli.frontends.choices import Choice
+from agentcli.frontends.terminal.composer import Composer
 from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.controller import TerminalController
-from agentcli.frontends.terminal.input.composer import Composer
 from agentcli.frontends.terminal.panel import Picker, QuestionPanel
 from agentcli.frontends.terminal.programs import edit_text, run_pager
 from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, first_rows, plain, rows_of

@@ -16,9 +16,9 @@ from prompt_toolkit.keys import Keys
 from agentcli.agent.ops import Background, SetMode, TakeBack
 from agentcli.agent.permissions.modes import Mode
 from agentcli.frontends.terminal.asking import Asking
+from agentcli.frontends.terminal.composer import Composer
 from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.controller import TerminalController
-from agentcli.frontends.terminal.input.composer import Composer
 from agentcli.frontends.terminal.input.keyboard import KeyLabels, sequence
 from agentcli.frontends.terminal.output.activity import Activity, message_text
 from agentcli.frontends.terminal.panel import Picker
