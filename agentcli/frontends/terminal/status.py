@@ -67,11 +67,24 @@ class Status(Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> bytes:
         """Return the object that a status command gets: docs/terminal.md lists its fields."""
-        fields = msgspec.structs.asdict(self)
-        context, cost, place = fields.pop("context"), fields.pop("cost"), fields.pop("place")
-        fields |= {"context_tokens": context.tokens, "context_window": context.window}
-        fields |= {"context_share": round(context.share, 4), "cost_usd": cost.usd, "budget_usd": cost.budget_usd}
-        return msgspec.json.encode(fields | {"cold_usd": cost.cold_usd} | msgspec.structs.asdict(place))
+        context, cost, place = self.context, self.cost, self.place
+        fields = {
+            "model": self.model,
+            "mode": self.mode,
+            "effort": self.effort,
+            "context_tokens": context.tokens,
+            "context_window": context.window,
+            "context_share": round(context.share, 4),
+            "cost_usd": cost.usd,
+            "budget_usd": cost.budget_usd,
+            "cold_usd": cost.cold_usd,
+            "branch": place.branch,
+            "jobs": self.jobs,
+            "cwd": place.cwd,
+            "session_id": place.session_id,
+            "is_busy": self.is_busy,
+        }
+        return msgspec.json.encode(fields)
 
 
 def status_row(status: Status, columns: int, *, custom: str = "", hint: str = "", vi_mode: str = "") -> Row:

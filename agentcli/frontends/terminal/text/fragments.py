@@ -177,9 +177,10 @@ def row_width(row: Sequence[Fragment]) -> int:
     return sum(width(text) for _, text in row)
 
 
-_PARTS = re.compile(r"[ \t]+|[^ \t]+")
 # Scripts written without spaces: rows may end between any two of their characters, but for the exceptions below.
-_WIDE = re.compile("[\u2e80-\u312f\u3190-\ua4cf\uf900-\ufaff\ufe30-\ufe4f\uff00-\uffef\U00020000-\U0003ffff]")
+_WIDE_RANGES = "\u2e80-\u312f\u3190-\ua4cf\uf900-\ufaff\ufe30-\ufe4f\uff00-\uffef\U00020000-\U0003ffff"
+_WIDE = re.compile(f"[{_WIDE_RANGES}]")
+_PARTS = re.compile(rf"[ \t]+|[{_WIDE_RANGES}]|[^ \t{_WIDE_RANGES}]+")
 # Characters that begin no row and characters that end none (JIS X 4051 and GB/T 15834, as in UAX #14's CL, EX, NS, OP).
 _NEVER_FIRST = frozenset(
     "、。，．・：；？！％‰℃ー々〻ヽヾゝゞ）］｝〕〉》」』】〙〗〟｠»’”…‥—～"
@@ -241,26 +242,16 @@ def _words(line: Sequence[Fragment]) -> Iterator[tuple[Fragment, list[Fragment]]
     """Yield the parts of a line that no row may end in, each with the space before it."""
     gap: Fragment = ("", "")
     word: list[Fragment] = []
-    last = ""
     for roles, text in line:
         for part in _PARTS.findall(text):
-            if part[0] in " \t":
-                if word:
-                    yield gap, word
-                    gap, word, last = ("", ""), [], ""
+            is_gap = part[0] in " \t"
+            if word and (is_gap or _may_part(word[-1][1][-1], part[0])):
+                yield gap, word
+                gap, word = ("", ""), []
+            if is_gap:
                 gap = (roles, gap[1] + part)
-                continue
-            start = 0
-            for position, character in enumerate(part) if not (part.isascii() and last.isascii()) else ():
-                before = part[position - 1] if position else last
-                if before and _may_part(before, character):
-                    if position > start:
-                        word.append((roles, part[start:position]))
-                        start = position
-                    yield gap, word
-                    gap, word = ("", ""), []
-            word.append((roles, part[start:]))
-            last = part[-1]
+            else:
+                word.append((roles, part))
     if word:
         yield gap, word
 
