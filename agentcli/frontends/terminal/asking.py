@@ -25,6 +25,7 @@ from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, f
 TYPING_PAUSE_S = 0.8  # text typed so shortly before a question came up belongs to a sentence that goes on
 KEY_ALONE_S = 0.3  # a letter is an answer once nothing has followed it for so long; else it begins a sentence
 REACTION_S = 0.12  # nobody answers a question faster than this
+LINGER_S = 0.6  # an answered question keeps its place so long while nobody types: the next one mostly comes up there
 MAX_ROWS_BESIDE = 3  # of running work that are shown beside a question
 ROWS_AROUND = 4  # beside the question and its answers: a gap, the status line, what the screen keeps free
 
@@ -56,6 +57,7 @@ class Asking:
         self._secret: asyncio.Future[str | None] | None = None
         self._panels: list[QuestionPanel] = []
         self._shown: QuestionPanel | None = None
+        self._answered: QuestionPanel | None = None  # while it lingers
         self._shown_at = self._answered_at = self._typed_at = 0.0
         self._is_writing = False  # a message is finished before the question takes keys
         self._held = ""  # letters that may be an answer, or the beginning of a sentence
@@ -91,7 +93,10 @@ class Asking:
                 return self.picker.rows(columns, max_rows)
             waits: Row = [("warning", "? Waiting for your approval. Close the list (Esc) first.")]
             return [*self.picker.rows(columns, max_rows - 1), clipped(waits, columns)]
-        if self.panel is None or self.purpose != "prompt":
+        if self.panel is None:
+            lingering = self._lingering
+            return lingering.rows(columns, max_rows=max_rows, is_ready=False) if lingering else []
+        if self.purpose != "prompt":
             return []
         is_ready, more = time.monotonic() - self._shown_at >= REACTION_S, len(self._panels) - 1
         return self.panel.rows(columns, more, max_rows=max_rows, is_writing=self._is_writing, is_ready=is_ready)
@@ -133,7 +138,12 @@ class Asking:
     @property
     def hides_input(self) -> bool:
         """True while a list or the choices of a question stand in place of the prompt, whose text comes back."""
-        return self.picker is not None or self.takes_keys
+        return self.picker is not None or self.takes_keys or self._lingering is not None
+
+    @property
+    def _lingering(self) -> QuestionPanel | None:
+        is_free = self.panel is None and self.purpose == "prompt" and not self._area.buffer.text
+        return self._answered if is_free else None
 
     def ask_question(self, question: AnyQuestion) -> None:
         self._panels.append(QuestionPanel(question))
@@ -144,7 +154,7 @@ class Asking:
         panel = self.panel
         if panel is None or panel is self._shown:
             return
-        self._shown = panel
+        self._shown, self._answered = panel, None
         self._is_writing = self.purpose == "prompt" and self._is_mid_sentence()
         self._set_draft_aside()
         self._start_reading()
@@ -198,7 +208,7 @@ class Asking:
     def _restore_draft(self) -> None:
         """Restore the draft after the last question; text that was typed since stands behind it."""
         if self.panel is None and self.purpose == "prompt":
-            self._is_writing = False
+            self._answered, self._is_writing = None, False
             self._area.completes = True
             if self._draft:
                 draft, self._draft = self._draft, ""
@@ -326,12 +336,18 @@ class Asking:
             self._show(panel, panel.preview(self._console.columns))
 
     def _answer(self, answer: Approve) -> None:
-        self._panels.pop(0)
+        answered = self._answered = self._panels.pop(0)
+        answered.hunk = None
         self._answered_at = time.monotonic()
         self.end_answer()
         self._controller.answer(answer)
         self._show_next()
-        self._restore_draft()
+
+        def end_lingering() -> None:
+            if self._answered is answered:
+                self._restore_draft()
+
+        asyncio.get_running_loop().call_later(LINGER_S, end_lingering)
 
     # Answers in the input
 
