@@ -18,10 +18,10 @@ from agentcli.conversation.conversation import Conversation
 from agentcli.errors import NoKey, NoModel, UsageError
 from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.app import TerminalApp
+from agentcli.frontends.terminal.composer import Typing
 from agentcli.frontends.terminal.console import Console
-from agentcli.frontends.terminal.input.composer import Typing
-from agentcli.frontends.terminal.input.file_index import FileIndex, ripgrep_files
-from agentcli.frontends.terminal.input.history import ProjectHistory, drafts_of
+from agentcli.frontends.terminal.input.completion import FileIndex, ripgrep_files
+from agentcli.frontends.terminal.input.typed_text import ProjectHistory, drafts_of
 from agentcli.frontends.terminal.plain import PlainTerminal
 from agentcli.frontends.terminal.protocols import TerminalActions
 from agentcli.llm.provider import Health
@@ -51,7 +51,6 @@ def open_live(console: Console, config: Config, options: argparse.Namespace, pro
     opener.tell = app.show_warning
     for notice in early:
         app.show_warning(notice)
-    app.on_close = opener.aclose
     app.start(prompt)
     return app
 

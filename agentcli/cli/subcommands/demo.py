@@ -52,14 +52,14 @@ async def _tour(repository: Path, model: str) -> int:
     view = TurnView(output, unfold_key="")
     script = files("agentcli.cli.subcommands").joinpath("demo_sample", "script.jsonl")
     kind = model or "scripted (SCRIPTED: its answers were written beforehand; tools, files and tests are real)"
-    view.line(f"agentcli demo — model: {kind}", "bold")
-    view.line(f"Sample repository: {repository}\n", "muted")
+    view.print_line(f"agentcli demo — model: {kind}", "bold")
+    view.print_line(f"Sample repository: {repository}\n", "muted")
     settings = {"permissions": {"allow": ["file_edit"]}}
     async with Agent(model or f"scripted/{script}", cwd=repository, settings=settings) as agent:
         session = await agent.session()
         small = session.runtime.models.info(session.snapshot().model).small
         for prompt in (QUESTION, CHANGE):
-            view.prompt(prompt)
+            view.print_prompt(prompt)
             blocks = with_attachments(prompt, session.snapshot().workspace, bare_names=small)
             async for event in agent.stream(blocks):
                 view.show(event)
@@ -74,7 +74,7 @@ def _verify(repository: Path, view: TurnView) -> int:
         [sys.executable, "-m", "unittest", "-q"], cwd=repository, capture_output=True, text=True, check=False
     )
     if tests.returncode == 0:
-        view.line("✓ The sample's test passes now: the change does what was asked.", "ok")
+        view.print_line("✓ The sample's test passes now: the change does what was asked.", "ok")
         return 0
-    view.line("✗ The sample's test still fails: this model did not make the change. A larger one will.", "error")
+    view.print_line("✗ The sample's test still fails: this model did not make the change. A larger one will.", "error")
     return 1

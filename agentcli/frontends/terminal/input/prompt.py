@@ -16,13 +16,13 @@ from prompt_toolkit.layout.screen import Screen as Cells
 from prompt_toolkit.layout.screen import WritePosition
 
 from agentcli.frontends.printable import printable
-from agentcli.frontends.terminal.text.fragments import Row, clipped, width
+from agentcli.frontends.terminal.text.fragments import Row, clipped, width, without_end_blanks
 
-MENU_ROWS = 6
+MAX_MENU_ROWS = 6
 
 
 class PromptBuffer(Buffer):
-    """A buffer with a history from outside: `recall` steps back in it, or forwards for a number below 0."""
+    """A buffer whose history is elsewhere: `recall` steps back in it, or forwards for a number below 0."""
 
     recall: Callable[[int], None] | None = None
 
@@ -36,7 +36,7 @@ class PromptBuffer(Buffer):
 
 
 class PromptArea:
-    """A prompt_toolkit buffer and window; `rows` draws them. `mark` and `placeholder` are asked for at each frame."""
+    """The input: a prompt_toolkit buffer and window. `mark` and `placeholder` are called for each frame."""
 
     def __init__(self, *, placeholder: Callable[[], str]) -> None:
         self.mark: Callable[[], str] = lambda: "› "
@@ -48,7 +48,7 @@ class PromptArea:
             name="prompt",
         )
         self.completes = True
-        self._completed: Document | None = None  # the text and cursor that a completion has left
+        self._completed: Document | None = None  # the text and cursor after the last completion
         self.is_secret = False  # the text is shown as stars
         hint = ConditionalProcessor(
             AfterInput(lambda: [("class:muted", self._fitting_placeholder())]), Condition(lambda: not self.buffer.text)
@@ -67,29 +67,28 @@ class PromptArea:
         return [("class:prompt", mark if line == 0 and wraps == 0 else " " * width(mark))]
 
     def _fitting_placeholder(self) -> str:
-        """As many of the placeholder's parts as fit beside the mark."""
+        """Return as many of the placeholder's parts as fit beside the mark."""
         hint = self.placeholder()
         while len(hint) > self._columns - 3 and hint:
             hint = hint.rpartition(" · ")[0]
         return hint
 
-    def rows(self, columns: int, most: int) -> tuple[list[Row], tuple[int, int]]:
-        """The input's rows, at most `most`, and the cursor's cell among them."""
+    def rows(self, columns: int, max_rows: int) -> tuple[list[Row], tuple[int, int]]:
+        """Return at most `max_rows` rows, and the cell of the cursor among them (row, column)."""
         self._columns = columns
-        preferred = self.window.preferred_height(columns, most).preferred
-        height = max(1, min(preferred, most))
+        height = max(1, min(self.window.preferred_height(columns, max_rows).preferred, max_rows))
         cells = Cells()
         position = WritePosition(xpos=0, ypos=0, width=columns, height=height)
         self.window.write_to_screen(cells, MouseHandlers(), position, parent_style="", erase_bg=False, z_index=None)
         at = cells.get_cursor_position(self.window)
         return [_row(cells, y, columns) for y in range(height)], (at.y, min(at.x, columns - 1))
 
-    def menu_rows(self, columns: int, most: int) -> list[Row]:
-        """The completions on offer, the one that Enter takes marked."""
+    def menu_rows(self, columns: int, max_rows: int) -> list[Row]:
+        """Return the completions on offer; the one that Enter takes is marked."""
         state = self.buffer.complete_state
-        if state is None or not state.completions or most < 1:
+        if state is None or not state.completions or max_rows < 1:
             return []
-        room = min(MENU_ROWS, most)
+        room = min(MAX_MENU_ROWS, max_rows)
         at = state.complete_index or 0
         first = max(0, min(at - room // 2, len(state.completions) - room))
         shown = state.completions[first : first + room]
@@ -98,15 +97,15 @@ class PromptArea:
         for number, completion in enumerate(shown, first):
             label = printable(completion.display_text)
             gap = " " * max(0, label_width - width(label))
-            is_chosen = number == at
-            row: Row = [("accent", "❯ " if is_chosen else "  "), ("selected" if is_chosen else "", label)]
+            mark, role = ("❯ ", "selected") if number == at else ("  ", "")
+            row: Row = [("accent", mark), (role, label)]
             if meta := printable(completion.display_meta_text):
                 row.append(("muted", f"{gap}  {meta}"))
             rows.append(clipped(row, columns))
         return rows
 
     def take_completion(self) -> None:
-        """Put the marked completion into the text; behind a folder completion goes on inside it."""
+        """Insert the marked completion; behind a folder, completion goes on with its contents."""
         buffer = self.buffer
         state = buffer.complete_state
         if state is None or not state.completions:
@@ -121,26 +120,21 @@ class PromptArea:
 
     @property
     def has_own_space(self) -> bool:
-        """True behind the space that a completion has put there."""
-        state = self.buffer.complete_state
-        is_completed = (state is not None and state.current_completion is not None) or (
-            self.buffer.document == self._completed
-        )
-        return is_completed and self.buffer.document.text_before_cursor.endswith(" ")
+        """True behind a space that comes from a completion."""
+        state, document = self.buffer.complete_state, self.buffer.document
+        is_completed = document == self._completed or (state is not None and state.current_completion is not None)
+        return is_completed and document.text_before_cursor.endswith(" ")
 
     def take_own_space(self) -> None:
-        """Take the space that a completion has put there for one that is typed."""
-        self._completed = None
-        state = self.buffer.complete_state
-        if state is not None and state.current_completion is not None:
-            self.buffer.complete_state = None
+        """Let a typed space be the one that comes from a completion."""
+        self._completed = self.buffer.complete_state = None
 
     def move_in_menu(self, by: int) -> None:
         buffer = self.buffer
         state = buffer.complete_state
         assert state is not None
         if state.complete_index is None and by > 0 and len(state.completions) > 1:
-            buffer.go_to_completion(1)  # the first one was marked already
+            buffer.go_to_completion(1)  # the first one is drawn as marked
         elif by > 0:
             buffer.complete_next()
         else:
@@ -159,7 +153,7 @@ class PromptArea:
 
 
 def _row(cells: Cells, y: int, columns: int) -> Row:
-    """A row of prompt_toolkit's cells as fragments, without blanks at its end."""
+    """Return a row of prompt_toolkit's cells as fragments, without blanks at its end."""
     line = cells.data_buffer[y]
     row: Row = []
     for x in range(columns):
@@ -169,15 +163,11 @@ def _row(cells: Cells, y: int, columns: int) -> Row:
             row[-1] = (roles, row[-1][1] + cell.char)
         elif cell.char:
             row.append((roles, cell.char))
-    while row and not row[-1][0] and not row[-1][1].rstrip(" "):
-        row.pop()
-    if row and not row[-1][0]:
-        row[-1] = ("", row[-1][1].rstrip(" "))
-    return row
+    return without_end_blanks(row)
 
 
 @lru_cache(maxsize=256)
 def _roles(style: str) -> str:
-    """`class:prompt class:muted` as roles; prompt_toolkit's own classes are left out, but for selections."""
+    """Return the roles of a style such as `class:prompt class:muted`, without prompt_toolkit's own classes."""
     names = [part.removeprefix("class:") for part in style.split() if part.startswith("class:")]
     return " ".join(name for name in names if name in ("prompt", "muted", "selected", "accent"))

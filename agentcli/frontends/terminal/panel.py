@@ -1,4 +1,4 @@
-"""Draws one question: the call and its effects, all of what is asked about, the choices, the reach of a yes."""
+"""Draws what the person chooses from: lists, and the questions of a session with their choices."""
 
 from __future__ import annotations
 
@@ -10,18 +10,29 @@ from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.rules import Rule
 from agentcli.agent.questions import hunks_of
 from agentcli.frontends.choices import HEADINGS, Choice, choices_for
-from agentcli.frontends.printable import exposed
-from agentcli.frontends.terminal.text.diff import diff_fragments
-from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, lines_of, row_width, with_spaces
-from agentcli.frontends.terminal.text.wrapping import wrap_line, wrapped
+from agentcli.frontends.printable import exposed, printable
+from agentcli.frontends.terminal.text.code import diff_fragments
+from agentcli.frontends.terminal.text.fragments import (
+    Fragment,
+    Row,
+    clipped,
+    lines_of,
+    row_width,
+    width,
+    with_spaces,
+    wrap_line,
+    wrapped,
+)
 from agentcli.llm.messages import ToolUse
 from agentcli.safety.commands.records import escaped
 from agentcli.tools.summary import MAX_SUBJECT_CHARS, call_title
 from agentcli.tools.text.diff import path_of, split_files
 
+MAX_OPTIONS = 8  # of a list that are shown at a time
+MIN_DETAIL_COLUMNS = 12  # with the marks at the start of a row and the gap between the columns
 MAX_RULE_ROWS = 6
 MAX_BESIDE = 3  # choices beside the question
-MAX_ROWS = 100  # of the choices, where the window has no limit
+MAX_CHOICE_ROWS = 100  # where the window has no limit
 
 _COMPLETE_TITLES = frozenset(("file_read", "file_list", "grep_search", "web_fetch", "web_search"))
 _MARK: Fragment = ("accent", "❯")
@@ -33,11 +44,85 @@ _HUNK_CHOICES = [
     Choice("words", "Tab", "No, and say why"),
     Choice("back", "Esc", "Back"),
 ]
-_NOES = frozenset(("no", "not-yet", "words", "leave", "back"))
+_REFUSALS = frozenset(("no", "not-yet", "words", "leave", "back"))
+
+
+class Picker:
+    """A list to choose from: arrows move, typing narrows, Enter selects."""
+
+    def __init__(
+        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
+    ) -> None:
+        """`options` are a label and a detail each; the one at `current` is marked, and selected first."""
+        self.title = printable(title)
+        self.can_keep = can_keep
+        self._options = [(printable(label), printable(detail)) for label, detail in options]
+        self._current = current
+        self._query = ""
+        self._selected = current or 0
+
+    @property
+    def shown(self) -> list[int]:
+        """The numbers of the options that have all words of the query."""
+        words = self._query.lower().split()
+        return [
+            number
+            for number, (label, detail) in enumerate(self._options)
+            if all(word in f"{label} {detail}".lower() for word in words)
+        ]
+
+    @property
+    def chosen(self) -> int | None:
+        shown = self.shown
+        return shown[min(self._selected, len(shown) - 1)] if shown else None
+
+    def move(self, by: int) -> None:
+        if count := len(self.shown):
+            self._selected = (min(self._selected, count - 1) + by) % count
+
+    def type(self, text: str) -> None:
+        """Add to the text that narrows the list; an empty text removes its last character."""
+        self._query = self._query + printable(text).replace("\n", " ") if text else self._query[:-1]
+        self._selected = 0
+
+    @property
+    def cursor(self) -> int:
+        """The column behind the typed text, in the first row."""
+        return width(f"{self.title} {self._query}")
+
+    def rows(self, columns: int, max_rows: int) -> list[Row]:
+        shown = self.shown
+        hint = "(type to narrow)" if len(self._options) > MAX_OPTIONS else ""
+        head: Row = [("accent", self.title), ("muted", f" {self._query or hint}")]
+        room = max(1, min(MAX_OPTIONS, max_rows - 2))
+        at = min(self._selected, max(0, len(shown) - 1))
+        first = max(0, min(at - room // 2, len(shown) - room))
+        # Details stand behind the widest label that leaves room for the first word of one.
+        widths = (width(label) for label, detail in self._options if detail)
+        label_width = max((cells for cells in widths if cells <= columns - MIN_DETAIL_COLUMNS), default=0)
+        rows = [clipped(head, columns)]
+        for position, number in enumerate(shown[first : first + room], first):
+            label, detail = self._options[number]
+            mark, role = ("❯ ", "selected") if position == at else ("  ", "")
+            row: Row = [("accent", mark)]
+            if self._current is not None:
+                row.append(("ok", "● " if number == self._current else "  "))
+            row.append((role, label))
+            if detail:
+                row.append(("muted", " " * max(2, 2 + label_width - width(label)) + detail))
+            rows.append(clipped(row, columns))
+        if not shown:
+            rows.append(clipped([("muted", "  no match")], columns))
+        keep = " · Ctrl-S to keep it for good" if self.can_keep else ""
+        rows.append(clipped([("muted", f"  {len(shown)} · Enter to select{keep} · Esc to cancel")], columns))
+        return rows[: max(0, max_rows)]
 
 
 class QuestionPanel:
-    """A question and the answer in the making. Where a call asks, Enter says no until another choice is marked."""
+    """A question, and the state of the answer: the marked choice, the rule, the hunks that were decided.
+
+    If a call asks, Enter says no until another choice is marked.
+    """
 
     def __init__(self, question: AnyQuestion) -> None:
         self.question = question
@@ -46,28 +131,28 @@ class QuestionPanel:
         self.asks_permission = not isinstance(question, Question | PlanApproval)
         self._rule = 0
         self._marked = "no" if self.asks_permission else ""  # the id of a choice
-        self.hunk: int | None = None  # the hunk on the screen
-        self._accepted: list[int] = []
+        self.hunk: int | None = None  # the hunk that is being decided
+        self._accepted_hunks: list[int] = []
         self._comment = ""  # on hunks
-        self.rest: list[Fragment] = []  # what was not on the screen yet; only after it a yes counts
+        self.rest: list[Fragment] = []  # of the preview: nobody can say yes before all of it was on the screen
         self.rows_left = 0
 
     @property
     def choices(self) -> list[Choice]:
         if self.hunk is not None:
             return _HUNK_CHOICES
-        made = [choice for choice in choices_for(self.question, self.rules[self._rule :][:1]) if choice.key]
+        choices = [choice for choice in choices_for(self.question, self.rules[self._rule :][:1]) if choice.key]
         match self.question:
             case Question():
-                made.insert(-1, Choice("words", "Tab", "Something else, in your own words"))
+                choices.insert(-1, Choice("words", "Tab", "Something else, in your own words"))
             case PlanApproval():
-                made.insert(-1, Choice("edit", "e", "Edit the plan first"))
-                made.append(Choice("words", "Tab", "No, and say what to change"))
+                choices.insert(-1, Choice("edit", "e", "Edit the plan first"))
+                choices.append(Choice("words", "Tab", "No, and say what to change"))
             case _:
-                made.append(Choice("words", "Tab", "No, and say what to do instead"))
+                choices.append(Choice("words", "Tab", "No, and say what to do instead"))
         if len(self.hunks) > 1:
-            made.append(Choice("hunks", "h", f"Choose among {len(self.hunks)} {self._hunk_word}s"))
-        return made
+            choices.append(Choice("hunks", "h", f"Choose among {len(self.hunks)} {self._hunk_word}s"))
+        return choices
 
     @property
     def _hunk_word(self) -> str:
@@ -75,8 +160,8 @@ class QuestionPanel:
 
     @property
     def offered(self) -> list[Choice]:
-        """The choices that can be made now: before all was on the screen, only to say no."""
-        return [choice for choice in self.choices if not self.rest or choice.id in _NOES]
+        """The choices that can be made now: only refusals before all of the preview was on the screen."""
+        return [choice for choice in self.choices if not self.rest or choice.id in _REFUSALS]
 
     @property
     def no(self) -> Choice:
@@ -85,7 +170,7 @@ class QuestionPanel:
         return next(choice for choice in self.choices if choice.id in ids)
 
     def choice_for(self, key: str) -> Choice | None:
-        """The choice of a letter, or of a digit by its place; other letters and digits may begin an answer in words."""
+        """Return the choice of a letter, or of a digit by its place; other keys may begin an answer in words."""
         if isinstance(self.question, Question):
             return next((choice for choice in self.choices if choice.key == key and key.isdecimal()), None)
         by_key = {str(number): choice for number, choice in enumerate(self.choices, 1)} | {"v": _VIEW}
@@ -114,48 +199,48 @@ class QuestionPanel:
         self._rule = len(self.rules) - 1
 
     def refusal(self, comment: str = "") -> Approve:
-        """Say no to a call: without a word it ends the turn, with one the model reads it and goes on."""
+        """Return a no. Without a comment, a no to a call ends the turn; else the model reads it and goes on."""
         return Approve(self.question.id, False, comment=comment, stops=self.asks_permission and not comment)
 
     def answer(self, choice: Choice) -> Approve:
         return choice.answer if choice.answer is not None and choice.is_yes else self.refusal()
 
     def answer_in_words(self, text: str) -> Approve:
-        """The answer to the model's question; else a no with what to do instead."""
+        """Return the answer to the model's question; to other questions, a no that says what to do instead."""
         is_answer = isinstance(self.question, Question)
         return Approve(self.question.id, True, comment=text) if is_answer else self.refusal(text)
 
     def start_hunks(self) -> None:
-        self.hunk, self._accepted, self._marked = 0, [], "leave"
+        self.hunk, self._accepted_hunks, self._marked = 0, [], "leave"
 
     def leave_hunks(self) -> None:
-        self.hunk, self._comment, self._marked, self.rest = None, "", "no", []  # all of it was shown before
+        self.hunk, self._comment, self._marked, self.rest = None, "", "no", []  # the whole preview was shown before
 
     def decide_hunk(self, choice: str, comment: str = "") -> Approve | None:
-        """Decide on the hunk that is shown, or on all that are left; the answer once the last one is decided."""
+        """Decide on the hunk that is shown, or on all that are left; return the answer after the last one."""
         assert self.hunk is not None
         self._comment = "; ".join(part for part in (self._comment, comment) if part)
         after = len(self.hunks) if choice == "take_rest" else self.hunk + 1
         if choice != "leave":
-            self._accepted += range(self.hunk, after)
+            self._accepted_hunks += range(self.hunk, after)
         self.hunk = after
         if self.hunk < len(self.hunks):
             return None
-        if not self._accepted:
+        if not self._accepted_hunks:
             return self.refusal(self._comment)
-        return Approve(self.question.id, True, comment=self._comment, hunks=tuple(self._accepted))
+        return Approve(self.question.id, True, comment=self._comment, hunks=tuple(self._accepted_hunks))
 
     # In the transcript
 
     def preview(self, columns: int) -> list[Fragment]:
-        """The effects, then all of the command, the arguments or the diff; nothing in it is invisible."""
+        """Return the effects, then all of the command, the arguments or the diff; nothing in it is invisible."""
         if self.hunk is not None:
             return self._hunk_preview(self.hunk, columns)
         head, question = [*wrapped(self._headline(), columns, hang=2), ("", "\n")], self.question
         match question:
             case PlanApproval(preview=text):
                 text = text.replace("\r\n", "\n")
-                is_plain = exposed(text) == text  # else the answer above left characters out
+                is_plain = exposed(text) == text  # else the plan that was printed above left characters out
                 return head if is_plain else [("", f"{exposed(text).rstrip()}\n"), *head]
             case ChangesApproval(changes=changes):
                 firsts = accumulate((change.hunks for change in changes), initial=0)
@@ -163,7 +248,7 @@ class QuestionPanel:
                 shown = [fragment for text in texts for fragment in _files(text, columns)]
             case CallApproval(preview=text) if not _is_title_complete(question.call):
                 if path_of(text):
-                    shown = diff_fragments(text, width=columns, most_lines=None)
+                    shown = diff_fragments(text, width=columns, max_lines=None)
                 else:
                     mark = "$ " if question.call.name == "bash" else "  "
                     lines = exposed(text).split("\n")
@@ -186,8 +271,8 @@ class QuestionPanel:
             else:
                 parts = [("bold", "Run a command")]
         else:
-            said = (("bold", question.title), ("muted", question.reason))
-            parts = [(role, exposed(text)) for role, text in said if text or role == "bold"]
+            texts = (("bold", question.title), ("muted", question.reason))
+            parts = [(role, exposed(text)) for role, text in texts if text or role == "bold"]
         between = [fragment for part in parts[1:] for fragment in (("muted", " · "), part)]
         return [("bold error" if question.grave else "bold", "? "), parts[0], *between]
 
@@ -196,14 +281,20 @@ class QuestionPanel:
         if isinstance(self.question, ChangesApproval):  # a file's change, or one that no diff shows, or a repository's
             (_, name), *shown = _files(hunk, columns)
             return [("bold", f"{place}: {name.lstrip()}"), *shown]
-        return [("bold", f"{place}\n"), *diff_fragments(hunk, width=columns, most_lines=None)]
+        return [("bold", f"{place}\n"), *diff_fragments(hunk, width=columns, max_lines=None)]
 
     # Below it
 
     def rows(
-        self, columns: int, more: int = 0, *, most: int = MAX_ROWS, is_writing: bool = False, is_ready: bool = True
+        self,
+        columns: int,
+        more: int = 0,
+        *,
+        max_rows: int = MAX_CHOICE_ROWS,
+        is_writing: bool = False,
+        is_ready: bool = True,
     ) -> list[Row]:
-        """The choices, in one row if they are few; `more` questions wait behind. No keys count until it `is_ready`."""
+        """Return the choices, in one row if they are few; `more` questions wait. No keys count until it `is_ready`."""
         if is_writing:
             return _rows("warning", "? Waiting for your approval. Send or stash (Ctrl-S) your draft first.", columns)
         if self.rest:
@@ -226,13 +317,13 @@ class QuestionPanel:
             rows += _folded(row, columns, hang=10)
         if (self.hunk is not None or len(offered) <= MAX_BESIDE) and row_width(in_one) <= columns:
             return [*head[:-1], in_one, *below]
-        room = max(1, most - len(head) - len(below))
+        room = max(1, max_rows - len(head) - len(below))
         first = max(0, min(marked_cell(rows)[0] - room // 2, len(rows) - room))
         return [*head, *rows[first : first + room], *below]
 
     @property
     def _rule_text(self) -> str:
-        """The calls that a yes for longer would cover; empty where there is none."""
+        """The calls that a lasting yes would cover; empty if there is no such choice."""
         keys = "/".join(choice.key for choice in self.choices if choice.rule)
         whole = str(Rule("bash", escaped(str(self.question.call.input.get("command", "")).strip())))
         rule = "exactly this command" if self.rule == whole else exposed(self.rule).replace("\n", "␊")
@@ -246,14 +337,14 @@ class QuestionPanel:
         return [*rows[: MAX_RULE_ROWS - 1], clipped([("muted", "    … v shows all of it")], columns)]
 
     def in_lines(self) -> list[str]:
-        """The question and its answers as lines of text, without those that only a live screen has."""
+        """Return the question and its answers as lines of text, without those that only a live screen has."""
         answers = (choice for choice in self.choices if choice.answer is not None)
         rows = [f"  {choice.key.replace('Esc', 'Enter')}  {choice.label}" for choice in answers]
         return [HEADINGS[type(self.question)], *rows, *([f"  {self._rule_text}"] if self._rule_text else [])]
 
 
 def marked_cell(rows: Sequence[Row]) -> tuple[int, int]:
-    """Row and column of the marked choice, where the cursor rests; without one, the end of the last row."""
+    """Return row and column of the marked choice for the cursor; without one, the end of the last row."""
     for number, row in enumerate(rows):
         if _MARK in row:
             return number, row_width(row[: row.index(_MARK)])
@@ -270,11 +361,11 @@ def _is_title_complete(call: ToolUse) -> bool:
 
 
 def _files(change: str, columns: int) -> list[Fragment]:
-    """Show git's words about a repository, then the diffs of its files, each below its name; else the one change."""
+    """Return git's description of a repository and the diffs of its files, each below its name; else the one change."""
     shown: list[Fragment] = []
     for part in split_files(change):
         path = path_of(part)
-        diff = diff_fragments(part, width=columns, most_lines=None) if path else []
+        diff = diff_fragments(part, width=columns, max_lines=None) if path else []
         shown += [("", f"  {exposed(path or part.strip())}\n"), *diff]
     return shown
 

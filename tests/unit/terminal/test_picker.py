@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcli.frontends.terminal.approval.picker import MOST_SHOWN, Picker
+from agentcli.frontends.terminal.panel import MAX_OPTIONS, Picker
 from agentcli.frontends.terminal.text.fragments import plain, row_width
 
 TEXT = st.one_of(st.text(), st.text("日本🎉a\u0301\x1b[31m\x07\t\n"))
@@ -73,7 +73,7 @@ def test_typing_narrows_and_backspace_widens() -> None:
 
 def test_all_words_count_in_any_order_and_the_last_row_says_how_many_there_are() -> None:
     chooser = picker()
-    assert len(shown(chooser, most=30)) == MOST_SHOWN + 2
+    assert len(shown(chooser, most=30)) == MAX_OPTIONS + 2
     chooser.type("2 detail opt")
     assert chooser.shown == [2, 5, 8, 11, 12, 14, 17]
     assert shown(chooser, most=30)[-1] == "  7 · Enter to select · Esc to cancel"

@@ -1,14 +1,13 @@
-"""Read emphasis, code spans and links with markdown-it-py, which takes 30 ms to import: not for the first frame."""
+"""Reads emphasis, code spans and links with markdown-it-py, which takes 30 ms to import: not for the first frame."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, MutableMapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from functools import cache
 from typing import Any
 
 from markdown_it import MarkdownIt
-from markdown_it.common.utils import normalizeReference
 from markdown_it.parser_inline import ParserInline
 from markdown_it.rules_inline import StateInline
 from markdown_it.rules_inline.state_inline import Scanned
@@ -48,12 +47,9 @@ class _Inline(ParserInline):
         return state.tokens
 
 
-def inline_fragments(source: str, roles: str, definitions: Iterable[tuple[str, str]]) -> list[Fragment]:
-    """Return a paragraph's text without its marks, with `roles`; `definitions` are addresses by label."""
-    references: dict[str, Any] = {}
-    for label, address in definitions:
-        references.setdefault(normalizeReference(label), {"href": address, "title": ""})
-    tokens = _parser().parseInline(source, {"references": references})[0].children or []
+def inline_fragments(source: str, roles: str) -> list[Fragment]:
+    """Return a paragraph's text without its marks, with `roles`."""
+    tokens = _parser().parseInline(source)[0].children or []
     return merged(_fragments(tokens, {roles} if roles else set()))
 
 

@@ -1,4 +1,4 @@
-"""Print Markdown while it arrives, close to its source: a copy from the screen is the text without marks."""
+"""Prints Markdown while it arrives, close to its source: a copy from the screen is the text without marks."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 
-from agentcli.frontends.terminal.markdown.line_kinds import FENCE, LABEL, Line, read_line
-from agentcli.frontends.terminal.markdown.table import alignments, split_row, table_lines
-from agentcli.frontends.terminal.text.fragments import Fragment, Row, lines_of, merged, plain
-from agentcli.frontends.terminal.text.highlight import CodeHighlighter
-from agentcli.frontends.terminal.text.wrapping import hang_of, wrap_line
+from agentcli.frontends.terminal.text.code import CodeHighlighter
+from agentcli.frontends.terminal.text.fragments import Fragment, Row, hang_of, lines_of, merged, plain, wrap_line
+from agentcli.frontends.terminal.text.markdown_blocks import (
+    FENCE,
+    Line,
+    alignments,
+    read_line,
+    split_row,
+    table_lines,
+)
 
 RULE = "─" * 24
 MAX_PARAGRAPH_CHARS = 4_000  # a longer paragraph is printed in parts
 
-_DEFINITION = re.compile(
-    r"""[ \t]*(?:<([^<>]*)>|([^\s<]\S*))(?:[ \t]+(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\((?:[^()\\]|\\.)*\)))?[ \t]*"""
-)
-_ESCAPE = re.compile(r"\\([!-/:-@\[-`{-~])")
 _CLOSING_MARKS = re.compile(r"(?:^|[ \t]+)#+$")  # of a heading
 _QUOTE_MARK = re.compile(r"[ \t]*>[ ]?")
 _BREAK_TAG = re.compile(r" ?<br ?/?> ?", re.IGNORECASE)
@@ -39,33 +40,31 @@ class _Fence:
 class MarkdownStream:
     """Turns Markdown that arrives in pieces into text with roles; each block is printed once, when it has ended.
 
-    The output depends on the whole text alone. Prose is broken at words, code is not. Unlike in CommonMark (0.31) and
-    GFM, a line under a paragraph makes no heading (`---` is a rule), a table's lines begin with `|`, and a reference
-    link's definition comes before it.
+    The output does not depend on where the text was cut. Prose is broken at words, code is not. Unlike in CommonMark
+    (0.31) and GFM, a line under a paragraph makes no heading (`---` is a rule), a table's lines begin with `|`, and
+    reference links are printed as they are written.
     """
 
     def __init__(self, *, width: Callable[[], int], wraps: bool = True) -> None:
-        """`width` gives the screen's columns; without `wraps` the terminal breaks prose, and only tables are fitted."""
+        """`width` returns the columns of the screen; without `wraps`, only tables are fitted to it."""
         self._width = width
         self._wraps = wraps
         self._out: list[Fragment] = []
-        self._definitions: tuple[tuple[str, str], ...] = ()  # labels and addresses of reference links
-        self._open: list[str] = []  # the line that has not ended, in pieces
-        self._open_chars = 0
-        self._continued: Line | None = None  # the open line is the rest of a paragraph printed in parts
+        self._open = ""  # the line that has not ended
+        self._continued: Line | None = None  # the open line continues a paragraph of which a part was printed
         self._paragraph: list[SourceLine] = []
         self._fence: _Fence | None = None
         self._table: list[SourceLine] = []  # a table, or the line that may be its header
-        self._aligned: list[str] | None = None  # how the table's columns are; None while there is only a header
-        self._list: int | None = None  # the column of the outermost item's text
-        self._blank: int | None = None  # quote marks of a blank line that has not been printed
+        self._alignments: list[str] | None = None  # of the table's columns; None while there is only a header
+        self._list_column: int | None = None  # of the outermost item's text
+        self._blank_depth: int | None = None  # quote marks of a blank line that has not been printed
         self._depth = 0  # quote marks of the last line
-        self._printed = False
+        self._has_printed = False
         self._empty_lines = 0  # printed when something follows
-        self._shown: tuple[int, int, list[Row]] = (0, 0, [])  # characters and columns of the preview, and its rows
+        self._preview: tuple[int, int, list[Row]] = (0, 0, [])  # its characters, the columns of the screen, its rows
 
     def feed(self, text: str) -> list[Fragment]:
-        """Return what is complete now."""
+        """Take more text; return what can be printed now."""
         first, *rest = text.split("\n")
         self._add(first)
         for piece in rest:
@@ -74,8 +73,8 @@ class MarkdownStream:
         return self._take_output()
 
     def close(self) -> list[Fragment]:
-        """Return the rest. The whole output ends with one line break, if there is any."""
-        if self._open_chars:
+        """Return the rest. The whole output, if there is any, ends with one line break."""
+        if self._open:
             self._end_line()
         self._end_table()
         self._end_paragraph()
@@ -84,66 +83,62 @@ class MarkdownStream:
     @property
     def is_table(self) -> bool:
         """True while a table is open."""
-        return self._aligned is not None
+        return self._alignments is not None
 
     def preview(self) -> list[Row]:
-        """Return what is not printed yet in rows of the screen, as it would be printed if the text ended here."""
+        """Return the text that is not printed yet in rows of the screen, as it would be printed if it ended here."""
         blocks = sum(len(content) + 1 for _, content in (*self._paragraph, *self._table))
-        chars, width = blocks + self._open_chars, self._width()
+        chars, width = blocks + len(self._open), self._width()
         if not chars:
             return []
-        shown, columns, rows = self._shown
+        chars_before, width_before, rows = self._preview
         # A long block is laid out again only when it has grown by a fiftieth: the work stays linear.
-        if columns == width and shown <= chars <= shown * 1.02:
+        if width == width_before and chars_before <= chars <= chars_before * 1.02:
             return rows
         if self._fence is not None:
-            rows = [[("", "".join(self._open)[-MAX_PARAGRAPH_CHARS:])]]
+            rows = [[("", self._open[-MAX_PARAGRAPH_CHARS:])]]
         else:
             ahead = copy(self)
             vars(ahead).update(_out=[], _wraps=True, _paragraph=[*self._paragraph], _table=[*self._table])
             if self.is_table:  # columns would grow with each letter of a cell
-                ahead._open_chars = 0  # noqa: SLF001
+                ahead._open = ""  # noqa: SLF001
             rows = lines_of(ahead.close())
-        self._shown = chars, width, rows
+        self._preview = chars, width, rows
         return rows
 
     def _take_output(self) -> list[Fragment]:
         out = merged(self._out)
         self._out = []
         if out:
-            self._shown = (0, 0, [])  # what follows may be as long as what was printed
+            self._preview = (0, 0, [])  # the next block may be as long as the one that was printed
         return out
 
     def _add(self, text: str) -> None:
         """Add to the open line; print all but the last word of a paragraph that has become too long."""
-        if text:
-            self._open.append(text)
-            self._open_chars += len(text)
-        while self._open_chars > MAX_PARAGRAPH_CHARS and self._fence is None:
-            source = "".join(self._open)
+        self._open += text
+        while len(self._open) > MAX_PARAGRAPH_CHARS and self._fence is None:
+            source = self._open
             line = self._read(source)
-            cut = source.rfind(" ", line.start + MAX_PARAGRAPH_CHARS // 2, MAX_PARAGRAPH_CHARS)
-            cut = cut if cut > 0 else MAX_PARAGRAPH_CHARS
             if line.kind != "text":
                 return
+            cut = source.rfind(" ", line.start + MAX_PARAGRAPH_CHARS // 2, MAX_PARAGRAPH_CHARS)
+            cut = cut if cut > 0 else MAX_PARAGRAPH_CHARS
             self._end_table()
-            self._open = [source[:cut]]
+            self._open = source[:cut]
             self._end_line()
             self._end_paragraph()
-            rest = source[cut:].lstrip(" ")
-            self._open, self._open_chars = [rest], len(rest)
+            self._open = source[cut:].lstrip(" ")
             self._continued = Line("text", hang_of(line.prefix), line.depth)
 
     def _read(self, source: str) -> Line:
         if self._continued is not None:
             return self._continued
-        paragraph = self._paragraph or (self._table if self._aligned is None else [])
+        paragraph = self._paragraph or (self._table if self._alignments is None else [])
         depth = paragraph[0][0].depth if paragraph else None
-        return read_line(source, paragraph=depth, in_list=self._list is not None)
+        return read_line(source, paragraph=depth, in_list=self._list_column is not None)
 
     def _end_line(self) -> None:
-        source = "".join(self._open)
-        self._open, self._open_chars = [], 0
+        source, self._open = self._open, ""
         if self._fence is not None and self._code_line(self._fence, source):
             return
         line = self._read(source)
@@ -154,7 +149,7 @@ class MarkdownStream:
         match line.kind:
             case "blank":
                 self._end_paragraph()
-                self._blank = line.depth if self._blank is None else min(self._blank, line.depth)
+                self._blank_depth = line.depth if self._blank_depth is None else min(self._blank_depth, line.depth)
             case "rule":
                 self._begin(line)
                 self._print([*line.prefix, ("rule", RULE)])
@@ -165,15 +160,13 @@ class MarkdownStream:
                 self._print([*line.prefix, ("code", content)])
             case "fence" if not (content[0] == "`" and "`" in content.lstrip("`")):
                 self._open_fence(line, content)
-            case "definition" if self._define(line, content):
-                pass
             case "table":
                 self._table_line(line, content)
             case _:
                 self._text_line(line, content)
 
     def _text_line(self, line: Line, content: str) -> None:
-        """Add a line to the paragraph, which a list item and deeper quote marks begin anew."""
+        """Add a line to the paragraph; a list item and deeper quote marks begin another one."""
         if not self._paragraph or line.item is not None or line.depth > self._paragraph[0][0].depth:
             self._begin(line)
         self._paragraph.append((line, content))
@@ -192,22 +185,22 @@ class MarkdownStream:
         """End the open block, and print the blank line before the line that begins another."""
         self._end_paragraph()
         if line.item is not None:
-            self._list = line.item if self._list is None else min(self._list, line.item)
-        elif self._list is not None and line.column < self._list:
-            self._list = None
-        if after_blank and self._blank is None and line.item is None:
-            self._blank = min(self._depth, line.depth)
-        if self._blank is not None:
-            self._print([("marker", ("> " * min(self._blank, self._depth, line.depth)).rstrip())])
-            self._blank = None
+            self._list_column = line.item if self._list_column is None else min(self._list_column, line.item)
+        elif self._list_column is not None and line.column < self._list_column:
+            self._list_column = None
+        if after_blank and self._blank_depth is None and line.item is None:
+            self._blank_depth = min(self._depth, line.depth)
+        if self._blank_depth is not None:
+            self._print([("marker", ("> " * min(self._blank_depth, self._depth, line.depth)).rstrip())])
+            self._blank_depth = None
         self._depth = line.depth
 
     def _print(self, line: Sequence[Fragment]) -> None:
         if not plain(line):
-            self._empty_lines += self._printed
+            self._empty_lines += self._has_printed
             return
         self._out += [("", "\n" * self._empty_lines), *line, ("", "\n")]
-        self._empty_lines, self._printed = 0, True
+        self._empty_lines, self._has_printed = 0, True
 
     def _print_prose(self, prefix: Sequence[Fragment], line: Row) -> None:
         whole = [*prefix, *line]
@@ -215,9 +208,9 @@ class MarkdownStream:
 
     def _inline(self, source: str, roles: str = "") -> list[Row]:
         """Return the lines of a text without its marks."""
-        from agentcli.frontends.terminal.markdown.inline import inline_fragments
+        from agentcli.frontends.terminal.text.markdown_inline import inline_fragments
 
-        return lines_of(inline_fragments(source, roles, self._definitions))
+        return lines_of(inline_fragments(source, roles))
 
     def _heading(self, line: Line, content: str) -> None:
         text = content.lstrip("#")
@@ -225,17 +218,6 @@ class MarkdownStream:
         self._begin(line, after_blank=True)
         for row in self._inline(_CLOSING_MARKS.sub("", text.strip(" \t")), f"heading{level}") or [[]]:
             self._print_prose(line.prefix, row)
-
-    def _define(self, line: Line, content: str) -> bool:
-        label = LABEL.match(content)
-        assert label is not None
-        found = _DEFINITION.fullmatch(content, label.end() + 1)
-        if found is None:
-            return False
-        self._definitions += ((label[1], _ESCAPE.sub(r"\1", found[1] or found[2] or "")),)
-        self._begin(line)
-        self._print([*line.prefix, ("url", content)])
-        return True
 
     def _open_fence(self, line: Line, content: str) -> None:
         found = FENCE.match(content)
@@ -264,9 +246,9 @@ class MarkdownStream:
 
     def _table_line(self, line: Line, content: str) -> None:
         if self._table and line.depth == self._table[0][0].depth and line.item is None:
-            aligned = alignments(content) if self._aligned is None else self._aligned
-            if self._aligned is not None or (aligned and len(aligned) == len(split_row(self._table[0][1]))):
-                self._aligned = aligned
+            sides = alignments(content) if self._alignments is None else self._alignments
+            if self._alignments is not None or (sides and len(sides) == len(split_row(self._table[0][1]))):
+                self._alignments = sides
                 self._table.append((line, content))
                 return
         self._end_table()
@@ -274,17 +256,17 @@ class MarkdownStream:
 
     def _end_table(self) -> None:
         """Print the table, or the line that turned out not to be a table's header."""
-        table, aligned = self._table, self._aligned
-        self._table, self._aligned = [], None
+        table, sides = self._table, self._alignments
+        self._table, self._alignments = [], None
         if not table:
             return
-        if aligned is None:
+        if sides is None:
             self._text_line(*table[0])
             return
         self._begin(table[0][0])
-        header, _, *rows = [self._cells(content, len(aligned)) for _, content in table]
+        header, _, *rows = [self._cells(content, len(sides)) for _, content in table]
         before = table[0][0].prefix
-        for line in table_lines(header, rows, aligned, max(1, self._width() - len(plain(before)))):
+        for line in table_lines(header, rows, sides, max(1, self._width() - len(plain(before)))):
             self._print([*before, *line])
             before = hang_of(before)
 
@@ -300,8 +282,6 @@ class MarkdownStream:
 
 
 def _without_indentation(code: str, columns: int) -> str:
-    """Return the line without as much of its indentation as the fence had."""
-    space = code[: len(code) - len(code.lstrip(" \t"))]
-    if "\t" not in space[:columns]:
-        return code[min(columns, len(space)) :]
-    return space.expandtabs(4)[columns:] + code[len(space) :]
+    """Return a line of code without the indentation that its fence has."""
+    indentation = len(code) - len(code.lstrip(" \t"))
+    return code[min(columns, indentation) :]

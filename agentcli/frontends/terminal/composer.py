@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from msgspec import Struct
 
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.errors import UserError
-from agentcli.frontends.terminal.input.file_index import FileIndex
-from agentcli.frontends.terminal.input.history import Drafts, ProjectHistory
+from agentcli.frontends.terminal.console import Console
+from agentcli.frontends.terminal.input.completion import FileIndex
 from agentcli.frontends.terminal.input.keyboard import KeyLabels
-from agentcli.frontends.terminal.input.pastes import Pastes, TypedText, clean, clipboard_image, image_path, read_image
-from agentcli.frontends.terminal.input.prompt import PromptArea
+from agentcli.frontends.terminal.input.typed_text import (
+    Drafts,
+    Pastes,
+    ProjectHistory,
+    TypedText,
+    clean,
+    clipboard_image,
+    image_path,
+    read_image,
+)
 from agentcli.frontends.terminal.programs import edit_text
 from agentcli.llm.messages import Base64Source, Block, Image, Text
 
 SAVE_DRAFT_AFTER_S = 0.4
-MOST_LOOKED_THROUGH = 50  # entries of the history, for the one that a message was sent as
+MAX_ENTRIES_COMPARED = 50  # of the history, with a message that comes back
 
 
 class Typing(Struct, frozen=True, kw_only=True):
@@ -36,35 +43,24 @@ class Typing(Struct, frozen=True, kw_only=True):
 
 
 class Composer:
-    """The text being written and everything that belongs to it. `tell` shows a hint to the person."""
+    """The text that is being written, with its pastes, and the texts that it can be replaced by."""
 
-    def __init__(
-        self,
-        area: PromptArea,
-        typing: Typing,
-        labels: KeyLabels,
-        *,
-        environment: Mapping[str, str],
-        tell: Callable[[str], None],
-        hand_over: Callable[[], AbstractAsyncContextManager[None]],
-    ) -> None:
-        self.area = area
+    def __init__(self, console: Console, typing: Typing, labels: KeyLabels) -> None:
+        self._console = console
+        self.area = console.area
         self.pastes = Pastes()
         self._drafts = typing.drafts
         self.history = typing.history
-        self._recalled = 0  # the history's entry on show, 1 for the newest; 0 for none
-        self._shown = ""  # its text
-        self._typed = TypedText("")  # the text being written when the first one was recalled
-        self._environment = environment
-        self._tell = tell
+        self._recalled = 0  # the entry of the history that is shown: 1 is the newest, 0 is none
+        self._recalled_text = ""
+        self._text_before = TypedText("")  # the text that was being written when the first entry was recalled
         self._stash_key = labels.first("stash")
-        self._hand_over = hand_over
         self._stash: list[TypedText] = []
         self._saving: asyncio.TimerHandle | None = None
         self._disk = ThreadPoolExecutor(1)
-        self._last_paste: tuple[str, str] = ("", "")  # the token and its contents
-        area.buffer.on_text_changed += lambda _: self._save_soon()
-        area.buffer.recall = self.recall
+        self._last_paste = ("", "")  # its token and its contents
+        self.area.buffer.on_text_changed += lambda _: self._save_soon()
+        self.area.buffer.recall = self.recall
 
     @property
     def text(self) -> str:
@@ -72,8 +68,18 @@ class Composer:
         # A terminal can send bytes that are no UTF-8; prompt_toolkit makes lone surrogates of them.
         return self.pastes.expand(self.area.buffer.text).encode(errors="replace").decode()
 
+    @property
+    def sent(self) -> TypedText:
+        """The typed text, as the history stores it."""
+        return self.pastes.typed(self.area.buffer.text)
+
+    @property
+    def asks_for_keys(self) -> bool:
+        """True while the input is a lone `?`, which is never stored as text."""
+        return self.area.buffer.text == "?"
+
     def take(self) -> tuple[str, str, Pastes]:
-        """Empty the input. Gives its text as shown and in full, and what has the images of its tokens."""
+        """Empty the input; return its text as shown, its text in full, and its pastes."""
         shown, text, pastes = self.area.buffer.text, self.text, self.pastes
         self.remember()
         self.area.buffer.reset()
@@ -82,18 +88,8 @@ class Composer:
         self.forget_draft()
         return shown, text, pastes
 
-    @property
-    def asks_for_keys(self) -> bool:
-        """True while a lone `?` stands in the input: it is never stored as text."""
-        return self.area.buffer.text == "?"
-
-    @property
-    def sent(self) -> TypedText:
-        """The typed text, as the history stores it."""
-        return self.pastes.typed(self.area.buffer.text)
-
     def put(self, sent: TypedText) -> None:
-        """Replace the typed text by one of the history; undo does not bring it back."""
+        """Replace the text by one of the history; undo does not bring it back."""
         self.pastes = Pastes()
         self.area.replace_text(self.pastes.adopt(sent))
 
@@ -105,7 +101,6 @@ class Composer:
     # History
 
     def remember(self) -> None:
-        """Add the text to the history."""
         if self.text.strip():
             self.history.add(self.sent)
 
@@ -113,47 +108,45 @@ class Composer:
         """Step so many entries back in the history, or forwards to the text that was typed or changed."""
         if not self.area.completes:  # an answer is no prompt
             return
-        entries = self.history.entries
-        if not self._recalled or self.area.buffer.text != self._shown:
-            self._recalled, self._typed = 0, self.sent
+        entries, buffer = self.history.entries, self.area.buffer
+        if not self._recalled or buffer.text != self._recalled_text:
+            self._recalled, self._text_before = 0, self.sent
         position = max(0, min(self._recalled + by, len(entries)))
         if position == self._recalled:
             return
         self._recalled = position
-        self.put(entries[position - 1] if position else self._typed)
-        buffer = self.area.buffer
-        self._shown = buffer.text
+        self.put(entries[position - 1] if position else self._text_before)
+        self._recalled_text = buffer.text
         if by < 0:  # so that Down goes through its lines first
             buffer.cursor_position = buffer.document.get_end_of_line_position() if position else len(buffer.text)
 
     def as_typed(self, content: Sequence[Block]) -> TypedText:
-        """A prompt as it was typed: from the history, else from its blocks, its images as tokens again."""
-        said = _words(typed_blocks(content))
-        for sent in self.history.entries[:MOST_LOOKED_THROUGH]:
+        """Return a prompt as it was typed: from the history, else from its blocks, its images as tokens again."""
+        blocks = typed_blocks(content)
+        for sent in self.history.entries[:MAX_ENTRIES_COMPARED]:
             pastes = Pastes()
-            if sent.pastes and _words(pastes.blocks(pastes.adopt(sent))) == said:
+            if sent.pastes and _stripped(pastes.blocks(pastes.adopt(sent))) == _stripped(blocks):
                 return sent
         pastes = Pastes()
-        text = "".join(
-            pastes.add_image(base64.b64decode(block.source.data), block.source.media_type)
-            if isinstance(block, Image) and isinstance(block.source, Base64Source)
-            else block.text
-            for block in typed_blocks(content)
-            if isinstance(block, Text | Image)
-        )
+        text = ""
+        for block in blocks:
+            if isinstance(block, Image) and isinstance(block.source, Base64Source):
+                text += pastes.add_image(base64.b64decode(block.source.data), block.source.media_type)
+            elif isinstance(block, Text):
+                text += block.text
         return pastes.typed(text)
 
     # Pastes and images
 
     def paste(self, data: str) -> None:
-        """Insert pasted text as one step; the same paste twice in a row lays its text open."""
+        """Insert pasted text as one step; the same paste twice in a row replaces its token by its text."""
         buffer = self.area.buffer
         if self.area.completes and (path := image_path(data)) is not None:
             try:
                 self._insert(self.pastes.add_image(*read_image(path)))
             except (UserError, OSError) as error:
                 self._insert(clean(data))
-                self._tell(str(error))
+                self._console.hint.show(str(error))
             return
         token = self.pastes.token_for(data)
         last_token, last_text = self._last_paste
@@ -167,18 +160,19 @@ class Composer:
         self._insert(token)
 
     async def paste_image(self) -> None:
-        data = await clipboard_image(self._environment)
-        if data is None:
-            self._tell("There is no image in the clipboard, or no program to read it (wl-paste, xclip, pngpaste).")
+        data = await clipboard_image(self._console.environment)
+        if data is not None:
+            self._insert(self.pastes.add_image(data, "image/png"))
             return
-        self._insert(self.pastes.add_image(data, "image/png"))
+        text = "There is no image in the clipboard, or no program to read it (wl-paste, xclip, pngpaste)."
+        self._console.hint.show(text)
 
     def _insert(self, text: str) -> None:
         self.area.buffer.save_to_undo_stack()
         self.area.buffer.insert_text(text)
 
     def token_at(self, *, ahead: bool) -> tuple[int, int] | None:
-        """Start and end of the paste's token before the cursor, with `ahead` of the one behind it."""
+        """Return start and end of the paste's token before the cursor, or of the one behind it."""
         buffer = self.area.buffer
         return self.pastes.token_at(buffer.text, buffer.cursor_position + ahead)
 
@@ -196,16 +190,16 @@ class Composer:
     # Stash, drafts, editor
 
     def stash(self) -> None:
-        """Lay the text aside, or with an empty input take the newest one back."""
+        """Put the text aside; with an empty input, bring the newest one back."""
         if self.area.buffer.text:
             self._stash.append(self.sent)
             self.area.set_text("")
-            self._tell(f"Stashed; {self._stash_key} with an empty input brings it back.")
+            self._console.hint.show(f"Stashed; {self._stash_key} with an empty input brings it back.")
         elif self._stash:
             self.put(self._stash.pop())
 
     def restore_draft(self) -> bool:
-        """Bring back the text that was being written when the program ended unexpectedly."""
+        """Restore the text that was being written when the program ended unexpectedly; False if there is none."""
         found = self._drafts.load() if self._drafts is not None else None
         if found is None or not found.text.strip():
             return False
@@ -232,14 +226,14 @@ class Composer:
             self._disk.submit(self._drafts.clear)
 
     async def edit_outside(self) -> None:
-        """Edit the text in the person's editor; pastes are laid open there."""
+        """Let the person edit the text in their editor, with the contents of pastes in place of their tokens."""
         before = self.text
-        async with self._hand_over():
-            after = await edit_text(before, self._environment)
+        async with self._console.hand_over():
+            after = await edit_text(before, self._console.environment)
         if after != before:
             self.area.set_text(after.rstrip("\n"))
 
 
-def _words(blocks: Sequence[Block]) -> list[object]:
-    """The parts that make two messages the same: sending strips the text."""
+def _stripped(blocks: Sequence[Block]) -> list[object]:
+    """Return blocks for a comparison: sending strips the text."""
     return [block.text.strip() if isinstance(block, Text) else block for block in blocks]

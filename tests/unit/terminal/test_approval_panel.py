@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from agentcli.agent.events import CallApproval, ChangesApproval, CommandApproval, EditApproval, Question
 from agentcli.agent.ops import Approve
-from agentcli.frontends.terminal.approval.panel import QuestionPanel
+from agentcli.frontends.terminal.panel import QuestionPanel
 from agentcli.frontends.terminal.text.fragments import first_rows, plain, row_width, rows_of
 from agentcli.llm.messages import ToolUse
 from agentcli.tools.dry_run import ChangeSummary
@@ -87,7 +87,7 @@ def test_choices_have_rows_of_their_own_where_one_does_not_hold_them() -> None:
     narrow = " ".join(" ".join(rows(asked, 24)).split())
     for label in ("y Yes", "s Yes, and don't ask", "a Always in this", "❯ n No", "Tab No, and say", "h Choose among"):
         assert label in narrow
-    few = [plain(row) for row in asked.rows(100, most=5)]
+    few = [plain(row) for row in asked.rows(100, max_rows=5)]
     assert "❯ n   No" in few
     assert len(few) == 5
 

@@ -15,20 +15,19 @@ from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.rule_text import parse_rule
 from agentcli.errors import UsageError
 from agentcli.frontends.choices import Choice
-from agentcli.frontends.terminal.approval.panel import QuestionPanel
-from agentcli.frontends.terminal.approval.picker import Picker
+from agentcli.frontends.terminal.composer import Composer
 from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.controller import TerminalController
-from agentcli.frontends.terminal.input.composer import Composer
+from agentcli.frontends.terminal.panel import Picker, QuestionPanel
 from agentcli.frontends.terminal.programs import edit_text, run_pager
 from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, first_rows, plain, rows_of
 
-TYPING_PAUSE_S = 0.8  # text typed so shortly before an approval came up belongs to a sentence that goes on
+TYPING_PAUSE_S = 0.8  # text typed so shortly before a question came up belongs to a sentence that goes on
 KEY_ALONE_S = 0.3  # a letter is an answer once nothing has followed it for so long; else it begins a sentence
 REACTION_S = 0.12  # nobody answers a question faster than this
-ROWS_BESIDE = 3  # of running work that are shown beside a question
+LINGER_S = 0.6  # an answered question keeps its place so long while nobody types: the next one mostly comes up there
+MAX_ROWS_BESIDE = 3  # of running work that are shown beside a question
 ROWS_AROUND = 4  # beside the question and its answers: a gap, the status line, what the screen keeps free
-LINGER_S = 0.6  # an answered panel keeps its place so long while nobody types: the next one mostly comes up there
 
 Purpose = Literal["prompt", "comment", "rule", "secret", "words"]
 _MARKS: dict[Purpose, tuple[str, str]] = {  # of the input, and a hint
@@ -41,7 +40,7 @@ _MARKS: dict[Purpose, tuple[str, str]] = {  # of the input, and a hint
 
 
 class Asking:
-    """The questions that are open; `purpose` is the use of the input just now."""
+    """The open questions; `purpose` says what the input is used for."""
 
     def __init__(
         self, console: Console, controller: TerminalController, composer: Composer, *, notify: Callable[[str], None]
@@ -60,12 +59,12 @@ class Asking:
         self._shown: QuestionPanel | None = None
         self._answered: QuestionPanel | None = None  # while it lingers
         self._shown_at = self._answered_at = self._typed_at = 0.0
-        self._is_writing = False  # a message, while an approval waits for its end
+        self._is_writing = False  # a message is finished before the question takes keys
         self._held = ""  # letters that may be an answer, or the beginning of a sentence
-        self._are_early = False  # they were typed before anybody could have read the question
-        self._timer: asyncio.TimerHandle | None = None
-        self._draft = ""  # of the prompt, while approvals take its place
-        self._set_aside = ""
+        self._is_held_early = False  # they were typed before anybody could have read the question
+        self._hold_timer: asyncio.TimerHandle | None = None
+        self._draft = ""  # of the prompt, while questions take its place
+        self._text_before = ""  # of the input, while it takes an answer
         self._area.buffer.on_text_changed += self._text_changed
 
     @property
@@ -77,30 +76,30 @@ class Asking:
         return _MARKS[self.purpose][1]
 
     @property
-    def asks(self) -> bool:
-        """True if a list or an approval stands open."""
+    def is_open(self) -> bool:
+        """True if a list or a question is open."""
         return self.picker is not None or self.panel is not None
 
     async def page(self, text: str) -> None:
-        """Show a text in the pager, or print it where there is none."""
+        """Show a text in the pager, or print it if there is none."""
         async with self._console.hand_over():
             was_shown = await run_pager(text, self._console.environment)
         if not was_shown:
-            self._view.line(text)
+            self._view.print_line(text)
 
-    def rows(self, columns: int, most: int) -> list[Row]:
+    def rows(self, columns: int, max_rows: int) -> list[Row]:
         if self.picker is not None:
             if self.panel is None:
-                return self.picker.rows(columns, most)
+                return self.picker.rows(columns, max_rows)
             waits: Row = [("warning", "? Waiting for your approval. Close the list (Esc) first.")]
-            return [*self.picker.rows(columns, most - 1), clipped(waits, columns)]
+            return [*self.picker.rows(columns, max_rows - 1), clipped(waits, columns)]
         if self.panel is None:
-            return [] if self._lingering is None else self._lingering.rows(columns, most=most, is_ready=False)
+            lingering = self._lingering
+            return lingering.rows(columns, max_rows=max_rows, is_ready=False) if lingering else []
         if self.purpose != "prompt":
             return []
-        is_ready = time.monotonic() - self._shown_at >= REACTION_S
-        more = len(self._panels) - 1
-        return self.panel.rows(columns, more, most=most, is_writing=self._is_writing, is_ready=is_ready)
+        is_ready, more = time.monotonic() - self._shown_at >= REACTION_S, len(self._panels) - 1
+        return self.panel.rows(columns, more, max_rows=max_rows, is_writing=self._is_writing, is_ready=is_ready)
 
     # Lists
 
@@ -110,7 +109,7 @@ class Asking:
         return self._picker if self._picked is not None and not self._picked.done() else None
 
     def pick(self, picker: Picker) -> asyncio.Future[ChoiceIndex | None]:
-        """Open a list at once, for the next key. Gives None when the person leaves it."""
+        """Open a list at once, for the next key. The result is None when the person leaves it."""
         self.end_picking()
         self._picker, self._picked = picker, asyncio.get_running_loop().create_future()
         self._picked.add_done_callback(lambda _: self._console.changed())
@@ -138,7 +137,7 @@ class Asking:
 
     @property
     def hides_input(self) -> bool:
-        """True while a list or the choices of an approval stand in place of the prompt, whose text comes back."""
+        """True while a list or the choices of a question stand in place of the prompt, whose text comes back."""
         return self.picker is not None or self.takes_keys or self._lingering is not None
 
     @property
@@ -156,50 +155,50 @@ class Asking:
         if panel is None or panel is self._shown:
             return
         self._shown, self._answered = panel, None
-        self._is_writing = self.purpose == "prompt" and self._is_in_mid_sentence()
-        self._lay_draft_aside()
-        self._begin_reading()
+        self._is_writing = self.purpose == "prompt" and self._is_mid_sentence()
+        self._set_draft_aside()
+        self._start_reading()
         self._show(panel, panel.preview(self._console.columns))
 
-    def _begin_reading(self) -> None:
+    def _start_reading(self) -> None:
         """Take no answer until somebody can have read the question; its choices look different then."""
         self._shown_at = time.monotonic()
         asyncio.get_running_loop().call_later(REACTION_S + 0.02, self._console.changed)
 
-    def _show(self, panel: QuestionPanel, fragments: list[Fragment], most_rows: int = 0) -> None:
-        """Print what is asked about, as much of it as the window has room for; the person has the rest brought in."""
+    def _show(self, panel: QuestionPanel, fragments: list[Fragment], max_rows: int = 0) -> None:
+        """Print as much of a preview as the window has room for, or `max_rows`; keys bring in the rest."""
         columns = self._console.columns
         is_next, panel.rest = bool(panel.rest), fragments
-        room = self._console.rows - ROWS_BESIDE - ROWS_AROUND
-        page = room - len(panel.rows(columns))  # where there is more, with fewer choices below it
+        room = self._console.rows - MAX_ROWS_BESIDE - ROWS_AROUND
+        page = room - len(panel.rows(columns))  # with the few choices that there are while something is left
         panel.rest = []
         if rows_of(fragments, columns) <= page:
             page = room - len(panel.rows(columns))
-        shown, rest = first_rows(fragments, columns, most_rows or max(1, page))
-        panel.rest, panel.rows_left = rest, rows_of(rest, columns) if rest else 0
-        self._view.block(shown, "question")
-        if not rest and is_next:
-            self._begin_reading()  # the key that scrolled to this place is no answer
-        if not rest and panel.hunk is None:
-            self._view.was_previewed(panel.question.id)
+        shown, panel.rest = first_rows(fragments, columns, max_rows or max(1, page))
+        panel.rows_left = rows_of(panel.rest, columns) if panel.rest else 0
+        self._view.print_block(shown, "question")
+        if not panel.rest and is_next:
+            self._start_reading()  # the key that scrolled to this place is no answer
+        if not panel.rest and panel.hunk is None:
+            self._view.mark_previewed(panel.question.id)
 
-    def _is_in_mid_sentence(self) -> bool:
+    def _is_mid_sentence(self) -> bool:
         text, now = self._area.buffer.text, time.monotonic()
         if len(text) == 1 and now - self._answered_at < TYPING_PAUSE_S:
             self._area.replace_text("")
-            self._hold(text, are_early=True)  # the answer before this one, given twice, or a word's beginning
+            self._hold(text, is_early=True)  # the answer before this one, given twice, or a word's beginning
             return False
         return bool(text) and now - self._typed_at < TYPING_PAUSE_S
 
     def _text_changed(self, _: Buffer) -> None:
-        """Once the sentence is sent or laid aside, let the approval take keys."""
+        """Let the question take keys once the sentence is sent or stashed."""
         self._typed_at = time.monotonic() if self._area.buffer.text else 0.0
         if self._is_writing and not self._area.buffer.text:
             self._is_writing = False
             self._shown_at = time.monotonic()
-            self._lay_draft_aside()
+            self._set_draft_aside()
 
-    def _lay_draft_aside(self) -> None:
+    def _set_draft_aside(self) -> None:
         if self.takes_keys:
             self._area.completes = False
             if text := self._area.buffer.text:
@@ -207,7 +206,7 @@ class Asking:
                 self._area.replace_text("")
 
     def _restore_draft(self) -> None:
-        """After the last approval; text typed since then stands behind the draft."""
+        """Restore the draft after the last question; text that was typed since stands behind it."""
         if self.panel is None and self.purpose == "prompt":
             self._answered, self._is_writing = None, False
             self._area.completes = True
@@ -218,14 +217,14 @@ class Asking:
         self._console.changed()
 
     def forget_question(self, call_id: str) -> None:
-        """Withdraw a question that was settled otherwise; words being written to it go back into the prompt."""
-        panel = self.panel
+        """Withdraw a question that was decided otherwise; an answer that is being typed goes back into the prompt."""
+        before = self.panel
         self._panels = [panel for panel in self._panels if panel.question.id != call_id]
-        if panel is not None and panel is not self.panel:
+        if before is not None and before is not self.panel:
             self._drop_held()
-            if self.purpose in ("comment", "rule", "words"):
-                if self.purpose != "rule":
-                    self._draft += self._area.buffer.text
+            if self.purpose in ("comment", "words"):
+                self._draft += self._area.buffer.text
+            if self.purpose != "secret":
                 self.end_answer()
             self._show_next()
             self._restore_draft()
@@ -237,14 +236,14 @@ class Asking:
 
     # Keys at a question
 
-    def _hold(self, letters: str, *, are_early: bool) -> None:
-        self._held, self._are_early = letters, are_early
-        self._timer = asyncio.get_running_loop().call_later(KEY_ALONE_S, self._take_held)
+    def _hold(self, letters: str, *, is_early: bool) -> None:
+        self._held, self._is_held_early = letters, is_early
+        self._hold_timer = asyncio.get_running_loop().call_later(KEY_ALONE_S, self._take_held)
 
     def _drop_held(self) -> str:
         held, self._held = self._held, ""
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._hold_timer is not None:
+            self._hold_timer.cancel()
         return held
 
     def _take_held(self) -> None:
@@ -252,14 +251,14 @@ class Asking:
         letter = self._drop_held()[-1:]
         self._console.changed()
         choice = self.panel.choice_for(letter) if self.panel is not None else None
-        if choice is not None and not self._are_early and self.takes_keys:
+        if choice is not None and not self._is_held_early and self.takes_keys:
             self.decide(choice)
 
     def type(self, text: str) -> None:
         """Take a key that writes: alone it may choose, else it begins an answer in words."""
         before = self._drop_held()
-        if self._panels[0].choice_for(text) is not None and (not before or (self._are_early and before == text)):
-            self._hold(before + text, are_early=time.monotonic() - self._shown_at < REACTION_S)
+        if self._panels[0].choice_for(text) is not None and (not before or (self._is_held_early and before == text)):
+            self._hold(before + text, is_early=time.monotonic() - self._shown_at < REACTION_S)
         else:
             self.answer_in_words(before + text)
 
@@ -317,23 +316,24 @@ class Asking:
                 self._decide_hunk(choice.id)
             case _:
                 if isinstance(panel.question, PlanApproval):
-                    self._view.line(f"  {choice.label}", "muted")
+                    self._view.print_line(f"  {choice.label}", "muted")
                 self._answer(panel.answer(choice))
 
     async def _edit_plan(self, panel: QuestionPanel) -> None:
-        """Have the plan edited, and carried out as it then is. Raises `UserError`."""
+        """Let the person edit the plan, and approve it as it is then. Raises `UserError`."""
         plan = panel.question.preview
         async with self._console.hand_over():
             changed = await edit_text(plan, self._console.environment)
         if changed.strip() and panel is self.panel:
-            self._view.markdown(changed)
+            self._view.print_markdown(changed)
             self._answer(Approve(panel.question.id, True, comment="" if changed == plan else changed))
 
-    def _decide_hunk(self, choice: str, comment: str = "") -> None:
-        if (answer := self._panels[0].decide_hunk(choice, comment)) is not None:
+    def _decide_hunk(self, choice_id: str, comment: str = "") -> None:
+        panel = self._panels[0]
+        if (answer := panel.decide_hunk(choice_id, comment)) is not None:
             self._answer(answer)
         else:
-            self._show(self._panels[0], self._panels[0].preview(self._console.columns))
+            self._show(panel, panel.preview(self._console.columns))
 
     def _answer(self, answer: Approve) -> None:
         answered = self._answered = self._panels.pop(0)
@@ -352,7 +352,7 @@ class Asking:
     # Answers in the input
 
     async def ask_secret(self, question: str) -> str | None:
-        self._view.line(question, "accent")
+        self._view.print_line(question, "accent")
         self._secret = asyncio.get_running_loop().create_future()
         self.start_answer("secret")
         try:
@@ -363,7 +363,7 @@ class Asking:
 
     def start_answer(self, purpose: Purpose, text: str = "") -> None:
         """Let the input take an answer; its text comes back afterwards."""
-        self._set_aside = self._area.buffer.text
+        self._text_before = self._area.buffer.text
         self.purpose = purpose
         self._console.begin_inserting()
         self._area.completes = False
@@ -371,17 +371,19 @@ class Asking:
         self._area.set_text(text)
 
     def end_answer(self, secret: str = "") -> None:
+        """Give the input back to the prompt; a secret that was asked for is `secret`, or None where it is empty."""
         if self.purpose != "prompt":
             self.purpose = "prompt"
             self._area.completes = self.panel is None
             self._area.is_secret = False
             if self._secret is not None and not self._secret.done():
                 self._secret.set_result(secret or None)
-            self._area.replace_text(self._set_aside)
-            self._set_aside = ""
-            self._lay_draft_aside()
+            self._area.replace_text(self._text_before)
+            self._text_before = ""
+            self._set_draft_aside()
 
     def accept_answer(self) -> None:
+        """Take the answer that was typed."""
         panel, text, purpose = self.panel, self._composer.text.strip(), self.purpose
         self.end_answer(text)
         if panel is None or purpose == "secret":
