@@ -238,8 +238,7 @@ class Builder:
 
     def _subagents(self, session: Session) -> Subagents:
         """Return what runs the subagents of a session; loaded when the first one is asked for."""
-        from agentcli.extensions.subagents.running import Subagents
-        from agentcli.extensions.subagents.sessions import ChildSessions
+        from agentcli.extensions.subagents.running import ChildSessions, Subagents
 
         children = ChildSessions(
             parent=session,

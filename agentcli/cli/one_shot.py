@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from agentcli.agent.commands.command import CommandSet
 from agentcli.agent.result import INTERRUPTED_EXIT, AnswerSchema, Demands, ResultBuilder
 from agentcli.app import Builder
-from agentcli.cli.ending import Ending
+from agentcli.cli.main import Ending
 from agentcli.cli.options import unshared_stdin
 from agentcli.cli.output import warn
 from agentcli.cli.session_opener import ConfiguredOpener, extras_from, make_store, session_choice

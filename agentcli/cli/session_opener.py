@@ -73,10 +73,10 @@ class ConfiguredOpener:
     def commands(self, on_notice: Callable[[str], None]) -> CommandSet:
         """Return all slash commands; agentcli's own keep their names."""
         from agentcli.agent.commands.session import conversation_commands  # a one-shot seldom runs any
-        from agentcli.extensions.commands.user_commands import add_user_commands
-        from agentcli.extensions.mcp.slash_commands import add_mcp_commands
+        from agentcli.extensions.mcp.servers import add_mcp_commands
         from agentcli.extensions.skills.slash_commands import add_skill_commands
         from agentcli.extensions.subagents.slash_commands import add_agent_commands
+        from agentcli.extensions.user_commands import add_user_commands
 
         commands = conversation_commands()
         add_user_commands(commands, self._config.command_folders, on_notice)
@@ -103,7 +103,7 @@ class ConfiguredOpener:
             files = "".join(f"# {file}\n" for file in self._config.files)
             keys = "".join(f"# {line}\n" for line in self.models.keys.lines())
             return files + keys + mask(readable_settings(self._config.settings))
-        from agentcli.cli.doctor.checks import Subject
+        from agentcli.cli.doctor import Subject
         from agentcli.cli.subcommands.doctor import examine, lines
 
         return "\n".join(lines(list(examine(Subject(self._config)))))

@@ -8,9 +8,8 @@ import os
 import sys
 from functools import partial
 
-from agentcli.cli.log_file import set_up_logging
 from agentcli.cli.options import SERVER_FLAGS, load_for, server_parser, unshared_stdin
-from agentcli.cli.output import echo, warn
+from agentcli.cli.output import echo, set_up_logging, warn
 from agentcli.cli.session_opener import open_for_client
 from agentcli.errors import UsageError
 from agentcli.frontends.acp.agent import AcpAgent

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import typer
 
-from agentcli.cli.doctor import checks, models
-from agentcli.cli.doctor.checks import Check, Result, Status, Subject
+from agentcli.cli import doctor as checks
+from agentcli.cli.doctor import Check, Result, Status, Subject
 from agentcli.cli.output import echo
 from agentcli.cli.subcommands.shared import AsJson, configuration, print_json, single_command, wait_for
 from agentcli.errors import AgentcliError, ConfigError
@@ -42,8 +42,8 @@ CHECKS: dict[str, Check] = {
     "sessions": checks.sessions,
     "keys": checks.keys,
     "settings": checks.settings,
-    "model": models.model,
-    "servers": lambda subject: wait_for(models.servers(subject)),
+    "model": checks.model,
+    "servers": lambda subject: wait_for(checks.servers(subject)),
     "hooks": checks.hooks,
     "MCP servers": checks.mcp_servers,
     "terminal": checks.terminal,

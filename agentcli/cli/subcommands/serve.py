@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from msgspec import Struct
 
 from agentcli.agent.result import to_json_line
-from agentcli.cli.log_file import set_up_logging
 from agentcli.cli.options import SERVER_FLAGS, load_for, server_parser
-from agentcli.cli.output import warn
+from agentcli.cli.output import set_up_logging, warn
 from agentcli.cli.session_opener import open_for_client
 from agentcli.errors import UsageError, UserError
 from agentcli.frontends.run_end import interrupt_on_signals

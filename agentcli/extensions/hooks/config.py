@@ -16,8 +16,7 @@ from agentcli.settings.paths import project_root
 from agentcli.settings.trust import HOOKS_FILE
 
 if TYPE_CHECKING:
-    from agentcli.extensions.hooks.run import CommandHooks
-    from agentcli.extensions.hooks.specs import HookSpec
+    from agentcli.extensions.hooks.run import CommandHooks, HookSpec
 
 
 class Hooks:
@@ -42,7 +41,7 @@ class Hooks:
             tables.append((held.get("hooks", {}), str(file)))
         if self._is_bare or not tables:
             return []
-        from agentcli.extensions.hooks.specs import read_hooks
+        from agentcli.extensions.hooks.run import read_hooks
 
         problems: list[str] = []
         specs = [spec for table, source in tables for spec in read_hooks(table, source, problems)]

@@ -15,7 +15,7 @@ from agentcli.cli.output import echo, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json
 from agentcli.errors import UsageError, did_you_mean
 from agentcli.extensions.hooks.config import Hooks
-from agentcli.extensions.hooks.specs import EVENTS
+from agentcli.extensions.hooks.run import EVENTS
 from agentcli.llm.messages import ToolUse
 
 app = make_app("Show which commands run at which events, and try them.")

@@ -19,8 +19,7 @@ from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, pri
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.extensions.mcp.config import LOCAL_FILE, Connecting, load_sdk, make_servers, server_specs, servers_in
 from agentcli.extensions.mcp.server import Server, Status
-from agentcli.extensions.mcp.servers import Servers
-from agentcli.extensions.mcp.slash_commands import NO_SERVERS, describe_offer, server_row
+from agentcli.extensions.mcp.servers import NO_SERVERS, Servers, describe_offer, server_row
 from agentcli.extensions.programs import WorkspacePrograms
 from agentcli.llm.addresses import is_loopback
 from agentcli.settings.files import replace_file

@@ -5,23 +5,40 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from msgspec.structs import replace
+from msgspec import structs
 
 from agentcli.agent import events
-from agentcli.agent.accounting.budgets import in_words
-from agentcli.agent.calls.model import NOBODY_LEFT, Ask, Call, Decide
-from agentcli.agent.interfaces import SessionInfo, SessionStore, subagents_owner
+from agentcli.agent.accounting.budgets import Account, in_words
+from agentcli.agent.accounting.usage import UsageCollector
+from agentcli.agent.calls.model import NOBODY_LEFT, Ask, Call, Decide, Delegates, SessionCalls
+from agentcli.agent.context.nested_instructions import NestedInstructions
+from agentcli.agent.context.watch import ContextWatch
+from agentcli.agent.events import Notice
+from agentcli.agent.interfaces import SessionInfo, SessionLog, SessionStore, subagents_owner
 from agentcli.agent.ops import Approve, Interrupt, Op, Prompt
 from agentcli.agent.permissions.decide import Verdict
+from agentcli.agent.permissions.modes import mode_notes
+from agentcli.agent.permissions.rule_text import ALIASES
+from agentcli.agent.permissions.rules import Rule
+from agentcli.agent.runtime import Runtime, TurnLimits
 from agentcli.agent.session import Session
+from agentcli.agent.state import AgentState, rebuilt
+from agentcli.agent.steps import usual_steps
 from agentcli.conversation.entries import Assistant, Entry, User
-from agentcli.errors import ToolError, UsageError, UserError, did_you_mean
+from agentcli.errors import NoSession, ToolError, UsageError, UserError, did_you_mean
+from agentcli.extensions.skills.find import Skills, model_named
 from agentcli.extensions.subagents.definitions import DEFAULT, AgentDefinition, Agents
 from agentcli.llm.messages import Text, Usage
+from agentcli.llm.models import ModelInfo
+from agentcli.llm.provider import Prefix
+from agentcli.models.choice import Models
 from agentcli.tools.builtin.arguments import CreateSubagent
-from agentcli.tools.tool import ToolOutput
+from agentcli.tools.file_ledger import FileLedger
+from agentcli.tools.registry import ToolRegistry
+from agentcli.tools.tool import ToolOutput, Workspace
 
 MAX_RUNNING = 4  # at a time; the others wait
 _MAX_EARLIER = 20
@@ -145,7 +162,9 @@ class Subagents:
         async def ask(request: events.AnyQuestion, decide: Decide | None) -> Approve | Verdict:
             if (outer := run.call.turn.session.ask) is None:
                 return Approve(request.id, False, comment=NOBODY_LEFT)
-            asked = replace(request, id=f"{run.id}/{request.id}", title=f"{run.id}: {request.title}", agent_id=run.id)
+            asked = structs.replace(
+                request, id=f"{run.id}/{request.id}", title=f"{run.id}: {request.title}", agent_id=run.id
+            )
             try:
                 answer = await outer(asked, decide)
             except asyncio.CancelledError:  # it is stopped while it waits
@@ -252,3 +271,133 @@ def _output(run: AgentRun, end: events.Done | events.TurnFailed, said: str) -> T
     content = "\n\n".join(filter(None, (why, said or (why and "It had said nothing yet."), f"[{told}]")))
     structured = {"agent": run.definition.name, "session_id": run.session_id, "end": run.end, "cost_usd": run.cost_usd}
     return ToolOutput(content, structured, f"{run.end} · {run.spent}", is_error=run.end == "failed")
+
+
+NOT_FOR_SUBAGENTS = ("create_subagent", "ask_user")
+_IN_PLAN_MODE = frozenset(("none", "read", "web", "command"))
+
+
+class _RollingMeter(UsageCollector):
+    """Also books what it adds with the call that made the subagent."""
+
+    def __init__(self, charge: Callable[[str, Usage, float | None], None]) -> None:
+        super().__init__()
+        self._charge = charge
+
+    def add_request(
+        self, model: str, usage: Usage, cost_usd: float | None, duration_ms: int = 0, retries: int = 0
+    ) -> None:
+        super().add_request(model, usage, cost_usd, duration_ms, retries)
+        self._charge(model, usage, cost_usd)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChildSessions:
+    """Makes the sessions of the subagents of one parent; `prefix_for` begins an agent's requests, by its prompt."""
+
+    parent: Session
+    store: SessionStore
+    agents: Agents
+    models: Models
+    prefix_for: Callable[[str], Callable[[ModelInfo, ToolRegistry], Prefix]]
+    nested: Callable[[], NestedInstructions | None]
+    skills: Skills
+    watch: Callable[[AgentState, Workspace, Any], ContextWatch]
+    notes: Callable[[Workspace, ModelInfo], list[User]]
+
+    async def make(self, run: AgentRun) -> Session:
+        """The session of a subagent, ready for its task. Raises `UserError`, `ToolError`."""
+        runtime, parent, call, given = self.parent.runtime, self.parent.state, run.call, run.given
+        tools = self._tools(runtime.calls.tools, run)
+        if parent.mode == "plan" and (changing := [tool.name for tool in tools if tool.effect not in _IN_PLAN_MODE]):
+            tools = tools.clone(exclude=changing)
+        log, entries = await self._log(run)
+        workspace = replace(runtime.calls.workspace, files=FileLedger(), shell_cwd=None, past=None)
+        limits: dict[str, float] = {"usd": given.max_budget_usd} if given.max_budget_usd else {}
+        state = AgentState(
+            self._model(run, parent.model),
+            parent.mode,
+            rules=parent.rules,
+            budgets=call.turn.spending.budgets.within(Account("subagent", limits)),  # type: ignore[arg-type]
+            effort=parent.effort,
+        )
+        state = rebuilt(state, entries)
+        state.meter = _RollingMeter(call.turn.spending.charge)
+        info = self.models.info(state.model)
+        if not entries:
+            state.notes.extend(self.notes(workspace, info))
+        state.notes.extend(mode_notes("default", state.mode))
+        nested = self.nested()
+        watch = self.watch(state, workspace, nested)
+        delegates = runtime.calls.delegates
+        calls = SessionCalls(
+            services=replace(runtime.calls.services, workspace=workspace),
+            tools=tools,
+            agent_id=run.id,
+            made_by=call,
+            delegates=Delegates(client=delegates.client, events=delegates.events),
+            recording=runtime.calls.recording,
+        )
+        session = Session(state, self._runtime(run, calls, log, watch=watch, nested=nested))
+        watch.paid = session.paid
+        self.skills.attach(session, self.models, outer=delegates.skills)
+        if delegates.skills is not None:  # what narrows the parent's tools holds here, too
+            calls.delegates.open_skills()
+        return session
+
+    def _runtime(
+        self, run: AgentRun, calls: SessionCalls, log: SessionLog, *, watch: ContextWatch, nested: Any
+    ) -> Runtime:
+        parent, max_turns = self.parent.runtime, self.agents.config.settings.agents.max_turns
+        most = min(run.given.max_turns or max_turns, max_turns)
+        return replace(
+            parent,
+            models=replace(parent.models, prefix_for=self.prefix_for(run.definition.prompt)),
+            calls=calls,
+            log=log,
+            steps=usual_steps(nested=nested),
+            limits=TurnLimits(most, parent.limits.max_tokens, max_breaks=1),
+            context=replace(parent.context, policy=watch, watch=watch),
+            collect=lambda session_id, entry: None,
+        )
+
+    async def _log(self, run: AgentRun) -> tuple[SessionLog, Sequence[Entry]]:
+        owner = subagents_owner(self.parent.id)
+        if resumed := run.given.resume:
+            try:
+                info, _ = await self.store.load(resumed, user_id=owner)
+            except NoSession as error:
+                raise UsageError(f"{resumed} is no subagent of this session.") from error
+            return await self.store.open(info.id)
+        name = f"{run.id}: {' '.join(run.given.task.split())[:60]}"
+        return await self.store.create(cwd=self.agents.config.cwd, name=name, user_id=owner), []
+
+    def _model(self, run: AgentRun, now: str) -> str:
+        definition, given = run.definition, run.given
+        wanted = given.model or self.agents.config.settings.agents.models.get(definition.name) or definition.model
+        if not wanted:
+            return now
+        try:
+            if wanted.startswith("scripted/") and not now.startswith("scripted/"):
+                raise UsageError("a script answers only where one was chosen for the session.")
+            return model_named(wanted, now, self.models)
+        except UsageError as error:
+            if given.model:
+                raise
+            self.parent.publish(Notice(f"The agent {definition.name} asks for {wanted}: {error} Going on with {now}."))
+            return now
+
+    def _tools(self, tools: ToolRegistry, run: AgentRun) -> ToolRegistry:
+        """The parent's tools as far as the definition and the call leave them. Raises `ToolError`."""
+        definition, given = run.definition, run.given
+        left = tools.clone(exclude=NOT_FOR_SUBAGENTS)
+        if definition.tools is not None:
+            wished = [Rule(name) for name in definition.tools]
+            left = left.clone(only=[tool.name for tool in left if any(rule.names(tool.name) for rule in wished)])
+        if given.tools is not None:
+            wanted = [ALIASES.get(name, name) for name in given.tools]
+            if missing := [name for name in wanted if name not in left]:
+                known = ", ".join(tool.name for tool in left)
+                raise ToolError(f"{definition.name} has no tool {missing[0]!r}; there is {known}.", kind="not_found")
+            left = left.clone(only=[tool.name for tool in left if tool.name in wanted])
+        return left
