@@ -25,7 +25,7 @@ from msgspec import structs
 from agentcli import __version__
 from agentcli.app import Builder
 from agentcli.cli.output import warn
-from agentcli.cli.subcommands.shared import wait_for, with_store
+from agentcli.cli.subcommands.shared import in_store
 from agentcli.errors import AgentcliError, ConfigError, NoKey, NoModel, StorageError, ToolError, did_you_mean
 from agentcli.extensions.hooks.config import Hooks
 from agentcli.extensions.mcp.config import EXTRA, expanded, server_specs, texts_of
@@ -135,7 +135,7 @@ def sandbox(subject: Subject) -> Iterator[Result]:
         facts = builder.workspace().facts
         found, how, confines = facts.warning, " ".join(facts.description), facts.confines
     finally:
-        wait_for(builder.aclose())
+        asyncio.run(builder.aclose())
         for text in notices:
             warn(text)
     for text in notices:
@@ -199,7 +199,7 @@ def sessions(subject: Subject) -> Iterator[Result]:
         yield "problem", f"{database} is damaged ({damage}).", "agentcli sessions fsck --repair"
         return
     try:
-        stored = wait_for(with_store(lambda store: store.list(limit=1_000), database))
+        stored = in_store(lambda store: store.list(limit=1_000), database)
         yield "ok", f"{len(stored)} stored, SQLite {apsw.sqlite_lib_version()}", ""
     except StorageError as error:
         yield "problem", str(error), "agentcli sessions fsck says more, and --repair mends what can be mended."
@@ -304,7 +304,7 @@ def model(subject: Subject) -> Iterator[Result]:
     """Check the one that answers when none is named."""
     try:
         models = subject.models
-        name = wait_for(models.default())
+        name = asyncio.run(models.default())
         known = models.info(name)
         models.require_key(name)
     except AgentcliError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterator, Sequence
 
@@ -11,7 +12,7 @@ import typer
 from agentcli.cli import doctor as checks
 from agentcli.cli.doctor import Check, Result, Status, Subject
 from agentcli.cli.output import echo
-from agentcli.cli.subcommands.shared import AsJson, configuration, print_json, single_command, wait_for
+from agentcli.cli.subcommands.shared import AsJson, configuration, print_json, single_command
 from agentcli.errors import AgentcliError, ConfigError
 from agentcli.settings.keys import KeptKeys
 from agentcli.settings.load import Config
@@ -43,7 +44,7 @@ CHECKS: dict[str, Check] = {
     "keys": checks.keys,
     "settings": checks.settings,
     "model": checks.model,
-    "servers": lambda subject: wait_for(checks.servers(subject)),
+    "servers": lambda subject: asyncio.run(checks.servers(subject)),
     "hooks": checks.hooks,
     "MCP servers": checks.mcp_servers,
     "terminal": checks.terminal,

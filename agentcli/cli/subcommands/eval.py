@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +25,6 @@ from agentcli.cli.subcommands.shared import (
     print_json,
     run_app,
     until_signal,
-    wait_for,
 )
 from agentcli.errors import UsageError, UserError
 from agentcli.evals.comparison import LEVEL, Comparison, Pair, compare
@@ -84,7 +84,7 @@ def run_tasks(
     config = configuration()
     append = text_or_file("--append-system-prompt", append_system_prompt, append_system_prompt_file)
     variant = Variant(
-        model=model or wait_for(Models(config).default()),
+        model=model or asyncio.run(Models(config).default()),
         system_prompt=text_or_file("--system-prompt", system_prompt, system_prompt_file),
         append_system_prompt=append or "",
         skills=tuple(map(str, skills or ())),
@@ -117,7 +117,7 @@ def _carry_out(
             progress = LineProgress(len(about.jobs), begun.outcomes)
             work = carry_out(store, begun, tasks, make_engine(), parallel=parallel, progress=progress)
             try:
-                return wait_for(until_signal(work))
+                return asyncio.run(until_signal(work))
             finally:
                 progress.clear()
     finally:

@@ -13,7 +13,7 @@ import msgspec
 import typer
 
 from agentcli.cli.output import echo, print_table
-from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, single_command, wait_for
+from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, single_command
 from agentcli.errors import UsageError, UserError, did_you_mean
 from agentcli.llm.local_server import weights
 from agentcli.llm.local_server.server import acquire, running_servers, stop_servers
@@ -38,7 +38,7 @@ def list_models(
     infos: list[ModelInfo] = list(models.table())
     reach: dict[str, str] = {}
     if check:
-        running, reach = wait_for(_reached(models))
+        running, reach = asyncio.run(_reached(models))
         infos += [models.info(name) for name in running]
     facts = list(map(models.encoders.facts, infos))
     others = [name for name, how in reach.items() if how and name not in {info.provider for info in infos}]
@@ -62,7 +62,7 @@ async def _reached(models: Models) -> tuple[list[str], dict[str, str]]:
 @app.command()
 def check(model: Annotated[str, typer.Argument(help="PROVIDER/MODEL; else the one that answers.")] = "") -> None:
     """Ask a model's server whether it answers and takes the key."""
-    name, health = wait_for(_check(model))
+    name, health = asyncio.run(_check(model))
     echo(f"{name}: {health.detail}")
     if not health.ok:
         raise typer.Exit(1)
@@ -81,7 +81,7 @@ async def _check(model: str) -> tuple[str, Health]:
 def default() -> None:
     """Print the model that answers when none is named."""
     try:
-        echo(wait_for(Models(configuration()).default()))
+        echo(asyncio.run(Models(configuration()).default()))
     except UsageError as none:
         echo(str(none))
         raise typer.Exit(2) from none
@@ -125,7 +125,7 @@ def login(
     else:
         key = _typed(provider)
         if not untried and provider not in SEARCH:
-            health = wait_for(models.try_key(provider, key))
+            health = asyncio.run(models.try_key(provider, key))
             if not health.ok:
                 raise UserError(f"{health.detail} (not kept; --untried keeps it all the same)")
             echo(f"{health.detail}.")
@@ -219,7 +219,7 @@ def serve(model: Annotated[str, typer.Argument(help="A GGUF file; without it the
     path = Models(config).local_path(model)
     if not path.is_file():
         raise UsageError(f"{path} does not exist: agentcli local install, or name a .gguf file.")
-    wait_for(_serve_model(config, path))
+    asyncio.run(_serve_model(config, path))
 
 
 async def _serve_model(config: Config, path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import time
@@ -20,11 +21,11 @@ from agentcli.cli.output import draws_tables, echo, print_table, warn
 from agentcli.cli.subcommands.shared import (
     AsJson,
     configuration,
+    in_store,
     make_app,
+    print_answer,
     print_json,
     single_command,
-    wait_for,
-    with_store,
 )
 from agentcli.cli.subcommands.tools import open_bench
 from agentcli.conversation.entries import Assistant, Compaction, ContextNote, Entry, Result, Unreadable, User
@@ -62,27 +63,24 @@ def list_sessions(
 ) -> None:
     """The sessions of this directory, newest first."""
     cwd = None if everywhere else current_folder()
-    found = wait_for(with_store(lambda store: store.list(cwd=cwd, limit=limit or _MAX_LISTED, user_id=user)))
+    found = in_store(lambda store: store.list(cwd=cwd, limit=limit or _MAX_LISTED, user_id=user))
     if json:
-        # `id` is what `session_id` was called before: it stays for one more release
+        # `id` is the former name of `session_id`; it stays for one more release.
         print_json([{"session_id": info.id, **msgspec.to_builtins(info)} for info in found])
-        return
-    none = "No sessions in this directory (--all shows those of others)."
-    rows = [(one.id, when(one.updated), f"{one.entries} entries", one.name or one.title) for one in found]
-    print_table(("id", "changed", "entries", "title"), rows, numeric={"entries"}, empty=none)
+    else:
+        rows = [(one.id, when(one.updated), f"{one.entries} entries", one.name or one.title) for one in found]
+        empty = "No sessions in this directory (--all shows those of others)."
+        print_table(("id", "changed", "entries", "title"), rows, numeric={"entries"}, empty=empty)
 
 
 @app.command()
 def show(session_id: str, json: AsJson = False) -> None:
     """One session: what was said and done. ID may be shortened, or be the session's name."""
-    info, entries = wait_for(with_store(lambda store: store.load(session_id)))
+    info, entries = in_store(lambda store: store.load(session_id))
     if json:
         print_json(as_json(info, entries))
-        return
-    echo(f"{info.id}  {info.cwd}\n")
-    for entry in entries:
-        if text := _shown(entry):
-            echo(text)
+    else:
+        echo("\n".join((f"{info.id}  {info.cwd}\n", *filter(None, map(_entry_text, entries)))))
 
 
 @app.command()
@@ -94,15 +92,16 @@ def search(
 ) -> None:
     """Entries that hold all of the words, newest first: prompts, answers, calls and what came of them."""
     cwd = None if everywhere else current_folder()
-    found: Sequence[Found] = wait_for(with_store(lambda store: store.search(text, cwd=cwd, limit=limit or _MAX_LISTED)))
+    found: Sequence[Found] = in_store(lambda store: store.search(text, cwd=cwd, limit=limit or _MAX_LISTED))
     if json:
         print_json([msgspec.to_builtins(one) for one in found])
-        return
-    rows = [(one.session_id, when(one.time), one.kind, one.excerpt) for one in found]
-    print_table(("session", "when", "kind", "text"), rows, empty="Nothing found (--all looks in every directory).")
+    else:
+        rows = [(one.session_id, when(one.time), one.kind, one.excerpt) for one in found]
+        print_table(("session", "when", "kind", "text"), rows, empty="Nothing found (--all looks in every directory).")
 
 
-def _shown(entry: Entry) -> str:
+def _entry_text(entry: Entry) -> str:
+    """Return an entry as text for a person; empty for one that is not shown."""
     match entry.body:
         case User() as user if not user.is_reminder:
             return f"› {user.text}\n"
@@ -128,8 +127,8 @@ def export(
     raw: Annotated[bool, typer.Option("--raw", help="Leave secrets as they are.")] = False,
 ) -> None:
     """Write a session as a document. Secrets are masked."""
-    info, entries = wait_for(with_store(lambda store: store.load(session_id)))
-    text, places = document(format or form_of(output), info, entries, None if raw else wait_for(_mask()))
+    info, entries = in_store(lambda store: store.load(session_id))
+    text, places = document(format or form_of(output), info, entries, None if raw else asyncio.run(_mask()))
     data = text.encode(errors="replace")
     if not output:
         sys.stdout.flush()
@@ -170,29 +169,29 @@ def fork(
             await log.close()
         return {"session_id": log.session_id, "forked_from": source.id, "entry_id": last}
 
-    made = wait_for(with_store(work))
-    print_json(made) if json else echo(f"{made['session_id']}: go on with agentcli -r {made['session_id']}.")
+    made = in_store(work)
+    print_answer(made, f"{made['session_id']}: go on with agentcli -r {made['session_id']}.", as_json=json)
 
 
 @app.command("rm")
 def remove(session_id: SessionId, yes: Yes = False, json: AsJson = False) -> None:
     """Move a session and its subagents to the trash. `restore` brings them back."""
-    info, _ = wait_for(with_store(lambda store: store.load(session_id)))
+    info, _ = in_store(lambda store: store.load(session_id))
     if not yes:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise UsageError(f"Nobody can be asked here: say --yes to do it to session {info.id}.")
         what = f"Remove {info.id} ({info.name or info.title or 'no title'}, {info.entries} entries)?"
         typer.confirm(printable(what), abort=True, err=True)
-    wait_for(with_store(lambda store: store.remove(info.id)))
+    in_store(lambda store: store.remove(info.id))
     done = f"Removed {info.id}: agentcli sessions restore {info.id} brings it back."
-    print_json({"session_id": info.id}) if json else echo(done)
+    print_answer({"session_id": info.id}, done, as_json=json)
 
 
 @app.command()
 def restore(session_id: SessionId, json: AsJson = False) -> None:
     """Bring back what `rm` took last."""
-    id = wait_for(with_store(lambda store: store.restore(session_id)))
-    print_json({"session_id": id}) if json else echo(f"{id} is back.")
+    id = in_store(lambda store: store.restore(session_id))
+    print_answer({"session_id": id}, f"{id} is back.", as_json=json)
 
 
 @app.command()
@@ -221,16 +220,16 @@ def redact(
             every += sorted({text[secret.start : secret.end] for text in texts for secret in masker.secrets(text)})
         return info.id, await store.redact(info.id, every) if every else 0
 
-    id, places = wait_for(with_store(work))
-    kept = _copies(config.paths.sessions)
-    if json:
-        print_json({"session_id": id, "places": places, "not_touched": [str(path) for path in kept]})
-        return
+    id, places = in_store(work)
+    copies = _copies(config.paths.sessions)
     done = f"Redacted in {places} place{'s' * (places != 1)}; forks that have these entries show it, too."
-    echo(done if places else "Nothing to redact was found in the session.")
-    echo("Not touched: the history of prompts, files in any project, what the sandbox keeps of commands.")
-    for path in kept:
-        echo(f"Not touched: {path}, which may hold it; delete it if you can do without it.")
+    lines = [
+        done if places else "Nothing to redact was found in the session.",
+        "Not touched: the history of prompts, files in any project, what the sandbox keeps of commands.",
+        *(f"Not touched: {path}, which may hold it; delete it if you can do without it." for path in copies),
+    ]
+    data = {"session_id": id, "places": places, "not_touched": list(map(str, copies))}
+    print_answer(data, "\n".join(lines), as_json=json)
 
 
 def _texts_in(value: Any) -> Iterator[str]:
@@ -246,7 +245,7 @@ def _texts_in(value: Any) -> Iterator[str]:
 
 
 def _copies(database: Path) -> list[Path]:
-    """Files of earlier versions, or damaged ones, that may hold what was in the database."""
+    """Return files of earlier versions, and damaged ones, that may hold texts that were in the database."""
     patterns = (f"{database.name}.damaged-*", "agents.db*", "trash/*.jsonl", "events.db")
     return sorted(file for pattern in patterns for file in database.parent.glob(pattern))
 
@@ -259,40 +258,35 @@ def fsck(
     """Look for damage in the stored sessions; exits with 1 when there is some, and when a repair leaves some."""
     path = configuration().paths.sessions
     report = (repair if repairs else check)(path)
-    if json:
-        print_json({**msgspec.to_builtins(report), "healthy": report.is_healthy})
-        raise typer.Exit(0 if report.is_healthy else 1)
-    for fault in report.found[:_MAX_FAULTS]:
-        echo(fault.text)
+    lines = [fault.text for fault in report.found[:_MAX_FAULTS]]
     if len(report.found) > _MAX_FAULTS:
-        echo(f"… and {len(report.found) - _MAX_FAULTS} more (--json has all).")
+        lines.append(f"… and {len(report.found) - _MAX_FAULTS} more (--json has all).")
     if report.kept_as:
-        echo(f"Repaired {path}: {report.restored_text}. The damaged file is kept as {report.kept_as}.")
+        lines.append(f"Repaired {path}: {report.restored_text}. The damaged file is kept as {report.kept_as}.")
     elif report.is_healthy:
-        echo(f"{path} is sound.")
+        lines.append(f"{path} is sound.")
     elif repairs:
-        echo(f"There is no sound copy to restore {path} from. Move it away to begin a new one.")
+        lines.append(f"There is no sound copy to restore {path} from. Move it away to begin a new one.")
     else:
-        echo("agentcli sessions fsck --repair restores it from the newest sound copy, and keeps this file.")
-    raise typer.Exit(0 if report.is_healthy else 1)
+        lines.append("agentcli sessions fsck --repair restores it from the newest sound copy, and keeps this file.")
+    print_answer({**msgspec.to_builtins(report), "healthy": report.is_healthy}, "\n".join(lines), as_json=json)
+    raise typer.Exit(int(not report.is_healthy))
 
 
-MAX_BAR = 20  # columns
-_A_DAY = 86_400
-_MAX_DAYS = 36_500
+_MAX_BAR_COLUMNS = 20
 _FIGURES = ("requests", "in", "cached", "out", "cost")
 
 
 @single_command
 def usage_command(
-    days: Annotated[int, typer.Option(min=0, max=_MAX_DAYS, help="Of so many days, today included; 0: all.")] = 30,
+    days: Annotated[int, typer.Option(min=0, max=36_500, help="Of so many days, today included; 0: all.")] = 30,
     session: Annotated[str, typer.Option(help="Of one session, on all its days: its id, or its name.")] = "",
     json: AsJson = False,
 ) -> None:
     """Show what the stored sessions used, by day, model, tool and user."""
     midnight = time.mktime((*time.localtime()[:3], 0, 0, 0, 0, 0, -1))
-    since = midnight - (days - 1) * _A_DAY if days and not session else 0.0
-    found = wait_for(with_store(lambda store: store.usage(since=since, session=session)))
+    since = midnight - (days - 1) * 86_400 if days and not session else 0.0
+    found = in_store(lambda store: store.usage(since=since, session=session))
     if json:
         print_json(found.report())
     elif not found.total.requests:
@@ -303,10 +297,10 @@ def usage_command(
 
 def _report(found: UsageCollector, *, one_session: bool) -> None:
     total = found.total
-    took = f", {_duration(total.duration_ms)} of requests" if total.duration_ms else ""
+    duration = f", {_duration(total.duration_ms)} of requests" if total.duration_ms else ""
     retries = f", {counted(total.retries, 'retry', 'retries')}" if total.retries else ""
     sessions = "" if one_session else f" in {counted(len(found.sessions), 'session')}"
-    echo(f"{_money(total)} for {counted(total.requests, 'request')}{sessions}{took}{retries}\n")
+    echo(f"{_money(total)} for {counted(total.requests, 'request')}{sessions}{duration}{retries}\n")
     _tallies("day", sorted(found.days.items()), has_bars=True)
     _tallies("model", by_cost(found.models))
     if len(found.users) > 1:
@@ -324,15 +318,15 @@ def _report(found: UsageCollector, *, one_session: bool) -> None:
 
 
 def _tallies(heading: str, tallies: list[tuple[str, Tally]], *, has_bars: bool = False) -> None:
-    """A table; on a terminal with a bar for the cost, or for the tokens where nothing cost anything."""
-    by_cost = any(tally.cost_usd for _, tally in tallies)
-    sizes = [tally.cost_usd if by_cost else tally.usage.context_tokens for _, tally in tallies]
-    bars = has_bars and draws_tables() and max(sizes) > 0
-    rows = [
-        (name, *_figures(tally), *(("▇" * round(MAX_BAR * size / max(sizes)),) if bars else ()))
-        for (name, tally), size in zip(tallies, sizes, strict=True)
-    ]
-    print_table((heading, *_FIGURES, *(("",) if bars else ())), rows, numeric=set(_FIGURES))
+    """Print a table, on a terminal with a bar for the cost, or for the tokens where nothing has a price."""
+    rows = [(name, *_figures(tally)) for name, tally in tallies]
+    headings: tuple[str, ...] = (heading, *_FIGURES)
+    has_costs = any(tally.cost_usd for _, tally in tallies)
+    sizes = [tally.cost_usd if has_costs else tally.usage.context_tokens for _, tally in tallies]
+    if has_bars and draws_tables() and max(sizes) > 0:
+        bars = ["▇" * round(_MAX_BAR_COLUMNS * size / max(sizes)) for size in sizes]
+        rows, headings = [(*row, bar) for row, bar in zip(rows, bars, strict=True)], (*headings, "")
+    print_table(headings, rows, numeric=set(_FIGURES))
     echo("")
 
 

@@ -31,7 +31,6 @@ from agentcli.cli.subcommands.shared import (
     make_app,
     print_json,
     until_signal,
-    wait_for,
 )
 from agentcli.errors import UsageError
 from agentcli.infra.sessions.sqlite import MemorySessions
@@ -71,7 +70,7 @@ def run_tools(
 ) -> None:
     """Run calls, one JSON object {"id","name","input"} a line, and write one result a line."""
     mode = parse_mode(permission_mode)
-    raise typer.Exit(wait_for(_run_calls(_one(name, input) if name else None, mode)))
+    raise typer.Exit(asyncio.run(_run_calls(_one(name, input) if name else None, mode)))
 
 
 def _one(name: str, input: str) -> ToolLine:

@@ -15,18 +15,17 @@ import msgspec
 import typer
 
 from agentcli.cli.output import echo, warn
-from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app, wait_for
+from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.extensions.mcp.config import LOCAL_FILE, Connecting, load_sdk, make_servers, server_specs, servers_in
 from agentcli.extensions.mcp.server import Server, Status
 from agentcli.extensions.mcp.servers import NO_SERVERS, Servers, describe_offer, server_row
 from agentcli.extensions.programs import WorkspacePrograms
 from agentcli.llm.addresses import is_loopback
-from agentcli.settings.files import replace_file
 from agentcli.settings.load import Config, read_layer
 from agentcli.settings.paths import project_root
 from agentcli.settings.trust import MCP_FILE
-from agentcli.settings.write import store_in, store_setting
+from agentcli.settings.write import store_in, store_setting, write_settings
 
 app = make_app("Add, list and remove MCP servers, log in to one; be one.")
 
@@ -45,7 +44,7 @@ def run(arguments: list[str]) -> int:
 def list_servers(json: AsJson = False) -> None:
     """Connect to the servers that count here, and show what each offers. Exits with 1 if one cannot be used."""
     servers = [*_servers(configuration(warns=True))]
-    statuses = wait_for(_reached(*servers))
+    statuses = asyncio.run(_reached(*servers))
     if json:
         print_json(list(map(_entry, servers, statuses)))
     else:
@@ -57,7 +56,7 @@ def list_servers(json: AsJson = False) -> None:
 def show_server(name: Name, json: AsJson = False) -> None:
     """Connect to one server and show its tools. Exits with 1 if it cannot be used."""
     server = _servers(configuration(warns=True)).get(name)
-    (status,) = wait_for(_reached(server))
+    (status,) = asyncio.run(_reached(server))
     if json:
         print_json(_entry(server, status) | {"tools": msgspec.to_builtins(server.now.tools if server.now else ())})
     else:
@@ -120,14 +119,14 @@ def approve_server(name: Name) -> None:
         finally:
             await server.aclose()
 
-    echo(f"Approved: {wait_for(approve())}.")
+    echo(f"Approved: {asyncio.run(approve())}.")
 
 
 @app.command("login")
 def log_in(name: Name) -> None:
     """Log in to a server in your browser; the tokens are kept as API keys are."""
     config = configuration(warns=True)
-    echo(wait_for(_logged_in(config, _servers(config).get(name))))
+    echo(asyncio.run(_logged_in(config, _servers(config).get(name))))
 
 
 @app.command("logout")
@@ -151,7 +150,7 @@ def serve(
     load_sdk()
     from agentcli.extensions.mcp.serve import serve_tools  # the SDK: 0.6 s
 
-    wait_for(serve_tools(configuration(warns=True), permission_mode, [name for name in tools.split(",") if name]))
+    asyncio.run(serve_tools(configuration(warns=True), permission_mode, [name for name in tools.split(",") if name]))
 
 
 def _servers(config: Config) -> Servers:
@@ -198,17 +197,14 @@ def _write(config: Config, scope: str, name: str, entry: dict[str, Any] | None) 
     file, key = _file(config, scope), f"mcp_servers.{name}"
     if scope != "project":
         return store_setting(config, key, entry) if scope == "user" else store_in(file, key, entry)
-    servers = {**_written(config, scope), name: entry}
+    changed = {**_written(config, scope), name: entry}
+    servers = {key: value for key, value in changed.items() if value is not None}
+    content = msgspec.json.decode(file.read_bytes(), type=dict[str, Any]) if file.exists() else {}
+    text = msgspec.json.format(msgspec.json.encode({**content, "mcpServers": servers}), indent=2)
+    write_settings(file, f"{text.decode()}\n", mode=0o644)
     if entry is None:
-        del servers[name]
-    try:
-        held = msgspec.json.decode(file.read_bytes(), type=dict[str, Any]) if file.exists() else {}
-        text = msgspec.json.format(msgspec.json.encode({**held, "mcpServers": servers}), indent=2)
-        replace_file(file, text + b"\n", mode=0o644)
-    except OSError as error:
-        raise UserError(f"{file} could not be written: {error.strerror}.") from error
-    is_in = f"It is in {file}, which counts once you trust the project: agentcli config trust."
-    return is_in if entry is not None else f"Taken out of {file}."
+        return f"Taken out of {file}."
+    return f"It is in {file}, which counts once you trust the project: agentcli config trust."
 
 
 async def _logged_in(config: Config, server: Server) -> str:
