@@ -191,8 +191,6 @@ def _open_at_once(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
-MAX_NESTED = 4  # commands in words of commands: sh -c '…'
-
 _INTERPRETER = re.compile(
     r"(?:python|pypy|node|nodejs|deno|bun|tsx|ts-node|ruby|perl|php|lua|Rscript|java|bash|sh|zsh|dash|ksh|fish|source)"
     r"[\d.]*(?:\.exe)?"
@@ -200,15 +198,10 @@ _INTERPRETER = re.compile(
 _TAKES_A_VALUE = frozenset("-r --require --import --loader --experimental-loader --env-file -W -X -cp".split())
 _FOLDER_PROGRAMS = ("__main__.py", "index.js", "index.mjs", "index.cjs", "index.ts", "package.json")
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?-([^}]*)|[^}\w][^}]*)?\})")
-_OF_PROJECT = re.compile(r"\$\(\s*git rev-parse --show-toplevel[^()`]*\)|`\s*git rev-parse --show-toplevel[^()`]*`")
-_OF_FOLDER = re.compile(r"\$\(\s*pwd(?:\s+-[LP]+)?\s*\)|`\s*pwd(?:\s+-[LP]+)?\s*`")
 _BRACES = re.compile(r"\{([^{}]*(?:,|\.\.)[^{}]*)\}")
-_MAX_BRACED = 64  # words that braces make of one
 _ASSIGNMENT = re.compile(r"(\w+)=(.*)", re.DOTALL)
-_TAKES_A_MODULE = re.compile(r"-[A-Za-z]*m")
-_WITH_MODULE = re.compile(r"-[A-Za-z]*?m([A-Za-z_][\w.]*)")
-_MODULE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
-# What programs read or write, not run, unless it is what the command starts.
+_MODULE_OPTION = re.compile(r"-[A-Za-z]*?m([A-Za-z_][\w.]*)")  # of an option joined with its value: -mserver, -umserver
+# Endings of files that programs read or write, and do not run, unless a command starts with one.
 _DATA_ENDINGS = frozenset(
     ".json .jsonl .ndjson .log .out .pid .db .sqlite .sqlite3 .csv .tsv .txt .md .rst .lock .xml .html .css .svg .png"
     " .jpg .jpeg .gif .pdf .parquet .zip .gz .tar .sock".split()
@@ -227,78 +220,69 @@ class NamedFile(Struct, frozen=True):
 
 
 def named_files(command: str, *, cwd: str, root: str, variables: Mapping[str, str] = {}) -> set[NamedFile]:
-    """Return what a command's words may name, from `cwd`, `root` and each `cd` on, its outputs left out."""
+    """Return all files that the words of a command may name, except those that its output goes to.
+
+    Names may be relative to `cwd`, to `root`, and to the folders that the command changes to. It is better to name too
+    many files than too few: one that does not exist costs nothing, one that is missed could be changed unnoticed.
+    """
     known = {**variables, "CLAUDE_PROJECT_DIR": root, "AGENTCLI_PROJECT_DIR": root, "PWD": cwd}
-    text = _OF_FOLDER.sub("${PWD}", _OF_PROJECT.sub("${AGENTCLI_PROJECT_DIR}", command))
-    return set(_Reading(root, [cwd, root], known).files_in(text, MAX_NESTED))
+    return set(_CommandReader(root, [cwd, root], known).files_in(command, max_nested=4))
 
 
-class _Reading:
-    """Reads one command. `folders` are those that names may be relative to by now."""
+class _CommandReader:
+    """Reads one command. `folders` are those that names may be relative to at the word that is being read."""
 
     def __init__(self, root: str, folders: list[str], variables: dict[str, str]) -> None:
         self._root = root
         self._folders = folders
         self._variables = variables
 
-    def files_in(self, text: str, levels: int) -> Iterator[NamedFile]:
-        is_first, is_output, is_behind, interpreter, before = True, False, False, "", ""
-        for raw in _words(text):
-            if raw and not raw.strip("();<>|&"):
-                is_output = raw.startswith((">", "&>")) and "(" not in raw
-                if not is_output and ("<" not in raw or "(" in raw):
-                    is_first, interpreter, before = True, "", ""
-                is_behind = raw.endswith(")")
-                continue
-            if is_output:
-                is_output = False
-                continue
-            if is_first and (assigned := _ASSIGNMENT.fullmatch(raw)):
-                self._variables[assigned[1]] = self._expanded(assigned[2])
-                yield from self._named(assigned[2], is_started=False)
-                continue
-            word = self._expanded(raw)
-            if is_behind and word.startswith("/"):  # $(…)/name
-                yield from self._named(word.lstrip("/"), is_started=True)
-            is_behind = False
-            if any(space in word for space in " \t\n;|&") and levels:
-                yield from self.files_in(word, levels - 1)
-            if _TAKES_A_MODULE.fullmatch(before) and _MODULE.fullmatch(word):
-                yield from self._module(word)
-            elif interpreter.rpartition("/")[2].startswith(("python", "pypy")) and (
-                found := _WITH_MODULE.fullmatch(word)
-            ):
-                yield from self._module(found[1])
-            elif before in ("cd", "pushd"):
-                self._folders += [os.path.join(folder, word) for folder in self._folders]  # noqa: PTH118  # text alone
-            if not is_first or "/" in word:
-                yield from self._named(word, is_started=is_first or bool(interpreter))
-            elif path := self._variables.get("PATH"):
-                for folder in path.split(":"):
-                    yield from self._named(f"{self._expanded(folder) or '.'}/{word}", is_started=True)
-            if interpreter and not word.startswith("-"):
-                yield from self._started_folder(word)
-                interpreter = interpreter if before in _TAKES_A_VALUE else ""
-            if _INTERPRETER.fullmatch(word.rpartition("/")[2]) or word == ".":
-                interpreter = word
-            is_first, before = False, word
+    def files_in(self, text: str, max_nested: int) -> Iterator[NamedFile]:
+        """Yield the files that a text names; words that are commands themselves (`sh -c '…'`) are read, too."""
+        for words in _simple_commands(text):
+            is_first, interpreter, before = True, "", ""
+            for raw in words:
+                if is_first and (assigned := _ASSIGNMENT.fullmatch(raw)):
+                    self._variables[assigned[1]] = self._expanded(assigned[2])
+                    yield from self._named(assigned[2], is_started=False)
+                    continue
+                word = self._expanded(raw)
+                if max_nested and re.search(r"[\s;|&]", word):
+                    yield from self.files_in(word, max_nested - 1)
+                if before in ("cd", "pushd"):
+                    self._folders += [os.path.join(folder, word) for folder in self._folders]  # noqa: PTH118  # text
+                if is_first and "/" not in word:
+                    yield from self._on_path(word)
+                else:
+                    yield from self._named(word, is_started=is_first or bool(interpreter))
+                if is_first and word.startswith("/"):  # `$(…)/name` ends with a command of its own, which is /name
+                    yield from self._named(word.lstrip("/"), is_started=True)
+                for module in filter(None, map(_MODULE_OPTION.fullmatch, (before + word, word))):
+                    yield from self._module(module[1])
+                if interpreter and not word.startswith("-"):
+                    yield from self._started_folder(word)
+                    interpreter = interpreter if before in _TAKES_A_VALUE else ""
+                if _INTERPRETER.fullmatch(word.rpartition("/")[2]) or word == ".":
+                    interpreter = word
+                is_first, before = False, word
 
     def _expanded(self, word: str) -> str:
-        """A word with variables replaced; one that is not known may well be the project's folder."""
+        """Replace variables; one that is not known may well be the project's folder."""
+        return _VARIABLE.sub(lambda found: self._variables.get(found[1] or found[2]) or found[3] or self._root, word)
 
-        def value(found: re.Match[str]) -> str:
-            return self._variables.get(found[1] or found[2]) or found[3] or self._root
-
-        return _VARIABLE.sub(value, word)
+    def _on_path(self, word: str) -> Iterator[NamedFile]:
+        """Yield the programs of this name, where the command or its environment sets PATH."""
+        path = self._variables.get("PATH")
+        for folder in path.split(":") if path else ():
+            yield from self._named(f"{self._expanded(folder) or '.'}/{word}", is_started=True)
 
     def _named(self, word: str, *, is_started: bool) -> Iterator[NamedFile]:
-        """The files that one word may name, also after `--option=`, and after what only the shell knows."""
+        """Yield the files that one word may name, also after `--option=` and after what only the shell can expand."""
         names = {word, word.partition("=")[2]}
         if word.startswith("-"):
             names.add(word[2:])
         if re.search(r"[${`]", word):
-            names.add(re.split(r"[})`]", word)[-1].lstrip("/"))
-            names.update(_unbraced(word))
+            names |= {re.split(r"[})`]", word)[-1].lstrip("/"), *_unbraced(word)}
         for name in names - {"", "-", ".", "/"}:
             for folder in self._folders if not name.startswith(("/", "~")) else [""]:
                 path = os.path.expanduser(name) if not folder else f"{folder}/{name}"  # noqa: PTH111  # text alone
@@ -306,24 +290,25 @@ class _Reading:
                     yield NamedFile(os.path.normpath(path), is_started)
 
     def _started_folder(self, word: str) -> Iterator[NamedFile]:
-        """The files that an interpreter begins with where it is given a folder."""
+        """Yield the files that an interpreter begins with if it is given a folder."""
         for file in self._named(word, is_started=True):
             yield from (NamedFile(f"{file.path}/{name}", is_started=True) for name in _FOLDER_PROGRAMS)
 
     def _module(self, name: str) -> Iterator[NamedFile]:
-        """The files of `python -m NAME`, beside those of the packages around it."""
+        """Yield the files of `python -m NAME`, and those of the packages around it."""
         parts = name.split(".")
         for folder in (*self._folders, *(f"{folder}/src" for folder in self._folders)):
-            for count in range(1, len(parts) + 1):
-                yield NamedFile("/".join((folder, *parts[:count], "__init__.py")), is_started=True)
-            yield NamedFile("/".join((folder, *parts)) + ".py", is_started=True)
-            yield NamedFile("/".join((folder, *parts, "__main__.py")), is_started=True)
+            packages = ("/".join((folder, *parts[:count], "__init__.py")) for count in range(1, len(parts) + 1))
+            module = "/".join((folder, *parts))
+            yield from (
+                NamedFile(path, is_started=True) for path in (*packages, f"{module}.py", f"{module}/__main__.py")
+            )
 
 
 def _unbraced(word: str) -> list[str]:
-    """Expand the braces of a word as a shell does; a range becomes a wildcard."""
+    """Expand the braces of a word as a shell does, up to 64 words; a range becomes a wildcard."""
     done, waiting = list[str](), [word]
-    while waiting and len(done) + len(waiting) <= _MAX_BRACED:
+    while waiting and len(done) + len(waiting) <= 64:
         word = waiting.pop()
         if not (found := _BRACES.search(word)):
             done.append(word)
@@ -333,11 +318,26 @@ def _unbraced(word: str) -> list[str]:
     return done
 
 
-def _words(text: str) -> list[str]:
-    """The words and operators of a shell command; of one that no shell would read, what stands between spaces."""
+def _simple_commands(text: str) -> Iterator[list[str]]:
+    """Yield the words of each simple command of a shell text, without the files that output goes to.
+
+    A text that no shell would read is split at spaces, quotes and operators.
+    """
     lexer = shlex.shlex(text.replace("\\\n", " ").replace("\n", " ; "), posix=True, punctuation_chars=True)
     lexer.whitespace_split, lexer.commenters = True, ""
     try:
-        return list(lexer)
+        tokens = list(lexer)
     except ValueError:
-        return re.split(r"[\s'\"();<>|&`]+", text)
+        tokens = re.split(r"[\s'\"();<>|&`]+", text)
+    words: list[str] = []
+    is_output = False
+    for token in tokens:
+        if not token or token.strip("();<>|&"):
+            words += [token] if token and not is_output else []
+            is_output = False
+        elif token.startswith((">", "&>")) and "(" not in token:
+            is_output = True
+        elif "<" not in token or "(" in token:
+            yield words
+            words = []
+    yield words
