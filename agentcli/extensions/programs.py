@@ -13,7 +13,7 @@ from agentcli.settings.trust import HOOKS_FILE, remember_trust, trusted_digests
 
 if TYPE_CHECKING:
     from agentcli.extensions.hooks.run import HookSpec
-    from agentcli.extensions.mcp.client import ServerSpec
+    from agentcli.extensions.mcp.tools import ServerSpec
     from agentcli.extensions.program_pins import ProgramPins
 
 

@@ -18,9 +18,9 @@ from typing import Any
 import httpx2
 
 from agentcli.errors import ToolError
-from agentcli.extensions.mcp.client import RemoteTool, ServerSpec
 from agentcli.extensions.mcp.connection import ServerConnection, connect
 from agentcli.extensions.mcp.oauth import KeptLogins, login_auth
+from agentcli.extensions.mcp.tools import RemoteTool, ServerSpec
 from agentcli.settings.keys import KeptKeys
 
 SAMPLES = {"string": "text", "number": 5, "integer": 3, "boolean": True, "array": [], "object": {}}

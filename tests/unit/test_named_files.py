@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentcli.extensions.mcp.client import ServerSpec
+from agentcli.extensions.mcp.tools import ServerSpec
 from agentcli.extensions.program_pins import named_files
 from tests.rows import each_row
 

@@ -62,7 +62,7 @@ def load_command(name: str) -> Any:
         case "config":
             from agentcli.cli.subcommands.config import app as command
         case "permissions":
-            from agentcli.cli.subcommands.permissions import app as command
+            from agentcli.cli.subcommands.tools import permissions_app as command
         case "local":
             from agentcli.cli.subcommands.models import local_app as command
         case "acp":

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from agentcli.errors import ConfigError, ToolError
-from agentcli.extensions.mcp.client import STARTUP_TIMEOUT_S, Scope, ServerSpec
+from agentcli.extensions.mcp.tools import STARTUP_TIMEOUT_S, Scope, ServerSpec
 from agentcli.extensions.programs import WorkspacePrograms, program_environment
 from agentcli.settings.files import read_small_file
 from agentcli.settings.load import Config
@@ -21,10 +21,10 @@ from agentcli.settings.paths import project_root
 from agentcli.settings.trust import MCP_FILE, is_project_file
 
 if TYPE_CHECKING:
-    from agentcli.extensions.mcp.client import MCPClient
     from agentcli.extensions.mcp.server import Server
     from agentcli.extensions.mcp.servers import Servers
     from agentcli.extensions.mcp.stdio import ServerProgram
+    from agentcli.extensions.mcp.tools import MCPClient
 
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 _TYPES = {

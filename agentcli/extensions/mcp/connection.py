@@ -27,9 +27,9 @@ from pydantic import ValidationError
 
 from agentcli.errors import ToolError
 from agentcli.extensions.mcp import messages
-from agentcli.extensions.mcp.client import Offer, Parts, RemotePrompt, RemoteResult, RemoteTool, ServerSpec
 from agentcli.extensions.mcp.server import NeedsLogin, Server
 from agentcli.extensions.mcp.stdio import ServerProgram, stdio_transport
+from agentcli.extensions.mcp.tools import Offer, Parts, RemotePrompt, RemoteResult, RemoteTool, ServerSpec
 from agentcli.llm.messages import Text
 from agentcli.tools.tool import Ask
 from agentcli.version import __version__

@@ -22,7 +22,7 @@ from mcp.shared.auth import (
 from msgspec import Struct
 from pydantic import AnyUrl
 
-from agentcli.extensions.mcp.client import ServerSpec
+from agentcli.extensions.mcp.tools import ServerSpec
 from agentcli.settings.keys import KeptKeys
 
 LOGIN_PATIENCE_S = 300.0

@@ -16,8 +16,16 @@ import msgspec
 from msgspec.structs import replace
 
 from agentcli.errors import AgentcliError, StorageError, ToolError, UserError
-from agentcli.extensions.mcp.client import MCPClient, Offer, OffersPrompts, RemoteResult, RemoteTool, ServerSpec
-from agentcli.extensions.mcp.tools import plain, tool_name
+from agentcli.extensions.mcp.tools import (
+    MCPClient,
+    Offer,
+    OffersPrompts,
+    RemoteResult,
+    RemoteTool,
+    ServerSpec,
+    plain,
+    tool_name,
+)
 from agentcli.extensions.program_pins import ProgramPins, refusal
 from agentcli.llm.messages import Text
 from agentcli.settings.files import make_private_folder, replace_file

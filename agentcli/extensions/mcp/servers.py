@@ -19,9 +19,8 @@ from agentcli.conversation.entries import User
 from agentcli.conversation.mentions import foreign_text, typed_blocks
 from agentcli.conversation.titles import shortened
 from agentcli.errors import ToolError, UsageError, did_you_mean
-from agentcli.extensions.mcp.client import MCPClient, OffersPrompts, RemotePrompt, ServerSpec
 from agentcli.extensions.mcp.server import Connect, Pins, Server, Status
-from agentcli.extensions.mcp.tools import remote_tools, tool_name
+from agentcli.extensions.mcp.tools import MCPClient, OffersPrompts, RemotePrompt, ServerSpec, remote_tools, tool_name
 from agentcli.llm.messages import Text
 from agentcli.tools.observation import cut_middle
 from agentcli.tools.registry import ToolRegistry
