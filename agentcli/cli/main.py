@@ -131,7 +131,7 @@ def _run_session(options: argparse.Namespace, ending: Ending) -> int:
         warn(notice)
     with _some_home(config) if options.no_session else nullcontext(config) as config:
         if is_screenless:
-            from agentcli.cli.one_shot import answer_once
+            from agentcli.cli.session_opener import answer_once
 
             return _run_async(lambda: answer_once(config, options, _prompt(options), ending))
         if options.json_schema is not None:
