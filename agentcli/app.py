@@ -238,20 +238,18 @@ class Builder:
 
     def _subagents(self, session: Session) -> Subagents:
         """Return what runs the subagents of a session; loaded when the first one is asked for."""
-        from agentcli.extensions.subagents.running import ChildSessions, Subagents
+        from agentcli.extensions.subagents.running import ChildSessions, ContextParts, Subagents
 
-        children = ChildSessions(
-            parent=session,
-            store=self.store,
-            agents=self.agents,
-            models=self.models,
+        context = ContextParts(
             prefix_for=lambda prompt: self.opening.for_agent(prompt).prefix,
             nested=self.opening.nested,
-            skills=self.skills,
             watch=self._watch,
             notes=self.opening.notes,
         )
-        return Subagents(self.agents, self.store, session, children.make)
+        store, agents, models, skills = self.store, self.agents, self.models, self.skills
+        return Subagents(
+            ChildSessions(parent=session, store=store, agents=agents, models=models, skills=skills, context=context)
+        )
 
     def _watch(self, state: AgentState, workspace: Workspace, nested: NestedInstructions | None) -> ContextWatch:
         """Make what keeps a conversation within its model's window, and let the session recall what lies beyond it."""

@@ -60,13 +60,13 @@ async def _listed(agents: Subagents) -> str:
 
 
 def _row(run: AgentRun) -> str:
-    task = shortened(" ".join(run.given.task.split()), _MAX_TASK)
-    doing = f"\n    {shortened(run.doing, _MAX_TASK)}" if run.end is None and run.doing else ""
-    return f"  {_MARKS[run.end]} {run.id} · {run.spent} · {run.session_id[:13]}\n    {task}{doing}"
+    task, title = shortened(" ".join(run.arguments.task.split()), _MAX_TASK), run.progress.title
+    now = f"\n    {shortened(title, _MAX_TASK)}" if run.end is None and title else ""
+    return f"  {_MARKS[run.end]} {run.id} · {run.progress.summary} · {run.session_id[:13]}\n    {task}{now}"
 
 
 def _transcript_lines(entries: Sequence[Entry]) -> Iterator[str]:
-    """A conversation in short: what was said, and each call with a line on what came of it."""
+    """Yield a conversation in short: the texts, and each call with a line on its result."""
     for body in (entry.body for entry in entries):
         match body:
             case User(is_reminder=False):
