@@ -85,7 +85,7 @@ class Builder:
         self._extras = extras
         self.skills = Skills(config=config, is_bare=extras.bare, tell=on_notice, added=extras.skill_folders)
         self.programs = WorkspacePrograms(config)
-        self.hooks = Hooks(config, is_bare=extras.bare, tell=on_notice, programs=self.programs)
+        self.hooks = Hooks(config, is_bare=extras.bare, on_notice=on_notice, programs=self.programs)
         self.agents = Agents(config=config, is_bare=extras.bare, tell=on_notice)
         self._tools = ToolChoice(config, extras.tools, self._can_work)
         skills, agents = self.skills.listing, self.agents.listing
@@ -228,11 +228,11 @@ class Builder:
         if (hooks := self.hooks.of_session(session.id, lambda: state.mode)) is None:
             return
         services.hooks, calls.delegates.events = (*services.hooks, hooks), hooks
-        hooks.publish = session.publish
+        hooks.session.publish = session.publish
         if services.mask is not None:
-            hooks.mask = services.mask.text
+            hooks.session.mask = services.mask.text
         said = await hooks.fire("SessionStart", subject=source, source=source)  # nobody listens yet who could be asked
-        hooks.ask = make_ask(calls)
+        hooks.session.ask = make_ask(calls)
         if said.context:
             state.notes.append(reminder(said.context))
 

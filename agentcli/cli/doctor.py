@@ -249,7 +249,9 @@ def _read_specs(read: Callable[[Callable[[str], None]], Sequence[T]], page: str)
 
 def hooks(subject: Subject) -> Iterator[Result]:
     """Find hooks that cannot be used, and those whose program or script is not there."""
-    specs, results = _read_specs(lambda tell: Hooks(subject.config, is_bare=False, tell=tell).specs, "docs/hooks.md")
+    specs, results = _read_specs(
+        lambda tell: Hooks(subject.config, is_bare=False, on_notice=tell).specs, "docs/hooks.md"
+    )
     yield from results
     for spec in specs:
         if missing := _missing_in(spec.command, subject):

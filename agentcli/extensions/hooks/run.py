@@ -9,11 +9,11 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from msgspec import Struct
@@ -70,37 +70,31 @@ class HookSpec(Struct, frozen=True):
     event: EventName
     command: str
     matcher: str = ""
-    timeout_s: float = TIMEOUT_S
+    timeout_s: Annotated[float, msgspec.Meta(gt=0)] = TIMEOUT_S
     on_error: OnError = "allow"
     condition: str = ""
     source: str = ""
 
     def is_for(self, subject: str, input: Mapping[str, Any] | None) -> bool:
-        """Return True if the hook is for a tool, by any of its names, with such an input, or for an event's subject."""
+        """Return True if the hook is for the `subject`: a tool by any of its names, or what another event is about.
+
+        `input` has the arguments of a call, which must meet the condition.
+        """
         names = (subject, *(theirs for theirs, ours in ALIASES.items() if ours == subject))
         if self.matcher and not any(re.fullmatch(self.matcher, name) for name in names):
             return False
         if not self.condition:
             return True
         rule, keys = parse_rule(self.condition), ("command", "path", "url", "agent", "name")
-        given = next((str(input[key]) for key in keys if key in input), "") if input else ""
-        return rule.names(subject) and (not rule.pattern or fnmatchcase(given, rule.pattern))
-
-
-class ProcessEnd(Struct, frozen=True):
-    """The end of a hook's process; `failure` says why it did not run to its end."""
-
-    exit_code: int | None
-    stdout: str = ""
-    stderr: str = ""
-    failure: str = ""
+        value = next((str(input[key]) for key in keys if key in input), "") if input else ""
+        return rule.names(subject) and (not rule.pattern or fnmatchcase(value, rule.pattern))
 
 
 # Settings
 
 
 def read_hooks(table: Any, source: str, problems: list[str]) -> Iterator[HookSpec]:
-    """The hooks of a `hooks` table; `problems` gets a sentence on each part that cannot be used."""
+    """Yield the hooks of a `hooks` table; `problems` gets a sentence on each part that cannot be used."""
     if not isinstance(table, Mapping):
         problems.append(f"{source}: hooks is no table of events.")
         return
@@ -126,48 +120,47 @@ def _hook(event: EventName, matcher: str, hook: Any, source: str) -> HookSpec:
         raise ValueError("a hook without a command is left out")
     if (kind := hook.get("type", "command")) != "command":
         raise ValueError(f"a hook of the type {kind!r} is left out, only commands are run")
-    timeout, on_error = hook.get("timeout", TIMEOUT_S), hook.get("onError", hook.get("on_error", "allow"))
-    if not isinstance(timeout, int | float) or isinstance(timeout, bool) or timeout <= 0:
-        raise ValueError(f"timeout {timeout!r} is no number of seconds")
-    if on_error not in get_args(OnError):
-        raise ValueError(f"onError {on_error!r} is none of {', '.join(get_args(OnError))}")
+    keys = {"command": "command", "timeout": "timeout_s", "on_error": "on_error", "onError": "on_error"}
+    values = {ours: hook[theirs] for theirs, ours in keys.items() if theirs in hook}
+    condition = str(hook.get("if") or "")
     try:
         re.compile(matcher)
-        if condition := str(hook.get("if") or ""):
+        if condition:
             parse_rule(condition)
-    except (re.error, UsageError) as error:
+        values |= {"event": event, "matcher": matcher, "condition": condition, "source": source}
+        return msgspec.convert(values, HookSpec)
+    except (re.error, UsageError, msgspec.ValidationError) as error:
         raise ValueError(f"it is left out ({error})") from error
-    return HookSpec(event, hook["command"], matcher, float(timeout), on_error, condition=condition, source=source)
 
 
 # Names of the field
 
 
 def field_input(tool: str, input: Mapping[str, Any], cwd: Path) -> dict[str, Any]:
-    """The arguments under the field's names beside ours; the path of a file is absolute, as there."""
-    shown = dict(input)
+    """Return the arguments under our names and under the field's, which has absolute paths of files."""
+    both = dict(input)
     for theirs, ours in _ARGUMENTS.get(tool, {}).items():
         if ours in input:
             value = input[ours]
-            shown[theirs] = str(cwd / value) if theirs == "file_path" and isinstance(value, str) else value
-    return shown
+            both[theirs] = str(cwd / value) if theirs == "file_path" and isinstance(value, str) else value
+    return both
 
 
 def own_input(tool: str, updated: Mapping[str, Any], sent: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that a hook gave in place of those it was sent, under our names."""
-    given = dict(updated)
+    """Return the arguments that a hook put in place of those it was `sent`, under our names."""
+    own = dict(updated)
     for theirs, ours in _ARGUMENTS.get(tool, {}).items():
-        value = given.pop(theirs, None)
-        if value is not None and (ours not in given or (value != sent.get(theirs) and given[ours] == sent.get(ours))):
-            given[ours] = value
-    return given
+        value = own.pop(theirs, None)
+        if value is not None and (ours not in own or (value != sent.get(theirs) and own[ours] == sent.get(ours))):
+            own[ours] = value
+    return own
 
 
 # Answers
 
 
 def combined(answers: Sequence[EventAnswer]) -> EventAnswer:
-    """Several answers as one: a deny wins over an ask, an ask over an allow, of equals the first."""
+    """Combine answers: a deny wins over an ask, an ask over an allow, and of equals the first."""
     strongest = max(answers, key=lambda answer: _STRENGTH[answer.decision], default=EventAnswer())
     inputs = [answer.input for answer in answers if answer.input is not None]
     return EventAnswer(
@@ -181,31 +174,22 @@ def combined(answers: Sequence[EventAnswer]) -> EventAnswer:
     )
 
 
-def read_answer(spec: HookSpec, end: ProcessEnd) -> EventAnswer:
-    """The answer of one hook."""
-    if why := _start_failure(end):
-        return _failed(spec, why)
-    if end.exit_code == BLOCKS:
-        reason = end.stderr.strip() or end.stdout.strip() or f"The hook `{spec.command}` refused this."
-        return EventAnswer("deny", reason)
-    if end.exit_code:
-        first = next(iter(end.stderr.strip().splitlines()), "")
-        return EventAnswer(problem=f"`{spec.command}` ended with {end.exit_code}: {first}".rstrip(": "))
-    return _read_output(spec, end.stdout.strip().removeprefix("\ufeff"))
-
-
-def _start_failure(end: ProcessEnd) -> str:
-    """Return why a hook has decided nothing; empty for one that ran."""
-    if end.failure or end.exit_code is None:
-        return end.failure or "it was ended"
-    is_missing = end.exit_code in (1, BLOCKS) and not end.stdout.strip() and _NO_SCRIPT.search(end.stderr)
-    is_started = end.exit_code not in _NOT_RUN and not is_missing
-    return "" if is_started else f"it could not be started ({' '.join(end.stderr.split())[:200]})"
+def read_answer(spec: HookSpec, exit_code: int, stdout: str, stderr: str) -> EventAnswer:
+    """Return the answer of a hook that has ended."""
+    is_missing = exit_code in (1, BLOCKS) and not stdout and _NO_SCRIPT.search(stderr)
+    if exit_code in _NOT_RUN or is_missing:
+        return _failed(spec, f"it could not be started ({' '.join(stderr.split())[:200]})")
+    if exit_code == BLOCKS:
+        return EventAnswer("deny", stderr or stdout or f"The hook `{spec.command}` refused this.")
+    if exit_code:
+        first = next(iter(stderr.splitlines()), "")
+        return EventAnswer(problem=f"`{spec.command}` ended with {exit_code}: {first}".rstrip(": "))
+    return _read_output(spec, stdout.removeprefix("\ufeff"))
 
 
 def _read_output(spec: HookSpec, text: str) -> EventAnswer:
-    """The answer of a hook that ended with 0: the JSON objects that begin a line, else plain text."""
-    takes_text = spec.event in _PLAIN_CONTEXT  # which may hold JSON, or code that looks like it
+    """Return the answer of a hook that ended with 0: the JSON objects that begin a line, else plain text."""
+    takes_text = spec.event in _PLAIN_CONTEXT  # a text may hold JSON, or code that looks like it
     if spec.event in EVENTS_ABOUT_DECISIONS and (bare := _bare_answers(spec, text)):
         return combined(bare)
     answers: list[EventAnswer] = []
@@ -235,7 +219,7 @@ def _read_output(spec: HookSpec, text: str) -> EventAnswer:
 
 
 def _bare_answers(spec: HookSpec, text: str) -> list[EventAnswer]:
-    """The answers of a hook that prints a list of them, or nothing but its decision."""
+    """Return the answers of a hook that prints a list of them, or nothing but its decision."""
     if (word := text.strip('"')) in ("deny", "block", "ask"):
         return [_read_json(spec, {"decision": word})]
     try:
@@ -282,26 +266,30 @@ def _failed(spec: HookSpec, why: str, decision: OnError | None = None) -> EventA
     return EventAnswer(decision, f"A hook whose answer is required failed: {problem}", problem=problem)
 
 
-RunCommand = Callable[[str, bytes, float], Awaitable[ProcessEnd]]  # command, stdin, seconds
-
-_MAX_OUTPUT_BYTES = 1_000_000  # of each stream
-# Events whose hooks can refuse: one that may not run must not let through what it might have refused.
-_REFUSING: frozenset[EventName] = frozenset(("PreToolUse", "UserPromptSubmit"))
+# Events whose hooks can deny: one that may not run must not let through what it might have denied.
+_DENYING: frozenset[EventName] = frozenset(("PreToolUse", "UserPromptSubmit"))
 
 
 @dataclass(kw_only=True)
-class CommandHooks:
-    """Implements `CallHooks` and `EventHooks`. `mask` hides secrets; `ask` asks about `programs` that changed."""
+class HookSession:
+    """The parts of a session that its hooks need. `ask` asks about programs that changed since they were trusted."""
 
-    specs: Sequence[HookSpec]
-    run: RunCommand
-    programs: ProgramPins
-    session_id: str
-    cwd: Path
+    id: str
     mode: Callable[[], str]
     publish: Emit = lambda event: None
     mask: Callable[[str], str] = lambda text: text
     ask: Ask | None = None
+
+
+@dataclass(kw_only=True)
+class CommandHooks:
+    """Runs the person's hooks, which are shell commands. Implements `CallHooks` and `EventHooks`."""
+
+    specs: Sequence[HookSpec]
+    session: HookSession
+    programs: ProgramPins
+    cwd: Path
+    environment: Mapping[str, str]
     _asking: asyncio.Lock = field(default_factory=asyncio.Lock)
     _inputs: dict[str, dict[str, Any]] = field(default_factory=dict)  # of calls that run, by their ids
 
@@ -317,46 +305,69 @@ class CommandHooks:
         own: dict[str, Any] | None = None,
         **fields: Any,
     ) -> EventAnswer:
-        """Return the answer of all hooks of an event; matchers take the `subject`, conditions our `own` arguments."""
-        meant = [spec for spec in self.specs if spec.event == event and spec.is_for(subject, own)]
-        if not meant:
-            return EventAnswer()
-        about = {"agent_id": agent_id, "agent_type": agent_id.rpartition("-")[0]} if agent_id != "main" else {}
-        session = {"session_id": self.session_id, "transcript_path": "", "cwd": str(self.cwd)}
-        happened = {"hook_event_name": event, "permission_mode": self.mode()}
-        data = msgspec.json.encode({**session, **happened, **about, **fields})
-        once = {spec.command: spec for spec in reversed(meant)}
-        runs = (self._answer_of(spec, data, subject, agent_id) for spec in reversed(once.values()))
-        answer = combined(await asyncio.gather(*runs))
-        for notice in answer.notices:
-            self.publish(Notice(notice, agent_id=agent_id))
-        if answer.problem:
-            self.publish(Notice(f"Hook {event}: {answer.problem}.", agent_id=agent_id))
-        return msgspec.structs.replace(answer, reason=self.mask(answer.reason), context=self.mask(answer.context))
+        """Run all hooks of an event and return their combined answer.
 
-    async def _answer_of(self, spec: HookSpec, input: bytes, subject: str, agent_id: str) -> EventAnswer:
-        user, ask = f"the {spec.event} hook `{spec.command}`", self.ask if self.mode() != "dontAsk" else None
+        Matchers are compared with the `subject`, conditions with our `own` arguments; `fields` are sent to the hooks.
+        """
+        matching = [spec for spec in self.specs if spec.event == event and spec.is_for(subject, own)]
+        if not matching:
+            return EventAnswer()
+        session, agent = self.session, {"agent_id": agent_id, "agent_type": agent_id.rpartition("-")[0]}
+        about = {"session_id": session.id, "transcript_path": "", "cwd": str(self.cwd), "hook_event_name": event}
+        about |= {"permission_mode": session.mode(), **(agent if agent_id != "main" else {}), **fields}
+        data = msgspec.json.encode(about)
+        by_command = {spec.command: spec for spec in reversed(matching)}  # a command runs once, for its first hook
+        runs = (self._answer(spec, data, subject, agent_id) for spec in reversed(by_command.values()))
+        answer = combined(await asyncio.gather(*runs))
+        problem = (f"Hook {event}: {answer.problem}.",) if answer.problem else ()
+        for notice in (*answer.notices, *problem):
+            session.publish(Notice(notice, agent_id=agent_id))
+        reason, context = session.mask(answer.reason), session.mask(answer.context)
+        return msgspec.structs.replace(answer, reason=reason, context=context)
+
+    async def _answer(self, spec: HookSpec, input: bytes, subject: str, agent_id: str) -> EventAnswer:
+        """Run a hook, unless its programs have changed since they were trusted, and return its answer."""
+        session, user = self.session, f"the {spec.event} hook `{spec.command}`"
+        ask = session.ask if session.mode() != "dontAsk" else None
         async with self._asking:  # several hooks may run the same file: the person is asked once
-            why = await refusal(self.programs, spec.command, user, ask=ask, tell=self._tell)
+            why = await refusal(
+                self.programs, spec.command, user, ask=ask, tell=lambda text: session.publish(Notice(text))
+            )
         began = time.monotonic()
         if why:
             why += " The hook did not run. Check the change, then run `agentcli config trust` to trust the new version"
-            answer = EventAnswer("deny" if spec.event in _REFUSING else "", why, problem=why)
+            answer = EventAnswer("deny" if spec.event in _DENYING else "", why, problem=why)
         else:
-            answer = read_answer(spec, await self.run(spec.command, input, spec.timeout_s))
+            answer = await self._run(spec, input)
         result = (answer.decision, answer.reason, answer.problem, round((time.monotonic() - began) * 1000))
-        self.publish(HookRan(spec.event, spec.command, subject, *result, agent_id=agent_id))
+        session.publish(HookRan(spec.event, spec.command, subject, *result, agent_id=agent_id))
         return answer
 
-    def _tell(self, text: str) -> None:
-        self.publish(Notice(text))
+    async def _run(self, spec: HookSpec, input: bytes) -> EventAnswer:
+        """Run a hook, unconfined; what is left of its process group is killed in any case."""
+        try:
+            end = await run_short_program(
+                ("/bin/sh", "-c", spec.command),
+                timeout_s=spec.timeout_s,
+                max_bytes=1_000_000,  # of each stream
+                environment=self.environment,
+                cwd=self.cwd,
+                stdin=input,
+                ends_children=True,
+            )
+        except OSError as error:
+            return _failed(spec, f"it could not be started ({error.strerror or error})")
+        if end.exit_code is None:
+            return _failed(spec, f"it took longer than {spec.timeout_s:g} s")
+        stdout, stderr = (output.decode(errors="replace").strip() for output in (end.stdout, end.stderr))
+        return read_answer(spec, end.exit_code, stdout, stderr)
 
     # Calls
 
     async def fire_about(
         self, event: EventName, call: ToolUse, input: dict[str, Any], *, agent_id: str = "main", **fields: Any
     ) -> EventAnswer:
-        """Return the answer about a call, which is described under the field's names beside ours."""
+        """Return the hooks' answer about a call, which they are sent under the field's names and ours."""
         sent, name = field_input(call.name, input, self.cwd), FIELD_NAMES.get(call.name, call.name)
         about = {"tool_name": name, "tool_input": sent, "tool_use_id": call.id}
         answer = await self.fire(event, subject=call.name, agent_id=agent_id, own=input, **about, **fields)
@@ -386,23 +397,3 @@ class CommandHooks:
         use = ToolUse(record.id, record.tool, input)
         answer = await self.fire_about(event, use, input, agent_id=record.caller, **fields)
         return "\n".join(filter(None, (answer.reason if answer.blocks else "", answer.context))) or None
-
-
-async def run_hook(
-    command: str, input: bytes, timeout_s: float, *, cwd: Path, environment: Mapping[str, str]
-) -> ProcessEnd:
-    """Run a command with `input`, unconfined; all that is left of its process group is killed in any case."""
-    try:
-        end = await run_short_program(
-            ("/bin/sh", "-c", command),
-            timeout_s=timeout_s,
-            max_bytes=_MAX_OUTPUT_BYTES,
-            environment=environment,
-            cwd=cwd,
-            stdin=input,
-            ends_children=True,
-        )
-    except OSError as error:
-        return ProcessEnd(None, failure=f"it could not be started ({error.strerror or error})")
-    failure = f"it took longer than {timeout_s:g} s" if end.exit_code is None else ""
-    return ProcessEnd(end.exit_code, end.stdout.decode(errors="replace"), end.stderr.decode(errors="replace"), failure)

@@ -285,16 +285,12 @@ class _ChargingMeter(UsageCollector):
 
 @dataclass(frozen=True, kw_only=True)
 class ContextParts:
-    """Makes the parts of a conversation's context.
+    """Makes the parts of a conversation's context."""
 
-    `prefix_for` makes the beginning of an agent's requests from its prompt, `nested` its instruction files of folders,
-    `watch` what keeps it within the model's window, `notes` the system reminders before its first prompt.
-    """
-
-    prefix_for: Callable[[str], Callable[[ModelInfo, ToolRegistry], Prefix]]
+    prefix_for: Callable[[str], Callable[[ModelInfo, ToolRegistry], Prefix]]  # by the agent's prompt
     nested: Callable[[], NestedInstructions | None]
     watch: Callable[[AgentState, Workspace, Any], ContextWatch]
-    notes: Callable[[Workspace, ModelInfo], list[User]]
+    notes: Callable[[Workspace, ModelInfo], list[User]]  # the system reminders before the first prompt
 
 
 @dataclass(frozen=True, kw_only=True)
