@@ -28,7 +28,8 @@ from agentcli.cli.output import warn
 from agentcli.cli.subcommands.shared import in_store
 from agentcli.errors import AgentcliError, ConfigError, NoKey, NoModel, StorageError, ToolError, did_you_mean
 from agentcli.extensions.hooks.config import Hooks
-from agentcli.extensions.mcp.config import EXTRA, expanded, server_specs, texts_of
+from agentcli.extensions.mcp.config import EXTRA, expanded, server_specs
+from agentcli.extensions.mcp.tools import StdioSpec
 from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS
 from agentcli.infra.sandbox.backends.choosing import how_to_install
 from agentcli.infra.sessions.fsck import first_damage
@@ -287,11 +288,11 @@ def mcp_servers(subject: Subject) -> Iterator[Result]:
     for spec in specs:
         told = f"{spec.source}: the MCP server {spec.name}:"
         try:
-            texts = [expanded(text, subject.config.environment) for text in texts_of(spec)]
+            texts = [expanded(text, subject.config.environment) for text in spec.transport.texts]
         except ToolError as error:
             yield "warning", f"{told} {error}", "Set it where you start agentcli."
             continue
-        if spec.type == "stdio" and not subject.program(texts[0]):
+        if isinstance(spec.transport, StdioSpec) and not subject.program(texts[0]):
             mend = f"Install it, or name it with its path; agentcli mcp get {spec.name} tries it."
             yield "problem", f"{told} {texts[0]} is not there, or cannot be run.", mend
 

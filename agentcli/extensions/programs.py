@@ -56,7 +56,7 @@ class WorkspacePrograms:
 
     def add_server(self, spec: ServerSpec) -> None:
         if command := spec.start_command:
-            variables = {**self._config.environment, **spec.env}
+            variables = {**self._config.environment, **getattr(spec.transport, "env", {})}
             self.pins.add(command, is_of_project=spec.is_of_project, variables=variables)
 
     def files(self, roots: Sequence[Path]) -> list[Path]:

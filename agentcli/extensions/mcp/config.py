@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
 from agentcli.errors import ConfigError, ToolError
-from agentcli.extensions.mcp.tools import STARTUP_TIMEOUT_S, Scope, ServerSpec
+from agentcli.extensions.mcp.tools import STARTUP_TIMEOUT_S, HttpSpec, Scope, ServerSpec, StdioSpec
 from agentcli.extensions.programs import WorkspacePrograms, program_environment
 from agentcli.settings.files import read_small_file
 from agentcli.settings.load import Config
@@ -136,20 +136,19 @@ def _spec(name: str, entry: Any, timeouts: tuple[float, float], *, scope: Scope,
     variables = {name: f"${{{variable}}}" for name, variable in given.env_http_headers.items()}
     if given.bearer_token_env_var:
         variables["Authorization"] = f"Bearer ${{{given.bearer_token_env_var}}}"
-    command, *arguments = [given.command] if isinstance(given.command, str) else given.command
+    transport: StdioSpec | HttpSpec
+    if kind == "stdio" or not (kind or given.url):
+        command, *arguments = [given.command] if isinstance(given.command, str) else given.command
+        transport = StdioSpec(command=command, args=(*arguments, *given.args), env=given.env, cwd=given.cwd)
+    else:
+        headers = {**variables, **given.headers}
+        transport = HttpSpec(given.url, "sse" if kind == "sse" else "http", headers, given.oauth)
     return ServerSpec(
         name=name,
-        type=kind or ("http" if given.url else "stdio"),  # type: ignore[arg-type]
-        command=command,
-        args=(*arguments, *given.args),
-        env=given.env,
-        url=given.url,
-        headers={**variables, **given.headers},
-        timeout_s=given.tool_timeout_sec or (given.timeout or 0) / 1000 or timeouts[0],
-        oauth=given.oauth,
+        transport=transport,
         scope=scope,
         source=source,
-        cwd=given.cwd,
+        timeout_s=given.tool_timeout_sec or (given.timeout or 0) / 1000 or timeouts[0],
         startup_timeout_s=given.startup_timeout_sec or (given.startup_timeout_ms or 0) / 1000 or timeouts[1],
         enabled_tools=given.enabled_tools,
         disabled_tools=given.disabled_tools,
@@ -185,67 +184,60 @@ def expanded(text: str, environment: Mapping[str, str], *, refused: Collection[s
     return _VARIABLE.sub(value, text)
 
 
-def texts_of(spec: ServerSpec) -> tuple[str, ...]:
-    """Everything of a server in which variables are expanded, its command first."""
-    oauth = (str(value) for value in spec.oauth.values())
-    return (spec.command, *spec.args, spec.cwd, *spec.env.values(), spec.url, *spec.headers.values(), *oauth)
-
-
 def describe_server(spec: ServerSpec) -> str:
-    """List all that a server is started with or sent, as it is written, for whoever is to trust it."""
-    given = [f"{name}={value}" for name, value in spec.env.items()]
-    given += [f"{name}: {value}" for name, value in spec.headers.items()]
-    given += [f"in {spec.cwd}"] if spec.cwd else []
-    return f"The MCP server {spec.name} {'reaches' if spec.url else 'runs'}: {'; '.join((spec.target, *given))}"
+    """List all that a server is started with or sent, as it is written, for the person who may trust it."""
+    match spec.transport:
+        case StdioSpec(env=env, cwd=cwd):
+            verb, parts = "runs", [*(f"{name}={value}" for name, value in env.items()), *([f"in {cwd}"] if cwd else ())]
+        case HttpSpec(headers=headers):
+            verb, parts = "reaches", [f"{name}: {value}" for name, value in headers.items()]
+    return f"The MCP server {spec.name} {verb}: {'; '.join((str(spec.transport), *parts))}"
 
 
-class Connecting:
-    """Implements `Connect` for the servers of one configuration."""
+class Connector:
+    """Connects to the servers of one configuration. Implements `Connect`."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
 
     async def __call__(self, spec: ServerSpec, server: Server) -> MCPClient:
         sdk = await asyncio.to_thread(load_sdk)
-        root = self._config.cwd
-        client: MCPClient
-        if spec.type == "stdio":
-            client = await sdk.connect(spec, server, root, program=self._program(spec))
-            return client
+        connect: Callable[..., Awaitable[MCPClient]] = partial(sdk.connect, spec, server, self._config.cwd)
+        if isinstance(spec.transport, StdioSpec):
+            return await connect(self._program(spec, spec.transport))
         from agentcli.extensions.mcp.oauth import KeptLogins, stored_auth
 
-        url, headers = self.address(spec)
-        logins = KeptLogins(self._config.kept_keys)
-        login = await asyncio.to_thread(logins.load, url)
-        auth = None if "authorization" in map(str.lower, headers) else stored_auth(logins, url, login)
-        client = await sdk.connect(spec, server, root, url=url, headers=headers, auth=auth)
-        return client
+        address, logins = self.expand_address(spec, spec.transport), KeptLogins(self._config.kept_keys)
+        login = await asyncio.to_thread(logins.load, address.url)
+        has_authorization = "authorization" in map(str.lower, address.headers)
+        return await connect(address, auth=None if has_authorization else stored_auth(logins, address.url, login))
 
-    def address(self, spec: ServerSpec) -> tuple[str, dict[str, str]]:
-        """Return the address of a server and the headers it is sent. Raises `ToolError`."""
-        headers = {name: self.expanded(spec, value) for name, value in spec.headers.items()}
-        return self.expanded(spec, spec.url), headers
+    def expand_address(self, spec: ServerSpec, address: HttpSpec) -> HttpSpec:
+        """Return the address of a server with its variables replaced. Raises `ToolError`."""
+        expand = partial(self._expand, spec)
+        headers = {name: expand(value) for name, value in address.headers.items()}
+        oauth = {key: expand(value) if isinstance(value, str) else value for key, value in address.oauth.items()}
+        return msgspec.structs.replace(address, url=expand(address.url), headers=headers, oauth=oauth)
 
-    def expanded(self, spec: ServerSpec, text: str, more: Mapping[str, str] = {}) -> str:
-        """Replace the variables in a text of a server. Raises `ToolError`."""
+    def _expand(self, spec: ServerSpec, text: str, more: Mapping[str, str] = {}) -> str:
         return expanded(text, {**self._config.environment, **more}, refused=self._keys if spec.is_of_project else ())
 
     @cached_property
     def _keys(self) -> frozenset[str]:
-        """The variables that hold keys of models."""
+        """The names of the variables that hold keys of models."""
         from agentcli.models.providers import ProviderKeys
 
         keys = ProviderKeys(self._config)
         return frozenset(name for provider in keys.takers() for name in keys.variables(provider))
 
-    def _program(self, spec: ServerSpec) -> ServerProgram:
+    def _program(self, spec: ServerSpec, program: StdioSpec) -> ServerProgram:
         from agentcli.extensions.mcp.stdio import ServerProgram
 
-        own = program_environment(self._config)
-        own |= {name: self.expanded(spec, value) for name, value in spec.env.items()}
-        argv = tuple(self.expanded(spec, part, own) for part in (spec.command, *spec.args))
-        folder = Path(self.expanded(spec, spec.cwd, own)).expanduser()
-        return ServerProgram(argv, own, self._config.cwd / folder)
+        environment = program_environment(self._config)
+        environment |= {name: self._expand(spec, value) for name, value in program.env.items()}
+        argv = tuple(self._expand(spec, part, environment) for part in (program.command, *program.args))
+        folder = Path(self._expand(spec, program.cwd, environment)).expanduser()
+        return ServerProgram(argv, environment, self._config.cwd / folder)
 
 
 def load_sdk() -> Any:
@@ -278,4 +270,4 @@ def make_servers(
         programs.add_server(spec)
     pins = Pins(config.paths.state / "mcp", project_root(config.cwd), programs.pins)
     only = [name for name in config.settings.tools.only if name.startswith("mcp__")]
-    return Servers(specs, Connecting(config), pins, tell=tell, clients=clients, only=only)
+    return Servers(specs, Connector(config), pins, tell=tell, clients=clients, only=only)

@@ -297,7 +297,7 @@ async def _mcp(servers: Servers | None, host: CommandHost, argument: str) -> Out
 
 def server_row(server: Server, status: Status) -> str:
     what = f"{len(server.pinned.tools)} tools" if server.pinned else "its tools are not known yet"
-    about = (server.name, status, what, server.spec.scope, server.spec.target)
+    about = (server.name, status, what, server.spec.scope, str(server.spec.transport))
     row = f"  {_MARKS[status]} {' · '.join(about)}"
     changed = f"\n    changed: {server.changes()}" if server.is_changed else ""
     return row + changed + (f"\n    {server.problem}" if server.problem else "")

@@ -17,9 +17,10 @@ import typer
 from agentcli.cli.output import echo, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app
 from agentcli.errors import ToolError, UsageError, UserError
-from agentcli.extensions.mcp.config import LOCAL_FILE, Connecting, load_sdk, make_servers, server_specs, servers_in
+from agentcli.extensions.mcp.config import LOCAL_FILE, Connector, load_sdk, make_servers, server_specs, servers_in
 from agentcli.extensions.mcp.server import Server, Status
 from agentcli.extensions.mcp.servers import NO_SERVERS, Servers, describe_offer, server_row
+from agentcli.extensions.mcp.tools import HttpSpec, ServerSpec, StdioSpec
 from agentcli.extensions.programs import WorkspacePrograms
 from agentcli.llm.addresses import is_loopback
 from agentcli.settings.load import Config, read_layer
@@ -126,7 +127,7 @@ def approve_server(name: Name) -> None:
 def log_in(name: Name) -> None:
     """Log in to a server in your browser; the tokens are kept as API keys are."""
     config = configuration(warns=True)
-    echo(asyncio.run(_logged_in(config, _servers(config).get(name))))
+    echo(asyncio.run(_log_in(config, _servers(config).get(name))))
 
 
 @app.command("logout")
@@ -137,8 +138,8 @@ def log_out(name: Name) -> None:
     load_sdk()
     from agentcli.extensions.mcp.oauth import KeptLogins  # the SDK: 0.6 s
 
-    was_there = KeptLogins(config.kept_keys).remove(Connecting(config).address(spec)[0])
-    echo(f"The login of {name} is forgotten." if was_there else f"There is no login of {name}.")
+    is_removed = KeptLogins(config.kept_keys).remove(_address(config, spec).url)
+    echo(f"The login of {name} is forgotten." if is_removed else f"There is no login of {name}.")
 
 
 @app.command("serve")
@@ -207,10 +208,18 @@ def _write(config: Config, scope: str, name: str, entry: dict[str, Any] | None) 
     return f"It is in {file}, which counts once you trust the project: agentcli config trust."
 
 
-async def _logged_in(config: Config, server: Server) -> str:
-    spec = server.spec
-    if not spec.url:
+def _address(config: Config, spec: ServerSpec) -> HttpSpec:
+    """Return the address of a server, with its variables replaced. Raises `UsageError` for a program."""
+    if isinstance(spec.transport, StdioSpec):
         raise UsageError(f"{spec.name} runs on this machine: it takes what it needs from its env, and no login.")
+    return Connector(config).expand_address(spec, spec.transport)
+
+
+async def _log_in(config: Config, server: Server) -> str:
+    """Log in to a server in the browser; return a sentence on it. Raises `UsageError` and `ToolError`."""
+    spec, address = server.spec, _address(config, server.spec)
+    if address.url.startswith("http://") and not is_loopback(urlsplit(address.url).hostname or ""):
+        raise UsageError(f"{spec.name} is reached without encryption: a login would be open to all on the way.")
     sdk = load_sdk()
     from agentcli.extensions.mcp.oauth import KeptLogins, login_auth  # the SDK: 0.6 s
 
@@ -220,14 +229,8 @@ async def _logged_in(config: Config, server: Server) -> str:
         if config.environment.get("BROWSER") != "none":
             webbrowser.open(address)
 
-    connecting = Connecting(config)
-    url, headers = connecting.address(spec)
-    if url.startswith("http://") and not is_loopback(urlsplit(url).hostname or ""):
-        raise UsageError(f"{spec.name} is reached without encryption: a login would be open to all on the way.")
-    oauth = {key: connecting.expanded(spec, one) if isinstance(one, str) else one for key, one in spec.oauth.items()}
-    spec = msgspec.structs.replace(spec, oauth=oauth)
-    async with login_auth(KeptLogins(config.kept_keys), spec, url, show) as auth:
-        client = await sdk.connect(spec, server, config.cwd, url=url, headers=headers, auth=auth)
+    async with login_auth(KeptLogins(config.kept_keys), address, show) as auth:
+        client = await sdk.connect(spec, server, config.cwd, address, auth=auth)
         tools = await client.list_tools()
         await client.close()
     return f"You are logged in to {spec.name}, which has {len(tools)} tools."

@@ -26,58 +26,84 @@ Scope = Literal["project", "local", "user", "flag", "caller"]
 STARTUP_TIMEOUT_S = 30.0  # npx and uvx may have to download a server first
 
 
-class ServerSpec(Struct, frozen=True, kw_only=True):
-    """A configured server. `env`, `headers` and the like are as written: `${VAR}` is expanded when it is started.
+class StdioSpec(Struct, frozen=True):
+    """The program of a server. Its texts are as written: `${VAR}` is replaced when it is started."""
 
-    `timeout_s` bounds a call, without the time a person takes to answer, `startup_timeout_s` connecting. Only tools in
-    `enabled_tools` count where there are some. `oauth`: see docs/mcp.md. `source` is the file it comes from.
-    """
-
-    name: str
-    type: Literal["stdio", "http", "sse"] = "stdio"
     command: str = ""
     args: tuple[str, ...] = ()
     env: dict[str, str] = {}
-    url: str = ""
+    cwd: str = ""
+
+    def __str__(self) -> str:
+        return " ".join((self.command, *self.args))
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Return all texts in which variables are replaced, the command first."""
+        return (self.command, *self.args, self.cwd, *self.env.values())
+
+
+class HttpSpec(Struct, frozen=True):
+    """The address of a server. Its texts are as written, as those of `StdioSpec`; `oauth` is in docs/mcp.md."""
+
+    url: str
+    type: Literal["http", "sse"] = "http"
     headers: dict[str, str] = {}
-    timeout_s: float = 300.0
     oauth: dict[str, Any] = {}
+
+    def __str__(self) -> str:
+        return self.url
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return (self.url, *self.headers.values(), *map(str, self.oauth.values()))
+
+
+class ServerSpec(Struct, frozen=True, kw_only=True):
+    """A configured server. `source` names the file that it comes from.
+
+    `timeout_s` bounds a call, without the time a person takes to answer; `startup_timeout_s` bounds connecting. If
+    `enabled_tools` names some tools, only these are offered.
+    """
+
+    name: str
+    transport: StdioSpec | HttpSpec = StdioSpec()
     scope: Scope = "user"
     source: str = ""
-    cwd: str = ""
+    timeout_s: float = 300.0
     startup_timeout_s: float = STARTUP_TIMEOUT_S
     enabled_tools: tuple[str, ...] = ()
     disabled_tools: tuple[str, ...] = ()
 
     def offers(self, tool: str) -> bool:
-        """True if a tool counts, by the server's own name for it."""
+        """Return True if the settings let a tool be offered, by the server's own name for it."""
         return (not self.enabled_tools or tool in self.enabled_tools) and tool not in self.disabled_tools
 
     @property
     def is_of_project(self) -> bool:
-        """True if files of the project name it, so that what it offers has to be approved."""
+        """Return True if files of the project name the server, so that the person has to approve what it offers."""
         return self.scope in ("project", "local")
-
-    @property
-    def target(self) -> str:
-        """The command line or the address, for people."""
-        return self.url or " ".join((self.command, *self.args))
 
     @property
     def start_command(self) -> str:
         """Return the shell command that starts it, after files that variables name for it; empty for an address."""
-        started = [value for name, value in self.env.items() if name in STARTS_FILES]
-        named = [f"./{value}" if re.fullmatch(r"\w[\w.-]*", value) else value for value in started]
-        folder = [shlex.join(("cd", self.cwd))] if self.cwd else []
-        steps = (*folder, *map(shlex.quote, named), shlex.join((self.command, *self.args)))
-        return "" if self.url else " && ".join(steps)
+        if isinstance(program := self.transport, HttpSpec):
+            return ""
+        started = [value for name, value in program.env.items() if name in STARTS_FILES]
+        files = [f"./{value}" if re.fullmatch(r"\w[\w.-]*", value) else value for value in started]
+        folder = [shlex.join(("cd", program.cwd))] if program.cwd else []
+        return " && ".join((*folder, *map(shlex.quote, files), shlex.join((program.command, *program.args))))
 
     @property
     def fingerprint(self) -> str:
-        """Tells one way to start a server from another; hexadecimal."""
-        parts = (self.name, self.type, self.command, self.args, sorted(self.env.items()), self.url)
-        folder = (self.cwd,) if self.cwd else ()  # so that what was approved without one stays approved
-        return hashlib.sha256(msgspec.json.encode((*parts, sorted(self.headers.items()), *folder))).hexdigest()
+        """Return a hash, in hexadecimal digits, of the way to start or reach the server."""
+        # The order of the parts, and that `cwd` is left out where it is empty, keep earlier approvals valid.
+        match self.transport:
+            case StdioSpec(command, args, env, cwd):
+                parts: tuple[Any, ...] = ("stdio", command, args, sorted(env.items()), "", [], *([cwd] if cwd else ()))
+            case HttpSpec(url, type, headers):
+                parts = (type, "", (), [], url, sorted(headers.items()))
+        return hashlib.sha256(msgspec.json.encode((self.name, *parts))).hexdigest()
 
 
 class RemoteTool(Struct, frozen=True):
@@ -89,7 +115,7 @@ class RemoteTool(Struct, frozen=True):
 
 
 class RemotePrompt(Struct, frozen=True):
-    """A prompt that a server offers; `arguments` are names, each with True if it has to be given."""
+    """A prompt that a server offers; `arguments` are names, each with True if it is required."""
 
     name: str
     description: str = ""
@@ -97,7 +123,7 @@ class RemotePrompt(Struct, frozen=True):
 
 
 class Offer(Struct, frozen=True):
-    """Everything a server offers, in its own order. `instructions` is what it tells the model about itself."""
+    """All that a server offers, in its own order. `instructions` is its text for the model about itself."""
 
     tools: tuple[RemoteTool, ...] = ()
     prompts: tuple[RemotePrompt, ...] = ()
@@ -116,10 +142,13 @@ class RemoteResult(Struct, frozen=True):
 
 
 class MCPClient(Protocol):
-    """A connection to one server. Bring another one with `Agent(mcp_clients=[…])`.
+    """A connection to one server; `Agent(mcp_clients=[…])` takes your own.
 
-    Calls may overlap. Each method raises `ToolError`: kind `resource_error` if the connection is lost, `timeout`,
-    `invalid_parameters` if the server refuses the arguments, else `execution_error`.
+    Calls may overlap.
+
+    Raises:
+        ToolError: By each method. Its kind is `resource_error` if the connection is lost, `timeout`,
+            `invalid_parameters` if the server does not accept the arguments, else `execution_error`.
     """
 
     @property
@@ -131,7 +160,7 @@ class MCPClient(Protocol):
     async def call_tool(
         self, name: str, input: dict[str, Any], *, progress: Callable[[str], None], ask: Ask | None
     ) -> RemoteResult:
-        """Call a tool; `progress` is told lines, `ask` puts questions. Cancelling it cancels it on the server."""
+        """Call a tool; `progress` gets lines, `ask` asks the person. Cancelling it cancels the call on the server."""
 
     async def close(self) -> None: ...
 
