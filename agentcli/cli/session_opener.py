@@ -109,9 +109,9 @@ class ConfiguredOpener:
             keys = "".join(f"# {line}\n" for line in self.models.keys.lines())
             return files + keys + mask(readable_settings(self._config.settings))
         from agentcli.cli.doctor import Subject
-        from agentcli.cli.subcommands.doctor import examine, lines
+        from agentcli.cli.subcommands.doctor import examine, format_findings
 
-        return "\n".join(lines(list(examine(Subject(self._config)))))
+        return format_findings(list(examine(Subject(self._config))))
 
 
 def _in_columns(info: ModelInfo, *, has_key: bool) -> str:
