@@ -35,7 +35,7 @@ _MIN_ADDRESS_SPACE = 128 * 1024 * 1024  # bytes; a session with a few calls take
 
 
 def run(arguments: list[str], signals: Sequence[int] = ()) -> int:
-    """Run the program and return the exit code; never raises. `signals` came before anybody could handle them."""
+    """Run the program and return the exit code; never raises. `signals` are those that came during the imports."""
     use_locale_encoding()
     LenientError.in_place_of_stderr()
     try:
@@ -55,7 +55,7 @@ def run(arguments: list[str], signals: Sequence[int] = ()) -> int:
         code = 1
     if out.failure is None:
         return code
-    if not isinstance(out.failure, BrokenPipeError):  # whoever read this has gone, which is no error
+    if not isinstance(out.failure, BrokenPipeError):  # that the reader has gone needs no message
         warn(f"The output could not be written: {out.failure.strerror}.")
     return code or 1
 
@@ -66,7 +66,7 @@ def _run(arguments: list[str], ending: Ending) -> int:
         if arguments and arguments[0] in COMMANDS:
             ending.restore_signals()
             return run_command(arguments[0], arguments[1:])
-        if arguments and arguments[0] == "__complete":  # what a shell's script asks
+        if arguments and arguments[0] == "__complete":  # called by the completion script of a shell
             from agentcli.cli.completion import print_words
 
             return print_words(*arguments[1:2])
@@ -81,23 +81,26 @@ def _run(arguments: list[str], ending: Ending) -> int:
         return 130
     except SystemExit as ended:  # argparse has shown its help
         return ended.code if isinstance(ended.code, int) else 0
-    except Exception as error:  # noqa: BLE001 - the outermost place; what no other one expected is told as a bug
+    except Exception as error:  # noqa: BLE001 - the outermost place: an error that nothing else expected is a bug
         return ending.fail(error)
 
 
 def _check_memory_limit() -> None:
-    """Raises `UserError` where there is less than Python needs to say what goes wrong: it would hang, or be aborted."""
+    """Raise `UserError` if there is too little memory to report errors: Python would hang, or be aborted."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY and limit < _MIN_ADDRESS_SPACE:
-        given, needed = limit // 1024, _MIN_ADDRESS_SPACE // 1024
+        needed = _MIN_ADDRESS_SPACE // 1024
         raise UserError(
-            f"Not enough memory to start: `ulimit -v` is {given} KiB, agentcli needs {needed}. "
+            f"Not enough memory to start: `ulimit -v` is {limit // 1024} KiB, agentcli needs {needed}. "
             f"Raise it with `ulimit -v {needed}`."
         )
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
-    """Raises `UsageError`, also where the name of a command, or one slip away from it, is in the prompt's place."""
+    """Return the flags and the prompt.
+
+    Raises `UsageError`, also if the prompt is the name of a command, or differs from one by a single slip.
+    """
     flags = parser(COMMANDS)
     options, unknown = flags.parse_known_args(arguments)
     word = "" if options.print else options.prompt or ""
@@ -114,7 +117,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
 
 
 def _is_one_slip(word: str, name: str) -> bool:
-    """True for one letter too many, too few or another one, or two that changed places."""
+    """Return True if one letter is missing, added or wrong, or two neighbouring ones are swapped."""
     while word and name and word[0] == name[0]:
         word, name = word[1:], name[1:]
     while word and name and word[-1] == name[-1]:
@@ -129,11 +132,11 @@ def _run_session(options: argparse.Namespace, ending: Ending) -> int:
     set_up_logging(config, has_screen=not is_screenless)
     for notice in config.notices:
         warn(notice)
-    with _some_home(config) if options.no_session else nullcontext(config) as config:
+    with _with_writable_home(config) if options.no_session else nullcontext(config) as config:
         if is_screenless:
             from agentcli.cli.session_opener import answer_once
 
-            return _run_async(lambda: answer_once(config, options, _prompt(options), ending))
+            return asyncio.run(_handle_lack_of_memory(answer_once(config, options, _prompt(options), ending)))
         if options.json_schema is not None:
             raise UsageError("--json-schema is about the answer of a run that ends: add -p.")
         ending.restore_signals()
@@ -148,8 +151,8 @@ def _run_session(options: argparse.Namespace, ending: Ending) -> int:
 
 
 @contextmanager
-def _some_home(config: Config) -> Iterator[Config]:
-    """Yield the configuration; where its home cannot be written, with temporary folders in its place."""
+def _with_writable_home(config: Config) -> Iterator[Config]:
+    """Yield the configuration, with temporary folders for state and cache if its own cannot be written."""
     from agentcli.settings.paths import is_writable
 
     if is_writable(config.paths.state):
@@ -166,13 +169,13 @@ def _some_home(config: Config) -> Iterator[Config]:
         yield replace(config, paths=paths, settings=replace(config.settings, sandbox=masked))
 
 
-def _working_directory(given: str | None) -> Path:
-    if given is None:
-        return current_folder()
+def _working_directory(folder: str | None) -> Path:
+    """Change to the folder of `--cd`, if there is one, and return the working directory. Raises `UsageError`."""
     try:
-        os.chdir(given)
+        if folder is not None:
+            os.chdir(folder)
     except OSError as error:
-        raise UsageError(f"Could not work in {given}: {error.strerror}.") from error
+        raise UsageError(f"Could not work in {folder}: {error.strerror}.") from error
     return current_folder()
 
 
@@ -181,31 +184,28 @@ def _is_terminal() -> bool:
 
 
 def _prompt(options: argparse.Namespace) -> str:
-    """Return the prompt of a one-shot run. Raises `UsageError` when there is none."""
+    """Return the prompt of a one-shot run: the argument, stdin, or both. Raises `UsageError` if there is none."""
     if options.input_format == "stream-json":
         return options.prompt or ""
-    given = "" if options.prompt == "-" else options.prompt
+    argument = "" if options.prompt == "-" else options.prompt
     piped = read_stdin() if options.prompt == "-" or stdin_is_piped() else ""
-    prompt = f"{given}\n\n<stdin>\n{piped}\n</stdin>" if given and piped else given or piped
+    prompt = f"{argument}\n\n<stdin>\n{piped}\n</stdin>" if argument and piped else argument or piped
     if not prompt.strip():
         raise UsageError('There is no prompt: agentcli -p "what does this project do?", or pipe one in.')
     return prompt
 
 
-def _run_async(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
-    async def run() -> int:
-        asyncio.get_running_loop().set_exception_handler(_end_without_memory)
-        return await main()
+async def _handle_lack_of_memory(work: Coroutine[Any, Any, int]) -> int:
+    """Wait for `work`, and end the process if a callback gets no memory: its waiters would wait for ever."""
 
-    return asyncio.run(run())
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if isinstance(context.get("exception"), MemoryError):
+            os.write(2, f"agentcli: {OUT_OF_MEMORY}\n".encode())
+            os._exit(1)
+        loop.default_exception_handler(context)
 
-
-def _end_without_memory(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """End at once where a callback had no memory: whoever waits for what it was to do would wait for ever."""
-    if isinstance(context.get("exception"), MemoryError):
-        os.write(2, f"agentcli: {OUT_OF_MEMORY}\n".encode())
-        os._exit(1)
-    loop.default_exception_handler(context)
+    asyncio.get_running_loop().set_exception_handler(handle)
+    return await work
 
 
 # The terminal session: first the imports for the first character, then those for a first answer
@@ -223,19 +223,18 @@ async def _open_live(config: Config, options: argparse.Namespace, prompt: str | 
     name, folder = banner(config)
     console.head = [[("bold", name), ("muted", f" · {folder}")], [], []]
 
+    def import_session() -> Callable[..., ConsoleView]:
+        from agentcli.cli.terminal_opener import open_live  # 100 ms and more
+
+        return open_live
+
     async def load() -> ConsoleView:
-        open_live = await asyncio.to_thread(_import_session)  # in a thread, so that typing stays possible
+        open_live = await asyncio.to_thread(import_session)  # in a thread, so that typing stays possible
         gc.freeze()
         gc.enable()
         return open_live(console, config, options, prompt)
 
     return await console.run(load)
-
-
-def _import_session() -> Callable[..., ConsoleView]:
-    from agentcli.cli.terminal_opener import open_live  # 100 ms and more
-
-    return open_live
 
 
 log = logging.getLogger(__name__)
@@ -245,24 +244,23 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Ending:
-    """Sees to it that the last line on stdout is a result: where none was written, `unfinished` makes one."""
+    """Makes sure that a run with JSON output ends with a result object; `unfinished` makes one if none was written."""
 
     def __init__(self, arguments: Sequence[str], out: WatchedOutput) -> None:
         self.session_id = ""
         self.unfinished: Callable[[], dict[str, Any]] = partial(self._result, "interrupted", "")
         self._out = out
         self.has_answered = False  # True: no more results come
-        format = ""  # of the bare arguments, since signals and failures come before they are parsed; the last counts
+        format = ""  # read from the bare arguments, because signals and failures come before they are parsed
         for argument, following in zip_longest(arguments, arguments[1:], fillvalue=""):
             name, is_joined, value = argument.partition("=")
             if name == "--output-format":
                 format = value if is_joined else following
-        self._is_json = format in ("json", "stream-json")
-        self._is_single = format == "json"
+        self._format = format
         self._is_leaving = False
 
     def fail(self, error: Exception) -> int:
-        """Say what went wrong; gives the exit code. Raises an error of stdout, which can be told nothing."""
+        """Report an error and return the exit code. An error of stdout is raised again: it cannot be reported there."""
         if error is self._out.failure:
             raise error
         code = error.exit_code if isinstance(error, UserError) else 1
@@ -278,14 +276,18 @@ class Ending:
         return code
 
     def finish(self, code: int) -> int:
-        """The run has come to its end; gives the exit code. Nothing is missing where nothing was asked."""
+        """Write a result if the run failed without one, and return the exit code."""
         if code not in (0, USAGE_EXIT):
             self._write("interrupted" if code > 128 else "error_during_execution", "")
         return code
 
     def _write(self, subtype: str, text: str, reason: str = "") -> None:
-        if self._is_json and not self._out.ends_with_result:
+        if self._needs_result:
             self._out.write(to_json_line(self._result(subtype, text, reason)))
+
+    @property
+    def _needs_result(self) -> bool:
+        return self._format in ("json", "stream-json") and not self._out.ends_with_result
 
     def _result(self, subtype: str, text: str, reason: str = "") -> dict[str, Any]:
         return result_object(subtype, printable(text), session_id=printable(self.session_id), reason=reason)
@@ -293,39 +295,38 @@ class Ending:
     # Signals
 
     def leave_on_signals(self, noted: Sequence[int] = ()) -> None:
-        """From now on a signal ends the run where it stands, as one of those that were `noted` does now."""
+        """Let a signal end the process at once, from now on; one that was `noted` before does so now."""
         for number in _SIGNALS:
-            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # as nohup leaves it
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup lets SIGHUP be ignored
                 signal.signal(number, self.leave_at_once)
         if noted:
             self.leave_at_once(noted[0])
 
     def leave_at_once(self, number: int, frame: object = None) -> None:
-        """End the process; what was said is stored. Waits for nothing, so the result goes past every buffer."""
-        if self._is_leaving:  # one signal came in the middle of this for another
+        """End the process; the conversation is stored. Nothing is waited for, so the result bypasses all buffers."""
+        if self._is_leaving:  # a second signal came while the first one is handled
             return
-        if self._out.ends_with_result and (self._is_single or self.has_answered):
-            return  # all is said, and the exit code is the one that goes with it
+        if self._out.ends_with_result and (self._format == "json" or self.has_answered):
+            return  # the last result is written, and the run ends with its exit code
         self._is_leaving = True
-        if self._is_json and not self._out.ends_with_result:
-            start = b"\n" if self._out.is_within_line else b""
-            line = start + to_json_line(self.unfinished())
-            taken = select.poll()
-            taken.register(1, select.POLLOUT)
-            if taken.poll(0):  # else nobody reads, and waiting would be for good
+        if self._needs_result:
+            line = (b"\n" if self._out.is_within_line else b"") + to_json_line(self.unfinished())
+            stdout = select.poll()
+            stdout.register(1, select.POLLOUT)
+            if stdout.poll(0):  # else nobody reads, and writing would block for ever
                 with suppress(OSError):
                     os.write(1, line)
         os._exit(128 + number)
 
     def leave_stuck(self, why: str) -> None:
-        """End the process although something in it does not end; what was said is stored."""
+        """End the process although a part of it does not end; the conversation is stored."""
         warn(why)
         self._write("error_during_execution", why, "GivenUp")
         os._exit(1)
 
     @staticmethod
     def restore_signals() -> None:
-        """Give signals their usual meaning again, for what heeds them itself."""
+        """Give signals their default effects again, for front ends and subcommands that handle them themselves."""
         for number in _SIGNALS:
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
