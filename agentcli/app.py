@@ -208,7 +208,7 @@ class Builder:
 
         session.runtime.calls.delegates.servers = servers
         session.runtime.steps.append(partial(JoinServers, servers))
-        servers.tell = lambda text: session.publish(Notice(text))
+        servers.on_notice = lambda text: session.publish(Notice(text))
         servers.can_skip = self._is_interactive
         if self._can_ask:
             servers.start()

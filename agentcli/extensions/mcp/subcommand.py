@@ -15,7 +15,7 @@ import msgspec
 import typer
 
 from agentcli.cli.output import echo, warn
-from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app
+from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_answer, run_app
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.extensions.mcp.config import LOCAL_FILE, Connector, load_sdk, make_servers, server_specs, servers_in
 from agentcli.extensions.mcp.server import Server, Status
@@ -44,25 +44,21 @@ def run(arguments: list[str]) -> int:
 @app.command("list")
 def list_servers(json: AsJson = False) -> None:
     """Connect to the servers that count here, and show what each offers. Exits with 1 if one cannot be used."""
-    servers = [*_servers(configuration(warns=True))]
-    statuses = asyncio.run(_reached(*servers))
-    if json:
-        print_json(list(map(_entry, servers, statuses)))
-    else:
-        echo("\n".join(map(server_row, servers, statuses)) or NO_SERVERS)
-    raise typer.Exit(int(any(server.now is None for server in servers)))
+    servers = list(_servers(configuration(warns=True)))
+    statuses = asyncio.run(_connect(*servers))
+    text = "\n".join(map(server_row, servers, statuses)) or NO_SERVERS
+    print_answer(list(map(_entry, servers, statuses)), text, as_json=json)
+    raise typer.Exit(int(any(server.current is None for server in servers)))
 
 
 @app.command("get")
 def show_server(name: Name, json: AsJson = False) -> None:
     """Connect to one server and show its tools. Exits with 1 if it cannot be used."""
     server = _servers(configuration(warns=True)).get(name)
-    (status,) = asyncio.run(_reached(server))
-    if json:
-        print_json(_entry(server, status) | {"tools": msgspec.to_builtins(server.now.tools if server.now else ())})
-    else:
-        echo(describe_offer(server, status))
-    raise typer.Exit(int(server.now is None))
+    (status,) = asyncio.run(_connect(server))
+    tools = msgspec.to_builtins(server.current.tools if server.current else ())
+    print_answer(_entry(server, status) | {"tools": tools}, describe_offer(server, status), as_json=json)
+    raise typer.Exit(int(server.current is None))
 
 
 @app.command("add", context_settings={"ignore_unknown_options": True})
@@ -92,8 +88,8 @@ def add_server(
     if header:
         entry["headers"] = dict(_pair(one, ":", "--header") for one in header)
     load_sdk()  # a server that could not be used is not added
-    what = "replaced" if name in _written(config, scope) else "added"
-    echo(f"{name} is {what}. {_write(config, scope, name, entry)}")
+    change = "replaced" if name in _servers_of(config, scope) else "added"
+    echo(f"{name} is {change}. {_write(config, scope, name, entry)}")
 
 
 @app.command("remove")
@@ -102,11 +98,11 @@ def remove_server(
 ) -> None:
     """Take a server out of the settings."""
     config = configuration()
-    found = [place for place in get_args(Scope) if scope in ("", place) and name in _written(config, place)]
-    if not found:
+    scopes = [one for one in get_args(Scope) if scope in ("", one) and name in _servers_of(config, one)]
+    if not scopes:
         raise UsageError(f"No settings of yours, this project or this folder name an MCP server {name!r}.")
-    for place in found:
-        echo(_write(config, place, name, None))
+    for one in scopes:
+        echo(_write(config, one, name, None))
 
 
 @app.command("approve")
@@ -158,8 +154,8 @@ def _servers(config: Config) -> Servers:
     return make_servers(config, server_specs(config, warn), WorkspacePrograms(config), warn)
 
 
-async def _reached(*servers: Server) -> list[Status]:
-    """Connect to servers and disconnect again; return the state of each in between."""
+async def _connect(*servers: Server) -> list[Status]:
+    """Connect to servers and disconnect again; return the status that each had in between."""
     try:
         await asyncio.gather(*(server.client() for server in servers), return_exceptions=True)
         return [server.status for server in servers]
@@ -168,15 +164,15 @@ async def _reached(*servers: Server) -> list[Status]:
 
 
 def _entry(server: Server, status: Status) -> dict[str, Any]:
-    tools = [tool.name for tool in server.now.tools] if server.now else []
+    tools = [tool.name for tool in server.current.tools] if server.current else []
     problem = {"problem": server.problem} if server.problem else {}
     spec = server.spec
     return {"name": spec.name, "source": spec.source, "scope": spec.scope, "status": status, "tools": tools, **problem}
 
 
 def _pair(text: str, sign: str, flag: str) -> tuple[str, str]:
-    name, found, value = text.partition(sign)
-    if not found or not name.strip():
+    name, has_sign, value = text.partition(sign)
+    if not has_sign or not name.strip():
         raise UsageError(f"{flag} {text!r} has no {sign!r}.")
     return name.strip(), value.strip()
 
@@ -186,19 +182,18 @@ def _file(config: Config, scope: str) -> Path:
     return {"user": config.paths.user_config, "local": root / LOCAL_FILE, "project": root / MCP_FILE}[scope]
 
 
-def _written(config: Config, scope: str) -> Mapping[str, Any]:
-    """The servers that one place names."""
+def _servers_of(config: Config, scope: str) -> Mapping[str, Any]:
     if not (file := _file(config, scope)).exists():
         return {}
     return servers_in(file) if scope == "project" else read_layer(file).values.get("mcp_servers", {})
 
 
 def _write(config: Config, scope: str, name: str, entry: dict[str, Any] | None) -> str:
-    """Set a server in one place, or take it out with None; says where. Raises `UserError`."""
+    """Write a server to the file of a scope, or remove it (None); return a sentence on it. Raises `UserError`."""
     file, key = _file(config, scope), f"mcp_servers.{name}"
     if scope != "project":
         return store_setting(config, key, entry) if scope == "user" else store_in(file, key, entry)
-    changed = {**_written(config, scope), name: entry}
+    changed = {**_servers_of(config, scope), name: entry}
     servers = {key: value for key, value in changed.items() if value is not None}
     content = msgspec.json.decode(file.read_bytes(), type=dict[str, Any]) if file.exists() else {}
     text = msgspec.json.format(msgspec.json.encode({**content, "mcpServers": servers}), indent=2)
