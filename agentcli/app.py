@@ -83,10 +83,10 @@ class Builder:
         self.store = store
         self.models = Models(config, on_wait=on_notice)
         self._extras = extras
-        self.skills = Skills(config=config, is_bare=extras.bare, tell=on_notice, added=extras.skill_folders)
+        self.skills = Skills(config=config, is_bare=extras.bare, on_notice=on_notice, added=extras.skill_folders)
         self.programs = WorkspacePrograms(config)
         self.hooks = Hooks(config, is_bare=extras.bare, on_notice=on_notice, programs=self.programs)
-        self.agents = Agents(config=config, is_bare=extras.bare, tell=on_notice)
+        self.agents = Agents(config=config, is_bare=extras.bare, on_notice=on_notice)
         self._tools = ToolChoice(config, extras.tools, self._can_work)
         skills, agents = self.skills.listing, self.agents.listing
         self.opening = Opening(config=config, extras=extras, skills=skills, agents=agents, on_notice=on_notice)

@@ -55,7 +55,7 @@ async def _skills(host: CommandHost, argument: str) -> Outcome:
     picked = await host.choose("Skills: choose one to switch it on or off", rows)
     if picked is None:
         width = max(len(name) for name, _ in rows)
-        left_out = [f"Left out: {one.path}: {one.why}" for one in skills.registry.catalog.left_out]
+        left_out = [f"Left out: {folder}: {why}" for folder, why in skills.registry.catalog.problems.items()]
         listed = [f"  /{name:<{width}}  {detail}" for name, detail in rows]
         return "\n".join([*listed, *left_out, "/NAME begins with one, /skills off NAME ends it."])
     name = shown[picked].name

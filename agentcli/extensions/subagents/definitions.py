@@ -70,7 +70,7 @@ class Agents:
 
     config: Config
     is_bare: bool
-    tell: Callable[[str], None]
+    on_notice: Callable[[str], None]
 
     @cached_property
     def places(self) -> list[tuple[Path, str]]:
@@ -86,19 +86,19 @@ class Agents:
     @cached_property
     def definitions(self) -> dict[str, AgentDefinition]:
         """The kinds by their names, of which the first counts; a file that defines none is reported."""
-        found: dict[str, AgentDefinition] = {}
+        definitions: dict[str, AgentDefinition] = {}
         for folder, source in (*self.places, (BUILT_IN, "built in")):
             stamps = {}
             for file in markdown_files(folder):
                 with suppress(OSError):
                     stamps[os.fspath(file)] = stamp_of(file.stat())
             read, cache = partial(_read, source=source), self.config.paths.cache / "agents"
-            reading = read_once(stamps, AgentDefinition, read, cache=cache, place=folder)
-            for kind in reading.values.values():
-                found.setdefault(kind.name, kind)
-            for one in reading.left_out:
-                self.tell(f"{one.path} defines no agent: {one.why}.")
-        return found
+            for path, one in read_once(stamps, AgentDefinition, read, cache=cache, place=folder).items():
+                if one.value is None:
+                    self.on_notice(f"{path} defines no agent: {one.problem}.")
+                else:
+                    definitions.setdefault(one.value.name, one.value)
+        return definitions
 
     def listing(self) -> str:
         """The text that tells a model of those that are not built in; empty where there is none."""
