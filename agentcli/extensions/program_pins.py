@@ -1,4 +1,4 @@
-"""Holds the workspace files that trusted commands run to what they held when the person trusted them."""
+"""Pins the workspace files that trusted commands run: a file that changes since is not run before the person agrees."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from msgspec import Struct
 from agentcli.errors import ConfigError
 from agentcli.tools.tool import Ask
 
-MAX_BYTES = 50_000_000  # of a program that is pinned; of a larger one its size and times are
-MISSING = ""
-_MAX_FOUND = 200  # programs by one glob
+MAX_BYTES = 50_000_000  # of a larger program the size and the time of the last change are pinned, not the contents
+MISSING = ""  # the digest of a file that is not there
+_MAX_MATCHES = 200  # files that one glob stands for
 RUN, REFUSE = "Run it as it is now", "Do not run it"
 
 
 class ProgramPins:
-    """Knows the files that the trusted commands of one configuration run. Files in `added` folders count, too.
+    """The files that the trusted commands of one configuration run, with their digests.
 
-    `trusted` gives the digests that were kept with the trust in the project, by path; `keep` adds to them. A command of
-    the person's own is held to what its files were when it was added.
+    Files in the working directory, in the project (`root`) and in `added` folders are pinned. `trusted` returns the
+    digests that were stored with the trust in the project, by path, and `keep` stores more of them. The files of the
+    person's own commands are pinned as they are when a command is added.
     """
 
     def __init__(
@@ -45,11 +46,12 @@ class ProgramPins:
         self._trusted = trusted
         self._keep = keep
         self._folders = dict.fromkeys((self._cwd, self._root, *map(str, added)))
+        # By commands: all files they name, those in the folders, the pinned digests, and the digests seen last.
         self._all: dict[str, set[NamedFile]] = {}
-        self._named: dict[str, tuple[NamedFile, ...]] = {}  # in one of the folders
+        self._named: dict[str, tuple[NamedFile, ...]] = {}
         self._pins: dict[str, dict[str, str]] = {}
-        self._of_project: set[str] = set()
         self._seen: dict[str, dict[str, str]] = {}
+        self._of_project: set[str] = set()
 
     def add(self, command: str, *, is_of_project: bool = False, variables: Mapping[str, str] = {}) -> None:
         """Pin the files of a command from now on."""
@@ -60,21 +62,21 @@ class ProgramPins:
         if is_of_project:
             self._of_project.add(command)
         if is_of_project and self._trusted is not None:
-            paths, trusted = {file.path for file in self._named[command]}, self._trusted()
-            self._pins[command] = {path: trusted[path] for path in trusted if any(_is_named(path, p) for p in paths)}
+            names, trusted = {file.path for file in self._named[command]}, self._trusted()
+            self._pins[command] = {path: trusted[path] for path in trusted if any(_matches(path, n) for n in names)}
         else:
             self._pins[command] = self.digests(command)
 
     def cover(self, folders: Sequence[Path]) -> None:
-        """From now on files in these folders count as well, as they are now."""
+        """Pin the files in these folders, too, as they are now."""
         if all(str(folder) in self._folders for folder in folders):
             return
         self._folders |= dict.fromkeys(map(str, folders))
         for command, before in self._named.items():
             self._named[command] = self._inside(command)
-            known = {file.path for file in _found(before)}
-            now = self.digests(command)
-            self._pins[command] |= {path: digest for path, digest in now.items() if path not in known}
+            known = {file.path for file in _expand_globs(before)}
+            current = self.digests(command).items()
+            self._pins[command] |= {path: digest for path, digest in current if path not in known}
 
     def _inside(self, command: str) -> tuple[NamedFile, ...]:
         starts = tuple(f"{folder.rstrip('/')}/" for folder in self._folders)
@@ -82,53 +84,60 @@ class ProgramPins:
         return tuple(sorted(inside, key=lambda file: file.path))
 
     def digests(self, command: str) -> dict[str, str]:
-        """The digests of the files that a command runs, as they are now, by path."""
+        """Return the digests of the files that a command runs, as they are now, by path."""
         pinned = self._pins.get(command, {})
-        found = {file.path: digest_of(file.path) for file in _found(self._named[command]) if _is_program(file, pinned)}
-        return {path: digest for path, digest in found.items() if digest != MISSING}
+        programs = [file.path for file in _expand_globs(self._named[command]) if _is_program(file, pinned)]
+        return {path: digest for path in programs if (digest := digest_of(path)) != MISSING}
 
     def changed(self, command: str) -> Sequence[Path]:
-        """The files of a command that are not as they were when it was trusted."""
-        now, pinned = self.digests(command), self._pins[command]
-        changed = [p for p in sorted(now.keys() | pinned.keys()) if now.get(p, MISSING) != pinned.get(p, MISSING)]
+        """Return the files of a command that are not as they were when it was trusted."""
+        current, pinned = self.digests(command), self._pins[command]
+        paths = sorted(current.keys() | pinned.keys())
+        changed = [path for path in paths if current.get(path, MISSING) != pinned.get(path, MISSING)]
         if changed and command in self._of_project and self._trusted is not None:
-            kept = self._trusted()  # the person may have trusted the project again meanwhile
-            pinned |= {path: kept[path] for path in changed if path in kept and kept[path] == now.get(path, MISSING)}
-            changed = [path for path in changed if now.get(path, MISSING) != pinned.get(path, MISSING)]
-        self._seen[command] = now
+            trusted = self._trusted()  # the person may have trusted the project again meanwhile
+            pinned |= {path: trusted[path] for path in changed if trusted.get(path) == current.get(path, MISSING)}
+            changed = [path for path in changed if current.get(path, MISSING) != pinned.get(path, MISSING)]
+        self._seen[command] = current
         return [Path(path) for path in changed]
 
     def accept(self, command: str) -> None:
-        """Trust them as they were when `changed` was called last. Raises `ConfigError`."""
-        now = self._seen[command]
-        gone = {path: MISSING for path in self._pins[command] if path not in now}
-        for other, files in self._named.items():  # others may run the same files
-            pins = self._pins[other] | {file.path: now[file.path] for file in _found(files) if file.path in now}
+        """Trust the files of a command as they were when `changed` was called last. Raises `ConfigError`."""
+        current = self._seen[command]
+        gone = {path: MISSING for path in self._pins[command] if path not in current}
+        for other, files in self._named.items():  # other commands may run the same files
+            paths = [file.path for file in _expand_globs(files) if file.path in current]
+            pins = self._pins[other] | {path: current[path] for path in paths}
             self._pins[other] = {path: digest for path, digest in pins.items() if path not in gone}
         if command in self._of_project and self._trusted is not None:
-            self._keep({**gone, **now})
+            self._keep({**gone, **current})
 
     def to_trust(self) -> dict[str, str]:
-        """The digests to keep with the trust in the project, as its files are now; `MISSING` for what is not there."""
-        named = {file.path: MISSING for command in self._of_project for file in self._named[command]}
-        return named | {path: digest for command in self._of_project for path, digest in self.digests(command).items()}
+        """Return the digests to store with the trust in the project, as its files are now, also of missing files."""
+        digests = {file.path: MISSING for command in self._of_project for file in self._named[command]}
+        for command in self._of_project:
+            digests |= self.digests(command)
+        return digests
 
     def files(self) -> list[Path]:
-        """The files that all commands run, and that are there, without links."""
-        named = {
+        """Return the real paths of all files that the commands run."""
+        programs = {
             os.path.realpath(file.path)
             for command, files in self._named.items()
-            for file in _found(files)
+            for file in _expand_globs(files)
             if _is_program(file, self._pins[command])
         }
-        return [Path(path) for path in sorted(named) if os.path.isfile(path)]  # noqa: PTH113
+        return [Path(path) for path in sorted(programs) if os.path.isfile(path)]  # noqa: PTH113
 
 
 async def refusal(
     programs: ProgramPins, command: str, user: str, *, ask: Ask | None, tell: Callable[[str], None]
 ) -> str:
-    """Ask about files of a command that have changed. Returns why `user` (a hook, a server) may not run it, or ""."""
-    # Once more after each answer: what was accepted is what there was when the question was asked.
+    """Return why `user` (a hook, a server) may not run a command; empty if it may.
+
+    The person is asked about files that have changed since they were trusted.
+    """
+    # The files are compared again after each answer, which was about the files as they were before the question.
     while changed := await asyncio.to_thread(programs.changed, command):
         names = ", ".join(map(str, changed))
         verb, what = ("have", "them") if len(changed) > 1 else ("has", "it")
@@ -142,22 +151,22 @@ async def refusal(
     return ""
 
 
-def _is_named(path: str, name: str) -> bool:
-    """True if a path or a glob means a path."""
+def _matches(path: str, name: str) -> bool:
+    """Return True if a name, which may be a glob, stands for a path."""
     return path == name or (path.count("/") == name.count("/") and fnmatchcase(path, name))
 
 
-def _found(files: Iterable[NamedFile]) -> Iterator[NamedFile]:
-    """The files, and those that are found by the globs among them."""
+def _expand_globs(files: Iterable[NamedFile]) -> Iterator[NamedFile]:
+    """Yield the files, and those that the globs among them stand for."""
     for file in files:
         yield file
         if has_magic(file.path):
-            paths = islice(iglob(file.path), _MAX_FOUND)  # noqa: PTH207  # text, which a Path would change
+            paths = islice(iglob(file.path), _MAX_MATCHES)  # noqa: PTH207  # text, which a Path would change
             yield from (NamedFile(path, file.is_started) for path in paths)
 
 
 def _is_program(file: NamedFile, pinned: Mapping[str, str]) -> bool:
-    """True for what is pinned, and for files that are run: not data, unless it is executable."""
+    """Return True for a file that is pinned, and for one that may be run: data only if it is executable."""
     if file.path in pinned:
         return True
     try:
@@ -168,7 +177,7 @@ def _is_program(file: NamedFile, pinned: Mapping[str, str]) -> bool:
 
 
 def digest_of(path: str) -> str:
-    """A digest of where a path leads and what is there; `MISSING` where there is no file."""
+    """Return a hash of the real path and the contents of a file; `MISSING` if there is no file."""
     digest = hashlib.sha256(os.fsencode(os.path.realpath(path)) + b"\0")
     try:
         with open(path, "rb", opener=_open_at_once) as file:  # with an opener
@@ -187,8 +196,7 @@ def digest_of(path: str) -> str:
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """Do not wait where a pipe took the file's place."""
-    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe in the file's place would block
 
 
 _INTERPRETER = re.compile(
