@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from agentcli.agent.ops import Approve, ClientResult, Interrupt, Prompt, SetEffort, SetMode, SetModel, Steer
     from agentcli.conversation.schema import readable_from
     from agentcli.errors import AgentcliError, ConfigError, StorageError, ToolError, UsageError, UserError
-    from agentcli.extensions.mcp.client import MCPClient, RemoteResult, RemoteTool
+    from agentcli.extensions.mcp.tools import MCPClient, RemoteResult, RemoteTool
     from agentcli.extensions.skills.activation import Activation, SkillRegistry
     from agentcli.extensions.skills.skill import Skill, read_skill
     from agentcli.infra.event_log import MemoryEvents, SqliteEvents
@@ -57,7 +57,7 @@ _HOMES = {
         "agentcli.infra.event_log": "MemoryEvents SqliteEvents",
         "agentcli.infra.sessions.postgres": "PostgresSessions",
         "agentcli.infra.sessions.sqlite": "MemorySessions SqliteSessions",
-        "agentcli.extensions.mcp.client": "MCPClient RemoteResult RemoteTool",
+        "agentcli.extensions.mcp.tools": "MCPClient RemoteResult RemoteTool",
         "agentcli.tools.sandbox": "Sandbox",
         "agentcli.agent.context.transform": "create_context_transform",
         "agentcli.tools.own_tools": "tool",

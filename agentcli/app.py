@@ -83,10 +83,10 @@ class Builder:
         self.store = store
         self.models = Models(config, on_wait=on_notice)
         self._extras = extras
-        self.skills = Skills(config=config, is_bare=extras.bare, tell=on_notice, added=extras.skill_folders)
+        self.skills = Skills(config=config, is_bare=extras.bare, on_notice=on_notice, added=extras.skill_folders)
         self.programs = WorkspacePrograms(config)
-        self.hooks = Hooks(config, is_bare=extras.bare, tell=on_notice, programs=self.programs)
-        self.agents = Agents(config=config, is_bare=extras.bare, tell=on_notice)
+        self.hooks = Hooks(config, is_bare=extras.bare, on_notice=on_notice, programs=self.programs)
+        self.agents = Agents(config=config, is_bare=extras.bare, on_notice=on_notice)
         self._tools = ToolChoice(config, extras.tools, self._can_work)
         skills, agents = self.skills.listing, self.agents.listing
         self.opening = Opening(config=config, extras=extras, skills=skills, agents=agents, on_notice=on_notice)
@@ -210,7 +210,7 @@ class Builder:
 
         session.runtime.calls.delegates.servers = servers
         session.runtime.steps.append(partial(JoinServers, servers))
-        servers.tell = lambda text: session.publish(Notice(text))
+        servers.on_notice = lambda text: session.publish(Notice(text))
         servers.can_skip = self._is_interactive
         if self._can_ask:
             servers.start()
@@ -230,31 +230,28 @@ class Builder:
         if (hooks := self.hooks.of_session(session.id, lambda: state.mode)) is None:
             return
         services.hooks, calls.delegates.events = (*services.hooks, hooks), hooks
-        hooks.publish = session.publish
+        hooks.session.publish = session.publish
         if services.mask is not None:
-            hooks.mask = services.mask.text
+            hooks.session.mask = services.mask.text
         said = await hooks.fire("SessionStart", subject=source, source=source)  # nobody listens yet who could be asked
-        hooks.ask = make_ask(calls)
+        hooks.session.ask = make_ask(calls)
         if said.context:
             state.notes.append(reminder(said.context))
 
     def _subagents(self, session: Session) -> Subagents:
         """Return what runs the subagents of a session; loaded when the first one is asked for."""
-        from agentcli.extensions.subagents.running import Subagents
-        from agentcli.extensions.subagents.sessions import ChildSessions
+        from agentcli.extensions.subagents.running import ChildSessions, ContextParts, Subagents
 
-        children = ChildSessions(
-            parent=session,
-            store=self.store,
-            agents=self.agents,
-            models=self.models,
+        context = ContextParts(
             prefix_for=lambda prompt: self.opening.for_agent(prompt).prefix,
             nested=self.opening.nested,
-            skills=self.skills,
             watch=self._watch,
             notes=self.opening.notes,
         )
-        return Subagents(self.agents, self.store, session, children.make)
+        store, agents, models, skills = self.store, self.agents, self.models, self.skills
+        return Subagents(
+            ChildSessions(parent=session, store=store, agents=agents, models=models, skills=skills, context=context)
+        )
 
     def _watch(self, state: AgentState, workspace: Workspace, nested: NestedInstructions | None) -> ContextWatch:
         """Make what keeps a conversation within its model's window, and let the session recall what lies beyond it."""

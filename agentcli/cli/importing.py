@@ -14,7 +14,7 @@ import msgspec
 from agentcli.agent.permissions.rule_text import ELSEWHERE, check_rule, parse_rule
 from agentcli.agent.permissions.rules import Verb
 from agentcli.errors import UsageError
-from agentcli.extensions.hooks.specs import TIMEOUT_S, read_hooks
+from agentcli.extensions.hooks.run import TIMEOUT_S, read_hooks
 from agentcli.infra.sandbox.environment import credentials_in
 from agentcli.llm.models import bundled_models, provider_names
 from agentcli.safety.secrets.masking import mask

@@ -125,7 +125,7 @@ class LocalEngine:
             skill_folders=tuple(Path(folder) for folder in variant.skills),
         )
         builder = Builder(config, store=SqliteSessions(config.paths.sessions), extras=extras)
-        builder.hooks = Hooks(config, is_bare=True, tell=lambda text: None)  # a copy's hooks would not be confined
+        builder.hooks = Hooks(config, is_bare=True, on_notice=lambda text: None)  # a copy's hooks would not be confined
         async with aclosing(builder):
             session = await builder.build_session(model=builder.models.add_provider(provider))
             try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from agentcli.errors import UserError
@@ -24,20 +24,18 @@ class Engine(Protocol):
     async def aclose(self) -> None: ...
 
 
-class Progress(Protocol):
-    """Is called as an attempt begins, and as it ends."""
-
-    def started(self, task: str, sample: int) -> None: ...
-
-    def finished(self, outcome: Outcome) -> None: ...
-
-
 class RunFailed(UserError):
     """Attempts could not be made; the others are stored."""
 
 
 async def carry_out(
-    store: EvalStore, run: EvalRun, tasks: Sequence[Task], engine: Engine, *, parallel: int, progress: Progress
+    store: EvalStore,
+    run: EvalRun,
+    tasks: Sequence[Task],
+    engine: Engine,
+    *,
+    parallel: int,
+    on_outcome: Callable[[Outcome], None],
 ) -> EvalRun:
     """Finish a run, and close the engine. Raises `RunFailed`, `UserError`."""
     by_name = {task.name: task for task in tasks}
@@ -49,7 +47,6 @@ async def carry_out(
     try:
         while in_a_row < MAX_FAILURES_IN_A_ROW:
             while len(running) < parallel and (job := next(waiting, None)) is not None:
-                progress.started(*job)
                 running.add(asyncio.create_task(engine.make(by_name[job[0]], job[1])))
             if not running:
                 break
@@ -60,7 +57,7 @@ async def carry_out(
                 else:
                     store.add(run.id, attempted)
                 in_a_row = in_a_row + 1 if failure else 0
-                progress.finished(attempted.outcome)
+                on_outcome(attempted.outcome)
     finally:
         for one in running:
             one.cancel()

@@ -40,7 +40,7 @@ from agentcli.tools.workspace import Workspace
 if TYPE_CHECKING:
     from agentcli.agent.accounting.usage import UsageCollector
     from agentcli.agent.event_store import EventStore
-    from agentcli.extensions.mcp.client import MCPClient
+    from agentcli.extensions.mcp.tools import MCPClient
     from agentcli.tools.web.web import SearchProvider
 
 Decide = Callable[[QuestionEvent], Awaitable[bool | str]]

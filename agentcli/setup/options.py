@@ -33,7 +33,7 @@ from agentcli.tools.tool import Tool
 
 if TYPE_CHECKING:
     from agentcli.agent.result import AnswerSchema
-    from agentcli.extensions.mcp.client import MCPClient
+    from agentcli.extensions.mcp.tools import MCPClient
     from agentcli.tools.web.web import SearchProvider
 
 

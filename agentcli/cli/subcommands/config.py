@@ -139,7 +139,7 @@ def trust(yes: Annotated[bool, typer.Option("--yes", help="Trust it without aski
     servers = server_specs(trusted, echo)
     programs = WorkspacePrograms(trusted)
     try:
-        _ = Hooks(trusted, is_bare=False, tell=echo, programs=programs).specs
+        _ = Hooks(trusted, is_bare=False, on_notice=echo, programs=programs).specs
     except ConfigError as error:  # a broken file runs nothing; whoever mends it has to trust it again
         warn(str(error))
     for server in servers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from typing import Annotated
 import typer
 
 from agentcli.agent.events import TurnFailed
-from agentcli.cli.subcommands.shared import single_command, wait_for
+from agentcli.cli.subcommands.shared import single_command
 from agentcli.conversation.mentions import with_attachments
 from agentcli.errors import UserError
 from agentcli.frontends.terminal.output.turn_view import TurnView
@@ -31,7 +32,7 @@ def app(model: Annotated[str, typer.Option("-m", "--model", help="A real one, no
     with tempfile.TemporaryDirectory(prefix="agentcli-demo-") as folder:
         repository = Path(folder) / "shop"
         make_sample(repository)
-        raise typer.Exit(wait_for(_tour(repository, model)))
+        raise typer.Exit(asyncio.run(_tour(repository, model)))
 
 
 def make_sample(repository: Path) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import msgspec
 import typer
 
-from agentcli.cli.output import warn
+from agentcli.cli.output import echo, warn
 from agentcli.errors import UserError
 from agentcli.settings.load import Config, load_config
 from agentcli.settings.paths import current_folder
@@ -53,15 +53,18 @@ def configuration(*, warns: bool = False) -> Config:
     return config
 
 
-async def with_store(work: Callable[[SqliteSessions], Awaitable[T]], file: Path | None = None) -> T:
-    """Return what `work` gives for the stored sessions, or those in a file; the store is closed after it."""
+def in_store(work: Callable[[SqliteSessions], Awaitable[T]], file: Path | None = None) -> T:
+    """Return the result of `work` on the stored sessions, or on those in `file`; the store is closed after it."""
     from agentcli.infra.sessions.sqlite import SqliteSessions
 
-    store = SqliteSessions(file or configuration().paths.sessions, on_notice=warn)
-    try:
-        return await work(store)
-    finally:
-        await store.close()
+    async def run() -> T:
+        store = SqliteSessions(file or configuration().paths.sessions, on_notice=warn)
+        try:
+            return await work(store)
+        finally:
+            await store.close()
+
+    return asyncio.run(run())
 
 
 class Interrupted(UserError):
@@ -86,11 +89,12 @@ async def until_signal(work: Coroutine[Any, Any, T]) -> T:
             raise Interrupted(received["signal"]) from None
 
 
-def wait_for(work: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(work)
+def print_answer(data: Any, text: str, *, as_json: bool) -> None:
+    """Print `data` as JSON for programs, or `text` for people."""
+    print_json(data) if as_json else echo(text)
 
 
 def print_json(value: Any) -> None:
-    """In UTF-8, whatever the encoding of text is here."""
+    """Print a value as indented JSON, in UTF-8 whatever the encoding of stdout is."""
     sys.stdout.flush()
     sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")

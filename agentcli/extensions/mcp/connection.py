@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -27,9 +27,18 @@ from pydantic import ValidationError
 
 from agentcli.errors import ToolError
 from agentcli.extensions.mcp import messages
-from agentcli.extensions.mcp.client import Offer, Parts, RemotePrompt, RemoteResult, RemoteTool, ServerSpec
 from agentcli.extensions.mcp.server import NeedsLogin, Server
 from agentcli.extensions.mcp.stdio import ServerProgram, stdio_transport
+from agentcli.extensions.mcp.tools import (
+    HttpSpec,
+    Offer,
+    Parts,
+    RemotePrompt,
+    RemoteResult,
+    RemoteTool,
+    ServerSpec,
+    StdioSpec,
+)
 from agentcli.llm.messages import Text
 from agentcli.tools.tool import Ask
 from agentcli.version import __version__
@@ -37,7 +46,7 @@ from agentcli.version import __version__
 MAX_PAGES = 100  # of a list; a server that goes on for ever is not followed
 MAX_EVENT_BYTES = 16 * 1024 * 1024  # of a stream
 CONNECT_S = 10.0
-_CLOSE_S = {"stdio": 8.0, "http": 2.0, "sse": 2.0}  # a process is ended step by step
+CLOSE_PROGRAM_S, CLOSE_HTTP_S = 8.0, 2.0  # a process is ended step by step
 
 log = logging.getLogger(__name__)
 Listed = TypeVar("Listed")
@@ -190,7 +199,8 @@ class ServerConnection:
         if self._task is not None and not self._task.done():
             if self._client is None:  # it waits for a server that may never answer
                 self._task.cancel()
-            _, late = await asyncio.wait((self._task,), timeout=_CLOSE_S[self._spec.type])
+            is_program = isinstance(self._spec.transport, StdioSpec)
+            _, late = await asyncio.wait((self._task,), timeout=CLOSE_PROGRAM_S if is_program else CLOSE_HTTP_S)
             for task in late:
                 task.cancel()
                 await asyncio.wait((task,))
@@ -272,35 +282,32 @@ def _first(error: BaseException) -> Exception:
 
 
 async def connect(
-    spec: ServerSpec,
-    server: Server,
-    root: Path,
-    *,
-    program: ServerProgram | None = None,
-    url: str = "",
-    headers: Mapping[str, str] = {},
-    auth: httpx2.Auth | None = None,
+    spec: ServerSpec, server: Server, root: Path, target: ServerProgram | HttpSpec, *, auth: httpx2.Auth | None = None
 ) -> ServerConnection:
-    """Connect to a program, else to an address. Raises `ToolError`, and `NeedsLogin`."""
+    """Connect to a program or an address, in which all variables are replaced. Raises `ToolError` and `NeedsLogin`."""
     client = ServerConnection(spec, server)
-    patience = httpx2.Timeout(CONNECT_S, read=spec.timeout_s)
-    made = partial(httpx2.AsyncClient, headers=headers, auth=auth, timeout=patience)
-    transport = stdio_transport(program, on_end=client.lost) if program else _http_transport(spec, url, made)
+    if isinstance(target, ServerProgram):
+        transport = stdio_transport(target, on_end=client.lost)
+    else:
+        timeout = httpx2.Timeout(CONNECT_S, read=spec.timeout_s)
+        transport = _http_transport(
+            target, partial(httpx2.AsyncClient, headers=target.headers, auth=auth, timeout=timeout)
+        )
     await client.open(transport, root)
     return client
 
 
 @asynccontextmanager
 async def _http_transport(
-    spec: ServerSpec, url: str, made: Callable[[], httpx2.AsyncClient]
+    address: HttpSpec, make_http: Callable[[], httpx2.AsyncClient]
 ) -> AsyncIterator[TransportStreams]:
-    if spec.type == "sse":
-        async with sse_client(url, httpx_client_factory=lambda *_, **__: made()) as streams:
+    if address.type == "sse":
+        async with sse_client(address.url, httpx_client_factory=lambda *_, **__: make_http()) as streams:
             yield streams
         return
     async with (
-        made() as http,
-        streamable_http_client(url, http_client=http, max_sse_event_size=MAX_EVENT_BYTES) as streams,
+        make_http() as http,
+        streamable_http_client(address.url, http_client=http, max_sse_event_size=MAX_EVENT_BYTES) as streams,
     ):
         yield streams
 

@@ -14,7 +14,7 @@ from mcp_types import jsonrpc_message_adapter as _sdk_reader  # by its own name:
 from mcp_types import methods
 from pydantic import ValidationError
 
-from agentcli.extensions.mcp.client import Parts
+from agentcli.extensions.mcp.tools import Parts
 from agentcli.llm.messages import Base64Source, Document, Image, Text
 from agentcli.tools.tool import Ask
 

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 from urllib.parse import parse_qs, urlsplit
 
 import httpx2
@@ -22,11 +22,11 @@ from mcp.shared.auth import (
 from msgspec import Struct
 from pydantic import AnyUrl
 
-from agentcli.extensions.mcp.client import ServerSpec
+from agentcli.extensions.mcp.tools import HttpSpec
 from agentcli.settings.keys import KeptKeys
 
 LOGIN_PATIENCE_S = 300.0
-_LONGEST_REQUEST = 16_384  # bytes of the browser's request
+_MAX_REQUEST_BYTES = 16_384  # of the browser's request
 _PAGE = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\nConnection: close\r\n\r\n<p>%s</p>"
 
 
@@ -147,11 +147,14 @@ def _provider(
 
 @asynccontextmanager
 async def login_auth(
-    logins: KeptLogins, spec: ServerSpec, url: str, show: Callable[[str], None]
+    logins: KeptLogins, server_address: HttpSpec, show: Callable[[str], None]
 ) -> AsyncIterator[httpx2.Auth]:
-    """Yield what a login's requests carry, and `show` the address; where no client is set one is registered."""
-    answers: asyncio.Queue[Mapping[str, str]] = asyncio.Queue()  # a server may want a second login, for more rights
+    """Yield what a login's requests carry, and `show` the address for the browser.
 
+    If the settings of the server name no client, one is registered.
+    """
+    url, oauth = server_address.url, server_address.oauth
+    answers: asyncio.Queue[Mapping[str, str]] = asyncio.Queue()  # a server may want a second login, for more rights
     states: set[str] = set()  # of the answers that were asked for; any page could send others
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -175,23 +178,22 @@ async def login_auth(
             raise OAuthFlowError(given.get("error_description") or given.get("error") or "There is no code.")
         return AuthorizationCodeResult(code=given["code"], state=given.get("state"), iss=given.get("iss"))
 
-    server = await asyncio.start_server(answer, "127.0.0.1", spec.oauth.get("callbackPort", 0), limit=_LONGEST_REQUEST)
+    server = await asyncio.start_server(answer, "127.0.0.1", oauth.get("callbackPort", 0), limit=_MAX_REQUEST_BYTES)
     async with server:
-        port = server.sockets[0].getsockname()[1]
-        callback = f"http://127.0.0.1:{port}/callback"
-        tokens = LoginTokens(logins, url, ServerLogin(client=_named_client(spec, callback)))
-        about_us = spec.oauth.get("clientMetadataUrl")
+        callback = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/callback"
+        tokens = LoginTokens(logins, url, ServerLogin(client=_configured_client(oauth, callback)))
+        about_us = oauth.get("clientMetadataUrl")
         provider = _provider(tokens, url, callback, send=send, wait=wait, about_us=about_us)
         yield provider
         if provider.context.oauth_metadata is not None and tokens.login.token:
             await tokens.keep_server(provider.context.oauth_metadata)
 
 
-def _named_client(spec: ServerSpec, callback: str) -> str:
-    """The client that the settings name, as JSON; empty where they name none."""
-    if not (id := spec.oauth.get("clientId", "")):
+def _configured_client(oauth: Mapping[str, Any], callback: str) -> str:
+    """Return the client that the settings name, as JSON; empty if they name none."""
+    if not (id := oauth.get("clientId", "")):
         return ""
-    secret = spec.oauth.get("clientSecret") or None
+    secret = oauth.get("clientSecret") or None
     return OAuthClientInformationFull(
         client_id=id,
         client_secret=secret,

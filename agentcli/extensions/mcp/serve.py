@@ -13,7 +13,7 @@ from mcp.server.stdio import stdio_server
 from agentcli.agent.permissions.modes import parse_mode
 from agentcli.app import Builder
 from agentcli.cli.output import warn
-from agentcli.cli.subcommands.tools import ToolLine, open_bench
+from agentcli.cli.subcommands.tools import ToolCallLine, open_bench
 from agentcli.errors import UsageError
 from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.settings.load import Config
@@ -36,7 +36,7 @@ async def serve_tools(config: Config, mode: str, only: Collection[str]) -> None:
         return types.ListToolsResult(tools=list(map(_described, offered)))
 
     async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
-        return _result(await bench.answer(ToolLine(params.name, params.arguments or {})))
+        return _result(await bench.answer(ToolCallLine(params.name, params.arguments or {})))
 
     server: Server[Any] = Server("agentcli", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)
     async with open_bench(builder, offered, parse_mode(mode)) as bench, stdio_server() as (read, write):

@@ -1,24 +1,180 @@
-"""Turns tools of MCP servers into ours, with names and schemas that providers accept; stubs where room is short."""
+"""Defines how agentcli sees an MCP server: its settings, tools and results, and the client that reaches it."""
 
 from __future__ import annotations
 
 import hashlib
 import re
+import shlex
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
-from typing import Any
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from agentcli.errors import ToolError
-from agentcli.extensions.mcp.client import Parts, RemoteResult, RemoteTool
-from agentcli.llm.messages import Text
+from agentcli.llm.messages import Document, Image, Text
 from agentcli.llm.provider import ToolSpec
 from agentcli.tools.observation import cut_middle
-from agentcli.tools.tool import Tool, ToolContext, ToolOutput
+from agentcli.tools.tool import Ask, Tool, ToolContext, ToolOutput
+
+# Variables that make an interpreter run a file.
+STARTS_FILES = ("BASH_ENV", "ENV", "NODE_OPTIONS", "PYTHONSTARTUP", "LD_PRELOAD", "PERL5OPT", "RUBYOPT")
+Scope = Literal["project", "local", "user", "flag", "caller"]
+STARTUP_TIMEOUT_S = 30.0  # npx and uvx may have to download a server first
+
+
+class StdioSpec(Struct, frozen=True):
+    """The program of a server. Its texts are as written: `${VAR}` is replaced when it is started."""
+
+    command: str = ""
+    args: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    cwd: str = ""
+
+    def __str__(self) -> str:
+        return " ".join((self.command, *self.args))
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Return all texts in which variables are replaced, the command first."""
+        return (self.command, *self.args, self.cwd, *self.env.values())
+
+
+class HttpSpec(Struct, frozen=True):
+    """The address of a server. Its texts are as written, as those of `StdioSpec`; `oauth` is in docs/mcp.md."""
+
+    url: str
+    type: Literal["http", "sse"] = "http"
+    headers: dict[str, str] = {}
+    oauth: dict[str, Any] = {}
+
+    def __str__(self) -> str:
+        return self.url
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return (self.url, *self.headers.values(), *map(str, self.oauth.values()))
+
+
+class ServerSpec(Struct, frozen=True, kw_only=True):
+    """A configured server. `source` names the file that it comes from.
+
+    `timeout_s` bounds a call, without the time a person takes to answer; `startup_timeout_s` bounds connecting. If
+    `enabled_tools` names some tools, only these are offered.
+    """
+
+    name: str
+    transport: StdioSpec | HttpSpec = StdioSpec()
+    scope: Scope = "user"
+    source: str = ""
+    timeout_s: float = 300.0
+    startup_timeout_s: float = STARTUP_TIMEOUT_S
+    enabled_tools: tuple[str, ...] = ()
+    disabled_tools: tuple[str, ...] = ()
+
+    def offers(self, tool: str) -> bool:
+        """Return True if the settings let a tool be offered, by the server's own name for it."""
+        return (not self.enabled_tools or tool in self.enabled_tools) and tool not in self.disabled_tools
+
+    @property
+    def is_of_project(self) -> bool:
+        """Return True if files of the project name the server, so that the person has to approve what it offers."""
+        return self.scope in ("project", "local")
+
+    @property
+    def start_command(self) -> str:
+        """Return the shell command that starts it, after files that variables name for it; empty for an address."""
+        if isinstance(program := self.transport, HttpSpec):
+            return ""
+        started = [value for name, value in program.env.items() if name in STARTS_FILES]
+        files = [f"./{value}" if re.fullmatch(r"\w[\w.-]*", value) else value for value in started]
+        folder = [shlex.join(("cd", program.cwd))] if program.cwd else []
+        return " && ".join((*folder, *map(shlex.quote, files), shlex.join((program.command, *program.args))))
+
+    @property
+    def fingerprint(self) -> str:
+        """Return a hash, in hexadecimal digits, of the way to start or reach the server."""
+        # The order of the parts, and that `cwd` is left out where it is empty, keep earlier approvals valid.
+        match self.transport:
+            case StdioSpec(command, args, env, cwd):
+                parts: tuple[Any, ...] = ("stdio", command, args, sorted(env.items()), "", [], *([cwd] if cwd else ()))
+            case HttpSpec(url, type, headers):
+                parts = (type, "", (), [], url, sorted(headers.items()))
+        return hashlib.sha256(msgspec.json.encode((self.name, *parts))).hexdigest()
+
+
+class RemoteTool(Struct, frozen=True):
+    """A tool of a server. `schema` is the JSON Schema of its arguments, whatever the server says."""
+
+    name: str
+    description: str = ""
+    schema: dict[str, Any] = {}
+
+
+class RemotePrompt(Struct, frozen=True):
+    """A prompt that a server offers; `arguments` are names, each with True if it is required."""
+
+    name: str
+    description: str = ""
+    arguments: tuple[tuple[str, bool], ...] = ()
+
+
+class Offer(Struct, frozen=True):
+    """All that a server offers, in its own order. `instructions` is its text for the model about itself."""
+
+    tools: tuple[RemoteTool, ...] = ()
+    prompts: tuple[RemotePrompt, ...] = ()
+    instructions: str = ""
+
+
+Parts = tuple[Text | Image | Document, ...]
+
+
+class RemoteResult(Struct, frozen=True):
+    """The result of a call. `structured` is any JSON value."""
+
+    content: Parts = ()
+    structured: Any = None
+    is_error: bool = False
+
+
+class MCPClient(Protocol):
+    """A connection to one server; `Agent(mcp_clients=[…])` takes your own.
+
+    Calls may overlap.
+
+    Raises:
+        ToolError: By each method. Its kind is `resource_error` if the connection is lost, `timeout`,
+            `invalid_parameters` if the server does not accept the arguments, else `execution_error`.
+    """
+
+    @property
+    def name(self) -> str:
+        """The server's name, as in `mcp__NAME__tool`."""
+
+    async def list_tools(self) -> Sequence[RemoteTool]: ...
+
+    async def call_tool(
+        self, name: str, input: dict[str, Any], *, progress: Callable[[str], None], ask: Ask | None
+    ) -> RemoteResult:
+        """Call a tool; `progress` gets lines, `ask` asks the person. Cancelling it cancels the call on the server."""
+
+    async def close(self) -> None: ...
+
+
+@runtime_checkable
+class OffersPrompts(Protocol):
+    """A client whose server may have prompts and resources."""
+
+    async def offer(self) -> Offer: ...
+
+    async def get_prompt(self, name: str, arguments: dict[str, str]) -> str: ...
+
+    async def read_resource(self, uri: str) -> Parts: ...
+
 
 # Calls a tool of a server by the server's name for it.
 CallRemote = Callable[[RemoteTool, dict[str, Any], ToolContext], Awaitable[RemoteResult]]

@@ -23,9 +23,9 @@ from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import SkillActivated, SkillEnded, reminder
 from agentcli.conversation.history import active_on, note_of
 from agentcli.errors import ToolError, UsageError, UserError, did_you_mean
-from agentcli.extensions.commands.user_commands import Template, expanded
 from agentcli.extensions.skills.find import Catalog
 from agentcli.extensions.skills.skill import Skill
+from agentcli.extensions.user_commands import Template, expanded
 from agentcli.llm.messages import Message, Text
 from agentcli.settings.files import read_small_file
 from agentcli.tools.builtin.toolset import SkillCall

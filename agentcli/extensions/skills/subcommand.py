@@ -44,9 +44,9 @@ def list_skills(json: AsJson = False) -> None:
     usable = {skill.folder for skill in all_skills(config) if settings.enabled and skill.name not in settings.off}
     rows = [_row(skill, catalog, is_active=skill.folder in usable) for skill in catalog]
     rows += [_row(skill, catalog, is_active=False) for skill in catalog.shadowed]
-    for one in catalog.left_out:
-        about = {"name": Path(one.path).name, "description": "", "path": f"{one.path}/{FILE}", "source": ""}
-        rows.append({**about, "active": False, "warnings": [f"left out: {one.why}"]})
+    for folder, why in catalog.problems.items():
+        about = {"name": Path(folder).name, "description": "", "path": f"{folder}/{FILE}", "source": ""}
+        rows.append({**about, "active": False, "warnings": [f"left out: {why}"]})
     if json:
         print_json(rows)
         return
