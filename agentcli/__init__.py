@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from agentcli.infra.sessions.postgres import PostgresSessions
     from agentcli.infra.sessions.sqlite import MemorySessions, SqliteSessions
     from agentcli.library.agent import Agent, AgentFailed
-    from agentcli.library.reply_forms import to_anthropic_message, to_chat_completion
+    from agentcli.library.replies import to_anthropic_message, to_chat_completion
     from agentcli.llm.messages import CacheControl, Document, Image, Message, Text
     from agentcli.llm.provider import Provider, ToolSpec
     from agentcli.llm.tokens.counting import TokenEncoder, encoders
@@ -49,7 +49,7 @@ _HOMES = {
     name: module
     for module, names in {
         "agentcli.library.agent": "Agent AgentFailed",
-        "agentcli.library.reply_forms": "to_anthropic_message to_chat_completion",
+        "agentcli.library.replies": "to_anthropic_message to_chat_completion",
         "agentcli.agent.interfaces": "ConversationStore Locks SessionLog SessionStore",
         "agentcli.conversation.schema": "readable_from",
         "agentcli.agent.event_store": "EventStore StreamEvent StreamState",

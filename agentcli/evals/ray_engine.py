@@ -17,10 +17,9 @@ import msgspec
 from msgspec import structs
 
 from agentcli.errors import UsageError
-from agentcli.evals.attempt import LocalEngine, person_settings
-from agentcli.evals.outcome import Attempted, Variant
+from agentcli.evals.attempt import LocalEngine, person_settings, temporary_folder
+from agentcli.evals.store import Attempted, Variant
 from agentcli.evals.task import Task, read_task, task_files
-from agentcli.evals.temporary_folders import temporary_folder
 from agentcli.settings.load import Config, load_config
 
 

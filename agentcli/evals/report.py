@@ -12,12 +12,10 @@ from agentcli.agent.interfaces import SessionInfo
 from agentcli.conversation.entries import unpacked
 from agentcli.conversation.titles import shortened
 from agentcli.errors import UserError
-from agentcli.evals.outcome import Outcome, outcome_line
-from agentcli.evals.store import EvalRun, EvalStore, PlannedTask, cost_of
+from agentcli.evals.store import EvalRun, EvalStore, Outcome, PlannedTask, cost_of, outcome_line
 from agentcli.evals.task import DIFFICULTIES
-from agentcli.frontends.export.documents import document
+from agentcli.frontends.export.documents import document, html_page, line, markdown
 from agentcli.frontends.export.markdown import money
-from agentcli.frontends.export.page import html_page, line, markdown
 from agentcli.frontends.printable import pictured
 from agentcli.safety.secrets.masking import Masker, mask
 

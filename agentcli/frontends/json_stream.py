@@ -14,8 +14,8 @@ from agentcli.agent.result import INTERRUPTED_EXIT, Demands, exit_code, to_json_
 from agentcli.agent.session import Session
 from agentcli.agent.state import awaited_reset
 from agentcli.errors import UserError
-from agentcli.frontends.json_forms import input as json_input
-from agentcli.frontends.json_forms.output import JsonOutput, init_object
+from agentcli.frontends import json_input
+from agentcli.frontends.json_output import JsonOutput, init_object
 from agentcli.frontends.run_end import ended_jobs, running_jobs
 from agentcli.frontends.screenless import CliPrompt, CommandEnded, ScreenlessHost, TypedCommand
 from agentcli.llm.messages import Block, Text

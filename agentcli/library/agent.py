@@ -254,7 +254,7 @@ class Agent:
         last: Done | TurnFailed | None = None
         recorded: AbstractAsyncContextManager[None] = nullcontext()
         if stream_id and self._events is not None:
-            from agentcli.library.recording import recording
+            from agentcli.library.replies import recording
 
             recorded = recording(session, self._events, stream_id)
         async with self._turns.one(), recorded, aclosing(session.subscribe()) as events:

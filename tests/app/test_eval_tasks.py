@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentcli.evals.attempt import LocalEngine
-from agentcli.evals.outcome import Outcome, Variant
+from agentcli.evals.store import Outcome, Variant
 from agentcli.evals.task import Task, find_tasks
 from agentcli.settings.load import Config, load_config
 from agentcli.settings.paths import find_paths

@@ -8,9 +8,8 @@ from typing import Any
 
 from markdown_it import MarkdownIt
 
-from agentcli.evals.outcome import Outcome, Variant
 from agentcli.evals.report import MAX_FAILURES, as_markdown, as_page
-from agentcli.evals.store import About, EvalRun, PlannedTask
+from agentcli.evals.store import About, EvalRun, Outcome, PlannedTask, Variant
 from agentcli.llm.messages import Usage
 from tests.rows import each_row
 

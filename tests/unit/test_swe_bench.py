@@ -16,9 +16,8 @@ import pytest
 from agentcli.cli.subcommands.eval import run
 from agentcli.errors import UsageError
 from agentcli.evals.attempt import LocalEngine
-from agentcli.evals.outcome import Outcome, Variant
-from agentcli.evals.swe_bench import swe_bench_tasks
-from agentcli.evals.task import Task
+from agentcli.evals.store import Outcome, Variant
+from agentcli.evals.task import Task, swe_bench_tasks
 from agentcli.settings.load import load_config
 from agentcli.settings.paths import find_paths
 

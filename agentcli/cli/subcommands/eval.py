@@ -27,12 +27,9 @@ from agentcli.cli.subcommands.shared import (
     wait_for,
 )
 from agentcli.errors import UsageError, UserError
-from agentcli.evals.comparison import LEVEL, Comparison, Pair, compare
-from agentcli.evals.outcome import Outcome, Variant, outcome_line
-from agentcli.evals.run import Engine, RunFailed, carry_out
-from agentcli.evals.store import About, EvalRun, EvalStore, PlannedTask
-from agentcli.evals.swe_bench import swe_bench_tasks
-from agentcli.evals.task import BUNDLED, Task, find_tasks
+from agentcli.evals.runs import LEVEL, Comparison, Engine, Pair, RunFailed, compare, finish_run
+from agentcli.evals.store import About, EvalRun, EvalStore, Outcome, PlannedTask, Variant, outcome_line
+from agentcli.evals.task import BUNDLED, Task, find_tasks, swe_bench_tasks
 from agentcli.frontends.export.markdown import money, when
 from agentcli.models.choice import Models
 from agentcli.settings.load import Config, read_layer
@@ -98,14 +95,14 @@ def run_tasks(
     if parallel is None:
         parallel = 1 if variant.model.startswith("local/") else PARALLEL
     make_engine = partial(_engine, engine, _hidden(config, folder), variant, parallel)
-    made = _carry_out(about, found, make_engine, parallel=parallel, is_new=new)
+    made = _finish_run(about, found, make_engine, parallel=parallel, is_new=new)
     if json:
         print_json(_as_result(made))
     else:
         echo(_summary(made))
 
 
-def _carry_out(
+def _finish_run(
     about: About, tasks: list[Task], make_engine: Callable[[], Engine], *, parallel: int, is_new: bool
 ) -> EvalRun:
     store = _store()
@@ -115,7 +112,7 @@ def _carry_out(
             if begun.outcomes:
                 warn(f"Continuing run {begun.id}: {len(begun.outcomes)} of {len(about.jobs)} attempts are made.")
             progress = LineProgress(len(about.jobs), begun.outcomes)
-            work = carry_out(store, begun, tasks, make_engine(), parallel=parallel, progress=progress)
+            work = finish_run(store, begun, tasks, make_engine(), parallel=parallel, progress=progress)
             try:
                 return wait_for(until_signal(work))
             finally:

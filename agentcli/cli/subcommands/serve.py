@@ -254,8 +254,8 @@ async def _work(worker: Worker, on_ready: Callable[[], Any], parent: int | None 
     """One process: what it serves, to whom, and where other processes reach it. It ends with its `parent`."""
     import uvicorn  # the extra, as what follows
 
-    from agentcli.frontends.http.guard import Guard
     from agentcli.frontends.http.hosting import Hosting
+    from agentcli.frontends.http.requests import Guard
     from agentcli.frontends.http.routes import Routes
 
     serving, paths = worker.config.settings.serve, worker.config.paths

@@ -12,7 +12,7 @@ from itertools import count
 from queue import SimpleQueue
 from typing import Any, BinaryIO
 
-from agentcli.frontends.json_forms.input import json_in, read_lines
+from agentcli.frontends.json_input import json_in, read_lines
 from agentcli.llm.json_text import encode_json
 
 log = logging.getLogger(__name__)

@@ -21,12 +21,11 @@ from agentcli.agent.state import SessionSnapshot
 from agentcli.conversation.entries import Entry, Paid, User
 from agentcli.conversation.titles import title_of
 from agentcli.errors import UsageError
-from agentcli.frontends.acp.client import Client
+from agentcli.frontends.acp.client import Client, ClientHost, ClientQuestions
 from agentcli.frontends.acp.messages import Content, ImageContent, LinkContent, Resource, ResourceContent, TextContent
-from agentcli.frontends.acp.questions import ClientHost, ClientQuestions
 from agentcli.frontends.acp.rpc import AUTH_REQUIRED, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, RpcError
 from agentcli.frontends.acp.updates import LiveOutput, Updates, call_id, fenced, notice, replayed
-from agentcli.frontends.json_forms.input import DOCUMENT_TYPES, IMAGE_TYPES, check_media
+from agentcli.frontends.json_input import DOCUMENT_TYPES, IMAGE_TYPES, check_media
 from agentcli.frontends.run_end import ended_jobs, running_jobs
 from agentcli.frontends.screenless import NOT_OFFERED, TypedCommand
 from agentcli.frontends.session_opener import OpenSession

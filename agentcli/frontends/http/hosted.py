@@ -17,11 +17,11 @@ from agentcli.agent.result import ResultBuilder
 from agentcli.agent.turn_start import half_answer, is_unanswered
 from agentcli.conversation.entries import Assistant, Entry, User
 from agentcli.errors import StorageError, StreamMoved, UsageError, UserError
-from agentcli.frontends.http.guard import HttpError
+from agentcli.frontends.http.requests import HttpError
 from agentcli.frontends.http.stream import StreamWriter, Waiting, hash_of
-from agentcli.frontends.json_forms.input import Control, Message, RunCommand, content_of, control
-from agentcli.frontends.json_forms.input import Steer as SayNow
-from agentcli.frontends.json_forms.output import JsonOutput, entry_object, init_object, system_object
+from agentcli.frontends.json_input import Control, Message, RunCommand, content_of, control
+from agentcli.frontends.json_input import Steer as SayNow
+from agentcli.frontends.json_output import JsonOutput, entry_object, init_object, system_object
 from agentcli.frontends.screenless import NOT_OFFERED, ScreenlessHost, TypedCommand
 from agentcli.frontends.session_opener import OpenSession
 from agentcli.llm.messages import Block, Text, Usage

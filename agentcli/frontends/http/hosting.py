@@ -19,7 +19,7 @@ from agentcli.agent.event_store import EventStore, StreamEvent
 from agentcli.errors import SessionInUse, StorageError, StreamMoved, UserError
 from agentcli.frontends.http.hosted import HostedSession
 from agentcli.frontends.http.stream import StreamWriter
-from agentcli.frontends.json_forms.output import system_object
+from agentcli.frontends.json_output import system_object
 from agentcli.frontends.session_opener import OpenForClient, OpenRequest, UsageStore
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from agentcli.agent.event_store import EventStore, StreamStatus
 from agentcli.conversation.entries import Entry
 from agentcli.errors import StorageError, StreamMoved
-from agentcli.frontends.json_forms.output import entry_object
+from agentcli.frontends.json_output import entry_object
 from agentcli.llm.messages import Block
 
 log = logging.getLogger(__name__)
