@@ -1,4 +1,4 @@
-"""Spreads attempts over a Ray cluster: RAY_ADDRESS names it; without one a cluster is started on this machine.
+"""Makes attempts on a Ray cluster: RAY_ADDRESS names it; without one a cluster is started on this machine.
 
 Each worker needs this version of agentcli with the extra `ray`, and the programs that the tasks run. Only keys in
 the environment travel along. Source: https://docs.ray.io/en/latest/ray-core/tasks.html.
@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import structs
 
 from agentcli.errors import UsageError
 from agentcli.evals.attempt import LocalEngine, person_settings, temporary_folder
@@ -23,10 +22,10 @@ from agentcli.evals.task import Task, read_task, task_files
 from agentcli.settings.load import Config, load_config
 
 
-class _RayJob(msgspec.Struct, frozen=True):
-    """An attempt as it travels: files are (path, mode, content)."""
+class _RayJob(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt as it travels to a worker; `files` are (path, mode, content)."""
 
-    name: str
+    task: str
     files: list[tuple[str, int, bytes]]
     sample: int
     variant: Variant
@@ -35,7 +34,7 @@ class _RayJob(msgspec.Struct, frozen=True):
 
 
 class RayEngine:
-    """Makes attempts on the workers of a cluster; each takes one of its CPUs. Raises `UsageError`."""
+    """Makes attempts on the workers of a cluster; each takes one of its CPUs. Raises `UsageError` without Ray."""
 
     def __init__(self, person: Config, variant: Variant, *, parallel: int) -> None:
         try:
@@ -45,16 +44,22 @@ class RayEngine:
                 "--engine ray needs Ray: ./install.sh --extras ray, or pip install 'agentcli[ray]'."
             ) from error
         self._ray: Any = ray
+        self._person = person
         self._variant = variant
-        self._settings, self._environment = person_settings(person), dict(person.environment)
         address = os.environ.get("RAY_ADDRESS")
-        here: dict[str, Any] = {} if address else {"num_cpus": parallel, "include_dashboard": False}
-        ray.init(address, logging_level=logging.ERROR, log_to_driver=False, **here)
+        own_cluster: dict[str, Any] = {} if address else {"num_cpus": parallel, "include_dashboard": False}
+        ray.init(address, logging_level=logging.ERROR, log_to_driver=False, **own_cluster)
         self._attempt = self._ray.remote(_attempt)
 
     async def make(self, task: Task, sample: int) -> Attempted:
-        files, settings, environment = list(task_files(task)), self._settings, self._environment
-        job = _RayJob(task.name, files, sample, self._variant, settings=settings, environment=environment)
+        job = _RayJob(
+            task=task.name,
+            files=list(task_files(task)),
+            sample=sample,
+            variant=self._variant,
+            settings=person_settings(self._person),
+            environment=dict(self._person.environment),
+        )
         reference = self._attempt.remote(msgspec.msgpack.encode(job))
         try:
             return msgspec.msgpack.decode(await reference, type=Attempted)
@@ -70,15 +75,15 @@ def _attempt(data: bytes) -> bytes:
     """Make one attempt, on a worker."""
     job = msgspec.msgpack.decode(data, type=_RayJob)
     with temporary_folder() as folder:
-        task = _unpack(job, folder / job.name)
+        task = _unpack(job, folder / job.task)
         environment = job.environment | {"PATH": os.environ.get("PATH", ""), "HOME": os.environ.get("HOME", "")}
         person = load_config(folder, environment, flags=job.settings, caller="eval")
         return msgspec.msgpack.encode(asyncio.run(_make(person, job.variant, task, job.sample)))
 
 
 async def _make(person: Config, variant: Variant, task: Task, sample: int) -> Attempted:
-    async with aclosing(LocalEngine(person, variant)) as attempts:
-        return await attempts.make(task, sample)
+    async with aclosing(LocalEngine(person, variant)) as engine:
+        return await engine.make(task, sample)
 
 
 def _unpack(job: _RayJob, folder: Path) -> Task:
@@ -91,4 +96,4 @@ def _unpack(job: _RayJob, folder: Path) -> Task:
         else:
             path.symlink_to(os.fsdecode(content))
     (folder / "start").mkdir(exist_ok=True)
-    return structs.replace(read_task(folder / "task.toml"), folder=folder)
+    return read_task(folder / "task.toml")

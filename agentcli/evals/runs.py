@@ -1,4 +1,4 @@
-"""Makes the attempts of a run, several at a time, and stores the outcome of each at once."""
+"""Finishes runs, several attempts at a time, and compares two runs."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Engine(Protocol):
 
 
 class Progress(Protocol):
-    """Is called as an attempt begins, and as it ends."""
+    """Shows the attempts as they begin and end."""
 
     def started(self, task: str, sample: int) -> None: ...
 
-    def finished(self, outcome: Outcome) -> None: ...
+    def finished(self, attempted: Attempted) -> None: ...
 
 
 class RunFailed(UserError):
@@ -42,7 +42,12 @@ class RunFailed(UserError):
 async def finish_run(
     store: EvalStore, run: EvalRun, tasks: Sequence[Task], engine: Engine, *, parallel: int, progress: Progress
 ) -> EvalRun:
-    """Finish a run, and close the engine. Raises `RunFailed`, `UserError`."""
+    """Make the attempts that a run lacks, store each as it ends, and close the engine.
+
+    Raises:
+        RunFailed: If the provider or this machine failed, three times in a row or in some attempts.
+        UserError: If a task or the settings are wrong.
+    """
     by_name = {task.name: task for task in tasks}
     done_jobs = {(outcome.task, outcome.sample) for outcome in run.outcomes}
     waiting = iter([job for job in run.about.jobs if job not in done_jobs])
@@ -58,12 +63,13 @@ async def finish_run(
                 break
             ended, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
             for attempted in [one.result() for one in ended]:
-                if failure := attempted.outcome.failure:
-                    failures.append(failure)
+                if attempted.failure:
+                    failures.append(attempted.failure)
+                    in_a_row += 1
                 else:
                     store.add(run.id, attempted)
-                in_a_row = in_a_row + 1 if failure else 0
-                progress.finished(attempted.outcome)
+                    in_a_row = 0
+                progress.finished(attempted)
     finally:
         for one in running:
             one.cancel()
@@ -77,6 +83,8 @@ async def finish_run(
     store.end(run.id)
     return store.find(run.id)
 
+
+# Comparison
 
 LEVEL = 0.05  # a difference that chance makes less often than this counts
 ROUNDS = 4_000  # of shuffling; the seed is fixed, so the same runs give the same numbers
@@ -96,14 +104,14 @@ class Pair(Struct, frozen=True):
     @property
     def difference(self) -> float:
         """The difference of the mean scores; negative where B is worse."""
-        difference: float = fmean(one.score for one in self.b) - fmean(one.score for one in self.a)
-        return difference
+        return float(fmean(one.check.score for one in self.b) - fmean(one.check.score for one in self.a))
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
-    """The differences of two runs; `measures` are means over the tasks in A and in B, by name.
+    """The differences of two runs, paired by task at the same version; `left_out` tasks have no pair.
 
-    `chance` is the one-sided p of a permutation test over each task's attempts. `left_out` tasks are not compared.
+    `measures` are means over the tasks in A and in B, by name. `chance` is the one-sided p of a permutation test over
+    each task's attempts.
     """
 
     a: EvalRun
@@ -124,8 +132,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
     @property
     def score_difference(self) -> float:
         """The mean over the tasks."""
-        difference: float = fmean(pair.difference for pair in self.pairs)
-        return difference
+        return float(fmean(pair.difference for pair in self.pairs))
 
     @property
     def is_worse(self) -> bool:
@@ -149,38 +156,39 @@ def compare(a: EvalRun, b: EvalRun) -> Comparison:
 
 
 def _chance(pairs: Sequence[Pair]) -> float:
-    """Attempts at one task are exchangeable if B is no worse than A."""
-    random_ = random.Random(1)  # noqa: S311 - not for secrets
-    pools = [([one.score for one in (*pair.a, *pair.b)], len(pair.a)) for pair in pairs]
-    seen = sum(pair.difference for pair in pairs)
+    """Return how often shuffled attempts come out as badly for B as the real ones did.
+
+    If B is no worse than A, the attempts at one task can be exchanged between them.
+    """
+    generator = random.Random(1)  # noqa: S311 - not for secrets
+    pools = [([one.check.score for one in (*pair.a, *pair.b)], len(pair.a)) for pair in pairs]
+    real = sum(pair.difference for pair in pairs)
     count = 0
     for _ in range(ROUNDS):
         total = 0.0
         for scores, of_a in pools:
-            random_.shuffle(scores)
+            generator.shuffle(scores)
             total += fmean(scores[of_a:]) - fmean(scores[:of_a])
-        count += total <= seen + 1e-9
+        count += total <= real + 1e-9
     return (count + 1) / (ROUNDS + 1)
 
 
 _MEASURES: dict[str, Callable[[Outcome], float]] = {
     "passed": lambda outcome: float(outcome.passed),
-    "score": lambda outcome: outcome.score,
-    "cost, USD": lambda outcome: outcome.cost_usd or 0.0,
-    "tokens": lambda outcome: float(outcome.usage.prompt_tokens + outcome.usage.output_tokens),
-    "seconds": lambda outcome: outcome.seconds,
-    "requests": lambda outcome: float(outcome.turns),
-    "verified": lambda outcome: float(outcome.verified),
-    "false claims": lambda outcome: float(outcome.claims.get("refuted", 0)),
+    "score": lambda outcome: outcome.check.score,
+    "cost, USD": lambda outcome: outcome.spent.cost_usd or 0.0,
+    "tokens": lambda outcome: float(outcome.spent.usage.prompt_tokens + outcome.spent.usage.output_tokens),
+    "seconds": lambda outcome: outcome.spent.seconds,
+    "requests": lambda outcome: float(outcome.work.turns),
+    "verified": lambda outcome: float(outcome.work.verified),
+    "false claims": lambda outcome: float(outcome.work.claims.get("refuted", 0)),
 }
 
 
 def _measures(pairs: Sequence[Pair]) -> dict[str, tuple[float, float]]:
-    found = {}
-    is_unpriced = any(one.cost_usd is None for pair in pairs for one in (*pair.a, *pair.b))
-    for name, value in _MEASURES.items():
-        if name == "cost, USD" and is_unpriced:
-            continue
-        means = [(fmean(map(value, pair.a)), fmean(map(value, pair.b))) for pair in pairs]
-        found[name] = fmean(a for a, _ in means), fmean(b for _, b in means)
-    return found
+    is_unpriced = any(one.spent.cost_usd is None for pair in pairs for one in (*pair.a, *pair.b))
+    return {
+        name: (fmean(fmean(map(value, pair.a)) for pair in pairs), fmean(fmean(map(value, pair.b)) for pair in pairs))
+        for name, value in _MEASURES.items()
+        if not (is_unpriced and name == "cost, USD")
+    }

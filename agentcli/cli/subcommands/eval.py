@@ -28,7 +28,7 @@ from agentcli.cli.subcommands.shared import (
 )
 from agentcli.errors import UsageError, UserError
 from agentcli.evals.runs import LEVEL, Comparison, Engine, Pair, RunFailed, compare, finish_run
-from agentcli.evals.store import About, EvalRun, EvalStore, Outcome, PlannedTask, Variant, outcome_line
+from agentcli.evals.store import About, Attempted, EvalRun, EvalStore, Outcome, PlannedTask, Variant, outcome_line
 from agentcli.evals.task import BUNDLED, Task, find_tasks, swe_bench_tasks
 from agentcli.frontends.export.markdown import money, when
 from agentcli.models.choice import Models
@@ -91,7 +91,7 @@ def run_tasks(
     found = _tasks(folder, tasks or [], repositories)
     planned = tuple(PlannedTask(task.name, task.version, task.title, task.difficulty) for task in found)
     place = "" if folder == BUNDLED else str(folder.resolve())
-    about = About(variant, planned, samples, place, name=name, engine=engine)
+    about = About(variant=variant, tasks=planned, samples=samples, tasks_folder=place, name=name, engine=engine)
     if parallel is None:
         parallel = 1 if variant.model.startswith("local/") else PARALLEL
     make_engine = partial(_engine, engine, _hidden(config, folder), variant, parallel)
@@ -157,12 +157,12 @@ def _as_result(made: EvalRun) -> dict[str, Any]:
         "model": made.about.variant.model,
         "finished": made.ended is not None,
         "about": to_builtins(made.about),
-        "tasks": [to_builtins(outcome) for outcome in made.outcomes],
+        "tasks": [outcome.as_row() for outcome in made.outcomes],
     }
 
 
 def _summary(made: EvalRun) -> str:
-    seconds = sum(outcome.seconds for outcome in made.outcomes)
+    seconds = sum(outcome.spent.seconds for outcome in made.outcomes)
     return (
         f"Run {made.id}: {made.passed} of {len(made.about.jobs)} passed with {made.about.variant.model}, "
         f"cost {money(made.cost_usd)}, {seconds:,.0f} s of work."
@@ -199,8 +199,8 @@ def show(run_name: RunName, json: AsJson = False) -> None:
     echo(_summary(found) if found.ended else f"{_summary(found)} It is unfinished.")
     for outcome in found.outcomes:
         echo(outcome_line(outcome))
-        if outcome.reason:
-            echo("\n".join(f"    {line}" for line in outcome.reason.splitlines()[-5:]))
+        if outcome.check.reason:
+            echo("\n".join(f"    {line}" for line in outcome.check.reason.splitlines()[-5:]))
 
 
 @app.command("compare")
@@ -260,14 +260,15 @@ class LineProgress:
         self._running.append((task, sample))
         self._draw()
 
-    def finished(self, outcome: Outcome) -> None:
+    def finished(self, attempted: Attempted) -> None:
+        outcome, failure = attempted.outcome, attempted.failure
         self._running.remove((outcome.task, outcome.sample))
-        if not outcome.failure:
+        if not failure:
             self._made.append(outcome)
-        sign = "!" if outcome.failure else "✓" if outcome.passed else "✗"
-        why = outcome.failure or outcome.reason or outcome.error
+        sign = "!" if failure else "✓" if outcome.passed else "✗"
+        why = failure or outcome.check.reason or outcome.error
         reason = f": {why.splitlines()[0][:100]}" if why and not outcome.passed else ""
-        attempt = f"{outcome.task} #{outcome.sample} ({outcome.seconds:.1f} s)"
+        attempt = f"{outcome.task} #{outcome.sample} ({outcome.spent.seconds:.1f} s)"
         self.clear()
         print(f"{sign} {len(self._made)}/{self._total} {attempt}{reason}", file=sys.stderr)
         self._draw()
@@ -343,7 +344,7 @@ def _differences(a: EvalRun, b: EvalRun) -> Iterator[str]:
 
 
 def _prefixes(run: EvalRun) -> set[str]:
-    return {outcome.prefix for outcome in run.outcomes if outcome.prefix}
+    return {outcome.work.prefix for outcome in run.outcomes if outcome.work.prefix}
 
 
 def _row(pair: Pair) -> tuple[str, ...]:
