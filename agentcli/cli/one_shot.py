@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from agentcli.agent.commands.command import CommandSet
 from agentcli.agent.result import INTERRUPTED_EXIT, AnswerSchema, Demands, ResultBuilder
@@ -17,7 +16,7 @@ from agentcli.app import Builder
 from agentcli.cli.ending import Ending
 from agentcli.cli.options import unshared_stdin
 from agentcli.cli.output import warn
-from agentcli.cli.session_opener import ConfiguredOpener, extras_from, make_store, session_choice
+from agentcli.cli.session_opener import ConfiguredOpener, make_store, options_from, session_choice
 from agentcli.errors import NoKey, UsageError
 from agentcli.frontends.run_end import end_when_idle, ended_jobs, interrupt_on_signals, running_jobs
 from agentcli.frontends.screenless import CliPrompt, ScreenlessHost
@@ -28,20 +27,19 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
     """Answer, and return the exit code. Raises `UserError` for what is wrong before the first request."""
     takes_stream = options.input_format == "stream-json"
     _check(options, takes_stream=takes_stream)
-    choice, extras = session_choice(options), extras_from(options)
-    if options.json_schema is not None:
-        extras = replace(extras, answer_schema=_answer_schema(options.json_schema))
+    choice = session_choice(options)
+    answer_schema = None if options.json_schema is None else _answer_schema(options.json_schema)
     ending.session_id = choice.new_id or choice.id
     builder = Builder(
         config,
         store=make_store(config, options, warn),
-        extras=extras,
+        options=options_from(options),
         can_ask=takes_stream,
         goes_on=not takes_stream,
         on_notice=warn,
     )
     try:
-        session = await builder.build_session(choice)
+        session = await builder.build_session(choice, answer_schema=answer_schema)
         ending.unfinished = ResultBuilder(session).unfinished
         typed = "" if options.prompt in (None, "-") else options.prompt
         if choice.how != "new" and not takes_stream and not typed.lstrip().startswith("/"):
@@ -65,7 +63,7 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
             idle = end_when_idle(lambda: host.session, config.settings.limits.idle_s, ending.leave_stuck)
             watching = asyncio.create_task(idle)
             try:
-                demands = Demands(options.fail_on_denial, options.require_evidence, extras.answer_schema)
+                demands = Demands(options.fail_on_denial, options.require_evidence, answer_schema)
                 code = await _answered(host, given, options, leaving, demands=demands)
                 ending.has_answered = True
             finally:

@@ -24,7 +24,7 @@ from agentcli.llm.models import ModelInfo
 from agentcli.models.choice import EMBEDDED
 from agentcli.settings.load import Config
 from agentcli.settings.write import readable_settings, store_setting
-from agentcli.setup.options import Extras, SessionChoice
+from agentcli.setup.options import McpOptions, SessionChoice, SessionOptions
 
 if TYPE_CHECKING:
     from agentcli.agent.commands.command import CommandSet, Topic
@@ -129,11 +129,15 @@ async def open_for_client(
     config = await asyncio.to_thread(load_for, options, request.cwd, editor.folders)
     for notice in config.notices:
         on_notice(notice)
-    extras = replace(
-        extras_from(options), brings_tools=is_server, mcp_servers=editor.servers, client_files=editor.files
+    session_options = options_from(options)
+    session_options = replace(
+        session_options,
+        accepts_client_tools=is_server,
+        mcp=replace(session_options.mcp, servers=editor.servers),
+        client_files=editor.files,
     )
     builder = Builder(
-        config, store=store, extras=extras, can_ask=True, goes_on=True, owns_store=False, on_notice=on_notice
+        config, store=store, options=session_options, can_ask=True, goes_on=True, owns_store=False, on_notice=on_notice
     )
     opener, model = ConfiguredOpener(config, builder), request.model
     choice = SessionChoice(user_id=request.user_id, name=request.name)
@@ -164,15 +168,14 @@ def make_store(config: Config, options: argparse.Namespace, on_notice: Callable[
     return MemorySessions() if options.no_session else SqliteSessions(config.paths.sessions, on_notice=on_notice)
 
 
-def extras_from(options: argparse.Namespace) -> Extras:
+def options_from(options: argparse.Namespace) -> SessionOptions:
     appended = options.append_system_prompt, options.append_system_prompt_file
-    return Extras(
+    return SessionOptions(
         system_prompt=text_or_file("--system-prompt", options.system_prompt, options.system_prompt_file),
         append_system_prompt=text_or_file("--append-system-prompt", *appended) or "",
-        bare=options.bare,
-        brings_tools=options.input_format == "stream-json",
-        mcp_config=options.mcp_config or "",
-        is_strict_mcp=options.strict_mcp_config,
+        is_bare=options.bare,
+        accepts_client_tools=options.input_format == "stream-json",
+        mcp=McpOptions(options.mcp_config or "", is_strict=options.strict_mcp_config),
     )
 
 

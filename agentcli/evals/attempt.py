@@ -39,7 +39,7 @@ from agentcli.llm.providers.scripted import ScriptedProvider, read_script
 from agentcli.models.choice import Models
 from agentcli.settings.load import Config, load_config
 from agentcli.settings.paths import Paths
-from agentcli.setup.options import Extras
+from agentcli.setup.options import SessionOptions
 from agentcli.setup.workspace import make_sandbox
 from agentcli.tools.command import Command, Grants
 
@@ -122,12 +122,12 @@ class LocalEngine:
     @asynccontextmanager
     async def _session(self, provider: Provider, config: Config) -> AsyncIterator[Session]:
         variant = self._variant
-        extras = Extras(
+        options = SessionOptions(
             system_prompt=variant.system_prompt,
             append_system_prompt=variant.append_system_prompt,
             skill_folders=tuple(Path(folder) for folder in variant.skills),
         )
-        builder = Builder(config, store=SqliteSessions(config.paths.sessions), extras=extras)
+        builder = Builder(config, store=SqliteSessions(config.paths.sessions), options=options)
         builder.hooks = Hooks(config, is_bare=True, tell=lambda text: None)  # a copy's hooks would not be confined
         async with aclosing(builder):
             session = await builder.build_session(model=builder.models.add_provider(provider))
