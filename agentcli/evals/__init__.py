@@ -1,4 +1,4 @@
 """Measures how well a model does tasks with this program.
 
-`runs` has an engine (`attempt`, or `ray_engine`) attempt each `task`; `store` keeps the outcomes, `report` shows them.
+`runs` has an engine of `attempt` try each `task`; `store` keeps the outcomes, `report` shows them.
 """

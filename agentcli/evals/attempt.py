@@ -1,9 +1,12 @@
-"""Lets an agent attempt a task, confined, in a fresh copy with a home of its own, and checks the result."""
+"""Lets an agent attempt a task, confined, in a fresh copy with a home of its own, and checks the result.
+
+Attempts are made in this process or on a Ray cluster (https://docs.ray.io/en/latest/ray-core/tasks.html).
+"""
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
+import logging
 import os
 import re
 import shlex
@@ -11,10 +14,10 @@ import shutil
 import subprocess
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
-from tempfile import gettempdir, mkdtemp
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
 import msgspec
@@ -30,9 +33,8 @@ from agentcli.conversation.mentions import with_attachments
 from agentcli.conversation.turns import calls_in
 from agentcli.errors import UsageError
 from agentcli.evals.store import Attempted, CheckResult, End, Outcome, Spent, Variant, Work
-from agentcli.evals.task import BUNDLED, Task
+from agentcli.evals.task import BUNDLED, Task, read_task, task_files
 from agentcli.extensions.hooks.config import Hooks
-from agentcli.infra.changes.writing import remove_tree
 from agentcli.infra.sessions.sqlite import MemorySessions, SqliteSessions
 from agentcli.llm.provider import Provider
 from agentcli.llm.providers.scripted import ScriptedProvider, read_script
@@ -68,8 +70,8 @@ class LocalEngine:
 
     async def make(self, task: Task, sample: int) -> Attempted:
         """Attempt a task once. Raises `UserError` for a fault of the task, the settings or this machine."""
-        await asyncio.to_thread(remove_abandoned)
-        with temporary_folder() as folder:
+        with temporary_folder() as name:
+            folder = Path(name)
             await asyncio.to_thread(_copy_start, task, folder / "work")
             config = self._config(task, folder)
             provider = self._provider(task)
@@ -82,9 +84,9 @@ class LocalEngine:
                 entries = [*session.snapshot().conversation.entries]
                 total = session.state.meter.total
             end, error, failure = _classify_end(ends[-1] if ends else None)
-            checked = CheckResult()
+            work, checked = measure_work(entries, ends, str(config.cwd)), CheckResult()
             if not failure:
-                record = msgspec.json.encode(record_for_check(entries, ends))
+                record = msgspec.json.encode(record_for_check(entries, ends, work))
                 checked = await check(task, config, record, folder)
             outcome = Outcome(
                 task=task.name,
@@ -93,7 +95,7 @@ class LocalEngine:
                 error=error,
                 check=checked,
                 spent=Spent(seconds, total.whole_usd, total.usage),
-                work=measure_work(entries, ends, str(config.cwd)),
+                work=work,
             )
             return Attempted(outcome, packed(entries), failure)
 
@@ -195,8 +197,6 @@ def _classify_end(last: Done | TurnFailed | None) -> tuple[End, str, str]:
 
 _UPLOAD = "git -c uploadpack.allowAnySHA1InWant=true upload-pack"  # of any commit, also one that no branch leads to
 _REPOSITORY_VARIABLES = frozenset("GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE GIT_OBJECT_DIRECTORY GIT_COMMON_DIR".split())
-_PREFIX, _UNLOCKED = "agentcli-eval-", "new-"
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def _copy_start(task: Task, work: Path) -> None:
@@ -225,36 +225,10 @@ def _git(task: Task, *arguments: str) -> str:
     return done.stdout
 
 
-@contextmanager
-def temporary_folder() -> Iterator[Path]:
-    """Make a folder that is removed afterwards; while this process lives, a lock on it says that it is in use."""
-    parent = os.path.realpath(gettempdir())  # without links, as the sandbox names folders
-    unlocked = Path(mkdtemp(dir=parent, prefix=f"{_UNLOCKED}{_PREFIX}"))
-    lock = os.open(unlocked, _FOLDER)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        # `remove_abandoned` knows only the new name, so it never sees the folder without its lock.
-        folder = unlocked.rename(unlocked.with_name(unlocked.name.removeprefix(_UNLOCKED)))
-        try:
-            yield folder
-        finally:
-            with suppress(OSError):
-                remove_tree(folder)
-    finally:
-        os.close(lock)
-
-
-def remove_abandoned() -> None:
-    """Remove the temporary folders of processes that were killed."""
-    for folder in Path(os.path.realpath(gettempdir())).glob(f"{_PREFIX}*"):
-        with suppress(OSError):  # another user's, or in use
-            lock = os.open(folder, _FOLDER)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.fstat(lock).st_uid == os.geteuid():
-                    remove_tree(folder)
-            finally:
-                os.close(lock)
+def temporary_folder() -> TemporaryDirectory[str]:
+    """Make a folder that is removed afterwards; its path has no links, because the sandbox names folders without."""
+    parent = os.path.realpath(gettempdir())
+    return TemporaryDirectory(prefix="agentcli-eval-", dir=parent, ignore_cleanup_errors=True)
 
 
 # The check
@@ -276,13 +250,13 @@ def measure_work(entries: Sequence[Entry], ends: Sequence[Done | TurnFailed], cw
         tool_errors=dict(Counter(result.name for result in results if result.result.is_error)),
         verified=any(run.passed and not record.is_stale(run) for run in record.runs),
         claims=dict(Counter(claim.verdict for end in ends if isinstance(end, Done) for claim in end.claims)),
-        compactions=_count_compactions(entries),
+        compactions=sum(isinstance(entry.body, Compaction) for entry in entries),
         prefix=replies[-1].prefix if replies else "",
         answered_by=f"{replies[-1].provider}/{replies[-1].model}" if replies else "",
     )
 
 
-def record_for_check(entries: Sequence[Entry], ends: Sequence[Done | TurnFailed]) -> dict[str, Any]:
+def record_for_check(entries: Sequence[Entry], ends: Sequence[Done | TurnFailed], work: Work) -> dict[str, Any]:
     """Return the record of an attempt that its check may read; see `checking/eval_check.py`."""
     results = {entry.body.result.tool_use_id: entry.body.result for entry in entries if isinstance(entry.body, Result)}
     calls = [call for entry in entries if isinstance(entry.body, Assistant) for call in calls_in(entry.body)]
@@ -293,12 +267,8 @@ def record_for_check(entries: Sequence[Entry], ends: Sequence[Done | TurnFailed]
             {"name": call.name, "input": call.input, "is_error": result.is_error, "content": result.text}
             for call, result in ended
         ],
-        "compactions": _count_compactions(entries),
+        "compactions": work.compactions,
     }
-
-
-def _count_compactions(entries: Sequence[Entry]) -> int:
-    return sum(isinstance(entry.body, Compaction) for entry in entries)
 
 
 async def check(task: Task, config: Config, record: bytes, folder: Path) -> CheckResult:
@@ -341,3 +311,87 @@ async def check(task: Task, config: Config, record: bytes, folder: Path) -> Chec
         half = MAX_REASON_CHARS // 2
         output = f"{output[:half]}\n…\n{output[-half:]}"
     return CheckResult(passed, score, "" if passed else output)
+
+
+# Attempts on a cluster
+
+
+class _RayJob(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt as it travels to a worker; `files` are (path, mode, content)."""
+
+    task: str
+    files: list[tuple[str, int, bytes]]
+    sample: int
+    variant: Variant
+    settings: dict[str, Any]
+    environment: dict[str, str]
+
+
+class RayEngine:
+    """Makes attempts on the workers of a Ray cluster; each takes one of its CPUs. Raises `UsageError` without Ray.
+
+    RAY_ADDRESS names the cluster; without one it is started on this machine. Each worker needs this version of agentcli
+    with the extra `ray`, and the programs that the tasks run. Only keys in the environment travel along.
+    """
+
+    def __init__(self, person: Config, variant: Variant, *, parallel: int) -> None:
+        try:
+            import ray
+        except ImportError as error:
+            raise UsageError(
+                "--engine ray needs Ray: ./install.sh --extras ray, or pip install 'agentcli[ray]'."
+            ) from error
+        self._ray: Any = ray
+        self._person = person
+        self._variant = variant
+        address = os.environ.get("RAY_ADDRESS")
+        own_cluster: dict[str, Any] = {} if address else {"num_cpus": parallel, "include_dashboard": False}
+        ray.init(address, logging_level=logging.ERROR, log_to_driver=False, **own_cluster)
+        self._attempt = self._ray.remote(_attempt_on_worker)
+
+    async def make(self, task: Task, sample: int) -> Attempted:
+        job = _RayJob(
+            task=task.name,
+            files=list(task_files(task)),
+            sample=sample,
+            variant=self._variant,
+            settings=person_settings(self._person),
+            environment=dict(self._person.environment),
+        )
+        reference = self._attempt.remote(msgspec.msgpack.encode(job))
+        try:
+            return msgspec.msgpack.decode(await reference, type=Attempted)
+        except asyncio.CancelledError:
+            self._ray.cancel(reference, force=True)
+            raise
+
+    async def aclose(self) -> None:
+        self._ray.shutdown()
+
+
+def _attempt_on_worker(data: bytes) -> bytes:
+    job = msgspec.msgpack.decode(data, type=_RayJob)
+    with temporary_folder() as name:
+        folder = Path(name)
+        task = _unpack(job, folder / job.task)
+        environment = job.environment | {"PATH": os.environ.get("PATH", ""), "HOME": os.environ.get("HOME", "")}
+        person = load_config(folder, environment, flags=job.settings, caller="eval")
+
+        async def make() -> Attempted:
+            async with aclosing(LocalEngine(person, job.variant)) as engine:
+                return await engine.make(task, job.sample)
+
+        return msgspec.msgpack.encode(asyncio.run(make()))
+
+
+def _unpack(job: _RayJob, folder: Path) -> Task:
+    for name, mode, content in job.files:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if mode:
+            path.write_bytes(content)
+            path.chmod(mode)
+        else:
+            path.symlink_to(os.fsdecode(content))
+    (folder / "start").mkdir(exist_ok=True)
+    return read_task(folder / "task.toml")

@@ -139,13 +139,9 @@ def _tasks(folder: Path, names: list[str], repositories: Path | None) -> list[Ta
 
 
 def _engine(name: str, config: Config, variant: Variant, parallel: int) -> Engine:
-    if name == "ray":
-        from agentcli.evals.ray_engine import RayEngine
+    from agentcli.evals.attempt import LocalEngine, RayEngine
 
-        return RayEngine(config, variant, parallel=parallel)
-    from agentcli.evals.attempt import LocalEngine
-
-    return LocalEngine(config, variant)
+    return RayEngine(config, variant, parallel=parallel) if name == "ray" else LocalEngine(config, variant)
 
 
 def _as_result(made: EvalRun) -> dict[str, Any]:
