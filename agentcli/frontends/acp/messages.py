@@ -1,46 +1,44 @@
-"""Defines the parts of a client's messages that are read: its requests, and its answers to ours."""
+"""Defines the client's messages, as far as they are read: its requests, and its answers to ours.
+
+Schema: https://agentclientprotocol.com/protocol/schema. Unknown fields are ignored.
+"""
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
+from agentcli.frontends.json_input import DOCUMENT_TYPES, IMAGE_TYPES, Media, check_media
+from agentcli.llm.messages import Base64Source, Document, Image, Text
+
 
 class AcpMessage(Struct, frozen=True, rename="camel"):
-    """Unknown fields are ignored."""
-
-
-class FileAccess(AcpMessage, frozen=True):
-    read_text_file: bool = False
-    write_text_file: bool = False
-
-
-class Elicitation(AcpMessage, frozen=True):
-    form: dict[str, Any] | None = None
-
-
-class AuthAccess(AcpMessage, frozen=True):
-    terminal: bool = False
+    pass
 
 
 class ClientCapabilities(AcpMessage, frozen=True):
-    fs: FileAccess | None = None
-    elicitation: Elicitation | None = None
-    auth: AuthAccess | None = None
+    fs: dict[str, Any] | None = None
+    elicitation: dict[str, Any] | None = None
+    auth: dict[str, Any] | None = None
 
     @property
     def has_files(self) -> bool:
         """True if files can be read and written through the client: one without the other would split them in two."""
-        return self.fs is not None and self.fs.read_text_file and self.fs.write_text_file
+        return self.fs is not None and bool(self.fs.get("readTextFile") and self.fs.get("writeTextFile"))
 
     @property
     def has_forms(self) -> bool:
-        return self.elicitation is not None and self.elicitation.form is not None
+        return self.elicitation is not None and self.elicitation.get("form") is not None
 
     @property
     def has_terminal_login(self) -> bool:
-        return self.auth is not None and self.auth.terminal
+        return self.auth is not None and bool(self.auth.get("terminal"))
 
 
 class Initialize(AcpMessage, frozen=True):
@@ -57,7 +55,7 @@ class NamedValue(AcpMessage, frozen=True):
     value: str
 
 
-class McpServer(AcpMessage, frozen=True):
+class McpServer(AcpMessage, frozen=True, kw_only=True):
     """A server to connect to: by `command`, or with another `type` by `url`."""
 
     name: str
@@ -161,3 +159,70 @@ class TextFile(AcpMessage, frozen=True):
     """The answer to `fs/read_text_file`."""
 
     content: str
+
+
+# Prompts
+
+_LINES = re.compile(r"L(\d+)(?:[:-]L?(\d+))?")
+
+
+class PromptParts(Struct, frozen=True):
+    """An editor's prompt: its text with links to files as `@path`, those links quoted, and its embedded files."""
+
+    text: str
+    links: tuple[str, ...]
+    media: tuple[Media, ...]
+
+
+def parse_prompt(content: Sequence[Content], cwd: Path) -> PromptParts:
+    """Raises `ValueError` for an empty prompt, and for images or documents that no model takes."""
+    text = ""
+    links: list[str] = []
+    media: list[Media] = []
+    for before, part in zip((None, *content), content, strict=False):
+        if text and not text[-1].isspace():
+            text += "\n" if isinstance(before, TextContent) and isinstance(part, TextContent) else " "
+        match part:
+            case TextContent(typed):
+                text += typed
+            case LinkContent(uri, name) if (file := _file_of(uri, cwd)) is not None:
+                links.append(f'@"{file[0]}"{file[1]}')
+                text += f"@{file[0]}{file[1]}"
+            case LinkContent(uri, name):
+                text += f"[{name}]({uri})"
+            case ResourceContent(resource):
+                name = "".join(_file_of(resource.uri, cwd) or (resource.uri,))
+                text += f"@{name}"
+                media += _embedded(resource, name)
+            case ImageContent(data, mime_type):
+                media.append(Image(Base64Source(mime_type, data)))
+    check_media(media)
+    if not text.strip() and not media:
+        raise ValueError("the prompt is empty")
+    return PromptParts(text, tuple(links), tuple(media))
+
+
+def _file_of(uri: str, cwd: Path) -> tuple[str, str] | None:
+    """Split a `file:` address into its path, relative to `cwd` if inside, and its lines: `:10-20` for `#L10:20`."""
+    try:
+        parts = urlsplit(uri)
+    except ValueError:
+        return None
+    if parts.scheme != "file":
+        return None
+    path = unquote(parts.path, errors="replace").removeprefix(f"{os.path.normpath(cwd)}/")
+    lines = _LINES.fullmatch(parts.fragment)
+    return path, f":{lines[1]}-{lines[2] or lines[1]}" if lines else ""
+
+
+def _embedded(resource: Resource, name: str) -> Iterator[Media]:
+    kind, blob = resource.mime_type or "", resource.blob or ""
+    if resource.text is not None:
+        yield Text(f'<file path="{name}">\n{resource.text}\n</file>')
+    elif kind in IMAGE_TYPES:
+        yield Image(Base64Source(kind, blob))
+    elif kind in DOCUMENT_TYPES:
+        yield Document(Base64Source(kind, blob))
+    else:
+        size = len(blob) * 3 // 4
+        yield Text(f'<file path="{name}">\n[{kind or "binary"}, about {size:,} bytes: not shown]\n</file>')

@@ -17,7 +17,7 @@ from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.file_changes import FilesRestored
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.conversation.turns import calls_in, text_of
-from agentcli.frontends.printable import pictured
+from agentcli.frontends.printable import fenced, pictured
 from agentcli.llm.messages import Base64Source, Block, Document, Image, Text, Thinking, ToolUse
 from agentcli.tools.summary import call_title
 
@@ -78,13 +78,7 @@ def _folded(title: str, text: str) -> str:
     if (more := len(text) - MAX_RESULT_CHARS) > 0:
         half = MAX_RESULT_CHARS // 2
         text = f"{text[:half]}\n[… {more:,} characters left out …]\n{text[-half:]}"
-    return f"<details><summary>{title}</summary>\n\n{fenced(text, '')}\n\n</details>"
-
-
-def fenced(text: str, language: str) -> str:
-    """Return a code block whose fence is longer than any in the text."""
-    fence = "`" * (max(map(len, re.findall(r"`{3,}", text)), default=2) + 1)
-    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
+    return f"<details><summary>{title}</summary>\n\n{fenced(text)}\n\n</details>"
 
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
