@@ -155,8 +155,6 @@ def parse_line(raw: bytes) -> InputLine:
                 id = given
             case {"type": "control", "id": _}:
                 raise ValueError("id is a string or an integer")
-            case _:
-                pass
         return InputLine(raw, _request_in(data), id)
     except (ValueError, RecursionError) as error:
         return InputLine(raw, None, id, f"{str(error).rstrip('.')}. {_expected(data)}")
@@ -192,8 +190,6 @@ def check_request(request: object) -> None:
                     raise ValueError(f'the input_schema of {tool.name} has not "type": "object"')
         case ClientResult(_, content) if not isinstance(content, str):
             check_media(content)
-        case _:
-            pass
 
 
 def check_media(blocks: Sequence[Media]) -> None:

@@ -75,8 +75,6 @@ class JsonOutput:
                 self._system("subagent_ended", agent_id=id, parent_tool_use_id=call_id, end=end, **spent)
             case _ if is_main:
                 self._show_of_main(event)
-            case _:
-                pass
 
     def _show_of_main(self, event: events.Event) -> None:
         match event:
@@ -91,8 +89,6 @@ class JsonOutput:
             case events.Done() | events.TurnFailed():
                 self.write(self._result.build(event, self._demands))
                 self._result = ResultBuilder(self._session)
-            case _:
-                pass
 
     def command(self, ended: CommandEnded) -> None:
         self._system("command", command=ended.name, output=ended.output, is_error=ended.is_error)
@@ -139,8 +135,6 @@ class JsonOutput:
                 self._end_message(stop_reason)
             case events.TurnStarted() | events.Done() | events.TurnFailed() if self._is_in_message:  # it broke off
                 self._end_message(None)
-            case _:
-                pass
 
     def _start_message(self, model: str) -> None:
         if self._is_in_message:  # a reply that broke off is asked for again

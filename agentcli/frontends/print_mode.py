@@ -68,8 +68,6 @@ async def print_answer(
                 print("" if live else answer, end=line_end, file=out, flush=True)
                 _explain(event, session, demands, log)
                 return exit_code(event, demands)
-            case _:
-                pass
     raise AssertionError("a subscription does not end by itself")
 
 
@@ -107,8 +105,6 @@ async def print_json(host: ScreenlessHost, given: CliPrompt, *, out: BinaryIO, l
                 out.write(to_json_line(result.build(event, demands)))
                 out.flush()
                 return exit_code(event, demands)
-            case _:
-                pass
     raise AssertionError("a subscription does not end by itself")
 
 

@@ -300,8 +300,6 @@ class ClientQuestions:
             case PlanApproval(preview=preview):
                 call["kind"] = "switch_mode"
                 content = [updates.text_content(exposed(preview))]
-            case _:
-                pass
         why = " · ".join(exposed(text) for text in (*question.effects, question.reason) if text)
         if use.input:
             call["rawInput"] = use.input

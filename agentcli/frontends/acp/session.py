@@ -236,8 +236,6 @@ class ClientSession:
                     self._send({"sessionUpdate": "session_info_update", "title": title})
             case events.TakenOver():
                 self._on_taken_over()
-            case _:
-                pass
 
     async def close(self) -> None:
         """Interrupt what runs, which answers the prompt, and store everything."""

@@ -63,8 +63,6 @@ class Updates:
                 yield notice(text)
             case _ if event.agent_id == "main":
                 yield from self._of_main(event)
-            case _:
-                pass
 
     def _of_main(self, event: events.Event) -> Iterator[Update]:
         match event:
@@ -89,8 +87,6 @@ class Updates:
             case events.Done(claims=claims) if self._shows_claims and claims:
                 marked = ((_MARKS[claim.verdict], " ".join(claim.text.split())) for claim in claims)
                 yield notice("\n".join(f"- {mark} {text}{why}" for (mark, why), text in marked))
-            case _:
-                pass
 
     def _started(self, agent_id: str, id: str, name: str, input: dict[str, Any]) -> Update:
         key = call_id(agent_id, id)
@@ -114,8 +110,6 @@ class Updates:
                 self.own_prompts.remove(content)
             case User(content, is_reminder=False):
                 yield from _prompt_chunks(content, entry.id)
-            case _:
-                pass
 
 
 def replayed(shown: SessionSnapshot, *, window: int) -> Iterator[Update]:
@@ -129,8 +123,6 @@ def replayed(shown: SessionSnapshot, *, window: int) -> Iterator[Update]:
                 yield from _reply_updates(content, entry.id, cwd)
             case Result() as body:
                 yield ended(body.result.tool_use_id, body, cwd)
-            case _:
-                pass
     for id in conversation.open_calls:  # the program ended while they ran
         yield updated(id, status="failed")
     if items := todo_items(conversation.path):
@@ -147,8 +139,6 @@ def _reply_updates(content: Sequence[Block], id: str, cwd: Path) -> Iterator[Upd
                 yield chunk("agent_thought_chunk", text, f"{id}-thought")
             case ToolUse(call, name, input):
                 yield begun(call, name, input, cwd, status="pending")
-            case _:
-                pass
 
 
 def _prompt_chunks(content: Sequence[Block], id: str) -> Iterator[Update]:
@@ -158,8 +148,6 @@ def _prompt_chunks(content: Sequence[Block], id: str) -> Iterator[Update]:
                 yield chunk("user_message_chunk", text, id)
             case Image():
                 yield {"sessionUpdate": "user_message_chunk", "content": _image(block), "messageId": id}
-            case _:
-                pass
 
 
 def chunk(kind: str, text: str, message_id: str) -> Update:
@@ -282,8 +270,6 @@ def _result_content(result: ToolResult, *, is_markdown: bool) -> Iterator[dict[s
                 yield text_content(text) if is_markdown else code_content(text)
             case Image():
                 yield {"type": "content", "content": _image(part)}
-            case _:
-                pass
 
 
 def _image(block: Image) -> dict[str, Any]:
