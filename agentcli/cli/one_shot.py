@@ -18,8 +18,8 @@ from agentcli.cli.options import unshared_stdin
 from agentcli.cli.output import warn
 from agentcli.cli.session_opener import ConfiguredOpener, make_store, options_from, session_choice
 from agentcli.errors import NoKey, UsageError
+from agentcli.frontends.hosts import CliPrompt, ScreenlessHost
 from agentcli.frontends.run_end import end_when_idle, ended_jobs, interrupt_on_signals, running_jobs
-from agentcli.frontends.screenless import CliPrompt, ScreenlessHost
 from agentcli.settings.load import Config
 
 

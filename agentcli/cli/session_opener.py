@@ -17,7 +17,7 @@ from agentcli.app import Builder
 from agentcli.cli.options import load_for, text_or_file
 from agentcli.conversation.mentions import with_attachments
 from agentcli.errors import UsageError, UserError
-from agentcli.frontends.session_opener import OpenRequest, OpenSession, UsageStore
+from agentcli.frontends.hosts import OpenRequest, OpenSession, UsageStore
 from agentcli.infra.sessions.sqlite import MemorySessions, SqliteSessions
 from agentcli.llm.messages import Block
 from agentcli.llm.models import ModelInfo

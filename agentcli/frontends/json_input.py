@@ -25,7 +25,7 @@ from agentcli.llm.messages import Block, Document, Image, Text
 from agentcli.llm.provider import ToolSpec
 
 if TYPE_CHECKING:
-    from agentcli.frontends.screenless import ScreenlessHost
+    from agentcli.frontends.hosts import ScreenlessHost
 
 MAX_LINE_BYTES = 64 * 1024 * 1024  # twice what the Messages API takes in one request
 MAX_DEPTH = 100  # levels of lists and objects: what is deeper could not be written to the log again
@@ -229,7 +229,7 @@ def _expected(data: Any) -> str:
 def content_of(host: ScreenlessHost, message: Message) -> tuple[Block, ...]:
     """A text with the files that it names, unless it is a command; blocks are what the client made them."""
     content = message.content
-    return host.attach(content) if isinstance(content, str) and not host.typed(content) else message.blocks
+    return host.attach(content) if isinstance(content, str) and not host.command_in(content) else message.blocks
 
 
 async def control(host: ScreenlessHost, asks: SimpleControl) -> None:

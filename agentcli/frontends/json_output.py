@@ -10,8 +10,8 @@ from agentcli.agent import events
 from agentcli.agent.result import NO_DEMANDS, Demands, ResultBuilder, usage_object
 from agentcli.agent.session import Session
 from agentcli.conversation import entries
+from agentcli.frontends.hosts import CommandEnded
 from agentcli.frontends.printable import exposed
-from agentcli.frontends.screenless import CommandEnded
 from agentcli.llm.messages import Message, Usage
 from agentcli.llm.wire.anthropic_request import block_to_wire
 

@@ -15,9 +15,9 @@ from agentcli.agent.session import Session
 from agentcli.agent.state import awaited_reset
 from agentcli.errors import UserError
 from agentcli.frontends import json_input
+from agentcli.frontends.hosts import CliPrompt, CommandEnded, ScreenlessHost, TypedCommand
 from agentcli.frontends.json_output import JsonOutput, init_object
 from agentcli.frontends.run_end import ended_jobs, running_jobs
-from agentcli.frontends.screenless import CliPrompt, CommandEnded, ScreenlessHost, TypedCommand
 from agentcli.llm.messages import Block, Text
 
 
@@ -158,7 +158,7 @@ class Dialogue:
                 break
             if (
                 isinstance(line.asks, json_input.RunCommand)
-                and (typed := self._host.typed(line.asks.text))
+                and (typed := self._host.command_in(line.asks.text))
                 and typed.is_aside
             ):
                 self._asides.add(self._spawn(self._do(line)))
@@ -198,13 +198,13 @@ class Dialogue:
             case json_input.Say(message):
                 await self._submit(json_input.content_of(self._host, message))
             case json_input.Steer(message):
-                if typed := self._host.command_in(message.blocks):
+                if typed := self._host.command_of(message.blocks):
                     await self._run_aloud(typed)
                 else:
                     self._has_taken = True
                     session.submit(ops.Steer(json_input.content_of(self._host, message)))
             case json_input.RunCommand(text):
-                await self._run_aloud(self._host.command(text))
+                await self._run_aloud(self._host.require_command(text))
             case _:
                 await json_input.control(self._host, asks)
 
@@ -213,7 +213,7 @@ class Dialogue:
     async def _submit(self, content: tuple[Block, ...], given: CliPrompt | None = None) -> None:
         """Submit a prompt, one that was `given` on the command line with its files; or run the command that it is."""
         self._has_taken = True
-        typed = self._host.command_in(content)
+        typed = self._host.command_of(content)
         if typed is None:
             self._session.submit(ops.Prompt(self._host.attach(f"{given.text}{given.piped}") if given else content))
             return

@@ -10,8 +10,8 @@ from agentcli.agent import events
 from agentcli.agent.result import Demands, ResultBuilder, exit_code, to_json_line, unproven
 from agentcli.agent.session import Session
 from agentcli.conversation.titles import shortened
+from agentcli.frontends.hosts import CliPrompt, CommandEnded, ScreenlessHost
 from agentcli.frontends.printable import PrintableStream, printable
-from agentcli.frontends.screenless import CliPrompt, CommandEnded, ScreenlessHost
 
 LONGEST_TASK = 80  # characters of a subagent's task
 
@@ -20,7 +20,7 @@ async def print_answer(
     host: ScreenlessHost, given: CliPrompt, *, out: TextIO, log: TextIO, verbose: bool, demands: Demands
 ) -> int:
     """Print an answer or a command's output, into a pipe only when it is whole; gives the exit code."""
-    prompt = await host.meant(given)
+    prompt = await host.resolve_prompt(given)
     if isinstance(prompt, CommandEnded):
         if prompt.is_error:
             _log_line(log, f"agentcli: {prompt.output}")
@@ -87,7 +87,7 @@ def _subagent_line(event: events.Event, *, is_verbose: bool) -> str:
 async def print_json(host: ScreenlessHost, given: CliPrompt, *, out: BinaryIO, log: TextIO, demands: Demands) -> int:
     """Print the result object and give the exit code."""
     started = time.monotonic()
-    prompt = await host.meant(given)
+    prompt = await host.resolve_prompt(given)
     session = host.session
     result = ResultBuilder(session, started)
     if isinstance(prompt, CommandEnded):

@@ -29,8 +29,8 @@ from agentcli.cli.options import SERVER_FLAGS, load_for, server_parser
 from agentcli.cli.output import warn
 from agentcli.cli.session_opener import open_for_client
 from agentcli.errors import UsageError, UserError
+from agentcli.frontends.hosts import UsageStore
 from agentcli.frontends.run_end import interrupt_on_signals
-from agentcli.frontends.session_opener import UsageStore
 from agentcli.infra.day_account import DayAccount
 from agentcli.infra.event_log.sqlite import SqliteEvents
 from agentcli.infra.sessions.sqlite import SqliteSessions

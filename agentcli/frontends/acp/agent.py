@@ -17,7 +17,7 @@ from agentcli.errors import NoKey, NoModel, NoSession, SessionInUse, UsageError,
 from agentcli.frontends.acp import messages, rpc
 from agentcli.frontends.acp.client import Client, ClientFiles
 from agentcli.frontends.acp.session import ClientSession
-from agentcli.frontends.session_opener import (
+from agentcli.frontends.hosts import (
     Editor,
     OpenForClient,
     OpenRequest,

@@ -24,9 +24,8 @@ from agentcli.frontends.acp import updates
 from agentcli.frontends.acp.messages import AcpMessage, ClientCapabilities, FormAnswer, Permission, TextFile
 from agentcli.frontends.acp.rpc import INTERNAL_ERROR, Connection, RpcError
 from agentcli.frontends.choices import choices_for
+from agentcli.frontends.hosts import ScreenlessHost, SessionOpener
 from agentcli.frontends.printable import exposed, fenced
-from agentcli.frontends.screenless import ScreenlessHost
-from agentcli.frontends.session_opener import SessionOpener
 from agentcli.tools.command import Grants
 from agentcli.tools.sandbox import Sandbox
 from agentcli.tools.text.encoding import DecodedText, decode

@@ -19,10 +19,9 @@ from agentcli.frontends.acp.client import Client, ClientHost, ClientQuestions
 from agentcli.frontends.acp.messages import Content, parse_prompt
 from agentcli.frontends.acp.rpc import AUTH_REQUIRED, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, RpcError
 from agentcli.frontends.acp.updates import LiveOutput, Updates, call_id, notice, replayed
+from agentcli.frontends.hosts import NOT_OFFERED, OpenSession, TypedCommand
 from agentcli.frontends.printable import fenced
 from agentcli.frontends.run_end import ended_jobs, running_jobs
-from agentcli.frontends.screenless import NOT_OFFERED, TypedCommand
-from agentcli.frontends.session_opener import OpenSession
 from agentcli.llm.messages import Block
 from agentcli.llm.provider import Effort
 
@@ -116,7 +115,7 @@ class ClientSession:
             parts = parse_prompt(content, self._cwd)
         except ValueError as error:
             raise RpcError(INVALID_PARAMS, f"Invalid params: {error}.") from error
-        if (typed := self._host.typed(parts.text)) is not None:
+        if (typed := self._host.command_in(parts.text)) is not None:
             prompt = await self._run(typed, parts.media)
             if prompt is None:
                 return _CANCELLED if self._is_cancelled else {"stopReason": "end_turn"}

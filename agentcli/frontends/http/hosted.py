@@ -17,13 +17,12 @@ from agentcli.agent.result import ResultBuilder
 from agentcli.agent.turn_start import half_answer, is_unanswered
 from agentcli.conversation.entries import Assistant, Entry, User
 from agentcli.errors import StorageError, StreamMoved, UsageError, UserError
+from agentcli.frontends.hosts import NOT_OFFERED, OpenSession, ScreenlessHost, TypedCommand
 from agentcli.frontends.http.requests import HttpError
 from agentcli.frontends.http.stream import StreamWriter, Waiting, hash_of
 from agentcli.frontends.json_input import Control, Message, RunCommand, content_of, control
 from agentcli.frontends.json_input import Steer as SayNow
 from agentcli.frontends.json_output import JsonOutput, entry_object, init_object, system_object
-from agentcli.frontends.screenless import NOT_OFFERED, ScreenlessHost, TypedCommand
-from agentcli.frontends.session_opener import OpenSession
 from agentcli.llm.messages import Block, Text, Usage
 from agentcli.llm.provider import ToolSpec
 
@@ -231,7 +230,7 @@ class HostedSession:
                 raise HttpError(429, "queue_full", why)
             if tools:
                 self._session.offer_tools(tools)
-            if (typed := self._host.command_in(message.blocks)) is not None:
+            if (typed := self._host.command_of(message.blocks)) is not None:
                 await self._store_stream_id(stream_id)
                 self._spawn_command(typed, stream_id, more=message.blocks[1:], answers=True)
                 return stream_id
@@ -271,7 +270,7 @@ class HostedSession:
         self.last_used = time.monotonic()
         match asks:
             case RunCommand(text):
-                self._spawn_command(self._host.command(text), uuid.uuid4().hex)
+                self._spawn_command(self._host.require_command(text), uuid.uuid4().hex)
             case SayNow(message):
                 await self.message(message, steers=True, tools=(), stream_id=uuid.uuid4().hex)
             case _:

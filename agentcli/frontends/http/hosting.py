@@ -17,10 +17,10 @@ from msgspec.structs import replace
 from agentcli.agent.accounting.budgets import Account
 from agentcli.agent.event_store import EventStore, StreamEvent
 from agentcli.errors import SessionInUse, StorageError, StreamMoved, UserError
+from agentcli.frontends.hosts import OpenForClient, OpenRequest, UsageStore
 from agentcli.frontends.http.hosted import HostedSession
 from agentcli.frontends.http.stream import StreamWriter
 from agentcli.frontends.json_output import system_object
-from agentcli.frontends.session_opener import OpenForClient, OpenRequest, UsageStore
 
 log = logging.getLogger(__name__)
 

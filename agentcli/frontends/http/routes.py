@@ -26,13 +26,13 @@ from agentcli.agent.interfaces import SessionInfo
 from agentcli.agent.permissions.modes import parse_mode
 from agentcli.conversation.conversation import Conversation
 from agentcli.errors import NoSession, StorageError, StreamMoved, UserError
+from agentcli.frontends.hosts import OpenRequest, working_folder
 from agentcli.frontends.http import requests as forms
 from agentcli.frontends.http.hosted import HostedSession
 from agentcli.frontends.http.hosting import Hosting
 from agentcli.frontends.http.requests import PAGE_FILES, HttpError, failed, json_answer, token_of
 from agentcli.frontends.http.stream import StreamWriter
 from agentcli.frontends.json_output import system_object, wire_messages
-from agentcli.frontends.session_opener import OpenRequest, working_folder
 
 MOST_LISTED = 200
 _KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
