@@ -170,9 +170,11 @@ def parsed(body: bytes, form: Any) -> Any:
     """Return the body as a `form`. Raises `HttpError` that says what was expected."""
     try:
         given = msgspec.convert(json_input.json_in(body or b"{}"), form)
-        is_message = isinstance(given, NewMessage)
-        for part in (json_input.Say(given.message), json_input.ClientTools(given.tools)) if is_message else (given,):
-            json_input.check_request(part)
+        if isinstance(given, NewMessage):
+            json_input.check_request(json_input.UserMessage(given.message))
+            json_input.check_request(json_input.ClientTools(given.tools))
+        else:
+            json_input.check_request(given)
     except (ValueError, RecursionError) as error:
         types = f" The type of an op is one of {', '.join((*json_input.CONTROLS, 'take_over'))}." if form is Op else ""
         raise HttpError(400, "invalid", f"{str(error).rstrip('.')}.{types}") from error
