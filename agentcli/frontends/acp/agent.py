@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -46,8 +45,6 @@ _CAPABILITIES = {
     "sessionCapabilities": {"list": {}, "resume": {}, "close": {}, "delete": {}, "additionalDirectories": {}},
 }
 
-Method = tuple[type[messages.AcpMessage], Callable[[Any], Awaitable[dict[str, Any]]]]
-
 
 class AcpAgent:
     """One connection with all its sessions. `out` is the descriptor that the client reads from."""
@@ -60,19 +57,6 @@ class AcpAgent:
         self._opening: set[str] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self._is_introduced = self._is_leaving = False
-        self._methods: dict[str, Method] = {
-            "initialize": (messages.Initialize, self._initialize),
-            "authenticate": (messages.Authenticate, self._authenticate),
-            "session/new": (messages.NewSessionRequest, self._new),
-            "session/load": (messages.StoredSession, self._load),
-            "session/resume": (messages.StoredSession, self._resume),
-            "session/list": (messages.ListSessions, self._list),
-            "session/close": (messages.OfSession, self._close),
-            "session/delete": (messages.OfSession, self._delete),
-            "session/prompt": (messages.PromptRequest, self._prompt),
-            "session/set_mode": (messages.SetModeRequest, self._set_mode),
-            "session/set_config_option": (messages.SetOption, self._set_option),
-        }
 
     async def run(self, input: BinaryIO) -> None:
         """Serve until the client has gone or `leave` is called; then interrupt all turns and store everything."""
@@ -89,15 +73,16 @@ class AcpAgent:
         self._connection.close()
 
     async def _handle(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        if method not in self._methods:
+        if method not in messages.METHODS:
             raise rpc.RpcError(rpc.METHOD_NOT_FOUND, f"Method not found: {method[:200]}", {"method": method[:200]})
         if not self._is_introduced and method != "initialize":
             raise rpc.RpcError(rpc.INVALID_REQUEST, "Invalid request: initialize comes first.")
-        form, answer = self._methods[method]
         try:
-            return await answer(msgspec.convert(params, form))
+            request = msgspec.convert({**params, "method": method}, messages.Request)
         except msgspec.ValidationError as error:
             raise rpc.RpcError(rpc.INVALID_PARAMS, f"Invalid params: {error}") from error
+        try:
+            return await self._answer(request)
         except SessionInUse as error:
             message = f"Session {error.session_id} is open in another agentcli: close it there first."
             raise rpc.RpcError(rpc.INTERNAL_ERROR, message) from error
@@ -106,17 +91,52 @@ class AcpAgent:
             raise rpc.RpcError(code, str(error)) from error
 
     def _handle_notification(self, method: str, params: dict[str, Any]) -> None:
-        if method != "session/cancel":
-            return
-        try:
-            session = self._open.get(msgspec.convert(params, messages.OfSession).session_id)
-        except msgspec.ValidationError as error:
-            log.warning("session/cancel: %s", error)
-            return
-        if session is not None:
-            session.cancel()
+        match method, params:
+            case "session/cancel", {"sessionId": str(id)} if id in self._open:
+                self._open[id].cancel()
 
-    async def _initialize(self, request: messages.Initialize) -> dict[str, Any]:
+    async def _answer(self, request: messages.Request) -> dict[str, Any]:
+        match request:
+            case messages.Initialize():
+                return self._initialize(request)
+            case messages.Authenticate():
+                raise UsageError(
+                    f"There is no method {request.method_id[:80]!r} to authenticate by here: keys come from the "
+                    "environment of this program, or are kept with `agentcli login PROVIDER` in a terminal."
+                )
+            case messages.LoadSession():
+                session = await self._open_session_for(request, request.session_id)
+                await session.replay()
+                return _state_of_opened(session)
+            case messages.ResumeSession():
+                return _state_of_opened(await self._open_session_for(request, request.session_id))
+            case messages.NewSession():
+                session = await self._open_session_for(request)
+                return _state_of_opened(session) | {"sessionId": session.id}
+            case messages.ListSessions():
+                return await self._list(request)
+            case messages.CloseSession():
+                await self._close(request.session_id)
+                return {}
+            case messages.DeleteSession():
+                if request.session_id in self._open:
+                    await self._close(request.session_id)
+                with suppress(NoSession):  # counts as deleted
+                    await self._store.remove(request.session_id)
+                return {}
+            case messages.PromptRequest():
+                return await self._session(request.session_id).prompt(request.prompt)
+            case messages.SetModeRequest():
+                await self._session(request.session_id).set("mode", request.mode_id)
+                return {}
+            case messages.SetOption():
+                session = self._session(request.session_id)
+                if not isinstance(request.value, str):
+                    raise UsageError(f"The option {request.config_id[:80]!r} takes the name of a value, no boolean.")
+                await session.set(request.config_id, request.value)
+                return {"configOptions": session.state()["configOptions"]}
+
+    def _initialize(self, request: messages.Initialize) -> dict[str, Any]:
         """Answer with the only version that is spoken here, whichever the client asks for."""
         self._client.can = request.client_capabilities or messages.ClientCapabilities()
         self._is_introduced = True
@@ -127,27 +147,9 @@ class AcpAgent:
             "authMethods": [_LOGIN] if self._client.can.has_terminal_login else [],
         }
 
-    async def _authenticate(self, request: messages.Authenticate) -> dict[str, Any]:
-        raise UsageError(
-            f"There is no method {request.method_id[:80]!r} to authenticate by here: keys come from the environment of "
-            "this program, or are kept with `agentcli login PROVIDER` in a terminal."
-        )
-
     # Sessions
 
-    async def _new(self, request: messages.NewSessionRequest) -> dict[str, Any]:
-        session = await self._open_session_for(request)
-        return _state_of_opened(session) | {"sessionId": session.id}
-
-    async def _load(self, request: messages.StoredSession) -> dict[str, Any]:
-        session = await self._open_session_for(request, request.session_id)
-        await session.replay()
-        return _state_of_opened(session)
-
-    async def _resume(self, request: messages.StoredSession) -> dict[str, Any]:
-        return _state_of_opened(await self._open_session_for(request, request.session_id))
-
-    async def _open_session_for(self, request: messages.NewSessionRequest, id: str = "") -> ClientSession:
+    async def _open_session_for(self, request: messages.NewSession, id: str = "") -> ClientSession:
         """Open a session; one that is already open here is closed first. Raises `UserError` and `RpcError`."""
         cwd, folders = working_folder(request.cwd), tuple(map(working_folder, request.additional_directories or ()))
         servers = {server.name: server.entry for server in request.mcp_servers or ()}
@@ -200,33 +202,10 @@ class AcpAgent:
         more = {"nextCursor": str(end)} if len(found) > end else {}
         return {"sessions": [_row_of(info) for info in found[start:end]], **more}
 
-    async def _close(self, request: messages.OfSession) -> dict[str, Any]:
-        session = self._session(request.session_id)
-        del self._open[request.session_id]
+    async def _close(self, id: str) -> None:
+        session = self._session(id)
+        del self._open[id]
         await session.close()
-        return {}
-
-    async def _delete(self, request: messages.OfSession) -> dict[str, Any]:
-        """Move a session to the trash. One that does not exist counts as deleted."""
-        if request.session_id in self._open:
-            await self._close(request)
-        with suppress(NoSession):
-            await self._store.remove(request.session_id)
-        return {}
-
-    async def _prompt(self, request: messages.PromptRequest) -> dict[str, Any]:
-        return await self._session(request.session_id).prompt(request.prompt)
-
-    async def _set_mode(self, request: messages.SetModeRequest) -> dict[str, Any]:
-        await self._session(request.session_id).set("mode", request.mode_id)
-        return {}
-
-    async def _set_option(self, request: messages.SetOption) -> dict[str, Any]:
-        session = self._session(request.session_id)
-        if not isinstance(request.value, str):
-            raise UsageError(f"The option {request.config_id[:80]!r} takes the name of a value, no boolean.")
-        await session.set(request.config_id, request.value)
-        return {"configOptions": session.state()["configOptions"]}
 
 
 def _state_of_opened(session: ClientSession) -> dict[str, Any]:

@@ -11,8 +11,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
 
-import msgspec
-
 from agentcli.agent.calls.model import NOBODY_LEFT
 from agentcli.agent.commands.command import ChoiceIndex, CommandSet
 from agentcli.agent.events import AnyQuestion, CallApproval, ChangesApproval, PlanApproval, Question
@@ -21,7 +19,7 @@ from agentcli.agent.ops import Approve, Interrupt
 from agentcli.agent.session import Session
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.frontends.acp import updates
-from agentcli.frontends.acp.messages import AcpMessage, ClientCapabilities, FormAnswer, Permission, TextFile
+from agentcli.frontends.acp.messages import ClientCapabilities
 from agentcli.frontends.acp.rpc import INTERNAL_ERROR, Connection, RpcError
 from agentcli.frontends.choices import choices_for
 from agentcli.frontends.hosts import ScreenlessHost, SessionOpener
@@ -32,7 +30,6 @@ from agentcli.tools.text.encoding import DecodedText, decode
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-M = TypeVar("M", bound=AcpMessage)
 
 
 def option(id: str, name: str, kind: str) -> dict[str, str]:
@@ -50,19 +47,16 @@ class Client:
     def update(self, session_id: str, update: dict[str, Any]) -> None:
         self.connection.notify("session/update", {"sessionId": session_id, "update": update})
 
-    async def request(self, method: str, answer: type[M], **params: Any) -> M:
-        """Send a request and return its answer. Raises `RpcError`, also for an answer that makes no sense."""
-        result = await self.connection.request(method, params)
-        try:
-            return msgspec.convert(result, answer)
-        except msgspec.ValidationError as error:
-            raise RpcError(INTERNAL_ERROR, f"The client's answer to {method} makes no sense: {error}") from error
-
     async def choose(self, session_id: str, call: dict[str, Any], options: Sequence[dict[str, str]]) -> str | None:
         """Ask for permission; returns the id of the option, None if the turn was cancelled."""
         params = {"sessionId": session_id, "toolCall": call, "options": options}
-        outcome = (await self.request("session/request_permission", Permission, **params)).outcome
-        return outcome.option_id if outcome.outcome == "selected" else None
+        match await self.connection.request("session/request_permission", params):
+            case {"outcome": {"outcome": "selected", "optionId": str(id)}}:
+                return id
+            case {"outcome": {"outcome": "cancelled"}}:
+                return None
+            case answer:
+                raise _nonsense("session/request_permission", answer)
 
     async def fill_in(
         self, session_id: str, message: str, fields: dict[str, Any], *, required: Sequence[str] = (), call_id: str = ""
@@ -71,8 +65,24 @@ class Client:
         schema = {"type": "object", "properties": fields, "required": list(required)}
         params = {"sessionId": session_id, "mode": "form", "message": message, "requestedSchema": schema}
         about = {"toolCallId": call_id} if call_id else {}
-        filled = await self.request("elicitation/create", FormAnswer, **params, **about)
-        return (filled.content or {}) if filled.action == "accept" else {}
+        match await self.connection.request("elicitation/create", {**params, **about}):
+            case {"action": "accept", "content": dict(values)}:
+                return values
+            case {"action": str()}:
+                return {}
+            case answer:
+                raise _nonsense("elicitation/create", answer)
+
+    async def read_file(self, params: dict[str, Any]) -> str:
+        match await self.connection.request("fs/read_text_file", params):
+            case {"content": str(text)}:
+                return text
+            case answer:
+                raise _nonsense("fs/read_text_file", answer)
+
+
+def _nonsense(method: str, answer: object) -> RpcError:
+    return RpcError(INTERNAL_ERROR, f"The client's answer to {method} makes no sense: {answer!r:.200}")
 
 
 # Files
@@ -152,11 +162,10 @@ class ClientFiles:
         if len(on_disk) > MAX_FILE_BYTES or (decoded := decode(on_disk)) is None or not decoded.is_certain:
             return None  # in a file of unknown encoding, other letters than the editor's are no change
         try:
-            answer = self._wait(self._client.request("fs/read_text_file", TextFile, **self._params(path)))
+            text = _as_edited(self._wait(self._client.read_file(self._params(path))))
         except (RpcError, TimeoutError) as error:
             log.debug("%s is read from the disk: %s", path, error)
             return None
-        text = _as_edited(answer.content)
         return None if text == _as_edited(decoded.text) else _as_saved(text, decoded)
 
     def _on_disk(self, path: Path) -> bytes | None:

@@ -1,4 +1,4 @@
-"""Defines the client's messages, as far as they are read: its requests, and its answers to ours.
+"""Defines the client's requests, as far as they are read, and reads its prompts.
 
 Schema: https://agentclientprotocol.com/protocol/schema. Unknown fields are ignored.
 """
@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
@@ -20,6 +20,10 @@ from agentcli.llm.messages import Base64Source, Document, Image, Text
 
 class AcpMessage(Struct, frozen=True, rename="camel"):
     pass
+
+
+class AcpRequest(AcpMessage, frozen=True, tag_field="method"):
+    """A request of the client: its parameters, tagged by its method."""
 
 
 class ClientCapabilities(AcpMessage, frozen=True):
@@ -39,68 +43,6 @@ class ClientCapabilities(AcpMessage, frozen=True):
     @property
     def has_terminal_login(self) -> bool:
         return self.auth is not None and bool(self.auth.get("terminal"))
-
-
-class Initialize(AcpMessage, frozen=True):
-    protocol_version: int
-    client_capabilities: ClientCapabilities | None = None
-
-
-class Authenticate(AcpMessage, frozen=True):
-    method_id: str
-
-
-class NamedValue(AcpMessage, frozen=True):
-    name: str
-    value: str
-
-
-class McpServer(AcpMessage, frozen=True, kw_only=True):
-    """A server to connect to: by `command`, or with another `type` by `url`."""
-
-    name: str
-    type: Literal["stdio", "http", "sse", "acp"] = "stdio"
-    command: str = ""
-    args: tuple[str, ...] = ()
-    env: tuple[NamedValue, ...] = ()
-    url: str = ""
-    headers: tuple[NamedValue, ...] = ()
-
-    @property
-    def entry(self) -> dict[str, Any]:
-        """The server as a file of MCP servers has it."""
-        env, headers = ({one.name: one.value for one in named} for named in (self.env, self.headers))
-        if self.type == "stdio":
-            return {"command": self.command, "args": list(self.args), "env": env}
-        return {"type": self.type, "url": self.url, "headers": headers}
-
-
-class NewSessionRequest(AcpMessage, frozen=True):
-    cwd: str
-    mcp_servers: tuple[McpServer, ...] | None = None
-    additional_directories: tuple[str, ...] | None = None
-
-
-class StoredSession(NewSessionRequest, frozen=True, kw_only=True):
-    session_id: str
-
-
-class OfSession(AcpMessage, frozen=True):
-    session_id: str
-
-
-class ListSessions(AcpMessage, frozen=True):
-    cwd: str | None = None
-    cursor: str | None = None
-
-
-class SetModeRequest(OfSession, frozen=True):
-    mode_id: str
-
-
-class SetOption(OfSession, frozen=True):
-    config_id: str
-    value: str | bool
 
 
 class TextContent(AcpMessage, frozen=True, tag="text"):
@@ -133,33 +75,98 @@ class ResourceContent(AcpMessage, frozen=True, tag="resource"):
 Content = TextContent | ImageContent | LinkContent | ResourceContent
 
 
-class PromptRequest(OfSession, frozen=True):
+class Initialize(AcpRequest, frozen=True, tag="initialize"):
+    protocol_version: int
+    client_capabilities: ClientCapabilities | None = None
+
+
+class Authenticate(AcpRequest, frozen=True, tag="authenticate"):
+    method_id: str
+
+
+class NamedValue(AcpMessage, frozen=True):
+    name: str
+    value: str
+
+
+class McpServer(AcpMessage, frozen=True, kw_only=True):
+    """A server to connect to: by `command`, or with another `type` by `url`."""
+
+    name: str
+    type: Literal["stdio", "http", "sse", "acp"] = "stdio"
+    command: str = ""
+    args: tuple[str, ...] = ()
+    env: tuple[NamedValue, ...] = ()
+    url: str = ""
+    headers: tuple[NamedValue, ...] = ()
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """The server as a file of MCP servers has it."""
+        env, headers = ({one.name: one.value for one in named} for named in (self.env, self.headers))
+        if self.type == "stdio":
+            return {"command": self.command, "args": list(self.args), "env": env}
+        return {"type": self.type, "url": self.url, "headers": headers}
+
+
+class NewSession(AcpRequest, frozen=True, tag="session/new"):
+    cwd: str
+    mcp_servers: tuple[McpServer, ...] | None = None
+    additional_directories: tuple[str, ...] | None = None
+
+
+class LoadSession(NewSession, frozen=True, kw_only=True, tag="session/load"):
+    session_id: str
+
+
+class ResumeSession(NewSession, frozen=True, kw_only=True, tag="session/resume"):
+    session_id: str
+
+
+class ListSessions(AcpRequest, frozen=True, tag="session/list"):
+    cwd: str | None = None
+    cursor: str | None = None
+
+
+class OfSession(AcpRequest, frozen=True):
+    session_id: str
+
+
+class CloseSession(OfSession, frozen=True, tag="session/close"):
+    pass
+
+
+class DeleteSession(OfSession, frozen=True, tag="session/delete"):
+    pass
+
+
+class PromptRequest(OfSession, frozen=True, tag="session/prompt"):
     prompt: tuple[Content, ...]
 
 
-class PermissionOutcome(AcpMessage, frozen=True):
-    outcome: Literal["selected", "cancelled"]
-    option_id: str = ""
+class SetModeRequest(OfSession, frozen=True, tag="session/set_mode"):
+    mode_id: str
 
 
-class Permission(AcpMessage, frozen=True):
-    """The answer to `session/request_permission`."""
-
-    outcome: PermissionOutcome
-
-
-class FormAnswer(AcpMessage, frozen=True):
-    """The answer to `elicitation/create`."""
-
-    action: str
-    content: dict[str, Any] | None = None
+class SetOption(OfSession, frozen=True, tag="session/set_config_option"):
+    config_id: str
+    value: str | bool
 
 
-class TextFile(AcpMessage, frozen=True):
-    """The answer to `fs/read_text_file`."""
-
-    content: str
-
+Request = (
+    Initialize
+    | Authenticate
+    | NewSession
+    | LoadSession
+    | ResumeSession
+    | ListSessions
+    | CloseSession
+    | DeleteSession
+    | PromptRequest
+    | SetModeRequest
+    | SetOption
+)
+METHODS = frozenset(str(form.__struct_config__.tag) for form in get_args(Request))
 
 # Prompts
 
