@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, nullcontext, suppress
+from contextlib import aclosing, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -23,7 +23,7 @@ from agentcli.conversation.entries import Entry, packed, unpacked
 from agentcli.conversation.mentions import attached_file, with_attachments
 from agentcli.errors import AgentcliError, StorageError, UsageError
 from agentcli.infra.sessions.sqlite import MemorySessions
-from agentcli.library.prompt_order import PromptOrder
+from agentcli.library.prompts import PromptOrder, recording
 from agentcli.llm.messages import Block, ToolUse
 from agentcli.llm.provider import Provider, ToolSpec
 from agentcli.settings.load import Config, load_config
@@ -143,12 +143,12 @@ class Agent:
         self._conversation_id = conversation_id if conversation_store is not None else ""
         self._choice = SessionChoice(new_id=self._conversation_id or session_id or None, user_id=user_id)
         self._session: Session | None = None
-        self._turns = PromptOrder()
+        self._opening, self._turns = asyncio.Lock(), PromptOrder()
         self._keyed = KeyedCalls()
 
     async def session(self) -> Session:
         """Return the session itself, for operations and events. Raises `UserError`."""
-        async with self._turns.beginning:
+        async with self._opening:
             if self._session is None:
                 self._session = await self._builder.build_session(await self._to_open(), model=self._model)
                 if self._usage is not None:
@@ -243,13 +243,9 @@ class Agent:
         session = await self.session()
         blocks = await asyncio.to_thread(_blocks_of, content, attachments, session.snapshot().workspace)
         last: Done | TurnFailed | None = None
-        recorded: AbstractAsyncContextManager[None] = nullcontext()
-        if stream_id and self._events is not None:
-            from agentcli.library.replies import recording
-
-            recorded = recording(session, self._events, stream_id)
-        async with self._turns.one(), recorded, aclosing(session.subscribe()) as events:
-            with self._turns.marked():
+        recorded = recording(session, self._events, stream_id) if stream_id and self._events else nullcontext()
+        async with self._turns.hold(), recorded, aclosing(session.subscribe()) as events:
+            with self._turns.marking():
                 session.submit(Prompt(blocks, tools=tuple(tools)))
             try:
                 async for event in events:
@@ -258,7 +254,7 @@ class Agent:
                         break
                     if isinstance(event, QuestionEvent) and self._approve is not None:
                         session.submit(await self._decision(event))
-                    with self._turns.unread():
+                    with self._turns.reading():
                         yield event
             finally:
                 if last is None:

@@ -1,4 +1,7 @@
-"""Writes a session in the requested form, without secrets."""
+"""Writes a session as Markdown, JSON or one HTML page, without secrets.
+
+The page needs no network and runs nothing of its content.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ _ENDINGS: dict[str, Form] = {"": "md", ".md": "md", ".markdown": "md", ".json": 
 
 
 def form_of(file: str) -> Form:
-    """Return the form that a file's ending names; Markdown without one. Raises `UsageError` for any other ending."""
+    """Return the form that a file's ending names; Markdown without an ending. Raises `UsageError` for another one."""
     ending = Path(file).suffix.lower()
     if ending not in _ENDINGS:
         raise UsageError(f"No form is known by the ending {ending}: there is .md, .json and .html.")
@@ -65,19 +68,25 @@ def document(form: Form, info: SessionInfo, entries: Sequence[Entry], mask: Mask
     story = story_of(info, entries)
     match form:
         case "md":
-            return as_markdown(story), places
+            text = as_markdown(story)
         case "html":
-            return as_page(story), places
+            text = as_page(story)
         case "json":
-            value = {
-                "session_id": info.id,
-                **{name: getattr(info, name) for name in ("cwd", "name", "title", "created", "updated")},
-                "model": story.models[-1] if story.models else "",
-                **shown(info, entries),
-                "usage": usage_object(story.cost.total.usage) | {"cost_usd": story.cost.total.whole_usd},
-                "version": __version__,
-            }
-            return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n", places
+            text = _as_json(story, entries)
+    return text, places
+
+
+def _as_json(story: Story, entries: Sequence[Entry]) -> str:
+    info, total = story.info, story.cost.total
+    value = {
+        "session_id": info.id,
+        **{name: getattr(info, name) for name in ("cwd", "name", "title", "created", "updated")},
+        "model": story.models[-1] if story.models else "",
+        **shown(info, entries),
+        "usage": usage_object(total.usage) | {"cost_usd": total.whole_usd},
+        "version": __version__,
+    }
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
 
 
 async def live_document(session: Session, file: str, known: Sequence[SessionInfo]) -> str:
@@ -117,7 +126,7 @@ def as_page(story: Story) -> str:
 
 
 def html_page(title: str, body: str, *, more_style: str = "", script: str = "") -> str:
-    """Return a page in which nothing counts but this style and this script."""
+    """Return a page whose policy allows only this style and this script."""
     style = _read_beside("page.css") + more_style
     policy = f"default-src 'none'; style-src '{_hash(style)}'; img-src data:; base-uri 'none'; form-action 'none'"
     if script:
@@ -197,7 +206,7 @@ def _images(images: Sequence[Base64Source]) -> Iterator[str]:
 
 
 def _cell(_: object, tokens: Sequence[Token], index: int, *_more: object) -> str:
-    """A style attribute, which the library would write, does not pass the page's policy."""
+    """Write a cell's alignment as a class, because the page's policy forbids the style attribute of the library."""
     token = tokens[index]
     return f'<{token.tag} class="n">' if token.attrGet("style") == "text-align:right" else f"<{token.tag}>"
 
