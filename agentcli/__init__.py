@@ -32,12 +32,18 @@ if TYPE_CHECKING:
     from agentcli.infra.sessions.postgres import PostgresSessions
     from agentcli.infra.sessions.sqlite import MemorySessions, SqliteSessions
     from agentcli.library.agent import Agent, AgentFailed
-    from agentcli.library.reply_forms import to_anthropic_message, to_chat_completion
+    from agentcli.library.functions import (
+        count_conversation_tokens,
+        count_message_tokens,
+        count_tokens,
+        get_model_info,
+        to_anthropic_message,
+        to_chat_completion,
+    )
     from agentcli.llm.messages import CacheControl, Document, Image, Message, Text
     from agentcli.llm.provider import Provider, ToolSpec
     from agentcli.llm.token_encoders import TokenEncoder, encoders
     from agentcli.settings.structs import Settings
-    from agentcli.token_counts import count_conversation_tokens, count_message_tokens, count_tokens, get_model_info
     from agentcli.tools.own_tools import tool
     from agentcli.tools.sandbox import Sandbox
     from agentcli.tools.tool import Tool, ToolContext, ToolOutput
@@ -49,7 +55,10 @@ _HOMES = {
     name: module
     for module, names in {
         "agentcli.library.agent": "Agent AgentFailed",
-        "agentcli.library.reply_forms": "to_anthropic_message to_chat_completion",
+        "agentcli.library.functions": (
+            "count_conversation_tokens count_message_tokens count_tokens get_model_info to_anthropic_message "
+            "to_chat_completion"
+        ),
         "agentcli.agent.interfaces": "ConversationStore Locks SessionLog SessionStore",
         "agentcli.conversation.schema": "readable_from",
         "agentcli.agent.event_store": "EventStore StreamEvent StreamState",
@@ -68,7 +77,6 @@ _HOMES = {
         "agentcli.settings.structs": "Settings",
         "agentcli.extensions.skills.activation": "Activation SkillRegistry",
         "agentcli.extensions.skills.skill": "Skill read_skill",
-        "agentcli.token_counts": "count_conversation_tokens count_message_tokens count_tokens get_model_info",
         "agentcli.errors": "AgentcliError ConfigError StorageError ToolError UsageError UserError",
         "agentcli.agent.hooks": "CallHooks HookAnswer NoHooks TurnHooks",
         "agentcli.agent.events": (

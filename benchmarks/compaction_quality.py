@@ -26,8 +26,8 @@ from typing import Literal
 
 from agentcli import Message, Text, create_context_transform
 from agentcli.conversation.compaction.excerpts import Scorer, Sentence, pick_excerpts, split_sentences
+from agentcli.library.functions import count_conversation_tokens
 from agentcli.llm.messages import ToolResult, ToolUse
-from agentcli.token_counts import count_conversation_tokens
 
 WINDOWS = (8_000, 16_000, 32_000, 64_000)
 MODEL = "anthropic/claude-sonnet-5-5"

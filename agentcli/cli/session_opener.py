@@ -24,16 +24,15 @@ from agentcli.cli.options import load_for, text_or_file, unshared_stdin
 from agentcli.cli.output import warn
 from agentcli.conversation.mentions import with_attachments
 from agentcli.errors import NoKey, UsageError, UserError
+from agentcli.frontends.hosts import CliPrompt, OpenRequest, OpenSession, ScreenlessHost, UsageStore
 from agentcli.frontends.run_end import end_when_idle, ended_jobs, interrupt_on_signals, running_jobs
-from agentcli.frontends.screenless import CliPrompt, ScreenlessHost
-from agentcli.frontends.session_opener import OpenRequest, OpenSession, UsageStore
 from agentcli.infra.sessions.sqlite import MemorySessions, SqliteSessions
 from agentcli.llm.messages import Block
 from agentcli.llm.models import ModelInfo
 from agentcli.models.choice import EMBEDDED
 from agentcli.settings.load import Config
 from agentcli.settings.write import readable_settings, store_setting
-from agentcli.setup.options import Extras, SessionChoice
+from agentcli.setup.options import McpOptions, SessionChoice, SessionOptions
 
 
 class ConfiguredOpener:
@@ -137,11 +136,15 @@ async def open_for_client(
     config = await asyncio.to_thread(load_for, options, request.cwd, editor.folders)
     for notice in config.notices:
         on_notice(notice)
-    extras = replace(
-        extras_from(options), brings_tools=is_server, mcp_servers=editor.servers, client_files=editor.files
+    session_options = options_from(options)
+    session_options = replace(
+        session_options,
+        accepts_client_tools=is_server,
+        mcp=replace(session_options.mcp, servers=editor.servers),
+        client_files=editor.files,
     )
     builder = Builder(
-        config, store=store, extras=extras, can_ask=True, goes_on=True, owns_store=False, on_notice=on_notice
+        config, store=store, options=session_options, can_ask=True, goes_on=True, owns_store=False, on_notice=on_notice
     )
     opener, model = ConfiguredOpener(config, builder), request.model
     choice = SessionChoice(user_id=request.user_id, name=request.name)
@@ -172,15 +175,14 @@ def make_store(config: Config, options: argparse.Namespace, on_notice: Callable[
     return MemorySessions() if options.no_session else SqliteSessions(config.paths.sessions, on_notice=on_notice)
 
 
-def extras_from(options: argparse.Namespace) -> Extras:
+def options_from(options: argparse.Namespace) -> SessionOptions:
     appended = options.append_system_prompt, options.append_system_prompt_file
-    return Extras(
+    return SessionOptions(
         system_prompt=text_or_file("--system-prompt", options.system_prompt, options.system_prompt_file),
         append_system_prompt=text_or_file("--append-system-prompt", *appended) or "",
-        bare=options.bare,
-        brings_tools=options.input_format == "stream-json",
-        mcp_config=options.mcp_config or "",
-        is_strict_mcp=options.strict_mcp_config,
+        is_bare=options.bare,
+        accepts_client_tools=options.input_format == "stream-json",
+        mcp=McpOptions(options.mcp_config or "", is_strict=options.strict_mcp_config),
     )
 
 
@@ -224,20 +226,19 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
         raise UsageError("--input-format stream-json goes with --output-format stream-json.")
     if takes_stream and options.prompt == "-":
         raise UsageError("Stdin holds either the prompt (-) or the stream: leave out - or --input-format stream-json.")
-    choice, extras = session_choice(options), extras_from(options)
-    if options.json_schema is not None:
-        extras = replace(extras, answer_schema=_answer_schema(options.json_schema))
+    choice = session_choice(options)
+    answer_schema = None if options.json_schema is None else _answer_schema(options.json_schema)
     ending.session_id = choice.new_id or choice.id
     builder = Builder(
         config,
         store=make_store(config, options, warn),
-        extras=extras,
+        options=options_from(options),
         can_ask=takes_stream,
         goes_on=not takes_stream,
         on_notice=warn,
     )
     try:
-        session = await builder.build_session(choice)
+        session = await builder.build_session(choice, answer_schema=answer_schema)
         ending.unfinished = ResultBuilder(session).unfinished
         typed = "" if options.prompt in (None, "-") else options.prompt
         if choice.how != "new" and not takes_stream and not typed.lstrip().startswith("/"):
@@ -260,7 +261,7 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
             idle = end_when_idle(lambda: host.session, config.settings.limits.idle_s, ending.leave_stuck)
             watching = asyncio.create_task(idle)
             try:
-                demands = Demands(options.fail_on_denial, options.require_evidence, extras.answer_schema)
+                demands = Demands(options.fail_on_denial, options.require_evidence, answer_schema)
                 cli_prompt = CliPrompt(typed, prompt.removeprefix(typed))
                 code = await _run_front_end(host, cli_prompt, options, leaving, demands=demands)
                 ending.has_answered = True

@@ -13,7 +13,7 @@ import msgspec
 from agentcli.agent.session import Session
 from agentcli.app import Builder
 from agentcli.cli.output import banner
-from agentcli.cli.session_opener import ConfiguredOpener, extras_from, make_store, session_choice
+from agentcli.cli.session_opener import ConfiguredOpener, make_store, options_from, session_choice
 from agentcli.conversation.conversation import Conversation
 from agentcli.errors import NoKey, NoModel, UsageError
 from agentcli.frontends.printable import printable
@@ -84,7 +84,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         builder = Builder(
             config,
             store=make_store(config, options, self._notice),
-            extras=extras_from(options),
+            options=options_from(options),
             is_interactive=True,
             on_notice=self._notice,
         )
@@ -214,7 +214,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
 
     def introduction(self) -> tuple[str, Sequence[str]]:
         """The program and its folder in one line, and the instruction files it has read there."""
-        files = (str(file) for file, _ in self._builder.opening.instructions().files)
+        files = (str(file) for file, _ in self._builder.prefixes.instructions().files)
         return " · ".join(banner(self._config)), [file.removeprefix(f"{self.root}/") for file in files]
 
     async def aclose(self) -> None:

@@ -12,12 +12,10 @@ from agentcli.agent.interfaces import SessionInfo
 from agentcli.conversation.history import shortened
 from agentcli.conversation.schema import unpacked
 from agentcli.errors import UserError
-from agentcli.evals.outcome import Outcome, outcome_line
-from agentcli.evals.store import EvalRun, EvalStore, PlannedTask, cost_of
+from agentcli.evals.store import EvalRun, EvalStore, Outcome, PlannedTask, cost_of, outcome_line
 from agentcli.evals.task import DIFFICULTIES
-from agentcli.frontends.export.documents import document
+from agentcli.frontends.export.documents import document, html_page, line, markdown
 from agentcli.frontends.export.markdown import money
-from agentcli.frontends.export.page import html_page, line, markdown
 from agentcli.frontends.printable import pictured
 from agentcli.safety.secrets.masking import Masker, mask
 
@@ -88,7 +86,7 @@ def _task_rows(tasks: Tasks, baseline: EvalRun | None) -> list[str]:
     for name, difficulty, now, old, is_alike in (*named, ("all", "", *whole, has_all)):
         change = _pass_rate(now) - _pass_rate(old) if is_alike and now and old else 0
         passed = f"{_passed(now)}{' ↑' if change > 0 else ' ↓' if change < 0 else ''}"
-        tokens, seconds = sum(one.usage.context_tokens for one in now), sum(one.seconds for one in now)
+        tokens, seconds = sum(one.spent.usage.context_tokens for one in now), sum(one.spent.seconds for one in now)
         figures = (money(cost_of(now)), f"{tokens:,}", f"{seconds:,.1f}") if now else "–––"
         rows.append([name, difficulty, passed, *([_passed(old)] if baseline else []), *figures])
     return [_row(cells) for cells in rows]
@@ -109,7 +107,7 @@ def _passed(outcomes: Sequence[Outcome]) -> str:
 def _failure(outcome: Outcome) -> str:
     # No "#1" for the number, which would be a link to an issue.
     end = "" if outcome.end == "end_turn" else f", {outcome.end.replace('_', ' ')}"
-    why = mask("\n".join(filter(None, (outcome.reason, outcome.error, outcome.failure)))).strip()
+    why = mask("\n".join(filter(None, (outcome.check.reason, outcome.error)))).strip()
     reason = shortened(" ".join(pictured(why or "No reason is given.").split()), MAX_REASON_CHARS)
     fence = "`" * (max(map(len, re.findall("`+", reason)), default=0) + 1)  # code mentions nobody and links to nothing
     return f"- {_text(outcome.task)} (attempt {outcome.sample}{end}): {fence} {reason} {fence}"

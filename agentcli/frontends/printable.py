@@ -168,6 +168,12 @@ class PrintableStream:
         return shown
 
 
+def fenced(text: str, language: str = "") -> str:
+    """Return a code block of Markdown, whose fence is longer than any in the text."""
+    fence = "`" * (max(map(len, re.findall(r"`{3,}", text)), default=2) + 1)
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
+
+
 def with_tilde(text: str, home: str) -> str:
     """Paths below the home folder as a shell shortens them."""
     return re.sub(rf"(?<![\w.~/-]){re.escape(home)}(?=/|$)", "~", text) if len(home) > 1 and home in text else text

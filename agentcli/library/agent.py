@@ -6,17 +6,17 @@ import asyncio
 import logging
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, nullcontext, suppress
+from contextlib import aclosing, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from agentcli.agent.calls.once import DirectCall, KeyedCalls, call_directly
 from agentcli.agent.events import Done, Event, QuestionEvent, ToolFinished, TurnFailed
-from agentcli.agent.hooks import CallHooks, TurnHooks
+from agentcli.agent.hooks import CallHooks, NoHooks, TurnHooks
 from agentcli.agent.interfaces import ConversationStore, Locks, SessionStore
 from agentcli.agent.ops import Approve, Interrupt, Prompt
-from agentcli.agent.runtime import ContextPolicy, ContextTransform, Resolve, unchanged
+from agentcli.agent.runtime import ContextControl, ContextPolicy, ContextTransform, Resolve, unchanged
 from agentcli.agent.session import Session
 from agentcli.app import Builder
 from agentcli.conversation.entries import Entry
@@ -24,14 +24,14 @@ from agentcli.conversation.mentions import attached_file, with_attachments
 from agentcli.conversation.schema import packed, unpacked
 from agentcli.errors import AgentcliError, StorageError, UsageError
 from agentcli.infra.sessions.sqlite import MemorySessions
-from agentcli.library.prompt_order import PromptOrder
+from agentcli.library.prompts import PromptOrder, recording
 from agentcli.llm.messages import Block, ToolUse
 from agentcli.llm.provider import Provider, ToolSpec
-from agentcli.settings.load import load_config
+from agentcli.settings.load import Config, load_config
 from agentcli.settings.paths import current_folder
 from agentcli.settings.structs import Settings
 from agentcli.settings.write import changed_values
-from agentcli.setup.options import Extras, SessionChoice
+from agentcli.setup.options import CallerParts, McpOptions, SessionChoice, SessionOptions
 from agentcli.tools.own_tools import tool
 from agentcli.tools.sandbox import Sandbox
 from agentcli.tools.tool import Tool
@@ -118,48 +118,39 @@ class Agent:
     ) -> None:
         if conversation_store is not None and (store is not None or not conversation_id):
             raise UsageError("A conversation_store goes with a conversation_id, and takes the place of a store.")
-        flags = changed_values(settings) if isinstance(settings, Settings) else {**(settings or {})}
-        flags["permissions"] = {"mode": permission_mode, **flags.get("permissions", {})}
-        config = load_config(_folder(cwd), flags=flags, caller="settings")
-        own = tuple(one if isinstance(one, Tool) else tool(one) for one in tools)
-        extras = Extras(
+        options = SessionOptions(
             system_prompt=system_prompt,
-            tools=own,
-            hooks=hooks,
-            brings_tools=True,
-            search=search,
-            call_hooks=tuple(call_hooks),
-            locks=locks,
-            resolve=resolve,
-            context_policy=context_policy,
-            context_transform=context_transform,
-            sandbox=sandbox,
-            skill_folders=tuple(_folder(folder) for folder in skills),
-            mcp_clients=tuple(mcp_clients),
+            accepts_client_tools=True,
+            skill_folders=tuple(map(_folder, skills)),
+            mcp=McpOptions(clients=tuple(mcp_clients)),
+            parts=CallerParts(
+                tools=tuple(one if isinstance(one, Tool) else tool(one) for one in tools),
+                search=search,
+                hooks=hooks or NoHooks(),
+                call_hooks=tuple(call_hooks),
+                locks=locks,
+                resolve=resolve,
+                context=ContextControl(policy=context_policy, transform=context_transform),
+                sandbox=sandbox,
+            ),
         )
-        self._memory = MemorySessions()
+        config, self._memory = _load_config(cwd, permission_mode, settings), MemorySessions()
         self._builder = Builder(
-            config, store=store or self._memory, extras=extras, can_ask=approve is not None, on_notice=log.warning
+            config, store=store or self._memory, options=options, can_ask=approve is not None, on_notice=log.warning
         )
-        if provider is not None:
-            model = self._builder.models.add_provider(provider)
-        for notice in config.notices:
-            log.warning(notice)
-        self._model = model
-        self._approve = approve
-        self._usage = usage
-        self._session: Session | None = None
+        self._model = model if provider is None else self._builder.models.add_provider(provider)
+        self._approve, self._usage, self._events = approve, usage, event_store
         self._conversations = conversation_store
+        self._user_id = user_id
         self._conversation_id = conversation_id if conversation_store is not None else ""
         self._choice = SessionChoice(new_id=self._conversation_id or session_id or None, user_id=user_id)
-        self._user_id = user_id
-        self._events = event_store
-        self._turns = PromptOrder()
+        self._session: Session | None = None
+        self._opening, self._turns = asyncio.Lock(), PromptOrder()
         self._keyed = KeyedCalls()
 
     async def session(self) -> Session:
         """Return the session itself, for operations and events. Raises `UserError`."""
-        async with self._turns.beginning:
+        async with self._opening:
             if self._session is None:
                 self._session = await self._builder.build_session(await self._to_open(), model=self._model)
                 if self._usage is not None:
@@ -254,13 +245,9 @@ class Agent:
         session = await self.session()
         blocks = await asyncio.to_thread(_blocks_of, content, attachments, session.snapshot().workspace)
         last: Done | TurnFailed | None = None
-        recorded: AbstractAsyncContextManager[None] = nullcontext()
-        if stream_id and self._events is not None:
-            from agentcli.library.recording import recording
-
-            recorded = recording(session, self._events, stream_id)
-        async with self._turns.one(), recorded, aclosing(session.subscribe()) as events:
-            with self._turns.marked():
+        recorded = recording(session, self._events, stream_id) if stream_id and self._events else nullcontext()
+        async with self._turns.hold(), recorded, aclosing(session.subscribe()) as events:
+            with self._turns.marking():
                 session.submit(Prompt(blocks, tools=tuple(tools)))
             try:
                 async for event in events:
@@ -269,7 +256,7 @@ class Agent:
                         break
                     if isinstance(event, QuestionEvent) and self._approve is not None:
                         session.submit(await self._decision(event))
-                    with self._turns.unread():
+                    with self._turns.reading():
                         yield event
             finally:
                 if last is None:
@@ -354,6 +341,16 @@ def _blocks_of(
     for one in attachments:
         more += attached_file(workspace.cwd / one, workspace) if isinstance(one, str | Path) else (one,)
     return (*blocks, *more)
+
+
+def _load_config(cwd: str | Path, permission_mode: str, settings: dict[str, Any] | Settings | None) -> Config:
+    """Return the settings of the caller, which replace those of files, for a working directory."""
+    flags = changed_values(settings) if isinstance(settings, Settings) else {**(settings or {})}
+    flags["permissions"] = {"mode": permission_mode, **flags.get("permissions", {})}
+    config = load_config(_folder(cwd), flags=flags, caller="settings")
+    for notice in config.notices:
+        log.warning(notice)
+    return config
 
 
 def _folder(cwd: str | Path) -> Path:

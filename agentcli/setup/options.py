@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 from msgspec import Struct
 
 from agentcli.agent.accounting.budgets import Account, Amounts, Budgets, Kind
-from agentcli.agent.hooks import CallHooks, TurnHooks
+from agentcli.agent.hooks import CallHooks, NoHooks, TurnHooks
 from agentcli.agent.interfaces import Checkpoints, Locks, SessionLog, SessionStore
 from agentcli.agent.permissions.rule_text import check_rule, parse_rule
 from agentcli.agent.permissions.rules import Rule, Rules, Verb
-from agentcli.agent.runtime import ContextPolicy, ContextTransform, Resolve, TurnLimits, unchanged
+from agentcli.agent.runtime import ContextControl, Resolve, TurnLimits
 from agentcli.conversation.entries import Entry
 from agentcli.errors import ConfigError, UsageError, UserError, did_you_mean
 from agentcli.infra.data_files import DataFolder
@@ -32,7 +32,6 @@ from agentcli.tools.sandbox import Sandbox
 from agentcli.tools.tool import Tool
 
 if TYPE_CHECKING:
-    from agentcli.agent.result import AnswerSchema
     from agentcli.extensions.mcp.tools import MCPClient
     from agentcli.tools.web.web import SearchProvider
 
@@ -41,44 +40,59 @@ class SessionFiles(Protocol):
     """Wraps the sandbox and the checkpoints of one session, so that unsaved changes count."""
 
     def sandbox(self, made: Sandbox, roots: Callable[[], Sequence[Path]]) -> Sandbox:
-        """Wrap a sandbox; `roots` are the folders of its workspace now."""
+        """Wrap a sandbox; `roots` returns the folders of its workspace now."""
         ...
 
     def checkpoints(self, made: Checkpoints) -> Checkpoints: ...
 
 
-class Extras(Struct, frozen=True, kw_only=True):
+class McpOptions(Struct, frozen=True):
+    """MCP servers beside those of the settings: of a file, by name, and connected ones.
+
+    With `is_strict` the file's servers are the only ones.
+    """
+
+    file: str = ""
+    servers: Mapping[str, Any] = {}
+    is_strict: bool = False
+    clients: tuple[MCPClient, ...] = ()
+
+
+class CallerParts(Struct, frozen=True, kw_only=True):
+    """Parts of a session that a program adds or puts in place of our own. The docstring of `Agent` explains them."""
+
+    tools: tuple[Tool, ...] = ()
+    search: SearchProvider | None = None
+    hooks: TurnHooks = NoHooks()
+    call_hooks: tuple[CallHooks, ...] = ()
+    locks: Locks | None = None
+    resolve: Resolve | None = None
+    context: ContextControl = ContextControl()
+    sandbox: Sandbox | None = None
+
+
+class SessionOptions(Struct, frozen=True, kw_only=True):
     """The options that a caller adds to the configuration. `system_prompt` replaces the system text.
 
-    `bare` leaves out hooks, skills, MCP servers, memory and instruction files. `brings_tools`: tools may come with a
-    prompt. `mcp_config` is a file of MCP servers, the only ones with `is_strict_mcp`; `mcp_servers` are further ones.
-    `client_files` makes those of a session by its id. The others are as in `Agent`.
+    `is_bare` leaves out hooks, skills, MCP servers, memory and instruction files. With `accepts_client_tools` tools may
+    come with a prompt. `client_files` returns an editor's files for the session with an id.
     """
 
     system_prompt: str | None = None
     append_system_prompt: str = ""
-    bare: bool = False
-    tools: tuple[Tool, ...] = ()
-    hooks: TurnHooks | None = None
-    brings_tools: bool = False
-    search: SearchProvider | None = None
-    call_hooks: tuple[CallHooks, ...] = ()
-    locks: Locks | None = None
-    resolve: Resolve | None = None
-    context_policy: ContextPolicy | None = None
-    context_transform: ContextTransform = unchanged
-    sandbox: Sandbox | None = None
+    is_bare: bool = False
+    accepts_client_tools: bool = False
     skill_folders: tuple[Path, ...] = ()
-    answer_schema: AnswerSchema | None = None
-    mcp_config: str = ""
-    mcp_servers: Mapping[str, Any] = {}
-    is_strict_mcp: bool = False
-    mcp_clients: tuple[MCPClient, ...] = ()
+    mcp: McpOptions = McpOptions()
     client_files: Callable[[str], SessionFiles] | None = None
+    parts: CallerParts = CallerParts()
 
 
 class SessionChoice(Struct, frozen=True):
-    """The conversation to open: new, newest or by id; `fork` continues a copy, `take_over` ends its program."""
+    """The conversation to open: new, newest or by id.
+
+    With `fork` a copy of it continues; with `take_over` the program that holds it ends.
+    """
 
     how: Literal["new", "newest", "id"] = "new"
     id: str = ""
@@ -87,9 +101,6 @@ class SessionChoice(Struct, frozen=True):
     name: str = ""
     take_over: bool = False
     user_id: str = ""
-
-
-NEW = SessionChoice()
 
 
 async def open_log(
@@ -159,12 +170,12 @@ def configured_rules(
     tools: Sequence[Tool],
     *,
     on_notice: Callable[[str], None],
-    brings_tools: bool,
+    accepts_client_tools: bool,
     servers: Collection[str] = (),
 ) -> Rules:
     """Return the rules of the settings and the lasting grants. Raises `ConfigError` for one that can never hold.
 
-    With `brings_tools` a rule may name tools under any name; `servers` begin names that may not be known yet.
+    With `accepts_client_tools` a rule may name tools under any name; `servers` begin names that may not be known yet.
     """
     permissions = config.settings.permissions
     rules = Rules()
@@ -173,7 +184,7 @@ def configured_rules(
             key = f"permissions.{verb}"
             try:
                 rule = parse_rule(text, "settings")
-                warning = check_rule(rule, tools, written=text, under_any_name=brings_tools)
+                warning = check_rule(rule, tools, written=text, under_any_name=accepts_client_tools)
             except UsageError as error:
                 raise config.error(str(error), key, item=text) from error
             of_server = any(f"{rule.tool}__".startswith(prefix) for prefix in servers)

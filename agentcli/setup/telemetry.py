@@ -29,12 +29,12 @@ _SERVERS = {
 
 
 @dataclass
-class Observed:
-    """Exports the sessions that it is given; where the settings want none exported, nothing for it is imported."""
+class SessionExport:
+    """Exports sessions as the settings say; where they export nothing, nothing is imported for it."""
 
     _config: Config
     _mask: Callable[[str], str]
-    _tell: Callable[[str], None]
+    _on_notice: Callable[[str], None]
     _telemetry: Telemetry | None = None
 
     def follow(self, session: Session) -> None:
@@ -42,7 +42,7 @@ class Observed:
         if not exported_to(self._config):
             return
         if not is_installed("opentelemetry.exporter.otlp.proto.http"):
-            self._tell(f"Nothing is exported: [observability] needs the extra otel: {EXTRA}.")
+            self._on_notice(f"Nothing is exported: [observability] needs the extra otel: {EXTRA}.")
             return
         if self._telemetry is None:
             from agentcli.infra.telemetry import Telemetry

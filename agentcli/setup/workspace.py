@@ -23,7 +23,7 @@ from agentcli.settings.files import make_private_folder
 from agentcli.settings.load import Config
 from agentcli.settings.paths import from_home, home_of, project_root
 from agentcli.settings.structs import SandboxSettings
-from agentcli.setup.options import Extras, SessionFiles, check_hosts
+from agentcli.setup.options import SessionFiles, SessionOptions, check_hosts
 from agentcli.setup.telemetry import secret_headers
 from agentcli.tools.command import Grants, Profile
 from agentcli.tools.sandbox import Sandbox
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 class WorkspaceFactory:
     """Makes the workspaces of one configuration: one for each session, and those in which single tools run."""
 
-    def __init__(self, config: Config, extras: Extras, data: DataFolder, programs: WorkspacePrograms) -> None:
-        self._config, self._extras, self._data, self._programs = config, extras, data, programs
-        self.has_memory = config.settings.memory.enabled and not extras.bare
+    def __init__(self, config: Config, options: SessionOptions, data: DataFolder, programs: WorkspacePrograms) -> None:
+        self._config, self._parts, self._data, self._programs = config, options.parts, data, programs
+        self.has_memory = config.settings.memory.enabled and not options.is_bare
 
     def make(
         self, session_id: str, rules: Rules, *, profile: Profile | None = None, files: SessionFiles | None = None
@@ -60,8 +60,8 @@ class WorkspaceFactory:
                 make_private_folder(folder)
 
         def open_sandbox() -> Sandbox:
-            if self._extras.sandbox is not None:
-                return self._extras.sandbox
+            if self._parts.sandbox is not None:
+                return self._parts.sandbox
             folders, programs = (config.cwd, *added), self._programs.files
             made = make_sandbox(config, folders, session_id=session_id, rules=rules, profile=profile, programs=programs)
             return files.sandbox(made, lambda: workspace.facts.roots) if files else made
@@ -84,8 +84,8 @@ class WorkspaceFactory:
     def _find_search(self) -> SearchProvider | None:
         from agentcli.tools.web.searching import Tavily
 
-        if self._extras.search is not None:
-            return self._extras.search
+        if self._parts.search is not None:
+            return self._parts.search
         key = self._config.key("TAVILY_API_KEY")
         return Tavily(key) if key else None
 

@@ -29,12 +29,9 @@ from agentcli.cli.subcommands.shared import (
     until_signal,
 )
 from agentcli.errors import UsageError, UserError
-from agentcli.evals.comparison import LEVEL, Comparison, Pair, compare
-from agentcli.evals.outcome import Outcome, Variant, outcome_line
-from agentcli.evals.run import Engine, RunFailed, carry_out
-from agentcli.evals.store import About, EvalRun, EvalStore, PlannedTask
-from agentcli.evals.swe_bench import swe_bench_tasks
-from agentcli.evals.task import BUNDLED, Task, find_tasks
+from agentcli.evals.runs import LEVEL, Comparison, Engine, Pair, RunFailed, compare, finish_run
+from agentcli.evals.store import About, Attempted, EvalRun, EvalStore, PlannedTask, Variant, outcome_line
+from agentcli.evals.task import BUNDLED, Task, find_tasks, swe_bench_tasks
 from agentcli.frontends.export.markdown import money, when
 from agentcli.models.choice import Models
 from agentcli.settings.load import Config, read_layer
@@ -94,15 +91,15 @@ def run_tasks(
     chosen = _tasks(folder, tasks or [], repositories)
     planned = tuple(PlannedTask(task.name, task.version, task.title, task.difficulty) for task in chosen)
     place = "" if folder == BUNDLED else str(folder.resolve())
-    about = About(variant, planned, samples, place, name=name, engine=engine)
+    about = About(variant=variant, tasks=planned, samples=samples, tasks_folder=place, name=name, engine=engine)
     if parallel is None:
         parallel = 1 if variant.model.startswith("local/") else 4
     make_engine = partial(_engine, engine, _without_tasks(config, folder), variant, parallel)
-    run = _carry_out(about, chosen, make_engine, parallel=parallel, is_new=new)
+    run = _finish_run(about, chosen, make_engine, parallel=parallel, is_new=new)
     print_answer(_as_result(run), _summary(run), as_json=json)
 
 
-def _carry_out(
+def _finish_run(
     about: About, tasks: list[Task], make_engine: Callable[[], Engine], *, parallel: int, is_new: bool
 ) -> EvalRun:
     store, total = _store(), len(about.jobs)
@@ -111,20 +108,21 @@ def _carry_out(
         with store.hold(run):
             if run.outcomes:
                 warn(f"Continuing run {run.id}: {len(run.outcomes)} of {total} attempts are made.")
-            report = partial(_report_outcome, count(len(run.outcomes) + 1), total)
-            work = carry_out(store, run, tasks, make_engine(), parallel=parallel, on_outcome=report)
+            report = partial(_report_attempt, count(len(run.outcomes) + 1), total)
+            work = finish_run(store, run, tasks, make_engine(), parallel=parallel, on_attempt=report)
             return asyncio.run(until_signal(work))
     finally:
         store.close()
 
 
-def _report_outcome(numbers: Iterator[int], total: int, outcome: Outcome) -> None:
+def _report_attempt(numbers: Iterator[int], total: int, attempted: Attempted) -> None:
     """Print a line on stderr for an attempt that has ended; failed ones are made again, and not counted."""
-    mark = "!" if outcome.failure else "✓" if outcome.passed else "✗"
-    why = outcome.failure or outcome.reason or outcome.error
+    outcome, failure = attempted.outcome, attempted.failure
+    mark = "!" if failure else "✓" if outcome.passed else "✗"
+    why = failure or outcome.check.reason or outcome.error
     reason = f": {why.splitlines()[0][:100]}" if why and not outcome.passed else ""
-    number = "" if outcome.failure else f" {next(numbers)}/{total}"
-    print(f"{mark}{number} {outcome.task} #{outcome.sample} ({outcome.seconds:.1f} s){reason}", file=sys.stderr)
+    number = "" if failure else f" {next(numbers)}/{total}"
+    print(f"{mark}{number} {outcome.task} #{outcome.sample} ({outcome.spent.seconds:.1f} s){reason}", file=sys.stderr)
 
 
 def _without_tasks(config: Config, tasks: Path) -> Config:
@@ -145,13 +143,9 @@ def _tasks(folder: Path, names: list[str], repositories: Path | None) -> list[Ta
 
 
 def _engine(name: str, config: Config, variant: Variant, parallel: int) -> Engine:
-    if name == "ray":
-        from agentcli.evals.ray_engine import RayEngine
+    from agentcli.evals.attempt import LocalEngine, RayEngine
 
-        return RayEngine(config, variant, parallel=parallel)
-    from agentcli.evals.attempt import LocalEngine
-
-    return LocalEngine(config, variant)
+    return RayEngine(config, variant, parallel=parallel) if name == "ray" else LocalEngine(config, variant)
 
 
 def _as_result(run: EvalRun) -> dict[str, Any]:
@@ -163,12 +157,12 @@ def _as_result(run: EvalRun) -> dict[str, Any]:
         "model": run.about.variant.model,
         "finished": run.ended is not None,
         "about": to_builtins(run.about),
-        "tasks": [to_builtins(outcome) for outcome in run.outcomes],
+        "tasks": [outcome.as_row() for outcome in run.outcomes],
     }
 
 
 def _summary(run: EvalRun) -> str:
-    seconds = sum(outcome.seconds for outcome in run.outcomes)
+    seconds = sum(outcome.spent.seconds for outcome in run.outcomes)
     return (
         f"Run {run.id}: {run.passed} of {len(run.about.jobs)} passed with {run.about.variant.model}, "
         f"cost {money(run.cost_usd)}, {seconds:,.0f} s of work."
@@ -201,7 +195,7 @@ def show(run_name: RunName, json: AsJson = False) -> None:
     run = _store().find(run_name)
     lines = [_summary(run) if run.ended else f"{_summary(run)} It is unfinished."]
     for outcome in run.outcomes:
-        lines += [outcome_line(outcome), *(f"    {line}" for line in outcome.reason.splitlines()[-5:])]
+        lines += [outcome_line(outcome), *(f"    {line}" for line in outcome.check.reason.splitlines()[-5:])]
     print_answer(_as_result(run), "\n".join(lines), as_json=json)
 
 
@@ -303,7 +297,7 @@ def _differences(a: EvalRun, b: EvalRun) -> Iterator[str]:
             yield field.replace("_", " ")
     if a.about.agentcli != b.about.agentcli:
         yield f"agentcli {a.about.agentcli} and {b.about.agentcli}"
-    before, after = ({outcome.prefix for outcome in run.outcomes if outcome.prefix} for run in (a, b))
+    before, after = ({outcome.work.prefix for outcome in run.outcomes if outcome.work.prefix} for run in (a, b))
     if before.isdisjoint(after):
         yield "the tools or the system text that the model was given"
 

@@ -29,8 +29,8 @@ from agentcli.cli.options import SERVER_FLAGS, load_for, server_parser
 from agentcli.cli.output import set_up_logging, warn
 from agentcli.cli.session_opener import open_for_client
 from agentcli.errors import UsageError, UserError
+from agentcli.frontends.hosts import UsageStore
 from agentcli.frontends.run_end import interrupt_on_signals
-from agentcli.frontends.session_opener import UsageStore
 from agentcli.infra.day_account import DayAccount
 from agentcli.infra.event_log import SqliteEvents
 from agentcli.infra.sessions.sqlite import SqliteSessions
@@ -285,8 +285,8 @@ async def _work(worker: Worker, on_ready: Callable[[], Any], parent: int | None 
     """Serve in this process until a signal comes or its `parent`, the end of a pipe, is closed."""
     import uvicorn  # the extra, as the modules below
 
-    from agentcli.frontends.http.guard import Guard
     from agentcli.frontends.http.hosting import Hosting
+    from agentcli.frontends.http.requests import Guard
     from agentcli.frontends.http.routes import Routes
 
     settings, paths, loop = worker.config.settings.serve, worker.config.paths, asyncio.get_running_loop()

@@ -37,7 +37,7 @@ from agentcli.cli.subcommands.shared import (
     until_signal,
 )
 from agentcli.errors import ToolError, UsageError
-from agentcli.frontends.json_forms.input import read_lines
+from agentcli.frontends.json_input import read_lines
 from agentcli.frontends.printable import exposed
 from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.llm.messages import Text, ToolResult, ToolUse

@@ -15,8 +15,8 @@ from agentcli.agent.session import Session
 from agentcli.agent.state import awaited_reset
 from agentcli.conversation.entries import Entry, Retracted, User
 from agentcli.errors import NoKey, UserError
+from agentcli.frontends.hosts import OpenerHost, open_after
 from agentcli.frontends.run_end import ended_jobs, named, running_jobs
-from agentcli.frontends.session_opener import OpenerHost, open_after
 from agentcli.frontends.terminal.input.completion import missing_files
 from agentcli.frontends.terminal.input.typed_text import Pastes
 from agentcli.frontends.terminal.output.turn_view import TurnView, replay

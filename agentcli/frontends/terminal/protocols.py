@@ -10,7 +10,7 @@ from agentcli.agent.commands.command import ChoiceIndex
 from agentcli.agent.events import AnyQuestion
 from agentcli.agent.session import Session
 from agentcli.errors import UserError
-from agentcli.frontends.session_opener import SessionOpener
+from agentcli.frontends.hosts import SessionOpener
 from agentcli.llm.messages import Block
 
 

@@ -1,4 +1,4 @@
-"""Reads JSON from programs, says what each line of it asks for, and has the session do it."""
+"""Reads the JSON lines of programs, and carries out their controls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from agentcli.llm.messages import Block, Document, Image, Text
 from agentcli.llm.provider import ToolSpec
 
 if TYPE_CHECKING:
-    from agentcli.frontends.screenless import ScreenlessHost
+    from agentcli.frontends.hosts import ScreenlessHost
 
 MAX_LINE_BYTES = 64 * 1024 * 1024  # twice what the Messages API takes in one request
 MAX_DEPTH = 100  # levels of lists and objects: what is deeper could not be written to the log again
@@ -42,12 +42,12 @@ class Message(Struct, frozen=True):
 
     @property
     def blocks(self) -> tuple[Media, ...]:
-        """The content without empty text, which providers refuse."""
-        given = (Text(self.content),) if isinstance(self.content, str) else self.content
-        return tuple(block for block in given if not isinstance(block, Text) or block.text.strip())
+        """The content without empty text, which providers reject."""
+        blocks = (Text(self.content),) if isinstance(self.content, str) else self.content
+        return tuple(block for block in blocks if not isinstance(block, Text) or block.text.strip())
 
 
-class Say(Struct, frozen=True, tag="user"):
+class UserMessage(Struct, frozen=True, tag="user"):
     message: Message
 
 
@@ -88,37 +88,40 @@ class ClientTools(Struct, frozen=True, tag="client_tools"):
 
 Decision = Approve | Answer | Deny
 SimpleControl = Interrupt | SetMode | SetModel | Decision | ClientTools | ClientResult
-# In the order in which messages name them. A control's `subtype`, and an op's `type`, is the tag of its struct.
+# In the order in which error messages list them. The tag is a control's `subtype`, and an op's `type` for the server.
 Control = Interrupt | Steer | SetMode | SetModel | Approve | Answer | Deny | RunCommand | ClientTools | ClientResult
 CONTROLS: dict[str, type[Struct]] = {str(form.__struct_config__.tag): form for form in get_args(Control)}
 
 
 class InputLine(Struct, frozen=True):
-    """A line of input: what it asks for, or the `problem` it has; `id` is that of a control line."""
+    """A line of input: its request, or the `problem` it has; `id` is that of a control line."""
 
     raw: bytes
-    asks: Say | Control | None = None
+    request: UserMessage | Control | None = None
     id: str | int | None = None
     problem: str = ""
 
 
 class NobodyWaits(UserError):
-    """No question or call of that id waits for an answer."""
+    """No question or call with that id waits for an answer."""
 
 
 def read_lines(input: BinaryIO, lines: asyncio.Queue[bytes | None]) -> None:
-    """Put lines into the queue from a thread, then None: a pipe's readiness cannot be waited for on every platform."""
+    """Put lines into the queue from a thread, then None. Not every platform can wait for a pipe to become readable.
+
+    Of a line that is too long only the beginning is put into the queue, which `json_in` then rejects.
+    """
     loop = asyncio.get_running_loop()
 
     def read() -> None:
         with suppress(RuntimeError):  # the loop has ended, and nobody listens any more
-            with suppress(OSError):  # what cannot be read has ended
-                is_first = True
+            with suppress(OSError):  # an input that cannot be read has ended
+                bom = codecs.BOM_UTF8  # only before the first line
                 while line := input.readline(MAX_LINE_BYTES + 1):
                     rest = line
-                    line, is_first = line.removeprefix(codecs.BOM_UTF8) if is_first else line, False
                     while len(rest) > MAX_LINE_BYTES and not rest.endswith(b"\n"):
                         rest = input.readline(MAX_LINE_BYTES + 1)
+                    line, bom = line.removeprefix(bom), b""
                     if line.strip():
                         loop.call_soon_threadsafe(lines.put_nowait, line)
             loop.call_soon_threadsafe(lines.put_nowait, None)
@@ -127,7 +130,7 @@ def read_lines(input: BinaryIO, lines: asyncio.Queue[bytes | None]) -> None:
 
 
 def json_in(raw: bytes) -> Any:
-    """The value of a line. Raises `ValueError` that says what is wrong with it."""
+    """Return the value of a line. Raises `ValueError` that says what is wrong with it."""
     if len(raw) > MAX_LINE_BYTES:
         raise ValueError(f"the line is longer than {MAX_LINE_BYTES // 1024**2} MB")
     try:
@@ -145,7 +148,7 @@ def json_in(raw: bytes) -> Any:
 
 
 def parse_line(raw: bytes) -> InputLine:
-    """Never raises: a line that makes no sense is one with a problem, which names what was expected."""
+    """Return the request of a line. Never raises: in place of a request there may be a problem, which says the form."""
     id: str | int | None = None
     data: Any = None
     try:
@@ -155,18 +158,15 @@ def parse_line(raw: bytes) -> InputLine:
                 id = given
             case {"type": "control", "id": _}:
                 raise ValueError("id is a string or an integer")
-            case _:
-                pass
         return InputLine(raw, _request_in(data), id)
     except (ValueError, RecursionError) as error:
         return InputLine(raw, None, id, f"{str(error).rstrip('.')}. {_expected(data)}")
 
 
-def _request_in(data: Any) -> Say | Control:
-    """Raises `ValueError`."""
+def _request_in(data: Any) -> UserMessage | Control:
     match data:
         case {"type": "user"}:
-            request: Say | Control = msgspec.convert(data, Say)
+            request: UserMessage | Control = msgspec.convert(data, UserMessage)
         case {"type": "control", "subtype": str(subtype)} if subtype in CONTROLS:
             request = msgspec.convert({**data, "type": subtype}, Control)
         case {"type": "control"}:
@@ -178,9 +178,9 @@ def _request_in(data: Any) -> Say | Control:
 
 
 def check_request(request: object) -> None:
-    """Raises `ValueError` for an empty message, and for tools and media that no model takes."""
+    """Raise `ValueError` for an empty message, and for tools and media that no model takes."""
     match request:
-        case Say(message) | Steer(message):
+        case UserMessage(message) | Steer(message):
             if not message.blocks:
                 raise ValueError("the message is empty")
             check_media(message.blocks)
@@ -192,12 +192,10 @@ def check_request(request: object) -> None:
                     raise ValueError(f'the input_schema of {tool.name} has not "type": "object"')
         case ClientResult(_, content) if not isinstance(content, str):
             check_media(content)
-        case _:
-            pass
 
 
 def check_media(blocks: Sequence[Media]) -> None:
-    """Raises `ValueError` for what no model takes: another type, or data that is not base64."""
+    """Raise `ValueError` for an image or document of a type that no model takes, or whose data is not base64."""
     for block in blocks:
         if isinstance(block, Text):
             continue
@@ -214,7 +212,7 @@ def check_media(blocks: Sequence[Media]) -> None:
 
 
 def _expected(data: Any) -> str:
-    """The form that was probably meant."""
+    """Return a sentence on the form that was probably meant."""
     match data:
         case {"type": "user"}:
             return (
@@ -231,19 +229,19 @@ def _expected(data: Any) -> str:
 
 
 def content_of(host: ScreenlessHost, message: Message) -> tuple[Block, ...]:
-    """A text with the files that it names, unless it is a command; blocks are what the client made them."""
+    """Return the content of a message. A text gets the files that it names, unless it is a command; blocks stay."""
     content = message.content
-    return host.attach(content) if isinstance(content, str) and not host.typed(content) else message.blocks
+    return host.attach(content) if isinstance(content, str) and not host.command_in(content) else message.blocks
 
 
-async def control(host: ScreenlessHost, asks: SimpleControl) -> None:
-    """Have the session do what is asked. Raises `UserError`."""
+async def control(host: ScreenlessHost, request: SimpleControl) -> None:
+    """Carry out a control. Raises `UserError`, and `NobodyWaits` for an answer that nobody asked for."""
     session = host.session
-    match asks:
+    match request:
         case SetMode(mode):
             session.submit(ops.SetMode(parse_mode(mode)))
         case SetModel(model):
-            session.submit(asks)  # also a wrong one: no other may answer in its place
+            session.submit(request)  # also a wrong one, because no other model may answer in its place
             await host.check_model(model)
         case ClientTools(tools):
             session.offer_tools(tools)
@@ -266,10 +264,10 @@ async def control(host: ScreenlessHost, asks: SimpleControl) -> None:
             session.submit(ops.Approve(id, False, comment=comment))
         case ClientResult(id):
             _check_waits(id, session.waiting_for_client, "call")
-            session.submit(asks)
+            session.submit(request)
 
 
-def _check_waits(id: str, waiting: Collection[str], what: str) -> None:
+def _check_waits(id: str, waiting: Collection[str], kind: str) -> None:
     if id not in waiting:
-        these = f"there is {', '.join(waiting)}" if waiting else "none waits"
-        raise NobodyWaits(f"No {what} {id[:80]!r} waits for an answer; {these}.")
+        others = f"there is {', '.join(waiting)}" if waiting else "none waits"
+        raise NobodyWaits(f"No {kind} {id[:80]!r} waits for an answer; {others}.")
