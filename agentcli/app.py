@@ -21,7 +21,7 @@ from agentcli.agent.permissions.rules import Rules
 from agentcli.agent.questions import make_ask
 from agentcli.agent.runtime import ContextControl, ModelAccess, Runtime
 from agentcli.agent.session import Session
-from agentcli.agent.state import AgentState, chosen_model, rebuilt
+from agentcli.agent.state import AgentState, ModelChoice, chosen_model, rebuilt
 from agentcli.agent.steps import usual_steps
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Entry, SkillActivated, User, reminder
@@ -115,13 +115,15 @@ class Builder:
         files = self._extras.client_files(log.session_id) if self._extras.client_files else None
         workspace = self._workspaces.make(log.session_id, rules, files=files)
         budgets = options.session_budgets(self.config)
-        state = AgentState("", parse_mode(settings.permissions.mode), rules=rules, budgets=budgets)
+        state = AgentState(
+            model=ModelChoice(name=""), mode=parse_mode(settings.permissions.mode), rules=rules, budgets=budgets
+        )
         state = rebuilt(state, entries)
-        state.model = model or self.model_of(state.conversation) or await self.models.default()
+        state.model.name = model or self.model_of(state.conversation) or await self.models.default()
         if not self._can_ask:
             state.conversation.queue.follow_ups.clear()  # only a person starts the messages that waited in the log
-        info = self.models.info(state.model)  # a wrong name is told now, not after the first prompt
-        self.models.provider(state.model)
+        info = self.models.info(state.model.name)  # a wrong name is told now, not after the first prompt
+        self.models.provider(state.model.name)
         state.notes.extend(untold(self.opening.notes(workspace, info), state))
         state.notes.extend(mode_notes("default", state.mode))
         nested = self.opening.nested()
@@ -358,7 +360,7 @@ class Builder:
             await provider.warm(Request(prefix.system, (user_message("Hello"),), prefix.tools))
 
     async def _resolve(self, state: AgentState) -> tuple[Provider, ModelInfo]:
-        return self._of_model(state.model)
+        return self._of_model(state.model.name)
 
     def _of_model(self, name: str) -> tuple[Provider, ModelInfo]:
         provider = self.models.provider(name)

@@ -16,7 +16,7 @@ from agentcli.agent.context.watch import ContextWatch
 from agentcli.agent.events import DoneReason, Emit
 from agentcli.agent.hooks import NoHooks, TurnHooks
 from agentcli.agent.interfaces import SessionLog
-from agentcli.agent.state import AgentState, SessionSnapshot
+from agentcli.agent.state import AgentState
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Compaction, Entry, Result
 from agentcli.llm import provider as llm
@@ -121,27 +121,6 @@ class Runtime:
         _, info = await self.models.resolve(state)
         prefix = self.prefix(info)
         return await watch.compactor.by_hand(state.conversation, info, prefix, focus=focus, is_dry=is_dry)
-
-    def snapshot(self, state: AgentState, *, is_busy: bool) -> SessionSnapshot:
-        """Return the session as a front end shows it now."""
-        calls, total = self.calls, state.meter.total
-        return SessionSnapshot(
-            id=self.log.session_id,
-            model=state.model,
-            mode=state.mode,
-            mode_before_plan=state.mode_before_plan,
-            effort=state.effort,
-            workspace=calls.workspace,
-            tools=tuple(tool.name for tool in calls.tools),
-            conversation=state.conversation,
-            usage=total.usage,
-            cost_usd=total.whole_usd,
-            by_model=state.meter.by_model,
-            max_budget_usd=state.budgets.limit("session", "usd"),
-            max_turns=self.limits.max_turns,
-            is_busy=is_busy,
-            mcp_servers=servers.listing() if (servers := calls.delegates.servers) is not None else [],
-        )
 
     def prefix(self, info: ModelInfo) -> Prefix:
         """The prefix of requests to a model: the same bytes while the tools are the same."""

@@ -70,7 +70,17 @@ class Session:
         return self._turn is not None and not self._turn.done()
 
     def snapshot(self) -> SessionSnapshot:
-        return self.runtime.snapshot(self.state, is_busy=self.is_busy)
+        state = self.state
+        return SessionSnapshot(
+            id=self.id,
+            model=state.model.name,
+            mode=state.mode,
+            effort=state.model.effort,
+            workspace=self.runtime.calls.workspace,
+            conversation=state.conversation,
+            cost_usd=state.meter.total.whole_usd,
+            max_budget_usd=state.budgets.limit("session", "usd"),
+        )
 
     @property
     def waiting_for_client(self) -> Collection[str]:
@@ -136,11 +146,11 @@ class Session:
                 if self._questions.answer(op):
                     self._apply_answer(op, asked)
             case ops.SetModel(name):
-                state.model, self._model_afterwards = name, ""
+                state.model.name, self._model_afterwards = name, ""
             case ops.SetMode(mode):
                 self._set_mode(mode)
             case ops.SetEffort(effort):
-                state.effort = effort
+                state.model.effort = effort
             case ops.SetAttended(is_attended):
                 self.runtime.calls.ask = self._questions.ask if is_attended else None
                 self.runtime.calls.delegates.client.set_attended(is_attended)
@@ -275,7 +285,7 @@ class Session:
     def _begin(self, messages: Sequence[tuple[Block, ...]], *, model: str = "", from_queue: bool = False) -> None:
         """Start a turn; what was said is in the log's hands when this returns."""
         if model:
-            self._model_afterwards, self.state.model = self.state.model, model
+            self._model_afterwards, self.state.model.name = self.state.model.name, model
         if self._next_tools is not None:
             self.runtime.calls.tools, self._next_tools = self._next_tools, None
         self._start(begin_turn(self.state, self.runtime, messages, self.publish, from_queue=from_queue))
@@ -302,7 +312,7 @@ class Session:
             self.append(*self.state.notes)
             self.state.notes.clear()
         if self._model_afterwards:
-            self.state.model, self._model_afterwards = self._model_afterwards, ""
+            self.state.model.name, self._model_afterwards = self._model_afterwards, ""
         if not self._is_closing:
             self._begin_next(is_answered=is_answered)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -25,38 +24,47 @@ from agentcli.conversation.entries import (
     SwitchReason,
     User,
 )
-from agentcli.llm.messages import Usage
 from agentcli.llm.provider import Effort
 from agentcli.tools.builtin.arguments import TodoItem
 from agentcli.tools.tool import Workspace
 
 
-@dataclass
-class AgentState:
-    """A session's conversation and the choices for it.
+@dataclass(kw_only=True)
+class ModelChoice:
+    """The model of a session, and facts of earlier requests that shape the next one.
 
-    `model` is the chosen one (`provider/model`), `last_used` the one that replied last. `notes` are told to the model
-    with its next request; `told` is what the person need not be told again. `window_share` is how full the newest
-    request made the model's window, `refused` what each model did not take (keys of `requests/repairs.py`).
-    `switch_reason` says why the next request goes to another model; a resolver may set it.
+    Models are named `provider/model`. `rejected` has what each model did not accept, as keys of `requests/repairs.py`;
+    `reported` the notices about a model that the person has seen. `window_share` is how full the newest request made
+    the model's window.
     """
 
-    model: str
+    name: str
+    effort: Effort | None = None
+    last_used: str = ""  # the model that sent the newest reply
+    switch_reason: SwitchReason = "chosen"  # why the next request goes to another model; a resolver may set it
+    is_small: bool = False
+    window_share: float = 0.0
+    rejected: dict[str, frozenset[str]] = field(default_factory=dict)
+    reported: set[str] = field(default_factory=set)
+
+
+@dataclass(kw_only=True)
+class AgentState:
+    """A session's conversation and the choices for it. `notes` are told to the model with its next request."""
+
+    model: ModelChoice
     mode: Mode = "default"
-    conversation: Conversation = field(default_factory=Conversation)
+    mode_before_plan: Mode = "default"
     rules: Rules = field(default_factory=Rules)
+    conversation: Conversation = field(default_factory=Conversation)
     meter: UsageCollector = field(default_factory=UsageCollector)
     budgets: Budgets = field(default_factory=lambda: Budgets((Account("session"),)))
     notes: deque[User] = field(default_factory=deque)
-    effort: Effort | None = None
-    mode_before_plan: Mode = "default"
-    last_used: str = ""
-    window_share: float = 0.0
-    refused: dict[str, frozenset[str]] = field(default_factory=dict)
-    switch_reason: SwitchReason = "chosen"
-    is_small: bool = False
-    told: set[str] = field(default_factory=set)
-    awaits_reset: bool = False
+
+    @property
+    def awaits_reset(self) -> bool:
+        """True while a turn waits for the end of a usage limit."""
+        return awaited_reset(self.conversation) > 0
 
 
 def chosen_model(conversation: Conversation) -> str:
@@ -90,7 +98,7 @@ def rebuilt(state: AgentState, entries: Iterable[Entry]) -> AgentState:
     """Give `state` the conversation of a log, what it cost, and the model that answered last."""
     conversation = state.conversation = Conversation(entries)
     if (reply := conversation.last_reply) is not None and isinstance(reply.body, Assistant):
-        state.last_used = f"{reply.body.provider}/{reply.body.model}"
+        state.model.last_used = f"{reply.body.provider}/{reply.body.model}"
     for entry in conversation.entries:  # also those that were taken back: they were paid for all the same
         if cost := spent(entry.body):
             state.meter.add_request(*cost)
@@ -113,24 +121,17 @@ def todo_items(path: Sequence[Entry]) -> tuple[TodoItem, ...]:
 class SessionSnapshot(Struct, frozen=True, kw_only=True):
     """A session as a front end reads it; operations change it. `conversation` is only read.
 
-    `usage` and `cost_usd` (None: a price is unknown) are of the session so far, `by_model` both by `provider/model`.
+    `cost_usd` is that of the session so far; None where a price is unknown.
     """
 
     id: str
     model: str
     mode: Mode
-    mode_before_plan: Mode
     effort: Effort | None
     workspace: Workspace
-    tools: tuple[str, ...]
     conversation: Conversation
-    usage: Usage
     cost_usd: float | None
-    by_model: dict[str, tuple[Usage, float | None]]
     max_budget_usd: float | None
-    max_turns: int
-    is_busy: bool
-    mcp_servers: list[dict[str, Any]] = []
 
     @property
     def running_jobs(self) -> int:

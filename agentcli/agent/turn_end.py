@@ -58,7 +58,7 @@ def _overload(turn: Turn, error: Exception) -> str:
     is_bare = str(error).lower().strip(" .!") in ("", "overloaded", "overloaded_error")
     if not isinstance(error, Overloaded) or not is_bare:
         return ""
-    error.args = (f"{provider_display_name(turn.state.model.partition('/')[0])} is overloaded",)
+    error.args = (f"{provider_display_name(turn.state.model.name.partition('/')[0])} is overloaded",)
     return describe_error(error)
 
 

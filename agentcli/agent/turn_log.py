@@ -131,7 +131,7 @@ def refuse_calls(turn: Turn, calls: Sequence[ToolUse], why: str) -> None:
 
 def compacted(state: AgentState, emit: Emit, compaction: Compaction) -> None:
     """Note that the cache is gone, and tell the mode again where the compaction left that out."""
-    state.window_share = 0.0
+    state.model.window_share = 0.0
     known = [entry.body for entry in state.conversation.request_entries]
     state.notes.extend(untold_mode(state.mode, [*known, *state.notes]))
     before, after = compaction.tokens_before, compaction.tokens_after
@@ -182,7 +182,7 @@ def _spend(turn: Turn, model: str, usage: Usage, cost: float | None) -> None:
 
 async def hook_allows(turn: Turn, usage: Usage) -> bool:
     """False if on_turn_end ends the turn. Its error does too: a guard that fails must not let anything through."""
-    name, _, model = turn.state.last_used.partition("/")
+    name, _, model = turn.state.model.last_used.partition("/")
     try:
         return await turn.runtime.hooks.on_turn_end(turn.round, usage, model, name)
     except Exception as error:  # a hook is foreign code: whatever it raises ends the turn and nothing else

@@ -113,7 +113,7 @@ async def print_json(host: ScreenlessHost, given: CliPrompt, *, out: BinaryIO, l
 
 
 def _explain(done: events.Done, session: Session, demands: Demands, log: TextIO) -> None:
-    limit = f"Stopped at the limit of {session.snapshot().max_turns} turns"
+    limit = f"Stopped at the limit of {session.runtime.limits.max_turns} turns"
     reasons = {
         "max_turns": f"{limit}: raise --max-turns, or go on with --continue.",
         "max_tokens": "The answer was cut off by its length limit.",

@@ -152,7 +152,7 @@ async def open_after(
     opened = await opener.open(session_id, model=chosen.model, fork=fork, take_over=take_over)
     if session_id is None or fork:
         if chosen.mode == "plan":
-            opened.submit(SetMode(chosen.mode_before_plan))
+            opened.submit(SetMode(before.state.mode_before_plan))
         opened.submit(SetMode(chosen.mode))
         opened.submit(SetEffort(chosen.effort))
     return opened

@@ -219,6 +219,7 @@ class Recording:
     checkpoints: Checkpoints | None = None
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     is_closing: asyncio.Event = field(default_factory=asyncio.Event)
+    has_reported_gap: bool = False  # the person knows that changes of commands are not recorded here
 
 
 @dataclass(kw_only=True)

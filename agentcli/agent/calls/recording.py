@@ -92,8 +92,8 @@ async def _store_changes(call: Call, checkpoints: Checkpoints, mark: Any) -> Non
         with suppress(ToolError):  # nothing of it is to be looked for later, when it would be others' doing
             await checkpoints.forget(mark)
         return
-    if changed is not None and not changed.changes and "unrecorded" not in turn.state.told:
-        turn.state.told.add("unrecorded")  # once a session
+    if changed is not None and not changed.changes and not turn.session.recording.has_reported_gap:
+        turn.session.recording.has_reported_gap = True
         why = "; ".join(name.removeprefix("everything: ") for name in changed.left_out)
         turn.emit(Notice(f"What commands change here is not recorded, and /undo cannot take it back: {why}."))
     stored = turn.store(changed) if changed is not None else None

@@ -100,7 +100,7 @@ async def _ask_hooks(call: Call, record: CallRecord) -> HookAnswer:
 
 def _context(call: Call, tool: Tool, arguments: Any) -> ToolContext:
     services, turn = call.turn.session.services, call.turn
-    asked, share = asked_level(tool, arguments), turn.state.window_share
+    asked, share = asked_level(tool, arguments), turn.state.model.window_share
     level = services.levels.level_for(tool.name, asked=asked, own=tool.level, window_share=share)
     call.report.level = level
     ask = make_ask(turn.session, call) if tool.server and turn.session.ask is not None else None

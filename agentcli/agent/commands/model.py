@@ -25,7 +25,7 @@ async def _model(host: CommandHost, argument: str) -> Outcome:
     name, _, effort = name.partition(" ")
     if not name:
         options = list(await host.models())
-        now = host.session.state.model
+        now = host.session.state.model.name
         if now not in (label for label, _ in options):
             options.insert(0, (now, ""))
         current = [label for label, _ in options].index(now)
@@ -53,7 +53,7 @@ async def _effort(host: CommandHost, argument: str) -> Outcome:
     if not level:
         options = [("default", f"{session.runtime.models.effort or 'as the model has it'}"), *_IN_WORDS.items()]
         names = [name for name, _ in options]
-        current = names.index(session.state.effort or "default")
+        current = names.index(session.state.model.effort or "default")
         picked = await host.choose("How hard the model thinks", options, current=current, can_keep=True)
         if picked is None:
             return marked(options, current, "Another one: /effort LEVEL")

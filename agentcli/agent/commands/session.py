@@ -67,11 +67,11 @@ async def _status(host: CommandHost, argument: str) -> Outcome:
     session = host.session
     state, workspace = session.state, session.runtime.calls.workspace
     use = await session.runtime.context_use(state)
-    effort = state.effort or session.runtime.models.effort
+    effort = state.model.effort or session.runtime.models.effort
     rows = {
         "agentcli": __version__,
         "session": session.id,
-        "model": f"{state.model}, effort {effort}" if effort else state.model,
+        "model": f"{state.model.name}, effort {effort}" if effort else state.model.name,
         "mode": state.mode,
         "folder": ", ".join(map(str, workspace.facts.roots)),
         "context": f"about {use.request:,} of {use.window:,} tokens ({use.request / use.window:.0%})",

@@ -44,11 +44,11 @@ async def request_reply(turn: Turn) -> llm.Done:
         if not await shrink(turn):
             raise
     except (ProviderError, UsageError, ConfigError) as error:
-        other, failed = _other_model(turn, error), turn.state.model
+        other, failed = _other_model(turn, error), turn.state.model.name
         if not other:
             raise
         turn.emit(Notice(f"{failed} failed ({describe_error(error).rstrip('.')}): going on with {other}."))
-        turn.state.model, turn.state.switch_reason = other, "fallback"
+        turn.state.model.name, turn.state.model.switch_reason = other, "fallback"
     return await _request(turn)
 
 
@@ -61,7 +61,7 @@ def _other_model(turn: Turn, error: ProviderError | UserError) -> str:
         turn.spending.dearer_model = ""
         return dearer
     is_passing = isinstance(error, ProviderError) and error.is_retryable
-    return fallback if is_passing and fallback != turn.state.model else ""
+    return fallback if is_passing and fallback != turn.state.model.name else ""
 
 
 class _Target(NamedTuple):
@@ -79,7 +79,7 @@ async def _request(turn: Turn) -> llm.Done:
     save_money(turn)
     target = _Target(*await turn.runtime.models.resolve(turn.state))
     info = target.info
-    turn.state.is_small = info.small
+    turn.state.model.is_small = info.small
     is_switched = note_switch(turn, target.name)
     add_notes(turn)
     await make_room(turn, info, turn.runtime.prefix(info))
@@ -100,20 +100,20 @@ def report_omitted_media(turn: Turn, target: _Target, request: Request) -> None:
     if not isinstance(target.provider, BoundsMedia):
         return
     for text in omission_notices(request.messages, target.provider.media_rules):
-        if (notice := f"{target.name}: {text}") not in turn.state.told:
-            turn.state.told.add(notice)
+        if (notice := f"{target.name}: {text}") not in turn.state.model.reported:
+            turn.state.model.reported.add(notice)
             turn.emit(Notice(f"{notice}."))
 
 
 def save_money(turn: Turn) -> None:
     """Go on with the cheaper model from its share of a budget in money on; once, so that the person can go back."""
     limits, state, budgets = turn.runtime.limits, turn.state, turn.spending.budgets
-    if limits.cheaper_model not in ("", state.model):
+    if limits.cheaper_model not in ("", state.model.name):
         share = max((spent / limit for _, kind, limit, spent in budgets.limits() if kind == "usd"), default=0.0)
         if share >= limits.cheaper_at and budgets.is_first("cheaper model"):
             turn.emit(Notice(f"{share:.0%} of a budget is used: going on with {limits.cheaper_model}."))
-            turn.spending.dearer_model = state.model
-            state.model, state.switch_reason = limits.cheaper_model, "budget"
+            turn.spending.dearer_model = state.model.name
+            state.model.name, state.model.switch_reason = limits.cheaper_model, "budget"
 
 
 def add_notes(turn: Turn) -> None:
@@ -124,13 +124,13 @@ def add_notes(turn: Turn) -> None:
 
 def note_switch(turn: Turn, now: str) -> bool:
     """Tell that another model answers now; False if it is the same."""
-    before, reason = turn.state.last_used, turn.state.switch_reason
-    turn.state.switch_reason = "chosen"
+    before, reason = turn.state.model.last_used, turn.state.model.switch_reason
+    turn.state.model.switch_reason = "chosen"
     if before in ("", now):
         return False
     add(turn, log.ProviderSwitch(before, now, reason))
     turn.emit(ProviderSwitched(before, now, reason))
-    turn.state.last_used = now
+    turn.state.model.last_used = now
     return True
 
 
@@ -190,7 +190,7 @@ def build_request(
         prefix.tools,
         max_tokens=max_tokens,
         temperature=runtime.models.temperature,
-        effort=state.effort or runtime.models.effort,
+        effort=state.model.effort or runtime.models.effort,
         earlier_messages=answered(messages),
     )
 
@@ -281,7 +281,7 @@ def prefix_hash(request: Request) -> str:
 async def store_reply(turn: Turn, target: _Target, reply: llm.Done, paid: PaidRequest) -> None:
     """Store the reply together with the starts of its calls, then announce it. A refusal is kept out of the log."""
     provider, took = target.provider, round(paid.duration_ms)
-    turn.state.last_used = target.name
+    turn.state.model.last_used = target.name
     cost = book(turn, target.name, target.info, reply.usage)
     if reply.stop_reason == "refusal":
         refused = Paid(target.name, reply.usage, cost, "refused", reply.note, duration_ms=took)
@@ -339,9 +339,9 @@ def store_partial(turn: Turn, target: _Target, text: str, used: Usage, *, paid: 
 
 def warn_when_full(turn: Turn, info: ModelInfo) -> None:
     """Tell the person and the model, once until there is room again."""
-    before, warn_at, prefix = turn.state.window_share, turn.runtime.context.warn_at, turn.runtime.prefix(info)
+    before, warn_at, prefix = turn.state.model.window_share, turn.runtime.context.warn_at, turn.runtime.prefix(info)
     tokens = turn.state.conversation.size.tokens(prefix.system, prefix.tools, info)
-    used = turn.state.window_share = tokens / info.window
+    used = turn.state.model.window_share = tokens / info.window
     if info.is_known and used >= warn_at > before:
         text = f"The conversation fills {used:.0%} of the model's window ({info.window:,} tokens)."
         turn.emit(Notice(text))

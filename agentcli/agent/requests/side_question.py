@@ -34,7 +34,7 @@ async def answer_side_question(session: Session, question: str) -> str:
     messages = doctor((*state.conversation.messages, asked))
     request = build_request(runtime, state, prefix, messages, max_tokens=min(MAX_ANSWER_TOKENS, info.max_output))
     name = f"{provider.name}/{provider.model}"
-    request = without(request, state.refused.get(name, ()))
+    request = without(request, state.model.rejected.get(name, ()))
 
     def book(used: Usage, reason: PaidReason = "broken") -> None:
         session.paid(name, used, info.cost(used), reason, duration_ms=round(paid.duration_ms))

@@ -162,17 +162,14 @@ class ResetWait(TurnStep):
 
     async def _wait_until(self, turn: Turn, resets_at: float) -> None:
         """Count down to a time. A later start of the program finds in the log that this is under way."""
-        self._has_waited, turn.state.awaits_reset = True, True
-        try:
-            log.add(turn, ResetAwaited(resets_at))
-            await log.settled(turn)
-            while (left := resets_at - time.time()) > 0:  # by the wall clock: the machine may sleep meanwhile
-                turn.emit(Retry(1, left, f"The usage limit resets at {clock_time(resets_at)}."))
-                await asyncio.sleep(min(left, COUNTDOWN_S))
-            log.add(turn, ResetAwaited(0.0))
-            await log.settled(turn)
-        finally:
-            turn.state.awaits_reset = False
+        self._has_waited = True
+        log.add(turn, ResetAwaited(resets_at))
+        await log.settled(turn)
+        while (left := resets_at - time.time()) > 0:  # by the wall clock: the machine may sleep meanwhile
+            turn.emit(Retry(1, left, f"The usage limit resets at {clock_time(resets_at)}."))
+            await asyncio.sleep(min(left, COUNTDOWN_S))
+        log.add(turn, ResetAwaited(0.0))
+        await log.settled(turn)
 
 
 def has_distant_reset(error: Exception) -> bool:

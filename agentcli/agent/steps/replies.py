@@ -32,7 +32,7 @@ class CallsPending(TurnStep):
     """Sends the results of calls, except where a small model answered with its calls, and all went well."""
 
     async def after_reply(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
-        is_answered = turn.state.is_small and reply.stop_reason == "end_turn"
+        is_answered = turn.state.model.is_small and reply.stop_reason == "end_turn"
         if is_answered and not any(one.result.is_error or IS_INVALID in one.result.text for one in results):
             return False
         return bool(reply.message.tool_uses)
@@ -119,7 +119,7 @@ class SmallModelNudge(TurnStep):
     """Has a small model go on, once, that was asked for a change and made none. Larger ones mean it."""
 
     async def after_reply(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
-        if not turn.state.is_small:
+        if not turn.state.model.is_small:
             return False
         path = turn.state.conversation.path
         start = max((n for n, entry in enumerate(path) if entry.is_prompt), default=0)

@@ -20,7 +20,7 @@ from agentcli.agent.calls.model import Call, SessionCalls, TurnCalls
 from agentcli.agent.calls.run import run_call
 from agentcli.agent.events import CallError, Event, ToolFinished
 from agentcli.agent.permissions.modes import MODES, Mode, parse_mode
-from agentcli.agent.state import AgentState
+from agentcli.agent.state import AgentState, ModelChoice
 from agentcli.app import Builder
 from agentcli.cli.options import text_of_argument, unshared_stdin
 from agentcli.cli.output import print_table, warn
@@ -212,7 +212,7 @@ async def open_bench(builder: Builder, tools: ToolRegistry, mode: Mode) -> Async
     calls = builder.session_calls(tools, workspace)
     calls.history.ends_loops = False  # a program may ask the same as often as it likes
     try:
-        yield Bench(calls, AgentState("", mode, rules=rules))
+        yield Bench(calls, AgentState(model=ModelChoice(name=""), mode=mode, rules=rules))
     finally:
         await workspace.sandbox.aclose()
         await builder.aclose()

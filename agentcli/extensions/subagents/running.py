@@ -102,7 +102,7 @@ class Subagents:
                     raise ToolError(str(error), kind="validation_error") from error
                 run.session_id = child.id
                 child.runtime.calls.ask = self._asks(run) if turn.session.ask is not None else None
-                about = (run.definition.name, run.given.task, child.id, child.state.model)
+                about = (run.definition.name, run.given.task, child.id, child.state.model.name)
                 turn.emit(events.SubagentStarted(run.id, run.call.use.id, *about, agent_id=run.id))
                 try:
                     end = await self._heard(run, child)

@@ -18,7 +18,7 @@ from agentcli.agent.permissions.rule_text import ALIASES
 from agentcli.agent.permissions.rules import Rule
 from agentcli.agent.runtime import Runtime, TurnLimits
 from agentcli.agent.session import Session
-from agentcli.agent.state import AgentState, rebuilt
+from agentcli.agent.state import AgentState, ModelChoice, rebuilt
 from agentcli.agent.steps import usual_steps
 from agentcli.conversation.entries import Entry, User
 from agentcli.errors import NoSession, ToolError, UsageError
@@ -75,15 +75,14 @@ class ChildSessions:
         workspace = replace(runtime.calls.workspace, files=FileLedger(), shell_cwd=None, past=None)
         limits: dict[str, float] = {"usd": given.max_budget_usd} if given.max_budget_usd else {}
         state = AgentState(
-            self._model(run, parent.model),
-            parent.mode,
+            model=ModelChoice(name=self._model(run, parent.model.name), effort=parent.model.effort),
+            mode=parent.mode,
             rules=parent.rules,
             budgets=call.turn.spending.budgets.within(Account("subagent", limits)),  # type: ignore[arg-type]
-            effort=parent.effort,
         )
         state = rebuilt(state, entries)
         state.meter = _RollingMeter(call.turn.spending.charge)
-        info = self.models.info(state.model)
+        info = self.models.info(state.model.name)
         if not entries:
             state.notes.extend(self.notes(workspace, info))
         state.notes.extend(mode_notes("default", state.mode))

@@ -186,6 +186,6 @@ class SessionStatus:
             jobs=now.running_jobs,
             cwd=os.fsencode(now.workspace.cwd).decode(errors="replace"),
             session_id=now.id,
-            is_busy=now.is_busy,
+            is_busy=self._session is not None and self._session.is_busy,
             cold_usd=cold_usd if is_cold else None,
         )

@@ -27,7 +27,7 @@ from agentcli.agent.permissions.rule_text import parse_rule
 from agentcli.agent.permissions.rules import Rules
 from agentcli.agent.runtime import ContextControl, ModelAccess, Runtime, TurnLimits, unchanged
 from agentcli.agent.session import Session
-from agentcli.agent.state import AgentState, rebuilt
+from agentcli.agent.state import AgentState, ModelChoice, rebuilt
 from agentcli.agent.steps import usual_steps
 from agentcli.conversation.entries import Assistant, Body, Entry, Paid, Result, Retracted, Rewound, User
 from agentcli.errors import ToolError
@@ -265,14 +265,14 @@ async def on_stage(
     models: dict[str, Provider] = {"scripted/script": played, **(others or {})}
 
     async def by_name(state: AgentState) -> tuple[Provider, ModelInfo]:
-        found = models[state.model]
+        found = models[state.model.name]
         return found, getattr(found, "info", ModelInfo(found.model, found.name))
 
     registry = ToolRegistry([*builtin_tools(), *tools])
     sandbox = LocalSandbox([work], environment={"PATH": "/usr/bin:/bin"}, job_folder=folder / "jobs")
     log = log or await MemorySessions().create(cwd=work)
     rules = Rules(deny=[parse_rule(rule) for rule in deny])
-    state = AgentState("scripted/script", mode, rules=rules)
+    state = AgentState(model=ModelChoice(name="scripted/script"), mode=mode, rules=rules)
     state.budgets = budgets or state.budgets
     session = Session(
         rebuilt(state, entries),

@@ -96,9 +96,9 @@ async def test_model_and_effort_count_from_the_next_request_on(tmp_path: Folder)
         await host.stage.ask("Go")
         assert host.stage.provider.requests[-1].effort == "low"
         await host.says("/effort default")
-        assert state.effort is None
+        assert state.model.effort is None
         await host.says("/model scripted/other")
-        assert state.model == "scripted/other"
+        assert state.model.name == "scripted/other"
         assert host.kept == {}
         await host.says("/model scripted/script max keep")
         await host.says("/effort default keep")
@@ -106,12 +106,12 @@ async def test_model_and_effort_count_from_the_next_request_on(tmp_path: Folder)
         host.picks = [0, 2]
         await host.says("/model")
         await host.says("/effort")
-        assert (state.model, state.effort) == ("scripted/other", "medium")
+        assert (state.model.name, state.model.effort) == ("scripted/other", "medium")
         assert host.kept == {"provider.model": "scripted/other", "tokens.effort": "medium"}
         for wrong in ("/model nothing", "/model scripted/script hard", "/effort hard"):
             with pytest.raises(UsageError):
                 await host.says(wrong)
-        assert state.model == "scripted/other"
+        assert state.model.name == "scripted/other"
 
 
 async def test_context_names_what_fills_the_window(tmp_path: Folder) -> None:
