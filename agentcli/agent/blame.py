@@ -14,6 +14,7 @@ from agentcli.conversation.entries import Assistant
 from agentcli.conversation.file_changes import stored_path
 from agentcli.conversation.line_origins import line_origins
 from agentcli.errors import StorageError, UsageError
+from agentcli.llm.messages import ToolUse
 from agentcli.settings.files import read_small_file
 from agentcli.tools.summary import call_title
 
@@ -21,20 +22,18 @@ _MAX_BLAMED = 10_000_000  # bytes
 
 
 class Author(Struct, frozen=True, kw_only=True):
-    """The call that wrote a line. `entry_id` is the reply that asked for it, `at` seconds since 1970.
+    """The call that wrote a line, and where it was made.
 
-    `prompt` is what the person had asked, in a line; `did` what the call was to do.
+    `entry_id` is the reply that asked for it, `prompt` the person's prompt in one line, `at` seconds since 1970.
     """
 
     session_id: str
     entry_id: str
-    call_id: str
-    tool: str
+    call: ToolUse
     model: str
+    turn: int
     prompt: str
     at: float
-    turn: int = 0
-    did: str = ""
 
 
 class BlamedLine(Struct, frozen=True):
@@ -83,13 +82,11 @@ async def _authors(session_ids: set[str], store: SessionStore) -> dict[str, Auth
                     found[call.entry.id] = Author(
                         session_id=session_id,
                         entry_id=reply.id,
-                        call_id=use.id,
-                        tool=use.name,
+                        call=use,
                         model=f"{reply.body.provider}/{reply.body.model}",
+                        turn=call.turn[0],
                         prompt=call.turn[1],
                         at=call.entry.time,
-                        turn=call.turn[0],
-                        did=call_title(use.name, use.input),
                     )
     return found
 
@@ -97,6 +94,7 @@ async def _authors(session_ids: set[str], store: SessionStore) -> dict[str, Auth
 def format_author(author: Author, when: str) -> str:
     """Describe the author of a line, and how to open that session."""
     return (
-        f"{author.did}\n  in turn {author.turn} of session {author.session_id}, {when}\n"
+        f"{call_title(author.call.name, author.call.input)}\n"
+        f"  in turn {author.turn} of session {author.session_id}, {when}\n"
         f"  by {author.model}, asked: {author.prompt}\n  agentcli --resume {author.session_id} goes there"
     )

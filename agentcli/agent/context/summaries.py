@@ -14,10 +14,10 @@ from importlib.resources import files
 from math import inf
 from typing import Protocol
 
-from agentcli.agent.accounting.budgets import Budgets, most_tokens
+from agentcli.agent.accounting.budgets import Budgets
 from agentcli.agent.context import Paid
 from agentcli.agent.events import Emit, Notice
-from agentcli.agent.requests.paid_request import PaidRequest
+from agentcli.agent.requests.paid_request import PaidRequest, Target
 from agentcli.conversation.entries import Assistant, Result, User
 from agentcli.conversation.turns import TurnRecord, calls_in, text_of
 from agentcli.errors import UserError
@@ -180,14 +180,12 @@ class Summaries:
             effort="low" if writer.takes_effort else None,
         )
         paid = PaidRequest(
-            provider=provider,
-            info=writer,
+            target=Target(provider, writer),
             budgets=self.budgets,
             policy=RetryPolicy(0),
-            most_prompt_tokens=partial(most_tokens, request, writer),
             on_broken=partial(self._book, writer),
         )
-        done = await paid.reply(request, lambda event: None)
+        done = await paid.reply(request)
         self._book(writer, done.usage)
         reply = _shortened(done.message.text.strip(), settings.summary_words, settings.summary_tokens, writer)
         if not reply:

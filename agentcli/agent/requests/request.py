@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import zlib
 from functools import partial
-from typing import NamedTuple
 
 import msgspec
 
 from agentcli.agent.accounting.budgets import MEDIA_MARGIN, most_tokens
 from agentcli.agent.calls.model import fire
 from agentcli.agent.events import Notice, ProviderSwitched, Retry, TurnEnded, UsageReported
-from agentcli.agent.requests.paid_request import PaidRequest
+from agentcli.agent.requests.paid_request import Attempt, PaidRequest, Target
 from agentcli.agent.requests.repairs import with_repairs
 from agentcli.agent.requests.reply_blocks import ReplyBlocks
 from agentcli.agent.runtime import Runtime, Turn, unchanged
@@ -26,7 +25,7 @@ from agentcli.llm.errors import ContextOverflow, ProviderError
 from agentcli.llm.media import BoundsMedia, omission_notices
 from agentcli.llm.messages import Message, Text, Usage, answered
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Prefix, Provider, Request
+from agentcli.llm.provider import Prefix, Request
 from agentcli.llm.retry import time_span, with_wait
 from agentcli.llm.tokens.estimates import estimate, request_size
 from agentcli.llm.transcript import doctor
@@ -64,20 +63,9 @@ def _other_model(turn: Turn, error: ProviderError | UserError) -> str:
     return fallback if is_passing and fallback != turn.state.model.name else ""
 
 
-class _Target(NamedTuple):
-    """The model that a request goes to."""
-
-    provider: Provider
-    info: ModelInfo
-
-    @property
-    def name(self) -> str:
-        return f"{self.provider.name}/{self.provider.model}"
-
-
 async def _request(turn: Turn) -> llm.Done:
     save_money(turn)
-    target = _Target(*await turn.runtime.models.resolve(turn.state))
+    target = Target(*await turn.runtime.models.resolve(turn.state))
     info = target.info
     turn.state.model.is_small = info.small
     is_switched = note_switch(turn, target.name)
@@ -89,13 +77,13 @@ async def _request(turn: Turn) -> llm.Done:
         await settled(turn)  # an answer that could not be stored is not asked for
     report_omitted_media(turn, target, request)
     send = partial(_streamed, turn, target)
-    reply, paid = await with_repairs(turn, request, send, model=target.name, info=info)
+    reply, attempt = await with_repairs(turn, request, send, model=target.name, info=info)
     report_omitted_media(turn, target, request)  # a server may have said only now what its model takes
-    await store_reply(turn, target, reply, paid)
+    await store_reply(turn, target, reply, attempt)
     return reply
 
 
-def report_omitted_media(turn: Turn, target: _Target, request: Request) -> None:
+def report_omitted_media(turn: Turn, target: Target, request: Request) -> None:
     """Tell the person once which images and PDFs this model is not shown; a text stands for each."""
     if not isinstance(target.provider, BoundsMedia):
         return
@@ -203,8 +191,11 @@ def refuse_oversized(request: Request, info: ModelInfo, *, known: int) -> None:
         raise ContextOverflow(f"The prompt is about {tokens:,} tokens, the window of {info.id} {info.window:,}")
 
 
-async def _streamed(turn: Turn, target: _Target, request: Request) -> tuple[llm.Done, PaidRequest]:
-    """Pass the provider's stream on as events, and return how it was paid. If it breaks off, its text is kept."""
+async def _streamed(turn: Turn, target: Target, request: Request) -> tuple[llm.Done, Attempt]:
+    """Pass the provider's stream on as events, and return the reply with its last try.
+
+    The text of a reply that breaks off is kept.
+    """
     text_so_far: list[str] = []
     provider, info = target
     blocks = ReplyBlocks(provider, turn.emit)
@@ -221,7 +212,7 @@ async def _streamed(turn: Turn, target: _Target, request: Request) -> tuple[llm.
 
     def on_broken(used: Usage) -> None:
         blocks.end()
-        store_partial(turn, target, "".join(text_so_far), used, paid=paid)
+        store_partial(turn, target, "".join(text_so_far), used, attempt=paid.attempt)
 
     def on_retry(number: int, delay_s: float, error: ProviderError) -> None:
         nonlocal blocks
@@ -229,16 +220,15 @@ async def _streamed(turn: Turn, target: _Target, request: Request) -> tuple[llm.
         turn.emit(Retry(number, delay_s, describe_error(error)))
 
     paid = PaidRequest(
-        provider=provider,
-        info=info,
+        target=target,
         budgets=turn.spending.budgets,
         policy=turn.runtime.models.retry,
-        most_prompt_tokens=lambda: most_prompt_tokens(turn, target, request),
         on_broken=on_broken,
         on_retry=on_retry,
+        max_prompt_tokens=partial(max_prompt_tokens, turn, target.name),
     )
     try:
-        return await paid.reply(request, on_event), paid
+        return await paid.reply(request, on_event), paid.attempt
     except (asyncio.CancelledError, ProviderError, UserError):
         if text_so_far:
             turn.answer.is_half = True  # of a call that had begun nothing has run
@@ -249,9 +239,8 @@ async def _streamed(turn: Turn, target: _Target, request: Request) -> tuple[llm.
             turn.emit(Notice(warning))
 
 
-def most_prompt_tokens(turn: Turn, target: _Target, request: Request) -> int:
+def max_prompt_tokens(turn: Turn, model: str, request: Request, info: ModelInfo) -> int:
     """Bound the tokens of a prompt: those that were counted for an earlier one, and what came since."""
-    info = target.info
     replies = [number for number, message in enumerate(request.messages, 1) if message.role == "assistant"]
     is_changed = turn.runtime.context.transform is not unchanged
     for body in (entry.body for entry in (() if is_changed else reversed(turn.state.conversation.path))):
@@ -260,7 +249,7 @@ def most_prompt_tokens(turn: Turn, target: _Target, request: Request) -> int:
         if isinstance(body, Assistant):
             since = replies.pop()
             if body.usage.prompt_tokens and not (body.is_estimated or body.stop_reason == "interrupted"):
-                is_same = f"{body.provider}/{body.model}" == target.name
+                is_same = f"{body.provider}/{body.model}" == model
                 known = int(body.usage.prompt_tokens * (1.01 if is_same else OTHER_COUNT))
                 if not is_same:  # the other one may not have been shown the images
                     known += int(request_size(Request("", request.messages[:since]), info).media * MEDIA_MARGIN)
@@ -278,9 +267,9 @@ def prefix_hash(request: Request) -> str:
     return f"{tools:08x}.{zlib.crc32(request.system.encode(errors='replace')):08x}"
 
 
-async def store_reply(turn: Turn, target: _Target, reply: llm.Done, paid: PaidRequest) -> None:
+async def store_reply(turn: Turn, target: Target, reply: llm.Done, attempt: Attempt) -> None:
     """Store the reply together with the starts of its calls, then announce it. A refusal is kept out of the log."""
-    provider, took = target.provider, round(paid.duration_ms)
+    provider, took = target.provider, attempt.duration_ms
     turn.state.model.last_used = target.name
     cost = book(turn, target.name, target.info, reply.usage)
     if reply.stop_reason == "refusal":
@@ -300,9 +289,9 @@ async def store_reply(turn: Turn, target: _Target, reply: llm.Done, paid: PaidRe
         reply.stop_reason,
         cost_usd=cost,
         duration_ms=took,
-        retries=paid.retries,
-        prefix=prefix_hash(paid.sent),
-        is_estimated=paid.is_estimated,
+        retries=attempt.retries,
+        prefix=prefix_hash(attempt.sent),
+        is_estimated=attempt.is_estimated,
     )
     add(turn, stored, *([CallsStarted(starts)] if starts else ()))
     await settled(turn)
@@ -315,14 +304,14 @@ async def store_reply(turn: Turn, target: _Target, reply: llm.Done, paid: PaidRe
         raise UserError("The conversation does not fit the model's window any more: begin anew, or use a larger model.")
 
 
-def report_usage(turn: Turn, target: _Target, used: Usage, cost: float | None) -> None:
+def report_usage(turn: Turn, target: Target, used: Usage, cost: float | None) -> None:
     total, provider = turn.state.meter.total.whole_usd, target.provider
     turn.emit(UsageReported(used, cost, total, provider.model, provider.name))
 
 
-def store_partial(turn: Turn, target: _Target, text: str, used: Usage, *, paid: PaidRequest) -> None:
+def store_partial(turn: Turn, target: Target, text: str, used: Usage, *, attempt: Attempt) -> None:
     """Keep the text of a broken reply and what it cost, but no calls and no thinking: nothing of them may run."""
-    provider, took = target.provider, round(paid.duration_ms)
+    provider, took = target.provider, attempt.duration_ms
     cost = book(turn, target.name, target.info, used)
     if len(text) > MAX_PARTIAL_CHARS:  # it goes back with each request
         half = MAX_PARTIAL_CHARS // 2
@@ -330,7 +319,7 @@ def store_partial(turn: Turn, target: _Target, text: str, used: Usage, *, paid: 
     if text.strip():
         turn.answer.parts.append(text)
         partly = Assistant((Text(text),), provider.name, provider.model, used, "interrupted")
-        add(turn, msgspec.structs.replace(partly, cost_usd=cost, duration_ms=took, retries=paid.retries))
+        add(turn, msgspec.structs.replace(partly, cost_usd=cost, duration_ms=took, retries=attempt.retries))
     else:
         add(turn, Paid(target.name, used, cost, "broken", duration_ms=took))
     if used.prompt_tokens:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
-from agentcli.agent.accounting.budgets import most_tokens
-from agentcli.agent.requests.paid_request import PaidRequest
+from agentcli.agent.requests.paid_request import PaidRequest, Target
 from agentcli.agent.requests.repairs import without
 from agentcli.agent.requests.request import build_request
 from agentcli.conversation.entries import PaidReason
@@ -28,27 +26,20 @@ _PREAMBLE = (
 async def answer_side_question(session: Session, question: str) -> str:
     """Return the model's answer, also while a turn runs. Calls it makes are not run. Raises `UserError`."""
     state, runtime = session.state, session.runtime
-    provider, info = await runtime.models.resolve(state)
+    target = Target(*await runtime.models.resolve(state))
+    info = target.info
     prefix = runtime.prefix(info)  # the same bytes as the work's, so that its cache is used
     asked = Message("user", (Text(_PREAMBLE + question),))
     messages = doctor((*state.conversation.messages, asked))
     request = build_request(runtime, state, prefix, messages, max_tokens=min(MAX_ANSWER_TOKENS, info.max_output))
-    name = f"{provider.name}/{provider.model}"
-    request = without(request, state.model.rejected.get(name, ()))
+    request = without(request, state.model.rejected.get(target.name, ()))
 
     def book(used: Usage, reason: PaidReason = "broken") -> None:
-        session.paid(name, used, info.cost(used), reason, duration_ms=round(paid.duration_ms))
+        session.paid(target.name, used, info.cost(used), reason, duration_ms=paid.attempt.duration_ms)
 
-    paid = PaidRequest(
-        provider=provider,
-        info=info,
-        budgets=state.budgets,
-        policy=runtime.models.retry,
-        most_prompt_tokens=partial(most_tokens, request, info),
-        on_broken=book,
-    )
+    paid = PaidRequest(target=target, budgets=state.budgets, policy=runtime.models.retry, on_broken=book)
     try:
-        reply = await paid.reply(request, lambda event: None)
+        reply = await paid.reply(request)
     except ProviderError as error:
         raise UserError(f"The question could not be answered: {error}") from error
     book(reply.usage, "aside")
