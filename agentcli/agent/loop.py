@@ -14,8 +14,7 @@ from agentcli.agent.calls.report import INTERRUPTED
 from agentcli.agent.events import Done, DoneReason, TurnFailed, TurnStarted
 from agentcli.agent.requests.request import request_reply
 from agentcli.agent.runtime import EarlyEnd, Turn
-from agentcli.agent.steps.claims import check_answer
-from agentcli.agent.turn_end import done, failed, failure
+from agentcli.agent.turn import check_answer, done, failed, failure
 from agentcli.conversation.entries import Result
 from agentcli.errors import UserError
 from agentcli.llm import provider as llm
@@ -75,7 +74,7 @@ async def _rounds(turn: Turn) -> DoneReason:
                 return reason
             continue
         if (ending := await _check(turn, reply)) is not None:
-            log.refuse_calls(turn, reply.message.tool_uses, ending.why)
+            log.answer_open_calls(turn, ending.why)
             return ending.reason
         results: list[Result] = []
         if reply.message.tool_uses:

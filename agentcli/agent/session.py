@@ -15,7 +15,7 @@ from agentcli.agent.calls.model import NOBODY_LEFT, TurnCalls, end_session, fire
 from agentcli.agent.calls.own_command import masked_output, own_command_entry, run_own_command
 from agentcli.agent.calls.recording import end_recording
 from agentcli.agent.event_queue import Subscribers
-from agentcli.agent.events import AnyQuestion, Done, Event, ModeChanged, Notice, TurnFailed
+from agentcli.agent.events import AnyQuestion, Done, Event, ModeChanged, Notice, TakenOver, TurnFailed
 from agentcli.agent.loop import run_turn
 from agentcli.agent.permissions.modes import mode_notes, parse_mode, untold_mode
 from agentcli.agent.permissions.rule_text import check_rule, parse_rules
@@ -23,8 +23,8 @@ from agentcli.agent.questions import Questions
 from agentcli.agent.rewind import going_back, prompts
 from agentcli.agent.runtime import Runtime, Turn
 from agentcli.agent.state import AgentState, SessionSnapshot
+from agentcli.agent.turn import begin_turn, resume_turn
 from agentcli.agent.turn_log import compacted, queue_changed, store
-from agentcli.agent.turn_start import Storing, begin_turn, cut_turn, watch_for_takeover
 from agentcli.conversation.entries import Body, Compaction, Paid, PaidReason, ResetAwaited, User
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.errors import OUT_OF_MEMORY, UsageError, UserError, is_out_of_memory
@@ -35,6 +35,7 @@ from agentcli.tools.tool import ToolOutput
 
 log = logging.getLogger(__name__)
 
+TAKEOVER_POLL_S = 0.5
 SETTLE_S = 0.4  # a mode that is only passed over on the way to another one settles no question
 
 
@@ -55,10 +56,10 @@ class Session:
         self._model_afterwards = ""
         self._next_tools: ToolRegistry | None = None
         self._commands: set[asyncio.Task[None]] = set()
-        self._storing = Storing(self.publish)
+        self._storing: set[asyncio.Task[None]] = set()
         self._is_closing = False
         self._questions = Questions(self.publish)
-        self._watching = asyncio.create_task(watch_for_takeover(runtime.log, self.submit, self.publish))
+        self._watching = asyncio.create_task(self._watch_for_takeover())
         runtime.calls.ask = self._questions.ask if can_ask else None
 
     @property
@@ -134,7 +135,7 @@ class Session:
                 if self.is_busy:
                     if (servers := self.runtime.calls.delegates.servers) is not None:
                         servers.stop_waiting()
-                elif (turn := cut_turn(state, self.runtime, self.publish, is_killed)) is not None:
+                elif (turn := resume_turn(state, self.runtime, self.publish, is_killed=is_killed)) is not None:
                     self._start(turn)
             case ops.Interrupt(reason):
                 if state.awaits_reset:  # else the next start would go on with what the person has given up
@@ -163,7 +164,7 @@ class Session:
                 self._commands.add(task)
                 task.add_done_callback(self._commands.discard)
             case ops.CommandRan():
-                self._storing.add(asyncio.create_task(self._keep_own(op)))
+                self._await_stored(asyncio.create_task(self._keep_own(op)))
             case ops.ClientResult(id, content, is_error, structured):
                 if not self.runtime.calls.delegates.client.answer(
                     id, ToolOutput(content, structured, is_error=is_error)
@@ -212,8 +213,19 @@ class Session:
     def append(self, *bodies: Body) -> asyncio.Task[None]:
         """Store entries that are no turn's; a failure is reported. The task ends with the commit, or `StorageError`."""
         _, stored = store(self.state, self.runtime, self.publish, *bodies)
-        self._storing.add(stored)
+        self._await_stored(stored)
         return stored
+
+    def _await_stored(self, task: asyncio.Task[None]) -> None:
+        """Have the end of the session wait for a task that stores entries, and report its failure."""
+
+        def end(task: asyncio.Task[None]) -> None:
+            self._storing.discard(task)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self.publish(Notice(str(error)))
+
+        self._storing.add(task)
+        task.add_done_callback(end)
 
     async def _run_own(self, op: ops.RunCommand) -> None:
         result = await run_own_command(self.runtime.calls, op.command, self.publish)
@@ -345,6 +357,14 @@ class Session:
         if answer.allowed and (mode := answer.mode or (self.state.mode_before_plan if is_plan else "")):
             self._set_mode(mode)
 
+    async def _watch_for_takeover(self) -> None:
+        """Stop, and have the front end leave, once another program asks for the session."""
+        while not self.runtime.log.is_wanted():
+            await asyncio.sleep(TAKEOVER_POLL_S)
+        self.submit(ops.Interrupt())
+        self.publish(Notice("Another agentcli goes on with this conversation: this one ends."))
+        self.publish(TakenOver())
+
     async def answer(self, content: Sequence[Block]) -> Done | TurnFailed:
         """Submit a prompt and wait for the end of its turn."""
         events = self.subscribe()
@@ -370,7 +390,8 @@ class Session:
         await self.idle()
         if self.runtime.context.watch is not None:
             await self.runtime.context.watch.aclose()
-        await self._storing.wait()
+        while self._storing:
+            await asyncio.wait(self._storing)
         if self.runtime.calls.delegates.agents is not None:
             await self.runtime.calls.delegates.agents.aclose()
         if self.runtime.calls.made_by is None:  # else they are another session's

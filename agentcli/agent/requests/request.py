@@ -16,7 +16,7 @@ from agentcli.agent.requests.repairs import with_repairs
 from agentcli.agent.requests.reply_blocks import ReplyBlocks
 from agentcli.agent.runtime import Runtime, Turn, unchanged
 from agentcli.agent.state import AgentState
-from agentcli.agent.turn_log import add, book, compacted, settled
+from agentcli.agent.turn_log import add, charge_request, compacted, settled
 from agentcli.conversation import entries as log
 from agentcli.conversation.entries import SHORTENED_SOON, Assistant, CallsStarted, Paid, Retracted, reminder
 from agentcli.errors import ConfigError, UsageError, UserError
@@ -271,7 +271,7 @@ async def store_reply(turn: Turn, target: Target, reply: llm.Done, attempt: Atte
     """Store the reply together with the starts of its calls, then announce it. A refusal is kept out of the log."""
     provider, took = target.provider, attempt.duration_ms
     turn.state.model.last_used = target.name
-    cost = book(turn, target.name, target.info, reply.usage)
+    cost = charge_request(turn, target, reply.usage)
     if reply.stop_reason == "refusal":
         refused = Paid(target.name, reply.usage, cost, "refused", reply.note, duration_ms=took)
         add(turn, refused, Retracted(tuple(turn.log.entry_ids)))
@@ -312,7 +312,7 @@ def report_usage(turn: Turn, target: Target, used: Usage, cost: float | None) ->
 def store_partial(turn: Turn, target: Target, text: str, used: Usage, *, attempt: Attempt) -> None:
     """Keep the text of a broken reply and what it cost, but no calls and no thinking: nothing of them may run."""
     provider, took = target.provider, attempt.duration_ms
-    cost = book(turn, target.name, target.info, used)
+    cost = charge_request(turn, target, used)
     if len(text) > MAX_PARTIAL_CHARS:  # it goes back with each request
         half = MAX_PARTIAL_CHARS // 2
         text = f"{text[:half]}\n\n[{len(text) - 2 * half:,} characters of this reply were left out]\n\n{text[-half:]}"

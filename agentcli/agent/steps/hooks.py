@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from agentcli.agent.calls.model import fire
 from agentcli.agent.hooks import EventName
 from agentcli.agent.runtime import EarlyEnd, Turn, TurnStep
-from agentcli.agent.turn_log import hook_allows, refuse_calls, take_back_prompt
+from agentcli.agent.turn_log import answer_open_calls, take_back_prompt
 from agentcli.conversation.entries import Result, User, reminder
 from agentcli.errors import UserError
 from agentcli.llm import provider as llm
+
+log = logging.getLogger(__name__)
 
 MAX_STOPS = 5  # times that hooks let one turn go on
 _STOPPED = "Not run: the turn was stopped."
@@ -38,11 +41,15 @@ class ReplyHook(TurnStep):
     """Ends the turn where the program's `on_turn_end` says so."""
 
     async def before_calls(self, turn: Turn, reply: llm.Done) -> EarlyEnd | None:
+        """Raises `UserError` for a hook that fails: a guard that fails must not let anything through."""
+        provider, _, model = turn.state.model.last_used.partition("/")
         try:
-            return None if await hook_allows(turn, reply.usage) else EarlyEnd("stopped", _STOPPED)
-        except UserError:
-            refuse_calls(turn, reply.message.tool_uses, _STOPPED)
-            raise
+            goes_on = await turn.runtime.hooks.on_turn_end(turn.round, reply.usage, model, provider)
+        except Exception as error:  # a hook is foreign code: whatever it raises ends the turn and nothing else
+            log.exception("on_turn_end failed")
+            answer_open_calls(turn, _STOPPED)
+            raise UserError(f"The on_turn_end hook failed: {error!r}") from error
+        return None if goes_on else EarlyEnd("stopped", _STOPPED)
 
 
 class StopHooks(TurnStep):

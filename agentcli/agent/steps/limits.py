@@ -13,13 +13,13 @@ from agentcli.agent.ops import Approve
 from agentcli.agent.requests.request import describe_error
 from agentcli.agent.runtime import EarlyEnd, Turn, TurnStep
 from agentcli.agent.state import awaited_reset
-from agentcli.agent.turn_start import GO_ON
+from agentcli.agent.turn import GO_ON, broke_off, has_distant_reset
 from agentcli.conversation.entries import ResetAwaited, Result, reminder
 from agentcli.errors import LoopError
 from agentcli.llm import provider as llm
-from agentcli.llm.errors import ProviderError, RateLimit
+from agentcli.llm.errors import ProviderError
 from agentcli.llm.messages import Text
-from agentcli.llm.retry import LONGEST_WAIT_S, clock_time
+from agentcli.llm.retry import clock_time
 
 COUNTDOWN_S = 60.0  # between two events that tell how long it still takes
 
@@ -58,11 +58,6 @@ class RoundLimit(TurnStep):
         is_allowed = await _ask(turn, f"limit_{turn.round}", title, f"The limit is {reason}")
         self._allowed += more if is_allowed else 0
         return is_allowed
-
-
-def broke_off(turn: Turn, error: Exception) -> bool:
-    """Return True if an answer stopped in its text, and may go on."""
-    return turn.answer.is_half and isinstance(error, ProviderError) and error.is_retryable
 
 
 class BudgetLimit(TurnStep):
@@ -170,8 +165,3 @@ class ResetWait(TurnStep):
             await asyncio.sleep(min(left, COUNTDOWN_S))
         log.add(turn, ResetAwaited(0.0))
         await log.settled(turn)
-
-
-def has_distant_reset(error: Exception) -> bool:
-    """True for a limit that names its end, too far away for a usual retry."""
-    return isinstance(error, RateLimit) and (error.retry_after or 0.0) > LONGEST_WAIT_S

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from agentcli.agent.context.nested_instructions import NestedInstructions
 from agentcli.agent.events import Notice
 from agentcli.agent.runtime import Turn, TurnStep
+from agentcli.agent.turn import add_messages
 from agentcli.agent.turn_log import add
-from agentcli.agent.turn_start import add_messages
 from agentcli.conversation.entries import Result, User
 from agentcli.llm import provider as llm
 from agentcli.llm.messages import Text
