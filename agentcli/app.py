@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from agentcli.agent.calls.masking import Mask
 from agentcli.agent.calls.model import CallServices, SessionCalls
 from agentcli.agent.calls.recording import account_for_interrupted
-from agentcli.agent.context.nested_instructions import NestedInstructions
-from agentcli.agent.context.watch import ContextWatch
+from agentcli.agent.context.window import ContextWatch
 from agentcli.agent.events import Notice
 from agentcli.agent.hooks import NoHooks
 from agentcli.agent.interfaces import SessionLog, SessionStore
@@ -23,6 +22,7 @@ from agentcli.agent.runtime import ContextControl, ModelAccess, Runtime
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, ModelChoice, chosen_model, rebuilt
 from agentcli.agent.steps import usual_steps
+from agentcli.agent.steps.messages import NestedInstructions
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Entry, SkillActivated, User, reminder
 from agentcli.conversation.turns import carried_notes

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from agentcli.agent import turn_log as log
 from agentcli.agent.accounting.budgets import OverBudget
-from agentcli.agent.calls.batches import run_calls
 from agentcli.agent.calls.report import INTERRUPTED
+from agentcli.agent.calls.run import run_calls
 from agentcli.agent.events import Done, DoneReason, TurnFailed, TurnStarted
 from agentcli.agent.requests.request import request_reply
 from agentcli.agent.runtime import EarlyEnd, Turn

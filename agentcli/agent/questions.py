@@ -1,4 +1,4 @@
-"""The questions of a session that wait for the person's answer."""
+"""The questions of a session that wait for the person's answer, also those that the model asks with `ask_user`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import count
 
-from agentcli.agent.calls.model import Call, Decide, SessionCalls
+from agentcli.agent.calls.model import NOBODY_LEFT, Call, Decide, SessionCalls
 from agentcli.agent.events import (
     AnyQuestion,
     ApprovalSettled,
@@ -20,9 +20,10 @@ from agentcli.agent.events import (
 )
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.decide import Verdict
-from agentcli.errors import UsageError
+from agentcli.errors import ToolError, UsageError
 from agentcli.llm.messages import ToolUse
-from agentcli.tools.tool import Ask
+from agentcli.tools.builtin.arguments import AskUser
+from agentcli.tools.tool import Ask, ToolOutput
 
 STOPPED = Verdict("deny", "Not run: the user declined another call")
 
@@ -111,3 +112,22 @@ def make_ask(calls: SessionCalls, call: Call | None = None) -> Ask:
         return answer.comment if isinstance(answer, Approve) and answer.allowed else None
 
     return ask
+
+
+_NOBODY = "Nobody can be asked here: decide it yourself, and say in your answer what you assumed."
+
+
+async def answer_ask_user(call: Call, given: AskUser) -> ToolOutput:
+    """Raises `ToolError`."""
+    if not given.question.strip():
+        raise ToolError("The question is empty.", kind="invalid_parameters")
+    if call.turn.session.ask is None:
+        return ToolOutput(_NOBODY, summary="nobody can be asked")
+    question = Question(call.use.id, given.question.strip(), call=call.use, options=given.options or ())
+    answer = await call.ask(question, None)
+    if not isinstance(answer, Approve) or answer.comment == NOBODY_LEFT:
+        return ToolOutput(_NOBODY, summary="nobody could be asked")
+    if not answer.allowed or not answer.comment.strip():
+        said = f": {answer.comment}" if answer.comment.strip() else "; decide it yourself, or leave it out"
+        return ToolOutput(f"The user did not answer{said}.", summary="not answered")
+    return ToolOutput(answer.comment, {"answer": answer.comment}, answer.comment)

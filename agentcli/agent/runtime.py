@@ -11,8 +11,7 @@ import msgspec
 
 from agentcli.agent.accounting.budgets import Amounts, Budgets, OverBudget
 from agentcli.agent.calls.model import SessionCalls, TurnCalls
-from agentcli.agent.context.sources import ContextUse, CountTexts, count_context, estimated
-from agentcli.agent.context.watch import ContextWatch
+from agentcli.agent.context.window import ContextUse, ContextWatch, CountTexts, count_context, estimated
 from agentcli.agent.events import DoneReason, Emit
 from agentcli.agent.hooks import NoHooks, TurnHooks
 from agentcli.agent.interfaces import SessionLog

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Collection
 
 from agentcli.agent import events
-from agentcli.agent.calls.batches import not_run
+from agentcli.agent.calls.run import not_run
 from agentcli.agent.events import Emit, EntryStored, Notice, QueueChanged
 from agentcli.agent.interfaces import Appended
 from agentcli.agent.permissions.modes import untold_mode

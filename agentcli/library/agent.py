@@ -37,7 +37,7 @@ from agentcli.tools.tool import Tool, Workspace
 
 if TYPE_CHECKING:
     from agentcli.agent.accounting.usage import UsageCollector
-    from agentcli.agent.event_store import EventStore
+    from agentcli.agent.interfaces import EventStore
     from agentcli.extensions.mcp.client import MCPClient
     from agentcli.tools.web.web import SearchProvider
 

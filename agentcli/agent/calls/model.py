@@ -202,9 +202,9 @@ class Delegates:
     async def answer(self, call: Call, arguments: Any) -> ToolOutput:
         """Run a tool that needs the session itself; its body is imported at the first call. Raises `ToolError`."""
         if call.use.name == "ask_user":
-            from agentcli.agent.own_tools import ask_user
+            from agentcli.agent.questions import answer_ask_user
 
-            return await ask_user.run(call, arguments)
+            return await answer_ask_user(call, arguments)
         try:
             body = self.open_agents() if call.use.name == "create_subagent" else self.open_skills()
         except UsageError as error:

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from agentcli.agent.context.nested_instructions import NestedInstructions
 from agentcli.agent.result import AnswerSchema
 from agentcli.agent.runtime import TurnStep
-from agentcli.agent.steps.hooks import PromptHooks, ReplyHook, StopHooks
 from agentcli.agent.steps.limits import BudgetLimit, RepeatLimit, ResetWait, RoundLimit
-from agentcli.agent.steps.messages import FolderInstructions, QueuedMessages
+from agentcli.agent.steps.messages import (
+    FolderInstructions,
+    NestedInstructions,
+    PromptHooks,
+    QueuedMessages,
+    ReplyHook,
+    StopHooks,
+)
 from agentcli.agent.steps.replies import (
     CallsPending,
     ContinuedReply,

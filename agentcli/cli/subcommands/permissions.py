@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from agentcli.agent.permissions.approvals import command_effects
 from agentcli.agent.permissions.decide import Verdict, decide
-from agentcli.agent.permissions.effects import command_effects
 from agentcli.agent.permissions.facts import CallFacts, find_facts
 from agentcli.agent.permissions.modes import MODES, Mode, parse_mode
 from agentcli.agent.permissions.rules import Rules, find_matches

@@ -40,7 +40,7 @@ from agentcli.settings.paths import current_folder
 from agentcli.settings.structs import ServeTokenSettings
 
 if TYPE_CHECKING:
-    from agentcli.agent.event_store import EventStore
+    from agentcli.agent.interfaces import EventStore
 
 
 _MOST_WORKERS, _HIGHEST_PORT = 64, 65_535

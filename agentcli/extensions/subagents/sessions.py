@@ -9,8 +9,7 @@ from typing import Any
 from agentcli.agent.accounting.budgets import Account
 from agentcli.agent.accounting.usage import UsageCollector
 from agentcli.agent.calls.model import Delegates, SessionCalls
-from agentcli.agent.context.nested_instructions import NestedInstructions
-from agentcli.agent.context.watch import ContextWatch
+from agentcli.agent.context.window import ContextWatch
 from agentcli.agent.events import Notice
 from agentcli.agent.interfaces import SessionLog, SessionStore, subagents_owner
 from agentcli.agent.permissions.modes import mode_notes
@@ -20,6 +19,7 @@ from agentcli.agent.runtime import Runtime, TurnLimits
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, ModelChoice, rebuilt
 from agentcli.agent.steps import usual_steps
+from agentcli.agent.steps.messages import NestedInstructions
 from agentcli.conversation.entries import Entry, User
 from agentcli.errors import NoSession, ToolError, UsageError
 from agentcli.extensions.skills.find import Skills, model_named

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 from agentcli.agent import events
-from agentcli.agent.event_store import StreamStatus
+from agentcli.agent.interfaces import StreamStatus
 from agentcli.agent.ops import GoOn, Prompt, RunQueued, SetModel, Steer
 from agentcli.agent.result import ResultBuilder
 from agentcli.agent.turn import half_answer, is_unanswered

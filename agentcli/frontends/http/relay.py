@@ -12,7 +12,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from agentcli.agent.event_store import StreamEvent
+from agentcli.agent.interfaces import StreamEvent
 from agentcli.conversation.conversation import Conversation
 from agentcli.errors import StorageError
 from agentcli.frontends.http.guard import HttpError

@@ -6,7 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from agentcli.agent.event_store import StreamEvent
+from agentcli.agent.interfaces import StreamEvent
 
 KEEP_S = 30 * 86_400.0  # a lasting stream that is not running goes so long after it was last written to
 

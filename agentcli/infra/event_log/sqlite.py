@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import apsw
 
-from agentcli.agent.event_store import EventStore, StreamEvent, StreamState, StreamStatus
+from agentcli.agent.interfaces import EventStore, StreamEvent, StreamState, StreamStatus
 from agentcli.errors import StorageError, StreamMoved
 from agentcli.infra.event_log import KEEP_S, WaitingReaders
 from agentcli.infra.sessions.database import connect_to_memory
