@@ -18,6 +18,7 @@ from agentcli import Agent, AgentFailed, create_context_transform
 from agentcli.agent.context import message_tokens
 from agentcli.agent.events import Compaction, Event, Notice, ToolFinished
 from agentcli.agent.ops import SetMode
+from agentcli.agent.rewind import prompts
 from agentcli.conversation.compaction.digest import LONGEST_ANSWER
 from agentcli.conversation.entries import ADDED_FOLDER, Entry, Paid, Pinned, reminder
 from agentcli.conversation.entries import Compaction as CompactionEntry
@@ -385,7 +386,7 @@ async def test_going_back_to_before_a_compaction_brings_everything_back(long: An
         await talk.ask_all(10, first=10)
         assert talk.of(Compaction)
         session = await talk.agent.session()
-        session.rewind(next(id for id, text in session.prompts() if text == prompt_of(10)))
+        session.rewind(next(id for id, text in prompts(session.state.conversation) if text == prompt_of(10)))
         assert await talk.messages() == before
 
 

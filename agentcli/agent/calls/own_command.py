@@ -13,7 +13,6 @@ from agentcli.conversation.entries import Body, ContextNote, Result, User
 from agentcli.errors import ToolError
 from agentcli.llm.messages import Text, ToolUse
 from agentcli.tools.builtin import bash
-from agentcli.tools.observation import cut_middle
 from agentcli.tools.tool import ToolContext
 
 OWN_CALL = "own_"  # the ids of such calls begin so: they outlive a turn
@@ -47,11 +46,6 @@ async def run_in_terminal(calls: SessionCalls, command: str, terminal: str) -> s
     context = ToolContext(calls.workspace, f"{OWN_CALL}{os.urandom(6).hex()}")
     told = str((await bash.run_own(command, context, terminal=terminal)).content)
     return told.replace(f"[ended by signal {int(SIGINT)}]", "[interrupted by the user]")
-
-
-async def masked_output(calls: SessionCalls, output: str) -> str:
-    """Return the output of a command as the model may read it: bounded, and without secrets."""
-    return cut_middle(await calls.services.masked(output))
 
 
 def own_command_entry(command: str, output: object, *, to_model: bool) -> Body:

@@ -15,6 +15,7 @@ from agentcli.agent.commands.session import conversation_commands
 from agentcli.agent.commands.sessions import age
 from agentcli.agent.events import EntryStored, ModeChanged, QuestionEvent, ToolFinished
 from agentcli.agent.ops import RunCommand, Steer
+from agentcli.agent.rewind import prompts
 from agentcli.errors import NoSession, UsageError, UserError
 from agentcli.frontends.terminal.screen_commands import screen_commands
 from agentcli.infra.grants import FileGrants
@@ -258,7 +259,7 @@ async def test_a_fork_goes_on_in_a_copy(tmp_path: Folder) -> None:
         await host.stage.ask("Go")
         assert f"/resume {first[:13]}" in await host.says("/branch")
         assert host.session.id != first
-        assert host.session.prompts()[0][1] == "Go"
+        assert prompts(host.session.state.conversation)[0][1] == "Go"
 
 
 @pytest.mark.slow
@@ -274,7 +275,7 @@ async def test_rewind_puts_a_prompt_back_into_the_input(tmp_path: Folder) -> Non
         host.picks.append(1)
         await host.says("/rewind")
         assert host.input == "one"
-        assert host.session.prompts() == []
+        assert prompts(host.session.state.conversation) == []
         host.stage.say("four")
         with pytest.raises(UserError, match="interrupt it first"):
             await host.says("/rewind 1")
