@@ -8,9 +8,9 @@ from contextlib import suppress
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
-from agentcli.agent.calls.masking import Mask
 from agentcli.agent.calls.model import CallServices, SessionCalls
-from agentcli.agent.calls.recording import account_for_interrupted
+from agentcli.agent.calls.perform import account_for_interrupted
+from agentcli.agent.calls.report import Mask
 from agentcli.agent.context.window import ContextWatch
 from agentcli.agent.events import Notice
 from agentcli.agent.hooks import NoHooks
@@ -274,8 +274,7 @@ class Builder:
         def make() -> Compactor:
             from cachetools import TTLCache
 
-            from agentcli.agent.context.compaction import Compactor
-            from agentcli.agent.context.summaries import Summaries, TextCache
+            from agentcli.agent.context.compaction import Compactor, Summaries, TextCache
             from agentcli.infra.summary_files import SummaryFiles
 
             folder = self.config.paths.state / "summaries"

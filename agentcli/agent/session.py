@@ -12,20 +12,20 @@ from agentcli.agent import ops
 from agentcli.agent.activity_log import log_activity
 from agentcli.agent.calls.client import with_client_tools
 from agentcli.agent.calls.model import NOBODY_LEFT, TurnCalls, end_session, fire
-from agentcli.agent.calls.own_command import own_command_entry, run_own_command
-from agentcli.agent.calls.recording import end_recording
+from agentcli.agent.calls.perform import end_recording
+from agentcli.agent.calls.run import own_command_entry, run_own_command
 from agentcli.agent.event_queue import Subscribers, one_by_one
 from agentcli.agent.events import AnyQuestion, Done, Event, ModeChanged, Notice, TakenOver, TurnFailed
 from agentcli.agent.loop import run_turn
 from agentcli.agent.permissions.modes import mode_notes, parse_mode, untold_mode
 from agentcli.agent.permissions.rule_text import check_rule, parse_rules
 from agentcli.agent.questions import Questions
-from agentcli.agent.rewind import going_back, typed_text
 from agentcli.agent.runtime import Runtime, Turn
-from agentcli.agent.state import AgentState, SessionSnapshot
+from agentcli.agent.state import AgentState, SessionSnapshot, going_back
 from agentcli.agent.turn import begin_turn, resume_turn
 from agentcli.agent.turn_log import compacted, queue_changed, store
 from agentcli.conversation.entries import Body, Compaction, Paid, PaidReason, ResetAwaited, User
+from agentcli.conversation.mentions import typed_text
 from agentcli.errors import OUT_OF_MEMORY, UsageError, UserError, is_out_of_memory
 from agentcli.llm.messages import Block, Text, Usage, without_surrogates
 from agentcli.llm.provider import ToolSpec
@@ -164,7 +164,7 @@ class Session:
     def _take_message(self, op: ops.Prompt | ops.Steer) -> None:
         """Begin a turn with a message, or let it wait in the queue while one runs."""
         if (web := self.runtime.calls.workspace.web) is not None:
-            web.note_typed(typed_text(User(op.content)))
+            web.note_typed(typed_text(op.content))
         queue = self.state.conversation.queue
         waiting, model = queue.steering, ""
         if isinstance(op, ops.Prompt):

@@ -10,10 +10,10 @@ from typing import Literal, NamedTuple
 from msgspec import Struct, structs
 
 from agentcli.agent.interfaces import Checkpoints, Locks, Restoration, RestoredFile, SessionStore
-from agentcli.agent.rewind import typed_text
 from agentcli.conversation.entries import Assistant, Body, Entry, User, reminder
 from agentcli.conversation.file_changes import FileChange, FilesChanged, FilesRestored, real_path, stored_path
 from agentcli.conversation.line_origins import line_origins
+from agentcli.conversation.mentions import typed_text
 from agentcli.conversation.titles import shortened
 from agentcli.errors import StorageError, UsageError
 from agentcli.llm.messages import ToolUse
@@ -84,7 +84,7 @@ class History:
             self._positions[entry.id] = len(self._positions)
             match entry.body:
                 case User(is_reminder=False) as prompt:
-                    turn = (turn[0] + 1, " ".join(typed_text(prompt).split()))
+                    turn = (turn[0] + 1, " ".join(typed_text(prompt.content).split()))
                 case Assistant(content):
                     uses |= {block.id: (turn, (entry, block)) for block in content if isinstance(block, ToolUse)}
                 case FilesChanged(id, _) as changed:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from agentcli.agent.calls.masking import Mask
+from agentcli.agent.calls.report import Mask
 from agentcli.agent.interfaces import SessionInfo
 from agentcli.conversation.entries import unpacked
 from agentcli.conversation.titles import shortened

@@ -18,7 +18,7 @@ from agentcli import Agent, AgentFailed, create_context_transform
 from agentcli.agent.context import message_tokens
 from agentcli.agent.events import Compaction, Event, Notice, ToolFinished
 from agentcli.agent.ops import SetMode
-from agentcli.agent.rewind import prompts
+from agentcli.agent.state import prompts
 from agentcli.conversation.compaction.digest import LONGEST_ANSWER
 from agentcli.conversation.entries import ADDED_FOLDER, Entry, Paid, Pinned, reminder
 from agentcli.conversation.entries import Compaction as CompactionEntry

@@ -15,8 +15,8 @@ from typing import Any
 
 from agentcli import Agent
 from agentcli.agent.commands.sessions import undo_in
-from agentcli.agent.rewind import prompts
 from agentcli.agent.session import Session
+from agentcli.agent.state import prompts
 from agentcli.agent.undo import History, UndoResult
 from agentcli.llm.providers.scripted import ScriptedProvider
 

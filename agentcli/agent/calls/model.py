@@ -15,8 +15,7 @@ from cachetools import TTLCache
 
 from agentcli.agent.accounting.budgets import Budgets
 from agentcli.agent.calls.client import ClientCalls
-from agentcli.agent.calls.masking import Mask
-from agentcli.agent.calls.report import Report
+from agentcli.agent.calls.report import Mask, Report
 from agentcli.agent.events import AnyQuestion, ClientToolRequested, Denial, Emit
 from agentcli.agent.hooks import CallHooks, EventAnswer, EventHooks, EventName
 from agentcli.agent.interfaces import Checkpoints, GrantStore, Locks

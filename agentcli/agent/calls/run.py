@@ -1,29 +1,32 @@
-"""Runs the calls of a reply: in batches, each through its stages, with a result for the model in any case.
+"""Runs the calls of a reply, each with a result for the model in any case, and the commands that the person types.
 
-The stages of one call are: parse, hooks, permission, perform, observe, report.
+The stages of a call are: parse, hooks, permission, perform, observe, report.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
+from signal import SIGINT
 from typing import Any, get_args
 
 import msgspec
 
-from agentcli.agent.calls.masking import Mask
-from agentcli.agent.calls.model import SAME_CALL_LIMIT, Call, TurnCalls
+from agentcli.agent.calls.model import SAME_CALL_LIMIT, Call, SessionCalls, TurnCalls
 from agentcli.agent.calls.perform import perform
-from agentcli.agent.calls.report import INTERRUPTED
-from agentcli.agent.events import Steered
+from agentcli.agent.calls.report import INTERRUPTED, Mask, Report
+from agentcli.agent.events import Emit, Steered
 from agentcli.agent.hooks import CallRecord, HookAnswer
+from agentcli.agent.ops import OWN_CALL
 from agentcli.agent.permissions.approvals import PermittedCall, permit
 from agentcli.agent.questions import make_ask
-from agentcli.conversation.entries import Result, reminder
+from agentcli.conversation.entries import Body, ContextNote, Result, User, reminder
 from agentcli.errors import ToolError
-from agentcli.llm.messages import ToolResult, ToolUse
+from agentcli.llm.messages import Text, ToolResult, ToolUse
+from agentcli.tools.builtin import bash
 from agentcli.tools.command import Grants
 from agentcli.tools.data_summary import data_summary
 from agentcli.tools.observation import MAX_INLINE_BYTES, MAX_UNPAGED_BYTES, cut_middle, formatted, leaves_out, pages_of
@@ -248,3 +251,39 @@ async def mask_for(mask: Mask | None, permitted: PermittedCall) -> Mask | None:
         return mask
     values = await asyncio.to_thread(facts.workspace.facts.secret_values, apart_from=facts.files[0].real)
     return mask.knowing(values)
+
+
+async def run_own_command(calls: SessionCalls, command: str, emit: Emit) -> Result:
+    """Run it, with the events of a call, and return its result. Cancelled, it ends with what had come by then."""
+    call = ToolUse(f"{OWN_CALL}{os.urandom(6).hex()}", "bash", {"command": command})
+    report = Report(call, emit, calls.services.mask)
+    report.is_running = True
+    report.start()
+    try:
+        await calls.services.know_secrets()
+        with calls.history.detach_sign() as sign:
+            context = ToolContext(calls.workspace, call.id, report.show, sign)
+            output = await bash.run_own(command, context)
+        await calls.services.know_secrets(is_changed=True)
+        report.finish(output)
+    except ToolError as error:
+        report.fail(error)
+    except OSError as error:
+        report.fail(ToolError(f"The command failed: {error}.", kind="resource_error"))
+    except asyncio.CancelledError:
+        report.interrupt()
+    assert report.result is not None
+    return report.result
+
+
+async def run_in_terminal(calls: SessionCalls, command: str, terminal: str) -> str:
+    """Run a command in a terminal, given by its path; return what to add to its output, such as an exit code."""
+    context = ToolContext(calls.workspace, f"{OWN_CALL}{os.urandom(6).hex()}")
+    told = str((await bash.run_own(command, context, terminal=terminal)).content)
+    return told.replace(f"[ended by signal {int(SIGINT)}]", "[interrupted by the user]")
+
+
+def own_command_entry(command: str, output: object, *, to_model: bool) -> Body:
+    """The entry of a command: a note for the model, which has not asked for it, or one that it is not told."""
+    text = f"<bash-input>{command}</bash-input>\n<bash-output>{output}</bash-output>"
+    return User((Text(text),), is_reminder=True) if to_model else ContextNote(text)

@@ -7,11 +7,10 @@ from dataclasses import replace
 from functools import partial
 
 from agentcli.agent.commands.command import CommandHost, CommandSet, Outcome, SlashCommand, Topic, number_in
-from agentcli.agent.commands.model import MODEL_COMMANDS
+from agentcli.agent.commands.model import MODEL_COMMANDS, USAGE_COMMANDS
 from agentcli.agent.commands.permissions import PERMISSION_COMMANDS
 from agentcli.agent.commands.project import MEMORY_COMMANDS, PROJECT_COMMANDS
 from agentcli.agent.commands.sessions import SESSION_COMMANDS, UNDO_COMMANDS
-from agentcli.agent.commands.usage import USAGE_COMMANDS
 from agentcli.conversation.entries import Compaction, Pinned, reminder
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.tools.command import BackgroundJob

@@ -10,8 +10,8 @@ from functools import partial
 from agentcli.agent.accounting.usage import counted
 from agentcli.agent.commands.command import CommandHost, Outcome, SlashCommand, listed, number_in
 from agentcli.agent.interfaces import Checkpoints, SessionInfo
-from agentcli.agent.rewind import Point, points
 from agentcli.agent.session import Session
+from agentcli.agent.state import Point, points
 from agentcli.agent.undo import (
     Confirm,
     Direction,

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 import typer
 
-from agentcli.agent.calls.masking import Mask
+from agentcli.agent.calls.report import Mask
 from agentcli.agent.interfaces import Found, SessionStore, subagents_owner
 from agentcli.app import Builder
 from agentcli.cli.output import echo, print_table, warn

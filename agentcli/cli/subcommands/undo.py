@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from agentcli.agent.calls.recording import account_for_interrupted
+from agentcli.agent.calls.perform import account_for_interrupted
 from agentcli.agent.undo import NOTHING, Author, Direction, History, UndoHost, UndoResult, blame, undo
 from agentcli.cli.output import echo, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, print_json, single_command, wait_for, with_store

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from agentcli.agent.calls.masking import Mask
+from agentcli.agent.calls.report import Mask
 from agentcli.agent.interfaces import SessionInfo
 from agentcli.agent.result import usage_object
 from agentcli.agent.session import Session

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 import msgspec
 from msgspec import Struct
 
-from agentcli.agent.commands.usage import TIME_TO_LIVE_S
+from agentcli.agent.commands.model import TIME_TO_LIVE_S
 from agentcli.agent.permissions.modes import MODE_TEXTS, Mode
 from agentcli.agent.session import Session
 from agentcli.agent.state import SessionSnapshot

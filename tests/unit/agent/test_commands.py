@@ -15,7 +15,7 @@ from agentcli.agent.commands.session import conversation_commands
 from agentcli.agent.commands.sessions import age
 from agentcli.agent.events import EntryStored, ModeChanged, QuestionEvent, ToolFinished
 from agentcli.agent.ops import RunCommand, Steer
-from agentcli.agent.rewind import prompts
+from agentcli.agent.state import prompts
 from agentcli.errors import NoSession, UsageError, UserError
 from agentcli.frontends.terminal.screen_commands import screen_commands
 from agentcli.infra.grants import FileGrants

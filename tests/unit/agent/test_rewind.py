@@ -9,8 +9,7 @@ import pytest
 
 from agentcli.agent.events import EntryStored, ToolFinished
 from agentcli.agent.ops import Interrupt, Prompt, RunCommand, SetMode, Steer
-from agentcli.agent.rewind import points, prompts
-from agentcli.agent.state import todo_items
+from agentcli.agent.state import points, prompts, todo_items
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Labelled
 from agentcli.errors import UserError
