@@ -19,7 +19,6 @@ from agentcli.conversation.entries import Result
 from agentcli.errors import UserError
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ProviderError
-from agentcli.llm.messages import ToolUse
 
 
 async def run_turn(turn: Turn) -> Done | TurnFailed:
@@ -58,7 +57,7 @@ async def _answer(turn: Turn) -> Done | TurnFailed:
 async def _rounds(turn: Turn) -> DoneReason:
     """Make requests and run their calls, until no step asks for another request or one ends the turn."""
     if open_calls := turn.state.conversation.asked_again:  # of a reply that an earlier run of the program stored
-        await _run_calls(turn, open_calls)
+        await run_calls(turn.calls, open_calls)
         if turn.calls.is_stopped:
             return "declined"
     while True:
@@ -79,7 +78,7 @@ async def _rounds(turn: Turn) -> DoneReason:
         results: list[Result] = []
         if reply.message.tool_uses:
             turn.answer.begin()
-            results = await _run_calls(turn, reply.message.tool_uses)
+            results = await run_calls(turn.calls, reply.message.tool_uses)
             for step in turn.steps:
                 if (reason := await step.after_calls(turn, reply, results)) is not None:
                     return reason
@@ -111,8 +110,3 @@ async def _is_request_due(turn: Turn, reply: llm.Done, results: Sequence[Result]
         if await step.after_reply(turn, reply, results):
             return True
     return False
-
-
-async def _run_calls(turn: Turn, calls: Sequence[ToolUse]) -> list[Result]:
-    reply = turn.state.conversation.last_reply
-    return await run_calls(turn.calls, calls, reply_id=reply.id if reply else "")

@@ -11,7 +11,7 @@ import msgspec
 from agentcli.agent import ops
 from agentcli.agent.activity_log import log_activity
 from agentcli.agent.calls.client import with_client_tools
-from agentcli.agent.calls.model import NOBODY_LEFT, TurnCalls, end_session, fire
+from agentcli.agent.calls.model import NOBODY_LEFT, TurnCalls, fire
 from agentcli.agent.calls.perform import end_recording
 from agentcli.agent.calls.run import own_command_entry, run_own_command
 from agentcli.agent.event_queue import Subscribers, one_by_one
@@ -379,9 +379,11 @@ class Session:
 
     async def close(self) -> None:
         """End what runs, wait until all is stored, and give everything back. What waits stays in the log."""
+        calls = self.runtime.calls
         self._is_closing = True
         self._watching.cancel()
-        await end_session(self.runtime.calls)
+        if calls.made_by is None:  # a subagent's session is a part of its parent's
+            await fire(calls, "SessionEnd", reason="other")
         for task in (self._turn, *self._commands):
             if task is not None:
                 task.cancel()
@@ -390,10 +392,10 @@ class Session:
             await self.runtime.context.watch.aclose()
         while self._storing:
             await asyncio.wait(self._storing)
-        if self.runtime.calls.delegates.agents is not None:
-            await self.runtime.calls.delegates.agents.aclose()
-        if self.runtime.calls.made_by is None:  # else they are another session's
-            await self.runtime.calls.workspace.sandbox.aclose()
-            await end_recording(self.runtime.calls.recording)
+        if (agents := calls.delegates.agents) is not None:
+            await agents.aclose()
+        if calls.made_by is None:
+            await calls.workspace.sandbox.aclose()
+            await end_recording(calls.recording)
         await self.runtime.log.close()
         self._subscribers.end()

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Awaitable, Callable, Container, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
 import msgspec
-from cachetools import TTLCache
 
 from agentcli.agent.accounting.budgets import Budgets
 from agentcli.agent.calls.client import ClientCalls
@@ -36,16 +34,7 @@ Decide = Callable[[], Verdict]  # the verdict of the permissions of now on a cal
 Ask = Callable[[AnyQuestion, Decide | None], Awaitable[Approve | Verdict]]
 
 NOBODY_LEFT = "nobody can be asked any more"  # the comment of a no that nobody said
-REPLAYED_S, MAX_REPLAYS = 3_600, 10_000  # results of idempotent calls
 SAME_CALL_LIMIT = 3  # the same call with the same result so often in a row is answered, not run
-
-
-class NoLocks:
-    """For a workspace nobody else works in."""
-
-    @asynccontextmanager
-    async def held(self, keys: tuple[str, ...], *, timeout_s: float) -> AsyncIterator[None]:
-        yield
 
 
 @dataclass(kw_only=True)
@@ -56,7 +45,7 @@ class CallServices:
     """
 
     workspace: Workspace
-    locks: Locks = field(default_factory=NoLocks)
+    locks: Locks
     grants: GrantStore | None = None
     mask: Mask | None = None
     hooks: Sequence[CallHooks] = ()
@@ -76,13 +65,13 @@ class CallServices:
 
 
 class CallHistory:
-    """The calls of a session: results to replay, signs of the commands that run, and calls that are repeated.
+    """The calls of a session: signs that send running commands to the background, and calls that are repeated.
 
-    Such a call is nudged once; after that `looping` names it, until the person lets it go on.
+    A call that is repeated with the same result is answered once with an error; after that `looping` names it, until
+    the person lets it go on.
     """
 
     def __init__(self) -> None:
-        self.replays: TTLCache[bytes, ToolOutput] = TTLCache(MAX_REPLAYS, REPLAYED_S)
         self.ends_loops = True
         self.looping = ""
         self.detachable: set[asyncio.Event] = set()
@@ -91,7 +80,7 @@ class CallHistory:
 
     @contextmanager
     def detach_sign(self) -> Iterator[asyncio.Event]:
-        """An event that tells a running command to go on in the background."""
+        """Provide an event that tells a running command to go on in the background."""
         sign = asyncio.Event()
         self.detachable.add(sign)
         try:
@@ -164,25 +153,17 @@ class ToolServers(Protocol):
     def listing(self) -> list[dict[str, Any]]: ...
 
 
-def _no_skills() -> SkillsInUse:
-    raise UsageError("There are no skills in this session.")
-
-
-def _no_agents() -> SubagentRuns:
-    raise UsageError("There are no subagents in this session.")
-
-
 @dataclass(kw_only=True)
 class Delegates:
-    """The parts of a session that answer calls in place of a tool's body; `skills` and `agents` are made on demand.
+    """The parts of a session that answer calls in place of a tool's body; skills and subagents are made on demand.
 
     `unknown_servers` are those whose tools were not known at the first request; None before it.
     """
 
     client: ClientCalls = field(default_factory=ClientCalls)
-    make_skills: Callable[[], SkillsInUse] = _no_skills
+    make_skills: Callable[[], SkillsInUse] | None = None
     skills: SkillsInUse | None = None
-    make_agents: Callable[[], SubagentRuns] = _no_agents
+    make_agents: Callable[[], SubagentRuns] | None = None
     agents: SubagentRuns | None = None
     servers: ToolServers | None = None
     unknown_servers: set[str] | None = None
@@ -190,12 +171,16 @@ class Delegates:
 
     def open_skills(self) -> SkillsInUse:
         """Return what activates skills in this session. Raises `UsageError` where there are none."""
-        self.skills = self.make_skills() if self.skills is None else self.skills
+        if self.make_skills is None:
+            raise UsageError("There are no skills in this session.")
+        self.skills = self.skills or self.make_skills()
         return self.skills
 
     def open_agents(self) -> SubagentRuns:
         """Return what runs subagents of this session. Raises `UsageError` where there can be none."""
-        self.agents = self.make_agents() if self.agents is None else self.agents
+        if self.make_agents is None:
+            raise UsageError("There are no subagents in this session.")
+        self.agents = self.agents or self.make_agents()
         return self.agents
 
     async def answer(self, call: Call, arguments: Any) -> ToolOutput:
@@ -296,22 +281,14 @@ class TurnCalls:
 
 
 class Call:
-    """One call on its way; `reply_id` is the entry of the reply it stands in, `ask` asks the person about it."""
+    """One call on its way; `ask` asks the person about it."""
 
-    def __init__(self, use: ToolUse, turn: TurnCalls, *, reply_id: str = "") -> None:
+    def __init__(self, use: ToolUse, turn: TurnCalls) -> None:
         self.use = use
         self.turn = turn
-        self.reply_id = reply_id
         services = turn.session.services
         self.report = Report(use, turn.emit, services.mask, gives_all=services.levels.gives_all)
         self.ask: Ask = partial(_ask_person, self)
-
-    @property
-    def replay_key(self) -> bytes:
-        """Return a key that is equal for an idempotent call that is made again."""
-        use = self.use  # some servers number the calls of every reply anew
-        key = msgspec.json.encode((self.reply_id, use.id, use.name, use.input), order="deterministic")
-        return hashlib.sha256(key).digest()
 
 
 async def _ask_person(call: Call, request: AnyQuestion, decide: Decide | None) -> Approve | Verdict:
@@ -336,14 +313,11 @@ async def fire(calls: SessionCalls, event: EventName, **fields: Any) -> EventAns
 
 
 async def fire_about(call: Call, event: EventName, **fields: Any) -> EventAnswer:
-    """Return the answer of the hooks of an event about a call."""
+    """Return the answer of the hooks of an event about a call; an empty one where there are none."""
     use, calls = call.use, call.turn.session
-    if (events := calls.delegates.events) is None:
-        return EventAnswer()
-    return await events.fire_about(event, use, use.input, agent_id=calls.agent_id, **fields)
-
-
-async def end_session(calls: SessionCalls) -> None:
-    """Fire `SessionEnd`; a subagent's session is a part of its parent's."""
-    if calls.made_by is None:
-        await fire(calls, "SessionEnd", reason="other")
+    events = calls.delegates.events
+    return (
+        EventAnswer()
+        if events is None
+        else await events.fire_about(event, use, use.input, agent_id=calls.agent_id, **fields)
+    )

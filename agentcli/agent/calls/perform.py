@@ -58,8 +58,6 @@ async def perform(call: Call, permitted: PermittedCall, context: ToolContext) ->
             return await tool.output(now.arguments, context)
 
     async with hold(files):
-        if tool.is_idempotent and (before := session.history.replays.get(call.replay_key)) is not None:
-            return before
         call.report.is_running = True
         with session.history.detach_sign() as sign:
             paths = frozenset(path.real for path in facts.files) if tool.effect in ("read", "edit") else None
@@ -71,8 +69,6 @@ async def perform(call: Call, permitted: PermittedCall, context: ToolContext) ->
             is_text = isinstance(content, str)
             with_remark = f"{content}\n{permitted.remark}" if is_text else (*content, Text(permitted.remark))
             output = msgspec.structs.replace(output, content=with_remark)
-        if tool.is_idempotent and not output.is_error:
-            session.history.replays[call.replay_key] = output
         return output
 
 

@@ -122,14 +122,14 @@ def _context(call: Call, tool: Tool, arguments: Any) -> ToolContext:
     return ToolContext(services.workspace, call.use.id, call.report.show, level=level, publish=turn.emit, ask=ask)
 
 
-async def run_calls(turn: TurnCalls, uses: Sequence[ToolUse], *, reply_id: str = "") -> list[Result]:
-    """Run the calls of a reply, whose entry `reply_id` is, and store a result for each; gives them in that order.
+async def run_calls(turn: TurnCalls, uses: Sequence[ToolUse]) -> list[Result]:
+    """Run the calls of a reply, and store and return a result for each, in their order.
 
     Neighbouring calls that only read run together, the others one after another; those of a client come last, all
     together. Calls that have not started when the person says something, or stops or cancels the turn, are skipped,
     and their results say so.
     """
-    calls = [Call(use, turn, reply_id=reply_id) for use in uses]
+    calls = [Call(use, turn) for use in uses]
     results: list[Result] = []
 
     def store(why: str = "") -> None:

@@ -31,6 +31,7 @@ from agentcli.agent.state import AgentState, ModelChoice, rebuilt
 from agentcli.agent.steps import usual_steps
 from agentcli.conversation.entries import Assistant, Body, Entry, Paid, Result, Retracted, Rewound, User
 from agentcli.errors import ToolError
+from agentcli.infra.locks import ProcessLocks
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.llm.messages import Block, Message, Text, ToolResult
@@ -287,7 +288,10 @@ async def on_stage(
             ),
             calls=SessionCalls(
                 services=CallServices(
-                    workspace=Workspace(cwd=work, sandbox=sandbox), grants=grants, max_parallel=max_parallel
+                    workspace=Workspace(cwd=work, sandbox=sandbox),
+                    locks=ProcessLocks(),
+                    grants=grants,
+                    max_parallel=max_parallel,
                 ),
                 tools=registry,
             ),
