@@ -23,7 +23,7 @@ from agentcli.agent.questions import Questions
 from agentcli.agent.runtime import Runtime, Turn
 from agentcli.agent.state import AgentState, SessionSnapshot, going_back
 from agentcli.agent.turn import begin_turn, resume_turn
-from agentcli.agent.turn_log import compacted, queue_changed, store
+from agentcli.agent.turn_log import apply_compaction, queue_changed, store
 from agentcli.conversation.entries import Body, Compaction, Paid, PaidReason, ResetAwaited, User
 from agentcli.conversation.mentions import typed_text
 from agentcli.errors import OUT_OF_MEMORY, UsageError, UserError, is_out_of_memory
@@ -251,16 +251,11 @@ class Session:
         Raises:
             UserError: If a turn is running, or a model cannot be used.
         """
-        calls = self.runtime.calls
         if self.is_busy:
             raise UserError("A turn is running: compact when it has ended, or interrupt it first.")
         compaction = await self.runtime.compaction(self.state, focus=focus, is_dry=is_dry)
         if isinstance(compaction, Compaction) and not is_dry:
-            await fire(calls, "PreCompact", subject="manual", trigger="manual")
-            self.append(compaction)
-            compacted(self.state, self.publish, compaction)
-            await fire(calls, "PostCompact", subject="manual", trigger="manual")
-            calls.refresh_tools()
+            await apply_compaction(self.state, self.runtime, self.publish, compaction, append=self.append)
         return compaction
 
     def paid(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from agentcli.agent import events
+from agentcli.agent.calls.model import fire
 from agentcli.agent.calls.run import not_run
 from agentcli.agent.events import Emit, EntryStored, Notice, QueueChanged
 from agentcli.agent.interfaces import Appended
@@ -127,13 +128,20 @@ def _what_became_of(call: ToolUse, conversation: Conversation) -> str:
     return NOT_BEGUN if call in conversation.asked_again else UNKNOWN_OUTCOME
 
 
-def compacted(state: AgentState, emit: Emit, compaction: Compaction) -> None:
-    """Announce a compaction, and remind the model of the mode where the compaction left that out."""
+async def apply_compaction(
+    state: AgentState, runtime: Runtime, emit: Emit, compaction: Compaction, *, append: Callable[[Body], object]
+) -> None:
+    """Add a compaction, with its hooks, and remind the model of the mode where the compaction left that out."""
+    trigger = compaction.trigger
+    await fire(runtime.calls, "PreCompact", subject=trigger, trigger=trigger)
+    append(compaction)
     state.model.window_share = 0.0
     known = [entry.body for entry in state.conversation.request_entries]
     state.notes.extend(untold_mode(state.mode, [*known, *state.notes]))
     before, after = compaction.tokens_before, compaction.tokens_after
-    emit(events.Compaction(before, after, compaction.strategy, compaction.trigger, compaction.cost_usd))
+    emit(events.Compaction(before, after, compaction.strategy, trigger, compaction.cost_usd))
+    runtime.calls.refresh_tools()
+    await fire(runtime.calls, "PostCompact", subject=trigger, trigger=trigger)
 
 
 def queue_changed(state: AgentState) -> QueueChanged:
