@@ -82,8 +82,6 @@ def chosen_model(conversation: Conversation) -> str:
                 chosen, stand_in = (now, "") if reason == "chosen" else (chosen or before, now)
             case Assistant(_, provider, model) if f"{provider}/{model}" != stand_in:
                 chosen, stand_in = f"{provider}/{model}", ""
-            case _:
-                pass
     return chosen
 
 
@@ -95,8 +93,6 @@ def awaited_reset(conversation: Conversation) -> float:
                 return until
             case Assistant() | Result() | User(is_reminder=False):
                 return 0.0
-            case _:
-                pass
     return 0.0
 
 
@@ -155,8 +151,6 @@ class SessionSnapshot(Struct, frozen=True, kw_only=True):
                     return usage.context_tokens
                 case Compaction(tokens_after=tokens):
                     return tokens
-                case _:
-                    pass
         return 0
 
 

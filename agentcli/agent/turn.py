@@ -13,7 +13,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from agentcli.agent.accounting.budgets import Account
-from agentcli.agent.calls.model import SubagentSpending, TurnCalls, fire
+from agentcli.agent.calls.model import TurnCalls, fire
 from agentcli.agent.events import Done, DoneReason, Emit, Notice, TurnFailed
 from agentcli.agent.requests.repairs import blames_content
 from agentcli.agent.requests.request import add_notes, describe_error
@@ -23,7 +23,6 @@ from agentcli.agent.turn_log import (
     add,
     add_one,
     answer_open_calls,
-    charge_subagent,
     queue_changed,
     settled,
     take_back_prompt,
@@ -100,12 +99,11 @@ def _new_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
     turn = Turn(
         state=state,
         runtime=runtime,
-        calls=TurnCalls(session=runtime.calls, state=state, emit=emit, spending=SubagentSpending(budgets=budgets)),
+        calls=TurnCalls(session=runtime.calls, state=state, emit=emit, budgets=budgets),
         steps=[make() for make in runtime.steps],
         spending=Spending(budgets=budgets),
     )
     turn.calls.store, turn.calls.commit = partial(add_one, turn), partial(settled, turn)
-    turn.calls.spending.charge = partial(charge_subagent, turn)
     return turn
 
 
@@ -138,8 +136,6 @@ def half_answer(conversation: Conversation) -> str:
                 parts.append("".join(block.text for block in content if isinstance(block, Text)))
             case Assistant() | Result() | User(is_reminder=False):
                 break
-            case _:
-                pass
     return "".join(reversed(parts))
 
 

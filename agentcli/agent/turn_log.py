@@ -48,7 +48,12 @@ def add(turn: Turn, *bodies: Body) -> tuple[Entry, ...]:
 
 
 def add_one(turn: Turn, body: Body) -> asyncio.Task[None]:
-    """As `add`; the task ends with the commit and raises `StorageError`."""
+    """As `add`; the task ends with the commit and raises `StorageError`.
+
+    A request of a subagent counts as the turn's. It is in the budgets already, which it was reserved in.
+    """
+    if isinstance(body, Paid) and body.reason == "subagent":
+        _add_spending(turn, body.model, body.usage, body.cost_usd)
     add(turn, body)
     return turn.log.pending[-1]
 
@@ -171,12 +176,6 @@ def charge_request(turn: Turn, target: Target, usage: Usage) -> float | None:
     cost = target.info.cost(usage)
     _add_spending(turn, target.name, usage, cost)
     return cost
-
-
-def charge_subagent(turn: Turn, model: str, usage: Usage, cost_usd: float | None) -> None:
-    """Count a request of a subagent as the turn's. It is in the budgets already, which it was reserved in."""
-    _add_spending(turn, model, usage, cost_usd)
-    add(turn, Paid(model, usage, cost_usd, "subagent"))
 
 
 def _add_spending(turn: Turn, model: str, usage: Usage, cost: float | None) -> None:

@@ -96,8 +96,6 @@ class History:
                         if one in self._restored:  # what it had taken back holds again
                             self._undone = {undone: by for undone, by in self._undone.items() if by != one}
                         self._undone[one] = entry.id
-                case _:
-                    pass
 
     def find(self, direction: Direction) -> TurnChanges | None:
         """Return the changes to take back, or to do again, next; turns that met conflicts wait for the others."""

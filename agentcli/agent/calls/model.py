@@ -23,7 +23,7 @@ from agentcli.agent.state import AgentState
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Body, CallAllowed, CallAsked, CallDenied, CallsHandedOver
 from agentcli.errors import StorageError, ToolError, UsageError
-from agentcli.llm.messages import ToolResult, ToolUse, Usage
+from agentcli.llm.messages import ToolResult, ToolUse
 from agentcli.tools.observation import Levels
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.summary import call_title
@@ -249,23 +249,18 @@ def at_once(*_: object) -> Awaitable[object]:
 
 
 @dataclass(kw_only=True)
-class SubagentSpending:
-    """The budgets that subagents of a turn are held to; `charge` books a request of one (model, usage, price)."""
-
-    budgets: Budgets = field(default_factory=Budgets)
-    charge: Callable[[str, Usage, float | None], None] = lambda model, usage, cost: None
-
-
-@dataclass(kw_only=True)
 class TurnCalls:
-    """The calls of one turn. `store` adds an entry to the log, `commit` waits until all are on disk."""
+    """The calls of one turn. `store` adds an entry to the log, `commit` waits until all are on disk.
+
+    Subagents are held to the `budgets`, and store what their requests cost.
+    """
 
     session: SessionCalls
     state: AgentState
     emit: Emit
     store: Callable[[Body], Awaitable[object]] = at_once
     commit: Callable[[], Awaitable[object]] = at_once
-    spending: SubagentSpending = field(default_factory=SubagentSpending)
+    budgets: Budgets = field(default_factory=Budgets)
     denials: list[Denial] = field(default_factory=list)
     is_stopped: bool = False
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from agentcli.agent.calls.model import Ask, Call, SubagentSpending, TurnCalls, at_once
+from agentcli.agent.calls.model import Ask, Call, TurnCalls, at_once
 from agentcli.agent.calls.run import run_call
 from agentcli.agent.events import CallError, Event, ToolFinished
 from agentcli.agent.session import Session
@@ -87,8 +87,7 @@ async def call_directly(
         """Only what undo and blame have to know: other entries belong to calls of the model's."""
         return session.append(body) if isinstance(body, FilesChanged) else at_once()
 
-    spending = SubagentSpending(budgets=session.state.budgets)
-    turn = TurnCalls(session=calls, state=session.state, emit=hear, store=store, spending=spending)
+    turn = TurnCalls(session=calls, state=session.state, emit=hear, store=store, budgets=session.state.budgets)
     call = Call(use, turn)
     try:
         async with asyncio.timeout(timeout_s):

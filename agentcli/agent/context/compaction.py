@@ -382,8 +382,6 @@ def turn_text(turn: TurnRecord) -> str:
                 failed = " FAILED" if result.result.is_error else ""
                 title = call_title(result.name, inputs.get(result.result.tool_use_id, {}))
                 lines.append(f"{title}{failed}: {cut_middle(result.result.text, LONGEST_RESULT)}")
-            case _:
-                pass
     return "\n".join(lines)
 
 

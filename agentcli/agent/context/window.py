@@ -91,8 +91,6 @@ def _parts(body: Body) -> Iterator[tuple[str, str | Block]]:
             yield from (("results", part.text if isinstance(part, Text) else part) for part in content)
         case Compaction(carried):
             yield from _of_note(carried, "summary")
-        case _:
-            pass
 
 
 def _of_note(text: str, rest: str) -> Iterator[tuple[str, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
@@ -34,7 +34,7 @@ class PathLookup:
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
-        self._looks: dict[tuple[Path, Access], PathStatus] = {}
+        self._look = cache(workspace.look)
         self._facts: dict[tuple[str, Access], PathFacts] = {}
 
     @cached_property
@@ -56,11 +56,6 @@ class PathLookup:
     def program_of_git(self, folder: Path) -> str:
         """Return the setting by which git, started in a folder, may run a program even to read."""
         return self.workspace.look(folder, "git").git_program
-
-    def _look(self, path: Path, access: Access) -> PathStatus:
-        if (status := self._looks.get((path, access))) is None:
-            status = self._looks[path, access] = self.workspace.look(path, access)
-        return status
 
     def find(self, given: str, access: Access) -> PathFacts:
         """Return the facts of a path. Raises `ToolError` (invalid_parameters) for one that leads nowhere."""

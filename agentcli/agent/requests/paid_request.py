@@ -117,8 +117,6 @@ class PaidRequest:
                 self._received += len(text) if text.isascii() else len(text.encode(errors="replace"))
             case llm.UsageUpdate(usage):
                 self._used = usage
-            case _:
-                pass
 
     def _whole(self, done: llm.Done) -> llm.Done:
         """Return a reply, its usage estimated where the server did not count: some never do, or the end was lost."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from agentcli.agent.accounting.budgets import Account
 from agentcli.agent.accounting.usage import UsageCollector
-from agentcli.agent.calls.model import Delegates, SessionCalls
+from agentcli.agent.calls.model import Delegates, SessionCalls, TurnCalls
 from agentcli.agent.context.window import ContextWatch
 from agentcli.agent.events import Notice
 from agentcli.agent.interfaces import SessionLog, SessionStore, subagents_owner
@@ -20,7 +20,7 @@ from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, ModelChoice, rebuilt
 from agentcli.agent.steps import usual_steps
 from agentcli.agent.steps.messages import NestedInstructions
-from agentcli.conversation.entries import Entry, User
+from agentcli.conversation.entries import Entry, Paid, User
 from agentcli.errors import NoSession, ToolError, UsageError
 from agentcli.extensions.skills.find import Skills, model_named
 from agentcli.extensions.subagents.definitions import Agents
@@ -38,17 +38,17 @@ _IN_PLAN_MODE = frozenset(("none", "read", "web", "command"))
 
 
 class _RollingMeter(UsageCollector):
-    """Also books what it adds with the call that made the subagent."""
+    """Counts requests for the turn that made the subagent as well."""
 
-    def __init__(self, charge: Callable[[str, Usage, float | None], None]) -> None:
+    def __init__(self, parent: TurnCalls) -> None:
         super().__init__()
-        self._charge = charge
+        self._parent = parent
 
     def add_request(
         self, model: str, usage: Usage, cost_usd: float | None, duration_ms: int = 0, retries: int = 0
     ) -> None:
         super().add_request(model, usage, cost_usd, duration_ms, retries)
-        self._charge(model, usage, cost_usd)
+        self._parent.store(Paid(model, usage, cost_usd, "subagent"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,10 +78,10 @@ class ChildSessions:
             model=ModelChoice(name=self._model(run, parent.model.name), effort=parent.model.effort),
             mode=parent.mode,
             rules=parent.rules,
-            budgets=call.turn.spending.budgets.within(Account("subagent", limits)),  # type: ignore[arg-type]
+            budgets=call.turn.budgets.within(Account("subagent", limits)),  # type: ignore[arg-type]
         )
         state = rebuilt(state, entries)
-        state.meter = _RollingMeter(call.turn.spending.charge)
+        state.meter = _RollingMeter(call.turn)
         info = self.models.info(state.model.name)
         if not entries:
             state.notes.extend(self.notes(workspace, info))
