@@ -54,7 +54,7 @@ async def run_call(call: Call) -> Result:
             await services.know_secrets(is_changed=True)
         report.finish(output)
     except ToolError as error:
-        await services.know_secrets(is_changed=bool(report.heard))  # whatever failed, and however early
+        await services.know_secrets(is_changed=bool(report.shown))  # whatever failed, and however early
         report.fail(error)
     except asyncio.CancelledError:
         report.interrupt()
