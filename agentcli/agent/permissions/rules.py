@@ -5,6 +5,7 @@ Grants of commands are kept away from files that no rule names: those with secre
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import time
@@ -12,7 +13,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from itertools import islice
 from pathlib import Path, PurePath
 from typing import Literal
 
@@ -307,32 +307,17 @@ class GlobSearch:
         self.is_cut_off = False
         self._deadline = time.monotonic() + _MAX_SEARCH_S
 
-    def found_by(self, glob: str) -> list[str]:
-        if not re.search(r"[*?\[]", glob):
-            return []
-        found = [*islice(self._below("/", glob.replace("[^", "[!").strip("/").split("/")), _MAX_FOUND + 1)]
+    def found_by(self, pattern: str) -> list[str]:
+        """Return the first files that an absolute glob finds; none for a path without wildcards."""
+        found = ["/"] if glob.has_magic(pattern) else []
+        for part in filter(None, pattern.replace("[^", "[!").split("/")):
+            folders, found = found, []
+            for folder in folders:
+                if time.monotonic() > self._deadline:
+                    self.is_cut_off = True
+                    break
+                # Paths stay texts, which is faster than `Path` objects.
+                names = glob.glob(part, root_dir=folder, include_hidden=self.finds_hidden)  # noqa: PTH207
+                found += [os.path.join(folder, name) for name in names]  # noqa: PTH118
         self.is_cut_off |= len(found) > _MAX_FOUND
         return found[:_MAX_FOUND]
-
-    def _below(self, folder: str, parts: Sequence[str]) -> Iterator[str]:
-        """The paths below a folder. The time counts only here: nothing is found without reading a folder."""
-        if not parts:
-            yield folder
-            return
-        part, rest = parts[0], parts[1:]
-        names = [part]
-        if re.search(r"[*?\[]", part):
-            if time.monotonic() > self._deadline:
-                self.is_cut_off = True
-                return
-            try:
-                with os.scandir(folder) as entries:
-                    all = [entry.name for entry in entries if not rest or entry.is_dir()]
-            except OSError:
-                return
-            is_open = self.finds_hidden or part.startswith(".")
-            names = [name for name in all if (is_open or not name.startswith(".")) and fnmatchcase(name, part)]
-        for name in names:
-            path = os.path.join(folder, name)  # noqa: PTH118  # as text, which is faster
-            if rest or os.path.lexists(path):
-                yield from self._below(path, rest)
