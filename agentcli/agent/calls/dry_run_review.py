@@ -17,7 +17,7 @@ from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.approvals import PermittedCall
 from agentcli.agent.permissions.decide import Verdict
 from agentcli.agent.permissions.modes import Mode
-from agentcli.agent.permissions.rules import EDITORS, Rule, Rules, rule_about, speaks_of_edits
+from agentcli.agent.permissions.rules import EDITORS, Rule, Rules, rule_about, restricts_edits
 from agentcli.safety.paths.judge import PathGround
 from agentcli.tools.dry_run import ApplyOutcome, ChangeSummary, DryRun
 from agentcli.tools.summary import call_title
@@ -185,7 +185,7 @@ def _groups(dry_run: DryRun, rules: Rules, ground: PathGround, mode: Mode | None
     splits = mode in ("acceptEdits", "auto", "bypassPermissions")
     found: dict[tuple[int, Rule | None], list[ChangeSummary]] = {}
     for change in dry_run.changes:
-        paths = dry_run.paths_of(change.name) if speaks_of_edits(rules) else []
+        paths = dry_run.paths_of(change.name) if restricts_edits(rules) else []
         order, rule = _DENIED, rule_about(paths, rules.deny, ground, tools=EDITORS)
         if rule is None:
             order, rule = _ASKED, rule_about(paths, rules.ask, ground, tools=EDITORS)
