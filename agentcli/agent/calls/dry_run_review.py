@@ -17,7 +17,7 @@ from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.approvals import PermittedCall
 from agentcli.agent.permissions.decide import Verdict
 from agentcli.agent.permissions.modes import Mode
-from agentcli.agent.permissions.rules import EDITORS, Rule, Rules, rule_about, restricts_edits
+from agentcli.agent.permissions.rules import EDITORS, Rule, Rules, restricts_edits, rule_about
 from agentcli.safety.paths.judge import PathGround
 from agentcli.tools.dry_run import ApplyOutcome, ChangeSummary, DryRun
 from agentcli.tools.summary import call_title
