@@ -135,7 +135,7 @@ class Session:
                     self._loop.call_soon(task.cancel, reason or None)  # once it has begun, or its end is not reported
             case ops.Approve(id):
                 asked = self._questions.requests.get(id)
-                if self._questions.answer(op):
+                if self._questions.answer(id, op):
                     self._apply_answer(op, asked)
             case ops.SetModel(name):
                 state.model.name, self._model_afterwards = name, ""
@@ -147,7 +147,7 @@ class Session:
                 self.runtime.calls.ask = self._questions.ask if is_attended else None
                 delegates.client.set_attended(is_attended)
                 for id in () if is_attended else self._questions.requests:
-                    self._questions.answer(ops.Approve(id, False, comment=NOBODY_LEFT))
+                    self._questions.answer(id, ops.Approve(id, False, comment=NOBODY_LEFT))
             case ops.Background():
                 self.runtime.calls.to_background()
             case ops.RunCommand():
