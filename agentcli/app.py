@@ -282,7 +282,7 @@ class Builder:
             kept: TextCache = TTLCache(most, 3_600 * hours)
             if self.store.is_lasting:
                 kept = SummaryFiles(folder, hours=hours, most=most)
-            summaries = Summaries(settings=settings, writer=writer, paid=watch.paid, kept=kept, budgets=state.budgets)
+            summaries = Summaries(settings=settings, writer=writer, paid=watch.paid, cache=kept, budgets=state.budgets)
             return Compactor(settings, opening, lambda path: hash_of(workspace.real_path(path)), summaries)
 
         def recall() -> LogSearch:

@@ -111,13 +111,13 @@ def make_ask(calls: SessionCalls, call: Call | None = None) -> Ask:
 _NOBODY = "Nobody can be asked here: decide it yourself, and say in your answer what you assumed."
 
 
-async def answer_ask_user(call: Call, given: AskUser) -> ToolOutput:
+async def answer_ask_user(call: Call, arguments: AskUser) -> ToolOutput:
     """Run a call of `ask_user`. Raises `ToolError`."""
-    if not given.question.strip():
+    if not arguments.question.strip():
         raise ToolError("The question is empty.", kind="invalid_parameters")
     if call.turn.session.ask is None:
         return ToolOutput(_NOBODY, summary="nobody can be asked")
-    question = Question(call.use.id, given.question.strip(), call=call.use, options=given.options or ())
+    question = Question(call.use.id, arguments.question.strip(), call=call.use, options=arguments.options or ())
     answer = await call.ask(question, None)
     if not isinstance(answer, Approve) or answer.comment == NOBODY_LEFT:
         return ToolOutput(_NOBODY, summary="nobody could be asked")

@@ -186,16 +186,16 @@ def _other_branches(conversation: Conversation) -> list[tuple[Entry, str]]:
     """The last entries of branches on which something was said, each with the newest prompt of the branch."""
     parents = {entry.parent_id for entry in conversation.entries}
     on_path = {entry.id for entry in conversation.path}
-    said: dict[str, str] = {}  # the newest prompt up to an entry, of those that are on no path now
+    newest_prompts: dict[str, str] = {}  # the newest prompt up to an entry, of those that are on no path now
     found = []
     for entry in conversation.entries:
-        newest = said.get(entry.parent_id or "", "")
+        newest = newest_prompts.get(entry.parent_id or "", "")
         if isinstance(entry.body, User) and not entry.body.is_reminder:
             newest = typed_text(entry.body.content)
         if entry.id in on_path:
             continue
         if newest:
-            said[entry.id] = newest
+            newest_prompts[entry.id] = newest
         if newest and entry.id not in parents:
             found.append((entry, newest))
     return found

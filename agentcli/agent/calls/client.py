@@ -24,10 +24,10 @@ async def _run_elsewhere(arguments: object, context: ToolContext) -> ToolOutput:
     raise ToolError("Only the client can run this tool.", kind="internal_error")
 
 
-def with_client_tools(tools: ToolRegistry, brought: Sequence[ToolSpec]) -> ToolRegistry:
+def with_client_tools(tools: ToolRegistry, offered: Sequence[ToolSpec]) -> ToolRegistry:
     """Add the tools that a request brings and its sender runs. Raises `UsageError` for a name that is taken."""
     known = [tool.spec() for tool in tools if tool.mode == "client"]
-    if not (new := [spec for spec in brought if spec not in known]):
+    if not (new := [spec for spec in offered if spec not in known]):
         return tools
     both = tools.clone()
     for spec in new:

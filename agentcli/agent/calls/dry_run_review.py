@@ -147,8 +147,8 @@ class Review:
         """Return the person's answer in words for the person; empty where nobody was asked."""
         if not self.is_answered:
             return ""
-        count, made = len(applied.names), len(self.report.dry_run.changes)
-        words = "applied" if count == made else f"applied {count} of {made}" if count else "discarded"
+        count, total = len(applied.names), len(self.report.dry_run.changes)
+        words = "applied" if count == total else f"applied {count} of {total}" if count else "discarded"
         words += "".join(f" · {self._part(name)}" for name in applied.names if name in self.parts)
         return f"{words} · “{self.comment}”" if self.comment else words
 

@@ -97,8 +97,8 @@ async def _ask_hooks(call: Call, record: CallRecord) -> HookAnswer:
     """The answers of all hooks as one: a deny wins over an ask, an ask over an allow. Raises `ToolError`."""
     merged = HookAnswer()
     for hook in call.turn.session.services.hooks:
-        given = call.use.input if merged.input is None else merged.input
-        answer = await hook.before_call(record, given) or HookAnswer()
+        input = call.use.input if merged.input is None else merged.input
+        answer = await hook.before_call(record, input) or HookAnswer()
         call.turn.is_stopped |= answer.stops
         if answer.context:
             call.turn.state.notes.append(reminder(answer.context))
@@ -228,7 +228,7 @@ def _shown(text: str, full: str, context: ToolContext) -> tuple[str, tuple[Path,
     is_short = len(text.encode()) <= MAX_UNPAGED_BYTES
     whole = full if is_short else text
     try:
-        kept = data.store(whole.encode(), context.call_id)
+        stored = data.store(whole.encode(), context.call_id)
     except OSError as error:
         return text if is_short else f"{cut_middle(text)}\n[the rest could not be kept: {error}]", ()
     pages = pages_of(whole)
@@ -237,11 +237,11 @@ def _shown(text: str, full: str, context: ToolContext) -> tuple[str, tuple[Path,
         notes = f"[{more} and page=1 shows all of it{f', in {len(pages)} pages' if len(pages) > 1 else ''}]"
     else:
         notes = f"[page 1 of {len(pages)}; {more} and page=2 shows the next]"
-    openable = kept.size > MAX_INLINE_BYTES
+    openable = stored.size > MAX_INLINE_BYTES
     if openable:
-        file = f"{kept.path} ({kept.size:,} bytes, sha256 {kept.hash[:12]}…)"
+        file = f"{stored.path} ({stored.size:,} bytes, sha256 {stored.hash[:12]}…)"
         notes += f"\n[all of it: {file}, which file_read opens: {data_summary(whole)}]"
-    return f"{(text if is_short else pages[0]).rstrip()}\n{notes}", (kept.path.resolve(),) if openable else ()
+    return f"{(text if is_short else pages[0]).rstrip()}\n{notes}", (stored.path.resolve(),) if openable else ()
 
 
 async def mask_for(mask: Mask | None, permitted: PermittedCall) -> Mask | None:
@@ -279,8 +279,8 @@ async def run_own_command(calls: SessionCalls, command: str, emit: Emit) -> Resu
 async def run_in_terminal(calls: SessionCalls, command: str, terminal: str) -> str:
     """Run a command in a terminal, given by its path; return what to add to its output, such as an exit code."""
     context = ToolContext(calls.workspace, f"{OWN_CALL}{os.urandom(6).hex()}")
-    told = str((await bash.run_own(command, context, terminal=terminal)).content)
-    return told.replace(f"[ended by signal {int(SIGINT)}]", "[interrupted by the user]")
+    text = str((await bash.run_own(command, context, terminal=terminal)).content)
+    return text.replace(f"[ended by signal {int(SIGINT)}]", "[interrupted by the user]")
 
 
 def own_command_entry(command: str, output: object, *, to_model: bool) -> Body:

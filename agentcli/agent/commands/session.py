@@ -125,24 +125,25 @@ async def _compact(host: CommandHost, argument: str) -> Outcome:
     is_dry = DRY in words
     if unknown := next((word for word in words if word.startswith("--") and word != DRY), None):
         raise UsageError(f"/compact takes no {unknown}: /compact [FOCUS], /compact {DRY} [FOCUS].")
-    made = await session.compact(" ".join(word for word in words if word != DRY), is_dry=is_dry)
-    if isinstance(made, str):
-        raise UserError(f"Nothing was compacted: {made}.")
+    compaction = await session.compact(" ".join(word for word in words if word != DRY), is_dry=is_dry)
+    if isinstance(compaction, str):
+        raise UserError(f"Nothing was compacted: {compaction}.")
     if is_dry:
-        return _plan_text(made)
-    cost = f" It cost ${made.cost_usd:.4f}." if made.cost_usd else ""
-    return f"Compacted: {made.tokens_before:,} → {made.tokens_after:,} tokens ({made.strategy}).{cost}"
+        return _plan_text(compaction)
+    cost = f" It cost ${compaction.cost_usd:.4f}." if compaction.cost_usd else ""
+    tokens = f"{compaction.tokens_before:,} → {compaction.tokens_after:,} tokens"
+    return f"Compacted: {tokens} ({compaction.strategy}).{cost}"
 
 
-def _plan_text(made: Compaction) -> str:
-    cut = f"{len(made.stubs)} of the newest entries would be cut" if made.stubs else "the newest turns stay whole"
+def _plan_text(plan: Compaction) -> str:
+    cut = f"{len(plan.stubs)} of the newest entries would be cut" if plan.stubs else "the newest turns stay whole"
     cost = "It would cost nothing."
-    if made.cost_usd:
-        cost = f"A model would summarise it, for ${made.cost_usd:.4f} at most; without one it is as above."
-    elif made.cost_usd is None:
+    if plan.cost_usd:
+        cost = f"A model would summarise it, for ${plan.cost_usd:.4f} at most; without one it is as above."
+    elif plan.cost_usd is None:
         cost = "A model would summarise it; its price is not known."
-    plan = f"{made.tokens_before:,} → {made.tokens_after:,} tokens ({made.strategy}); {cut}. {cost}"
-    return f"{plan}\nThe log keeps all of it. The model would read, ahead of the newest turns:\n\n{made.carried}"
+    tokens = f"{plan.tokens_before:,} → {plan.tokens_after:,} tokens ({plan.strategy}); {cut}. {cost}"
+    return f"{tokens}\nThe log keeps all of it. The model would read, ahead of the newest turns:\n\n{plan.carried}"
 
 
 async def _pin(host: CommandHost, argument: str) -> Outcome:

@@ -118,7 +118,7 @@ class ContextWatch:
         used = request_tokens(conversation, model, prefix)
         if used < min(self.settings.warn_at, self.settings.at) * model.window:
             return None
-        return await self.compactor.when_due(conversation, model, prefix, used=used, tell=tell)
+        return await self.compactor.when_due(conversation, model, prefix, used=used, emit=tell)
 
     async def aclose(self) -> None:
         if "compactor" in self.__dict__:

@@ -41,8 +41,8 @@ def mode_notes(before: str, after: str) -> list[User]:
     return [_PLAN_OFF] if before == "plan" else []
 
 
-def untold_mode(mode: Mode, told: Iterable[Body]) -> list[User]:
+def untold_mode(mode: Mode, known: Iterable[Body]) -> list[User]:
     """Return the note about the mode that the model needs, if the newest one it has seen says something else."""
-    newest = next((body for body in reversed([*told]) if body in (_PLAN_ON, _PLAN_OFF)), _PLAN_OFF)
+    newest = next((body for body in reversed([*known]) if body in (_PLAN_ON, _PLAN_OFF)), _PLAN_OFF)
     due = _PLAN_ON if mode == "plan" else _PLAN_OFF
     return [] if newest == due else [due]

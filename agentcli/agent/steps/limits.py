@@ -160,8 +160,8 @@ class ResetWait(TurnStep):
         self._has_waited = True
         log.add(turn, ResetAwaited(resets_at))
         await log.settled(turn)
-        while (left := resets_at - time.time()) > 0:  # by the wall clock: the machine may sleep meanwhile
-            turn.emit(Retry(1, left, f"The usage limit resets at {clock_time(resets_at)}."))
-            await asyncio.sleep(min(left, COUNTDOWN_S))
+        while (remaining_s := resets_at - time.time()) > 0:  # by the wall clock: the machine may sleep meanwhile
+            turn.emit(Retry(1, remaining_s, f"The usage limit resets at {clock_time(resets_at)}."))
+            await asyncio.sleep(min(remaining_s, COUNTDOWN_S))
         log.add(turn, ResetAwaited(0.0))
         await log.settled(turn)

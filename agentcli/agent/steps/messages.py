@@ -137,8 +137,8 @@ class NestedInstructions:
         if not folders:
             return Instructions()
         self._looked |= folders
-        told = instruction_paths(entry.body for entry in conversation.request_entries)
-        return nested_instructions(folders, self.cwd, self.root, told, home=self.home)
+        known = instruction_paths(entry.body for entry in conversation.request_entries)
+        return nested_instructions(folders, self.cwd, self.root, known, home=self.home)
 
     def read_again(self, conversation: Conversation, told_now: str) -> Instructions:
         """Read again the files that the model was given before, except those that `told_now` has already."""
