@@ -12,9 +12,6 @@ from agentcli.agent.calls.model import NOBODY_LEFT, Call, Decide, SessionCalls
 from agentcli.agent.events import (
     AnyQuestion,
     ApprovalSettled,
-    ChangesApproval,
-    CommandApproval,
-    EditApproval,
     Emit,
     Question,
 )
@@ -74,17 +71,11 @@ class Questions:
                 self._publish(ApprovalSettled(id))
 
 
-def hunks_of(question: AnyQuestion) -> tuple[str, ...]:
-    """Return the parts of a change that a person can choose one by one."""
-    return question.hunks if isinstance(question, EditApproval | ChangesApproval) else ()
-
-
 def check_offered(question: AnyQuestion, answer: Approve) -> None:
     """Raise `UsageError` for a yes to what was not offered: a dry run, or parts that the change does not have."""
-    can_try = isinstance(question, CommandApproval) and question.can_try
-    if answer.allowed and answer.scope == "try" and not can_try:
+    if answer.allowed and answer.scope == "try" and not question.can_try:
         raise UsageError('This call cannot be tried: its question says "can_try": false.')
-    hunks = hunks_of(question)
+    hunks = question.hunks
     unknown = [number for number in answer.hunks or () if not 0 <= number < len(hunks)]
     if answer.allowed and unknown:
         there_is = f"numbers from 0 to {len(hunks) - 1}" if hunks else "no hunk; leave hunks out"

@@ -113,14 +113,6 @@ class Runtime:
         model, prefix = f"{provider.name}/{provider.model}", self.prefix(info)
         return await count_context(state, model=model, info=info, prefix=prefix, count=self.context.count_texts)
 
-    async def compaction(self, state: AgentState, *, focus: str, is_dry: bool) -> Compaction | str:
-        """A compaction as the person asks for it, or why there is none. Raises `UserError`."""
-        if (watch := self.context.watch) is None:
-            return "this session has no compactor"
-        _, info = await self.models.resolve(state)
-        prefix = self.prefix(info)
-        return await watch.compactor.by_hand(state.conversation, info, prefix, focus=focus, is_dry=is_dry)
-
     def prefix(self, info: ModelInfo) -> Prefix:
         """The prefix of requests to a model: the same bytes while the tools are the same."""
         return self.models.prefix_for(info, self.calls.tools)

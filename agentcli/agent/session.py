@@ -149,7 +149,9 @@ class Session:
                 for id in () if is_attended else self._questions.requests:
                     self._questions.answer(id, ops.Approve(id, False, comment=NOBODY_LEFT))
             case ops.Background():
-                self.runtime.calls.to_background()
+                self.runtime.calls.history.detach_all()
+                if delegates.agents is not None:
+                    delegates.agents.submit(op)
             case ops.RunCommand():
                 task = asyncio.create_task(self._run_own_command(op))
                 self._commands.add(task)
@@ -253,7 +255,11 @@ class Session:
         """
         if self.is_busy:
             raise UserError("A turn is running: compact when it has ended, or interrupt it first.")
-        compaction = await self.runtime.compaction(self.state, focus=focus, is_dry=is_dry)
+        if (watch := self.runtime.context.watch) is None:
+            return "this session has no compactor"
+        _, info = await self.runtime.models.resolve(self.state)
+        conversation, prefix = self.state.conversation, self.runtime.prefix(info)
+        compaction = await watch.compactor.by_hand(conversation, info, prefix, focus=focus, is_dry=is_dry)
         if isinstance(compaction, Compaction) and not is_dry:
             await apply_compaction(self.state, self.runtime, self.publish, compaction, append=self.append)
         return compaction

@@ -145,7 +145,8 @@ async def apply_compaction(
     state.notes.extend(untold_mode(state.mode, [*known, *state.notes]))
     before, after = compaction.tokens_before, compaction.tokens_after
     emit(events.Compaction(before, after, compaction.strategy, trigger, compaction.cost_usd))
-    runtime.calls.refresh_tools()
+    if (servers := runtime.calls.delegates.servers) is not None:
+        servers.refresh(runtime.calls)  # the beginning of requests changes anyway
     await fire(runtime.calls, "PostCompact", subject=trigger, trigger=trigger)
 
 

@@ -14,7 +14,7 @@ from agentcli.conversation.entries import Assistant, Body, Entry, User, reminder
 from agentcli.conversation.file_changes import FileChange, FilesChanged, FilesRestored, real_path, stored_path
 from agentcli.conversation.line_origins import line_origins
 from agentcli.conversation.mentions import typed_text
-from agentcli.conversation.titles import shortened
+from agentcli.conversation.titles import listed_names, shortened
 from agentcli.errors import StorageError, UsageError
 from agentcli.llm.messages import ToolUse
 from agentcli.settings.files import read_small_file
@@ -210,9 +210,8 @@ async def _carry_out(
         entries: list[Body] = [FilesRestored(tuple(id for id, _ in turn.calls), changes, left)]
         if changes:
             names = [host.shown(Path(real_path(change.path))) for change in changes]
-            more = f" and {len(names) - _MAX_REPORTED} more" if len(names) > _MAX_REPORTED else ""
             did = "took back what was changed in" if direction == "undo" else "did again what was taken back in"
-            entries.append(reminder(f"The user {did} these files: {', '.join(names[:_MAX_REPORTED])}{more}."))
+            entries.append(reminder(f"The user {did} these files: {listed_names(names, _MAX_REPORTED)}."))
         await host.append(*entries)
         return files
 

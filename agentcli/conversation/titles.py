@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from agentcli.conversation.entries import Entry, User
 
@@ -41,3 +41,9 @@ def shortened(line: str, most: int) -> str:
     cut = line[: most - 1]
     at = cut.rfind(" ") if not line[most - 1].isspace() else -1
     return f"{(cut[:at] if at >= most // 2 else cut).rstrip(' ,;:.-')}…"
+
+
+def listed_names(names: Sequence[str], most: int) -> str:
+    """Return the first names as `a, b and 3 more`."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"

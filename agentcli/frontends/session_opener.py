@@ -98,7 +98,7 @@ class OpenerHost(CommandHost):
 
     async def run_command(self, command: SlashCommand, argument: str) -> Outcome | None:
         """Run a command; gives None once `interrupt_commands` has ended it. Raises what the command raises."""
-        task = asyncio.ensure_future(command.run(self, argument))
+        task = asyncio.ensure_future(command.execute(self, argument))
         self._running.add(task)
         try:
             return await task

@@ -18,6 +18,7 @@ from agentcli.agent.permissions.approvals import PermittedCall
 from agentcli.agent.permissions.decide import Verdict
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rules import EDITORS, Rule, Rules, restricts_edits, rule_about
+from agentcli.conversation.titles import listed_names
 from agentcli.safety.paths.judge import PathGround
 from agentcli.tools.dry_run import ApplyOutcome, ChangeSummary, DryRun
 from agentcli.tools.summary import call_title
@@ -26,6 +27,7 @@ from agentcli.tools.tool import DryRunReport, ToolOutput
 
 PLAN = "plan mode keeps no changes"
 _MAX_COMMAND_CHARS = 60
+_MAX_NAMES = 20
 _DENIED, _ASKED, _OTHER, _LOSING, _AUTO_EXECUTED = range(5)  # the order of groups of changes
 
 
@@ -113,14 +115,14 @@ class Review:
         whole = [name for name in applied.names if name not in self.parts]
         some = [self._part(name) for name in applied.names if name in self.parts]
         parts = [
-            f"Kept: {_named(whole)}." if whole else "",
-            f"Kept in part: {_named(some)}." if some else "",
-            f"Dropped, so not changed: {_named(dropped)}{because}." if dropped else "",
+            f"Kept: {listed_names(whole, _MAX_NAMES)}." if whole else "",
+            f"Kept in part: {listed_names(some, _MAX_NAMES)}." if some else "",
+            f"Dropped, so not changed: {listed_names(dropped, _MAX_NAMES)}{because}." if dropped else "",
             *(f"Not kept: {conflict.name} ({conflict.why})." for conflict in applied.conflicts),
         ]
         if not resolved:
             who = "the user dropped its changes" if self.is_answered else f"its changes were dropped: {self.why}"
-            parts = [f"It was a dry run, and {who}. No file was changed: {_named(dropped)}."]
+            parts = [f"It was a dry run, and {who}. No file was changed: {listed_names(dropped, _MAX_NAMES)}."]
         if self.comment:
             parts.append(f"The user says: {self.comment}")
         if self.left_out:
@@ -282,17 +284,12 @@ def _size(size: int) -> str:
     return f"{size} bytes"
 
 
-def _named(names: Sequence[str]) -> str:
-    more = len(names) - 20
-    return f"{', '.join(names[:20])}{f' and {more} more' if more > 0 else ''}"
-
-
 def dry_run_output(report: DryRunReport, remark: str, summary: str) -> ToolOutput:
     """Return the result of the command with a remark on its changes."""
     output, cached = report.output(), report.dry_run.cached
     notes = [f"[{remark}]"] if remark else []
     if cached:
-        whose = f"{_named(cached)} {'is a cache' if len(cached) == 1 else 'are caches'}"
+        whose = f"{listed_names(cached, _MAX_NAMES)} {'is a cache' if len(cached) == 1 else 'are caches'}"
         notes.append(f"[{whose}, so not in the workspace itself: only dry runs see it]")
     text = output.content if isinstance(output.content, str) else ""
     content, summaries = "\n".join(filter(None, (text, *notes))), filter(None, (output.summary, summary))

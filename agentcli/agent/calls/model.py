@@ -17,7 +17,7 @@ from agentcli.agent.calls.report import Mask, Report
 from agentcli.agent.events import AnyQuestion, ClientToolRequested, Denial, Emit
 from agentcli.agent.hooks import CallHooks, EventAnswer, EventHooks, EventName
 from agentcli.agent.interfaces import Checkpoints, GrantStore, Locks
-from agentcli.agent.ops import Approve, Background, Op
+from agentcli.agent.ops import Approve, Op
 from agentcli.agent.permissions.decide import Verdict
 from agentcli.agent.state import AgentState
 from agentcli.conversation.conversation import Conversation
@@ -87,6 +87,10 @@ class CallHistory:
             yield sign
         finally:
             self.detachable.discard(sign)
+
+    def detach_all(self) -> None:
+        for sign in self.detachable:
+            sign.set()
 
     def is_stuck(self, call: ToolUse) -> bool:
         """Return True if this very call has just given the same result several times."""
@@ -226,19 +230,8 @@ class SessionCalls:
     def workspace(self) -> Workspace:
         return self.services.workspace
 
-    def refresh_tools(self) -> None:
-        """Have the tools of MCP servers as they are by now: the beginning of requests changes anyway."""
-        if self.delegates.servers is not None:
-            self.delegates.servers.refresh(self)
-
     def is_for_client(self, call: ToolUse) -> bool:
         return call.name in self.tools and self.tools.get(call.name).mode == "client"
-
-    def to_background(self) -> None:
-        for sign in self.history.detachable:
-            sign.set()
-        if self.delegates.agents is not None:
-            self.delegates.agents.submit(Background())
 
 
 def at_once(*_: object) -> Awaitable[object]:

@@ -12,12 +12,12 @@ from agentcli.agent.commands.permissions import PERMISSION_COMMANDS
 from agentcli.agent.commands.project import MEMORY_COMMANDS, PROJECT_COMMANDS
 from agentcli.agent.commands.sessions import SESSION_COMMANDS, UNDO_COMMANDS
 from agentcli.conversation.entries import Compaction, Pinned, reminder
-from agentcli.errors import ToolError, UsageError, UserError
+from agentcli.errors import UsageError, UserError
 from agentcli.tools.command import BackgroundJob
 from agentcli.version import __version__
 
 PROGRAM = "Program"
-LONGEST_NAME = 12  # characters
+MAX_WIDTH = 12  # characters of a name or hint that count for the width of its column
 DRY = "--dry-run"
 
 
@@ -42,8 +42,8 @@ def conversation_commands() -> CommandSet:
 
 def _listed(commands: CommandSet) -> str:
     """Columns of names, arguments and help, under headings; somebody's own long name or hint widens no column."""
-    names = max(len(c.name) for c in commands if len(c.name) <= LONGEST_NAME) + 1
-    hints = max(len(c.argument) for c in commands if len(c.argument) <= LONGEST_NAME)
+    names = max(len(c.name) for c in commands if len(c.name) <= MAX_WIDTH) + 1
+    hints = max(len(c.argument) for c in commands if len(c.argument) <= MAX_WIDTH)
     lines = []
     for group in dict.fromkeys(command.group for command in commands):
         lines.append(group)
@@ -106,10 +106,7 @@ async def _stop(host: CommandHost, which: str) -> Outcome:
         running = [f"job_{which}" if which.isdecimal() else which]
     if not running:
         return "No command runs in the background."
-    try:
-        await asyncio.gather(*map(workspace.sandbox.jobs.stop, running))
-    except ToolError as error:
-        raise UserError(str(error)) from error
+    await asyncio.gather(*map(workspace.sandbox.jobs.stop, running))
     return f"Ended {', '.join(running)}."
 
 

@@ -24,8 +24,9 @@ from agentcli.agent.permissions.decide import CHANGES_A_FILE, Verdict, decide, d
 from agentcli.agent.permissions.facts import CallFacts, DryRunUse, can_dry_run, find_facts
 from agentcli.agent.permissions.rule_text import check_rule, parse_rules
 from agentcli.agent.permissions.rules import Rules
-from agentcli.agent.questions import check_offered, hunks_of
+from agentcli.agent.questions import check_offered
 from agentcli.conversation.entries import CallDenied
+from agentcli.conversation.titles import listed_names
 from agentcli.errors import Declined, StorageError, ToolError, UsageError
 from agentcli.safety.commands.records import UNKNOWN, CommandAnalysis, known
 from agentcli.safety.paths.judge import WHY
@@ -182,7 +183,7 @@ async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context:
     context.workspace.exposed.update(verdict.exposes)
     words = f"“{answer.comment}”" if answer.comment else ""
     scope = {"once": "allowed", "session": "allowed for the session", "always": "allowed always"}.get(answer.scope, "")
-    hunks = hunks_of(question)
+    hunks: tuple[str, ...] = question.hunks
     chosen = [number for number in range(len(hunks)) if answer.hunks is None or number in answer.hunks]
     if tool.narrow is None or len(chosen) == len(hunks):
         remark = f"[The user allowed this and says: {answer.comment}]" if answer.comment else ""
@@ -310,8 +311,7 @@ def _hidden(command: CommandAnalysis) -> str:
 
 def _row(verb: str, things: Iterable[str]) -> str:
     things = list(dict.fromkeys(things))
-    more = f" and {len(things) - MAX_SHOWN} more" if len(things) > MAX_SHOWN else ""
-    return f"{verb} {', '.join(things[:MAX_SHOWN])}{more}" if things else ""
+    return f"{verb} {listed_names(things, MAX_SHOWN)}" if things else ""
 
 
 def _program(program: str) -> str:

@@ -18,6 +18,7 @@ from agentcli.agent.permissions.facts import CallFacts
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rule_text import parse_rules
 from agentcli.agent.permissions.rules import Rule, RuleMatches, Rules, covers_path, find_matches, restricts_edits
+from agentcli.conversation.titles import listed_names
 from agentcli.errors import UsageError
 from agentcli.safety.commands.records import CommandAnalysis, escaped, rules_by_segment
 from agentcli.tools.tool import kind_argument
@@ -172,8 +173,7 @@ def decide_with_exposure(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
     if not exposed or (verdict.only_reads and facts.command is not None and not _may_show(facts.command, exposed)):
         return verdict
     shown = [workspace.shown(path) for path in exposed]
-    more = f" and {len(shown) - _MAX_SHOWN} more" if len(shown) > _MAX_SHOWN else ""
-    why = f"this sandbox cannot hide {', '.join(shown[:_MAX_SHOWN])}{more} from commands"
+    why = f"this sandbox cannot hide {listed_names(shown, _MAX_SHOWN)} from commands"
     why += f" (to allow it always: the rule Read({shown[0]}))"
     return replace(
         verdict,

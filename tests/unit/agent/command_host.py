@@ -105,7 +105,7 @@ class FakeHost:
         found = self.commands.parse(typed)
         assert found is not None
         command, argument = found
-        return await command.run(self, argument)
+        return await command.execute(self, argument)
 
     async def shows(self, typed: str) -> str:
         said = await self.outcome(typed)
