@@ -22,9 +22,9 @@ from agentcli.llm.errors import ProviderError
 
 
 async def run_turn(turn: Turn) -> Done | TurnFailed:
-    """Answer a prompt, however many requests and calls it takes, and return its last event.
+    """Answer a prompt, however many requests and calls it takes, and return the turn's last event.
 
-    When cancelled, the text so far is kept, every open call is answered, and the last event is `Done` all the same.
+    When cancelled, it keeps the text so far, answers every open call, and emits `Done` as the last event.
     """
     try:
         end = await _answer(turn)
@@ -87,7 +87,7 @@ async def _rounds(turn: Turn) -> DoneReason:
 
 
 async def _recover(turn: Turn, error: ProviderError | OverBudget) -> DoneReason | None:
-    """Return the reason to end the turn, None where another request is due. Raises the error if no step knows it."""
+    """Return the reason to end the turn; None where another request is due. Raises the error if no step handles it."""
     for step in turn.steps:
         if outcome := await step.recover(turn, error):
             return None if outcome is True else outcome
@@ -102,8 +102,7 @@ async def _check(turn: Turn, reply: llm.Done) -> EarlyEnd | None:
 
 
 async def _is_request_due(turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
-    delivered = [await step.deliver(turn, reply) for step in turn.steps]
-    if any(delivered):
+    if any([await step.deliver(turn, reply) for step in turn.steps]):  # every step is called
         turn.answer.begin()
         return True
     for step in turn.steps:

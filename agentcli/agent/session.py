@@ -21,7 +21,7 @@ from agentcli.agent.permissions.modes import mode_notes, parse_mode, untold_mode
 from agentcli.agent.permissions.rule_text import check_rule, parse_rules
 from agentcli.agent.questions import Questions
 from agentcli.agent.runtime import Runtime, Turn
-from agentcli.agent.state import AgentState, SessionSnapshot, going_back
+from agentcli.agent.state import AgentState, SessionSnapshot, rewind_to
 from agentcli.agent.turn import begin_turn, resume_turn
 from agentcli.agent.turn_log import apply_compaction, queue_changed, store
 from agentcli.conversation.entries import Body, Compaction, Paid, PaidReason, ResetAwaited, User
@@ -242,7 +242,7 @@ class Session:
         if self.is_busy:
             raise UserError("A turn is running: interrupt it first, then go back.")
         state = self.state
-        text, event = going_back(state.conversation, entry_id)
+        text, event = rewind_to(state.conversation, entry_id)
         self.append(event)
         state.notes.extend(untold_mode(state.mode, [entry.body for entry in state.conversation.path] + [*state.notes]))
         return text

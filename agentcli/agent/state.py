@@ -74,19 +74,19 @@ class AgentState:
 
 
 def chosen_model(conversation: Conversation) -> str:
-    """The model that a stored conversation was held with, apart from one that only stood in for it; empty for none."""
-    chosen = stand_in = ""
+    """Return the model that the person chose in a stored conversation, not one that replaced it; empty for none."""
+    chosen = substitute = ""
     for entry in conversation.path:
         match entry.body:
             case ProviderSwitch(before, now, reason):
-                chosen, stand_in = (now, "") if reason == "chosen" else (chosen or before, now)
-            case Assistant(_, provider, model) if f"{provider}/{model}" != stand_in:
-                chosen, stand_in = f"{provider}/{model}", ""
+                chosen, substitute = (now, "") if reason == "chosen" else (chosen or before, now)
+            case Assistant(_, provider, model) if f"{provider}/{model}" != substitute:
+                chosen, substitute = f"{provider}/{model}", ""
     return chosen
 
 
 def awaited_reset(conversation: Conversation) -> float:
-    """Return the time that the end of a conversation waits for; 0 if it waits for none."""
+    """Return the time for which the turn at the end of a conversation waits; 0 if it waits for none."""
     for entry in reversed(conversation.path):
         match entry.body:
             case ResetAwaited(until):
@@ -101,7 +101,7 @@ def rebuilt(state: AgentState, entries: Iterable[Entry]) -> AgentState:
     conversation = state.conversation = Conversation(entries)
     if (reply := conversation.last_reply) is not None and isinstance(reply.body, Assistant):
         state.model.last_used = f"{reply.body.provider}/{reply.body.model}"
-    for entry in conversation.entries:  # also those that were taken back: they were paid for all the same
+    for entry in conversation.entries:  # also those that were taken back, which were paid for
         if cost := spent(entry.body):
             state.meter.add_request(*cost)
         state.budgets.recall(amounts_of(entry.body))
@@ -109,14 +109,14 @@ def rebuilt(state: AgentState, entries: Iterable[Entry]) -> AgentState:
 
 
 def todo_items(path: Sequence[Entry]) -> tuple[TodoItem, ...]:
-    """Return the items of the model's newest list of what is to be done, as its calls left it."""
+    """Return the items of the model's newest todo list."""
     for entry in reversed(path):
         body = entry.body
         if isinstance(body, Result) and body.name == "todo" and not body.result.is_error and body.structured:
             try:
                 return msgspec.convert(body.structured["items"], tuple[TodoItem, ...])
             except (msgspec.ValidationError, TypeError, KeyError):
-                return ()  # an older or a newer version's
+                return ()  # an older or newer version wrote it
     return ()
 
 
@@ -137,12 +137,12 @@ class SessionSnapshot(Struct, frozen=True, kw_only=True):
 
     @property
     def running_jobs(self) -> int:
-        """The number of its background jobs that run now."""
+        """The number of background jobs that run now."""
         return len(self.workspace.running_jobs())
 
     @property
     def context_tokens(self) -> int:
-        """Tokens of the next request; before this run's first one, of the newest reply or what a compaction left."""
+        """The tokens of the next request; before the first one of this run, those the log has for the last one."""
         if tokens := self.conversation.size.now():
             return tokens
         for entry in reversed(self.conversation.path):
@@ -155,19 +155,13 @@ class SessionSnapshot(Struct, frozen=True, kw_only=True):
 
 
 def prompts(conversation: Conversation) -> list[tuple[str, str]]:
-    """The person's prompts on the path, oldest first: entry id, and the text as it was typed."""
-    return [
-        (entry.id, typed_text(entry.body.content))
-        for entry in conversation.path
-        if isinstance(entry.body, User) and not entry.body.is_reminder
-    ]
+    """Return the person's prompts on the path, oldest first: entry id, and the text as it was typed."""
+    found = ((entry.id, entry.body) for entry in conversation.path)
+    return [(id, typed_text(body.content)) for id, body in found if isinstance(body, User) and not body.is_reminder]
 
 
 class Point(Struct, frozen=True):
-    """A place in the conversation to go back to.
-
-    It is before a `prompt`, at a `label`, or at the end of a `branch` that was left. `text` is what it is called.
-    """
+    """A point of the conversation to go back to: before a `prompt`, at a `label`, or at the end of another `branch`."""
 
     entry_id: str
     kind: Literal["prompt", "label", "branch"]
@@ -175,7 +169,7 @@ class Point(Struct, frozen=True):
 
 
 def points(conversation: Conversation) -> list[Point]:
-    """The prompts of the path, newest first, then labels, then the ends of other branches."""
+    """Return the prompts of the path, newest first, then labels, then the ends of other branches."""
     found = [Point(id, "prompt", text) for id, text in reversed(prompts(conversation))]
     labels = {entry.body.name: entry for entry in conversation.entries if isinstance(entry.body, Labelled)}
     found += [Point(entry.id, "label", name) for name, entry in reversed(labels.items())]
@@ -183,7 +177,7 @@ def points(conversation: Conversation) -> list[Point]:
 
 
 def _other_branches(conversation: Conversation) -> list[tuple[Entry, str]]:
-    """The last entries of branches on which something was said, each with the newest prompt of the branch."""
+    """Return the last entries of other branches that have prompts, each with the newest of these prompts."""
     parents = {entry.parent_id for entry in conversation.entries}
     on_path = {entry.id for entry in conversation.path}
     newest_prompts: dict[str, str] = {}  # the newest prompt up to an entry, of those that are on no path now
@@ -192,19 +186,18 @@ def _other_branches(conversation: Conversation) -> list[tuple[Entry, str]]:
         newest = newest_prompts.get(entry.parent_id or "", "")
         if isinstance(entry.body, User) and not entry.body.is_reminder:
             newest = typed_text(entry.body.content)
-        if entry.id in on_path:
-            continue
-        if newest:
+        if newest and entry.id not in on_path:
             newest_prompts[entry.id] = newest
-        if newest and entry.id not in parents:
-            found.append((entry, newest))
+            if entry.id not in parents:
+                found.append((entry, newest))
     return found
 
 
-def going_back(conversation: Conversation, entry_id: str) -> tuple[str, Rewound | HeadMoved]:
-    """The text of the prompt that is gone back before, else an empty one, and the entry that goes there.
+def rewind_to(conversation: Conversation, entry_id: str) -> tuple[str, Rewound | HeadMoved]:
+    """Return the entry that goes back to a point, and the text of the prompt that this takes back.
 
-    Raises `UsageError` for what is no point of the conversation.
+    Raises:
+        UsageError: If the entry is no point of the conversation.
     """
     found = next((point for point in points(conversation) if point.entry_id == entry_id), None)
     if found is None:

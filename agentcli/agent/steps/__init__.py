@@ -29,9 +29,9 @@ from agentcli.agent.steps.replies import (
 def usual_steps(
     *, nested: NestedInstructions | None = None, schema: AnswerSchema | None = None
 ) -> list[Callable[[], TurnStep]]:
-    """Return what makes the steps of a turn; features add theirs behind them.
+    """Return the factories of a turn's steps, in order; features append theirs.
 
-    `nested` finds the instruction files of folders that calls go to; an answer has to fit the `schema`.
+    `nested` finds the instruction files of folders that calls go to; an answer must fit the `schema`.
     """
     return [
         PromptHooks,

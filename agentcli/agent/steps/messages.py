@@ -25,7 +25,7 @@ from agentcli.tools.path_names import parse_name
 
 
 class QueuedMessages(TurnStep):
-    """Adds the person's messages that came meanwhile, and what subagents in the background report."""
+    """Adds the messages that the person has sent meanwhile, and the reports of subagents in the background."""
 
     async def deliver(self, turn: Turn, reply: llm.Done) -> bool:
         if messages := turn.state.conversation.queue.take_steering():
@@ -37,7 +37,7 @@ class QueuedMessages(TurnStep):
         return bool(messages or reports)
 
     async def _reports(self, turn: Turn, *, waits: bool) -> list[str]:
-        """Return what subagents report; where no person is there, an answer `waits` for them."""
+        """Return the reports of subagents; with `waits`, once at least one of those that run has ended."""
         if (agents := turn.runtime.calls.delegates.agents) is None:
             return []
         if waits:
@@ -46,7 +46,7 @@ class QueuedMessages(TurnStep):
 
 
 class FolderInstructions(TurnStep):
-    """Gives the model the instruction files of the folders that its calls went to."""
+    """Adds the instruction files of the folders that the model's calls went to."""
 
     def __init__(self, nested: NestedInstructions) -> None:
         self._nested = nested
@@ -67,7 +67,7 @@ _STOPPED = "Not run: the turn was stopped."
 
 
 class PromptHooks(TurnStep):
-    """Lets hooks see the prompt before the model does. One that they refuse is taken back."""
+    """Shows the prompt to hooks before the model. A prompt that they refuse is taken back."""
 
     async def begin(self, turn: Turn) -> None:
         from_person = turn.runtime.calls.made_by is None
@@ -85,10 +85,10 @@ class PromptHooks(TurnStep):
 
 
 class ReplyHook(TurnStep):
-    """Ends the turn where the program's `on_turn_end` says so."""
+    """Ends the turn where the hook `on_turn_end` returns False."""
 
     async def before_calls(self, turn: Turn, reply: llm.Done) -> EarlyEnd | None:
-        """Raises `UserError` for a hook that fails: a guard that fails must not let anything through."""
+        """Raise `UserError` for a hook that fails, because a guard that fails must not let anything through."""
         provider, _, model = turn.state.model.last_used.partition("/")
         try:
             goes_on = await turn.runtime.hooks.on_turn_end(turn.round, reply.usage, model, provider)
@@ -100,7 +100,7 @@ class ReplyHook(TurnStep):
 
 
 class StopHooks(TurnStep):
-    """Has the turn go on where a hook wants that; its reason is a note for the model."""
+    """Continues the turn where a hook asks for that; its reason is a note for the model."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -124,7 +124,10 @@ _FOLDERS = ("file_list", "grep_search")
 
 @dataclass
 class NestedInstructions:
-    """`root` is the project's folder. What the model was given is read from the conversation, also after a resume."""
+    """Finds the instruction files of folders below the working directory; `root` is the project's folder.
+
+    The conversation tells which of them the model has, also after a resume.
+    """
 
     cwd: Path
     root: Path
@@ -132,7 +135,7 @@ class NestedInstructions:
     _looked: set[Path] = field(default_factory=set)
 
     def found(self, calls: Sequence[ToolUse], conversation: Conversation) -> Instructions:
-        """The files of the folders that these calls are the first to touch."""
+        """Return the files of the folders that these calls are the first to touch."""
         folders = {folder for call in calls for folder in self._touched(call)} - self._looked
         if not folders:
             return Instructions()
@@ -141,7 +144,7 @@ class NestedInstructions:
         return nested_instructions(folders, self.cwd, self.root, known, home=self.home)
 
     def read_again(self, conversation: Conversation, told_now: str) -> Instructions:
-        """Read again the files that the model was given before, except those that `told_now` has already."""
+        """Read the files of the model again, except those that are in the text `told_now`."""
         reader = InstructionReader(root=self.root, home=self.home)
         for path in instruction_paths(entry.body for entry in conversation.request_entries):
             if f'<instructions path="{path}">' not in told_now:
