@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from agentcli.agent import events, ops
     from agentcli.agent.accounting.usage import UsageCollector
     from agentcli.agent.context.transform import create_context_transform
-    from agentcli.agent.event_store import EventStore, StreamEvent, StreamState
 
     # fmt: off
     from agentcli.agent.events import (  # isort: skip
@@ -20,7 +19,15 @@ if TYPE_CHECKING:
     )
     # fmt: on
     from agentcli.agent.hooks import CallHooks, HookAnswer, NoHooks, TurnHooks
-    from agentcli.agent.interfaces import ConversationStore, Locks, SessionLog, SessionStore
+    from agentcli.agent.interfaces import (
+        ConversationStore,
+        EventStore,
+        Locks,
+        SessionLog,
+        SessionStore,
+        StreamEvent,
+        StreamState,
+    )
     from agentcli.agent.ops import Approve, ClientResult, Interrupt, Prompt, SetEffort, SetMode, SetModel, Steer
     from agentcli.conversation.schema import readable_from
     from agentcli.errors import AgentcliError, ConfigError, StorageError, ToolError, UsageError, UserError
@@ -59,9 +66,10 @@ _HOMES = {
             "count_conversation_tokens count_message_tokens count_tokens get_model_info to_anthropic_message "
             "to_chat_completion"
         ),
-        "agentcli.agent.interfaces": "ConversationStore Locks SessionLog SessionStore",
+        "agentcli.agent.interfaces": (
+            "ConversationStore EventStore Locks SessionLog SessionStore StreamEvent StreamState"
+        ),
         "agentcli.conversation.schema": "readable_from",
-        "agentcli.agent.event_store": "EventStore StreamEvent StreamState",
         "agentcli.infra.redis_events": "RedisEvents",
         "agentcli.infra.event_log": "MemoryEvents SqliteEvents",
         "agentcli.infra.sessions.postgres": "PostgresSessions",

@@ -9,11 +9,10 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
-from agentcli.agent.calls.masking import Mask
 from agentcli.agent.calls.model import CallServices, SessionCalls
-from agentcli.agent.calls.recording import account_for_interrupted
-from agentcli.agent.context.nested_instructions import NestedInstructions
-from agentcli.agent.context.watch import ContextWatch
+from agentcli.agent.calls.perform import account_for_interrupted
+from agentcli.agent.calls.report import Mask
+from agentcli.agent.context.window import ContextWatch
 from agentcli.agent.events import Notice
 from agentcli.agent.interfaces import SessionLog, SessionStore
 from agentcli.agent.permissions.modes import mode_notes, parse_mode
@@ -21,8 +20,9 @@ from agentcli.agent.permissions.rules import Rules
 from agentcli.agent.questions import make_ask
 from agentcli.agent.runtime import ModelAccess, Runtime, TurnStep
 from agentcli.agent.session import Session
-from agentcli.agent.state import AgentState, chosen_model, rebuilt
+from agentcli.agent.state import AgentState, ModelChoice, chosen_model, rebuilt
 from agentcli.agent.steps import usual_steps
+from agentcli.agent.steps.messages import NestedInstructions
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Entry, SkillActivated, User, reminder
 from agentcli.conversation.history import carried_notes
@@ -137,13 +137,15 @@ class Builder:
         files = self._options.client_files(log.session_id) if self._options.client_files else None
         workspace = self._workspaces.make(log.session_id, rules, files=files)
         budgets = session_budgets(self.config)
-        state = AgentState("", parse_mode(settings.permissions.mode), rules=rules, budgets=budgets)
+        state = AgentState(
+            model=ModelChoice(name=""), mode=parse_mode(settings.permissions.mode), rules=rules, budgets=budgets
+        )
         state = rebuilt(state, entries)
-        state.model = model or self.model_of(state.conversation) or await self.models.default()
+        state.model.name = model or self.model_of(state.conversation) or await self.models.default()
         if not self._can_ask:
             state.conversation.queue.follow_ups.clear()  # only a person starts the messages that waited in the log
-        info = self.models.info(state.model)  # a wrong name fails now, not after the first prompt
-        self.models.provider(state.model)
+        info = self.models.info(state.model.name)  # a wrong name fails now, not after the first prompt
+        self.models.provider(state.model.name)
         state.notes.extend(new_reminders(self.prefixes.reminders(workspace, info), state))
         state.notes.extend(mode_notes("default", state.mode))
         nested = self.prefixes.nested_instructions()
@@ -288,8 +290,7 @@ class Builder:
         def make() -> Compactor:
             from cachetools import TTLCache
 
-            from agentcli.agent.context.compaction import Compactor
-            from agentcli.agent.context.summaries import Summaries, TextCache
+            from agentcli.agent.context.compaction import Compactor, Summaries, TextCache
             from agentcli.infra.data_files import SummaryFiles
 
             folder = self.config.paths.state / "summaries"
@@ -297,7 +298,7 @@ class Builder:
             kept: TextCache = TTLCache(most, 3_600 * hours)
             if self.store.is_lasting:
                 kept = SummaryFiles(folder, hours=hours, max_files=most)
-            summaries = Summaries(settings=settings, writer=writer, paid=watch.paid, kept=kept, budgets=state.budgets)
+            summaries = Summaries(settings=settings, writer=writer, paid=watch.paid, cache=kept, budgets=state.budgets)
             return Compactor(settings, opening, lambda path: hash_of(workspace.real_path(path)), summaries)
 
         def recall() -> LogSearch:
@@ -375,7 +376,7 @@ class Builder:
 
     async def _resolve(self, state: AgentState) -> tuple[Provider, ModelInfo]:
         resolve = self._options.parts.resolve
-        return await resolve(state) if resolve else self._provider_of(state.model)
+        return await resolve(state) if resolve else self._provider_of(state.model.name)
 
     def _provider_of(self, name: str) -> tuple[Provider, ModelInfo]:
         provider = self.models.provider(name)

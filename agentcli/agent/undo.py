@@ -1,19 +1,24 @@
-"""Finds which changes of files the person can take back, or do again, and does it, for every front end."""
+"""Takes back what turns did to files, does it again, and finds which call wrote a line."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from msgspec import Struct, structs
 
-from agentcli.agent.interfaces import Checkpoints, Locks, Restoration, RestoredFile
-from agentcli.agent.rewind import typed_text
+from agentcli.agent.interfaces import Checkpoints, Locks, Restoration, RestoredFile, SessionStore
 from agentcli.conversation.entries import Assistant, Body, Entry, User, reminder
 from agentcli.conversation.file_changes import FileChange, FilesChanged, FilesRestored, real_path, stored_path
-from agentcli.conversation.history import shortened
+from agentcli.conversation.history import listed_names, shortened
+from agentcli.conversation.line_origins import line_origins
+from agentcli.conversation.mentions import typed_text
+from agentcli.errors import StorageError, UsageError
 from agentcli.llm.messages import ToolUse
+from agentcli.settings.files import read_small_file
+from agentcli.tools.summary import call_title
 
 Direction = Literal["undo", "redo"]
 
@@ -79,7 +84,7 @@ class History:
             self._positions[entry.id] = len(self._positions)
             match entry.body:
                 case User(is_reminder=False) as prompt:
-                    turn = (turn[0] + 1, " ".join(typed_text(prompt).split()))
+                    turn = (turn[0] + 1, " ".join(typed_text(prompt.content).split()))
                 case Assistant(content):
                     uses |= {block.id: (turn, (entry, block)) for block in content if isinstance(block, ToolUse)}
                 case FilesChanged(id, _) as changed:
@@ -91,8 +96,6 @@ class History:
                         if one in self._restored:  # what it had taken back holds again
                             self._undone = {undone: by for undone, by in self._undone.items() if by != one}
                         self._undone[one] = entry.id
-                case _:
-                    pass
 
     def find(self, direction: Direction) -> TurnChanges | None:
         """Return the changes to take back, or to do again, next; turns that met conflicts wait for the others."""
@@ -207,9 +210,8 @@ async def _carry_out(
         entries: list[Body] = [FilesRestored(tuple(id for id, _ in turn.calls), changes, left)]
         if changes:
             names = [host.shown(Path(real_path(change.path))) for change in changes]
-            more = f" and {len(names) - _MAX_REPORTED} more" if len(names) > _MAX_REPORTED else ""
             did = "took back what was changed in" if direction == "undo" else "did again what was taken back in"
-            entries.append(reminder(f"The user {did} these files: {', '.join(names[:_MAX_REPORTED])}{more}."))
+            entries.append(reminder(f"The user {did} these files: {listed_names(names, _MAX_REPORTED)}."))
         await host.append(*entries)
         return files
 
@@ -261,3 +263,85 @@ def shown_name(name: str, shown: Callable[[Path], str]) -> str:
     """`PATH: why`, the path as the person knows it."""
     path, colon, why = name.rpartition(": ")
     return f"{shown(Path(path))}{colon}{why}" if path.startswith("/") else name
+
+
+_MAX_BLAMED = 10_000_000  # bytes
+
+
+class Author(Struct, frozen=True, kw_only=True):
+    """The call that wrote a line, and where it was made.
+
+    `entry_id` is the reply that asked for it, `prompt` the person's prompt in one line, `at` seconds since 1970.
+    """
+
+    session_id: str
+    entry_id: str
+    call: ToolUse
+    model: str
+    turn: int
+    prompt: str
+    at: float
+
+
+class BlamedLine(Struct, frozen=True):
+    """A line of a file, counted from 1; `author` is None where no session wrote it."""
+
+    line: int
+    text: str
+    author: Author | None
+
+
+async def blame(
+    name: str, find: Callable[[str], Path], store: SessionStore, read: Callable[[str], bytes]
+) -> list[BlamedLine]:
+    """Return the lines of a file, or the one of `PATH:LINE`, with their authors.
+
+    `find` gives the real path of a name, `read` the content with an id. Raises `UserError`.
+    """
+    path, colon, number = name.rpartition(":")
+    if not colon or not number.isdecimal() or find(name).exists():  # a file may have such a name
+        path, number = name, ""
+    file = find(path)
+    try:
+        content = read_small_file(file, max_bytes=_MAX_BLAMED)
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror or error}.") from error
+    lines = line_origins(stored_path(str(file)), content, await store.file_changes(), read)
+    if number and not 0 < int(number) <= len(lines):
+        raise UsageError(f"{path} has {len(lines)} lines, counted from 1: there is no line {number}.")
+    authors = await _authors({origin[0] for _, origin in lines if origin is not None}, store)
+    blamed = [
+        BlamedLine(count, text, authors.get(origin[1].id) if origin else None)
+        for count, (text, origin) in enumerate(lines, 1)
+    ]
+    return blamed[int(number) - 1 :][:1] if number else blamed
+
+
+async def _authors(session_ids: set[str], store: SessionStore) -> dict[str, Author]:
+    """By the id of the entry that has the change."""
+    found: dict[str, Author] = {}
+    for session_id in session_ids:
+        with suppress(StorageError):  # removed meanwhile
+            _, entries = await store.load(session_id)
+            for call in History(entries).calls.values():
+                reply, use = call.reply or (None, None)
+                if reply and use and isinstance(reply.body, Assistant):
+                    found[call.entry.id] = Author(
+                        session_id=session_id,
+                        entry_id=reply.id,
+                        call=use,
+                        model=f"{reply.body.provider}/{reply.body.model}",
+                        turn=call.turn[0],
+                        prompt=call.turn[1],
+                        at=call.entry.time,
+                    )
+    return found
+
+
+def format_author(author: Author, when: str) -> str:
+    """Describe the author of a line, and how to open that session."""
+    return (
+        f"{call_title(author.call.name, author.call.input)}\n"
+        f"  in turn {author.turn} of session {author.session_id}, {when}\n"
+        f"  by {author.model}, asked: {author.prompt}\n  agentcli --resume {author.session_id} goes there"
+    )

@@ -243,7 +243,7 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
         typed = "" if options.prompt in (None, "-") else options.prompt
         if choice.how != "new" and not takes_stream and not typed.lstrip().startswith("/"):
             try:
-                builder.models.require_key(session.state.model)
+                builder.models.require_key(session.state.model.name)
             except NoKey:
                 await session.close()
                 raise

@@ -253,3 +253,9 @@ def _media(body: Body) -> tuple[Image | Document, ...]:
             return tuple(block for block in content if isinstance(block, Image | Document))
         case _:
             return ()
+
+
+def listed_names(names: Sequence[str], most: int) -> str:
+    """Return the first names as `a, b and 3 more`."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"

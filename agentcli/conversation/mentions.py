@@ -36,6 +36,11 @@ def typed_blocks(content: Sequence[Block]) -> list[Block]:
     return [*content[:1], *(b for b in content[1:] if not (isinstance(b, Text) and b.text.startswith(_ATTACHED)))]
 
 
+def typed_text(content: Sequence[Block]) -> str:
+    """Return the text of a prompt without the files that were attached for the names in it."""
+    return "\n".join(block.text for block in typed_blocks(content) if isinstance(block, Text))
+
+
 def with_attachments(
     prompt: str, workspace: Workspace, *, bare_names: bool, typed: str | None = None
 ) -> tuple[Block, ...]:

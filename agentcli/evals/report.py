@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from agentcli.agent.calls.masking import Mask
+from agentcli.agent.calls.report import Mask
 from agentcli.agent.interfaces import SessionInfo
 from agentcli.conversation.history import shortened
 from agentcli.conversation.schema import unpacked

@@ -115,7 +115,7 @@ class OpenerHost(CommandHost):
 
     async def run_command(self, command: SlashCommand, argument: str) -> Outcome | None:
         """Run a command; returns None once `interrupt_commands` has ended it. Raises what the command raises."""
-        task = asyncio.ensure_future(command.run(self, argument))
+        task = asyncio.ensure_future(command.execute(self, argument))
         self._running.add(task)
         try:
             return await task
@@ -169,7 +169,7 @@ async def open_after(
     opened = await opener.open(session_id, model=chosen.model, fork=fork, take_over=take_over)
     if session_id is None or fork:
         if chosen.mode == "plan":
-            opened.submit(SetMode(chosen.mode_before_plan))
+            opened.submit(SetMode(before.state.mode_before_plan))
         opened.submit(SetMode(chosen.mode))
         opened.submit(SetEffort(chosen.effort))
     return opened

@@ -168,14 +168,15 @@ def _exposed(texts: Mapping[str, str | tuple[str, ...]]) -> dict[str, Any]:
 
 
 def init_object(session: Session, slash_commands: Sequence[str], **more: Any) -> dict[str, Any]:
-    shown = session.snapshot()
+    shown, calls = session.snapshot(), session.runtime.calls
+    servers = calls.delegates.servers
     return system_object(
         "init",
         session.id,
         model=shown.model,
         cwd=os.fsencode(shown.workspace.cwd).decode(errors="replace"),
-        tools=shown.tools,
-        mcp_servers=shown.mcp_servers,
+        tools=[tool.name for tool in calls.tools],
+        mcp_servers=[] if servers is None else servers.listing(),
         permission_mode=shown.mode,
         slash_commands=slash_commands,
         **more,

@@ -110,7 +110,7 @@ async def print_json(host: ScreenlessHost, given: CliPrompt, *, out: BinaryIO, l
 
 def _explanations(done: events.Done, session: Session, demands: Demands) -> list[str]:
     """Return lines on an end that is not the usual one, and on demands that the answer did not meet."""
-    limit = f"Stopped at the limit of {session.snapshot().max_turns} turns"
+    limit = f"Stopped at the limit of {session.runtime.limits.max_turns} turns"
     reasons = {
         "max_turns": f"{limit}: raise --max-turns, or go on with --continue.",
         "max_tokens": "The answer was cut off by its length limit.",

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import apsw
 
-from agentcli.agent.event_store import StreamEvent, StreamState, StreamStatus
+from agentcli.agent.interfaces import StreamEvent, StreamState, StreamStatus
 from agentcli.errors import StorageError, StreamMoved
 from agentcli.infra.sessions.database import Writer, connect_to_memory
 from agentcli.infra.sessions.sqlite import open_sessions

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from agentcli.agent.event_store import StreamEvent, StreamState, StreamStatus
+from agentcli.agent.interfaces import StreamEvent, StreamState, StreamStatus
 from agentcli.errors import StorageError, StreamMoved
 from agentcli.infra.event_log import KEEP_S, WaitingReaders
 

@@ -39,7 +39,7 @@ from agentcli.tools.workspace import Workspace
 
 if TYPE_CHECKING:
     from agentcli.agent.accounting.usage import UsageCollector
-    from agentcli.agent.event_store import EventStore
+    from agentcli.agent.interfaces import EventStore
     from agentcli.extensions.mcp.tools import MCPClient
     from agentcli.tools.web.web import SearchProvider
 

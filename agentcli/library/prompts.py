@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from agentcli.agent.event_store import EventStore, StreamStatus
 from agentcli.agent.events import Done, Event, TurnFailed
+from agentcli.agent.interfaces import EventStore, StreamStatus
 from agentcli.agent.session import Session
 from agentcli.errors import UsageError
 

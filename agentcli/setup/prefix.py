@@ -10,8 +10,8 @@ from pathlib import Path
 
 from msgspec import structs
 
-from agentcli.agent.context.nested_instructions import NestedInstructions
 from agentcli.agent.state import AgentState
+from agentcli.agent.steps.messages import NestedInstructions
 from agentcli.conversation.entries import Compaction, User, reminder
 from agentcli.conversation.instructions import (
     Instructions,

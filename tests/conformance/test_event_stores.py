@@ -15,7 +15,7 @@ from typing import Any
 import apsw
 import pytest
 
-from agentcli.agent.event_store import EventStore, StreamState
+from agentcli.agent.interfaces import EventStore, StreamState
 from agentcli.errors import StorageError, StreamMoved
 from agentcli.infra.event_log import MemoryEvents, SqliteEvents
 from agentcli.infra.sessions.sqlite import SqliteSessions

@@ -162,13 +162,13 @@ class Budgets:
         min_tokens, seconds = min(MIN_REPLY_TOKENS, max_tokens), math.inf
         with self._locked():
             for account, kind, limit, spent in self.limits():
-                left = limit - spent - worst(0).get(kind, 0.0)
+                remaining = limit - spent - worst(0).get(kind, 0.0)
                 if kind == "seconds":
-                    seconds = min(seconds, left)
+                    seconds = min(seconds, remaining)
                 elif kind == "tokens" or (kind == "usd" and per_reply):
                     rate = per_reply * (1 + 1e-9) if kind == "usd" else 1
-                    max_tokens = min(max_tokens, int(left / rate))
-                if max_tokens < min_tokens or (kind in ("usd", "seconds") and left <= 0):
+                    max_tokens = min(max_tokens, int(remaining / rate))
+                if max_tokens < min_tokens or (kind in ("usd", "seconds") and remaining <= 0):
                     needed = in_words(kind, worst(min_tokens)[kind]) if kind in ("usd", "tokens") else "any time"
                     raise OverBudget(account, kind, f"the next request could take {needed}")
             holds = [(account, account.hold(worst(max_tokens))) for account in self.accounts]

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 
 from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.session import Session
-from agentcli.errors import UsageError
+from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.llm.messages import Text
 
 SKILLS = "Skills"  # the heading of skills in /help
@@ -106,10 +106,10 @@ Outcome = str | AsPrompt | AsDiff  # a text to show (empty: nothing), a prompt t
 
 @dataclass(frozen=True)
 class SlashCommand:
-    """`run` gets the rest of the line. `argument` is a hint for help; a command without one takes no argument.
+    """A slash command; `run` gets the rest of the line.
 
-    What is said after a command waits for its end, but not after one that `is_aside`: it changes nothing. `forms` are
-    the ways to write it; `group` is its heading in /help.
+    `argument` is a hint for help; a command without one takes no argument. Messages that follow a command wait for its
+    end, unless it `is_aside`, which changes nothing. `forms` are the ways to write it, `group` is its heading in /help.
     """
 
     name: str
@@ -120,6 +120,13 @@ class SlashCommand:
     is_aside: bool = False
     forms: tuple[str, ...] = ()
     group: str = "Your own"
+
+    async def execute(self, host: CommandHost, argument: str) -> Outcome:
+        """Run the command. Raises `UserError`, also where a part of a tool that it uses fails."""
+        try:
+            return await self.run(host, argument)
+        except ToolError as error:
+            raise UserError(str(error)) from error
 
 
 def listed(options: Sequence[tuple[str, str]], how: str, *, marks: Sequence[str] = ()) -> str:

@@ -8,12 +8,21 @@ from collections.abc import Sequence
 from functools import partial
 
 from agentcli.agent.accounting.usage import counted
-from agentcli.agent.blame import blame, format_author
 from agentcli.agent.commands.command import CommandHost, Outcome, SlashCommand, listed, number_in
 from agentcli.agent.interfaces import Checkpoints, SessionInfo
-from agentcli.agent.rewind import Point, points
 from agentcli.agent.session import Session
-from agentcli.agent.undo import Confirm, Direction, History, TurnChanges, UndoHost, UndoResult, undo
+from agentcli.agent.state import Point, points
+from agentcli.agent.undo import (
+    Confirm,
+    Direction,
+    History,
+    TurnChanges,
+    UndoHost,
+    UndoResult,
+    blame,
+    format_author,
+    undo,
+)
 from agentcli.conversation.entries import Labelled
 from agentcli.conversation.history import shortened
 from agentcli.errors import NoSession, SessionInUse, UsageError, UserError

@@ -80,7 +80,7 @@ async def with_repairs(
     Raises `ProviderError` for a refusal that stays in every form, or has other reasons.
     """
     # Other words show that a rewrite helped: it is kept.
-    refused = forms = kept = turn.state.refused.get(model, frozenset())
+    refused = forms = kept = turn.state.model.rejected.get(model, frozenset())
     words, tried = "", set[str]()
     while True:
         try:
@@ -99,7 +99,7 @@ async def with_repairs(
             refused = (kept if rewrite.stands_alone else forms) | rewrite.keys
             forms = forms if rewrite.stands_alone else refused
         else:
-            turn.state.refused[model] = refused
+            turn.state.model.rejected[model] = refused
             return sent
 
 

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 from msgspec import Struct
 
-from agentcli.agent.event_store import EventStore
+from agentcli.agent.interfaces import EventStore
 from agentcli.agent.result import to_json_line
 from agentcli.cli.options import SERVER_FLAGS, load_for, server_parser
 from agentcli.cli.output import set_up_logging, warn

@@ -14,7 +14,7 @@ import msgspec
 import typer
 
 from agentcli.agent.accounting.usage import Tally, UsageCollector, by_cost, counted
-from agentcli.agent.calls.masking import Mask
+from agentcli.agent.calls.report import Mask
 from agentcli.agent.interfaces import Found, SessionStore, subagents_owner
 from agentcli.app import Builder
 from agentcli.cli.output import draws_tables, echo, print_table, warn

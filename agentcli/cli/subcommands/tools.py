@@ -19,12 +19,12 @@ from msgspec.structs import replace
 from agentcli.agent.calls.model import Call, SessionCalls, TurnCalls
 from agentcli.agent.calls.run import run_call
 from agentcli.agent.events import CallError, Event, ToolFinished
+from agentcli.agent.permissions.approvals import command_effects
 from agentcli.agent.permissions.decide import Verdict, decide
-from agentcli.agent.permissions.effects import command_effects
 from agentcli.agent.permissions.facts import CallFacts, find_facts
 from agentcli.agent.permissions.modes import MODES, Mode, parse_mode
 from agentcli.agent.permissions.rules import find_matches
-from agentcli.agent.state import AgentState
+from agentcli.agent.state import AgentState, ModelChoice
 from agentcli.app import Builder
 from agentcli.cli.options import text_of_argument, unshared_stdin
 from agentcli.cli.output import echo, print_table, warn
@@ -191,7 +191,7 @@ async def open_bench(builder: Builder, tools: ToolRegistry, mode: Mode) -> Async
     calls = builder.session_calls(tools, workspace)
     calls.history.ends_loops = False  # a program may ask the same as often as it likes
     try:
-        yield Bench(calls, AgentState("", mode, rules=rules))
+        yield Bench(calls, AgentState(model=ModelChoice(name=""), mode=mode, rules=rules))
     finally:
         await workspace.sandbox.aclose()
         await builder.aclose()

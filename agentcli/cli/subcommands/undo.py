@@ -8,14 +8,12 @@ import sys
 from collections.abc import Awaitable
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-import msgspec
 import typer
 
-from agentcli.agent.blame import blame
-from agentcli.agent.calls.recording import account_for_interrupted
-from agentcli.agent.undo import NOTHING, Direction, History, UndoHost, UndoResult, undo
+from agentcli.agent.calls.perform import account_for_interrupted
+from agentcli.agent.undo import NOTHING, Author, Direction, History, UndoHost, UndoResult, blame, undo
 from agentcli.cli.output import echo, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, in_store, print_answer, print_json, single_command
 from agentcli.conversation.entries import Body
@@ -29,9 +27,9 @@ from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.settings.load import Config
 from agentcli.settings.paths import current_folder
 from agentcli.setup.workspace import has_interrupted, make_checkpoints
+from agentcli.tools.summary import call_title
 
 _MAX_PROMPT_CHARS = 30
-_NO_AUTHOR = dict.fromkeys(("session_id", "entry_id", "call_id", "tool", "model", "prompt", "at"))
 
 
 def make_command(direction: Direction, help: str) -> typer.Typer:
@@ -133,12 +131,29 @@ def blame_command(
     find, read = lambda name: (current_folder() / name).resolve(), Objects(paths.state / "checkpoints").get
     lines = in_store(lambda store: blame(file, find, store, read), paths.sessions)
     if json:
-        authors = [msgspec.to_builtins(line.author) if line.author else _NO_AUTHOR for line in lines]
-        print_json([{"line": line.line, "text": line.text, **who} for line, who in zip(lines, authors, strict=True)])
+        print_json([{"line": line.line, "text": line.text, **_author_object(line.author)} for line in lines])
         return
     for line in lines:
         columns = ""
         if (author := line.author) is not None:
             prompt = shortened(author.prompt, _MAX_PROMPT_CHARS)
-            columns = f"{author.session_id[:13]} {when(author.at)} {author.tool:<10} {prompt}"
+            columns = f"{author.session_id[:13]} {when(author.at)} {author.call.name:<10} {prompt}"
         echo(f"{columns:<{42 + _MAX_PROMPT_CHARS}}  {line.line:>{len(str(lines[-1].line))}}  {line.text}")
+
+
+def _author_object(author: Author | None) -> dict[str, Any]:
+    """Return the JSON fields of a line's author; nulls for a line that no session wrote."""
+    if author is None:
+        return dict.fromkeys(("session_id", "entry_id", "call_id", "tool", "model", "prompt", "at"))
+    call = author.call
+    return {
+        "session_id": author.session_id,
+        "entry_id": author.entry_id,
+        "call_id": call.id,
+        "tool": call.name,
+        "model": author.model,
+        "prompt": author.prompt,
+        "at": author.at,
+        "turn": author.turn,
+        "did": call_title(call.name, call.input),
+    }

@@ -174,7 +174,7 @@ class SessionSkills:
     _granted: dict[str, list[Rule]] = field(default_factory=dict)
     _is_fresh: set[str] = field(default_factory=set)
     # By what skills choose in place of the session: the skill, its value, and the value that it goes back to.
-    _overrides: dict[str, list[tuple[str, Any, Any]]] = field(default_factory=lambda: {"model": [], "effort": []})
+    _overrides: dict[str, list[tuple[str, Any, Any]]] = field(default_factory=lambda: {"name": [], "effort": []})
 
     @property
     def state(self) -> AgentState:
@@ -304,16 +304,17 @@ class SessionSkills:
         skill, state = activation.skill, self.state
         if skill.model:
             try:
-                self._override(activation.id, "model", self.known_model(skill.model, state.model))
+                self._override(activation.id, "name", self.known_model(skill.model, state.model.name))
             except UserError as error:
-                self._notify(f"The skill {skill.name} asks for {skill.model}: {error} Going on with {state.model}.")
+                now = state.model.name
+                self._notify(f"The skill {skill.name} asks for {skill.model}: {error} Going on with {now}.")
         if skill.effort:
             self._override(activation.id, "effort", skill.effort)
         self.session.runtime.calls.workspace.grants += Grants(readable=self._files(skill))
 
-    def _override(self, id: str, key: Literal["model", "effort"], value: Any) -> None:
-        self._overrides[key].append((id, value, getattr(self.state, key)))
-        setattr(self.state, key, value)
+    def _override(self, id: str, key: Literal["name", "effort"], value: Any) -> None:
+        self._overrides[key].append((id, value, getattr(self.state.model, key)))
+        setattr(self.state.model, key, value)
 
     def _undo(self, activation: Activation) -> None:
         """Take back what the skill changed; a choice that the person, or a later skill, has made since stays."""
@@ -323,8 +324,8 @@ class SessionSkills:
                 if id == activation.id:
                     if at + 1 < len(overrides):
                         overrides[at + 1] = (*overrides[at + 1][:2], before)
-                    elif getattr(self.state, key) == value:
-                        setattr(self.state, key, before)
+                    elif getattr(self.state.model, key) == value:
+                        setattr(self.state.model, key, before)
                     del overrides[at]
                     break
         self.session.runtime.calls.workspace.grants -= Grants(readable=self._files(activation.skill))

@@ -13,9 +13,8 @@ from msgspec import structs
 from agentcli.agent import events
 from agentcli.agent.accounting.budgets import Account, in_words
 from agentcli.agent.accounting.usage import UsageCollector
-from agentcli.agent.calls.model import NOBODY_LEFT, Ask, Call, Decide, Delegates, SessionCalls
-from agentcli.agent.context.nested_instructions import NestedInstructions
-from agentcli.agent.context.watch import ContextWatch
+from agentcli.agent.calls.model import NOBODY_LEFT, Ask, Call, Decide, Delegates, SessionCalls, TurnCalls
+from agentcli.agent.context.window import ContextWatch
 from agentcli.agent.interfaces import SessionInfo, SessionLog, SessionStore, subagents_owner
 from agentcli.agent.ops import Approve, Interrupt, Op, Prompt
 from agentcli.agent.permissions.decide import Verdict
@@ -24,9 +23,10 @@ from agentcli.agent.permissions.rule_text import ALIASES
 from agentcli.agent.permissions.rules import Rule
 from agentcli.agent.runtime import TurnLimits
 from agentcli.agent.session import Session
-from agentcli.agent.state import AgentState, rebuilt
+from agentcli.agent.state import AgentState, ModelChoice, rebuilt
 from agentcli.agent.steps import usual_steps
-from agentcli.conversation.entries import Assistant, Entry, User
+from agentcli.agent.steps.messages import NestedInstructions
+from agentcli.conversation.entries import Assistant, Entry, Paid, User
 from agentcli.errors import NoSession, ToolError, UsageError, UserError, did_you_mean
 from agentcli.extensions.skills.find import Skills, model_named
 from agentcli.extensions.subagents.definitions import DEFAULT, AgentDefinition, Agents
@@ -125,7 +125,7 @@ class Subagents:
                     raise ToolError(str(error), kind="validation_error") from error
                 run.session_id, run.progress.meter = child.id, child.state.meter
                 child.runtime.calls.ask = self._ask_parent(run) if turn.session.ask is not None else None
-                about = (run.definition.name, run.arguments.task, child.id, child.state.model)
+                about = (run.definition.name, run.arguments.task, child.id, child.state.model.name)
                 turn.emit(events.SubagentStarted(run.id, use_id, *about, agent_id=run.id))
                 try:
                     end = await self._relay_events(run, child)
@@ -270,17 +270,17 @@ _IN_PLAN_MODE = frozenset(("none", "read", "web", "command"))
 
 
 class _ChargingMeter(UsageCollector):
-    """Counts the requests of a subagent, and charges them to the call that made it."""
+    """Counts the requests of a subagent, and stores their cost with the turn that made it."""
 
-    def __init__(self, charge: Callable[[str, Usage, float | None], None]) -> None:
+    def __init__(self, parent: TurnCalls) -> None:
         super().__init__()
-        self._charge = charge
+        self._parent = parent
 
     def add_request(
         self, model: str, usage: Usage, cost_usd: float | None, duration_ms: int = 0, retries: int = 0
     ) -> None:
         super().add_request(model, usage, cost_usd, duration_ms, retries)
-        self._charge(model, usage, cost_usd)
+        self._parent.store(Paid(model, usage, cost_usd, "subagent"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -317,11 +317,12 @@ class ChildSessions:
         resources = replace(workspace.resources, past=None)
         workspace = replace(workspace, files=FileLedger(), shell_cwd=None, resources=resources)
         account = Account("subagent", {"usd": run.arguments.max_budget_usd} if run.arguments.max_budget_usd else {})
-        budgets, model = call.turn.spending.budgets.within(account), self._model(run, parent.model)
-        state = AgentState(model, parent.mode, rules=parent.rules, budgets=budgets, effort=parent.effort)
+        model = ModelChoice(name=self._model(run, parent.model.name), effort=parent.model.effort)
+        budgets = call.turn.budgets.within(account)
+        state = AgentState(model=model, mode=parent.mode, rules=parent.rules, budgets=budgets)
         state = rebuilt(state, entries)
-        state.meter = _ChargingMeter(call.turn.spending.charge)
-        info = self.models.info(state.model)
+        state.meter = _ChargingMeter(call.turn)
+        info = self.models.info(state.model.name)
         if not entries:
             state.notes.extend(self.context.notes(workspace, info))
         state.notes.extend(mode_notes("default", state.mode))

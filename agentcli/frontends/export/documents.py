@@ -20,7 +20,7 @@ import msgspec
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from agentcli.agent.calls.masking import Mask
+from agentcli.agent.calls.report import Mask
 from agentcli.agent.interfaces import SessionInfo
 from agentcli.agent.result import usage_object
 from agentcli.agent.session import Session

@@ -11,10 +11,10 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 from agentcli.agent import events
-from agentcli.agent.event_store import StreamStatus
+from agentcli.agent.interfaces import StreamStatus
 from agentcli.agent.ops import GoOn, Prompt, RunQueued, SetModel, Steer
 from agentcli.agent.result import ResultBuilder
-from agentcli.agent.turn_start import half_answer, is_unanswered
+from agentcli.agent.turn import half_answer, is_unanswered
 from agentcli.conversation.entries import Assistant, Entry, User
 from agentcli.errors import StorageError, StreamMoved, UsageError, UserError
 from agentcli.frontends import json_input

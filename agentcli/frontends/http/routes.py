@@ -23,8 +23,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from agentcli.agent.event_store import StreamEvent
-from agentcli.agent.interfaces import SessionInfo
+from agentcli.agent.interfaces import SessionInfo, StreamEvent
 from agentcli.agent.permissions.modes import parse_mode
 from agentcli.conversation.conversation import Conversation
 from agentcli.errors import NoSession, StorageError, StreamMoved, UserError

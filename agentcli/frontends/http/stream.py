@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentcli.agent.event_store import EventStore, StreamStatus
+from agentcli.agent.interfaces import EventStore, StreamStatus
 from agentcli.conversation.entries import Entry
 from agentcli.errors import StorageError, StreamMoved
 from agentcli.frontends.json_output import entry_object

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from agentcli.agent.calls.own_command import run_in_terminal
+from agentcli.agent.calls.run import run_in_terminal
 from agentcli.agent.commands.command import ChoiceIndex, CommandSet
 from agentcli.agent.ops import CommandRan
 from agentcli.agent.permissions.modes import MODE_TEXTS

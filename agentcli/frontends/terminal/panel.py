@@ -8,7 +8,6 @@ from itertools import accumulate
 from agentcli.agent.events import AnyQuestion, CallApproval, ChangesApproval, PlanApproval, Question
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.rules import Rule
-from agentcli.agent.questions import hunks_of
 from agentcli.frontends.choices import HEADINGS, Choice, choices_for
 from agentcli.frontends.printable import exposed, printable
 from agentcli.frontends.terminal.text.code import diff_fragments
@@ -126,7 +125,7 @@ class QuestionPanel:
 
     def __init__(self, question: AnyQuestion) -> None:
         self.question = question
-        self.hunks = hunks_of(question)
+        self.hunks: tuple[str, ...] = question.hunks
         self.rules: list[str] = list(question.rules)
         self.asks_permission = not isinstance(question, Question | PlanApproval)
         self._rule = 0

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 import msgspec
 from msgspec import Struct
 
-from agentcli.agent.commands.usage import TIME_TO_LIVE_S
+from agentcli.agent.commands.model import TIME_TO_LIVE_S
 from agentcli.agent.permissions.modes import MODE_TEXTS, Mode
 from agentcli.agent.session import Session
 from agentcli.agent.state import SessionSnapshot
@@ -212,5 +212,5 @@ class SessionStatus:
             cost=Cost(now.cost_usd, now.max_budget_usd, cold_usd),
             place=SessionPlace(now.id, cwd, git_branch(self._opener.root) or ""),
             jobs=now.running_jobs,
-            is_busy=now.is_busy,
+            is_busy=self._session is not None and self._session.is_busy,
         )

@@ -65,7 +65,7 @@ class Telemetry:
         ignored = _DELTAS if self._export.settings.content else (*_DELTAS, events.EntryStored)
         async for event in incoming:
             if not isinstance(event, ignored):
-                self._events.put((session.id, mask, time.time_ns(), event, session.state.model))
+                self._events.put((session.id, mask, time.time_ns(), event, session.state.model.name))
             if isinstance(event, events.TurnStarted | events.ToolFinished):
                 asyncio.get_running_loop().call_later(_HEAD_START_S, self._may_begin.set)
 

@@ -13,7 +13,7 @@ from opentelemetry.metrics import Histogram, Meter
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
 
 from agentcli.agent import events
-from agentcli.agent.calls.own_command import OWN_CALL
+from agentcli.agent.ops import OWN_CALL
 from agentcli.conversation.entries import Assistant, User
 from agentcli.infra.telemetry import Export, MaskText
 from agentcli.llm.messages import Block, Text, Thinking, ToolUse, Usage

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from agentcli.agent import events
-from agentcli.agent.calls.own_command import OWN_CALL
 from agentcli.agent.commands.command import AsDiff
+from agentcli.agent.ops import OWN_CALL
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Queued, Result, Unreadable, User
 from agentcli.conversation.evidence import Claim

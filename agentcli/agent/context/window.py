@@ -1,20 +1,30 @@
-"""The use of a model's window, by source."""
+"""Measures how full the model's window is, by source, and has the conversation compacted before it overflows."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 
+from agentcli.agent.context import Paid, request_tokens
+from agentcli.agent.events import Emit
 from agentcli.agent.state import AgentState
+from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Body, Compaction, Result, User
 from agentcli.llm.messages import Block, Message, Text, ToolResult, block_text
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Prefix, Request
 from agentcli.llm.tokens import estimate, estimate_text
+from agentcli.settings.structs import CompactionSettings
+
+if TYPE_CHECKING:
+    from agentcli.agent.context.compaction import Compactor
 
 CountTexts = Callable[[Sequence[str], ModelInfo], int]  # tokens of texts together; may block
 
@@ -81,8 +91,6 @@ def _parts(body: Body) -> Iterator[tuple[str, str | Block]]:
             yield from (("results", part.text if isinstance(part, Text) else part) for part in content)
         case Compaction(carried):
             yield from _of_note(carried, "summary")
-        case _:
-            pass
 
 
 def _of_note(text: str, rest: str) -> Iterator[tuple[str, str]]:
@@ -90,3 +98,28 @@ def _of_note(text: str, rest: str) -> Iterator[tuple[str, str]]:
         yield from ((source, found) for found in pattern.findall(text))
         text = pattern.sub("", text)
     yield rest, text
+
+
+@dataclass
+class ContextWatch:
+    """The context policy and the compactor of sessions; `make` gives what does the work."""
+
+    settings: CompactionSettings
+    make: Callable[[], Compactor]
+    paid: Paid = lambda model, usage, cost_usd, reason: None
+
+    @cached_property
+    def compactor(self) -> Compactor:
+        return self.make()
+
+    async def __call__(
+        self, conversation: Conversation, *, model: ModelInfo, prefix: Prefix, tell: Emit
+    ) -> Compaction | None:
+        used = request_tokens(conversation, model, prefix)
+        if used < min(self.settings.warn_at, self.settings.at) * model.window:
+            return None
+        return await self.compactor.when_due(conversation, model, prefix, used=used, emit=tell)
+
+    async def aclose(self) -> None:
+        if "compactor" in self.__dict__:
+            await self.compactor.summaries.aclose()
