@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
-from agentcli.conversation.compaction.excerpts import Sentence, split_sentences
+from agentcli.conversation.compaction.excerpts import Passage, split_passages
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import ADDED_FOLDER, SHORTENED_SOON, Assistant, Body, Result, User, bare_note
 from agentcli.conversation.history import Step, TurnRecord, calls_in, one_line, skill_of, text_of
@@ -79,19 +79,19 @@ class DigestWriter(Struct, frozen=True):
             lines.append(_quoted(f"Summary of this turn: {summary}"))
         return "\n".join(lines)
 
-    def sentences(self, turn: TurnRecord, length: Length | None) -> Iterator[Sentence]:
+    def sentences(self, turn: TurnRecord, length: Length | None) -> Iterator[Passage]:
         """Yield the sentences of a turn that it does not show at this length; None stands for a turn without a text."""
         inputs = {use.id: use.input for use in turn.calls}
         for step in turn.steps:
             match step.entry.body:
                 case User() if step.entry.is_prompt and length is None:
-                    yield from split_sentences(step.number, "prompt", "User", self._typed(step))
+                    yield from split_passages(step.number, "prompt", "User", self._typed(step))
                 case Result(result) as body if result.is_error and (length is None or not length.error):
                     title = call_title(body.name, inputs.get(result.tool_use_id, {}), LONGEST_ERROR)
                     text = _quoted(result.text[-LONGEST_ERROR:])
-                    yield from split_sentences(step.number, "failure", f"- {title} FAILED", text)
+                    yield from split_passages(step.number, "failure", f"- {title} FAILED", text)
                 case Assistant() as reply if not calls_in(reply) and (length is None or not length.answer):
-                    yield from split_sentences(step.number, "answer", "Answer", _quoted(text_of(reply)))
+                    yield from split_passages(step.number, "answer", "Answer", _quoted(text_of(reply)))
                 case _:
                     pass
 
