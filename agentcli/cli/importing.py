@@ -55,7 +55,7 @@ class Draft:
         self.left_out.append(f"{mask(f'{self.source}: {what}' if what else str(self.source))}: {mask(why)}.")
 
     def take(self, what: str, value: Any, *path: str) -> None:
-        """Set a setting to the value that `what` has in the other tool, if it may be set; a list adds to an earlier one."""
+        """Set a setting to the value that `what` has in the other tool, if it may be set; lists are joined."""
         key, table = ".".join(path), nested(path, value)
         if has_secret(value):
             self.leave(what, LOGIN)
