@@ -206,7 +206,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
 
     def introduction(self) -> tuple[str, Sequence[str]]:
         """Return the program and its folder in one line, and the instruction files that it has read."""
-        files = (str(file) for file, _ in self._builder.opening.instructions().files)
+        files = (str(file) for file, _ in self._builder.prefixes.instructions().files)
         return " · ".join(banner(self._config)), [file.removeprefix(f"{self.root}/") for file in files]
 
     async def aclose(self) -> None:
