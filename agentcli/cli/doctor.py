@@ -85,7 +85,6 @@ class Subject:
 
 
 def _version_of(program: str) -> str:
-    """Return the first line of `PROGRAM --version`; empty if it does not run."""
     command, quiet = [program, "--version"], subprocess.DEVNULL
     try:
         ended = subprocess.run(command, stdin=quiet, capture_output=True, check=True, timeout=_MAX_WAIT_S)

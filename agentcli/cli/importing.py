@@ -191,7 +191,6 @@ def _take_choice(draft: Draft, what: str, one: Any, *, path: tuple[str, str], va
 
 
 def _take_rule(verb: Verb, draft: Draft, what: str, text: Any) -> None:
-    """Take a permission rule, if it has a meaning here."""
     about = f"{what}: {text}"
     try:
         rule = parse_rule(str(text))

@@ -272,7 +272,6 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
 
 
 def _check_flags(options: argparse.Namespace) -> None:
-    """Raise `UsageError` for flags that do not fit a run with one answer, or each other."""
     takes_stream = options.input_format == "stream-json"
     if options.resume == "":
         raise UsageError("--resume needs an ID here: `agentcli sessions list` shows them.")

@@ -278,7 +278,6 @@ class _CommandReader:
         return _VARIABLE.sub(lambda found: self._variables.get(found[1] or found[2]) or found[3] or self._root, word)
 
     def _on_path(self, word: str) -> Iterator[NamedFile]:
-        """Yield the programs of this name, where the command or its environment sets PATH."""
         path = self._variables.get("PATH")
         for folder in path.split(":") if path else ():
             yield from self._named(f"{self._expanded(folder) or '.'}/{word}", is_started=True)

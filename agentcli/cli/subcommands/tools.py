@@ -109,7 +109,6 @@ def _builder() -> Builder:
 
 
 async def _run_calls(single: ToolCallLine | None, mode: Mode) -> int:
-    """Run one call, or those on stdin; return the exit code."""
     builder = _builder()
     async with open_bench(builder, builder.tool_registry(), mode) as bench:
         services = bench.calls.services

@@ -326,7 +326,6 @@ class CommandHooks:
         return msgspec.structs.replace(answer, reason=reason, context=context)
 
     async def _answer(self, spec: HookSpec, input: bytes, subject: str, agent_id: str) -> EventAnswer:
-        """Run a hook, unless its programs have changed since they were trusted, and return its answer."""
         session, user = self.session, f"the {spec.event} hook `{spec.command}`"
         ask = session.ask if session.mode() != "dontAsk" else None
         async with self._asking:  # several hooks may run the same file: the person is asked once

@@ -366,7 +366,6 @@ def _type(value: Any) -> str | list[str] | None:
 
 
 def _unique(value: Any, key: str) -> list[Any] | None:
-    """Return the items of `required` or `enum`, each only once."""
     items = value if isinstance(value, list) else []
     unique = {msgspec.json.encode(item): item for item in items if key == "enum" or isinstance(item, str)}
     return list(unique.values()) or None

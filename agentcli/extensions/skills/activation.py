@@ -352,7 +352,6 @@ def skills_of(calls: SessionCalls) -> SessionSkills:
 
 
 def _search(registry: SkillRegistry, word: str) -> ToolOutput:
-    """Return the skills whose name or description contains a word (level 1)."""
     offered = [skill for skill in registry.catalog if skill.for_model]
     found = [skill for skill in offered if word.lower() in f"{skill.name} {skill.description}".lower()]
     lines = [f"- {skill.name}: {skill.description}" for skill in found[:_MAX_FOUND]]

@@ -39,7 +39,6 @@ class AgentDefinition(Struct, frozen=True, omit_defaults=True):
 
 
 def _read(name: str, source: str) -> AgentDefinition:
-    """Read a definition from a file. Raises `OSError` and `ValueError`."""
     file = Path(name)
     keys, body = split_frontmatter(read_small_file(file))
     if not body.strip():

@@ -115,7 +115,6 @@ class Subagents:
         self._children.parent.deliver_reports()
 
     async def _run(self, run: AgentRun) -> ToolOutput:
-        """Run a subagent once a slot is free. Raises `ToolError`."""
         turn, use_id = run.call.turn, run.call.use.id
         try:
             async with self._slots:
