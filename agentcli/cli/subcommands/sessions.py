@@ -147,8 +147,8 @@ def fork(
             await log.close()
         return {"session_id": log.session_id, "forked_from": source.id, "entry_id": last}
 
-    made = in_store(work)
-    print_answer(made, f"{made['session_id']}: go on with agentcli -r {made['session_id']}.", as_json=json)
+    copy = in_store(work)
+    print_answer(copy, f"{copy['session_id']}: go on with agentcli -r {copy['session_id']}.", as_json=json)
 
 
 @app.command("rm")

@@ -53,7 +53,7 @@ _NO_SCRIPT = re.compile(
     r"Can't open perl script|Permission denied",
     re.IGNORECASE,
 )
-_PLAIN_CONTEXT = ("SessionStart", "UserPromptSubmit", "SubagentStart")  # whose plain output is told to the model
+_PLAIN_CONTEXT = ("SessionStart", "UserPromptSubmit", "SubagentStart")  # whose plain output the model reads
 _BRACE = re.compile(r"^[ \t]*\{", re.MULTILINE)
 _ANSWER_KEY = re.compile(r'"(?:hookSpecificOutput|permissionDecision|decision|continue|systemMessage)"')
 _DECODER = json.JSONDecoder()
@@ -330,7 +330,7 @@ class CommandHooks:
         ask = session.ask if session.mode() != "dontAsk" else None
         async with self._asking:  # several hooks may run the same file: the person is asked once
             why = await refusal(
-                self.programs, spec.command, user, ask=ask, tell=lambda text: session.publish(Notice(text))
+                self.programs, spec.command, user, ask=ask, on_notice=lambda text: session.publish(Notice(text))
             )
         began = time.monotonic()
         if why:
