@@ -37,12 +37,7 @@ _NOT_PASSED_ON = frozenset((b"connection", b"proxy-connection", b"keep-alive", b
 
 
 class _Denial(Exception):
-    """An answer instead of a connection."""
-
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
-        self.reason = reason
+    """An answer instead of a connection: its status and its reason."""
 
 
 async def resolve(host: str, port: int) -> list[str]:
@@ -94,9 +89,9 @@ class NetworkProxy:
             if len(self._connections) > _MOST_CONNECTIONS:
                 raise _Denial(503, "too many connections at once")
             await self._serve(reader, writer)
-        except _Denial as refusal:
+        except _Denial as denial:
             with contextlib.suppress(OSError):
-                writer.write(_answer(refusal))
+                writer.write(_answer(*denial.args))
                 await writer.drain()
         except (OSError, asyncio.IncompleteReadError):  # either side has gone
             pass
@@ -221,10 +216,10 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         writer.write_eof()
 
 
-def _answer(refusal: _Denial) -> bytes:
-    """The reason is in the status line too: of an answer to CONNECT, programs show nothing else."""
-    text = f"agentcli: {refusal.reason}"
+def _answer(status: int, reason: str) -> bytes:
+    """Put the reason into the status line too: of an answer to CONNECT, programs show nothing else."""
+    text = f"agentcli: {reason}"
     line = re.sub(r"[^ -~]", "?", text)[:300]
     body = (text + "\n").encode()
-    head = f"HTTP/1.1 {refusal.status} {line}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}"
+    head = f"HTTP/1.1 {status} {line}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}"
     return f"{head}\r\nConnection: close\r\n\r\n".encode() + body
