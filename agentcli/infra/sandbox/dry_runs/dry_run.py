@@ -336,7 +336,6 @@ class _Watch:
 
 
 def _sizes_below(folder: Path) -> Iterator[int]:
-    """Yield the bytes that each file takes on the disk."""
     for where, _, files in os.walk(folder):
         for name in files:
             with contextlib.suppress(OSError):

@@ -133,7 +133,7 @@ def with_worktree(groups: Sequence[ChangeGroup], repository: ChangeGroup, git: G
     """Join a worktree and its repository to one group, and drop the repository if git only noted something in it."""
     root, top = repository.changes.root, repository.paths[0].partition(".git")[0]
     others = [group for group in groups if group is not repository]
-    logs = [path for path in repository.paths if _is_shorter(path, repository.changes)]
+    logs = [path for path in repository.paths if _is_shortened_log(path, repository.changes)]
     if not git.text and not logs and all(_is_note(path.rpartition(".git/")[2]) for path in repository.paths):
         return others
     joined = [
@@ -195,7 +195,7 @@ def with_lost_work(
 def with_loss_of_tree(groups: Sequence[ChangeGroup], changes: ChangeSet) -> list[ChangeGroup]:
     """Mark the groups that together take away more than half of the files that were there."""
     gone = _gone_files(changes)
-    count = _count_files(changes.root, limit=2 * len(gone)) if len(gone) > 1 else 0
+    count = _count_files_up_to(2 * len(gone), changes.root) if len(gone) > 1 else 0
     is_most = 2 * len(gone) > count if len(gone) > HANDFUL else len(gone) == count
     notes = [f"{len(gone):,} of the {count:,} files in {shown_path(changes.root)} would be gone or empty"]
     marked = []
@@ -218,8 +218,7 @@ def _is_note(path: str) -> bool:
     return path in _NOTES or path.startswith(("objects", "logs"))
 
 
-def _is_shorter(path: str, changes: ChangeSet) -> bool:
-    """Return True for one of git's logs that lost entries."""
+def _is_shortened_log(path: str, changes: ChangeSet) -> bool:
     before, after = changes.of(path)
     if before is None or before.kind != "file" or ".git/logs/" not in f"/{path}":
         return False
@@ -240,8 +239,7 @@ def _gone_files(changes: ChangeSet) -> set[str]:
     return {path for path, before in gone.items() if not moved or digest_of(before) not in moved}
 
 
-def _count_files(root: str, *, limit: int) -> int:
-    """Count files until there are more than `limit`."""
+def _count_files_up_to(limit: int, root: str) -> int:
     count = 0
     for folder, names, files in os.walk(root):
         names[:] = [name for name in names if name not in _NOT_COUNTED]

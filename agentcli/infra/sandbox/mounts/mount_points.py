@@ -58,7 +58,6 @@ class Note:
         self._named: set[str] = set()
 
     def add(self, path: str, content: bytes | None) -> None:
-        """Add a folder, or a file with a content."""
         if path not in self._named:
             # Without room for the note, a kill may leave the mount point; the command runs all the same.
             with contextlib.suppress(OSError), self._file.open("ab") as file:
@@ -117,14 +116,13 @@ class MountPoints:
 
 
 class SessionNote:
-    """Notes the mount points of a session's commands in a file, for whoever removes them after a kill.
+    """Notes the mount points of a session's commands in a file, so that they can be removed after a kill.
 
     agentcli holds a lock on the folder of the file. It shares the lock on the file with the keeper, which after the
-    death of agentcli goes on until it has ended what ran.
+    death of agentcli goes on until it has ended what ran. Making a note raises `OSError`.
     """
 
     def __init__(self, around: Path) -> None:
-        """Raises `OSError`."""
         around.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._folder = Path(tempfile.mkdtemp(dir=around))
         self.path = self._folder / NOTE

@@ -41,7 +41,7 @@ class _Denial(Exception):
 
 
 async def resolve(host: str, port: int) -> list[str]:
-    """The addresses of a host, as the system looks them up. Raises `OSError`."""
+    """Return the addresses of a host, as the system looks them up. Raises `OSError`."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
@@ -65,7 +65,7 @@ class NetworkProxy:
         self._connections: set[asyncio.Task[None]] = set()
 
     async def start(self) -> Path:
-        """The socket, for `Bounds.proxy_socket`. Raises `OSError`."""
+        """Start to serve, and return the socket. Raises `OSError`."""
         self.socket.unlink(missing_ok=True)
         self._server = await asyncio.start_unix_server(self._accept, self.socket, limit=_LARGEST_HEAD)
         self.socket.chmod(0o600)
@@ -155,7 +155,7 @@ async def _connect_to_one_of(addresses: list[str], port: int) -> tuple[asyncio.S
 
 
 async def _read_head(reader: asyncio.StreamReader) -> tuple[bytes, list[tuple[bytes, bytes]]]:
-    """The request line and the headers. A reader that sends nothing, or too much, is sent away."""
+    """Return the request line and the headers. A client that sends nothing, or too much, is turned away."""
     try:
         async with asyncio.timeout(_HEAD_TIMEOUT_S):
             head = await reader.readuntil(b"\r\n\r\n")
@@ -171,7 +171,7 @@ async def _read_head(reader: asyncio.StreamReader) -> tuple[bytes, list[tuple[by
 
 
 def _read_target(method: bytes, target: str) -> tuple[str, int, str]:
-    """Host, port and path of a request to a proxy; no path for a tunnel."""
+    """Return the host, port and path of a request to a proxy; the path is empty for a tunnel."""
     path = ""
     try:
         if method == b"CONNECT":
@@ -190,7 +190,7 @@ def _read_target(method: bytes, target: str) -> tuple[str, int, str]:
 
 
 def _request(method: bytes, path: str, authority: str, headers: list[tuple[bytes, bytes]]) -> bytes:
-    """A request to the server itself, for one answer: a second one on the connection could be for another host."""
+    """Build the request to the server, for one answer: a second one on the connection could be for another host."""
     names = [name.lower() for name, _ in headers]
     if names.count(b"content-length") > 1 or {b"content-length", b"transfer-encoding"} <= set(names):
         raise _Denial(400, "two lengths")

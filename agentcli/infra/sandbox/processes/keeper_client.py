@@ -124,16 +124,12 @@ class Process:
     def __init__(self, control: socket.socket, launch: Launch) -> None:
         self.launch = launch
         self.confinement = ExitStack()
-        self.pid = 0
-        self.supervisor = 0
+        self.pid = self.supervisor = 0
         self.exit_code: int | None = None
-        self.is_gone = False
-        self.was_late = False
-        self.was_swarm = False
+        self.is_gone = self.was_late = self.was_swarm = self._keeps_output = False
         self._control = control
         self._unfinished_line = b""
         self._error: OSError | None = None
-        self._keeps_output = False
 
     async def started(self) -> None:
         """Wait until it runs. Raises `OSError` when it could not be started."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.backends.bubblewrap import rendered
-from agentcli.infra.sandbox.confinement import MOST_PLANS, Launch
+from agentcli.infra.sandbox.confinement import MAX_PLANS, Launch
 from agentcli.infra.sandbox.network.relay import RELAY_NAME
 from agentcli.infra.sandbox.processes.keeper_client import Keeper, Process
 from agentcli.infra.sandbox.processes.run import Run, not_started
@@ -81,7 +81,7 @@ class Shell:
         is_job: bool = False,
     ) -> CommandResult:
         """Run a command as `Sandbox.run` does; `launch` confines it instead. A job is detached once it has begun."""
-        for _ in range(MOST_PLANS):
+        for _ in range(MAX_PLANS):
             run = await self._begin(command, on_output, launch, is_job=is_job)
             result = await run.result(detach, is_job=is_job)
             if not run.was_refused:

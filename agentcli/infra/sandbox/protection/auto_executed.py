@@ -64,23 +64,14 @@ def _names() -> dict[str, bool | None]:
     return dict.fromkeys((*names, "HEAD")) | counts | {name: False for name in names if "*" in name}
 
 
-@cache
-def _by_first_part(names: tuple[str, ...]) -> tuple[dict[str, list[str]], tuple[str, ...]]:
-    """Return the names by the first of their parts, and the ends that globs stand for."""
-    by_first: dict[str, list[str]] = {}
-    for name in names:
-        by_first.setdefault(name.partition("/")[0].lower(), []).append(name)
-    return by_first, tuple(name[1:] for name in names if name[0] == "*")
-
-
 def present_names(root: Path, names: tuple[str, ...]) -> list[str]:
     """Return the names that may exist in a folder, whatever their case; `*.x` stands for all with that ending."""
     try:
         there = sorted(os.listdir(root))  # noqa: PTH208  # a fifth of the time
     except OSError:
         return []
-    by_first, ends = _by_first_part(names)
-    found = [name for each in there for name in by_first.get(each.lower(), ())]
+    lower, ends = {each.lower() for each in there}, tuple(name[1:] for name in names if name[0] == "*")
+    found = [name for name in names if name.partition("/")[0].lower() in lower]
     return [*found, *(each for each in there if each.endswith(ends))]
 
 

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Reader(ABC, Generic[T]):
-    """Takes output with `feed`, then `end`. `binary` are the files that were not searched beyond a NUL byte."""
+    """Reads output from `feed`, then `end`. `binary` are the files that were not searched beyond a NUL byte."""
 
     def __init__(self, take: Callable[[T], None]) -> None:
         self.binary: set[bytes] = set()
@@ -42,7 +42,7 @@ class Reader(ABC, Generic[T]):
 
 
 class NameReader(Reader[str]):
-    """`--null`: names, each with a NUL behind it. They are handed on like that, as `os.fsdecode` has them."""
+    """Reads `--null`: names, each with a NUL behind it. They are passed on like that, as `os.fsdecode` has them."""
 
     _rest = b""
 
@@ -55,7 +55,7 @@ class NameReader(Reader[str]):
 
 
 class CountReader(Reader[Sequence[FoundRows]]):
-    """`--count --null`: a path, NUL, how many, a line end."""
+    """Reads `--count --null`: a path, NUL, the count, a line end."""
 
     _rest = b""
 
@@ -164,7 +164,7 @@ class RowReader(Reader[Sequence[FoundRows]]):
             found.append((self._path, rows))
 
     def _name_in(self, head: bytes) -> bytes:
-        """A file's name, without the end of the message about another one whose name holds an empty line."""
+        """Return a file's name, without the end of the message about another one whose name holds an empty line."""
         message = _END_OF_STOPPED.search(head) if b"\n" in head else None
         return head[message.end() + 2 :] if message else head[2:]
 
@@ -201,7 +201,7 @@ class _Message(Struct, frozen=True):
 
 
 class JsonReader(Reader[Sequence[FoundRows]]):
-    """Reads `--json`, for matches that span lines, as nothing else tells their ends; further lines get a `+`."""
+    """Reads `--json`, because nothing else shows where matches over several lines end. Further lines get a `+`."""
 
     def __init__(self, take: Callable[[Sequence[FoundRows]], None]) -> None:
         super().__init__(take)
