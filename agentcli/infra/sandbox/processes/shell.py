@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import fcntl
 import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from agentcli.errors import ToolError
@@ -48,9 +47,9 @@ def unconfined(argv: Sequence[str], command: Command, pass_fds: Sequence[int]) -
 
 
 class Shell:
-    """Runs commands in `environment`, the person's own in `own_environment`.
+    """Runs commands in `environment`, the person's own in `own_environment`; implements `Jobs` for those that go on.
 
-    `launch` confines them, and their output goes to `folder`.
+    `launch` confines them, and their output goes to files in `folder`.
     """
 
     def __init__(
@@ -69,7 +68,8 @@ class Shell:
         # No file of anybody's is read before the command.
         self._argv = [bash, "--noprofile", "--norc", "-c"] if bash else ["/bin/sh", "-c"]
         self._processes: set[Process] = set()
-        self.jobs = JobTable(folder)
+        self._folder = folder
+        self._jobs: list[Run] = []
 
     async def exec(
         self,
@@ -107,9 +107,7 @@ class Shell:
         finally:
             os.close(report_write)
             os.close(pipe_write)
-        return Run(
-            command, process, (pipe, report), on_output, new_file=self.jobs.new_file, on_detached=self.jobs.runs.append
-        )
+        return Run(command, process, (pipe, report), on_output, new_file=self.new_file, on_detached=self._jobs.append)
 
     async def _start(
         self, command: Command, ends: tuple[int, int], *, is_job: bool, launcher: Launcher | None
@@ -135,40 +133,18 @@ class Shell:
         self._processes = {other for other in self._processes if not other.is_over()} | {process}
         return process
 
-    async def aclose(self) -> None:
-        await self.jobs.aclose()
-        await asyncio.gather(*(process.end() for process in self._processes))
-        await self._keeper.aclose()
-
-
-def _arguments(shell: str, before: str, text: str) -> list[str]:
-    """Return the arguments after `-c`. Linux takes 128 KiB in one argument, so a longer command comes in several."""
-    if len(text) < _MAX_ARGUMENT_CHARS:
-        return [before + text]
-    parts = [text[at : at + _MAX_ARGUMENT_CHARS] for at in range(0, len(text), _MAX_ARGUMENT_CHARS)]
-    whole = "".join(f"${{{number}}}" for number in range(1, len(parts) + 1))
-    return [f'{before}_c="{whole}"; set --; eval "unset _c; $_c"', shell, *parts]
-
-
-class JobTable:
-    """Implements `Jobs` for one session; the files of their output are in `folder`."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.runs: list[Run] = []
-
     def new_file(self, name: str) -> Path:
         """Make `NAME_1.log`, or the first that was not there; a job is named after its file. Raises `OSError`."""
         make_private_folder(self._folder)
         for number in itertools.count(1):
             path = self._folder / f"{name}_{number}.log"
-            with contextlib.suppress(FileExistsError):
+            with suppress(FileExistsError):
                 path.touch(0o600, exist_ok=False)
                 return path
         raise AssertionError
 
     def list(self) -> Sequence[BackgroundJob]:
-        return [run.listed() for run in self.runs]
+        return [run.listed() for run in self._jobs]
 
     def read(self, id: str, most_bytes: int) -> str:
         """Return the output since the last call, its middle cut out above the limit. Raises `ToolError` (not_found)."""
@@ -181,17 +157,28 @@ class JobTable:
     async def end(self, id: str) -> None:
         """End what is not to be a job at all, and list it no more."""
         run = self._get(id)
-        self.runs.remove(run)
+        self._jobs.remove(run)
         await run.stop_watching()
         await run.process.end()
 
     def _get(self, id: str) -> Run:
-        run = next((run for run in self.runs if run.id == id), None)
+        run = next((run for run in self._jobs if run.id == id), None)
         if run is None:
-            known = ", ".join(run.id for run in self.runs) or "none"
+            known = ", ".join(run.id for run in self._jobs) or "none"
             raise ToolError(f"There is no job {id!r}; there is {known}.", kind="not_found")
         return run
 
     async def aclose(self) -> None:
-        for run in self.runs:
-            await run.stop_watching()
+        for job in self._jobs:
+            await job.stop_watching()
+        await asyncio.gather(*(process.end() for process in self._processes))
+        await self._keeper.aclose()
+
+
+def _arguments(shell: str, before: str, text: str) -> list[str]:
+    """Return the arguments after `-c`. Linux takes 128 KiB in one argument, so a longer command comes in several."""
+    if len(text) < _MAX_ARGUMENT_CHARS:
+        return [before + text]
+    parts = [text[at : at + _MAX_ARGUMENT_CHARS] for at in range(0, len(text), _MAX_ARGUMENT_CHARS)]
+    whole = "".join(f"${{{number}}}" for number in range(1, len(parts) + 1))
+    return [f'{before}_c="{whole}"; set --; eval "unset _c; $_c"', shell, *parts]
