@@ -133,12 +133,10 @@ class Confinement(Protocol):
 @contextmanager
 def memory_file(content: bytes) -> Iterator[int]:
     """Yield a descriptor from which only the launched program can read a content."""
-    descriptor = os.memfd_create("agentcli")
-    try:
-        os.pwrite(descriptor, content, 0)
-        yield descriptor
-    finally:
-        os.close(descriptor)
+    with os.fdopen(os.memfd_create("agentcli"), "w+b", 0) as file:
+        file.write(content)
+        file.seek(0)
+        yield file.fileno()
 
 
 def run_probe(argv: Sequence[str], pass_fds: Sequence[int]) -> subprocess.CompletedProcess[bytes]:

@@ -9,7 +9,6 @@ a Python.
 from __future__ import annotations
 
 import marshal
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -47,15 +46,14 @@ class Landlock:
     def launch(
         self, argv: Sequence[str], *, cwd: Path, bounds: Bounds, pass_fds: Sequence[int] = ()
     ) -> Iterator[Launch]:
-        scratch = tempfile.mkdtemp(prefix="agentcli-", dir=self._tmp)
-        try:
-            with _plan_file(bounds, scratch) as plan:
-                cache = str(bounds.resources.cache or f"{scratch}/.cache")
-                environment = {**cache_environment(cache), **WITHOUT_NETWORK, "TMPDIR": scratch}
-                launcher = launcher_words(plan, self._python)
-                yield Launch([*launcher, *argv], (*pass_fds, plan), environment, launcher_words=len(launcher))
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+        with (
+            tempfile.TemporaryDirectory(prefix="agentcli-", dir=self._tmp, ignore_cleanup_errors=True) as scratch,
+            _plan_file(bounds, scratch) as plan,
+        ):
+            cache = str(bounds.resources.cache or f"{scratch}/.cache")
+            environment = {**cache_environment(cache), **WITHOUT_NETWORK, "TMPDIR": scratch}
+            launcher = launcher_words(plan, self._python)
+            yield Launch([*launcher, *argv], (*pass_fds, plan), environment, launcher_words=len(launcher))
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
         texts = [
