@@ -63,7 +63,7 @@ class Overlays:
 
     @contextmanager
     def launch(self, argv: Sequence[str], command: Command, pass_fds: Sequence[int]) -> Iterator[Launch]:
-        folder = Path(tempfile.mkdtemp(dir=self._folder))
+        folder = Path(tempfile.mkdtemp(prefix="run-", dir=self._folder))
         if self._bounds.resources.cache is not None:
             make_private_folder(self._bounds.resources.cache)
         with self._confinement.launch(argv, cwd=command.cwd, bounds=self._bounds, pass_fds=pass_fds) as launch:
