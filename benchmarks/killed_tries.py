@@ -128,7 +128,7 @@ class Run:
         assert process.stdout is not None
         say(process, {"type": "user", "message": {"role": "user", "content": "go"}})
         if stage == "try":
-            while not list(self.home.glob("state/tries/try-*/run-*")):
+            while not list(self.home.glob("state/tries/try-*/1")):
                 time.sleep(0.001)
             time.sleep(random.uniform(0, 0.4))
             return

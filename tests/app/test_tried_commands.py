@@ -109,7 +109,7 @@ def test_the_next_start_removes_what_a_killed_try_was_mounted_on(tmp_path: Path)
     subprocess.run(["git", "init", "-q", str(place.folder)], check=True)
     before = sorted(place.folder.rglob("*"))
     slow = {"tool_calls": [call("bash", command="for n in 1; do echo x >x; sleep 60; done")]}
-    held = "state/tries/try-*/run-*/overlay-*/upper/x"
+    held = "state/tries/try-*/1/overlay-*/upper/x"
     with place.start("-m", place.script(slow, {"text": "the end"}), "-p", "go") as running:
         while not list(place.home.glob(held)):
             assert not running.has_ended
@@ -122,7 +122,7 @@ def test_the_next_start_removes_what_a_killed_try_was_mounted_on(tmp_path: Path)
     resumed = place.run("-m", place.script({"text": "{{last_result}}"}), "-p", "go on", "--continue")
     assert resumed.out.startswith("Dropped: ")
     assert "kept" not in resumed.err
-    assert not list(place.home.glob("state/tries/try-*/run-*"))
+    assert not list(place.home.glob("state/tries/try-*/1"))
     assert sorted(place.folder.rglob("*")) == before
 
 

@@ -478,7 +478,7 @@ async def test_a_tried_command_that_is_sent_to_the_background_says_that_it_stays
     async with trying(tmp_path, command="for n in 1; do sleep 1; echo done; done") as stage:
         stage.say("Go")
         await stage.heard(ToolStarted)
-        while not list((tmp_path / "state/tries").glob("try-*/run-*")):
+        while not list((tmp_path / "state/tries").glob("try-*/1")):
             await asyncio.sleep(0.01)
         for count in (1, 2):
             stage.submit(Background())

@@ -10,7 +10,6 @@ import itertools
 import marshal
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -58,12 +57,15 @@ class Overlays:
         self._bounds = replace(bounds, resources=replace(bounds.resources, note=Note(folder / NOTE)))
         self._folder = folder
         self._caches_of = caches_of
+        self._launches = 0
         self.each: list[Overlay] = []
         self.started_ns = 0
 
     @contextmanager
     def launch(self, argv: Sequence[str], command: Command, pass_fds: Sequence[int]) -> Iterator[Launch]:
-        folder = Path(tempfile.mkdtemp(prefix="run-", dir=self._folder))
+        self._launches += 1
+        folder = self._folder / str(self._launches)
+        folder.mkdir(mode=0o700)
         if self._bounds.resources.cache is not None:
             make_private_folder(self._bounds.resources.cache)
         with self._confinement.launch(argv, cwd=command.cwd, bounds=self._bounds, pass_fds=pass_fds) as launch:
