@@ -267,8 +267,7 @@ def _depth(path: str) -> int:
 
 
 def _order(path: str) -> tuple[int, str]:
-    git = next((number for number, part in enumerate(_GIT_ORDER) if part in f"/{path}"), 2)
-    return git, path
+    return next((number for number, part in enumerate(_GIT_ORDER) if part in f"/{path}"), 2), path
 
 
 def _changes_kind(before: FileEntry | None, after: FileEntry | None) -> bool:

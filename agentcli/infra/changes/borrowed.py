@@ -55,8 +55,11 @@ class BorrowedObjects:
         self._folder = folder
         self._git = find_git(os.environ.get("PATH", ""), (root, *writable))
         self._persons = {name: os.environ[name] for name in ("HOME", "PATH", "XDG_CONFIG_HOME") if name in os.environ}
-        ours = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_DIR": str(folder)}
-        self._ours = self._persons | ours
+        self._ours = self._persons | {
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            "GIT_DIR": str(folder),
+        }
 
     def borrow(self) -> dict[str, TrackedFile]:
         """Return the files below the root whose contents need not be copied, by their relative paths."""
@@ -109,7 +112,6 @@ class BorrowedObjects:
                         running.stdout.read(1)
 
     def _sizes(self, ids: Iterable[str], environment: Mapping[str, str]) -> dict[str, int]:
-        """Return the sizes of the contents that git finds."""
         answer = self._run(environment, "cat-file", "--batch-check=%(objectname) %(objectsize)", "--buffer", lines=ids)
         words = (line.split() for line in answer.decode().splitlines())
         return {id: int(size) for id, size in words if size.isdigit()}

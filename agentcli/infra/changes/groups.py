@@ -98,9 +98,8 @@ def _whole_around(path: str, changes: ChangeSet, large: Collection[str]) -> str 
     large_one = None
     for around in (*parents_of(path), path):
         before, after = changes.of(around)
-        if _is_git(around, changes) and (around != path or _is_folder(before or after) or around == ""):
-            return around
-        if before is not None and after is not None and _is_folder(before) != _is_folder(after):
+        is_repository = _is_git(around, changes) and (around != path or _is_folder(before or after) or around == "")
+        if is_repository or (before is not None and after is not None and _is_folder(before) != _is_folder(after)):
             return around
         if large_one is None and around in large:
             large_one = around
@@ -203,9 +202,8 @@ def _diff(name: str, before: FileEntry | None, after: FileEntry | None, budget: 
     budget[0] -= len(diff)
     hunks = len(diff_hunks(diff))
     shows_less = "\r" in old + new and with_hunks(old, new, range(hunks)) != new  # line ends changed
-    if shows_less or "\n" in name:
-        hunks = 1
-    return (diff, max(hunks, 1)) if budget[0] >= 0 else None
+    hunks = 1 if shows_less or "\n" in name else max(hunks, 1)
+    return (diff, hunks) if budget[0] >= 0 else None
 
 
 def _text(entry: FileEntry | None) -> str | None:

@@ -107,7 +107,7 @@ def remove_abandoned(around: Path, finish: Callable[[Path], None] | None = None)
 
 
 def _remove_abandoned(entry: Path, finish: Callable[[Path], None] | None) -> None:
-    """Remove a private folder. Raises `OSError`, also if its process still runs."""
+    """Remove one folder. Raises `OSError`, also if its process still runs."""
     try:
         lock = os.open(entry / "lock", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -127,7 +127,6 @@ def _remove_abandoned(entry: Path, finish: Callable[[Path], None] | None) -> Non
 
 
 def _finish(folder: Path) -> ApplyOutcome:
-    """Apply the plan in a folder. Raises `OSError`."""
     try:
         plan = msgspec.convert(json.loads((folder / PLAN).read_text()), _Plan)
     except ValueError:

@@ -60,8 +60,8 @@ async def id_in_trash(db: Tables, session_id: str) -> str:
     query = "SELECT DISTINCT id FROM sessions WHERE trashed > 0 AND id >= :id AND id < :end"
     found = [str(id) for (id,) in await db.rows(query, id=session_id, end=f"{session_id}\U0010ffff")]
     if len(found) != 1:
-        how_many = "Several sessions begin" if found else "No session begins"
-        raise StorageError(f"{how_many} with {session_id!r} in the trash.")
+        count = "Several sessions begin" if found else "No session begins"
+        raise StorageError(f"{count} with {session_id!r} in the trash.")
     return found[0]
 
 
