@@ -78,8 +78,8 @@ class BorrowedObjects:
         for folder in ("objects/pack", "info"):
             make_private_folder(self._folder / folder)
         (self._folder / "info/attributes").write_bytes(text_of(attributes).encode(errors="surrogateescape"))
-        theirs = self._ours | {"GIT_ALTERNATE_OBJECT_DIRECTORIES": objects}
-        reading = theirs | {"GIT_WORK_TREE": top, "GIT_INDEX_FILE": index}
+        with_alternates = self._ours | {"GIT_ALTERNATE_OBJECT_DIRECTORIES": objects}
+        reading = with_alternates | {"GIT_WORK_TREE": top, "GIT_INDEX_FILE": index}
         listed = self._run(reading, *settings, "ls-files", "-s", "-v", "--debug", "-z", "--", _UNCONVERTED)
         if not (found := dict(_unchanged(os.fsdecode(listed), compared_ns))):
             return {}
@@ -90,8 +90,10 @@ class BorrowedObjects:
                 if not file.is_symlink():
                     (self._folder / "objects/pack" / file.name).hardlink_to(file)
         sizes = self._sizes(ids, self._ours)
-        if others := self._sizes(ids - sizes.keys(), theirs):
-            self._run(theirs, "pack-objects", "-q", "--window=0", f"{self._folder}/objects/pack/pack", lines=others)
+        if others := self._sizes(ids - sizes.keys(), with_alternates):
+            self._run(
+                with_alternates, "pack-objects", "-q", "--window=0", f"{self._folder}/objects/pack/pack", lines=others
+            )
             sizes |= others
         return {path: file for path, file in found.items() if sizes.get(file.id) == file.size}
 

@@ -107,8 +107,8 @@ class FolderIndex:
         differences, state = _Look(self).run()
         before = (state for state, _ in differences.values() if state is not None and state.kind == "file")
         self.borrowed.copy((state.content for state in before if state.content), self.objects)
-        was, self.state = self.state, state
-        if saves and (differences or state.skipped != was.skipped or not self.file.exists()):
+        previous, self.state = self.state, state
+        if saves and (differences or state.skipped != previous.skipped or not self.file.exists()):
             self._save()
         return differences
 

@@ -61,10 +61,10 @@ class PrivateFolder:
 
     def __init__(self, around: Path) -> None:
         make_private_folder(around)
-        made = Path(tempfile.mkdtemp(prefix="new-", dir=around.resolve()))
-        self._lock = os.open(made / "lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        folder = Path(tempfile.mkdtemp(prefix="new-", dir=around.resolve()))
+        self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
-        self.path = made.rename(made.with_name(made.name.replace("new-", "try-", 1)))
+        self.path = folder.rename(folder.with_name(folder.name.replace("new-", "try-", 1)))
 
     def apply(
         self, groups: Sequence[ChangeGroup], *, note: Path | None = None, live: LiveFiles | None = None

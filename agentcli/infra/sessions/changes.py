@@ -112,8 +112,8 @@ class Secrets:
                 return [item for item, _ in items], sum(places for _, places in items)
             case dict():
                 names, places = self._redact_strings([*value])
-                items, more = self._redact_strings([*value.values()])
-                return dict(zip(names, items, strict=True)), places + more
+                items, in_values = self._redact_strings([*value.values()])
+                return dict(zip(names, items, strict=True)), places + in_values
         return value, 0
 
     def redact_row(self, row: Sequence[Any]) -> tuple[Sequence[Any], int]:

@@ -143,10 +143,11 @@ class PlainText:
 
     def places(self, spans: Iterable[tuple[int, int, str]]) -> list[tuple[int, int]]:
         """Return the positions of these spans in the text as written."""
-        at = [position for position, _ in self._codes]
+        positions = [position for position, _ in self._codes]
         lengths = [0, *accumulate(len(code) for _, code in self._codes)]
         return [
-            (start + lengths[bisect_right(at, start)], end + lengths[bisect_left(at, end)]) for start, end, _ in spans
+            (start + lengths[bisect_right(positions, start)], end + lengths[bisect_left(positions, end)])
+            for start, end, _ in spans
         ]
 
     def forget(self, count: int) -> None:
