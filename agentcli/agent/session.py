@@ -89,7 +89,7 @@ class Session:
         return self.runtime.calls.delegates.client.waiting
 
     def check_rule(self, text: str) -> None:
-        """Raises `UsageError` for the rule of an `Approve` that allows nothing."""
+        """Raise `UsageError` for the rule of an `Approve` that allows nothing."""
         for rule in parse_rules(text):
             if warning := check_rule(rule, self.runtime.calls.tools):
                 raise UsageError(warning)

@@ -43,7 +43,7 @@ MAX_ARGUMENT_BYTES = 10 * 1024 * 1024
 
 
 async def run_call(call: Call) -> Result:
-    """One call, from what the model wrote to what it reads. Every failure is a result, a cancellation too."""
+    """Run one call, from what the model wrote to what it reads. Every failure becomes a result, also a cancellation."""
     report, services = call.report, call.turn.session.services
     report.start()
     try:
@@ -77,7 +77,7 @@ async def run_call(call: Call) -> Result:
 
 
 async def _parse(call: Call) -> tuple[Tool, Any, HookAnswer]:
-    """The tool, its arguments as hooks leave them, and what the hooks decided. Raises `ToolError`."""
+    """Return the tool, its arguments after the hooks, and the decision of the hooks. Raises `ToolError`."""
     use, session = call.use, call.turn.session
     tool = session.tools.get(use.name)
     if use.unparsed:
@@ -101,7 +101,7 @@ async def _parse(call: Call) -> tuple[Tool, Any, HookAnswer]:
 
 
 async def _ask_hooks(call: Call, record: CallRecord) -> HookAnswer:
-    """The answers of all hooks as one: a deny wins over an ask, an ask over an allow. Raises `ToolError`."""
+    """Return the answers of all hooks as one: a denial wins over asking, asking over a grant. Raises `ToolError`."""
     merged = HookAnswer()
     for hook in call.turn.session.services.hooks:
         input = call.use.input if merged.input is None else merged.input
@@ -197,7 +197,7 @@ def not_run(call: ToolUse, why: str) -> Result:
 
 
 def asked_level(tool: Tool, arguments: Any) -> OutputLevel | None:
-    """The output level that a call asks for; one of an MCP server may have an argument of that name for itself."""
+    """Return the output level that a call asks for; a tool of an MCP server may have such an argument for itself."""
     if not isinstance(arguments, dict):
         asked: OutputLevel | None = getattr(arguments, "output_level", None)
         return asked
@@ -207,7 +207,7 @@ def asked_level(tool: Tool, arguments: Any) -> OutputLevel | None:
 
 
 async def observed(tool: Tool, output: ToolOutput, context: ToolContext) -> ToolOutput:
-    """The output with its content as text of the right length, perhaps its first page; all of it is in a data file."""
+    """Return the output as the model sees it: a text of its level, or its first page; a data file has all of it."""
     content, full = output.content, output.full
     if content is None and output.structured is not None:
         show, value = tool.show or formatted, output.structured
@@ -228,7 +228,7 @@ async def observed(tool: Tool, output: ToolOutput, context: ToolContext) -> Tool
 
 
 def _shown(text: str, full: str, context: ToolContext) -> tuple[str, tuple[Path, ...]]:
-    """A short text that says where all of it is, or the first page; and the files that may be read from now on."""
+    """Return a short text or the first page, with a note on the rest, and the files that may be read from now on."""
     data = context.workspace.resources.data
     if data is None:
         return cut_middle(text), ()
@@ -252,7 +252,7 @@ def _shown(text: str, full: str, context: ToolContext) -> tuple[str, tuple[Path,
 
 
 async def mask_for(mask: Mask | None, permitted: PermittedCall) -> Mask | None:
-    """The mask for the output of a call that has run: a file that was granted is shown with the values it holds."""
+    """Return the mask for the output of a call that has run: a secret file that was granted is shown as it is."""
     facts = permitted.policy.facts
     if mask is None or facts.tool.name != "file_read" or not permitted.grants.readable:
         return mask
@@ -291,6 +291,6 @@ async def run_in_terminal(calls: SessionCalls, command: str, terminal: str) -> s
 
 
 def own_command_entry(command: str, output: object, *, to_model: bool) -> Body:
-    """The entry of a command: a note for the model, which has not asked for it, or one that it is not told."""
+    """Return the entry of a command of the person's: a note for the model, or one that the model does not see."""
     text = f"<bash-input>{command}</bash-input>\n<bash-output>{output}</bash-output>"
     return User((Text(text),), is_reminder=True) if to_model else ContextNote(text)

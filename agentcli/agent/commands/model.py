@@ -176,7 +176,7 @@ def _usage_row(name: str, usage: Usage, cost: float | None) -> tuple[str, str]:
 
 
 def _lines(session: Session) -> list[tuple[str, str]]:
-    """The newest turn, the conversation, its tools and budgets."""
+    """Return rows on the newest turn, the conversation, its tools and budgets."""
     entries = session.state.conversation.entries
     prompts = [number for number, entry in enumerate(entries) if entry.is_prompt]
     whole, newest = _collected(entries), _collected(entries[prompts[-1] :] if prompts else ())
@@ -275,7 +275,7 @@ def _sent(entry: Entry) -> float:
 
 
 def _is_explicit(prices: Prices | None, usage: Usage) -> bool:
-    """True where writing to the cache has a price, and is counted."""
+    """Return True where writing to the cache has a price, and is counted."""
     return usage.cache_creation_input_tokens > 0 or (prices is not None and prices.cache_write is not None)
 
 

@@ -45,7 +45,10 @@ class CallPolicy:
     hooks: HookAnswer
 
     def decide(self) -> Verdict:
-        """Hooks let through what would ask, and ask about what would run; skills may leave the tool out."""
+        """Decide about the call. Hooks may allow a call that would ask, or ask about one that would run.
+
+        Skills may deny it.
+        """
         state, hooks, skills = self.call.turn.state, self.hooks, self.call.turn.session.delegates.skills
         verdict = decide_with_exposure(self.facts, state.mode, state.rules)
         if hooks.decision == "allow" and verdict.decision in ("ask", "dry_run"):
@@ -56,7 +59,7 @@ class CallPolicy:
 
     @property
     def offered_rules(self) -> tuple[str, ...]:
-        """The rules that would let the call through."""
+        """The rules that would allow the call, narrowest first."""
         state = self.call.turn.state
         return suggested_rules(self.facts, state.mode, state.rules)
 
@@ -139,7 +142,7 @@ async def permit(call: Call, tool: Tool, arguments: Any, context: ToolContext, *
 
 
 def _permitted(policy: CallPolicy, verdict: Verdict, answer: str = "") -> PermittedCall:
-    """A call that nobody need be asked about."""
+    """Return a call that needs no question."""
     if verdict.decision == "allow":
         return PermittedCall(policy, policy.facts.arguments, verdict, answer=answer)
     writing = replace(verdict, only_reads=False)  # nothing of that is in the workspace yet
@@ -147,7 +150,7 @@ def _permitted(policy: CallPolicy, verdict: Verdict, answer: str = "") -> Permit
 
 
 async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context: ToolContext) -> PermittedCall:
-    """Raises `ToolError` (permission_denied) when the answer is no, or nobody can give one."""
+    """Ask about a call. Raises `ToolError` (permission_denied) if the answer is no, or nobody can be asked."""
     facts, turn = policy.facts, call.turn
     tool, arguments = facts.tool, facts.arguments
     context = copied(context, terms=RunTerms(grants=facts.grants))  # the preview is for the person alone
@@ -239,7 +242,7 @@ class CallEffects(Struct, frozen=True):
 
 
 def call_effects(facts: CallFacts, verdict: Verdict) -> CallEffects:
-    """The effects of a call, then why it asks, where that says more."""
+    """Return the effects of a call, and then why it asks, where that says more."""
     if facts.command is not None:
         return _of_command(facts, facts.command, verdict)
     if facts.tool.effect in ("read", "edit"):
@@ -270,7 +273,7 @@ def _of_command(facts: CallFacts, command: CommandAnalysis, verdict: Verdict) ->
 
 
 def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
-    """`deletes docs, build`, `reaches example.org`, `writes build/app.js`; what cannot be told is said once."""
+    """Return lines such as `deletes docs, build` or `reaches example.org`, and one about unpredictable effects."""
     effects, needs, shown = command.effects, facts.needs, facts.paths.shown
     hosts, programs = known(effects.hosts), [_program(program) for program in effects.runs]
     is_opaque = all(UNKNOWN in things for things in (effects.reads, effects.writes, effects.deletes, effects.hosts))
