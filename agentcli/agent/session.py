@@ -264,7 +264,7 @@ class Session:
             await apply_compaction(self.state, self.runtime, self.publish, compaction, append=self.append)
         return compaction
 
-    def paid(
+    def record_cost(
         self, model: str, usage: Usage, cost_usd: float | None, reason: PaidReason = "aside", *, duration_ms: int = 0
     ) -> None:
         """Count and store a request that belongs to no turn."""

@@ -42,7 +42,7 @@ from agentcli.tools.tool import OutputLevel, Tool, ToolContext, ToolOutput
 MAX_ARGUMENT_BYTES = 10 * 1024 * 1024
 
 
-async def run_call(call: Call) -> Result:
+async def run_call(call: Call) -> None:
     """Run one call, from what the model wrote to what it reads. Every failure becomes a result, also a cancellation."""
     report, services = call.report, call.turn.session.services
     report.start()
@@ -51,17 +51,17 @@ async def run_call(call: Call) -> Result:
         context = _context(call, tool, arguments)
         permitted = await permit(call, tool, arguments, context, hooks=hooks)
         report.answer = permitted.answer
-        is_speaking = tool.effect in ("command", "foreign")  # heard while it runs, and may make any file
-        if is_speaking:
+        has_output = tool.effect in ("command", "foreign")  # while it runs, and it may make any file
+        if has_output:
             await services.know_secrets()
         output, _ = await asyncio.gather(perform(call, permitted, context), services.know_secrets())
         report.mask = await mask_for(services.mask, permitted)
         output = await observed(tool, output, context)
-        if is_speaking:
+        if has_output:
             await services.know_secrets(is_changed=True)
         report.finish(output)
     except ToolError as error:
-        await services.know_secrets(is_changed=bool(report.shown))  # whatever failed, and however early
+        await services.know_secrets(is_changed=bool(report.shown))  # the failure may have come before that
         report.fail(error)
     except asyncio.CancelledError:
         report.interrupt()
@@ -72,8 +72,6 @@ async def run_call(call: Call) -> Result:
             for hook in services.hooks:
                 if report.record and (note := await hook.after_call(report.record, report.result.result)):
                     call.turn.state.notes.append(reminder(note))
-    assert report.result is not None, "whatever happens is reported"
-    return report.result
 
 
 async def _parse(call: Call) -> tuple[Tool, Any, HookAnswer]:
@@ -261,7 +259,7 @@ async def mask_for(mask: Mask | None, permitted: PermittedCall) -> Mask | None:
 
 
 async def run_own_command(calls: SessionCalls, command: str, emit: Emit) -> Result:
-    """Run it, with the events of a call, and return its result. Cancelled, it ends with what had come by then."""
+    """Run a command with the events of a call, and return its result; after a cancellation, with the output so far."""
     call = ToolUse(f"{OWN_CALL}{os.urandom(6).hex()}", "bash", {"command": command})
     report = Report(call, emit, calls.services.mask)
     report.is_running = True
@@ -284,7 +282,7 @@ async def run_own_command(calls: SessionCalls, command: str, emit: Emit) -> Resu
 
 
 async def run_in_terminal(calls: SessionCalls, command: str, terminal: str) -> str:
-    """Run a command in a terminal, given by its path; return what to add to its output, such as an exit code."""
+    """Run a command in the terminal at a path, and return what to add to its output, such as an exit code."""
     context = ToolContext(calls.workspace, f"{OWN_CALL}{os.urandom(6).hex()}")
     text = str((await bash.run_own(command, context, terminal=terminal)).content)
     return text.replace(f"[ended by signal {int(SIGINT)}]", "[interrupted by the user]")
