@@ -156,7 +156,7 @@ class Builder:
         calls.recording.checkpoints = files.checkpoints(made) if files and made else made
         runtime = self._runtime(calls, log, watch, usual_steps(nested=nested, schema=answer_schema))
         session = Session(state, runtime, can_ask=self._can_ask)
-        watch.paid = session.paid
+        watch.paid = session.record_cost
         self._export.follow(session)
         await self._attach_hooks(session, source="resume" if entries else "startup")
         self._attach_skills_and_agents(session, entries)
