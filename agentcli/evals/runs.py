@@ -22,7 +22,6 @@ class Engine(Protocol):
 
     async def make(self, task: Task, sample: int) -> Attempted:
         """Attempt a task once; `sample` counts from 1. Raises `UserError`. Cancelling it ends the attempt."""
-        ...
 
     async def aclose(self) -> None: ...
 
