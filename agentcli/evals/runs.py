@@ -127,7 +127,6 @@ class Comparison(Struct, frozen=True, kw_only=True):
 
     @property
     def score_difference(self) -> float:
-        """The mean over the tasks."""
         return float(fmean(pair.difference for pair in self.pairs))
 
     @property

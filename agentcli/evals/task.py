@@ -55,8 +55,6 @@ class TaskFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Task(TaskFile, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A task and its folder."""
-
     folder: Path
 
     @property
@@ -201,7 +199,6 @@ def _read_instances(file: Path) -> dict[str, tuple[str, _Instance, _Tests]]:
 
 
 def _task_contents(place: str, instance: _Instance, tests: _Tests, clone: Path) -> dict[str, bytes]:
-    """Return the files of a task's folder."""
     test_patch = _with_line_end(tests.test_patch) if tests.test_patch.strip() else ""
     to_run = {
         "base_commit": instance.base_commit,
