@@ -75,10 +75,9 @@ def exported_to(config: Config) -> dict[str, str]:
 def make_export(config: Config, mask: Callable[[str], str]) -> Export:
     settings, environment = config.settings.observability, config.environment
     names = {"service.name": settings.service, "service.version": __version__}
-    if settings.service == "agentcli" and "service.name=" in environment.get("OTEL_RESOURCE_ATTRIBUTES", ""):
-        del names["service.name"]
-    elif settings.service == "agentcli":
-        names["service.name"] = environment.get("OTEL_SERVICE_NAME") or "agentcli"
+    has_attribute = "service.name=" in environment.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    if settings.service == "agentcli" and (has_attribute or environment.get("OTEL_SERVICE_NAME")):
+        del names["service.name"]  # the SDK takes it from these variables
     if settings.environment:
         names["deployment.environment.name"] = settings.environment
     parent = {name: environment[name.upper()] for name in ("traceparent", "tracestate") if name.upper() in environment}

@@ -139,7 +139,7 @@ class ClientSession:
         self._is_cancelled |= ended.exit_code == INTERRUPTED_EXIT
         if ended.output:
             is_line = "\n" not in ended.output.strip()
-            self._send(notice(ended.output if is_line or ended.is_error else fenced(ended.output)))
+            self._send(notice(ended.output if is_line or ended.exit_code else fenced(ended.output)))
         return None
 
     def _stop_reason(self) -> dict[str, Any]:
