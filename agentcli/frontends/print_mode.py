@@ -23,7 +23,7 @@ async def print_answer(
     prompt = await host.resolve_prompt(given)
     is_live = out.isatty()
     if isinstance(prompt, CommandEnded):
-        if prompt.is_error:
+        if prompt.exit_code:
             _log_line(log, f"agentcli: {prompt.output}")
         elif prompt.output:
             print(printable(prompt.output) if is_live else prompt.output, file=out, flush=True)
