@@ -1,4 +1,4 @@
-"""Finds what a final message claims, by the words in `wording.toml`: that checks pass, that files were changed."""
+"""Finds the claims in a final message, by the patterns in `wording.toml`: checks that pass, files that were changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agentcli.conversation.evidence.verdicts import check_kinds, runner_tables
 
 _MAX_MESSAGE_CHARS, _MAX_SENTENCE_CHARS, _MAX_CLAIMS = 30_000, 600, 100
 _WORDS = "zero one two three four five six seven eight nine ten eleven twelve".split()
-# The ends of the kinds of claims: that a check is bad, that it is good.
+# The end of the kind of a claim: for a check that failed, and for one that passed.
 _OUTCOMES = {"tests": ("fail", "pass"), "types": ("fail", "clean"), "checks": ("fail", "pass")}
 _OUTCOMES |= {"lint": ("fails", "clean"), "format": ("fails", "clean")}
 _OUTCOMES |= {"build": ("fails", "passes"), "command": ("failed", "passed")}
@@ -30,7 +30,7 @@ _QUOTED = re.compile(r"[\"“„«](?:[^\"“”„«»\n]*\s[^\"“”„«»\n
 _CODE = re.compile(r"(`+)(?!`)(.+?)(?<!`)\1(?!`)")
 _LINK = re.compile(r"\[([^\[\]\n]+)\]\([^()\n]+\)")
 _EMPHASIS = re.compile(r"\*\*|__|(?<!\w)[*_](?=\w)|(?<=[\w.!])[*_](?!\w)")
-_LINE_END = re.compile(r"\n(?![ \t]*(?:\n|$|[-*+•|]|\d+[.)]|\S[^.\n]{0,30}:\s))[ \t]*")  # of a line that goes on
+_LINE_END = re.compile(r"\n(?![ \t]*(?:\n|$|[-*+•|]|\d+[.)]|\S[^.\n]{0,30}:\s))[ \t]*")  # of a line that continues
 _ITEM = re.compile(r"^[ \t]*(?:[-*+•]|\d+[.)])[ \t]+(?:\[[xX]\]\s*)?", re.MULTILINE)
 _END = re.compile(r"(?<=[.!?;])(?=[\s✅❌]|$)|\n")
 _MARK = re.compile(r"⟦(\w)(\d+)[^⟧]*⟧")
@@ -47,13 +47,13 @@ class Sentence(Struct, frozen=True):
         return [self.marked[int(found[2])] for found in _MARK.finditer(marks) if found[1] in kinds]
 
     def search(self, name: str) -> Iterator[re.Match[str]]:
-        """Yield the matches of a pattern, if they are said to be so."""
+        """Yield the matches of a pattern that the sentence asserts."""
         for found in _wording()[name].finditer(self.marks):
             if self.is_asserted(found.start()):
                 yield found
 
     def is_asserted(self, at: int) -> bool:
-        """True if nothing before a place, in its clause, makes it a wish, a condition or a denial."""
+        """Return True if the clause before `at` makes no wish, condition or denial of it."""
         start = max((end.end() for end in _wording()["clause_end"].finditer(self.marks, 0, at)), default=0)
         return not _wording()["hedge"].search(self.marks, start, at)
 
@@ -148,7 +148,7 @@ def _checks(sentence: Sentence, subjects: Sequence[re.Match[str]]) -> Iterator[S
 def _about_earlier(
     sentence: Sentence, subjects: Sequence[re.Match[str]], before: Sequence[re.Match[str]]
 ) -> Iterator[Statement]:
-    """Yield claims about what was named before: `I added a test and it passes`."""
+    """Yield claims about things that were named before: `I added a test and it passes`."""
     for they in sentence.search("they"):
         earlier = [subject for subject in subjects if subject.end() <= they.start()] or before
         newest = {subject.lastgroup: subject for subject in (earlier[-1:] if they[0][:2].lower() == "it" else earlier)}
@@ -161,8 +161,8 @@ def _claim(
     topic, marks = subject.lastgroup or "", subject[0]
     kind = f"{topic}_{_OUTCOMES[topic][is_good]}"
     groups = ("code", "other_code") if topic == "command" else ("passed", "ratio", "failed")
-    said = next((state[group] for group in groups if state[group]), "") if state else ""
-    numbers = _numbers(subject["n"] or said)
+    number = next((state[group] for group in groups if state[group]), "") if state else ""
+    numbers = _numbers(subject["n"] or number)
     if topic == "tests" and not numbers:  # those that stand by themselves: `all tests pass (12 passed)`
         counts = [found[0] for found in _wording()["count"].finditer(sentence.marks, subject.start()) if found[kind]]
         ratios = re.findall(r"(?<![\w/])\d+/\d+\b", sentence.marks) if is_good else []
@@ -186,7 +186,7 @@ def _numbers(text: str) -> dict[str, int]:
 
 
 def _files(sentence: Sentence) -> Iterator[Statement]:
-    """Yield claims about files, one for each."""
+    """Yield the claims about files, one for each file."""
     seen = set[str]()
     for kind, marks, at in _file_candidates(sentence):
         for path in sentence.written(marks) or [""]:

@@ -1,4 +1,4 @@
-"""The members that most providers share: names from the model's row, estimates for counts, health from one question."""
+"""The base class of all providers: names from the model's row, estimated token counts, and the health check."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class BaseProvider(ABC):
-    """One model behind one API, as `Provider` describes it; a subclass adds `stream`."""
+    """One model behind one API. A subclass adds `stream` and completes the interface `Provider`."""
 
     _carrier: Carrier | None = None
 
@@ -42,7 +42,7 @@ class BaseProvider(ABC):
 
     @abstractmethod
     async def _check(self) -> Health | None:
-        """Ask for something that costs no tokens; None if the server answers as it should. Raises `ProviderError`."""
+        """Send a request that costs no tokens; None means that the server answered well. Raises `ProviderError`."""
 
     async def aclose(self) -> None:
         if self._carrier is not None:
