@@ -70,7 +70,6 @@ class Queue:
         return True
 
     def take_steering(self) -> list[Content]:
-        """Remove the steering messages and return them."""
         messages, self.steering = list(self.steering), deque()
         return messages
 
@@ -124,7 +123,6 @@ class Conversation:
 
     @property
     def pins(self) -> list[str]:
-        """The facts that are pinned now, in the order they were pinned."""
         facts: list[str] = []
         for entry in self.path:
             if isinstance(entry.body, Pinned):
@@ -290,7 +288,6 @@ def _is_signed_thinking(block: Block) -> bool:
 
 
 def _shortened(value: Any) -> Any:
-    """Return the arguments of an old call, or a part of them, with long texts cut."""
     if isinstance(value, str) and (more := len(value) - MAX_OLD_ARGUMENT_CHARS) > 0:
         return f"{value[:MAX_OLD_ARGUMENT_CHARS]}… [+{more:,} characters]"
     if isinstance(value, dict):

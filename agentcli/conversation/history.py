@@ -88,7 +88,6 @@ def calls_in(reply: Assistant) -> list[ToolUse]:
 
 
 def one_line(text: str, max_chars: int) -> str:
-    """Return the text on one line, cut to `max_chars`."""
     line = " ".join(text[: 4 * max_chars].split())
     is_whole = len(line) <= max_chars and len(text) <= 4 * max_chars
     return line if is_whole else f"{line[:max_chars].rstrip()}…"
@@ -135,7 +134,6 @@ def carried_notes(path: Sequence[Entry]) -> list[User]:
 
 
 def title_of(entries: Iterable[Entry]) -> str:
-    """Return the first prompt in one line."""
     return next((short_prompt(entry.body) for entry in entries if entry.is_prompt), "")
 
 

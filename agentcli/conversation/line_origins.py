@@ -91,7 +91,6 @@ def _renamed_from(made: FileChange, changes: Sequence[FileChange], read: Read) -
 
 
 def _share(old: Sequence[str], new: Sequence[str]) -> float:
-    """Return the share of the longer text's lines that both have."""
     same = sum(end - start for tag, start, end, _, _ in opcodes(old, new) if tag == "equal")
     return same / max(len(old), len(new), 1)
 

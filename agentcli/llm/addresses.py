@@ -32,7 +32,6 @@ class Proxy(Struct, frozen=True):
         return self.origin[0].startswith("socks")
 
     def authorization(self) -> dict[str, str]:
-        """Return the header with the login, for an HTTP proxy."""
         return {} if self.login is None else {"proxy-authorization": basic_auth(*self.login)}
 
 

@@ -208,5 +208,4 @@ def _edit(path: str, before: str, after: str) -> dict[str, Any]:
 
 
 def _shared(one: Sequence[str], other: Sequence[str]) -> int:
-    """Return the number of lines that both begin with."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))

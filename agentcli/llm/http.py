@@ -225,7 +225,6 @@ async def read_start(response: Response, max_bytes: int = MAX_ERROR_BODY) -> byt
 
 
 def raise_for_refusal(response: Response, body: bytes) -> NoReturn:
-    """Raise the `ProviderError` that a response with an error status and its body mean."""
     message, code = error_in_body(body, response.masked)
     if response.status == 404:  # the address may be what was not found
         message = f"{message.rstrip('. ') or 'Not found'}, asked at {shown(response.url)}"

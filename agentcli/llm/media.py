@@ -91,7 +91,6 @@ def dimensions_of(image: bytes) -> tuple[int, int] | None:
 
 
 def pages_of(pdf: bytes) -> int:
-    """Return the number of pages of a PDF; 0 if it cannot be read."""
     if media_type_of(pdf) != "application/pdf":
         return 0
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)
@@ -190,7 +189,6 @@ def omission_notices(messages: tuple[Message, ...], rules: MediaRules) -> list[s
 
 
 def _reasons(media: list[Medium], rules: MediaRules) -> list[str]:
-    """Return the reason why each of the media is left out; empty for those that stay."""
     reasons = [_reason(block, rules, rules.edge) for block in media]
     if sum(isinstance(block, Image) and not why for block, why in zip(media, reasons, strict=True)) > rules.crowd:
         reasons = [_reason(block, rules, rules.crowded_edge) for block in media]
@@ -238,7 +236,6 @@ def _too_many(media: list[Medium], reasons: list[str], rules: MediaRules) -> Ite
 
 
 def _size_in_request(block: Medium) -> tuple[int, int, int]:
-    """Return the numbers of images, pages of PDFs, and bytes of base64."""
     return isinstance(block, Image), facts_of(block.source.data).pages, len(block.source.data)
 
 

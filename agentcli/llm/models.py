@@ -49,7 +49,6 @@ class Prices(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
         ) / 1_000_000
 
     def times(self, factor: float) -> Prices:
-        """Return the prices multiplied by a surcharge."""
         rates = ("input", "output", "cache_write", "cache_write_1h", "cache_read")
         dearer = {name: rate * factor for name in rates if (rate := getattr(self, name)) is not None}
         return msgspec.structs.replace(self, **dearer, higher=self.higher and self.higher.times(factor))

@@ -60,7 +60,6 @@ class Request(Struct, frozen=True):
         return next((n for n in range(len(self.messages) - 1, -1, -1) if self.messages[n].role == "assistant"), 0)
 
     def sent(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Return a body without the fields that stay unsent."""
         return {name: value for name, value in body.items() if name not in self.unsent} if self.unsent else body
 
 

@@ -63,7 +63,6 @@ class DigestWriter(Struct, frozen=True):
     summaries: dict[int, str] = {}
 
     def text(self, turn: TurnRecord, length: Length) -> str:
-        """Return the text of a turn at a length."""
         summary = self.summaries.get(turn.number) if length.answer else None
         inputs = {use.id: use.input for use in turn.calls}
         lines = [f"\n### Turn {turn.number}"] if length.answer else []
@@ -266,7 +265,6 @@ def collect(
 
 
 def _tasks(turns: Sequence[TurnRecord]) -> list[str]:
-    """Return the newest task list if any of its tasks is open."""
     results = (result for turn in reversed(turns) for result in reversed(turn.observations))
     newest = next((result for result in results if result.name == "todo" and not result.result.is_error), None)
     lines = newest.result.text.splitlines() if newest else []

@@ -80,7 +80,6 @@ class Budget(Struct, frozen=True):
         return int(max(target * self.window, min(least, _MAX_TARGET_WITH_FIXED * at * self.window)))
 
     def size(self, text: str) -> int:
-        """Return the tokens that a text adds to a message."""
         empty = self.count([Message("user", (Text("\n"),))])
         return self.count([Message("user", (Text(f"{text}\n"),))]) - empty if text else 0
 
@@ -99,7 +98,6 @@ class Tail(Struct, frozen=True):
 
 
 def tails(settings: CompactionSettings) -> Iterator[Tail]:
-    """Yield the tails from the longest to the shortest."""
     least = settings.result_chars
     for turns in range(settings.keep_turns, 0, -1):
         yield Tail(turns)

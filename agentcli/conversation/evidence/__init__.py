@@ -47,5 +47,4 @@ class Statement(Struct, frozen=True, kw_only=True):
 
     @property
     def is_good(self) -> bool:
-        """True if it claims that a check or a command passed."""
         return self.kind.endswith(("pass", "passes", "passed", "clean"))

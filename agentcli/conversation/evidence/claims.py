@@ -43,7 +43,6 @@ class Sentence(Struct, frozen=True):
     marked: list[str]
 
     def written(self, marks: str, kinds: str = "pcktn") -> list[str]:
-        """Return the texts of the marks of these kinds in a part of the sentence."""
         return [self.marked[int(found[2])] for found in _MARK.finditer(marks) if found[1] in kinds]
 
     def search(self, name: str) -> Iterator[re.Match[str]]:
@@ -63,7 +62,6 @@ class Sentence(Struct, frozen=True):
 
 
 def find_claims(message: str) -> list[Statement]:
-    """Return the claims of a message, in its order."""
     claims: list[Statement] = []
     before: list[re.Match[str]] = []
     for sentence in split_sentences(message[:_MAX_MESSAGE_CHARS]):
@@ -186,7 +184,6 @@ def _numbers(text: str) -> dict[str, int]:
 
 
 def _files(sentence: Sentence) -> Iterator[Statement]:
-    """Yield the claims about files, one for each file."""
     seen = set[str]()
     for kind, marks, at in _file_candidates(sentence):
         for path in sentence.written(marks) or [""]:

@@ -90,7 +90,6 @@ class Record:
         return [run for end in self.ends if end.command for run in find_runs(end)]
 
     def is_stale(self, run: CheckRun) -> bool:
-        """Return True if files that a check may depend on were changed after it."""
         return any(at > run.end.at and self._is_source(change) for change, at, _ in self.changes)
 
     def is_about(self, change: FileChange, claim: Statement) -> bool:
@@ -154,13 +153,11 @@ def _checks_in(command: CommandNode) -> Iterator[tuple[dict[str, Any], re.Match[
 
 @lru_cache(maxsize=500)
 def check_kinds(command: str) -> list[str]:
-    """Return the kinds of checks that a command runs."""
     parts = [part for pipeline in read_commands(command).commands for part in pipeline.parts]
     return [kind for part in parts for row, _ in _checks_in(part) for kind in row["kinds"]]
 
 
 def find_runs(end: CallEnd) -> list[CheckRun]:
-    """Return the checks that a command ran."""
     output = "\n".join(line[:_MAX_LINE_CHARS] for line in end.output[-_MAX_OUTPUT_CHARS:].splitlines())
     found = []
     for part, code in _parts(end.command, end.exit_code):
@@ -190,7 +187,6 @@ def _parts(command: str, exit_code: int | None) -> Iterator[tuple[CommandNode, i
 
 
 def _counts(summary: dict[str, Any], output: str) -> dict[str, int]:
-    """Return the numbers in the summaries of an output, added up by their names."""
     matches = [match for pattern in summary["counts"] for match in re.finditer(pattern, output, re.MULTILINE)]
     numbers = [(name, int(number)) for match in matches for name, number in match.groupdict().items() if number]
     return {name: sum(number for other, number in numbers if other == name) for name, _ in numbers}
@@ -214,7 +210,6 @@ def _outcome(
 
 
 def check_claims(claims: Iterable[Statement], record: Record) -> Iterator[Claim]:
-    """Yield the claims, each with a verdict."""
     comparisons = {"file": _file, "command": _command, "checks": _all_checks}
     for claim in claims:
         is_true, entries = comparisons.get(claim.topic, _check)(claim, record)

@@ -62,7 +62,6 @@ class OllamaProvider(BaseProvider):
                 yield event
 
     async def _learn(self) -> None:
-        """Ask for the abilities and the largest window of the model."""
         shown = await self._carrier.fetch_json("/api/show", {"model": self.model})
         self._was_shown = True
         self.info = learned(self.info, shown if isinstance(shown, dict) else {})

@@ -171,7 +171,6 @@ def sendable(message: Message, provider: str) -> tuple[Block, ...]:
 
 
 def block_to_wire(block: Block) -> dict[str, Any]:
-    """Return a block as the Messages API writes it."""
     match block:
         case Opaque():
             return dict(block.data)
@@ -197,7 +196,6 @@ class _OpenBlock:
         return str(self.start.get("name", ""))
 
     def finish(self) -> Block | None:
-        """Return the block, or None if there is nothing of it to keep."""
         joined = "".join(self.parts)
         match self.kind:
             case "text":

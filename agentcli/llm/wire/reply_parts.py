@@ -305,7 +305,6 @@ def calls_in_text(text: str, names: frozenset[str]) -> list[tuple[str, dict[str,
 
 
 def call_events(call: ToolUse) -> list[StreamEvent]:
-    """Return the events of a call that arrived complete."""
     arguments = encode_json(call.input).decode()
     return [ToolCallStarted(call.id, call.name), ToolCallDelta(call.id, arguments), ToolCallEnded(call.id)]
 
@@ -335,7 +334,6 @@ class ArrivingCalls:
         return call.id
 
     def _call_for(self, index: int | None, id: str, name: str, arguments: str) -> _Call:
-        """Return the call an entry belongs to, which may begin with it."""
         known = self._by_index.get(index) if index is not None else self._calls[-1] if self._calls else None
         if known is None:
             is_new = True
@@ -354,7 +352,6 @@ class ArrivingCalls:
 
     @property
     def is_last_complete(self) -> bool | None:
-        """True if the last call looks complete; None if there is no call."""
         return self._calls[-1].is_complete if self._calls else None
 
     def end(self, out: list[StreamEvent], *, was_cut: bool, is_finished: bool) -> tuple[list[ToolUse], bool]:

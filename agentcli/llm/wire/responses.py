@@ -294,7 +294,6 @@ def usage_from_wire(usage: dict[str, Any]) -> Usage:
 
 
 def _failure(error: Any) -> ProviderError:
-    """Return the error that a reply ended with."""
     error = error if isinstance(error, dict) else {}
     code, message = text_in(error.get("code") or error.get("type")), text_in(error.get("message"))
     status = _STATUS.get(code) or (400 if code.startswith(_BAD_REQUEST) else 500)
