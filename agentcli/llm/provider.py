@@ -257,8 +257,10 @@ async def limit_reply(
 
 
 def _exceeded(what: str) -> ServerError:
-    text = f"The reply {what}, so the request was cancelled. Ask for less at once, or raise the limit in the settings."
-    return ServerError(text, is_retryable=False)
+    return ServerError(
+        f"The reply {what}, so the request was cancelled. Ask for less at once, or raise the limit in the settings.",
+        is_retryable=False,
+    )
 
 
 def delay_before(retry: int, policy: RetryPolicy, error: ProviderError) -> float:

@@ -312,8 +312,7 @@ class Planner(Struct, frozen=True, kw_only=True):
         return self.budget.count(self._messages(Compaction(carried="", first_kept=first, stubs=stubs)))
 
     def _messages(self, compaction: Compaction) -> list[Message]:
-        at = Entry("", None, time.time(), compaction)
-        return messages_of(compacted(self.conversation.path, at))
+        return messages_of(compacted(self.conversation.path, Entry("", None, time.time(), compaction)))
 
     def _problem(self, made: Compaction, limit: int) -> str:
         """Return the reason to reject a plan; empty if it is good."""

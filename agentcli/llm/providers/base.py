@@ -20,15 +20,7 @@ class BaseProvider(ABC):
     _carrier: Carrier | None = None
 
     def __init__(self, info: ModelInfo) -> None:
-        self.info = info
-
-    @property
-    def name(self) -> str:
-        return self.info.provider
-
-    @property
-    def model(self) -> str:
-        return self.info.id
+        self.info, self.name, self.model = info, info.provider, info.id
 
     async def count_tokens(self, request: Request) -> TokenCount:
         return estimate(request, self.info)

@@ -63,8 +63,6 @@ class ScriptedReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
 class ScriptedProvider(BaseProvider):
     """Gives the next reply for each request. `requests` keeps the newest `keeps` requests, or all."""
 
-    name = "scripted"
-
     def __init__(
         self,
         replies: Iterable[ScriptedReply | Mapping[str, Any]],
@@ -73,6 +71,7 @@ class ScriptedProvider(BaseProvider):
         keeps: int | None = None,
     ) -> None:
         super().__init__(info or ModelInfo("script", "scripted", prices=Prices(), takes_images=True))
+        self.name = "scripted"
         self._replies = [msgspec.convert(reply, ScriptedReply, from_attributes=True) for reply in replies]
         self._waiting = [*self._replies]
         self.requests: deque[Request] = deque(maxlen=keeps)

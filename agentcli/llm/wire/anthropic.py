@@ -11,7 +11,7 @@ from typing import Any, cast, get_args
 import msgspec
 
 from agentcli.llm import provider as llm
-from agentcli.llm.errors import ConnectionFailed, ProviderError, ServerError, error_for_status
+from agentcli.llm.errors import ConnectionFailed, ServerError, error_for_status
 from agentcli.llm.json_text import encode_json
 from agentcli.llm.media import MediaRules, fitted
 from agentcli.llm.messages import (
@@ -246,7 +246,11 @@ class AnthropicReader:
             case "message_stop":
                 self.is_closed = self._has_stopped = True
             case "error":
-                raise error_in_stream(event)
+                error = event.get("error")
+                if not isinstance(error, dict):
+                    raise ServerError(f"The server reported an error: {error}")
+                kind = str(error.get("type", ""))
+                raise error_for_status(_STATUS.get(kind, 500), str(error.get("message") or kind), code=kind)
 
     @property
     def is_finished(self) -> bool:
@@ -374,12 +378,3 @@ def usage_from_wire(usage: dict[str, Any]) -> Usage:
         cache_creation_1h_input_tokens=count_in(creation.get("ephemeral_1h_input_tokens")),
         reasoning_tokens=count_in(details.get("thinking_tokens")),
     )
-
-
-def error_in_stream(event: dict[str, Any]) -> ProviderError:
-    """Return the error of an `error` event, whose type stands for the status that a refusal would have had."""
-    error = event.get("error")
-    if not isinstance(error, dict):
-        return ServerError(f"The server reported an error: {error}")
-    kind = str(error.get("type", ""))
-    return error_for_status(_STATUS.get(kind, 500), str(error.get("message") or kind), code=kind)

@@ -175,8 +175,7 @@ def _messages(request: Request, info: ModelInfo, quirks: Quirks, provider: str) 
 
 
 def _assistant(message: Message, quirks: Quirks, provider: str) -> dict[str, Any]:
-    text = message.text
-    wire: dict[str, Any] = {"role": "assistant", "content": text or (None if quirks.null_content else "")}
+    wire: dict[str, Any] = {"role": "assistant", "content": message.text or (None if quirks.null_content else "")}
     if message.tool_uses:
         wire["tool_calls"] = [
             {
