@@ -352,7 +352,7 @@ class ArrivingCalls:
 
     @property
     def is_last_complete(self) -> bool | None:
-        return self._calls[-1].is_complete if self._calls else None
+        return self._calls[-1].is_complete if self._calls else None  # there is no call
 
     def end(self, out: list[StreamEvent], *, was_cut: bool, is_finished: bool) -> tuple[list[ToolUse], bool]:
         """Return the complete calls, and True if the last one was lost because the reply was cut inside it."""
