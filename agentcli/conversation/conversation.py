@@ -172,11 +172,11 @@ class Conversation:
             self._cut(on_path + 1)
             return
         branch: list[Entry] = []
-        wanted: str | None = parent_id
+        next_id: str | None = parent_id
         for entry in reversed(self.entries):  # parents come before their children
-            if entry.id == wanted:
+            if entry.id == next_id:
                 branch.append(entry)
-                wanted = entry.parent_id
+                next_id = entry.parent_id
         if branch:
             retracted = {id for entry in branch if isinstance(entry.body, Retracted) for id in entry.body.ids}
             self.path = [entry for entry in reversed(branch) if entry.id not in retracted]
@@ -231,8 +231,8 @@ def compacted(path: Sequence[Entry], compaction: Entry) -> list[Entry]:
     body = compaction.body
     assert isinstance(body, Compaction)
     first = next((n for n, entry in enumerate(path) if entry.id == body.first_kept), len(path))
-    kept = (entry for entry in path[first:] if not isinstance(entry.body, Compaction))
-    return [compaction, *(_as_compacted(entry, body.stubs) for entry in kept)]
+    remaining = (entry for entry in path[first:] if not isinstance(entry.body, Compaction))
+    return [compaction, *(_as_compacted(entry, body.stubs) for entry in remaining)]
 
 
 def messages_of(entries: Iterable[Entry]) -> list[Message]:

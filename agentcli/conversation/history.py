@@ -221,14 +221,14 @@ def distinctive_words(query: str) -> list[str]:
 def _heading(number: int, body: Body) -> str:
     match body:
         case User():
-            who = "note" if body.is_reminder else "user"
+            speaker = "note" if body.is_reminder else "user"
         case Assistant():
-            who = "you"
+            speaker = "you"
         case Result(name=name, result=result):
-            who = f"{name}{' (failed)' if result.is_error else ''}"
+            speaker = f"{name}{' (failed)' if result.is_error else ''}"
         case _:
-            who = type(body).__name__.lower()
-    return f"[#{number} {who}]"
+            speaker = type(body).__name__.lower()
+    return f"[#{number} {speaker}]"
 
 
 def _text(body: Body) -> str:

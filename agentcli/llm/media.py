@@ -229,7 +229,7 @@ def _too_many(media: list[Medium], reasons: list[str], rules: MediaRules) -> Ite
         waiting.append(number)
         used = [so_far + its for so_far, its in zip(used, _size_in_request(media[number]), strict=True)]
         share = 1.0
-        while len(waiting) > 1 and any(has > most * share for has, most in zip(used, bounds, strict=True)):
+        while len(waiting) > 1 and any(has > limit * share for has, limit in zip(used, bounds, strict=True)):
             share, oldest = KEPT_SHARE, waiting.popleft()
             used = [so_far - its for so_far, its in zip(used, _size_in_request(media[oldest]), strict=True)]
             yield oldest

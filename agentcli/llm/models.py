@@ -122,12 +122,12 @@ class ModelTable:
     def _served(self, cloud: str, model: str) -> ModelInfo | None:
         if (maker := _MAKERS.get(cloud)) is None or (name := _NAME_IN_CLOUD.fullmatch(model)) is None:
             return None
-        made = self.find(maker, name["name"])
-        if not made.is_known:
+        base = self.find(maker, name["name"])
+        if not base.is_known:
             return None
         surcharge = {None: 1.0, "global": 1.0, "us-gov": GOVERNMENT}.get(name["place"], REGIONAL)
-        prices = made.prices and made.prices.times(surcharge)
-        return msgspec.structs.replace(made, id=model, provider=cloud, prices=prices, aliases=())
+        prices = base.prices and base.prices.times(surcharge)
+        return msgspec.structs.replace(base, id=model, provider=cloud, prices=prices, aliases=())
 
     def with_rows(self, rows: list[ModelInfo]) -> ModelTable:
         return ModelTable([*self._rows.values(), *rows])

@@ -95,10 +95,10 @@ class DigestWriter(Struct, frozen=True):
                 case _:
                     pass
 
-    def _prompt(self, step: Step, most: int | None) -> str:
+    def _prompt(self, step: Step, max_chars: int | None) -> str:
         """The person's message word for word; where it is too long, its beginning and its number."""
         text = self._typed(step)
-        return f"User [#{step.number}]: {text if most is None else self._start(text, most, step)}"
+        return f"User [#{step.number}]: {text if max_chars is None else self._start(text, max_chars, step)}"
 
     def start_of_newest(self, step: Step) -> str:
         """Return the beginning of the message to be answered now if it must be cut; else an empty string."""
@@ -106,10 +106,10 @@ class DigestWriter(Struct, frozen=True):
         has_more = isinstance(step.entry.body, User) and len(step.entry.body.content) > 1
         return self._start(text, NEWEST_START, step) if len(text) > NEWEST_START or has_more else ""
 
-    def _start(self, text: str, most: int, step: Step) -> str:
-        if len(text) <= most + _MARK:
+    def _start(self, text: str, max_chars: int, step: Step) -> str:
+        if len(text) <= max_chars + _MARK:
             return text
-        return f"{text[:most].rstrip()}… [the whole message has {len(text):,} characters{self._recalled(step)}]"
+        return f"{text[:max_chars].rstrip()}… [the whole message has {len(text):,} characters{self._recalled(step)}]"
 
     def _typed(self, step: Step) -> str:
         body = step.entry.body
@@ -159,18 +159,18 @@ def stub_of(step: Step, turn: int, *, result: int, message: int) -> str | None:
         case User(is_reminder=True):
             return ""
         case Result(found):
-            most = max(result, MAX_ERROR_CHARS) if found.is_error else result
+            max_chars = max(result, MAX_ERROR_CHARS) if found.is_error else result
             has_media = not isinstance(found.content, str)
-            return cut(found.text, most, step, turn) if len(found.text) > most or has_media else None
+            return cut(found.text, max_chars, step, turn) if len(found.text) > max_chars or has_media else None
         case Assistant() as reply:
             return cut(text_of(reply), message, step, turn)
         case _:
             return None
 
 
-def cut(text: str, most: int, step: Step, turn: int) -> str:
+def cut(text: str, max_chars: int, step: Step, turn: int) -> str:
     """Return the first characters of a text, then the turn and the number by which the rest is recalled."""
-    return text if len(text) <= most + _MARK else f"{text[:most].rstrip()}… [turn {turn} #{step.number}]"
+    return text if len(text) <= max_chars + _MARK else f"{text[:max_chars].rstrip()}… [turn {turn} #{step.number}]"
 
 
 def is_failure(body: Body) -> bool:
@@ -289,5 +289,5 @@ def _worked_on(result: Result, input: dict[str, object]) -> list[tuple[str, str]
         return []
     if result.name in _READS + _CHANGES and isinstance(path := input.get("path"), str):
         return [(path, "read" if result.name in _READS else "changed")]
-    kept = result.structured.get("kept") if isinstance(result.structured, dict) else None
-    return [(path, "changed") for path in kept or () if isinstance(path, str)]
+    applied = result.structured.get("kept") if isinstance(result.structured, dict) else None
+    return [(path, "changed") for path in applied or () if isinstance(path, str)]

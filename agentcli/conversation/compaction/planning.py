@@ -126,21 +126,21 @@ class Planner(Struct, frozen=True, kw_only=True):
             return "there is nothing to leave out yet"
         why, tight = "", self.limit
         for limit in (tight, max(tight, int(_MAX_TARGET * self.settings.at * self.budget.window))):
-            for made in self._plans(limit):
-                if not (why := self._problem(made, limit)):
-                    return made
+            for plan in self._plans(limit):
+                if not (why := self._problem(plan, limit)):
+                    return plan
         return why or f"what must stay takes more than the {tight:,} tokens that are meant for it"
 
     def _plans(self, limit: int) -> Iterator[Compaction]:
         # A person who asks for a compaction wants more room than shorter results give.
         if self.settings.strategy == "truncate" or (self.settings.strategy == "auto" and self.trigger != "manual"):
-            yield self._truncated(limit)
+            yield self._with_cuts(limit)
         room = limit
         for _ in range(_CORRECTIONS):
-            if (made := self._digested(room, limit)) is None:
+            if (plan := self._with_digest(room, limit)) is None:
                 return
-            yield made
-            room -= max(made.tokens_after - limit, limit // 50)
+            yield plan
+            room -= max(plan.tokens_after - limit, limit // 50)
 
     @property
     def limit(self) -> int:
@@ -154,27 +154,27 @@ class Planner(Struct, frozen=True, kw_only=True):
 
     # Plans in which everything stays in place, and old entries are cut
 
-    def _truncated(self, limit: int) -> Compaction:
+    def _with_cuts(self, limit: int) -> Compaction:
         """Cut results, oldest first, and then other messages, until the request is small enough."""
         first = self.turns[0].steps[0]
         stubs = {id: "" for turn in self.turns for id in self._repeated(turn)}
-        made = self._made(self._carried([]), first, "truncate", stubs=stubs)
-        left = made.tokens_after
+        plan = self._build(self._carried([]), first, "truncate", stubs=stubs)
+        free = plan.tokens_after
         older = [(step, turn.number) for turn in self.turns[: -self.settings.keep_turns] for step in turn.steps]
         result, message = self.settings.result_chars, self.settings.message_chars
         for kind, times in product((Result, object), reversed(TIMES)):
             for step, turn in older:
-                if left <= _AIM * limit or stubs.get(step.entry.id) == "" or not isinstance(step.entry.body, kind):
+                if free <= _AIM * limit or stubs.get(step.entry.id) == "" or not isinstance(step.entry.body, kind):
                     continue
                 if (stub := stub_of(step, turn, result=times * result, message=times * message)) is not None:
                     shown = stubs.get(step.entry.id, text_of(step.entry.body))
-                    left -= self.budget.size(shown) - self.budget.size(stub)
+                    free -= self.budget.size(shown) - self.budget.size(stub)
                     stubs[step.entry.id] = stub
-        return self._made(made.carried, first, "truncate", stubs=stubs)
+        return self._build(plan.carried, first, "truncate", stubs=stubs)
 
     # Plans in which a digest replaces older turns, and newer ones stay
 
-    def _digested(self, room: int, limit: int) -> Compaction | None:
+    def _with_digest(self, room: int, limit: int) -> Compaction | None:
         """Return the fullest plan that fits into `room`; None if even the smallest plan does not."""
         lengths_of = lengths(self.settings)
         writer = DigestWriter(self.settings, self.turns[-1].number, self.can_recall, self.summaries)
@@ -195,32 +195,32 @@ class Planner(Struct, frozen=True, kw_only=True):
         # Results that the model has not seen yet come before older turns, and the message to be answered before all.
         best = (*product([_OLDER], whole), (0.0, whole[-1]))
         for share, tail in (*best, *product((_OLDER, 0.0), uncut), *product((_OLDER, 0.0), [barest])):
-            covered, kept = self._parted(tail)
-            stubs = {id: stub for turn in kept for id, stub in self._stubs(turn, tail).items()}
-            left = room - self._size(kept, stubs)
-            most = sum(size(turn, BRIEF) for turn in covered)
-            if left < min(most, int(share * room)):
+            covered, remaining = self._split(tail)
+            stubs = {id: stub for turn in remaining for id, stub in self._stubs(turn, tail).items()}
+            free = room - self._size(remaining, stubs)
+            brief_size = sum(size(turn, BRIEF) for turn in covered)
+            if free < min(brief_size, int(share * room)):
                 continue
-            if most <= left:
-                chosen = _grow(covered, size, left - int((1 - _AIM) * limit), self._writing_order(covered))
+            if brief_size <= free:
+                chosen = _grow(covered, size, free - int((1 - _AIM) * limit), self._writing_order(covered))
                 joined = 0
-            elif (shortened := _shorten(covered, size, left, self._size_of_sentences(writer, covered))) is None:
+            elif (shortened := _shorten(covered, size, free, self._size_of_sentences(writer, covered))) is None:
                 continue
             else:
                 joined, chosen = shortened
-            told = [lengths_of[length] for length in chosen]
-            texts = [writer.text(turn, length) for turn, length in zip(covered[joined:], told, strict=True)]
-            if most > left:
-                lengths_shown = [*[None] * joined, *told]
-                unused = left - sum(self.budget.size(text) for text in texts)
+            shown_lengths = [lengths_of[length] for length in chosen]
+            texts = [writer.text(turn, length) for turn, length in zip(covered[joined:], shown_lengths, strict=True)]
+            if brief_size > free:
+                lengths_shown = [*[None] * joined, *shown_lengths]
+                unused = free - sum(self.budget.size(text) for text in texts)
                 texts[:0] = self._excerpts(writer, zip(covered, lengths_shown, strict=True), unused)
             if joined:
                 oldest, newest = covered[0], covered[joined - 1]
                 first, last = oldest.steps[0].number, newest.steps[-1].number
                 texts.insert(0, f"Turns {oldest.number} to {newest.number}: entries [#{first} to #{last}]")
             strategy: CompactionStrategy = "summarize" if self.summaries else "extract"
-            carried, start = self._carried(texts, files), kept[0].steps[0]
-            return self._made(carried, start, strategy, stubs=stubs, covered=covered)
+            carried, start = self._carried(texts, files), remaining[0].steps[0]
+            return self._build(carried, start, strategy, stubs=stubs, covered=covered)
         return None
 
     def _excerpts(
@@ -241,17 +241,17 @@ class Planner(Struct, frozen=True, kw_only=True):
         """Return the order in which turns get more text: those about the focus, then the newest first."""
         words = distinctive_words(self.carried.focus.lower())
         order = list(range(len(covered) - 1, -1, -1))
-        return sorted(order, key=lambda place: not is_about(covered[place], words)) if words else order
+        return sorted(order, key=lambda position: not is_about(covered[position], words)) if words else order
 
-    def _parted(self, tail: Tail) -> tuple[list[TurnRecord], list[TurnRecord]]:
+    def _split(self, tail: Tail) -> tuple[list[TurnRecord], list[TurnRecord]]:
         """Return the turns that the digest covers and those that stay; a turn that is cut between rounds is in both."""
-        covered, kept = list(self.turns[: -tail.turns]), list(self.turns[-tail.turns :])
-        rounds = [n for n, step in enumerate(kept[0].steps) if isinstance(step.entry.body, Assistant)]
+        covered, remaining = list(self.turns[: -tail.turns]), list(self.turns[-tail.turns :])
+        rounds = [n for n, step in enumerate(remaining[0].steps) if isinstance(step.entry.body, Assistant)]
         if len(rounds) > tail.rounds:
-            last, cut = kept[0], rounds[-tail.rounds]
+            last, cut = remaining[0], rounds[-tail.rounds]
             covered.append(TurnRecord(last.number, last.steps[:cut]))
-            kept = [TurnRecord(last.number, last.steps[cut:])]
-        return covered, kept
+            remaining = [TurnRecord(last.number, last.steps[cut:])]
+        return covered, remaining
 
     def _stubs(self, turn: TurnRecord, tail: Tail) -> dict[str, str]:
         """Return the texts that replace the contents of a turn's remaining entries, by id."""
@@ -264,9 +264,9 @@ class Planner(Struct, frozen=True, kw_only=True):
                 if tail.cuts_prompt and (start := writer.start_of_newest(step)):
                     stubs[step.entry.id] = start
                 continue
-            most = tail.newest if is_last and position >= max(replies, default=0) else tail.result
-            if most < _ALL and isinstance(step.entry.body, Result | Assistant):
-                stub = stub_of(step, turn.number, result=most, message=max(most, self.settings.message_chars))
+            chars = tail.newest if is_last and position >= max(replies, default=0) else tail.result
+            if chars < _ALL and isinstance(step.entry.body, Result | Assistant):
+                stub = stub_of(step, turn.number, result=chars, message=max(chars, self.settings.message_chars))
                 if stub is not None:
                     stubs[step.entry.id] = stub
         return stubs
@@ -286,7 +286,7 @@ class Planner(Struct, frozen=True, kw_only=True):
         parts = "\n\n".join([heading, *digest, *self.carried.parts(files)])
         return "\n".join([f"<system-reminder>{parts}</system-reminder>", *self.carried.opening])
 
-    def _made(
+    def _build(
         self,
         carried: str,
         first: Step,
@@ -296,7 +296,7 @@ class Planner(Struct, frozen=True, kw_only=True):
         covered: Sequence[TurnRecord] = (),
     ) -> Compaction:
         ends = [step.entry.id for turn in covered or self.turns for step in turn.steps]
-        made = Compaction(
+        plan = Compaction(
             carried=carried,
             covers=(ends[0], ends[-1]),
             first_kept=first.entry.id,
@@ -305,25 +305,25 @@ class Planner(Struct, frozen=True, kw_only=True):
             trigger=self.trigger,
             tokens_before=self.budget.before,
         )
-        return structs.replace(made, tokens_after=self.budget.prefix + self.budget.count(self._messages(made)))
+        return structs.replace(plan, tokens_after=self.budget.prefix + self.budget.count(self._messages(plan)))
 
-    def _size(self, kept: Sequence[TurnRecord], stubs: dict[str, str]) -> int:
-        first = kept[0].steps[0].entry.id
+    def _size(self, remaining: Sequence[TurnRecord], stubs: dict[str, str]) -> int:
+        first = remaining[0].steps[0].entry.id
         return self.budget.count(self._messages(Compaction(carried="", first_kept=first, stubs=stubs)))
 
     def _messages(self, compaction: Compaction) -> list[Message]:
         return messages_of(compacted(self.conversation.path, Entry("", None, time.time(), compaction)))
 
-    def _problem(self, made: Compaction, limit: int) -> str:
+    def _problem(self, plan: Compaction, limit: int) -> str:
         """Return the reason to reject a plan; empty if it is good."""
-        if made.strategy == "truncate" and self.settings.strategy == "auto":
+        if plan.strategy == "truncate" and self.settings.strategy == "auto":
             limit = int(_AIM * limit)  # if cutting frees less, a digest lasts longer
-        if made.tokens_after > limit:
-            return f"what must stay takes {made.tokens_after:,} tokens, and {limit:,} are meant for it"
+        if plan.tokens_after > limit:
+            return f"what must stay takes {plan.tokens_after:,} tokens, and {limit:,} are meant for it"
         min_gain = _MIN_GAIN if self.trigger == "manual" else 0.0
-        if made.tokens_after >= (1 - min_gain) * made.tokens_before:
+        if plan.tokens_after >= (1 - min_gain) * plan.tokens_before:
             return "it would hardly get smaller"
-        messages = tuple(self._messages(made))
+        messages = tuple(self._messages(plan))
         # Calls that are open after a crash are answered when a turn begins.
         sent = repair_messages(messages) if self.conversation.open_calls else messages
         return "" if is_valid(sent) else "the provider would refuse it"
@@ -336,16 +336,16 @@ def _grow(
     chosen = [BRIEF] * len(turns)
     total = sum(size(turn, BRIEF) for turn in turns)
     for length in range(BRIEF + 1, BRIEF + len(TIMES) + 1):
-        for place in order:
-            more = size(turns[place], length) - size(turns[place], length - 1)
-            if chosen[place] == length - 1 and total + more <= aim:
-                chosen[place] = length
+        for position in order:
+            more = size(turns[position], length) - size(turns[position], length - 1)
+            if chosen[position] == length - 1 and total + more <= aim:
+                chosen[position] = length
                 total += more
     return chosen
 
 
 def _shorten(
-    turns: Sequence[TurnRecord], size: Callable[[TurnRecord, int], int], left: int, max_excerpts: int
+    turns: Sequence[TurnRecord], size: Callable[[TurnRecord, int], int], free: int, max_excerpts: int
 ) -> tuple[int, list[int]] | None:
     """Return the number of the oldest turns that one line stands for, and lengths up to `BRIEF` for the others.
 
@@ -355,14 +355,14 @@ def _shorten(
     """
     for share in _EXCERPT_SHARES:
         chosen = [BRIEF] * len(turns)
-        room = left - min(int(share * left), max_excerpts)
+        room = free - min(int(share * free), max_excerpts)
         total = sum(size(turn, BRIEF) for turn in turns)
         for length in range(BRIEF - 1, -1, -1):
-            for place in range(len(turns)):
+            for position in range(len(turns)):
                 if total <= room:
                     return 0, chosen
-                total -= size(turns[place], chosen[place]) - size(turns[place], length)
-                chosen[place] = length
+                total -= size(turns[position], chosen[position]) - size(turns[position], length)
+                chosen[position] = length
     joined = 0
     while total > room:
         if joined == len(turns):

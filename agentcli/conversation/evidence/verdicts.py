@@ -94,8 +94,8 @@ class Record:
 
     def is_about(self, change: FileChange, claim: Statement) -> bool:
         """Return True if a claim is about the changed file, perhaps by the end of its path, or about all files."""
-        path, wanted = PurePath(change.path), PurePath(claim.target).parts
-        return not claim.target or path == PurePath(self.cwd, claim.target) or path.parts[-len(wanted) :] == wanted
+        path, named = PurePath(change.path), PurePath(claim.target).parts
+        return not claim.target or path == PurePath(self.cwd, claim.target) or path.parts[-len(named) :] == named
 
     def _is_source(self, change: FileChange) -> bool:
         path, other = PurePath(change.path.removeprefix(f"{self.cwd}/")), runner_tables()["no_source"]
@@ -106,13 +106,13 @@ class Record:
 
 def _call_end(at: CallPlace, entry_id: str, arguments: dict[str, Any], result: Result) -> CallEnd:
     data = result.structured if isinstance(result.structured, dict) else {}
-    kept = data.get("kept") or ()
-    discarded = [name for change in data.get("changes") or () if (name := change.get("name", "")) not in kept]
+    applied = data.get("kept") or ()
+    discarded = [name for change in data.get("changes") or () if (name := change.get("name", "")) not in applied]
     text = "\n".join([*map(str, arguments.values()), *discarded])
     end = CallEnd(result.name, text, at, entry_id, result.result.is_error or bool(discarded))
     if result.name != "bash":
         return end
-    code = None if data.get("timed_out") or (discarded and not kept) else data.get("exit_code")
+    code = None if data.get("timed_out") or (discarded and not applied) else data.get("exit_code")
     return structs.replace(
         end, command=str(arguments.get("command", "")), exit_code=code, output=str(data.get("output", ""))
     )
@@ -260,12 +260,12 @@ def _all_checks(claim: Statement, record: Record) -> Comparison:
 
 
 def _command(claim: Statement, record: Record) -> Comparison:
-    wanted = " ".join(claim.target.split())
-    ends = [(end, command) for end in record.ends if wanted in (command := " ".join(end.command.split()))]
+    named = " ".join(claim.target.split())
+    ends = [(end, command) for end in record.ends if named in (command := " ".join(end.command.split()))]
     if not ends:
         return None, []
     (end, command), has_only_run = ends[-1], claim.kind == "command_ran"
-    is_hidden = re.search(r"[|;&]", command.replace("&& ", "")) or not command.endswith(wanted)
+    is_hidden = re.search(r"[|;&]", command.replace("&& ", "")) or not command.endswith(named)
     if end.exit_code is None or (is_hidden and not has_only_run):
         return None, [end.entry_id]
     is_true = (end.exit_code == 0) is claim.is_good and claim.count in (None, end.exit_code)

@@ -112,9 +112,9 @@ class ScriptedProvider(BaseProvider):
     def _next(self, request: Request) -> ScriptedReply:
         start = takewhile(lambda message: message.role != "assistant", request.messages)
         opening = "\n".join(block.text for message in start for block in message.content if isinstance(block, Text))
-        for place, reply in enumerate(self._waiting):
+        for position, reply in enumerate(self._waiting):
             if reply.when in opening:
-                return self._waiting.pop(place)
+                return self._waiting.pop(position)
         if self._waiting:
             raise errors.BadRequest("The script holds no more replies for a conversation that begins like this one.")
         raise errors.BadRequest(f"The script has ended: it holds {len(self._replies)} replies, one more was asked for.")

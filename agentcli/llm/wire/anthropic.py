@@ -350,8 +350,8 @@ class AnthropicReader:
 
     def partial(self) -> Message:
         """Return what arrived before a stream broke: text, signed thinking, and calls that had ended."""
-        kept = (b for b in self._message().content if not (isinstance(b, Thinking) and not b.signature))
-        return Message("assistant", tuple(kept))
+        blocks = (b for b in self._message().content if not (isinstance(b, Thinking) and not b.signature))
+        return Message("assistant", tuple(blocks))
 
     def _message(self) -> Message:
         """Return the blocks in order; of those that have not ended, only text and thinking."""

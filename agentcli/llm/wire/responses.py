@@ -261,9 +261,9 @@ class ResponsesReader:
         match item.kind:
             case "reasoning":
                 thought: list[Block] = [Thinking(item.text)] if item.parts else []
-                kept = {name: item.start[name] for name in _SENT_BACK if item.start.get(name) is not None}
+                fields = {name: item.start[name] for name in _SENT_BACK if item.start.get(name) is not None}
                 is_encrypted = item.is_whole and item.start.get("encrypted_content")
-                return [*thought, Opaque(self._own, kept)] if is_encrypted else thought
+                return [*thought, Opaque(self._own, fields)] if is_encrypted else thought
             case "message" if item.parts:
                 phase = item.start.get("phase")
                 return [*([Opaque(self._own, {"phase": phase})] if phase else []), Text(item.text)]
@@ -275,8 +275,8 @@ class ResponsesReader:
 
     def partial(self) -> Message:
         """Return what arrived before a stream broke: the text, and calls that had ended."""
-        kept = (block for block in self._message().content if isinstance(block, Text | ToolUse))
-        return Message("assistant", tuple(kept))
+        blocks = (block for block in self._message().content if isinstance(block, Text | ToolUse))
+        return Message("assistant", tuple(blocks))
 
 
 def usage_from_wire(usage: dict[str, Any]) -> Usage:
