@@ -119,7 +119,7 @@ class Conversation:
         at = next(newest, None)
         if at is None:
             return list(self.path)
-        return [*compacted(self.path[:at], self.path[at]), *self.path[at + 1 :]]
+        return [*apply_compaction(self.path[:at], self.path[at]), *self.path[at + 1 :]]
 
     @property
     def pins(self) -> list[str]:
@@ -226,7 +226,7 @@ class Conversation:
                 self.tried.discard(id)
 
 
-def compacted(path: Sequence[Entry], compaction: Entry) -> list[Entry]:
+def apply_compaction(path: Sequence[Entry], compaction: Entry) -> list[Entry]:
     """Return a compaction and the entries before it that it keeps."""
     body = compaction.body
     assert isinstance(body, Compaction)

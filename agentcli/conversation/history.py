@@ -96,7 +96,7 @@ def one_line(text: str, max_chars: int) -> str:
 # Skills
 
 
-def active_on(path: Sequence[Entry]) -> list[SkillActivated]:
+def active_skills(path: Sequence[Entry]) -> list[SkillActivated]:
     """Return the skills that are active at the end of a path, oldest first."""
     active: dict[str, SkillActivated] = {}
     for entry in path:
@@ -122,7 +122,7 @@ def skill_of(note: User) -> str:
 
 def carried_notes(path: Sequence[Entry]) -> list[User]:
     """Return the notes that a compaction keeps whole: those of active skills, and the plan that was accepted last."""
-    found = (note_of(activated, path) for activated in active_on(path))
+    found = (note_of(activated, path) for activated in active_skills(path))
     notes = [note for note in found if note is not None]
     plans = (entry.body for entry in reversed(path) if isinstance(entry.body, PlanAccepted))
     if (plan := next(plans, None)) is not None:
@@ -149,10 +149,10 @@ def short_prompt(body: object) -> str:
     lines = [" ".join(_MARKS.sub("", line.strip()).split()) for line in body.text.splitlines()]
     lines = [line for line in lines if not _NO_PROSE.fullmatch(line)]
     longer = (line for line in lines if not _ONE_WORD.fullmatch(line) or not line.isascii())
-    return shortened(next(longer, next(iter(lines), "")), MAX_TITLE_CHARS)
+    return shorten(next(longer, next(iter(lines), "")), MAX_TITLE_CHARS)
 
 
-def shortened(line: str, max_chars: int) -> str:
+def shorten(line: str, max_chars: int) -> str:
     """Return a line cut to `max_chars`, between words if a word ends in its second half."""
     if len(line) <= max_chars:
         return line

@@ -46,7 +46,7 @@ class Connections:
         self._tls: ssl.SSLContext | None = None
 
     @asynccontextmanager
-    async def answered(
+    async def send(
         self, method: str, url: SplitResult, headers: Headers, body: bytes, *, addresses: Sequence[str] | None = None
     ) -> AsyncIterator[Response]:
         """Send a request and give its response, whose body is not read yet.

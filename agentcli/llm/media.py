@@ -167,7 +167,7 @@ def with_media(messages: tuple[Message, ...], change: Callable[[Medium], Text | 
     )
 
 
-def fitted(messages: tuple[Message, ...], rules: MediaRules) -> tuple[Message, ...]:
+def fit_media(messages: tuple[Message, ...], rules: MediaRules) -> tuple[Message, ...]:
     """Return the messages with a text for each image or PDF that the API would refuse; of too many, the newest stay."""
     reasons = iter(_reasons(list(media_in(messages)), rules))
 
@@ -183,7 +183,7 @@ def fitted(messages: tuple[Message, ...], rules: MediaRules) -> tuple[Message, .
 
 
 def omission_notices(messages: tuple[Message, ...], rules: MediaRules) -> list[str]:
-    """Return sentences for the person about what `fitted` leaves out and why, each sentence once."""
+    """Return sentences for the person about what `fit_media` leaves out and why, each sentence once."""
     reasons = zip(media := list(media_in(messages)), _reasons(media, rules), strict=True)
     return list(dict.fromkeys(_notice(block, why) for block, why in reasons if why))
 

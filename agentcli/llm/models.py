@@ -149,7 +149,7 @@ def rows_from_toml(data: Mapping[str, Any]) -> list[ModelInfo]:
     ]
 
 
-def refined(info: ModelInfo, listed: Mapping[str, Any]) -> ModelInfo:
+def with_listed_limits(info: ModelInfo, listed: Mapping[str, Any]) -> ModelInfo:
     """Return `info` with the limits that Anthropic's `GET /v1/models/{id}` answers."""
     limits = {"window": listed.get("max_input_tokens"), "max_output": listed.get("max_tokens")}
     known = {name: limit for name, limit in limits.items() if isinstance(limit, int) and limit > 0}

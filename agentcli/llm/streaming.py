@@ -19,12 +19,12 @@ from agentcli.llm.errors import (
     embedded_error,
     error_in_json,
 )
-from agentcli.llm.http import MAX_ERROR_BODY, MAX_EVENT_BYTES, Carrier, not_a_reply, read_start, shown
+from agentcli.llm.http import MAX_ERROR_BODY, MAX_EVENT_BYTES, Carrier, not_a_reply, read_start, redacted_address
 from agentcli.llm.json_text import decode_json
 from agentcli.llm.messages import Message
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Request, StreamEvent
-from agentcli.llm.wire.reply_parts import CallIds, read
+from agentcli.llm.wire.reply_parts import CallIds, read_items
 
 if TYPE_CHECKING:
     from agentcli.llm.wire.chat_completions import Quirks
@@ -87,11 +87,11 @@ async def stream_reply(
         # A long request is built beside the event loop, so that no keystroke waits for it.
         body = build() if len(request.messages) < MANY_MESSAGES else await asyncio.to_thread(build)
         try:
-            async with carrier.answered(path, body) as response:
+            async with carrier.send(path, body) as response:
                 has_begun = True
                 pieces = _parsed(response, parser or SseParser(), content_type, whole)
                 async for items in pieces:
-                    events, failure = read(items, feed)
+                    events, failure = read_items(items, feed)
                     for event in events:
                         yield event
                     if failure is not None:
@@ -143,7 +143,8 @@ async def _parsed(
         received += len(piece)
         if received > MAX_STREAM_BYTES:
             raise ServerError(
-                f"{shown(response.url)} sent more than {MAX_STREAM_BYTES >> 20} MB for one reply, so it was cancelled.",
+                f"{redacted_address(response.url)} sent more than {MAX_STREAM_BYTES >> 20} MB for one reply, "
+                "so it was cancelled.",
                 is_retryable=False,
             )
         if items := parser.feed(piece):

@@ -21,7 +21,7 @@ from agentcli.conversation.compaction.digest import (
     stub_of,
 )
 from agentcli.conversation.compaction.excerpts import Scorer, pick_excerpts
-from agentcli.conversation.conversation import Conversation, compacted, messages_of
+from agentcli.conversation.conversation import Conversation, apply_compaction, messages_of
 from agentcli.conversation.entries import (
     SHORTENED_SOON,
     Assistant,
@@ -312,7 +312,7 @@ class Planner(Struct, frozen=True, kw_only=True):
         return self.budget.count(self._messages(Compaction(carried="", first_kept=first, stubs=stubs)))
 
     def _messages(self, compaction: Compaction) -> list[Message]:
-        return messages_of(compacted(self.conversation.path, Entry("", None, time.time(), compaction)))
+        return messages_of(apply_compaction(self.conversation.path, Entry("", None, time.time(), compaction)))
 
     def _problem(self, plan: Compaction, limit: int) -> str:
         """Return the reason to reject a plan; empty if it is good."""

@@ -10,7 +10,7 @@ import msgspec
 from agentcli.llm.errors import BadRequest, ServerError
 from agentcli.llm.http import Carrier, HttpClient
 from agentcli.llm.media import MediaRules
-from agentcli.llm.models import ModelInfo, refined
+from agentcli.llm.models import ModelInfo, with_listed_limits
 from agentcli.llm.provider import Health, Request, StreamEvent, TokenCount
 from agentcli.llm.providers.base import BaseProvider
 from agentcli.llm.streaming import stream_reply
@@ -89,7 +89,7 @@ class AnthropicProvider(MessagesProvider):
         if not isinstance(listed, dict):
             where = self._carrier.shown_url
             return Health(False, f"{where} does not answer as the Messages API does: is the base_url right?")
-        self.info = refined(self.info, listed)
+        self.info = with_listed_limits(self.info, listed)
         return None
 
 

@@ -64,13 +64,13 @@ class OllamaProvider(BaseProvider):
     async def _learn(self) -> None:
         shown = await self._carrier.fetch_json("/api/show", {"model": self.model})
         self._was_shown = True
-        self.info = learned(self.info, shown if isinstance(shown, dict) else {})
+        self.info = with_abilities(self.info, shown if isinstance(shown, dict) else {})
 
     async def _check(self) -> None:
         await self._learn()
 
 
-def learned(info: ModelInfo, shown: dict[str, Any]) -> ModelInfo:
+def with_abilities(info: ModelInfo, shown: dict[str, Any]) -> ModelInfo:
     """Return `info` with the abilities and the window that `/api/show` answered."""
     details = shown.get("model_info")
     details = details if isinstance(details, dict) else {}

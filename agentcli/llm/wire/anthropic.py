@@ -13,7 +13,7 @@ import msgspec
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ConnectionFailed, ServerError, error_for_status
 from agentcli.llm.json_text import encode_json
-from agentcli.llm.media import MediaRules, fitted
+from agentcli.llm.media import MediaRules, fit_media
 from agentcli.llm.messages import (
     GO_ON,
     Block,
@@ -111,15 +111,15 @@ def media_rules(model: ModelInfo) -> MediaRules:
 def _messages(request: llm.Request, model: ModelInfo) -> list[dict[str, Any]]:
     """Return the messages, with cache breakpoints at the end and where the request before this one ended."""
     messages: list[dict[str, Any]] = []
-    for number, message in enumerate(fitted(request.messages, media_rules(model)), 1):
-        if content := [block_to_wire(block) for block in sendable(message, "anthropic")]:
+    for number, message in enumerate(fit_media(request.messages, media_rules(model)), 1):
+        if content := [block_to_wire(block) for block in sendable_blocks(message, "anthropic")]:
             messages.append({"role": message.role, "content": content})
         if messages and number in (request.earlier_messages, len(request.messages)):
             markable = (block for block in reversed(messages[-1]["content"]) if block["type"] not in _THINKING)
             if (block := next(markable, None)) is not None:
                 block.setdefault("cache_control", CACHE)
     # A reply that waits for the API's own tools continues when it is sent back as it came.
-    last = sendable(request.messages[-1], "anthropic") if messages else ()
+    last = sendable_blocks(request.messages[-1], "anthropic") if messages else ()
     if messages and messages[-1]["role"] == "assistant" and not any(isinstance(block, Opaque) for block in last):
         messages.append({"role": "user", "content": [block_to_wire(GO_ON)]})
     return messages
@@ -143,7 +143,7 @@ def _limit_breakpoints(body: dict[str, Any]) -> None:
         block["cache_control"] = {**CACHE, "ttl": HOUR}
 
 
-def sendable(message: Message, provider: str) -> tuple[Block, ...]:
+def sendable_blocks(message: Message, provider: str) -> tuple[Block, ...]:
     """Return the blocks that this API takes.
 
     A failed result may hold text alone, so its images follow behind the results.

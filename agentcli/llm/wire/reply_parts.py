@@ -40,7 +40,7 @@ _CALL_MARKS = (
 )
 
 
-def read(
+def read_items(
     items: Iterable[T], feed: Callable[[T, list[StreamEvent]], None]
 ) -> tuple[list[StreamEvent], ProviderError | None]:
     """Feed the items of one piece to a reader; return its events, and the failure that ended them, if any."""
@@ -54,7 +54,7 @@ def read(
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         failure = ServerError(f"The server sent an event that its protocol does not know: {error}")
         failure.__cause__ = error
-    return merged(out), failure
+    return join_deltas(out), failure
 
 
 def text_in(value: Any) -> str:
@@ -69,7 +69,7 @@ def count_in(value: Any) -> int:
     return int(value) if isinstance(value, int | float) and 0 < value < float("inf") else 0
 
 
-def merged(events: list[StreamEvent]) -> list[StreamEvent]:
+def join_deltas(events: list[StreamEvent]) -> list[StreamEvent]:
     """Return the events with neighbouring deltas of one kind (and one call) joined, in the same order.
 
     A piece of the stream then costs one event, however many tokens it holds.

@@ -12,7 +12,7 @@ from typing import Any
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ConnectionFailed, ProviderError, embedded_error, error_for_status
 from agentcli.llm.json_text import encode_json
-from agentcli.llm.media import fitted
+from agentcli.llm.media import fit_media
 from agentcli.llm.messages import (
     Block,
     Document,
@@ -71,7 +71,7 @@ def to_body(request: llm.Request, info: ModelInfo, quirks: Quirks, provider: str
 
 
 def _input(request: llm.Request, info: ModelInfo, quirks: Quirks, own: str) -> Iterator[dict[str, Any]]:
-    for message in in_turn(fitted(request.messages, media_rules(info, quirks))):
+    for message in in_turn(fit_media(request.messages, media_rules(info, quirks))):
         if message.role == "assistant":
             yield from _reply(message, own)
             continue
