@@ -9,13 +9,12 @@ import logging
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
 from math import ceil
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from msgspec import Struct, structs
 
-from agentcli.llm.messages import Base64Source, Block, Document, Image, Message, Text, ToolResult
+from agentcli.llm.messages import Base64Source, Block, Document, Image, Message, Text, ToolResult, log_once
 
 MAX_IMAGE_BYTES = 5 * 1024 * 1024 // 4 * 3  # that a provider accepts; they are 5 MB as base64
 MAX_EDGE = 1_568  # pixels; providers scale larger images down
@@ -31,7 +30,6 @@ _MAGIC = {
 }  # fmt: skip
 _ENDS = {"png": b"IEND", "jpeg": b"\xff\xd9", "gif": b";"}  # Pillow itself refuses a WebP image that is not whole
 
-log = logging.getLogger(__name__)
 Medium = Image | Document
 
 
@@ -173,7 +171,7 @@ def fit_media(messages: tuple[Message, ...], rules: MediaRules) -> tuple[Message
 
     def replaced(block: Medium) -> Text | Medium:
         if why := next(reasons):
-            _log_once(text := f"[{_notice(block, why)}]")
+            log_once(text := f"[{_notice(block, why)}]")
             return Text(text)
         kind, data = facts_of(block.source.data).media_type, block.source.data
         # APIs refuse a PNG that is called a JPEG.
@@ -241,8 +239,3 @@ def _size_in_request(block: Medium) -> tuple[int, int, int]:
 
 def _notice(block: Medium, why: str) -> str:
     return f"{'PDF' if isinstance(block, Document) else f'Image ({block.source.media_type})'} left out: {why}"
-
-
-@lru_cache(maxsize=64)
-def _log_once(text: str) -> None:
-    log.warning(text)  # once, however many requests it is left out of

@@ -207,7 +207,7 @@ def repair_messages(messages: tuple[Message, ...]) -> tuple[Message, ...]:
             content, waiting = _with_own_ids(message.content, used_ids)
         if content:
             repaired.append(Message(message.role, content))
-    _log_once(f"repaired a conversation of {len(messages)} messages, which has {len(repaired)} now")
+    log_once(f"repaired a conversation of {len(messages)} messages, which has {len(repaired)} now")
     return tuple(_with_users_joined(repaired))
 
 
@@ -299,5 +299,6 @@ def _with_users_joined(messages: Iterable[Message]) -> list[Message]:
 
 
 @lru_cache(maxsize=256)
-def _log_once(text: str) -> None:
-    log.warning(text)  # once, however many requests need the same repair
+def log_once(text: str) -> None:
+    """Log a warning once, however many requests it applies to."""
+    log.warning(text)

@@ -184,7 +184,7 @@ class ReplyLimits(Struct, frozen=True):
 
 
 class RetryPolicy(Struct, frozen=True):
-    """How a request is tried again: `max_retries` times, after waits that begin with `initial_delay` s and double."""
+    """The rules of retries: at most `max_retries`, after waits that begin with `initial_delay` seconds and double."""
 
     max_retries: int = 3
     initial_delay: float = 1.0

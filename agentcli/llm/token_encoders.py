@@ -119,7 +119,7 @@ class ByteEncoder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class EncoderRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """How the tokens of some models are counted: by an `encoder`, made with `parameters`, times `margin`.
+    """The counter of the tokens of some models: an `encoder`, made with `parameters`, whose counts get a `margin`.
 
     The server at the address `counter` is sent `{"model", "text"}` and answers with the exact `{"tokens"}`; if it
     fails, the encoder counts.

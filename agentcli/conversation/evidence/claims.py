@@ -36,7 +36,7 @@ _END = re.compile(r"(?<=[.!?;])(?=[\s✅❌]|$)|\n")
 _MARK = re.compile(r"⟦(\w)(\d+)[^⟧]*⟧")
 
 
-class Sentence(Struct, frozen=True):
+class MarkedSentence(Struct, frozen=True):
     """A sentence with marks, as `wording.toml` explains them, and their texts by number."""
 
     marks: str
@@ -87,14 +87,14 @@ def _wording() -> dict[str, re.Pattern[str]]:
     return {name: re.compile(text, re.IGNORECASE) for name, text in texts.items()}
 
 
-def split_sentences(text: str) -> Iterator[Sentence]:
+def split_sentences(text: str) -> Iterator[MarkedSentence]:
     """Yield the sentences of a message, without code blocks, headings, quotations and open tasks."""
     marked: list[str] = []
     text = _mark(_SKIPPED.sub("\n", text.replace("⟦", "[").replace("⟧", "]")), marked)
     text = re.sub(r"[✔✓☑]️?", "✅", _EMPHASIS.sub("", _QUOTED.sub(" ⟦q⟧ ", text))).replace("|", " : ")
     for part in _END.split(_ITEM.sub("", _LINE_END.sub(" ", text))):
         if part.strip(" -*✅❌.|"):
-            yield Sentence(part[:_MAX_SENTENCE_CHARS].strip(), marked)
+            yield MarkedSentence(part[:_MAX_SENTENCE_CHARS].strip(), marked)
 
 
 def _mark(text: str, marked: list[str]) -> str:
@@ -120,7 +120,7 @@ def _mark(text: str, marked: list[str]) -> str:
     return re.sub(names, lambda found: mark("c", found[0], f":{programs[found[0].lower()]}"), text, flags=re.IGNORECASE)
 
 
-def _checks(sentence: Sentence, subjects: Sequence[re.Match[str]]) -> Iterator[Statement]:
+def _checks(sentence: MarkedSentence, subjects: Sequence[re.Match[str]]) -> Iterator[Statement]:
     text, kinds, wording = sentence.marks, set[str](), _wording()
     has_past = wording["history"].search(text) is not None
     state, later = None, None
@@ -144,7 +144,7 @@ def _checks(sentence: Sentence, subjects: Sequence[re.Match[str]]) -> Iterator[S
 
 
 def _about_earlier(
-    sentence: Sentence, subjects: Sequence[re.Match[str]], before: Sequence[re.Match[str]]
+    sentence: MarkedSentence, subjects: Sequence[re.Match[str]], before: Sequence[re.Match[str]]
 ) -> Iterator[Statement]:
     """Yield claims about things that were named before: `I added a test and it passes`."""
     for they in sentence.search("they"):
@@ -154,7 +154,7 @@ def _about_earlier(
 
 
 def _claim(
-    sentence: Sentence, subject: re.Match[str], state: re.Match[str] | None, *, is_good: bool = True
+    sentence: MarkedSentence, subject: re.Match[str], state: re.Match[str] | None, *, is_good: bool = True
 ) -> Statement:
     topic, marks = subject.lastgroup or "", subject[0]
     kind = f"{topic}_{_OUTCOMES[topic][is_good]}"
@@ -183,7 +183,7 @@ def _numbers(text: str) -> dict[str, int]:
     return dict(zip(("count", "out_of"), values, strict=False))
 
 
-def _files(sentence: Sentence) -> Iterator[Statement]:
+def _files(sentence: MarkedSentence) -> Iterator[Statement]:
     seen = set[str]()
     for kind, marks, at in _file_candidates(sentence):
         for path in sentence.written(marks) or [""]:
@@ -192,7 +192,7 @@ def _files(sentence: Sentence) -> Iterator[Statement]:
                 yield sentence.claim(kind, at, path)
 
 
-def _file_candidates(sentence: Sentence) -> Iterator[tuple[str, str, int]]:
+def _file_candidates(sentence: MarkedSentence) -> Iterator[tuple[str, str, int]]:
     for found in _wording()["unchanged"].finditer(sentence.marks):
         yield "file_unchanged", found["a"] or found["b"] or found["c"] or "", found.start()
     for found in sentence.search("moved"):
