@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 from agentcli.agent.interfaces import Checkpoints, Locks, Restoration, RestoredFile, SessionStore
 from agentcli.conversation.entries import Assistant, Body, Entry, User, reminder
 from agentcli.conversation.file_changes import FileChange, FilesChanged, FilesRestored, real_path, stored_path
-from agentcli.conversation.history import listed_names, shortened
+from agentcli.conversation.history import listed_names, shorten
 from agentcli.conversation.line_origins import line_origins
 from agentcli.conversation.mentions import typed_text
 from agentcli.errors import StorageError, UsageError
@@ -48,7 +48,7 @@ class TurnChanges(Struct, frozen=True):
     @property
     def name(self) -> str:
         """The name for the person, as in `Turn 3 (add a test)`."""
-        prompt = f" ({shortened(self.prompt, _MAX_PROMPT_CHARS)})" if self.prompt else ""
+        prompt = f" ({shorten(self.prompt, _MAX_PROMPT_CHARS)})" if self.prompt else ""
         return f"{'Everything since turn' if self.is_open else 'Turn'} {self.number}{prompt}"
 
     @property

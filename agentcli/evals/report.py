@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 from agentcli.agent.calls.report import Mask
 from agentcli.agent.interfaces import SessionInfo
-from agentcli.conversation.history import shortened
-from agentcli.conversation.schema import unpacked
+from agentcli.conversation.history import shorten
+from agentcli.conversation.schema import unpack_conversation
 from agentcli.errors import UserError
 from agentcli.evals.store import EvalRun, EvalStore, Outcome, PlannedTask, cost_of, outcome_line
 from agentcli.evals.task import DIFFICULTIES
@@ -113,7 +113,7 @@ def _failure(outcome: Outcome) -> str:
     # The number has no "#", which would make it a link to an issue.
     end = "" if outcome.end == "end_turn" else f", {outcome.end.replace('_', ' ')}"
     why = mask("\n".join(filter(None, (outcome.check.reason, outcome.error)))).strip()
-    reason = shortened(" ".join(pictured(why or "No reason is given.").split()), MAX_REASON_CHARS)
+    reason = shorten(" ".join(pictured(why or "No reason is given.").split()), MAX_REASON_CHARS)
     fence = "`" * (max(map(len, re.findall("`+", reason)), default=0) + 1)  # code mentions nobody and links to nothing
     return f"- {_text(outcome.task)} (attempt {outcome.sample}{end}): {fence} {reason} {fence}"
 
@@ -134,7 +134,7 @@ def _chart(tasks: Tasks) -> str:
         y, width, old_width = place * _ROW, _pass_rate(now) * _BAR_WIDTH, _pass_rate(old) * _BAR_WIDTH
         title = f"{line(task.name)}: {_passed(now)}" + (f", baseline {_passed(old)}" if old else "")
         drawn += [
-            f'<g><title>{title}</title><text x="0" y="{y + 15}">{line(shortened(task.name, 24))}</text>',
+            f'<g><title>{title}</title><text x="0" y="{y + 15}">{line(shorten(task.name, 24))}</text>',
             f'<rect class="track" x="{_LABEL_WIDTH}" y="{y + 4}" width="{_BAR_WIDTH}" height="14"/>',
             f'<rect class="passed" x="{_LABEL_WIDTH}" y="{y + 4}" width="{width:.1f}" height="14"/>',
             f'<path d="M{_LABEL_WIDTH + old_width:.1f} {y + 1}v20"/></g>' if old else "</g>",
@@ -150,7 +150,7 @@ def write_transcripts(store: EvalStore, run: EvalRun, report: Path) -> dict[tupl
     titles = {task.name: task.title for task in run.about.tasks}
     links = {}
     for outcome in run.outcomes:
-        entries, _ = unpacked(store.transcript(run.id, outcome.task, outcome.sample))
+        entries, _ = unpack_conversation(store.transcript(run.id, outcome.task, outcome.sample))
         times = [entry.time for entry in entries] or [run.created]
         id = f"{outcome.task}-{outcome.sample}"
         title = f"{titles[outcome.task]} (attempt {outcome.sample}: {'passed' if outcome.passed else 'not passed'})"

@@ -21,7 +21,7 @@ from agentcli.agent.session import Session
 from agentcli.app import Builder
 from agentcli.conversation.entries import Entry
 from agentcli.conversation.mentions import attached_file, with_attachments
-from agentcli.conversation.schema import packed, unpacked
+from agentcli.conversation.schema import pack_conversation, unpack_conversation
 from agentcli.errors import AgentcliError, StorageError, UsageError
 from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.library.prompts import PromptOrder, recording
@@ -178,7 +178,7 @@ class Agent:
         store = self._conversations
         if store is None or (data := await store.load(self._conversation_id)) is None:
             return None
-        entries, owner = unpacked(data)
+        entries, owner = unpack_conversation(data)
         self._check_owner(self._conversation_id, owner)
         return entries
 
@@ -189,7 +189,7 @@ class Agent:
     async def _save_entries(self) -> None:
         """Save to the `conversation_store`, if there is one. Raises `StorageError`."""
         if self._conversations is not None and self._session is not None:
-            data = packed(self._session.snapshot().conversation.entries, user_id=self._user_id)
+            data = pack_conversation(self._session.snapshot().conversation.entries, user_id=self._user_id)
             await self._conversations.save(self._conversation_id, data)
 
     async def reset(self) -> None:

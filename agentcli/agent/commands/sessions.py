@@ -24,7 +24,7 @@ from agentcli.agent.undo import (
     undo,
 )
 from agentcli.conversation.entries import Labelled
-from agentcli.conversation.history import shortened
+from agentcli.conversation.history import shorten
 from agentcli.errors import NoSession, SessionInUse, UsageError, UserError
 from agentcli.settings.paths import from_home
 
@@ -76,7 +76,7 @@ async def _searched(host: CommandHost, words: str) -> Outcome:
     if not found:
         raise NoSession(words)
     hits = list(reversed(found.values()))
-    options = [(f"{age(time.time() - hit.time):<10}  {shortened(hit.title, MAX_TITLE)}", hit.excerpt) for hit in hits]
+    options = [(f"{age(time.time() - hit.time):<10}  {shorten(hit.title, MAX_TITLE)}", hit.excerpt) for hit in hits]
     chosen = await host.choose("Go on with", options)
     if chosen is None:
         rows = [(f"{label}  {hit.session_id[:13]}", detail) for hit, (label, detail) in zip(hits, options, strict=True)]
@@ -107,9 +107,9 @@ def _in_columns(info: SessionInfo) -> tuple[str, str]:
     title = info.name or info.title or "(no prompt)"
     first = info.title if info.name else ""
     last = info.last_prompt if info.last_prompt != info.title else ""
-    prompts = " → ".join(shortened(part, MAX_PROMPT) for part in (first, last) if part)
+    prompts = " → ".join(shorten(part, MAX_PROMPT) for part in (first, last) if part)
     when = f"{age(time.time() - info.updated):<10}"
-    return f"{when}  {shortened(title, MAX_TITLE)}", f"→ {prompts}" if last == prompts else prompts
+    return f"{when}  {shorten(title, MAX_TITLE)}", f"→ {prompts}" if last == prompts else prompts
 
 
 def age(seconds: float) -> str:
@@ -133,7 +133,7 @@ async def _fork(host: CommandHost, argument: str) -> Outcome:
 
 
 def label(text: str) -> str:
-    return shortened(" ".join(text.split()), MAX_LABEL)
+    return shorten(" ".join(text.split()), MAX_LABEL)
 
 
 async def _rename(host: CommandHost, name: str) -> Outcome:

@@ -12,7 +12,7 @@ from msgspec.json import encode
 from agentcli.cli.output import echo, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json
 from agentcli.conversation.entries import FILE
-from agentcli.conversation.history import shortened
+from agentcli.conversation.history import shorten
 from agentcli.errors import UsageError
 from agentcli.extensions.skills.activation import SkillRegistry
 from agentcli.extensions.skills.find import Catalog, all_skills
@@ -53,7 +53,7 @@ def list_skills(json: AsJson = False) -> None:
     width = max((len(row["name"]) for row in rows), default=0)
     for row in rows:
         mark = "●" if row["active"] else "○"
-        echo(f"{mark} {row['name']:<{width}}  {row['source']:<8} {shortened(row['description'], _MAX_SHOWN)}")
+        echo(f"{mark} {row['name']:<{width}}  {row['source']:<8} {shorten(row['description'], _MAX_SHOWN)}")
         for warning in row["warnings"]:
             echo(f"  {'':<{width}}  {warning}")
     if any(not row["active"] for row in rows):

@@ -7,7 +7,7 @@ from functools import partial
 
 from agentcli.agent.commands.command import AsPrompt, CommandHost, CommandSet, Outcome, SlashCommand
 from agentcli.conversation.entries import Assistant, Entry, Result, User
-from agentcli.conversation.history import shortened
+from agentcli.conversation.history import shorten
 from agentcli.errors import UsageError
 from agentcli.extensions.subagents.definitions import AgentDefinition
 from agentcli.extensions.subagents.running import AgentRun, Subagents
@@ -26,7 +26,7 @@ def add_agent_commands(commands: CommandSet, definitions: Iterable[AgentDefiniti
     for one in definitions:
         name = f"agent:{one.name}" if one.name in commands.names else one.name
         if not any(letter.isspace() or letter == "/" for letter in name):
-            help = shortened(one.description, _MAX_HELP)
+            help = shorten(one.description, _MAX_HELP)
             commands.add(SlashCommand(name, help, partial(_delegate, one.name), "TASK", group=GROUP))
 
 
@@ -56,8 +56,8 @@ async def _agents(host: CommandHost, argument: str) -> Outcome:
 
 
 def _row(run: AgentRun) -> str:
-    task, title = shortened(" ".join(run.arguments.task.split()), _MAX_TASK), run.progress.title
-    now = f"\n    {shortened(title, _MAX_TASK)}" if run.end is None and title else ""
+    task, title = shorten(" ".join(run.arguments.task.split()), _MAX_TASK), run.progress.title
+    now = f"\n    {shorten(title, _MAX_TASK)}" if run.end is None and title else ""
     return f"  {_MARKS[run.end]} {run.id} · {run.progress.summary} · {run.session_id[:13]}\n    {task}{now}"
 
 

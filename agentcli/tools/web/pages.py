@@ -91,7 +91,7 @@ async def _get(web: Web, url: WebUrl) -> _Page | WebUrl:
     connections = Connections(url.authority, None, read_timeout=web.total_s)
     headers = {**_HEADERS, "host": url.authority}
     try:
-        async with connections.answered("GET", urlsplit(str(url)), headers, b"", addresses=addresses) as response:
+        async with connections.send("GET", urlsplit(str(url)), headers, b"", addresses=addresses) as response:
             if response.status in (301, 302, 303, 307, 308):
                 return _target(web, url, response)
             return await _page(url, response, web.max_bytes)
