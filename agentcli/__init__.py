@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from agentcli.library.reply_forms import to_anthropic_message, to_chat_completion
     from agentcli.llm.messages import CacheControl, Document, Image, Message, Text
     from agentcli.llm.provider import Provider, ToolSpec
-    from agentcli.llm.tokens.counting import TokenEncoder, encoders
+    from agentcli.llm.token_encoders import TokenEncoder, encoders
     from agentcli.settings.structs import Settings
     from agentcli.token_counts import count_conversation_tokens, count_message_tokens, count_tokens, get_model_info
     from agentcli.tools.own_tools import tool
@@ -64,7 +64,7 @@ _HOMES = {
         "agentcli.tools.tool": "Tool ToolContext ToolOutput",
         "agentcli.llm.provider": "Provider ToolSpec",
         "agentcli.llm.messages": "CacheControl Document Image Message Text",
-        "agentcli.llm.tokens.counting": "TokenEncoder encoders",
+        "agentcli.llm.token_encoders": "TokenEncoder encoders",
         "agentcli.settings.structs": "Settings",
         "agentcli.extensions.skills.activation": "Activation SkillRegistry",
         "agentcli.extensions.skills.skill": "Skill read_skill",

@@ -25,7 +25,7 @@ from agentcli.agent.state import AgentState, chosen_model, rebuilt
 from agentcli.agent.steps import usual_steps
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Entry, SkillActivated, User, reminder
-from agentcli.conversation.turns import carried_notes
+from agentcli.conversation.history import carried_notes
 from agentcli.errors import StorageError, ToolError
 from agentcli.extensions.hooks.config import Hooks
 from agentcli.extensions.programs import WorkspacePrograms
@@ -59,7 +59,7 @@ from agentcli.tools.workspace import Workspace
 
 if TYPE_CHECKING:
     from agentcli.agent.context.compaction import Compactor
-    from agentcli.conversation.recall import LogSearch
+    from agentcli.conversation.history import LogSearch
     from agentcli.extensions.mcp.servers import Servers
     from agentcli.extensions.subagents.running import Subagents
 
@@ -285,7 +285,7 @@ class Builder:
             return Compactor(settings, opening, lambda path: hash_of(workspace.real_path(path)), summaries)
 
         def recall() -> LogSearch:
-            from agentcli.conversation.recall import LogSearch
+            from agentcli.conversation.history import LogSearch
 
             return LogSearch(conversation)
 
@@ -294,7 +294,7 @@ class Builder:
         return watch
 
     def _count_texts(self, texts: Sequence[str], info: ModelInfo) -> int:
-        from agentcli.llm.tokens.counting import text_tokens
+        from agentcli.llm.token_encoders import text_tokens
 
         return text_tokens(texts, info.id, self.models.encoders)
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.tokens.counting import TOKENS_TO_REPLY, AnyMessage, AnyTool, ModelFacts, message_tokens, text_tokens
+from agentcli.llm.token_encoders import TOKENS_TO_REPLY, AnyMessage, AnyTool, ModelFacts, message_tokens, text_tokens
 from agentcli.models.choice import Models
 from agentcli.settings.files import is_file
 from agentcli.settings.load import load_config

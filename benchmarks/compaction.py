@@ -24,7 +24,7 @@ from agentcli.agent.context import request_tokens
 from agentcli.agent.context.compaction import Basis
 from agentcli.agent.events import Compaction
 from agentcli.conversation.entries import Paid
-from agentcli.conversation.recall import LogSearch
+from agentcli.conversation.history import LogSearch
 from agentcli.llm.messages import Message, Text, ToolResult
 
 KINDS = ("fact", "path", "decision", "failure")

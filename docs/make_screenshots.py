@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 
 import pexpect
@@ -56,6 +56,13 @@ def with_tax(net: int) -> int:
 | 100 |   119 |
 | 漢字 | emoji 🎉 |
 """
+CHANGE = [
+    {
+        "text": "I rename the function with sed.",
+        "tool_calls": [{"name": "bash", "input": {"command": "sed -i s/with_tax/add_tax/ price.py"}}],
+    },
+    {"text": "`price.py` says `add_tax` now."},
+]
 WORK = [
     {
         "text": "I run the whole suite.",
@@ -63,6 +70,7 @@ WORK = [
     },
     {"text": "All four pass."},
 ]
+MAX_FRAME_S, LAST_FRAME_S = 1.5, 5.0
 LIGHT = TerminalTheme(
     (255, 255, 255), (40, 40, 40), [(0, 0, 0)] + [(90, 90, 90)] * 7, [(60, 60, 60)] * 8
 )  # the 16 colours are not used where the background is known
@@ -78,6 +86,7 @@ class Scene:
     lines: int = 40
     background: str = "1e1e/1e1e/1e1e"
     flags: tuple[str, ...] = ()
+    is_film: bool = False  # the picture moves: a frame for each screen that stood for a while
 
 
 @dataclass
@@ -87,6 +96,7 @@ class Person:
     child: pexpect.spawn
     screen: pyte.Screen
     stream: pyte.Stream = field(init=False)
+    frames: list[tuple[float, Text]] = field(default_factory=list)  # when each screen was first seen, in seconds
 
     def __post_init__(self) -> None:
         self.stream = pyte.Stream(self.screen)
@@ -108,17 +118,21 @@ class Person:
             try:
                 self.stream.feed(self.child.read_nonblocking(65_536, timeout=0.05))
             except pexpect.TIMEOUT:
+                text = as_text(self.screen)
+                if not self.frames or text != self.frames[-1][1]:
+                    self.frames.append((time.monotonic(), text))
                 continue
             except pexpect.EOF:
                 return
 
 
 def fix_a_test(person: Person) -> None:
-    person.type("the price test fails, please fix it\r")
-    for _ in range(2):
-        person.see("❯ n   No")
-        person.wait(1)
-        person.type("y")
+    for word in ("the price test ", "fails, ", "please ", "fix it"):
+        person.type(word)
+    person.type("\r")
+    person.see("❯ n   No")
+    person.wait(1)
+    person.type("y")
     person.see("line 7.")
 
 
@@ -127,6 +141,20 @@ def approve(person: Person) -> None:
     person.see("❯ n   No")
     person.wait(1)
     person.type("\x1b[C")
+
+
+def dry_run(person: Person) -> None:
+    person.type("rename with_tax to add_tax\r")
+    person.see("❯")
+    person.wait(1.5)
+
+
+def undo(person: Person) -> None:
+    dry_run(person)
+    person.type("y")
+    person.see("says add_tax now.")
+    person.type("/undo\r")
+    person.wait(1.5)
 
 
 def steer(person: Person) -> None:
@@ -148,8 +176,10 @@ def complete(person: Person) -> None:
 
 
 SCENES = {
-    "session": Scene(FIX, fix_a_test),
+    "session": Scene(FIX, fix_a_test, lines=44, is_film=True),
     "approval": Scene(FIX, approve, lines=26),
+    "dry-run": Scene(CHANGE, dry_run, lines=32),
+    "undo": Scene(CHANGE, undo, lines=40),
     "steering": Scene(WORK, steer, lines=20, flags=("--permission-mode", "bypassPermissions")),
     "answer-light": Scene([{"text": ANSWER}], read, lines=32, background="ffff/ffff/ffff"),
     "answer-40-columns": Scene([{"text": ANSWER}], read, columns=40, lines=40),
@@ -157,8 +187,8 @@ SCENES = {
 }
 
 
-def played(scene: Scene, folder: Path) -> pyte.Screen:
-    """The screen at the end of a scene."""
+def play(scene: Scene, folder: Path) -> Person:
+    """Return the person at the end of a scene, with the screens that were seen."""
     repository = folder / "shop"
     make_sample(repository)
     (repository / "script.jsonl").write_text("".join(json.dumps(reply) + "\n" for reply in scene.replies))
@@ -185,12 +215,12 @@ def played(scene: Scene, folder: Path) -> pyte.Screen:
     scene.steps(person)
     person.wait(0.5)
     child.close(force=True)
-    return screen
+    return person
 
 
 def as_text(screen: pyte.Screen) -> Text:
     rows = [_row(screen.buffer[row], screen.columns) for row in range(screen.lines)]
-    while not rows[-1].plain:
+    while rows and not rows[-1].plain:
         rows.pop()
     return Text("\n").join(rows)
 
@@ -230,11 +260,39 @@ def picture(scene: Scene, text: Text) -> str:
     return svg.replace("<text ", '<text xml:space="preserve" ')
 
 
+def film(scene: Scene, frames: list[tuple[float, Text]]) -> str:
+    """One SVG that shows the frames in turn, each for as long as it stood, the last one for five seconds."""
+    rows = max(len(text.plain.splitlines()) for _, text in frames)
+    padded = [Text("\n").join([text, *[Text()] * (rows - len(text.plain.splitlines()))]) for _, text in frames]
+    times = [min(max(after - before, 0.15), MAX_FRAME_S) for (before, _), (after, _) in pairwise(frames)] + [
+        LAST_FRAME_S
+    ]
+    whole_s = sum(times)
+    pictures, styles, start_s = [], [], 0.0
+    for number, (text, time_s) in enumerate(zip(padded, times, strict=True)):
+        shown, gone = (100 * start_s / whole_s, 100 * (start_s + time_s) / whole_s)
+        start_s += time_s
+        styles.append(
+            f"@keyframes f{number} {{ 0% {{ visibility: hidden }} {shown:.2f}% {{ visibility: visible }} "
+            f"{gone:.2f}% {{ visibility: hidden }} }}\n"
+            f".f{number} {{ visibility: hidden; animation: f{number} {whole_s:.1f}s step-end infinite }}"
+        )
+        still = re.sub(r"<defs>.*?</defs>| clip-path=\"[^\"]*\"", "", picture(scene, text), flags=re.DOTALL)
+        pictures.append(f'<g class="f{number}">{still}</g>')
+    size = re.search(r'viewBox="[^"]*"', pictures[-1])
+    assert size is not None
+    return f'<svg {size[0]} xmlns="http://www.w3.org/2000/svg">\n<style>\n' + "\n".join(
+        [*styles, "</style>", *pictures, "</svg>"]
+    )
+
+
 def main() -> None:
     for name in sys.argv[1:] or SCENES:
+        scene = SCENES[name]
         with tempfile.TemporaryDirectory() as folder:
-            text = as_text(played(SCENES[name], Path(folder)))
-        (Path(__file__).parent / f"{name}.svg").write_text(picture(SCENES[name], text))
+            person = play(scene, Path(folder))
+        svg = film(scene, person.frames) if scene.is_film else picture(scene, as_text(person.screen))
+        (Path(__file__).parent / f"{name}.svg").write_text(svg)
 
 
 if __name__ == "__main__":

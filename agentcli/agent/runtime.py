@@ -23,8 +23,7 @@ from agentcli.llm import provider as llm
 from agentcli.llm.errors import ProviderError
 from agentcli.llm.messages import Message, Usage
 from agentcli.llm.models import ModelInfo, bundled_models
-from agentcli.llm.provider import Effort, Prefix, Provider, Request
-from agentcli.llm.retry import RetryPolicy
+from agentcli.llm.provider import Effort, Prefix, Provider, Request, RetryPolicy
 from agentcli.tools.registry import ToolRegistry
 
 Resolve = Callable[[AgentState], Awaitable[tuple[Provider, ModelInfo]]]

@@ -22,7 +22,7 @@ from agentcli.llm.errors import (
     Overloaded,
     ProviderError,
 )
-from agentcli.llm.providers.catalog import provider_display_name
+from agentcli.llm.models import provider_display_name
 
 
 async def failure(turn: Turn, error: ProviderError | UserError) -> TurnFailed:

@@ -12,7 +12,7 @@ from agentcli.agent.interfaces import Checkpoints, Locks, Restoration, RestoredF
 from agentcli.agent.rewind import typed_text
 from agentcli.conversation.entries import Assistant, Body, Entry, User, reminder
 from agentcli.conversation.file_changes import FileChange, FilesChanged, FilesRestored, real_path, stored_path
-from agentcli.conversation.titles import shortened
+from agentcli.conversation.history import shortened
 from agentcli.llm.messages import ToolUse
 
 Direction = Literal["undo", "redo"]

@@ -16,8 +16,7 @@ from agentcli.agent.permissions.rules import Verb
 from agentcli.errors import UsageError
 from agentcli.extensions.hooks.specs import TIMEOUT_S, read_hooks
 from agentcli.infra.sandbox.environment import credentials_in
-from agentcli.llm.models import bundled_models
-from agentcli.llm.providers.catalog import provider_names
+from agentcli.llm.models import bundled_models, provider_names
 from agentcli.safety.secrets.masking import mask
 from agentcli.settings.check import find_error
 from agentcli.settings.files import LARGEST_SMALL_FILE, is_file, read_small_file

@@ -1,4 +1,4 @@
-"""Holds a session's entries as a tree, and the messages of its next request, kept up to date with each entry."""
+"""The conversation of a session: its entries as a tree, and the messages of its next request."""
 
 from __future__ import annotations
 
@@ -34,29 +34,32 @@ from agentcli.llm.messages import (
     Thinking,
     ToolResult,
     ToolUse,
+    is_valid,
+    repair_messages,
     without_empty_text,
 )
-from agentcli.llm.transcript import doctor, is_valid
 
-LONGEST_OLD_ARGUMENT = 100  # characters of a text among the arguments of a call that a compaction has shortened
-
+MAX_OLD_ARGUMENT_CHARS = 100  # of a text among the arguments of a call that a compaction has shortened
 
 Content = tuple[Block, ...]
 
 
 class Queue:
-    """The messages that wait: `steering` for the next request, `follow_ups` for turns of their own."""
+    """The messages that wait: `steering` for the next request, `follow_ups` for a turn of their own."""
 
     def __init__(self, follow_ups: Iterable[Content] = ()) -> None:
         self.steering: deque[Content] = deque()
         self.follow_ups: deque[Content] = deque(follow_ups)
 
     def entry(self) -> Queued:
-        """The whole queue as an entry. A message that leaves the queue is stored in one transaction with this."""
+        """Return the whole queue as an entry, to be stored in one transaction with a message that leaves it."""
         return Queued(tuple(self.steering), tuple(self.follow_ups))
 
     def take_back(self, position: int | None = None) -> bool:
-        """Remove the message at a position, steering counted first, or the newest; False if there is none."""
+        """Remove the message at a position, or the newest, and return False if there is none.
+
+        Positions count the steering messages first.
+        """
         steering = len(self.steering)
         if position is None:
             position = steering + len(self.follow_ups) - 1
@@ -67,19 +70,19 @@ class Queue:
         return True
 
     def take_steering(self) -> list[Content]:
-        """Empty the steering messages into a list."""
-        taken, self.steering = list(self.steering), deque()
-        return taken
+        """Remove the steering messages and return them."""
+        messages, self.steering = list(self.steering), deque()
+        return messages
 
 
 class Conversation:
-    """All entries of a session in the order they were stored, and the branch of them that counts.
+    """All entries of a session in the order they were stored, and the current branch of them.
 
-    `path` leads from the root to the newest entry, without what was taken back. `open_calls` are the calls on it that
-    have no result, by id, oldest first; about those in `unanswered` the person was asked and has not answered, those in
-    `tried` have run as dry runs, and `kept` names what is kept of their changes.
+    `path` leads from the root to the newest entry, without entries that were retracted. `open_calls` are the calls on
+    it that have no result, by id, oldest first. The person was asked about the calls in `unanswered` and has not
+    answered yet. The calls in `tried` ran as dry runs, and `kept` has the names of the changes that were applied.
 
-    Adding an entry costs the same however long the conversation is; rewinding and compacting derive the messages anew.
+    An entry is added in constant time. Rewinding and compacting derive the messages anew.
     """
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
@@ -92,27 +95,27 @@ class Conversation:
         self.last_reply: Entry | None = None
         self.size = RequestSize(self)
         self._messages: list[Message] = []
-        self._valid = 0  # so many messages are known to be in the form that providers take
+        self._valid = 0  # number of messages that are known to be valid
         self.add(*entries)
         newest = (entry.body for entry in reversed(self.entries) if isinstance(entry.body, Queued))
         queued = next(newest, Queued())
-        self.queue = Queue((*queued.steering, *queued.follow_ups))  # in the order they were to be said
+        self.queue = Queue((*queued.steering, *queued.follow_ups))  # in the order they would have been delivered
 
     def add(self, *entries: Entry) -> None:
-        """Append entries that were given ids and parents by a log."""
+        """Append entries whose ids and parents come from a log."""
         for entry in entries:
             self._place(entry)
             self.entries.append(entry)
 
     def parent_of(self, entry_id: str) -> str | None:
-        """The id of the entry that an entry of the path follows; None for the first. Raises `KeyError`."""
+        """Return the id of the entry before an entry of the path; None for the first. Raises `KeyError`."""
         if (position := self._find(entry_id, -1)) < 0:
             raise KeyError(entry_id)
         return self.path[position - 1].id if position else None
 
     @property
     def request_entries(self) -> list[Entry]:
-        """The entries a request is made of: the path, or the newest compaction on it and what that kept."""
+        """The entries of a request: the path, or the newest compaction on it, what that kept, and what follows."""
         newest = (n for n in range(len(self.path) - 1, -1, -1) if isinstance(self.path[n].body, Compaction))
         at = next(newest, None)
         if at is None:
@@ -121,7 +124,7 @@ class Conversation:
 
     @property
     def pins(self) -> list[str]:
-        """The facts that are pinned now, in the order they were."""
+        """The facts that are pinned now, in the order they were pinned."""
         facts: list[str] = []
         for entry in self.path:
             if isinstance(entry.body, Pinned):
@@ -131,26 +134,26 @@ class Conversation:
 
     @property
     def asked_again(self) -> tuple[ToolUse, ...]:
-        """The calls from the first on about which the person was asked and has not answered; none of them has begun."""
-        calls, waiting = list(self.open_calls.values()), self.unanswered - self.tried  # what was tried was dropped
+        """The calls to ask about again: from the first unanswered one on, because none of these has begun."""
+        calls, waiting = list(self.open_calls.values()), self.unanswered - self.tried  # dry runs were discarded
         first = next((n for n, call in enumerate(calls) if call.id in waiting), len(calls))
         return tuple(calls[first:])
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The messages of the next request, those of the user's that follow each other joined."""
+        """The messages of the next request; neighbouring messages of the user are joined."""
         return tuple(self._messages)
 
     def valid_messages(self) -> tuple[Message, ...]:
-        """The messages, repaired where a provider would refuse them; only those added since are looked at."""
+        """Return the messages, repaired if a provider would refuse them. Only new messages are checked."""
         messages = self.messages
         if not is_valid(messages, start=self._valid):
-            return doctor(messages)
+            return repair_messages(messages)
         self._valid = max(0, len(messages) - 1)  # the last one may still grow
         return messages
 
     def _place(self, entry: Entry) -> None:
-        """Put an entry at the end of the path, which branches where its parent is not the head."""
+        """Put an entry at the end of the path; it begins a branch if its parent is not the head."""
         body = entry.body
         if isinstance(body, Rewound):
             self._cut(self._find(body.before, len(self.path)))
@@ -166,24 +169,23 @@ class Conversation:
             _add_message(self._messages, body)
 
     def _branch_off(self, parent_id: str) -> None:
-        """Go on from an entry of the path or of another branch; one that is not there is taken for the head."""
-        on_path = self._find(parent_id, -1)
-        if on_path >= 0:
+        """Continue from an entry of the path or of another branch; from the head if there is no such entry."""
+        if (on_path := self._find(parent_id, -1)) >= 0:
             self._cut(on_path + 1)
             return
-        way: list[Entry] = []
+        branch: list[Entry] = []
         wanted: str | None = parent_id
-        for entry in reversed(self.entries):  # parents stand before their children
+        for entry in reversed(self.entries):  # parents come before their children
             if entry.id == wanted:
-                way.append(entry)
+                branch.append(entry)
                 wanted = entry.parent_id
-        if way:
-            gone = {id for entry in way if isinstance(entry.body, Retracted) for id in entry.body.ids}
-            self.path = [entry for entry in reversed(way) if entry.id not in gone]
+        if branch:
+            retracted = {id for entry in branch if isinstance(entry.body, Retracted) for id in entry.body.ids}
+            self.path = [entry for entry in reversed(branch) if entry.id not in retracted]
             self._rebuild()
 
     def _find(self, entry_id: str, otherwise: int) -> int:
-        """The newest position of an id on the path: ids of results are a model's and may come again."""
+        # The newest position counts, because ids of results come from models and may be used again.
         found = (n for n in range(len(self.path) - 1, -1, -1) if self.path[n].id == entry_id)
         return next(found, otherwise)
 
@@ -224,12 +226,10 @@ class Conversation:
             case CallAllowed(id) | CallDenied(id):
                 self.unanswered.discard(id)
                 self.tried.discard(id)
-            case _:
-                pass
 
 
 def compacted(path: Sequence[Entry], compaction: Entry) -> list[Entry]:
-    """A compaction and what it keeps of the entries before it."""
+    """Return a compaction and the entries before it that it keeps."""
     body = compaction.body
     assert isinstance(body, Compaction)
     first = next((n for n, entry in enumerate(path) if entry.id == body.first_kept), len(path))
@@ -248,7 +248,7 @@ def _add_message(messages: list[Message], body: Body) -> None:
     if (message := _message(body)) is None:
         return
     if messages and messages[-1].role == message.role == "user":
-        content = messages[-1].content + message.content  # results first, as the Messages API wants
+        content = messages[-1].content + message.content  # results come first, as the Messages API wants it
         messages[-1] = Message("user", tuple(sorted(content, key=lambda block: not isinstance(block, ToolResult))))
     else:
         messages.append(message)
@@ -268,7 +268,7 @@ def _message(body: Body) -> Message | None:
 
 
 def _as_compacted(entry: Entry, stubs: dict[str, str]) -> Entry:
-    """Return the entry with its stub for its content, or without signed thinking, bound to what preceded it."""
+    """Return the entry with a stub in place of its content, or without thinking that is bound to earlier entries."""
     stub, body = stubs.get(entry.id), entry.body
     match body:
         case User() if stub is not None:
@@ -279,21 +279,20 @@ def _as_compacted(entry: Entry, stubs: dict[str, str]) -> Entry:
             calls = (replace(block, input=_shortened(block.input)) for block in content if isinstance(block, ToolUse))
             shown = replace(body, content=(Text(stub), *calls))
         case Assistant(content):
-            shown = replace(body, content=tuple(block for block in content if not _is_bound(block)))
+            shown = replace(body, content=tuple(block for block in content if not _is_signed_thinking(block)))
         case _:
             return entry
     return replace(entry, body=shown)
 
 
-def _is_bound(block: Block) -> bool:
+def _is_signed_thinking(block: Block) -> bool:
     return isinstance(block, RedactedThinking) or (isinstance(block, Thinking) and block.signature is not None)
 
 
 def _shortened(value: Any) -> Any:
     """Return the arguments of an old call, or a part of them, with long texts cut."""
-    if isinstance(value, str) and len(value) > LONGEST_OLD_ARGUMENT:
-        more = len(value) - LONGEST_OLD_ARGUMENT
-        return f"{value[:LONGEST_OLD_ARGUMENT]}… [+{more:,} characters]"
+    if isinstance(value, str) and (more := len(value) - MAX_OLD_ARGUMENT_CHARS) > 0:
+        return f"{value[:MAX_OLD_ARGUMENT_CHARS]}… [+{more:,} characters]"
     if isinstance(value, dict):
         return {key: _shortened(item) for key, item in value.items()}
     return [_shortened(item) for item in value] if isinstance(value, list) else value

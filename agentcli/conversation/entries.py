@@ -1,30 +1,31 @@
-"""The records of a conversation, and how they are written to a log and read from it.
+"""The entries of a conversation's log.
 
-A log only grows. `user`, `assistant`, `tool_result` and `compaction` reach the model; the other kinds tell what
-happened to the session. `conversation.py` derives from them what a request holds.
+A log only grows. `user`, `assistant`, `tool_result` and `compaction` reach the model; the other kinds record what
+happened to the session. `conversation.py` derives the next request from them, and `schema.py` stores them.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
 from agentcli.conversation.file_changes import FilesChanged, FilesRestored
-from agentcli.conversation.schema import SCHEMA_VERSION, upgraded
-from agentcli.conversation.skill_record import SkillRecord
-from agentcli.errors import StorageError
 from agentcli.llm.messages import Block, StopReason, Text, ToolResult, Usage
 
+SCHEMA_VERSION = 3  # of the stored form; schema.py reads older ones
+FILE = "SKILL.md"
+
+Source = Literal["project", "user", "bundled", "library"]
 CompactionStrategy = Literal["truncate", "extract", "summarize"]
 CompactionTrigger = Literal["auto", "manual", "overflow"]
 PaidReason = Literal["aside", "refused", "summary", "broken", "subagent"]
 
 
 class User(msgspec.Struct, frozen=True, tag_field="kind", tag="user", omit_defaults=True):
-    """A message from the person, or with `is_reminder` a note from agentcli to the model."""
+    """A message from the person, or a system reminder from agentcli to the model."""
 
     content: tuple[Block, ...]
     is_reminder: bool = False
@@ -35,9 +36,10 @@ class User(msgspec.Struct, frozen=True, tag_field="kind", tag="user", omit_defau
 
 
 class Assistant(msgspec.Struct, frozen=True, tag_field="kind", tag="assistant", omit_defaults=True):
-    """One reply, after `retries` requests that failed. `cost_usd` is None where the model's price is not known.
+    """One reply, after `retries` requests that failed. `cost_usd` is None if the model's price is not known.
 
-    `usage` of one that broke off may be an estimate. `prefix` are hashes of the tools and the system text.
+    `is_estimated`: the reply broke off, and its `usage` is an estimate. `prefix` has hashes of the tools and the system
+    text.
     """
 
     content: tuple[Block, ...]
@@ -53,10 +55,10 @@ class Assistant(msgspec.Struct, frozen=True, tag_field="kind", tag="assistant", 
 
 
 class Result(msgspec.Struct, frozen=True, tag_field="kind", tag="tool_result", omit_defaults=True):
-    """The result of a call; `structured` is for programs, `summary` one line for the person.
+    """The result of a call. `structured` is for programs, `summary` is one line for the person.
 
-    `caller` is the id of the agent that made the call, `mode` the permission mode it was judged by, `answer` the
-    person's answer where the call asked. An `error_code` is finer than its kind.
+    `caller` is the id of the agent that made the call, and `mode` the permission mode that decided on it. `answer` is
+    the person's answer if the call asked. `error_code` is more precise than `error_kind`.
     """
 
     result: ToolResult
@@ -76,10 +78,10 @@ class Result(msgspec.Struct, frozen=True, tag_field="kind", tag="tool_result", o
 
 
 class Compaction(msgspec.Struct, frozen=True, tag_field="kind", tag="compaction", omit_defaults=True):
-    """Replaces older entries of the active path in every later request; the log still holds them.
+    """Replaces older entries of the path in every later request; the log still holds them.
 
-    `covers` are the ids of the first and the last entry it stands for. Requests then begin with `carried`, go on with
-    the entries from `first_kept` on (empty: none), and hold `stubs` in place of the contents of entries, by id.
+    `covers` has the ids of the first and the last entry that it replaces. Later requests begin with the text `carried`
+    and continue with the entries from `first_kept` on (empty: none). `stubs`, by id, replace the contents of entries.
     """
 
     carried: str = ""
@@ -96,26 +98,26 @@ class Compaction(msgspec.Struct, frozen=True, tag_field="kind", tag="compaction"
 
 
 class ContextNote(msgspec.Struct, frozen=True, tag_field="kind", tag="context_note"):
-    """A note for the person that the model is not told."""
+    """A note for the person, which the model does not see."""
 
     text: str
 
 
 class Pinned(msgspec.Struct, frozen=True, tag_field="kind", tag="pinned", omit_defaults=True):
-    """A fact that every compaction carries word for word, or one that is carried no longer."""
+    """A fact that every compaction carries word for word, or that is no longer carried."""
 
     text: str
     is_removed: bool = False
 
 
 class Rewound(msgspec.Struct, frozen=True, tag_field="kind", tag="rewound"):
-    """The person went back to a prompt: the conversation goes on from the entry that precedes `before`."""
+    """The person went back to a prompt: the conversation continues from the entry that precedes `before`."""
 
     before: str
 
 
 class HeadMoved(msgspec.Struct, frozen=True, tag_field="kind", tag="head_moved"):
-    """The conversation goes on from the entry `to`, on this branch or on another one."""
+    """The conversation continues from the entry `to`, on this branch or on another one."""
 
     to: str
 
@@ -127,7 +129,7 @@ class Labelled(msgspec.Struct, frozen=True, tag_field="kind", tag="labelled"):
 
 
 class Retracted(msgspec.Struct, frozen=True, tag_field="kind", tag="retracted"):
-    """Entries that were taken back, such as a prompt that nothing could answer. What was added after them stays."""
+    """Entries that were retracted, such as a prompt that no model could answer. Later entries stay."""
 
     ids: tuple[str, ...]
 
@@ -136,7 +138,10 @@ SwitchReason = Literal["chosen", "fallback", "budget"]
 
 
 class ProviderSwitch(msgspec.Struct, frozen=True, tag_field="kind", tag="provider_switched", omit_defaults=True):
-    """Names as `provider/model`. `reason`: it was chosen, the one before failed, or the money runs short."""
+    """Another model answers from here on; names are `provider/model`.
+
+    `reason`: the person chose it, the model before failed, or the budget nearly ends.
+    """
 
     before: str
     after: str
@@ -144,14 +149,14 @@ class ProviderSwitch(msgspec.Struct, frozen=True, tag_field="kind", tag="provide
 
 
 class Queued(msgspec.Struct, frozen=True, tag_field="kind", tag="queue", omit_defaults=True):
-    """All messages that wait, after each change of the queue."""
+    """All waiting messages, after each change of the queue."""
 
     steering: tuple[tuple[Block, ...], ...] = ()
     follow_ups: tuple[tuple[Block, ...], ...] = ()
 
 
 class Paid(msgspec.Struct, frozen=True, tag_field="kind", tag="paid", omit_defaults=True):
-    """A request without a reply here: a side question, a summary, a subagent's, one refused, one that broke off."""
+    """A request that was paid for and has no reply in this log, for one of the reasons of `PaidReason`."""
 
     model: str
     usage: Usage = Usage()
@@ -168,7 +173,7 @@ class CallsStarted(msgspec.Struct, frozen=True, tag_field="kind", tag="calls_sta
 
 
 class CallAsked(msgspec.Struct, frozen=True, tag_field="kind", tag="call_asked", omit_defaults=True):
-    """A call waits for the person's answer; `rules` are grants that were offered."""
+    """A call waits for the person's answer; `rules` are the grants that were offered."""
 
     id: str
     title: str
@@ -177,39 +182,66 @@ class CallAsked(msgspec.Struct, frozen=True, tag_field="kind", tag="call_asked",
 
 
 class CallAllowed(msgspec.Struct, frozen=True, tag_field="kind", tag="call_allowed"):
-    """The question about a call was answered with yes, or the permissions of then let it through."""
+    """The person allowed a call, or the permissions of that time did."""
 
     id: str
 
 
 class CallDenied(msgspec.Struct, frozen=True, tag_field="kind", tag="call_denied"):
-    """The question about a call was answered with no, with this comment."""
+    """The person denied a call, with this comment."""
 
     id: str
     why: str
 
 
 class CallTried(msgspec.Struct, frozen=True, tag_field="kind", tag="call_tried"):
-    """A call runs as a dry run: nothing it does is real before a `CallAllowed`."""
+    """A call runs as a dry run: its changes do not count before a `CallAllowed`."""
 
     id: str
 
 
 class CallKept(msgspec.Struct, frozen=True, tag_field="kind", tag="call_kept"):
-    """Of a call that was tried these changes are in the workspace now."""
+    """These changes of a call's dry run were applied to the workspace."""
 
     id: str
     names: tuple[str, ...]
 
 
 class PlanAccepted(msgspec.Struct, frozen=True, tag_field="kind", tag="plan_accepted"):
-    """The person accepted this plan, as they may have changed it."""
+    """The person accepted this plan, perhaps after editing it."""
 
     text: str
 
 
+class SkillRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The fields of a skill that the log keeps; `extensions/skills/skill.py` describes them."""
+
+    name: str
+    description: str
+    folder: str
+    source: Source
+    digest: str = ""
+    argument_hint: str = ""
+    allowed_tools: tuple[str, ...] = ()
+    tools: tuple[str, ...] | None = None
+    model: str = ""
+    effort: str = ""
+    for_model: bool = True
+    for_person: bool = True
+    may_nest: bool = True
+    takes_words: bool = False
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def file(self) -> Path:
+        return Path(self.folder) / FILE
+
+
 class SkillActivated(msgspec.Struct, frozen=True, tag_field="kind", tag="skill_activated", omit_defaults=True):
-    """A skill is active: until the turn ends, or `by` the person until they say so. Its note follows."""
+    """A skill is active until the turn ends, or until the person ends it if it was activated `by` them.
+
+    The note with its instructions follows.
+    """
 
     id: str
     skill: SkillRecord
@@ -217,7 +249,7 @@ class SkillActivated(msgspec.Struct, frozen=True, tag_field="kind", tag="skill_a
 
 
 class SkillEnded(msgspec.Struct, frozen=True, tag_field="kind", tag="skill_ended"):
-    """The skill that was activated under this id is active no longer."""
+    """The skill that was activated under this id is no longer active."""
 
     id: str
 
@@ -229,13 +261,13 @@ class CallsHandedOver(msgspec.Struct, frozen=True, tag_field="kind", tag="calls_
 
 
 class ResetAwaited(msgspec.Struct, frozen=True, tag_field="kind", tag="reset_awaited"):
-    """The turn waits for a usage limit to reset at `until` (seconds since 1970); 0 once it waits no longer."""
+    """The turn waits for a usage limit to reset at `until` (seconds since 1970); 0 ends the wait."""
 
     until: float
 
 
 class Unreadable(msgspec.Struct, frozen=True, tag_field="kind", tag="unreadable"):
-    """Stands for a stored entry that is damaged or of a newer version, with its text; it is never stored itself."""
+    """Replaces a stored entry that is damaged or has a newer version, and keeps its text. It is never stored."""
 
     error: str
     stored: str = ""
@@ -251,7 +283,7 @@ Body = _MessageBody | _CourseBody | _CallBody | _EffectBody | Unreadable
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One record; `time` is in seconds since 1970. A result's `id` is its call's id; all others are UUIDv7."""
+    """One record. `time` is in seconds since 1970. A result has the id of its call; all other ids are UUIDv7."""
 
     id: str
     parent_id: str | None
@@ -265,81 +297,20 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
         return isinstance(self.body, User) and not self.body.is_reminder
 
 
-ADDED_FOLDER = "The user added the folder"  # begins a note
-# Of the note that a conversation nearly fills the window, which a compaction makes untrue.
+ADDED_FOLDER = "The user added the folder"  # the beginning of a note
+# Part of the note that a conversation nearly fills the window; it is no longer true after a compaction.
 SHORTENED_SOON = "Older parts will soon be shortened; recall finds them again."
 
 
 def reminder(text: str) -> User:
-    """A note for the model, in a user's place because that is where it can be appended."""
+    """Return a note for the model. It is a user's message, because only those can be appended."""
     return User((Text(f"<system-reminder>{text}</system-reminder>"),), is_reminder=True)
 
 
 def bare_note(text: str) -> str:
-    """The text of a reminder without what marks it as one."""
+    """Return the text of a reminder without its tags."""
     return text.removeprefix("<system-reminder>").removesuffix("</system-reminder>")
 
 
 def entry_now(id: str, parent_id: str | None, body: Body) -> Entry:
     return Entry(id, parent_id, time.time(), body)
-
-
-_encode = msgspec.json.Encoder().encode
-_decoder = msgspec.json.Decoder(Body)
-
-
-def to_record(entry: Entry) -> dict[str, Any]:
-    """The entry as a row: kind, ids, time, version and the body as JSON text."""
-    body = _encode(entry.body).decode()
-    return {
-        "id": entry.id,
-        "parent_id": entry.parent_id,
-        "time": entry.time,
-        "kind": entry.body.__struct_config__.tag,
-        "schema_version": entry.schema_version,
-        "body": body,
-    }
-
-
-def from_record(record: dict[str, Any]) -> Entry:
-    """The entry of a row, in today's form. Raises `ValueError` for one that cannot be read."""
-    version = record["schema_version"]
-    try:
-        if version == SCHEMA_VERSION:
-            body = _decoder.decode(record["body"])
-        else:
-            body = msgspec.convert(upgraded(msgspec.json.decode(record["body"], type=dict[str, Any]), version), Body)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise ValueError(f"entry {record['id']} cannot be read: {error}") from error
-    return Entry(record["id"], record["parent_id"], record["time"], body)
-
-
-def as_readable(record: dict[str, Any]) -> Entry:
-    """The entry of a row; one that cannot be read says why and keeps its text, so that the others can be used."""
-    try:
-        return from_record(record)
-    except ValueError as error:
-        stored = record["body"]
-        text = stored.decode(errors="replace") if isinstance(stored, bytes) else str(stored)
-        return Entry(record["id"], record["parent_id"], record["time"], Unreadable(str(error), text))
-
-
-class PackedConversation(msgspec.Struct, frozen=True):
-    """A whole conversation as JSON that a caller keeps. `records` are rows as the session store has them."""
-
-    schema_version: int
-    records: list[dict[str, Any]]
-    user_id: str = ""
-
-
-def packed(entries: Sequence[Entry], *, user_id: str = "") -> bytes:
-    return msgspec.json.encode(PackedConversation(SCHEMA_VERSION, [to_record(entry) for entry in entries], user_id))
-
-
-def unpacked(data: bytes) -> tuple[list[Entry], str]:
-    """The entries, in today's form, and whose they are. Raises `StorageError` for bytes that are no conversation."""
-    try:
-        found = msgspec.json.decode(data, type=PackedConversation)
-        return [from_record(record) for record in found.records], found.user_id
-    except (msgspec.MsgspecError, ValueError, KeyError) as error:
-        raise StorageError(f"The stored conversation cannot be read: {error}.") from error

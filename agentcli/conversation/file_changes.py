@@ -1,4 +1,4 @@
-"""The records of what calls did to files, and of what was taken back."""
+"""The records of the changes that calls made to files, and of those that were undone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FileKind = Literal["file", "folder", "link", "pipe"]
 
 
 class FileState(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
-    """A path's state. `content` is a link's target, or a file's blob id in the checkpoints; empty if it is not kept."""
+    """The state of a path. `content` is a link's target, or the blob id of a file that the checkpoints keep."""
 
     kind: FileKind
     mode: int
@@ -23,7 +23,7 @@ class FileState(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True
 
 
 class FileChange(msgspec.Struct, frozen=True, array_like=True):
-    """One path, absolute, before and after; None where nothing was there. See `stored_path` for how it is written."""
+    """The states of one absolute path before and after; None if nothing was there. `stored_path` has its form."""
 
     path: str
     before: FileState | None
@@ -31,9 +31,9 @@ class FileChange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FilesChanged(msgspec.Struct, frozen=True, tag_field="kind", tag="files_changed", omit_defaults=True):
-    """The changes that a call made to files; `left_out` names what was not looked at.
+    """The changes that a call made to files; `left_out` names the paths that were not compared.
 
-    If it is not `is_exact`, what others changed while the call ran counts as the call's.
+    Unless it `is_exact`, the changes of other programs while the call ran count as the call's.
     """
 
     id: str
@@ -43,9 +43,9 @@ class FilesChanged(msgspec.Struct, frozen=True, tag_field="kind", tag="files_cha
 
 
 class FilesRestored(msgspec.Struct, frozen=True, tag_field="kind", tag="files_restored", omit_defaults=True):
-    """The person took back what the entries named by `takes_back` had done; `changes` is what that did to files.
+    """The person undid the changes of the entries whose ids are in `takes_back`; `changes` is the effect on files.
 
-    What they had done to the paths in `left` stays. An earlier `files_restored` that is taken back is done again.
+    The paths in `left` stay as they are. If an earlier `FilesRestored` is undone, its changes are reapplied.
     """
 
     takes_back: tuple[str, ...]
@@ -53,17 +53,17 @@ class FilesRestored(msgspec.Struct, frozen=True, tag_field="kind", tag="files_re
     left: tuple[str, ...] = ()
 
 
-# Bytes of a name that are no UTF-8 are lone surrogates in Python, which JSON cannot hold; these code points stand for
-# them in the log. They are the last of a private plane, and no name is known to use them.
+# Bytes of a name that are no UTF-8 are lone surrogates in Python, which JSON cannot hold. In the log, code points from
+# the end of a private plane replace them; no name is known to use these.
 _SURROGATES = {0xDC80 + n: 0x10FF80 + n for n in range(0x80)}
 _STAND_INS = {stands_in: surrogate for surrogate, stands_in in _SURROGATES.items()}
 
 
 def stored_path(path: str) -> str:
-    """A path as the log holds it."""
+    """Return a path as the log holds it."""
     return path.translate(_SURROGATES)
 
 
 def real_path(stored: str) -> str:
-    """A path of the log as the system knows it."""
+    """Return a path of the log as the system knows it."""
     return stored.translate(_STAND_INS)

@@ -1,4 +1,8 @@
-"""Instruction files (AGENTS.md and its kin): data a project gives the model, read without trust and marked as such."""
+"""The beginning of a conversation: the system text, the notes on the environment, and instruction files.
+
+Instruction files (AGENTS.md and its kin) are data that a project gives the model: they are read without trust, and
+marked as such.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +17,29 @@ from msgspec import Struct
 from agentcli.conversation.entries import Body, Compaction, User, reminder
 from agentcli.safety.paths.judge import is_secret
 from agentcli.settings.files import is_file, read_small_file
+from agentcli.tools.path_names import display_name
 
-BUDGET = 32 * 1024  # bytes of all files together
+BUDGET = 32 * 1024  # bytes of all instruction files together
 PER_FOLDER = ("AGENTS.override.md", "AGENTS.md", "CLAUDE.md", "GEMINI.md")  # the first that exists counts
-LOCAL = ("AGENTS.local.md", "CLAUDE.local.md")  # a person's own, beside it
-DEEPEST_IMPORT = 5
+LOCAL = ("AGENTS.local.md", "CLAUDE.local.md")  # the person's own, beside it
+MAX_IMPORT_DEPTH = 5
+MAX_NAMES = 40  # of the working directory
+
+_MAX_LINE_BYTES = 8_192  # twice the longest path
+_BRANCH = re.compile(r"[^\s<>\x00-\x20\x7f-\xa0]{1,255}")  # other names are left out, as some look like mark-up
 
 _TOO_LARGE = "instruction files together exceed 32 KiB"
 _HEADING = "Instruction files of the user and the project; nearer ones win, the user's own words win over all."
 _CODE = re.compile(r"^ {0,3}(`{3,}|~{3,}).*?(?:^ {0,3}\1|\Z)|(`+)[^`].*?\2", re.MULTILINE | re.DOTALL)
 _IMPORT = re.compile(r"(?<![\w@.])@([\w./~-]*[\w/])")
-_TOLD = re.compile(r'^<instructions path="(.*)">$', re.MULTILINE)
+_SHOWN = re.compile(r'^<instructions path="(.*)">$', re.MULTILINE)
 
 
 class Instructions(Struct, frozen=True):
-    """Instruction files, outermost first. `cut` says what is missing of some, `left_out` why others are not there."""
+    """Instruction files, outermost first, each with its text.
+
+    `cut` has the files of which the end is missing, and `left_out` those that are missing, each with the reason.
+    """
 
     files: tuple[tuple[Path, str], ...] = ()
     left_out: tuple[tuple[Path, str], ...] = ()
@@ -35,7 +47,7 @@ class Instructions(Struct, frozen=True):
 
     @property
     def notices(self) -> list[str]:
-        """Sentences for the person about files that the model does not get, or not whole."""
+        """Sentences for the person about files that the model does not get, or only in part."""
         left_out = (f"{file} was left out: {why}." for file, why in self.left_out)
         return [*left_out, *(f"The model gets only the beginning of {file}: {missing}." for file, missing in self.cut)]
 
@@ -48,10 +60,10 @@ class Instructions(Struct, frozen=True):
 
 @dataclass(kw_only=True)
 class InstructionReader:
-    """Reads instruction files of a project whose folder is `root`, within one budget: large ones get equal shares.
+    """Reads the instruction files of a project whose folder is `root`, within one budget. Large files get equal shares.
 
-    A project's file may be a link or import others by `@path`, but not what lies outside the project or holds secrets:
-    a repository would choose what of this machine the model is shown.
+    A project's file may be a link or import others by `@path`, but only files inside the project that hold no secrets:
+    otherwise a repository could choose which files of this machine the model sees.
     """
 
     root: Path
@@ -62,7 +74,7 @@ class InstructionReader:
     _seen: set[Path | None] = field(default_factory=set)
 
     def take_found(self) -> Instructions:
-        """Return what was read since this was asked last; it counts against the budget from here on."""
+        """Return the files that were read since the last call. They count against the budget from now on."""
         shares = _shares([len(content) for _, content, _ in self._files], BUDGET - self._spent)
         files, cut = [], []
         for (file, content, size), share in zip(self._files, shares, strict=True):
@@ -83,14 +95,13 @@ class InstructionReader:
         return found
 
     def take_folder(self, folder: Path) -> None:
-        """A folder's instruction file, and the person's local ones beside it."""
-        first = next((folder / name for name in PER_FOLDER if is_file(folder / name)), None)
-        for file in (first, *(folder / name for name in LOCAL if is_file(folder / name))):
-            if file is not None:
-                self.take(file, self.root)
+        """Read a folder's instruction file, and the person's local ones beside it."""
+        first, local = ([folder / name for name in names if is_file(folder / name)] for names in (PER_FOLDER, LOCAL))
+        for file in (*first[:1], *local):
+            self.take(file, self.root)
 
     def take(self, file: Path, within: Path, *, depth: int = 0) -> None:
-        """A file and what it imports, all of which must lie in the folder `within`."""
+        """Read a file and its imports, which must all lie in the folder `within`."""
         real: Path | None
         try:
             real = file.resolve(strict=True)
@@ -99,7 +110,13 @@ class InstructionReader:
         if real in self._seen:
             return
         self._seen.add(real)
-        if why := _why_not(real, within, self.home):
+        if real is None:
+            why = "it cannot be read"
+        elif not real.is_relative_to(within.resolve()):
+            why = "it leads out of the project"
+        else:
+            why = "it leads to a file that may hold secrets" if is_secret(real, self.home) else ""
+        if why:
             self.left_out.append((file, why))
             return
         try:
@@ -116,14 +133,14 @@ class InstructionReader:
             return
         self._files.append((file, content, size))
         for imported in _imports(text, file.parent, self.home):
-            if depth == DEEPEST_IMPORT:
-                self.left_out.append((imported, f"imports lead deeper than {DEEPEST_IMPORT} files"))
+            if depth == MAX_IMPORT_DEPTH:
+                self.left_out.append((imported, f"imports lead deeper than {MAX_IMPORT_DEPTH} files"))
             else:
                 self.take(imported, within, depth=depth + 1)
 
 
 def find_instructions(cwd: Path, root: Path, user_files: Sequence[Path], home: Path | None = None) -> Instructions:
-    """The user's files, then those of each folder from the project's root down to `cwd`."""
+    """Return the user's files, then those of each folder from the project's root down to `cwd`."""
     reader = InstructionReader(root=root, home=home)
     for file in user_files:
         if is_file(file):
@@ -135,24 +152,24 @@ def find_instructions(cwd: Path, root: Path, user_files: Sequence[Path], home: P
 
 
 def nested_instructions(
-    folders: Iterable[Path], cwd: Path, root: Path, told: Iterable[str], *, home: Path | None = None
+    folders: Iterable[Path], cwd: Path, root: Path, known: Iterable[str], *, home: Path | None = None
 ) -> Instructions:
     """The files of folders below `cwd` and on the way to them, outermost first, but for the paths `told` before.
 
     Those count against the budget as they are now.
     """
     reader = InstructionReader(root=root, home=home)
-    for path in map(Path, told):
+    for path in map(Path, known):
         reader.take(path, Path(path.anchor))
     reader.take_found()
-    ways = {way for folder in folders for way in (folder, *folder.parents)}
-    for way in sorted(way for way in ways if way != cwd and way.is_relative_to(cwd)):
-        reader.take_folder(way)
+    candidates = {candidate for folder in folders for candidate in (folder, *folder.parents)}
+    for folder in sorted(folder for folder in candidates if folder != cwd and folder.is_relative_to(cwd)):
+        reader.take_folder(folder)
     return reader.take_found()
 
 
 def instruction_paths(bodies: Iterable[Body]) -> list[str]:
-    """The instruction files that the model was given, in these entries."""
+    """Return the paths of the instruction files that these entries show to the model."""
     begins = f"<system-reminder>{_HEADING}"
     texts = (
         body.text if isinstance(body, User) else body.carried[body.carried.find(f"\n{begins}") + 1 :]
@@ -160,36 +177,67 @@ def instruction_paths(bodies: Iterable[Body]) -> list[str]:
         if isinstance(body, Compaction) or (isinstance(body, User) and body.is_reminder)
     )
     texts = (text for text in texts if text.startswith(begins))
-    return list(dict.fromkeys(path for text in texts for path in _TOLD.findall(text)))
+    return list(dict.fromkeys(path for text in texts for path in _SHOWN.findall(text)))
 
 
 def _shares(sizes: Sequence[int], budget: int) -> list[int]:
-    """Return the size that fits of each file: all of the small ones, and the same size of each large one."""
-    shares, left = [0] * len(sizes), budget
+    """Return the bytes that fit of each file: all of the small ones, and the same number of each large one."""
+    shares = [0] * len(sizes)
     for done, number in enumerate(sorted(range(len(sizes)), key=lambda number: sizes[number])):
-        shares[number] = min(sizes[number], left // (len(sizes) - done))
-        left -= shares[number]
+        shares[number] = min(sizes[number], (budget - sum(shares)) // (len(sizes) - done))
     return shares
 
 
-def _beginning(content: bytes, most: int) -> bytes:
-    """As many whole lines as fit, at least of a file whose first line does."""
-    if len(content) <= most:
-        return content
-    return content[: content.rfind(b"\n", 0, most) + 1 or most]
+def _beginning(content: bytes, max_bytes: int) -> bytes:
+    """Return as many complete lines as fit; part of the first line if that does not."""
+    end = len(content) if len(content) <= max_bytes else content.rfind(b"\n", 0, max_bytes) + 1 or max_bytes
+    return content[:end]
 
 
 def _imports(text: str, folder: Path, home: Path | None) -> Iterator[Path]:
-    """The files that a text names as `@path`, outside of code. A name that is no file is no import."""
+    """Yield the files that a text names as `@path`, outside of code. A name that is no file is no import."""
     for name in _IMPORT.findall(_CODE.sub("", text)):
         file = home / name[2:] if name.startswith("~/") and home else Path(normpath(folder / name))
         if is_file(file):
             yield file
 
 
-def _why_not(real: Path | None, within: Path, home: Path | None) -> str:
-    if real is None:
-        return "it cannot be read"
-    if not real.is_relative_to(within.resolve()):
-        return "it leads out of the project"
-    return "it leads to a file that may hold secrets" if is_secret(real, home) else ""
+def system_prompt(*, small: bool, replace: str | None = None, append: str = "") -> str:
+    """Return the system text: the same bytes for every session of a kind, so that they share a provider's cache."""
+    name = "system_prompt_small.md" if small else "system_prompt.md"
+    text = replace if replace is not None else Path(__file__).with_name(name).read_text("utf-8")
+    return "\n\n".join(part.strip() for part in (text, append) if part.strip())
+
+
+def environment_note(*, cwd: Path, platform: str, date: str, branch: str) -> User:
+    """Return a note on where and when the session runs. The system text must not hold it, because it changes."""
+    git = f", git branch {branch}" if branch else ""
+    return reminder(f"Working directory {display_name(str(cwd))}{git}. {platform}. {date}.")
+
+
+def files_note(cwd: Path) -> User:
+    """Return a note that lists the working directory, for small models, which otherwise guess file names."""
+    try:
+        names = sorted(f"{e.name}/" if e.is_dir() else e.name for e in cwd.iterdir() if not e.name.startswith("."))
+    except OSError:
+        names = []
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    shown = ", ".join(map(display_name, names[:MAX_NAMES]))
+    return reminder(f"Files here: {shown or 'none'}{more}.")
+
+
+def git_branch(root: Path) -> str:
+    """Return the checked-out branch, read from the repository itself; empty if there is none."""
+    git = root / ".git"
+    try:
+        if git.is_file():  # a worktree or submodule names its folder
+            git = (root / _line_of(git).removeprefix("gitdir:").strip()).resolve()
+        head = _line_of(git / "HEAD")
+    except (OSError, RuntimeError, ValueError):
+        return ""
+    name = head.removeprefix("ref: refs/heads/") if head.startswith("ref:") else ""
+    return name if _BRANCH.fullmatch(name) else ""
+
+
+def _line_of(file: Path) -> str:
+    return read_small_file(file, most=_MAX_LINE_BYTES).decode().strip()

@@ -1,4 +1,4 @@
-"""Finds out which change wrote each line of a file, from what is recorded of its changes."""
+"""Finds the change that wrote each line of a file, from the recorded changes of files."""
 
 from __future__ import annotations
 
@@ -9,25 +9,28 @@ from agentcli.conversation.entries import Entry
 from agentcli.conversation.file_changes import FileChange, FilesChanged, FilesRestored
 from agentcli.tools.text.diff import lines_of, opcodes
 
-_ALIKE = 0.5  # of the lines of a file that was made as another one went: then it is that one by a new name
+_MIN_SHARED = 0.5  # share of the lines of a new file that a deleted one had, if it is that file with a new name
 
-Recorded = tuple[str, Entry]  # an entry that tells of changes to files, with the id of its session
-Origin = Recorded | None  # None: no call is known to have written it
-Read = Callable[[str], bytes]  # gives a content by its id, or raises `OSError`
+Recorded = tuple[str, Entry]  # an entry with changes of files, and the id of its session
+Origin = Recorded | None  # None if no call is known to have written the line
+Read = Callable[[str], bytes]  # returns a content by its id, or raises `OSError`
 
 
 def line_origins(path: str, content: bytes, recorded: Iterable[Recorded], read: Read) -> list[tuple[str, Origin]]:
-    """Each line of a file with the change that wrote it. `path` is as the log has it, `content` what the file holds."""
+    """Return each line of a file with the change that wrote it.
+
+    `path` is written as in the log, and `content` is what the file holds now.
+    """
     text = _BlamedText()
     for one, change in _history(path, sorted(recorded, key=lambda one: one[1].time), read):
-        with suppress(OSError):  # what it held then is not kept any more
+        with suppress(OSError):  # an old content may be gone
             text.follow(change, one if isinstance(one[1].body, FilesChanged) else None, read)
     text.become(_lines(content), None)
     return list(zip(text.lines, text.origins, strict=True))
 
 
 class _BlamedText:
-    """A file's lines on their way from one state to the next, each with its origin."""
+    """The lines of a file in one of its states, each with its origin."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -35,11 +38,11 @@ class _BlamedText:
         self._known: dict[str, tuple[list[str], list[Origin]]] = {}
 
     def follow(self, change: FileChange, who: Origin, read: Read) -> None:
-        """Go through a change. What stood there before it and is new was nobody's call. Raises `OSError`."""
+        """Apply a change. Lines that were new before it came from no call. Raises `OSError`."""
         for state, author in ((change.before, None), (change.after, who)):
             if state is None or not state.content:
                 continue
-            if known := self._known.get(state.content):  # it was so before: whoever wrote it then wrote it
+            if known := self._known.get(state.content):  # the file returns to a state whose origins are known
                 self.lines, self.origins = known
             else:
                 self.become(_lines(read(state.content)), author)
@@ -53,7 +56,7 @@ class _BlamedText:
 
 
 def _history(path: str, recorded: Sequence[Recorded], read: Read) -> list[tuple[Recorded, FileChange]]:
-    """The changes of a file, oldest first, also those under names that it had before."""
+    """Return the changes of a file, oldest first, also those under its earlier names."""
     found = []
     for one in reversed(recorded):
         body = one[1].body
@@ -68,7 +71,7 @@ def _history(path: str, recorded: Sequence[Recorded], read: Read) -> list[tuple[
 
 
 def _renamed_from(made: FileChange, changes: Sequence[FileChange], read: Read) -> FileChange | None:
-    """The file that went as this one was made and held the same, or nearly."""
+    """Return the change that deleted a file with the same lines, or most of them, as this one was created."""
     assert made.after is not None
     gone = [
         (change.before.content, change)
@@ -84,11 +87,11 @@ def _renamed_from(made: FileChange, changes: Sequence[FileChange], read: Read) -
     except OSError:
         return None
     share, number = max(alike, default=(0.0, 0))
-    return gone[number][1] if share >= _ALIKE else None
+    return gone[number][1] if share >= _MIN_SHARED else None
 
 
 def _share(old: Sequence[str], new: Sequence[str]) -> float:
-    """Of the lines of the longer text those that stayed."""
+    """Return the share of the longer text's lines that both have."""
     same = sum(end - start for tag, start, end, _, _ in opcodes(old, new) if tag == "equal")
     return same / max(len(old), len(new), 1)
 

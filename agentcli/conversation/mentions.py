@@ -1,4 +1,4 @@
-"""Files named in a prompt become part of it: `@path`, `@path:10-40`, `@folder`; for small models bare names too."""
+"""Attaches the files that a prompt names: `@path`, `@path:10-40`, `@folder`, and for small models bare names too."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LINES = re.compile(r"(.+?):([1-9]\d{0,8})(?:-([1-9]\d{0,8}))?")
 _ATTACHED = ("<file path=", "<folder path=")
 _NOT_ATTACHED = "[not attached: "
 _UNATTACHED = re.compile(rf'{_ATTACHED[0]}"(.*)">\n{re.escape(_NOT_ATTACHED)}(.*)\]\n</file>\Z', re.DOTALL)
-MOST_LISTED = 100  # names of a folder
+MAX_LISTED = 100  # names of a folder
 _ABOUT_PROJECT = re.compile(
     r"\b(?:this|the) (?:project|repo(?:sitory)?|code ?base|program|package|app|library)\b", re.IGNORECASE
 )
@@ -32,20 +32,16 @@ _README_LINES = 40
 
 
 def typed_blocks(content: Sequence[Block]) -> list[Block]:
-    """The blocks of a prompt without the files that were attached for the names in it."""
-    return [
-        block
-        for number, block in enumerate(content)
-        if not number or not (isinstance(block, Text) and block.text.startswith(_ATTACHED))
-    ]
+    """Return the blocks of a prompt without the files that were attached for the names in it."""
+    return [*content[:1], *(b for b in content[1:] if not (isinstance(b, Text) and b.text.startswith(_ATTACHED)))]
 
 
 def with_attachments(
     prompt: str, workspace: Workspace, *, bare_names: bool, typed: str | None = None
 ) -> tuple[Block, ...]:
-    """The prompt and the files it names in the part that was `typed`, or the reason why one cannot be attached.
+    """Return the prompt and the files named in its `typed` part; if one cannot be attached, the reason instead.
 
-    With `bare_names` a question about the project that names no file gets its README: a small model would guess.
+    With `bare_names`, a question about the project that names no file gets its README: a small model would guess.
     """
     typed = prompt if typed is None else typed
     blocks: list[Block] = [Text(prompt)]
@@ -53,7 +49,7 @@ def with_attachments(
     for name in dict.fromkeys(_names(typed, bare_names=bare_names)):
         try:
             blocks += _attached(name, workspace)
-        except (ToolError, OSError) as error:  # a name that is too long is an OSError
+        except (ToolError, OSError) as error:  # too long a name raises OSError
             if name in mentioned and _is_file(name, workspace):
                 blocks.append(foreign_text(name, f"{_NOT_ATTACHED}{error}]"))
     if bare_names and len(blocks) == 1 and _ABOUT_PROJECT.search(typed):
@@ -65,19 +61,19 @@ def with_attachments(
 
 
 def unattached_files(content: Sequence[Block]) -> list[str]:
-    """Sentences about the files named in a prompt that `with_attachments` could not attach."""
+    """Return sentences about the files named in a prompt that `with_attachments` could not attach."""
     texts = (block.text for block in content[1:] if isinstance(block, Text))
     found = (_UNATTACHED.match(text) for text in texts)
     return [f"{one[1]} was not attached: {one[2]}" for one in found if one]
 
 
 def foreign_text(name: str, text: str) -> Text:
-    """A text that the person has not typed, as a file that is attached."""
+    """Return a text that the person has not typed, in the form of an attached file."""
     return Text(f'{_ATTACHED[0]}"{name}">\n{text}\n</file>')
 
 
 def attached_file(path: Path, workspace: Workspace) -> Sequence[Block]:
-    """A file that a caller attaches, wherever it lies: an image, a PDF or text. Raises `UsageError`."""
+    """Return the blocks of a file that a caller attaches: an image, a PDF or text, anywhere. Raises `UsageError`."""
     try:
         output = read_file(FileRead(str(path)), path, workspace)
     except (ToolError, OSError) as error:
@@ -88,7 +84,7 @@ def attached_file(path: Path, workspace: Workspace) -> Sequence[Block]:
 
 
 def _attached(name: str, workspace: Workspace) -> Sequence[Block]:
-    """Return the blocks to attach for a name; none if it is no file or folder. Raises `ToolError` and `OSError`."""
+    """Return the blocks to attach for a name; none if it is no file or folder. Raises `ToolError`, `OSError`."""
     path = workspace.readable(name)
     status = workspace.look(path)
     if not status.is_there and (lines := _LINES.fullmatch(name)):
@@ -108,14 +104,14 @@ def _attached(name: str, workspace: Workspace) -> Sequence[Block]:
 
 
 def _is_file(name: str, workspace: Workspace) -> bool:
-    """True if something is there that is no folder: a folder outside the workspace is rarely meant, as in `@/lib`."""
+    """Return True for anything but a folder: a folder outside the workspace is rarely meant, as in `@/lib`."""
     with suppress(ToolError):
         return workspace.look(workspace.lexical_path(name)).kind not in (None, "folder")
     return False
 
 
 def _some_lines(name: str, first: int, last: int, workspace: Workspace) -> Sequence[Block]:
-    """Return some lines of a file, or an error text where they are past its end."""
+    """Return some lines of a file, or an error text if they are past its end."""
     path = workspace.readable(name)
     if workspace.look(path).kind != "file":
         return ()
@@ -131,8 +127,8 @@ def _some_lines(name: str, first: int, last: int, workspace: Workspace) -> Seque
 def _listed(name: str, folder: Path) -> Sequence[Block]:
     with os.scandir(folder) as found:
         names = sorted(display_name(f"{entry.name}/" if entry.is_dir() else entry.name) for entry in found)
-    more = [f"[{len(names) - MOST_LISTED} more]"] if len(names) > MOST_LISTED else []
-    listing = "\n".join([*names[:MOST_LISTED], *more])
+    more = [f"[{len(names) - MAX_LISTED} more]"] if len(names) > MAX_LISTED else []
+    listing = "\n".join([*names[:MAX_LISTED], *more])
     return (Text(f'{_ATTACHED[1]}"{name}">\n{listing}\n</folder>'),)
 
 

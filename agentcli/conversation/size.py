@@ -1,4 +1,4 @@
-"""Measures the next request: what the provider counted for the last one, and an estimate of what came since."""
+"""The size of the next request: the provider's count of an earlier one, and an estimate of what was added."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from agentcli.conversation.entries import Assistant, Body, Compaction, Entry, Re
 from agentcli.llm.messages import Opaque, RedactedThinking, Text, Thinking
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import ToolSpec
-from agentcli.llm.tokens.estimates import (
+from agentcli.llm.tokens import (
     BYTES_PER_TOKEN,
     SAFETY,
     TOKENS_PER_MESSAGE,
@@ -20,11 +20,14 @@ from agentcli.llm.tokens.estimates import (
 )
 
 MESSAGE = Size(int(TOKENS_PER_MESSAGE * BYTES_PER_TOKEN))
-MOST_DOUBT = 0.1  # the largest share of unseen reasoning in what a model's factor is learned from
+MAX_DOUBT = 0.1  # share of tokens that may not have been sent, in a count that a factor is learned from
 
 
 class ProviderCount(NamedTuple):
-    """A provider's count for a reply and all before it; `doubtful` tokens are reasoning, perhaps not sent again."""
+    """A provider's count of a reply and all before it.
+
+    `size` is our size of the same texts. `doubtful` tokens are reasoning, which later requests may not send.
+    """
 
     tokens: int
     size: Size
@@ -32,7 +35,7 @@ class ProviderCount(NamedTuple):
 
 
 class _Entries(Protocol):
-    """A conversation: its path, and the entries that a request is made of."""
+    """A conversation, which cannot be imported here because it has a `RequestSize`."""
 
     path: list[Entry]
 
@@ -41,7 +44,7 @@ class _Entries(Protocol):
 
 
 class RequestSize:
-    """The size of the next request. Measuring it again costs what is new; replies teach the calibration."""
+    """The size of a conversation's next request. Only new entries are measured; each reply improves the estimate."""
 
     def __init__(self, conversation: _Entries) -> None:
         self.calibration = Calibration()
@@ -52,25 +55,28 @@ class RequestSize:
         self._start_anew()
 
     def tokens(self, system: str, tools: tuple[ToolSpec, ...], model: ModelInfo) -> int:
-        """Return the tokens of the next request to a model: its newest count since a compaction, and an estimate."""
+        """Return the tokens of the next request to a model.
+
+        They are its provider's newest count since a compaction, and an estimate of what was added.
+        """
         if (system, tools) != self._prefix[:2]:
             self._prefix = (system, tools, prefix_size(system, tools))
-        if self._model != model:  # each is sent something else of thinking and images
+        if self._model != model:  # other thinking and other images are sent to it
             self._start_anew()
         self._model, name = model, model.name
         self._follow(self._conversation, model)
         counted = self._counted.get(name, ProviderCount(0, Size(), 0))
         added = self._now.minus(counted.size)
-        if not model.takes_images:  # it is sent a short text in their place
+        if not model.takes_images:  # a short text replaces them
             added = added._replace(media=0)
         return max(0, counted.tokens + self.calibration.tokens(name, added, model.token_factor * SAFETY))
 
     def now(self) -> int:
-        """The same for the model and the prefix that were asked about last; 0 if none was."""
+        """Return the tokens for the model and the prefix of the last call of `tokens`; 0 without one."""
         return self.tokens(*self._prefix[:2], self._model) if self._model else 0
 
     def _start_anew(self) -> None:
-        self._followed = 0  # so many entries of the path
+        self._followed = 0  # number of entries of the path that were measured
         self._newest: Entry | None = None
         self._entries = Size()
         self._counted: dict[str, ProviderCount] = {}
@@ -80,7 +86,7 @@ class RequestSize:
         return self._entries.plus(self._prefix[2])
 
     def _follow(self, conversation: _Entries, model: ModelInfo) -> None:
-        """Take in the entries that are new, as `model` is sent them: all where the path is another or was compacted."""
+        """Add the sizes of new entries as `model` is sent them; of all entries if the path changed or was compacted."""
         path = conversation.path
         is_same = self._followed <= len(path) and (not self._followed or path[self._followed - 1] is self._newest)
         new = path[self._followed :]
@@ -92,10 +98,10 @@ class RequestSize:
             for entry in entries[: len(entries) - len(new)]:
                 self._entries = self._entries.plus(_size(entry.body, model))
         for entry in new:
-            self._take(entry, model)
+            self._add(entry, model)
         self._followed, self._newest = len(path), path[-1] if path else None
 
-    def _take(self, entry: Entry, model: ModelInfo) -> None:
+    def _add(self, entry: Entry, model: ModelInfo) -> None:
         body, before = entry.body, self._now
         self._entries = self._entries.plus(_size(body, model))
         if not isinstance(body, Assistant) or not body.usage.prompt_tokens or body.is_estimated:
@@ -107,7 +113,7 @@ class RequestSize:
         sent = sent_back(body.content, model)
         kept = [block for block in sent if isinstance(block, Thinking | RedactedThinking | Opaque)]
         is_partly_sent = len(sent) < len(body.content) and not kept and not usage.reasoning_tokens
-        if body.stop_reason == "interrupted" or is_partly_sent:  # how long the kept text is was not counted
+        if body.stop_reason == "interrupted" or is_partly_sent:  # the tokens of the text that is kept were not counted
             self._counted[name] = ProviderCount(usage.prompt_tokens, before, 0)
             return
         unseen = 0 if kept else usage.reasoning_tokens
@@ -115,10 +121,10 @@ class RequestSize:
         self._counted[name] = ProviderCount(usage.context_tokens - unseen, self._now, doubtful)
 
     def _learn(self, name: str, prompt_tokens: int, size: Size) -> None:
-        """From what was added since the last count, or from the whole request; images would blur it."""
+        # The factor is learned from what was added since the last count. Images would blur it.
         before = self._counted.get(name, ProviderCount(0, Size(), 0))
         added = size.minus(before.size)
-        if not added.media and before.doubtful <= MOST_DOUBT * added.bytes / BYTES_PER_TOKEN:
+        if not added.media and before.doubtful <= MAX_DOUBT * added.bytes / BYTES_PER_TOKEN:
             self.calibration.learn(name, added, prompt_tokens - before.tokens)
 
 

@@ -19,8 +19,8 @@ from agentcli.agent.events import Done, TurnFailed
 from agentcli.agent.ops import Interrupt
 from agentcli.agent.session import Session
 from agentcli.app import Builder
-from agentcli.conversation.entries import packed
 from agentcli.conversation.mentions import with_attachments
+from agentcli.conversation.schema import packed
 from agentcli.errors import UsageError
 from agentcli.evals.checks import check, measures, record_for_check
 from agentcli.evals.outcome import Attempted, End, Outcome, Variant

@@ -17,7 +17,7 @@ from agentcli.agent.events import Done, TurnFailed
 from agentcli.app import Builder
 from agentcli.conversation.entries import Assistant, Compaction, Entry, Result
 from agentcli.conversation.evidence.verdicts import Record
-from agentcli.conversation.turns import calls_in
+from agentcli.conversation.history import calls_in
 from agentcli.errors import UsageError
 from agentcli.evals.task import Task
 from agentcli.infra.sessions.sqlite import MemorySessions

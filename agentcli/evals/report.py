@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 from agentcli.agent.calls.masking import Mask
 from agentcli.agent.interfaces import SessionInfo
-from agentcli.conversation.entries import unpacked
-from agentcli.conversation.titles import shortened
+from agentcli.conversation.history import shortened
+from agentcli.conversation.schema import unpacked
 from agentcli.errors import UserError
 from agentcli.evals.outcome import Outcome, outcome_line
 from agentcli.evals.store import EvalRun, EvalStore, PlannedTask, cost_of

@@ -9,7 +9,7 @@ from typing import BinaryIO, TextIO
 from agentcli.agent import events
 from agentcli.agent.result import Demands, ResultBuilder, exit_code, to_json_line, unproven
 from agentcli.agent.session import Session
-from agentcli.conversation.titles import shortened
+from agentcli.conversation.history import shortened
 from agentcli.frontends.printable import PrintableStream, printable
 from agentcli.frontends.screenless import CliPrompt, CommandEnded, ScreenlessHost
 

@@ -19,8 +19,9 @@ from agentcli.agent.ops import Approve, Interrupt, Prompt
 from agentcli.agent.runtime import ContextPolicy, ContextTransform, Resolve, unchanged
 from agentcli.agent.session import Session
 from agentcli.app import Builder
-from agentcli.conversation.entries import Entry, packed, unpacked
+from agentcli.conversation.entries import Entry
 from agentcli.conversation.mentions import attached_file, with_attachments
+from agentcli.conversation.schema import packed, unpacked
 from agentcli.errors import AgentcliError, StorageError, UsageError
 from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.library.prompt_order import PromptOrder

@@ -21,7 +21,7 @@ Origin = tuple[str, str, int]  # scheme, host, port
 
 
 class Proxy(Struct, frozen=True):
-    """A proxy; `url` is its address without the login."""
+    """A proxy. `url` is its address without the login."""
 
     url: str
     origin: Origin
@@ -32,17 +32,17 @@ class Proxy(Struct, frozen=True):
         return self.origin[0].startswith("socks")
 
     def authorization(self) -> dict[str, str]:
-        """The header with the login, for an HTTP proxy."""
+        """Return the header with the login, for an HTTP proxy."""
         return {} if self.login is None else {"proxy-authorization": basic_auth(*self.login)}
 
 
 def basic_auth(name: str, password: str) -> str:
-    """A login as the value of an authorization header (RFC 7617)."""
+    """Return a login as the value of an authorization header (RFC 7617)."""
     return "Basic " + b64encode(f"{name}:{password}".encode()).decode()
 
 
 def is_address(written: str, schemes: tuple[str, ...] = ("http", "https")) -> bool:
-    """True for an address with a host that can be looked up, and a port that exists where it has one."""
+    """Return True for an address whose host can be looked up and whose port, if it has one, exists."""
     try:
         parts = urlsplit(written)
         host = origin_of(parts)[1]
@@ -53,13 +53,13 @@ def is_address(written: str, schemes: tuple[str, ...] = ("http", "https")) -> bo
 
 
 def origin_of(url: SplitResult) -> Origin:
-    """Scheme, host and port; a name in another script is written as DNS has it. Raises ValueError."""
-    host = url.hostname or ""
-    return url.scheme, host if host.isascii() else host.encode("idna").decode(), url.port or _PORTS.get(url.scheme, 0)
+    """Return scheme, host and port; a name in another script is written as in DNS. Raises `ValueError`."""
+    host = (url.hostname or "").encode("idna").decode()
+    return url.scheme, host, url.port or _PORTS.get(url.scheme, 0)
 
 
 def authority_of(host: str, port: int, *, default_port: int = 0) -> str:
-    """A host with its port, unless that is the default one."""
+    """Return a host with its port, unless that is the default one."""
     shown = f"[{host}]" if ":" in host else host
     return shown if port == default_port else f"{shown}:{port}"
 
@@ -76,29 +76,35 @@ def is_header_name(written: str) -> bool:
 
 
 def ollama_address(written: str) -> str:
-    """OLLAMA_HOST as Ollama reads it: a bare host, a port or both will do; where it listens is where it is reached."""
+    """Return the address in OLLAMA_HOST, read as Ollama does.
+
+    A bare host, a port or both are enough. A server that listens on all addresses is reached on loopback.
+    """
     scheme, mark, rest = written.strip().rpartition("://")
     place, slash, path = rest.partition("/")
     if place.count(":") > 1 and not {"[", "@"} & {*place}:  # a bare IPv6 address
         place = f"[{place}]"
     host, colon, port = (place, "", "") if place.endswith("]") else place.rpartition(":")
     host, port = (host, port) if colon else (host or port, "")
-    if not mark:  # with a scheme, its own port counts
+    if not mark:  # an address with a scheme has the port of that scheme
         colon, port = ":", port or str(OLLAMA_PORT)
     reached = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)  # noqa: S104
     return f"{scheme or 'http'}://{reached}{colon}{port}{slash}{path}"
 
 
 def proxy_for(address: str) -> Proxy | None:
-    """The proxy that leads to `address`; None for a direct way, which loopback always is. Raises `ConfigError`."""
+    """Return the proxy that leads to `address`; None for a direct connection, as loopback always has.
+
+    Raises:
+        ConfigError: If the environment names an unusable proxy.
+    """
     try:
         url = urlsplit(address)
         _, host, port = origin_of(url)
     except ValueError:
         return None  # the request will fail with a better message
-    if is_loopback(host):
-        return None
-    if sys.platform == "linux" and not any(name.lower().endswith("_proxy") for name in os.environ):
+    has_settings = sys.platform != "linux" or any(name.lower().endswith("_proxy") for name in os.environ)
+    if is_loopback(host) or not has_settings:
         return None
     from urllib.request import getproxies  # 8 ms; on macOS it asks the system, too
 
@@ -121,6 +127,6 @@ def proxy_for(address: str) -> Proxy | None:
 
 
 def _is_excepted(exception: str, host: str, port: int) -> bool:
-    """True if a part of NO_PROXY names a host: itself or a domain above it, with a port or not."""
+    """Return True if a part of NO_PROXY names the host itself or a domain above it, with or without its port."""
     domain = exception.rpartition("://")[2].removesuffix(f":{port}").strip("[]*.")
     return exception == "*" or (bool(domain) and f".{host}".endswith(f".{domain}"))

@@ -1,7 +1,7 @@
-"""Reads the code blocks of a small model's answer as the edits it means.
+"""Turns the code blocks in a small model's answer into the edits it describes.
 
-Whole functions, methods or classes edit the attached Python file that has them; other code is the content of the
-one other Python file that the prompt names.
+Whole functions, methods or classes replace those of the same name in the attached Python files. Other code becomes the
+content of the only other Python file that the prompt names.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NUMBERED = re.compile(r"^ *\d+\t(.*)$", re.MULTILINE)
 _BLOCK = re.compile(r"^```(?:python|py)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _NAME = re.compile(r"(?<![\w@/.-])(?:[\w.-]+/)*[\w-]+\.py(?![\w/])")
 _ASKS_FOR_FILE = re.compile(r"\b(?:create|write)\b.*\.py\b", re.IGNORECASE | re.DOTALL)
-# Not to rename or move something, which takes more than the definitions that an answer shows.
+# Without "rename" and "move", which need more than the definitions in an answer.
 _ASKS_FOR_CHANGE = re.compile(
     r"\b(?:add|change|convert|correct|delete|fix|implement|make|mend|refactor|remove|replace|rewrite|update)\b",
     re.IGNORECASE,
@@ -34,7 +34,7 @@ _IS_QUESTION = re.compile(r"\s*(?:how|what|where|which|who|why|when|explain|show
 
 
 class _Definition(NamedTuple):
-    """A function or class, or a method `within` a class: its lines, counted from 0, with its decorators."""
+    """A function or class, or a method `within` a class: its lines with its decorators, counted from 0."""
 
     within: str
     name: str
@@ -44,16 +44,16 @@ class _Definition(NamedTuple):
 
 
 def block_edits(answer: str, request: Request) -> list[tuple[str, dict[str, Any]]]:
-    """The calls of tools, with their inputs, that an answer to a request for a change stands for; mostly none."""
+    """Return the calls, as names and inputs of tools, that an answer describes; none unless a change was asked for."""
     prompt, files, written = _asked(request)
     asks_for_file = bool(_ASKS_FOR_FILE.search(prompt)) and not _IS_QUESTION.match(prompt)
     if not asks_for_file and not asks_for_change(prompt):
         return []
     changed = dict(files)
-    # Numbers of lines are copied with them, but such a text may be data, too.
+    # Models copy line numbers with the lines, but numbered text may also be data.
     blocks = [block if _parsed(block) else _NUMBERED.sub(r"\1", block) for block in _BLOCK.findall(answer)]
     others = [block for block in blocks if not _apply(block, changed) and _parsed(block)]
-    # A change that does not parse was joined wrongly, unless the file did not parse before.
+    # A file that no longer parses was joined wrongly.
     pairs = [(path, text, changed[path]) for path, text in files.items() if text != changed[path]]
     edits = [_edit(*pair) for pair in pairs if _parsed(pair[2]) is not None or _parsed(pair[1]) is None]
     names = set(_NAME.findall(prompt)) - files.keys() - written
@@ -62,12 +62,12 @@ def block_edits(answer: str, request: Request) -> list[tuple[str, dict[str, Any]
 
 
 def asks_for_change(prompt: str) -> bool:
-    """True for a prompt that wants something done, and not explained."""
+    """Return True for a prompt that asks for a change and not for an explanation."""
     return bool(_ASKS_FOR_CHANGE.search(prompt)) and not _IS_QUESTION.match(prompt)
 
 
 def _asked(request: Request) -> tuple[str, dict[str, str], set[str]]:
-    """The newest prompt; each Python file that is attached, with the edits made since; the files written since."""
+    """Return the newest prompt, the attached Python files with later edits applied, and the files written later."""
     uses: list[ToolUse] = []
     done: set[str] = set()
     for message in reversed(request.messages):
@@ -77,7 +77,7 @@ def _asked(request: Request) -> tuple[str, dict[str, str], set[str]]:
         texts = [block.text for block in message.content if isinstance(block, Text)]
         said = [text for text in texts if not text.startswith(_NOT_SAID)]
         if message.role == "user" and said and not results:
-            # The lines are shown with their numbers; a note may follow them.
+            # The lines of an attached file have numbers; a note may follow them.
             files = {path: "\n".join(_NUMBERED.findall(text)) for one in texts for path, text in _FILE.findall(one)}
             for use in reversed(uses):
                 path, old, new = (str(use.input.get(key)) for key in ("path", "old_string", "new_string"))
@@ -88,7 +88,10 @@ def _asked(request: Request) -> tuple[str, dict[str, str], set[str]]:
 
 
 def _apply(block: str, files: dict[str, str]) -> bool:
-    """Put the definitions of a block in place of those of the same name, new ones behind; False if none has a place."""
+    """Put the definitions of a block in place of those of the same name, and new ones at the end.
+
+    Return False if none of them belongs to a file.
+    """
     if (module := _parsed(block)) is None:
         return False
     lines, has_place, touched = block.split("\n"), False, set()
@@ -96,7 +99,7 @@ def _apply(block: str, files: dict[str, str]) -> bool:
     classes = {one.name for text in files.values() for one in _outline(text) if one.is_class}
     for one in _outline(block):
         if (one.within not in classes) if one.within else (one.is_class and one.name in classes):
-            continue  # of a class that is there, the methods are taken one by one; a new one is taken whole
+            continue  # the methods of an existing class are replaced one by one; a new class is added whole
         new = lines[one.first : one.end]
         places = [(path, at) for path, text in files.items() for at in _outline(text) if at[:2] == one[:2]]
         has_place = has_place or bool(places)
@@ -117,7 +120,7 @@ def _apply(block: str, files: dict[str, str]) -> bool:
 
 
 def _with_imports(text: str, block: ast.Module, own: str) -> str:
-    """A file with what a block imports more, except from the file itself; `own` is its module's name."""
+    """Return a file with the further imports of a block, except those from the file itself, the module `own`."""
     if (module := _parsed(text)) is None:
         return text
     there = [node for node in module.body if isinstance(node, ast.Import | ast.ImportFrom)]
@@ -129,7 +132,7 @@ def _with_imports(text: str, block: ast.Module, own: str) -> str:
 
 
 def _imported(node: ast.stmt) -> list[str]:
-    """A statement for each name that a statement imports."""
+    """Return one statement for each name that a statement imports."""
     match node:
         case ast.Import(names):
             return [ast.unparse(ast.Import([name])) for name in names]
@@ -140,7 +143,7 @@ def _imported(node: ast.stmt) -> list[str]:
 
 
 def _place(new: _Definition, files: Mapping[str, str]) -> str:
-    """The file that a new definition belongs to: that of its class, else the only one of tests or of code."""
+    """Return the file that a new definition belongs to: that of its class, else the only file of tests or of code."""
     paths = [path for path, text in files.items() if any(at.within == new.within for at in _outline(text))]
     if not new.within:
         is_test = bool(_TEST_NAME.match(new.name))
@@ -149,7 +152,7 @@ def _place(new: _Definition, files: Mapping[str, str]) -> str:
 
 
 def _outline(text: str) -> list[_Definition]:
-    """The functions and classes of the outermost level, and the methods of these; the text need not parse."""
+    """Return the functions, classes and methods of a module. The text need not parse."""
     module = _parsed(text)
     return [*(_by_indentation(text.split("\n")) if module is None else _by_syntax(module.body))]
 
@@ -193,7 +196,7 @@ def _parsed(code: str) -> ast.Module | None:
 
 
 def _edit(path: str, before: str, after: str) -> dict[str, Any]:
-    """The lines that differ, and as many around them as make them the only ones of their kind."""
+    """Return the edit of the lines that differ, with as many lines around them as make the text unique."""
     old, new = before.split("\n"), after.split("\n")
     start = _shared(old, new)
     end = _shared(old[start:][::-1], new[start:][::-1])
@@ -205,5 +208,5 @@ def _edit(path: str, before: str, after: str) -> dict[str, Any]:
 
 
 def _shared(one: Sequence[str], other: Sequence[str]) -> int:
-    """Count the lines that both begin with."""
+    """Return the number of lines that both begin with."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))

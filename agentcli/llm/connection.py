@@ -1,4 +1,4 @@
-"""Speaks HTTP/1.1 through asyncio and httptools, over TLS and proxies, and keeps connections for the next request."""
+"""Speaks HTTP/1.1 with asyncio and httptools, over TLS and through proxies, and reuses connections."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from urllib.parse import SplitResult, quote
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from agentcli.llm.addresses import Origin, Proxy, authority_of, origin_of
-from agentcli.llm.errors import BadRequest, ConnectionFailed, Mask, ProviderError, Timeout
+from agentcli.llm.errors import ConnectionFailed, Mask, ProviderError, Timeout
 
 CONNECT_TIMEOUT_S = 10.0
 MAX_IDLE_S = 5.0  # servers close idle connections; a request on one that just closes is lost
@@ -37,10 +37,10 @@ Streams = tuple[StreamReader, StreamWriter]
 
 
 class Connections:
-    """Connections to one server, named `where` in errors. `read_timeout` is the longest silence in seconds."""
+    """The connections to one server, named `where` in errors. `read_timeout` is its longest silence in seconds."""
 
     def __init__(self, where: str, proxy: Proxy | None, *, read_timeout: float) -> None:
-        self._server, self._proxy, self._read_timeout = where, proxy, read_timeout
+        self._proxy, self._read_timeout = proxy, read_timeout
         self._where = where if proxy is None else f"{where} (through the proxy {proxy.url})"
         self._open: set[Response] = set()
         self._tls: ssl.SSLContext | None = None
@@ -49,7 +49,13 @@ class Connections:
     async def answered(
         self, method: str, url: SplitResult, headers: Headers, body: bytes, *, addresses: Sequence[str] | None = None
     ) -> AsyncIterator[Response]:
-        """The response to a request, its body not yet read. `addresses` are tried in place of the host's own."""
+        """Send a request and give its response, whose body is not read yet.
+
+        `addresses` are tried in place of those that the host's name has.
+
+        Raises:
+            ProviderError: If there is no connection, or it breaks.
+        """
         target = quote(url.path or "/", safe=_URL_SAFE) + ("?" + quote(url.query, safe=_URL_SAFE) if url.query else "")
         if self._proxy is not None and not self._proxy.is_socks and url.scheme == "http":
             target = f"http://{host_header(url)}{target}"
@@ -58,7 +64,8 @@ class Connections:
             await connection.send(method, url, target, headers=headers, body=body)
             yield connection
         finally:
-            if not connection.can_be_reused():
+            connection.idle_since = time.monotonic()
+            if not connection.can_be_reused:
                 await self._close(connection)
 
     async def _idle_to(self, origin: Origin) -> Response | None:
@@ -71,7 +78,6 @@ class Connections:
         return None
 
     async def _connected(self, url: SplitResult, addresses: Sequence[str] | None) -> Response:
-        """A new connection. Raises `Timeout`, `ConnectionFailed`, and `BadRequest` for an impossible host."""
         first = origin_of(url) if self._proxy is None else self._proxy.origin
         if self._tls is None and "https" in (url.scheme, first[0]):
             self._tls = await asyncio.to_thread(tls_context)  # tens of milliseconds
@@ -83,16 +89,13 @@ class Connections:
             except OSError as error:  # TimeoutError is one
                 if isinstance(error, ssl.SSLError) or address == addresses[-1]:
                     raise self._no_connection(error) from error
-            except UnicodeError as error:
-                message = f"{self._server!r} is not an http(s) address: set the provider's base_url."
-                raise BadRequest(message) from error
             else:
                 self._open.add(connection)
                 return connection
         raise AssertionError("no address was given")
 
     async def _connected_at(self, address: str, first: Origin, url: SplitResult) -> Response:
-        """A connection by way of `address`, the server's own or its proxy's. Raises OSError and `ProviderError`."""
+        """Return a connection through `address`, that of the server or its proxy. Raises `OSError`, `ProviderError`."""
         origin, proxy = origin_of(url), self._proxy
         if proxy is not None and proxy.is_socks:
             streams = await self._through_socks(proxy, origin)
@@ -104,11 +107,15 @@ class Connections:
         try:
             if proxy is not None and url.scheme == "https":
                 if not proxy.is_socks:
-                    await self._tunnel(connection, proxy, url)
+                    target = authority_of(*origin[1:])
+                    await connection.send("CONNECT", url, target, headers={"host": target, **proxy.authorization()})
+                    if not 200 <= connection.status < 300:
+                        refusal = f"{connection.status} {connection.reason}".rstrip(" .")
+                        raise ConnectionFailed(f"{self._where} could not be reached: {refusal}.")
                 assert self._tls is not None
                 try:
                     await streams[1].start_tls(self._tls, server_hostname=origin[1])
-                except TypeError as error:  # asyncio of Python 3.11, where a handshake fails inside a proxy's TLS
+                except TypeError as error:  # asyncio of Python 3.11, if a handshake fails inside a proxy's TLS
                     raise ssl.SSLError(1, str(error.__context__ or error)) from error
                 if connection.has_unread:
                     raise broken_connection(self._where, "the proxy answered in the place of the server")
@@ -118,7 +125,7 @@ class Connections:
         return connection
 
     async def _through_socks(self, proxy: Proxy, origin: Origin) -> Streams:
-        """A connection by way of a SOCKS5 proxy, which resolves the name. Raises OSError and `ProviderError`."""
+        """Return a connection through a SOCKS5 proxy, which resolves the name. Raises `OSError`, `ProviderError`."""
         from python_socks import ProxyError, ProxyType  # few starts need it
         from python_socks.async_.asyncio.v2 import Proxy as SocksProxy
 
@@ -130,14 +137,6 @@ class Connections:
                 raise broken_connection(self._where, error) from error
             raise ConnectionFailed(f"{self._where} could not be reached: {error}.") from error
         return stream.reader, stream.writer
-
-    async def _tunnel(self, connection: Response, proxy: Proxy, url: SplitResult) -> None:
-        """Have an HTTP proxy lead to a server. Raises `ProviderError`."""
-        target = authority_of(*origin_of(url)[1:])
-        await connection.send("CONNECT", url, target, headers={"host": target, **proxy.authorization()})
-        if not 200 <= connection.status < 300:
-            refusal = f"{connection.status} {connection.reason}".rstrip(" .")
-            raise ConnectionFailed(f"{self._where} could not be reached: {refusal}.")
 
     def _no_connection(self, error: OSError) -> ProviderError:
         if isinstance(error, TimeoutError):
@@ -158,7 +157,10 @@ class Connections:
 
 
 class Response:
-    """The response to a request; `masked` takes keys out of a text. httptools calls the `on_` methods."""
+    """A connection, and the response to its newest request. `masked` masks keys in a text.
+
+    httptools calls the `on_` methods.
+    """
 
     masked: Mask = str
     url: SplitResult
@@ -172,13 +174,13 @@ class Response:
         self._where, self._read_timeout = where, read_timeout
 
     async def send(self, method: str, url: SplitResult, target: str, *, headers: Headers, body: bytes = b"") -> None:
-        """Send a request, whose headers were checked, and wait for the head of its response. Raises `ProviderError`."""
+        """Send a request with checked headers, and wait for the head of its response. Raises `ProviderError`."""
         self.url, self.idle_since = url, 0.0
         self.status, self.reason, self.headers, self.received = 0, "", {}, 0
         self._is_complete, self._can_go_on, self._head_bytes, self._pieces = False, False, 0, list[bytes]()
         self._failure: Exception | None = None
         self._parser = HttpResponseParser(self)
-        # Servers that end lines with a bare LF or pad sizes are read, and of two framings `chunked` counts.
+        # Some servers end lines with a bare LF or pad sizes. If there are two framings, `chunked` counts.
         self._parser.set_dangerous_leniencies(
             lenient_chunked_length=True, lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
         )
@@ -190,12 +192,12 @@ class Response:
         except TimeoutError as error:
             raise Timeout(f"{self._where} took nothing for {self._read_timeout:g} s.") from error
         except OSError:
-            pass  # a server may refuse what it did not read to the end, and say why
+            pass  # a server may refuse a request that it did not read to the end, and say why
         while not self.status:
             await self._receive()
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """The decompressed body as it arrives. Raises `ProviderError`."""
+        """Yield the decompressed body as it arrives. Raises `ProviderError`."""
         is_compressed = self.headers.get("content-encoding", "").strip().lower() in ("gzip", "x-gzip", "deflate")
         unzip = zlib.decompressobj(_GZIP_OR_ZLIB)
         while self._pieces or not self._is_complete:
@@ -208,7 +210,7 @@ class Response:
                 yield waiting
                 continue
             is_full = True
-            while waiting or is_full:  # a kilobyte may hold a megabyte: in pieces, so that the reader can stop
+            while waiting or is_full:  # a kilobyte may hold a megabyte: small pieces let the reader stop in time
                 try:
                     piece = unzip.decompress(waiting, MAX_UNZIPPED_BYTES)
                 except zlib.error as error:
@@ -239,7 +241,7 @@ class Response:
             raise broken_connection(self._where, f"it sent more than {MAX_HEAD_BYTES >> 10} KiB of headers")
 
     def _end(self) -> None:
-        """The connection has ended, and with it a body that tells nothing of its length. Raises `ConnectionFailed`."""
+        """End the body with the connection, if it has no length. Raises `ConnectionFailed` for any other."""
         has_length = "content-length" in self.headers or "chunked" in self.headers.get("transfer-encoding", "").lower()
         if not self.status or has_length:
             what = "before the end of the response" if self.status else "without sending a response"
@@ -247,7 +249,7 @@ class Response:
         self._is_complete = True
 
     def on_message_begin(self) -> None:
-        if self._is_complete:  # another response, which nobody asked for
+        if self._is_complete:  # another response, without a request
             self._can_go_on = False
 
     def on_status(self, text: bytes) -> None:
@@ -271,14 +273,14 @@ class Response:
     def on_message_complete(self) -> None:
         self._is_complete = bool(self.status)
 
+    @property
     def can_be_reused(self) -> bool:
-        """Keep the connection if its response was read to the end and it can carry another request."""
-        self.idle_since = time.monotonic()
+        """True if the response was read to the end and the connection can carry another request."""
         return self._is_complete and not self._pieces and self._can_go_on and self.is_alive()
 
     @property
     def has_unread(self) -> bool:
-        """True if there are bytes that nobody asked for: what a server says to no request, or a proxy before TLS."""
+        """True if bytes arrived without a request, or from a proxy before TLS."""
         return bool(self._reader._buffer)  # type: ignore[attr-defined]  # noqa: SLF001 - no method tells
 
     def is_alive(self) -> bool:
@@ -286,12 +288,12 @@ class Response:
         return is_open and time.monotonic() - self.idle_since < MAX_IDLE_S
 
     def abort(self) -> None:
-        if not self._writer.transport.is_closing():  # one whose TLS failed inside a proxy's takes no second end
+        if not self._writer.transport.is_closing():  # after a failure of TLS inside a proxy's TLS, abort() would raise
             self._writer.transport.abort()
 
 
 def host_header(url: SplitResult) -> str:
-    """The host of an address, with its port where that is not the scheme's own."""
+    """Return the host of an address, with its port if it is not the scheme's own."""
     scheme, host, port = origin_of(url)
     return authority_of(host, port, default_port=443 if scheme == "https" else 80)
 
@@ -301,12 +303,15 @@ def broken_connection(where: str, error: Exception | str) -> ConnectionFailed:
 
 
 def tls_context() -> ssl.SSLContext:
-    """Trusts SSL_CERT_FILE or SSL_CERT_DIR alone if one is set, else as the system does. Raises `ConnectionFailed`."""
+    """Return a context that trusts SSL_CERT_FILE or SSL_CERT_DIR alone if one is set, else what the system trusts.
+
+    Raises:
+        ConnectionFailed: If the variable names no certificates.
+    """
     return _context_for(*_own_certificates())
 
 
 def _own_certificates() -> tuple[str, str]:
-    """The variable that names certificates, and its value; both empty without one."""
     return next(((name, value) for name in _PARAMETERS if (value := os.environ.get(name))), ("", ""))
 
 
@@ -315,7 +320,7 @@ def _context_for(name: str, value: str) -> ssl.SSLContext:
     places = ssl.get_default_verify_paths()
     if name or (sys.platform == "linux" and (places.cafile or (places.capath and any(Path(places.capath).iterdir())))):
         try:
-            if name == "SSL_CERT_DIR" and not Path(value).is_dir():  # OpenSSL would say nothing and trust nobody
+            if name == "SSL_CERT_DIR" and not Path(value).is_dir():  # OpenSSL would trust nobody, without an error
                 raise NotADirectoryError(errno.ENOTDIR, "it is no folder")
             certificates: dict[str, Any] = {_PARAMETERS[name]: value} if name else {}
             context = ssl.create_default_context(**certificates)
@@ -326,7 +331,7 @@ def _context_for(name: str, value: str) -> ssl.SSLContext:
                 "or unset it.",
                 is_retryable=False,
             ) from error
-    else:  # a store of the system, or a bundle that this OpenSSL was not built to look for
+    else:  # the store of the system, or a bundle that this OpenSSL does not know
         from truststore import SSLContext
 
         context = SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -335,7 +340,7 @@ def _context_for(name: str, value: str) -> ssl.SSLContext:
 
 
 def untrusted_certificate_error(where: str, why: str) -> ConnectionFailed:
-    """The error for a server whose certificate is not trusted; another try would end alike."""
+    """Return the error for a server whose certificate is not trusted; it is not tried again."""
     name, value = _own_certificates()
     remedy = f"Add the certificate of its authority to {name} ({value})."
     if not name:

@@ -1,4 +1,7 @@
-"""The errors of model requests, read from a server's refusal: the kind, the words, and how long to wait."""
+"""The errors of model requests: their kinds, and how a server's refusal is read.
+
+A refusal gives the kind of the error, its message and code, and how long to wait before the next try.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +15,23 @@ from agentcli.errors import AgentcliError
 from agentcli.llm.json_text import decode_json
 from agentcli.llm.messages import Message
 
-LONGEST_MESSAGE = 500  # characters of a refusal whose form is not known
+MAX_MESSAGE_CHARS = 500  # of a refusal whose form is not known
 _NUMBER = r"\d{1,15}(?:\.\d{1,15})?"
 _DURATION = r"(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9}(?:\.\d{1,15})?)s)?"  # 6m0s, as OpenAI writes it
 _FIRST_EPOCH = 1_000_000_000  # seconds; a smaller number is a duration
 _FIRST_EPOCH_MS = 100_000_000_000  # a greater number of seconds would be a time after the year 5000
-_MAX_WAIT_S = 32 * 86_400.0  # the longest limits are those of a month
+_MAX_WAIT_S = 32 * 86_400.0  # usage limits last a month at most
 
 Mask = Callable[[str], str]
 
 
 class ProviderError(AgentcliError):
-    """A failed model request. `partial` is the reply up to the failure, without calls that were cut.
+    """A failed model request.
 
-    `retry_after` is the server's own word in seconds. After text was `shown` nothing is retried. `is_answered`: the
-    server may bill it. `sent` is the request's body. It ended `tries` tries that took `tried_s` seconds together.
+    `partial` is the reply up to the failure, without calls that were cut. `retry_after` is how many seconds the server
+    asks to wait. Once text was `shown`, the request is not tried again. `is_answered`: the server took the request and
+    may bill it. `sent` is the request's body. `tries` is the number of tries, and `tried_s` the seconds they took
+    together.
     """
 
     is_retryable = False
@@ -47,7 +52,7 @@ class ProviderError(AgentcliError):
         is_answered: bool = False,
     ) -> None:
         super().__init__(message)
-        if is_retryable is not None:  # else as the kind is
+        if is_retryable is not None:
             self.is_retryable = is_retryable
         self.status, self.retry_after, self.code, self.is_answered = status, retry_after, code, is_answered
 
@@ -57,7 +62,7 @@ class AuthError(ProviderError):
 
 
 class BadRequest(ProviderError):
-    """400, 404, 413, 422 and their like: the server refuses the request as it is."""
+    """400, 404, 413, 422 and similar: the server does not accept the request."""
 
 
 class ModelNotFound(BadRequest):
@@ -65,7 +70,7 @@ class ModelNotFound(BadRequest):
 
 
 class ContextOverflow(BadRequest):
-    """The prompt does not fit the model's window. `is_guess`: the server refused it without a word."""
+    """The prompt does not fit the model's window. `is_guess`: the server gave no reason."""
 
     is_guess = False
 
@@ -75,17 +80,17 @@ class BillingError(ProviderError):
 
 
 class Transient(ProviderError):
-    """A failure that another try may not meet."""
+    """A failure after which the same request may succeed."""
 
     is_retryable = True
 
 
 class RateLimit(Transient):
-    """429: this account asks too often."""
+    """429: this account sends too many requests."""
 
 
 class Overloaded(Transient):
-    """503, 529: the service has no room for anybody."""
+    """503, 529: the service is overloaded."""
 
 
 class ServerError(Transient):
@@ -97,10 +102,10 @@ class Timeout(Transient):
 
 
 class ConnectionFailed(Transient):
-    """There is no connection, or it broke."""
+    """The connection could not be made, or it broke."""
 
 
-# How each service says that a prompt is too long (from their documents and issue trackers, 2026-11).
+# The messages of each service for a prompt that is too long (from their documents and issue trackers, 2026-11).
 _OVERFLOW = (
     r"prompt is too long|exceed context limit|exceeds the context window|context[_ ]length[_ ]exceeded"
     r"|maximum context length is \d+|longer than the (maximum model|context) length|exceed_context_size_error"
@@ -115,7 +120,7 @@ _MODEL_MISSING = (
     r"|model identifier is invalid|deployment.{0,80}does not exist"  # Bedrock; Azure and Foundry
 )
 _REFUSED, _FAILED, _ANY = range(500), range(500, 1_000), range(1_000)
-# What a status and a pattern in "CODE MESSAGE" mean; the first row that fits counts.
+# The error for a status and a pattern in "CODE MESSAGE"; the first row that matches counts.
 _KINDS: tuple[tuple[Container[int], str, type[ProviderError]], ...] = (
     ((401, 403), "", AuthError),
     ((400,), r"API key not valid|API_KEY_INVALID", AuthError),  # Gemini
@@ -124,9 +129,9 @@ _KINDS: tuple[tuple[Container[int], str, type[ProviderError]], ...] = (
     ((429,), "", RateLimit),
     ((498, 503, 529), "", Overloaded),
     ((408, 504), "", Timeout),
-    ((409, 424), "", ServerError),  # 424: Bedrock, of a model that failed
+    ((409, 424), "", ServerError),  # Bedrock answers 424 if the model failed
     ((400,), r"^tool_use_failed ", ServerError),  # Groq: the model wrote a broken call; the next try may be right
-    # llama.cpp and Ollama, of a form or an image
+    # llama.cpp and Ollama fail so for a request that they do not accept
     (_FAILED, r"image input|does not support images|mmproj|jinja|chat template", BadRequest),
     (_ANY, _OVERFLOW, ContextOverflow),
     (_FAILED, "", ServerError),
@@ -146,10 +151,10 @@ def error_for_status(
     retry_after: float | None = None,
     should_retry: bool | None = None,
 ) -> ProviderError:
-    """Return the error for an HTTP status, the body's message and `code`, or `otherwise` where it has no message."""
-    said = f"{code} {message}"
+    """Return the error for an HTTP status and the message and `code` in its body; `otherwise` replaces no message."""
+    text = f"{code} {message}"
     kind = next(
-        kind for statuses, words, kind in _KINDS if status in statuses and re.search(words, said, re.IGNORECASE)
+        kind for statuses, pattern, kind in _KINDS if status in statuses and re.search(pattern, text, re.IGNORECASE)
     )
     error = kind(message or otherwise, status=status, retry_after=retry_after, code=code, is_retryable=should_retry)
     if isinstance(error, ContextOverflow):
@@ -158,57 +163,62 @@ def error_for_status(
 
 
 def error_in_body(body: bytes, masked: Mask = str) -> tuple[str, str]:
-    """The message and the code in an error body of any service's shape, `masked` before it is cut."""
+    """Return the message and the code in an error body of any service; `masked` removes secrets before it is cut."""
     try:
         data = decode_json(body)
     except ValueError:
         text = body.decode(errors="replace").strip()
         if text.lower().startswith(("<!doctype", "<html")):
             return "The server answered with an HTML page, not with an API's error.", ""
-        return masked(text)[:LONGEST_MESSAGE], ""
+        return masked(text)[:MAX_MESSAGE_CHARS], ""
     return error_in_json(data, masked)
 
 
 def error_in_json(data: Any, masked: Mask = str) -> tuple[str, str]:
-    """`{"error": {"message", "type"|"code"}}`, `{"error": "…"}`, `{"detail": …}`, `{"message": …}`, or a list."""
+    """Return the message and the code in an error's JSON.
+
+    The forms are `{"error": {"message", "type"|"code"}}`, `{"error": "…"}`, `{"detail": …}`, `{"message": …}`, and a
+    list of one of them.
+    """
     if isinstance(data, list):
         data = data[0] if data else {}
     if not isinstance(data, dict):
-        return masked(str(data))[:LONGEST_MESSAGE], ""
+        return masked(str(data))[:MAX_MESSAGE_CHARS], ""
     inner = data.get("error") or data
+    if isinstance(inner, str) and inner.startswith("{"):  # Ollama passes on the whole answer of its runner
+        return error_in_body(inner.encode(), masked)
     if not isinstance(inner, dict):
-        if isinstance(inner, str) and inner.startswith("{"):  # Ollama passes its runner's whole answer on
-            return error_in_body(inner.encode(), masked)
         return str(inner), ""
     message = inner.get("message") or inner.get("detail") or data.get("detail") or ""
     parts = (inner.get(name) for name in ("details", "metadata"))
     details, metadata = (part if isinstance(part, dict) else {} for part in parts)
     codes = (details.get("error_code"), inner.get("code"), inner.get("type"))
     code = next((word for word in codes if isinstance(word, str) and word and word != "error"), "")
-    if raw := metadata.get("raw"):  # OpenRouter puts the upstream's own words here
+    if raw := metadata.get("raw"):  # OpenRouter puts the message of the provider behind it here
         message = f"{message}: {raw}"
-    return message if isinstance(message, str) else masked(json.dumps(message))[:LONGEST_MESSAGE], code
+    return message if isinstance(message, str) else masked(json.dumps(message))[:MAX_MESSAGE_CHARS], code
 
 
 def embedded_error(data: Any) -> ProviderError:
-    """The error in a body or an event whose status was 200; its own number counts, where it gives one."""
+    """Return the error in a body or an event whose status was 200; a status inside the error counts instead."""
     message, code = error_in_json(data)
-    data = data if isinstance(data, dict) else {}
-    inner = data.get("error") or data
+    inner = data.get("error") or data if isinstance(data, dict) else None
     status = inner.get("code") if isinstance(inner, dict) else None
-    if not isinstance(status, int) or not 400 <= status < 600:
-        status = 500
-    return error_for_status(status, message, code=code, otherwise="the server failed")
+    is_status = isinstance(status, int) and 400 <= status < 600
+    return error_for_status(status if is_status else 500, message, code=code, otherwise="the server failed")
 
 
 def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
-    """`retry-after-ms`, then `retry-after` in seconds or as an HTTP date (RFC 9110 §10.2.3)."""
+    """Return the wait that the headers ask for.
+
+    `retry-after-ms` counts first, then `retry-after` in seconds or as an HTTP date (RFC 9110 §10.2.3).
+    """
     found = (_seconds_until(headers.get(f"retry-after{end}", ""), unit) for end, unit in (("-ms", 0.001), ("", 1.0)))
     return next((seconds for seconds in found if seconds is not None), None)
 
 
 def seconds_until_reset(headers: Mapping[str, str], body: bytes) -> float | None:
-    """When a used-up limit is whole again, by a refusal that has no `retry-after`; None where it does not say."""
+    """Return the seconds until a used-up limit resets, from a refusal without `retry-after`; None if it has none."""
     times = [
         value
         for name, value in headers.items()
@@ -219,12 +229,12 @@ def seconds_until_reset(headers: Mapping[str, str], body: bytes) -> float | None
         error = decode_json(body)["error"]
         times += [str(error.get(name) or "") for name in ("resets_in_seconds", "resets_at")]
     except (ValueError, LookupError, TypeError, AttributeError):
-        pass  # a body of another form
+        pass  # the body has another form
     return max((seconds for time in times if (seconds := _seconds_until(time)) is not None), default=None)
 
 
 def _seconds_until(text: str, unit_s: float = 1.0) -> float | None:
-    """Read a duration, a time since 1970 in seconds or milliseconds, or a date; None for anything else."""
+    """Return the seconds until a time: a duration, a time since 1970 in seconds or milliseconds, or a date."""
     text = text.strip()
     try:
         if re.fullmatch(_NUMBER, text):
@@ -241,7 +251,7 @@ def _seconds_until(text: str, unit_s: float = 1.0) -> float | None:
             from email.utils import parsedate_to_datetime  # 5 ms, and seldom needed
 
             date: datetime = (datetime.fromisoformat if text[:1].isdigit() else parsedate_to_datetime)(text)
-            seconds = date.replace(tzinfo=date.tzinfo or UTC).timestamp() - time.time()  # HTTP knows no other zone
+            seconds = date.replace(tzinfo=date.tzinfo or UTC).timestamp() - time.time()  # HTTP dates are in UTC
     except (ValueError, OverflowError):
         return None
     return max(0.0, seconds) if seconds <= _MAX_WAIT_S else None

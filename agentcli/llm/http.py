@@ -1,4 +1,4 @@
-"""The HTTP client of all providers: redirects, streamed bodies, every failure a `ProviderError` that shows no key."""
+"""The HTTP client of all providers: redirects, streamed bodies, and failures as `ProviderError`s that show no key."""
 
 from __future__ import annotations
 
@@ -11,55 +11,70 @@ from typing import Any, NoReturn
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
 from agentcli.errors import UserError
-from agentcli.llm import errors
 from agentcli.llm.addresses import basic_auth, is_address, is_header_name, origin_of, proxy_for
 from agentcli.llm.connection import Connections, Response, host_header
-from agentcli.llm.errors import AuthError, BadRequest, Mask, ProviderError, ServerError
-from agentcli.llm.event_streams import LONGEST_LINE
+from agentcli.llm.errors import (
+    AuthError,
+    BadRequest,
+    Mask,
+    ProviderError,
+    ServerError,
+    error_for_status,
+    error_in_body,
+    retry_after_seconds,
+    seconds_until_reset,
+)
 from agentcli.llm.json_text import decode_json, encode_json
 from agentcli.settings.keys import Key
 from agentcli.version import __version__
 
 MAX_ERROR_BODY = 64 * 1024  # bytes of a refusal that are read for its message
+MAX_EVENT_BYTES = 16 * 1024 * 1024  # of an answer that comes whole, and of one event of a stream
 MAX_REDIRECTS = 5
-UNAUTHORIZED = 401
+MIN_SECRET_CHARS = 4  # a shorter secret is part of many words by chance, so it is not masked
+_SECRET_NAMES = ("auth", "key", "token", "secret", "pass", "cookie", "credential", "session")
 
 
 class Carrier(ABC):
-    """Carries requests to one service; failures are `ProviderError`s without keys. A command's key is renewed once."""
+    """Carries requests to one service. Its failures are `ProviderError`s that show no key.
+
+    If the service does not accept a key that a command printed, the command runs once more and the request is sent
+    again.
+    """
 
     shown_url: str
     key: Key = ""
     missing_key = ""
 
-    async def get_json(self, path: str) -> Any:
-        return await self._json("GET", path, None)
-
-    async def post_json(self, path: str, body: dict[str, Any]) -> Any:
-        return await self._json("POST", path, body)
-
-    async def _json(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
-        async with self.answered(method, path, body) as response:
-            content = await read_start(response, LONGEST_LINE)
+    async def fetch_json(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        """Return the JSON that a GET request answers, or with a `body` a POST request. Raises `ProviderError`."""
+        async with self.answered(path, body) as response:
+            content = await read_start(response, MAX_EVENT_BYTES)
             try:
                 return decode_json(content)
             except ValueError as error:
                 raise not_a_reply(response, content) from error
 
     @asynccontextmanager
-    async def answered(self, method: str, path: str, body: dict[str, Any] | None) -> AsyncIterator[Response]:
-        """The response to `body` as JSON once its status is known to be good. Raises `ProviderError`."""
+    async def answered(self, path: str, body: dict[str, Any] | None) -> AsyncIterator[Response]:
+        """Send a GET request, or a POST request with `body` as JSON, and give its response.
+
+        The status is good by then, and the body of the response is not read yet.
+
+        Raises:
+            ProviderError: If there is no key or no connection, and for a status that reports an error.
+        """
         key = await self._current_key()
         async with AsyncExitStack() as stack:
             try:
-                response = await stack.enter_async_context(self._sent(method, path, body, key))
+                response = await stack.enter_async_context(self._sent(path, body, key))
             except AuthError as error:
-                if error.status != UNAUTHORIZED or isinstance(self.key, str):
+                if error.status != 401 or isinstance(self.key, str):
                     raise
                 self.key.forget()
                 if (renewed := await self._current_key()) == key:
                     raise
-                response = await stack.enter_async_context(self._sent(method, path, body, renewed))
+                response = await stack.enter_async_context(self._sent(path, body, renewed))
             yield response
 
     async def _current_key(self) -> str:
@@ -71,17 +86,17 @@ class Carrier(ABC):
             raise AuthError(str(error)) from error
 
     @abstractmethod
-    def _sent(
-        self, method: str, path: str, body: dict[str, Any] | None, key: str
-    ) -> AbstractAsyncContextManager[Response]:
-        """The response to a request, its status good and its body not yet read."""
+    def _sent(self, path: str, body: dict[str, Any] | None, key: str) -> AbstractAsyncContextManager[Response]: ...
 
     @abstractmethod
     async def aclose(self) -> None: ...
 
 
 class HttpClient(Carrier):
-    """Requests to one server, with a `read_timeout` in seconds; redirects are followed on the same host only."""
+    """Sends requests to one server. Redirects are followed on the same host only.
+
+    `read_timeout` is the longest silence of the server in seconds.
+    """
 
     def __init__(
         self,
@@ -100,20 +115,20 @@ class HttpClient(Carrier):
         self._connections = Connections(self.shown_url, self._proxy, read_timeout=read_timeout)
 
     @asynccontextmanager
-    async def _sent(self, method: str, path: str, body: dict[str, Any] | None, key: str) -> AsyncIterator[Response]:
+    async def _sent(self, path: str, body: dict[str, Any] | None, key: str) -> AsyncIterator[Response]:
         headers = dict(self._headers)
         if key:
             headers[self._key_header] = (f"Bearer {key}" if self._key_header == "authorization" else key).strip()
         masked = mask_of(headers, self.base_url)
         try:
             check_sendable(self.base_url, headers)
-            address, mark, query = self.base_url.partition("?")  # Azure's has its version there
+            address, mark, query = self.base_url.partition("?")  # Azure's address has its version there
             url = urlsplit(f"{address.rstrip('/')}{path}{mark}{query}")
             if url.username or url.password:
                 headers["authorization"] = basic_auth(unquote(url.username or ""), unquote(url.password or ""))
-            content = b"" if body is None else encode_json(body)
+            method, content = ("GET", b"") if body is None else ("POST", encode_json(body))
             for _ in range(MAX_REDIRECTS + 1):
-                sent = self._default_headers(url, content, method) | headers
+                sent = self._default_headers(url, content) | headers
                 async with self._connections.answered(method, url, sent, content) as response:
                     response.masked = masked
                     if (target := await check_status(response)) is None:
@@ -126,12 +141,12 @@ class HttpClient(Carrier):
             error.args = (masked(str(error)),)  # a server may quote the key
             raise
 
-    def _default_headers(self, url: SplitResult, content: bytes, method: str) -> dict[str, str]:
+    def _default_headers(self, url: SplitResult, content: bytes) -> dict[str, str]:
         headers = {
             "host": host_header(url), "accept": "*/*", "accept-encoding": "gzip",
             "user-agent": f"agentcli/{__version__}", "content-type": "application/json",
         }  # fmt: skip
-        if method == "POST":
+        if content:
             headers["content-length"] = str(len(content))
         if self._proxy is not None and url.scheme == "http" and not self._proxy.is_socks:
             headers |= self._proxy.authorization()
@@ -142,7 +157,7 @@ class HttpClient(Carrier):
 
 
 def check_sendable(address: str, headers: Mapping[str, str]) -> None:
-    """Raises `BadRequest` or `AuthError` for an address or a header that cannot be sent."""
+    """Raise `BadRequest` or `AuthError` for an address or a header that cannot be sent."""
     if not is_address(address):
         raise BadRequest(f"{shown(address)!r} is not an http(s) address: set the provider's base_url.")
     for name, value in headers.items():
@@ -153,7 +168,11 @@ def check_sendable(address: str, headers: Mapping[str, str]) -> None:
 
 
 async def check_status(response: Response, *, is_followed: bool = True) -> SplitResult | None:
-    """The address on its own host to which a response leads, None for a good one. Raises `ProviderError`."""
+    """Return the address on the same host that a response redirects to; None for a good response.
+
+    Raises:
+        ProviderError: For a status that reports an error, and for a redirect that is not followed.
+    """
     if response.status >= 400:
         raise_for_refusal(response, await read_start(response))
     if response.status < 300:
@@ -175,32 +194,28 @@ async def check_status(response: Response, *, is_followed: bool = True) -> Split
 
 
 def is_same_place(here: SplitResult, target: SplitResult) -> bool:
-    """From plain HTTP to HTTPS is no other place; the way back would show the key to all between."""
+    """Return True if both are on one host. HTTPS may replace HTTP, but not the reverse, which would show the key."""
     return origin_of(target) in (origin_of(here), origin_of(here._replace(scheme="https")))
 
 
 def shown(address: str | SplitResult) -> str:
-    """An address without what may be secret in it; it need not be a valid one."""
+    """Return an address without the parts that may be secret; it need not be a valid one."""
     bare = re.split(r"[?#]", address if isinstance(address, str) else address.geturl(), maxsplit=1)[0]
     return re.sub(r"^(\w+://)?[^/]*@", lambda found: found[1] or "", bare)
 
 
-_SECRET_NAMES = ("auth", "key", "token", "secret", "pass", "cookie", "credential", "session")
-SHORTEST_SECRET = 4  # a shorter one stands in many words by chance
-
-
 def mask_of(headers: Mapping[str, str], address: str) -> Mask:
-    """Takes a request's keys out of a text, with and without their scheme, and the password in its address."""
+    """Return a function that masks a request's secrets in a text: its keys, and the password in its address."""
     values = [value.strip() for name, value in headers.items() if any(word in name for word in _SECRET_NAMES)]
-    found = {*values, *(value.rpartition(" ")[2] for value in values)}
+    found = {*values, *(value.rpartition(" ")[2] for value in values)}  # with and without their scheme
     if login := re.match(r"(?:\w+://)?[^/]*?:([^/]*)@", address.partition("?")[0]):
         found |= {login[1], unquote(login[1])}
-    secrets = sorted((secret for secret in found if len(secret) >= SHORTEST_SECRET), key=len, reverse=True)
-
+    secrets = sorted((secret for secret in found if len(secret) >= MIN_SECRET_CHARS), key=len, reverse=True)
     return lambda text: reduce(lambda masked, secret: masked.replace(secret, "[masked]"), secrets, text)
 
 
 async def read_start(response: Response, max_bytes: int = MAX_ERROR_BODY) -> bytes:
+    """Return the beginning of a body; it may be longer than `max_bytes` by the last piece that arrived."""
     start = bytearray()
     async for piece in response.pieces():
         start += piece
@@ -210,13 +225,14 @@ async def read_start(response: Response, max_bytes: int = MAX_ERROR_BODY) -> byt
 
 
 def raise_for_refusal(response: Response, body: bytes) -> NoReturn:
-    message, code = errors.error_in_body(body, response.masked)
+    """Raise the `ProviderError` that a response with an error status and its body mean."""
+    message, code = error_in_body(body, response.masked)
     if response.status == 404:  # the address may be what was not found
         message = f"{message.rstrip('. ') or 'Not found'}, asked at {shown(response.url)}"
-    retry_after = errors.retry_after_seconds(response.headers)
+    retry_after = retry_after_seconds(response.headers)
     if retry_after is None and response.status == 429:
-        retry_after = errors.seconds_until_reset(response.headers, body)
-    raise errors.error_for_status(
+        retry_after = seconds_until_reset(response.headers, body)
+    raise error_for_status(
         response.status,
         message,
         code=code,
@@ -227,7 +243,7 @@ def raise_for_refusal(response: Response, body: bytes) -> NoReturn:
 
 
 def not_a_reply(response: Response, start: bytes) -> ServerError:
-    """The error for a good status with a body that is no API reply (a portal's page, a proxy's note)."""
+    """Return the error for a good status with a body that is no API reply, such as a portal's page."""
     kind = response.headers.get("content-type", "no content type")
     text = response.masked(start.decode(errors="replace"))
     return ServerError(

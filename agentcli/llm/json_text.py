@@ -1,4 +1,4 @@
-"""Reads and writes JSON as servers have it: lone surrogates, halves of them, and nesting without end."""
+"""Reads and writes JSON with the faults that servers send: lone surrogates and nesting without end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 def decode_json(data: bytes | str) -> Any:
-    """One JSON value, U+FFFD for each lone surrogate. Raises ValueError for anything else, as NaN and Infinity."""
+    """Return one JSON value with U+FFFD for each lone surrogate. Raises `ValueError`, also for NaN and Infinity."""
     try:
         return _decode(data)
     except RecursionError as error:
@@ -29,7 +29,7 @@ def decode_json(data: bytes | str) -> Any:
 
 
 def encode_json(value: Any) -> bytes:
-    """`value` as JSON; a lone surrogate, which UTF-8 cannot hold, becomes U+FFFD."""
+    """Return `value` as JSON; a lone surrogate, which UTF-8 cannot hold, becomes U+FFFD."""
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:

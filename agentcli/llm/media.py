@@ -1,4 +1,4 @@
-"""Images and PDFs: what they are, how many tokens they cost, and which of them an API takes or a text stands for."""
+"""Images and PDFs: their types and sizes, the tokens they cost, and which of them an API accepts."""
 
 from __future__ import annotations
 
@@ -13,20 +13,18 @@ from functools import lru_cache
 from math import ceil
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, structs
 
 from agentcli.llm.messages import Base64Source, Block, Document, Image, Message, Text, ToolResult
 
-LARGEST_IMAGE = 5 * 1024 * 1024 // 4 * 3  # bytes a provider takes, which are 5 MB as base64
-LONGEST_EDGE = 1_568  # pixels; larger images are made smaller by the provider
-MOST_MEDIA_BYTES = 24 * 1024 * 1024  # of one request; Anthropic takes 32 MB with all the text, others 50
-KEPT_SHARE = 0.75  # what is left when the oldest go; more at a time, so that the beginning changes seldom
-TOKENS_PER_IMAGE = 1_600  # what an image of the largest useful size costs; for those whose size is not known
+MAX_IMAGE_BYTES = 5 * 1024 * 1024 // 4 * 3  # that a provider accepts; they are 5 MB as base64
+MAX_EDGE = 1_568  # pixels; providers scale larger images down
+MAX_MEDIA_BYTES = 24 * 1024 * 1024  # of one request; Anthropic takes 32 MB with all the text, others 50
+KEPT_SHARE = 0.75  # of the limit, when the oldest go; several go at a time, so that the beginning changes seldom
+TOKENS_PER_IMAGE = 1_600  # for an image of the largest useful size, and for one of unknown size
 # A page is text and a picture of it: 1,500 to 3,000 tokens for the text (platform.claude.com/docs, "PDF support").
 TOKENS_PER_PAGE = 3_000
 BYTES_PER_PAGE = 50_000  # of a PDF that cannot be read here
-SPEECH_BYTES, WAV_BYTES = 8_000, 32_000  # of a second: speech as MP3 or the like, and as samples of 16 bits at 16 kHz
 _MAGIC = {
     b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF87a": "image/gif", b"GIF89a": "image/gif",
     b"%PDF-": "application/pdf",
@@ -38,7 +36,7 @@ Medium = Image | Document
 
 
 class MediaFacts(NamedTuple):
-    """The media type by the first bytes, the size of an image that is whole, the pages of a PDF that can be read."""
+    """The media type by the first bytes, the size of an image that is complete, the pages of a PDF that is readable."""
 
     media_type: str
     size: tuple[int, int] | None
@@ -46,7 +44,10 @@ class MediaFacts(NamedTuple):
 
 
 class MediaRules(Struct, frozen=True, kw_only=True):
-    """An API's limits for one request; each image among more than `crowd` has an edge of at most `crowded_edge`."""
+    """An API's limits for one request.
+
+    `edge` is the longest edge of an image in pixels, and `crowded_edge` the longest if there are more than `crowd`.
+    """
 
     images: int = 0
     documents: bool = False
@@ -60,7 +61,7 @@ class MediaRules(Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class BoundsMedia(Protocol):
-    """A provider that says what media it would take now."""
+    """A provider that knows which media it accepts."""
 
     @property
     def media_rules(self) -> MediaRules: ...
@@ -74,13 +75,13 @@ def media_type_of(head: bytes) -> str:
 
 
 def dimensions_of(image: bytes) -> tuple[int, int] | None:
-    """Return width and height by the header; None for what is no image, or does not end as its format does."""
+    """Return width and height by the header; None for what is no image, or lacks the end of its format."""
     kind, _, name = media_type_of(image).partition("/")
     if kind != "image":
         return None
     from PIL import Image as Pillow  # 15 to 60 ms, which only images need
 
-    warnings.filterwarnings("ignore", module=r"PIL\.")  # what it says of odd files would land on the screen
+    warnings.filterwarnings("ignore", module=r"PIL\.")  # warnings about odd files would land on the screen
     try:
         with Pillow.open(io.BytesIO(image), formats=(name,)) as found:
             start = len(image) - 1 if name == "gif" else found.fp.tell() if found.fp else 0
@@ -90,7 +91,7 @@ def dimensions_of(image: bytes) -> tuple[int, int] | None:
 
 
 def pages_of(pdf: bytes) -> int:
-    """Return how many pages a PDF has, 0 if it cannot be read."""
+    """Return the number of pages of a PDF; 0 if it cannot be read."""
     if media_type_of(pdf) != "application/pdf":
         return 0
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)
@@ -144,14 +145,8 @@ def document_tokens(data: str, family: str) -> int:
     return pages * (258 if family == "gemini" else TOKENS_PER_PAGE)
 
 
-def audio_tokens(data: str, form: str, family: str) -> int:
-    """Count the tokens of a recording by its bytes: ten a second for OpenAI, 32 for Gemini and all others."""
-    seconds = len(data) * 3 / 4 / (WAV_BYTES if form in ("wav", "pcm16") else SPEECH_BYTES)
-    return max(1, ceil(seconds * (10 if family == "gpt" else 32)))
-
-
 def media_in(messages: Iterable[Message]) -> Iterator[Medium]:
-    """Yield the images and documents of messages, those inside results too."""
+    """Yield the images and documents of messages, also those inside results."""
     for message in messages:
         for block in message.content:
             parts = block.content if isinstance(block, ToolResult) and isinstance(block.content, tuple) else (block,)
@@ -159,43 +154,43 @@ def media_in(messages: Iterable[Message]) -> Iterator[Medium]:
 
 
 def with_media(messages: tuple[Message, ...], change: Callable[[Medium], Text | Medium]) -> tuple[Message, ...]:
-    """Return the messages with each image and PDF as `change` gives it, in the order of `media_in`."""
+    """Return the messages with each image and PDF replaced by what `change` returns, in the order of `media_in`."""
 
     def changed(block: Block) -> Block:
         if isinstance(block, ToolResult) and isinstance(block.content, tuple):
             parts = tuple(change(part) if isinstance(part, Medium) else part for part in block.content)
-            return replace(block, content=parts)
+            return structs.replace(block, content=parts)
         return change(block) if isinstance(block, Medium) else block
 
     return tuple(
-        replace(message, content=tuple(map(changed, message.content))) if any(media_in((message,))) else message
+        structs.replace(message, content=tuple(map(changed, message.content))) if any(media_in((message,))) else message
         for message in messages
     )
 
 
 def fitted(messages: tuple[Message, ...], rules: MediaRules) -> tuple[Message, ...]:
-    """Return the messages with a text for each image or PDF that the API would refuse; of too many the newest stay."""
+    """Return the messages with a text for each image or PDF that the API would refuse; of too many, the newest stay."""
     reasons = iter(_reasons(list(media_in(messages)), rules))
 
     def replaced(block: Medium) -> Text | Medium:
         if why := next(reasons):
-            _log(text := f"[{_notice(block, why)}]")
+            _log_once(text := f"[{_notice(block, why)}]")
             return Text(text)
         kind, data = facts_of(block.source.data).media_type, block.source.data
         # APIs refuse a PNG that is called a JPEG.
-        return block if kind == block.source.media_type else replace(block, source=Base64Source(kind, data))
+        return block if kind == block.source.media_type else structs.replace(block, source=Base64Source(kind, data))
 
     return with_media(messages, replaced)
 
 
 def omission_notices(messages: tuple[Message, ...], rules: MediaRules) -> list[str]:
-    """Return what `fitted` leaves out and why, each once, in words for the person."""
+    """Return sentences for the person about what `fitted` leaves out and why, each sentence once."""
     reasons = zip(media := list(media_in(messages)), _reasons(media, rules), strict=True)
     return list(dict.fromkeys(_notice(block, why) for block, why in reasons if why))
 
 
 def _reasons(media: list[Medium], rules: MediaRules) -> list[str]:
-    """Return why each of them is left out; empty for what stays."""
+    """Return the reason why each of the media is left out; empty for those that stay."""
     reasons = [_reason(block, rules, rules.edge) for block in media]
     if sum(isinstance(block, Image) and not why for block, why in zip(media, reasons, strict=True)) > rules.crowd:
         reasons = [_reason(block, rules, rules.crowded_edge) for block in media]
@@ -205,7 +200,6 @@ def _reasons(media: list[Medium], rules: MediaRules) -> list[str]:
 
 
 def _reason(block: Medium, rules: MediaRules, edge: int) -> str:
-    """Return why the API would not take this; empty if it does."""
     if isinstance(block, Document) and not rules.documents:
         return "this model takes none; read its text with a tool, such as pdftotext"
     if isinstance(block, Image) and not rules.images:
@@ -225,21 +219,26 @@ def _reason(block: Medium, rules: MediaRules, edge: int) -> str:
 
 
 def _too_many(media: list[Medium], reasons: list[str], rules: MediaRules) -> Iterator[int]:
-    """Yield the oldest media, a quarter of the bound at a time, as they would have gone one request after the other."""
+    """Yield the positions of the oldest media that exceed the limits.
+
+    They are the same for each request of a growing conversation: a quarter of the limit goes at a time.
+    """
     waiting: deque[int] = deque()
-    used, bounds = [0, 0, 0], (rules.images, rules.pages, MOST_MEDIA_BYTES)
-    for number in (number for number, why in enumerate(reasons) if not why):
+    used, bounds = [0, 0, 0], (rules.images, rules.pages, MAX_MEDIA_BYTES)
+    for number, why in enumerate(reasons):
+        if why:
+            continue
         waiting.append(number)
-        used = [so_far + its for so_far, its in zip(used, _use(media[number]), strict=True)]
+        used = [so_far + its for so_far, its in zip(used, _size_in_request(media[number]), strict=True)]
         share = 1.0
         while len(waiting) > 1 and any(has > most * share for has, most in zip(used, bounds, strict=True)):
             share, oldest = KEPT_SHARE, waiting.popleft()
-            used = [so_far - its for so_far, its in zip(used, _use(media[oldest]), strict=True)]
+            used = [so_far - its for so_far, its in zip(used, _size_in_request(media[oldest]), strict=True)]
             yield oldest
 
 
-def _use(block: Medium) -> tuple[int, int, int]:
-    """Return how many images, pages of PDFs, and bytes of base64 it is."""
+def _size_in_request(block: Medium) -> tuple[int, int, int]:
+    """Return the numbers of images, pages of PDFs, and bytes of base64."""
     return isinstance(block, Image), facts_of(block.source.data).pages, len(block.source.data)
 
 
@@ -248,6 +247,5 @@ def _notice(block: Medium, why: str) -> str:
 
 
 @lru_cache(maxsize=64)
-def _log(text: str) -> None:
-    """Log what is left out once, however many requests it is left out of."""
-    log.warning(text)
+def _log_once(text: str) -> None:
+    log.warning(text)  # once, however many requests it is left out of

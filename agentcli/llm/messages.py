@@ -1,13 +1,19 @@
-"""The messages and blocks of a conversation, the same for every provider, by the names of the Messages API."""
+"""The messages and blocks of a conversation, the same for every provider, named as in the Messages API.
+
+`is_valid` finds the faults that every provider would refuse, and `repair_messages` makes the least repair.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import chain, count
 from typing import Any, Literal
 
-import msgspec
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, json, structs
+
+log = logging.getLogger(__name__)
 
 Role = Literal["user", "assistant"]
 
@@ -18,23 +24,23 @@ StopReason = Literal[
 
 
 class CacheControl(Struct, frozen=True, tag_field="type", tag="ephemeral", omit_defaults=True):
-    """A breakpoint of Anthropic's prompt cache: all up to its block is kept for so long."""
+    """A breakpoint of Anthropic's prompt cache: everything up to its block is cached for `ttl`."""
 
     ttl: Literal["5m", "1h"] = "5m"
 
 
 class Text(Struct, frozen=True, tag="text", omit_defaults=True):
-    """A caller may end a cached prefix here by `cache_control`; APIs that cache by themselves are not sent it."""
+    """A text. A caller may end a cached prefix here with `cache_control`, which only Anthropic's API is sent."""
 
     text: str
     cache_control: CacheControl | None = None
 
 
-GO_ON = Text("Go on.")  # said by us where APIs want the last message to be the user's
+GO_ON = Text("Go on.")  # added for APIs whose last message must be the user's
 
 
 class Thinking(Struct, frozen=True, tag="thinking", omit_defaults=True):
-    """The model's reasoning. A `signature` is opaque: the provider wants the block back unchanged."""
+    """The model's reasoning. A block with a `signature` must go back to its provider unchanged."""
 
     thinking: str
     signature: str | None = None
@@ -45,7 +51,7 @@ class RedactedThinking(Struct, frozen=True, tag="redacted_thinking"):
 
 
 class ToolUse(Struct, frozen=True, tag="tool_use", omit_defaults=True):
-    """A call the model asks for. `unparsed` holds its arguments as written when they are not a JSON object."""
+    """A call of a tool. `unparsed` holds its arguments as they were written, if they are no JSON object."""
 
     id: str
     name: str
@@ -79,7 +85,7 @@ class ToolResult(Struct, frozen=True, tag="tool_result", omit_defaults=True):
 
     @property
     def text(self) -> str:
-        """The text that a person reads; an image or document is only named."""
+        """The text that a person reads; images and documents are only named."""
         if isinstance(self.content, str):
             return self.content
         parts = (part.text if isinstance(part, Text) else f"[{type(part).__name__.lower()}]" for part in self.content)
@@ -87,7 +93,7 @@ class ToolResult(Struct, frozen=True, tag="tool_result", omit_defaults=True):
 
 
 class Opaque(Struct, frozen=True, tag="opaque"):
-    """A block only `provider` understands; it goes back to that provider as it came and to no other."""
+    """A block that only `provider` understands. It goes back unchanged to that provider, and to no other."""
 
     provider: str
     data: dict[str, Any]
@@ -97,14 +103,13 @@ Block = Text | Thinking | RedactedThinking | ToolUse | Image | Document | ToolRe
 
 
 def block_text(block: Block) -> str:
-    """Return the words of a block, thinking and calls included; empty for media and for what one provider reads."""
+    """Return the text of a block, also of thinking and calls; empty for media and for opaque blocks."""
     match block:
         case Text(text) | Thinking(text):
             return text
         case ToolUse(_, name, input):
-            return f"{name} {msgspec.json.encode(input).decode()}"
-        case _:
-            return ""
+            return f"{name} {json.encode(input).decode()}"
+    return ""
 
 
 class Message(Struct, frozen=True):
@@ -118,7 +123,7 @@ class Message(Struct, frozen=True):
 
     @property
     def unsigned_thinking(self) -> str:
-        """The reasoning; what is signed only its own provider can read."""
+        """The reasoning that any provider can read; only its own one can read signed reasoning."""
         return "".join(b.thinking for b in self.content if isinstance(b, Thinking) and not b.signature)
 
     @property
@@ -130,29 +135,25 @@ def user_message(text: str) -> Message:
     return Message("user", (Text(text),))
 
 
-def answered(messages: Sequence[Message]) -> int:
-    """Count the messages that the newest reply among them answered."""
-    return next((n for n in range(len(messages) - 1, -1, -1) if messages[n].role == "assistant"), 0)
-
-
 def without_surrogates(content: Sequence[Block]) -> tuple[Block, ...]:
-    """The blocks with ? for lone surrogates, which bytes that are no UTF-8 leave in typed text: no JSON holds them."""
+    """Return the blocks with ? for lone surrogates: bytes that are no UTF-8 become some, and JSON cannot hold them."""
     return tuple(
-        replace(block, text=block.text.encode(errors="replace").decode()) if isinstance(block, Text) else block
+        structs.replace(block, text=block.text.encode(errors="replace").decode()) if isinstance(block, Text) else block
         for block in content
     )
 
 
 def without_empty_text(blocks: Iterable[Block]) -> tuple[Block, ...]:
-    """Providers refuse text blocks that hold nothing but white space."""
+    """Return the blocks that providers accept: text that holds only white space is left out."""
     return tuple(block for block in blocks if not (isinstance(block, Text) and not block.text.strip()))
 
 
 class Usage(Struct, frozen=True, omit_defaults=True):
-    """Token counts of one or more requests; `prompt_tokens` adds the cached parts to `input_tokens`.
+    """Token counts of one or more requests.
 
-    `reasoning_tokens` are part of `output_tokens`; `cache_creation_1h_input_tokens` of `cache_creation_input_tokens`.
-    `cost_usd` is set when the provider itself names the price.
+    `input_tokens` are those that were not cached; `prompt_tokens` are all of the prompt. `reasoning_tokens` are part of
+    `output_tokens`, and `cache_creation_1h_input_tokens` of `cache_creation_input_tokens`. `cost_usd` is set if the
+    provider itself names the price.
     """
 
     input_tokens: int = 0
@@ -169,10 +170,132 @@ class Usage(Struct, frozen=True, omit_defaults=True):
 
     @property
     def context_tokens(self) -> int:
-        """The tokens of the window that the request and its reply take."""
+        """The tokens that the request and its reply take of the window."""
         return self.prompt_tokens + self.output_tokens
 
     def __add__(self, other: Usage) -> Usage:
         costs = [cost for cost in (self.cost_usd, other.cost_usd) if cost is not None]
         counts = (getattr(self, name) + getattr(other, name) for name in self.__struct_fields__[:-1])
-        return replace(Usage(*counts), cost_usd=sum(costs) if costs else None)
+        return structs.replace(Usage(*counts), cost_usd=sum(costs) if costs else None)
+
+
+LOST = "The result was lost."
+_OF_USERS = (Text, Image, Document, ToolResult)
+_OF_ASSISTANTS = (Text, Thinking, RedactedThinking, ToolUse, Opaque)
+
+
+def repair_messages(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """Return the same messages if they are valid, else repaired ones.
+
+    In valid messages every call has its own id and exactly one result, at the beginning of the next user message and in
+    the order of the calls. No result lacks its call, the first message is a user's, and no message is empty or holds a
+    block that its role cannot have.
+    """
+    if is_valid(messages):
+        return messages
+    repaired: list[Message] = []
+    taken: set[str] = set()
+    waiting: list[tuple[str, str]] = []  # calls without a result: the id they had, and the one they have now
+    for message in (*_with_users_joined(messages), Message("user", ())):  # the last one takes results that are missing
+        if message.role == "user":
+            content, waiting = _answers(waiting, message.content), []
+        else:
+            if waiting:
+                repaired.append(Message("user", _answers(waiting, ())))
+            if not repaired:
+                repaired.append(Message("user", (Text("(the beginning of the conversation is missing)"),)))
+            content, waiting = _with_own_ids(message.content, taken)
+        if content:
+            repaired.append(Message(message.role, content))
+    _log_once(f"repaired a conversation of {len(messages)} messages, which has {len(repaired)} now")
+    return tuple(_with_users_joined(repaired))
+
+
+def is_valid(messages: tuple[Message, ...], *, start: int = 0) -> bool:
+    """Return True if every provider accepts these messages; those before `start` are known to be valid.
+
+    Replies may follow each other: APIs that want the roles in turn are sent `in_turn`.
+    """
+    before = messages[start - 1] if start else Message("assistant", ())
+    expected = tuple(use.id for use in before.tool_uses)
+    role = before.role
+    for number, message in enumerate(messages[start:], start):
+        if not message.content or _allowed_blocks(message) != message.content:
+            return False
+        if message.role == role and (role == "user" or expected or not number):
+            return False
+        role = message.role
+        results = [block for block in message.content if isinstance(block, ToolResult)]
+        if tuple(result.tool_use_id for result in results) != expected:
+            return False
+        if results and any(not isinstance(block, ToolResult) for block in message.content[: len(results)]):
+            return False
+        expected = tuple(use.id for use in message.tool_uses)
+    new = [use.id for message in messages[start:] for use in message.tool_uses]
+    old = {use.id for message in messages[:start] for use in message.tool_uses} if new else set()
+    return not expected and len(set(new)) == len(new) and old.isdisjoint(new)
+
+
+def in_turn(messages: Iterable[Message]) -> list[Message]:
+    """Return the messages for APIs whose roles alternate and end with the user, without replies of reasoning alone."""
+    turns: list[Message] = []
+    for message in messages:
+        if message.role == "assistant" and not (message.text.strip() or message.tool_uses):
+            continue
+        if turns and turns[-1].role == message.role:
+            turns[-1] = Message(message.role, turns[-1].content + message.content)
+        else:
+            turns.append(message)
+    return [*turns, Message("user", (GO_ON,))] if turns and turns[-1].role == "assistant" else turns
+
+
+def _allowed_blocks(message: Message) -> tuple[Block, ...]:
+    kinds = _OF_USERS if message.role == "user" else _OF_ASSISTANTS
+    return without_empty_text(block for block in message.content if isinstance(block, kinds))
+
+
+def _with_own_ids(content: tuple[Block, ...], taken: set[str]) -> tuple[tuple[Block, ...], list[tuple[str, str]]]:
+    """Return a reply whose calls have ids that are not `taken`, and for each call its old and its new id."""
+    blocks: list[Block] = []
+    ids: list[tuple[str, str]] = []
+    for block in content:
+        if isinstance(block, ToolUse):
+            candidates = chain([block.id], (f"{block.id}_{number}" for number in count(2)))
+            id = next(candidate for candidate in candidates if candidate not in taken)
+            taken.add(id)
+            ids.append((block.id, id))
+            block = structs.replace(block, id=id)
+        blocks.append(block)
+    return tuple(blocks), ids
+
+
+def _answers(calls: list[tuple[str, str]], content: tuple[Block, ...]) -> tuple[Block, ...]:
+    """Return the results of these calls in their order, then the rest; results of other calls are dropped."""
+    found: dict[str, list[ToolResult]] = {}
+    for block in content:
+        if isinstance(block, ToolResult):
+            found.setdefault(block.tool_use_id, []).append(block)
+    results: list[Block] = []
+    for old_id, new_id in calls:
+        mine = found.get(old_id)
+        results.append(
+            structs.replace(mine.pop(0), tool_use_id=new_id) if mine else ToolResult(new_id, LOST, is_error=True)
+        )
+    return (*results, *(block for block in content if not isinstance(block, ToolResult)))
+
+
+def _with_users_joined(messages: Iterable[Message]) -> list[Message]:
+    """Return the messages without blocks that are not allowed, and neighbouring ones of the user joined."""
+    joined: list[Message] = []
+    for message in messages:
+        content = _allowed_blocks(message)
+        if content and joined and joined[-1].role == message.role == "user":
+            joined[-1] = Message("user", joined[-1].content + content)
+        elif content:
+            joined.append(Message(message.role, content))
+    return joined
+
+
+@lru_cache(maxsize=256)
+def _log_once(text: str) -> None:
+    log.warning(text)  # once, however many requests need the same repair

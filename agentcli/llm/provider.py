@@ -1,16 +1,26 @@
-"""The one interface a model provider implements, and what flows through it."""
+"""The interface that every model provider implements, with its requests and its events.
+
+Tries a request again while no text of its reply has been shown, and limits what each reply may bring.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import asyncio
+import random
+import time
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from math import ceil
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
+from agentcli.llm.errors import ProviderError, ServerError
 from agentcli.llm.messages import CacheControl, Message, StopReason, Text, Usage
 
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
+MAX_WAIT_S = 60.0  # before a request is tried again
+MB = 1024 * 1024
 
 
 class ToolSpec(Struct, frozen=True):
@@ -29,10 +39,10 @@ class Prefix(Struct, frozen=True):
 
 
 class Request(Struct, frozen=True):
-    """One question to a model. `max_tokens` bounds the reply, `answer_schema` its form where the API can see to that.
+    """One request to a model.
 
-    `earlier_messages` is how many of `messages` the newest reply's request held: a prompt cache was written there.
-    `unsent` are fields of the body that the model was found to refuse.
+    `max_tokens` limits the reply. `answer_schema` is the JSON Schema of the answer, for APIs that can enforce one.
+    `unsent` are fields of the body that the model was found to reject.
     """
 
     system: str
@@ -41,17 +51,21 @@ class Request(Struct, frozen=True):
     max_tokens: int = 8192
     temperature: float | None = None
     effort: Effort | None = None
-    earlier_messages: int = 0
     unsent: frozenset[str] = frozenset()
     answer_schema: dict[str, Any] | None = None
 
+    @property
+    def earlier_messages(self) -> int:
+        """The number of `messages` that the newest reply's request held; a prompt cache was written there."""
+        return next((n for n in range(len(self.messages) - 1, -1, -1) if self.messages[n].role == "assistant"), 0)
+
     def sent(self, body: dict[str, Any]) -> dict[str, Any]:
-        """A body without the fields that stay unsent."""
+        """Return a body without the fields that stay unsent."""
         return {name: value for name, value in body.items() if name not in self.unsent} if self.unsent else body
 
 
 def lasts_an_hour(request: Request) -> bool:
-    """True if a caller's breakpoint keeps a part of the request cached for an hour, which costs more."""
+    """Return True if a caller's breakpoint keeps a part of the request cached for an hour, which costs more."""
     blocks = (block for message in request.messages for block in message.content)
     return any(isinstance(block, Text) and block.cache_control == CacheControl("1h") for block in blocks)
 
@@ -85,9 +99,10 @@ class UsageUpdate(Struct, frozen=True, tag="usage"):
 
 
 class Done(Struct, frozen=True, tag="done"):
-    """Always the last event; carries the whole message, without a `lost_tool_call`, inside which the reply was cut.
+    """The last event of every reply, with the whole message.
 
-    `note` is the provider's own word on the stop reason (a refusal's explanation, an unknown reason's name).
+    `lost_tool_call`: the reply was cut inside a call, which the message does not hold. `note` is what the provider says
+    about the stop reason: the explanation of a refusal, or the name of a reason that is not known here.
     """
 
     message: Message
@@ -102,7 +117,7 @@ StreamEvent = TextDelta | ThinkingDelta | ToolCallStarted | ToolCallDelta | Tool
 
 
 class TokenCount(Struct, frozen=True):
-    """`exact` when the provider counted, else an estimate with its safety margin included."""
+    """A number of tokens: `exact` if the provider counted them, else an estimate that includes its safety margin."""
 
     tokens: int
     exact: bool
@@ -117,7 +132,7 @@ class Health(Struct, frozen=True):
 
 
 class Provider(Protocol):
-    """One model behind one API. `name` is the provider's, `model` the model's as that API spells it."""
+    """One model behind one API. `name` is that of the provider, `model` that of the model as the API spells it."""
 
     @property
     def name(self) -> str: ...
@@ -126,7 +141,7 @@ class Provider(Protocol):
     def model(self) -> str: ...
 
     def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
-        """Send one request and give its events, `Done` last; closing the iterator ends the request.
+        """Send one request and yield its events, `Done` last; closing the iterator ends the request.
 
         Raises `ProviderError` for every failure; its `partial` holds all that had arrived, without calls that were cut.
         """
@@ -137,25 +152,146 @@ class Provider(Protocol):
         ...
 
     async def health_check(self) -> Health:
-        """Check that the server answers and takes the key. Does not raise, and costs no tokens."""
+        """Check that the server answers and accepts the key. Does not raise, and costs no tokens."""
         ...
 
     async def aclose(self) -> None:
-        """Give back connections and processes; safe to call twice."""
+        """Release connections and processes; safe to call twice."""
         ...
 
 
 @runtime_checkable
 class Warmable(Protocol):
-    """A provider that gains from a request ahead of the first one."""
+    """A provider that answers the first request sooner if it was warmed with its beginning."""
 
     async def warm(self, request: Request) -> None: ...
 
 
 async def complete(provider: Provider, request: Request) -> Done:
-    """The whole reply at once. Raises `ProviderError`."""
+    """Return the whole reply at once. Raises `ProviderError`."""
     async with aclosing(provider.stream(request)) as events:
         async for event in events:
             if isinstance(event, Done):
                 return event
     raise AssertionError(f"{provider.name} ended its stream without Done")
+
+
+class ReplyLimits(Struct, frozen=True):
+    """The limits of one reply's size and time, named like the settings in `limits`."""
+
+    max_reply_mb: float = 8.0
+    max_arguments_mb: float = 4.0
+    max_reply_s: float = 3_600.0
+
+
+class RetryPolicy(Struct, frozen=True):
+    """How a request is tried again: `max_retries` times, after waits that begin with `initial_delay` s and double."""
+
+    max_retries: int = 3
+    initial_delay: float = 1.0
+    reply_limits: ReplyLimits = ReplyLimits()
+
+
+OnRetry = Callable[[int, float, ProviderError], None]  # number of the retry (1 is the first), seconds to wait, reason
+
+
+async def stream_with_retry(
+    provider: Provider,
+    request: Request,
+    *,
+    policy: RetryPolicy,
+    on_retry: OnRetry,
+    before_try: Callable[[Request], Request] = lambda request: request,
+) -> AsyncGenerator[StreamEvent, None]:
+    """Yield the events of a reply; after a failure before its first text, wait and try again.
+
+    `before_try` returns the request of each try, and may raise an error to end them.
+
+    Raises:
+        ProviderError: The last failure.
+    """
+    tries, started, shown = 0, time.monotonic(), False
+    while True:
+        try:
+            async with aclosing(provider.stream(before_try(request))) as events:
+                async for event in limit_reply(events, policy.reply_limits):
+                    shown = shown or isinstance(event, TextDelta)
+                    yield event
+            return
+        except ProviderError as error:
+            error.shown = shown
+            tries += 1
+            wait_s = delay_before(tries, policy, error)
+            if shown or not error.is_retryable or tries > policy.max_retries or wait_s > MAX_WAIT_S:
+                error.tries, error.tried_s = tries, time.monotonic() - started
+                raise
+            on_retry(tries, wait_s, error)
+        await asyncio.sleep(wait_s)
+
+
+async def limit_reply(
+    events: AsyncGenerator[StreamEvent, None], limits: ReplyLimits
+) -> AsyncGenerator[StreamEvent, None]:
+    """Yield the events of one reply. Raises `ServerError` that names a limit if the reply exceeds it."""
+    total = arguments = 0
+    deadline = asyncio.get_running_loop().time() + limits.max_reply_s
+    while True:
+        try:
+            # Each wait has a timeout of its own: one around a yield would also cancel whoever reads the events.
+            async with asyncio.timeout_at(deadline) as timeout:
+                event = await anext(events, None)
+        except TimeoutError as error:
+            if not timeout.expired():
+                raise
+            raise _exceeded(f"took longer than limits.max_reply_s = {limits.max_reply_s:g} seconds") from error
+        match event:
+            case None:
+                return
+            case TextDelta(text) | ThinkingDelta(text) | ToolCallDelta(_, text):
+                size = len(text) if text.isascii() else len(text.encode(errors="replace"))
+                total, arguments = total + size, arguments + size * isinstance(event, ToolCallDelta)
+        if arguments > limits.max_arguments_mb * MB:
+            raise _exceeded(f"holds calls with more than limits.max_arguments_mb = {limits.max_arguments_mb:g} MB")
+        if total > limits.max_reply_mb * MB:
+            raise _exceeded(f"is longer than limits.max_reply_mb = {limits.max_reply_mb:g} MB")
+        yield event
+
+
+def _exceeded(what: str) -> ServerError:
+    text = f"The reply {what}, so the request was cancelled. Ask for less at once, or raise the limit in the settings."
+    return ServerError(text, is_retryable=False)
+
+
+def delay_before(retry: int, policy: RetryPolicy, error: ProviderError) -> float:
+    """Return the seconds to wait before a retry (1 is the first).
+
+    They are what the server asks for, else twice those of the retry before, less up to 25 % at random.
+    """
+    if error.retry_after is not None:
+        return max(0.0, error.retry_after)
+    delay = min(policy.initial_delay * 2.0 ** (retry - 1), MAX_WAIT_S)
+    return delay * (1 - 0.25 * random.random())  # noqa: S311 - jitter needs no cryptography
+
+
+def with_wait(text: str, error: ProviderError) -> str:
+    """Add to a sentence how long the server asks to wait, if that is longer than `MAX_WAIT_S`."""
+    wait_s = error.retry_after or 0.0
+    if wait_s <= MAX_WAIT_S:
+        return text
+    wait = f"{ceil(wait_s)} s ({time_span(wait_s)}), until {clock_time(time.time() + wait_s)}"
+    return f"{text.rstrip('.')}. The server asks to wait {wait}."
+
+
+def clock_time(at: float) -> str:
+    """Return a time of today as 14:05, and one of another day with its date."""
+    form = "%H:%M" if time.localtime(at)[:3] == time.localtime()[:3] else "%Y-%m-%d %H:%M"
+    return time.strftime(form, time.localtime(at))
+
+
+def time_span(span_s: float) -> str:
+    """Return a number of seconds as a person reads it: 1 h 30 min."""
+    rest, parts = ceil(span_s), []
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")):
+        count, rest = divmod(rest, size)
+        parts += [f"{count} {unit}"] if count else []
+    return " ".join(parts) or "0 s"

@@ -1,4 +1,7 @@
-"""Carries requests by Anthropic's SDK. The first one imports it, in a thread (over a second); bodies are our own."""
+"""Carries requests by Anthropic's SDK, which signs them for the clouds. Their bodies are our own.
+
+The first request imports the SDK, in a thread, because that takes over a second.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, structs
 
 from agentcli.errors import UserError
 from agentcli.llm import connection
@@ -28,9 +30,9 @@ if TYPE_CHECKING:
 
 GOOGLE_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 AZURE_SCOPE = "https://ai.azure.com/.default"
-# At lower levels these log bodies, keys and signatures.
+# These log bodies, keys and signatures at lower levels.
 _LOGGERS = ("anthropic", "azure", "boto3", "botocore", "google", "httpcore2", "httpx2", "msal", "urllib3")
-# What helps where the vendor's own libraries find no credentials.
+# The advice if the vendor's own libraries find no credentials.
 _REMEDIES = {
     "anthropic": "Set ANTHROPIC_API_KEY.",
     "bedrock": "Set AWS_REGION, and AWS_PROFILE, AWS_ACCESS_KEY_ID with AWS_SECRET_ACCESS_KEY, or "
@@ -42,7 +44,7 @@ _REMEDIES = {
 
 
 class Service(Struct, frozen=True):
-    """A service that serves Claude, and its credentials; empty ones are found by the SDK as by the vendor's tools."""
+    """A service that serves Claude, and its credentials. The SDK finds empty ones as the vendor's tools do."""
 
     platform: Literal["anthropic", "bedrock", "vertex", "foundry"]
     base_url: str = ""
@@ -55,18 +57,18 @@ class Service(Struct, frozen=True):
 
 
 class SdkClient(Carrier):
-    """Requests to one service. `read_timeout` is the longest silence in seconds that is waited through."""
+    """Sends requests to one service. `read_timeout` is its longest silence in seconds."""
 
     def __init__(self, service: Service, *, read_timeout: float) -> None:
         self.shown_url = shown(service.base_url) or service.platform
         self._service, self._read_timeout = service, read_timeout
         self.key = service.api_key or service.auth_token
         self._opening = asyncio.Lock()
-        self._clients: dict[str, Any] = {}  # by key: requests may still run on those of earlier ones
+        self._clients: dict[str, Any] = {}  # by key, because requests with an earlier key may still run
 
     @asynccontextmanager
-    async def _sent(self, method: str, path: str, body: dict[str, Any] | None, key: str) -> AsyncIterator[Response]:
-        service = replace(self._service, **{"api_key" if self._service.api_key else "auth_token": key})
+    async def _sent(self, path: str, body: dict[str, Any] | None, key: str) -> AsyncIterator[Response]:
+        service = structs.replace(self._service, **{"api_key" if self._service.api_key else "auth_token": key})
         headers = {**service.headers, **({"key": key} if key else {})}
         masked = mask_of(headers, service.base_url)
         try:
@@ -77,7 +79,7 @@ class SdkClient(Carrier):
                         self._clients[key] = await asyncio.to_thread(self._open, service)
                     except UserError as error:
                         raise BadRequest(str(error)) from error
-            response = await self._send(self._clients[key], method, path, body)
+            response = await self._send(self._clients[key], path, body)
             try:
                 masked = response.masked
                 await check_status(response, is_followed=False)  # the key would go along
@@ -89,7 +91,7 @@ class SdkClient(Carrier):
             raise
 
     def _open(self, service: Service) -> Any:
-        """The SDK's client, with our own proxies and certificates. Raises `ProviderError` and `ConfigError`."""
+        """Return the SDK's client with our own proxies and certificates. Raises `ProviderError`, `ConfigError`."""
         collects = gc.isenabled()
         gc.disable()  # the collector takes a fifth of the import, and stalls other threads the longest
         try:
@@ -116,13 +118,13 @@ class SdkClient(Carrier):
             self.shown_url += f" (through the proxy {proxy.url})"
         return client
 
-    async def _send(self, client: Any, method: str, path: str, body: dict[str, Any] | None) -> _SdkResponse:
-        """The response, whatever its status. Raises `ProviderError`."""
+    async def _send(self, client: Any, path: str, body: dict[str, Any] | None) -> _SdkResponse:
+        """Return the response with any status. Raises `ProviderError`."""
         import anthropic
         import httpx2
 
         try:
-            if method == "GET":
+            if body is None:
                 answer = await client.get(path, cast_to=httpx2.Response, stream=True)
             else:
                 sent = decode_json(encode_json(body))  # without lone surrogates, which the SDK cannot write
@@ -130,7 +132,7 @@ class SdkClient(Carrier):
             return _SdkResponse(answer, self._failure)
         except anthropic.APIStatusError as error:
             return _SdkResponse(error.response, self._failure)
-        except (anthropic.APIConnectionError, httpx2.HTTPError) as error:  # the second while a refusal was read
+        except (anthropic.APIConnectionError, httpx2.HTTPError) as error:  # the latter while a refusal was read
             raise self._failure(error if isinstance(error, httpx2.HTTPError) else error.__cause__ or error) from error
         except Exception as error:
             if isinstance(error, RuntimeError) or _is_vendor_error(error):
@@ -138,7 +140,6 @@ class SdkClient(Carrier):
             raise
 
     def _failure(self, error: BaseException) -> ProviderError:
-        """Our error for a failure of the SDK's transport."""
         import httpx2
 
         match error:
@@ -156,8 +157,8 @@ class SdkClient(Carrier):
 
     def _no_credentials(self, error: Exception) -> AuthError:
         platform = self._service.platform
-        said = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-        return AuthError(f"No way into {platform}: {said}. {_REMEDIES[platform]}")
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        return AuthError(f"No way into {platform}: {reason}. {_REMEDIES[platform]}")
 
     async def aclose(self) -> None:
         clients, self._clients = self._clients, {}
@@ -166,7 +167,7 @@ class SdkClient(Carrier):
 
 
 def _client(service: Service, http: httpx2.AsyncClient) -> Any:
-    """The SDK's client for a service. Raises what the vendor's libraries raise where something is missing."""
+    """Return the SDK's client for a service. The vendor's libraries raise their own errors if a setting is missing."""
     import anthropic
 
     common: dict[str, Any] = {
@@ -200,7 +201,7 @@ def _client(service: Service, http: httpx2.AsyncClient) -> Any:
 
 
 class _GoogleToken:
-    """Google's default credentials as the SDK wants them, renewed with the certificates that our requests trust."""
+    """Google's default credentials in the SDK's form, renewed with the certificates that our requests trust."""
 
     def __init__(self) -> None:
         import google.auth
@@ -212,10 +213,10 @@ class _GoogleToken:
             self._session.verify = trusted
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._credentials, name)  # the token, and if it has expired
+        return getattr(self._credentials, name)  # the token, and whether it has expired
 
     def refresh(self, request: object) -> None:
-        """Get a new token. The SDK hands its own way to make requests over, which trusts other certificates."""
+        """Get a new token. The `request` function of the SDK is not used, because it trusts other certificates."""
         del request
         from google.auth.transport.requests import Request
 
@@ -223,7 +224,7 @@ class _GoogleToken:
 
 
 def _azure_token(token: str | None) -> Callable[[], Any]:
-    """A function that gives the bearer token of each request: `token`, or one of Azure's own sign-in."""
+    """Return a function that returns the bearer token of a request: `token`, or one of Azure's own sign-in."""
     if token:
         return lambda: token
     from azure import identity
@@ -233,12 +234,12 @@ def _azure_token(token: str | None) -> Callable[[], Any]:
 
 
 def _is_vendor_error(error: Exception) -> bool:
-    """True for what the vendors' libraries raise where they find no credentials, or where those are refused."""
+    """Return True for the errors of the vendors' libraries, which have no credentials or had them refused."""
     return type(error).__module__.partition(".")[0] in ("anthropic", "azure", "botocore", "google")
 
 
 class _SdkResponse(Response):
-    """The SDK's response in the place of one of ours; the SDK's decoder makes server-sent events of AWS's frames."""
+    """The SDK's response in the form of ours. AWS's frames become server-sent events."""
 
     def __init__(self, response: httpx2.Response, failure: Callable[[BaseException], ProviderError]) -> None:
         self.masked = mask_of(dict(response.request.headers), str(response.request.url))
@@ -261,7 +262,7 @@ class _SdkResponse(Response):
 
 
 async def aws_events(body: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """The events in the frames of a body. Raises `ServerError` for a frame that cannot be read."""
+    """Yield the server-sent events in AWS's frames. Raises `ServerError` for a frame that cannot be read."""
     from anthropic.lib.bedrock._stream_decoder import AWSEventStreamDecoder
     from botocore.eventstream import EventStreamBuffer, ParserError
 
@@ -269,7 +270,7 @@ async def aws_events(body: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
     try:
         async for piece in body:
             buffer.add_data(piece)
-            # The decoder's public method gives events one by one, and those of a piece belong together.
+            # The decoder's public method yields single events, and those of one piece must stay together.
             events = [decoder._parse_message_from_event(message) for message in buffer]  # noqa: SLF001
             lines = [event.data.encode().translate(None, b"\r\n") for event in events if event]  # JSON needs no ends
             yield b"".join(b"data: %b\n\n" % line for line in lines)

@@ -1,37 +1,46 @@
-"""Streams the reply to one request: the loop of every provider, and the request of OpenAI's two APIs."""
+"""Streams the reply to one request: takes the body apart as it arrives, and runs the loop that all providers share."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+import re
+from codecs import BOM_UTF8
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
-from agentcli.llm import errors
 from agentcli.llm.connection import Response
-from agentcli.llm.errors import ContextOverflow, ProviderError, ServerError
-from agentcli.llm.event_streams import LONGEST_LINE, JsonItems, LineParser, SseParser
-from agentcli.llm.http import MAX_ERROR_BODY, Carrier, not_a_reply, read_start, shown
+from agentcli.llm.errors import (
+    ConnectionFailed,
+    ContextOverflow,
+    ProviderError,
+    ServerError,
+    Timeout,
+    embedded_error,
+    error_in_json,
+)
+from agentcli.llm.http import MAX_ERROR_BODY, MAX_EVENT_BYTES, Carrier, not_a_reply, read_start, shown
 from agentcli.llm.json_text import decode_json
 from agentcli.llm.messages import Message
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Request, StreamEvent
-from agentcli.llm.wire.calls import CallIds
-from agentcli.llm.wire.deltas import read
+from agentcli.llm.wire.reply_parts import CallIds, read
 
 if TYPE_CHECKING:
-    from agentcli.llm.wire.openai_request import Quirks
+    from agentcli.llm.wire.chat_completions import Quirks
 
 MAX_STREAM_BYTES = 128 * 1024 * 1024  # of one streamed reply: a token may take 400 bytes, also one that shows nothing
 MAX_DRAIN_S = 0.25
 MANY_MESSAGES = 300  # with fewer, going to a thread and back costs more than building the request
+_LOW_FIRST = re.compile(r'(?<!\\)"(?=\\u[dD][c-fC-F])')
+_HIGH_LAST = re.compile(r'(?<!\\)((?:\\\\)*)(\\u[dD][89abAB][0-9a-fA-F]{2})(?=")')
 
 
 class EventReader(Protocol):
-    """Builds a reply from its events. `is_closed`: nothing follows."""
+    """Builds a reply from the stream's events, and appends ours to `out`."""
 
     model: str
-    is_closed: bool
+    is_closed: bool  # nothing follows
 
     @property
     def is_finished(self) -> bool:
@@ -57,14 +66,18 @@ async def stream_reply(
     whole: str = "",
     window: int = 0,
 ) -> AsyncGenerator[StreamEvent, None]:
-    """The reply's events, `Done` last. `whole` is the field of a reply that came at once. Raises `ProviderError`.
+    """Yield the reply's events, `Done` last.
 
-    With a `window`, a longer prompt is an overflow: z.ai drops its beginning and says nothing.
+    `build` makes the request's body. `whole` names the field that marks a reply that came at once, as one JSON object.
+    With a `window` in tokens, a longer prompt is an overflow, because z.ai drops its beginning without an error.
+
+    Raises:
+        ProviderError: For every failure, with the part of the reply that had arrived.
     """
     json, has_begun = JsonItems(), False
 
     def feed(item: str | bytes, out: list[StreamEvent]) -> None:
-        if item == "[DONE]":  # gateways end every API's replies so
+        if item == "[DONE]":  # gateways end the replies of every API so
             reader.is_closed = True
         elif not reader.is_closed:
             event = json.decode(item)
@@ -74,7 +87,7 @@ async def stream_reply(
         # A long request is built beside the event loop, so that no keystroke waits for it.
         body = build() if len(request.messages) < MANY_MESSAGES else await asyncio.to_thread(build)
         try:
-            async with carrier.answered("POST", path, body) as response:
+            async with carrier.answered(path, body) as response:
                 has_begun = True
                 pieces = _parsed(response, parser or SseParser(), content_type, whole)
                 async for items in pieces:
@@ -83,13 +96,16 @@ async def stream_reply(
                         yield event
                     if failure is not None:
                         raise failure
-                    if reader.is_closed:
-                        await _drain(pieces)
+                    if reader.is_closed:  # what follows is read for a moment, so that the connection can be reused
+                        with suppress(TimeoutError, ProviderError):
+                            async with asyncio.timeout(MAX_DRAIN_S):
+                                async for _ in pieces:
+                                    pass
                         break
         except ProviderError as error:
             error.sent = body
-            error.is_answered |= has_begun and isinstance(error, errors.ConnectionFailed | errors.Timeout)
-            if not reader.is_finished:  # else the reply is whole: only its price, if anything, is lost
+            error.is_answered |= has_begun and isinstance(error, ConnectionFailed | Timeout)
+            if not reader.is_finished:  # a finished reply lacks its price at most
                 raise
         last: list[StreamEvent] = []
         done = reader.done(last)
@@ -109,9 +125,9 @@ async def stream_reply(
 async def _parsed(
     response: Response, parser: LineParser, content_type: str, whole: str
 ) -> AsyncGenerator[list[Any], None]:
-    """The body through `parser`, a list of items for each piece; an object with the field `whole` is a reply too."""
+    """Yield the body's items, a list for each piece; a JSON object with the field `whole` is a reply too."""
     if content_type not in response.headers.get("content-type", content_type).lower():
-        start = await read_start(response, LONGEST_LINE if whole else MAX_ERROR_BODY)
+        start = await read_start(response, MAX_EVENT_BYTES if whole else MAX_ERROR_BODY)
         try:
             value = decode_json(start)
         except ValueError:
@@ -119,8 +135,8 @@ async def _parsed(
         if whole and isinstance(value, dict) and value.get(whole):
             yield [start]
             return
-        if isinstance(value, dict | list) and errors.error_in_json(value)[0]:
-            raise errors.embedded_error(value)
+        if isinstance(value, dict | list) and error_in_json(value)[0]:
+            raise embedded_error(value)
         raise not_a_reply(response, start)
     received = 0
     async for piece in response.pieces():
@@ -136,30 +152,22 @@ async def _parsed(
         yield items
 
 
-async def _drain(pieces: AsyncIterator[Any]) -> None:
-    """Read what follows the last event, so that the connection serves the next request too; never for long."""
-    with suppress(TimeoutError, ProviderError):
-        async with asyncio.timeout(MAX_DRAIN_S):
-            async for _ in pieces:
-                pass
-
-
 def stream_openai(
     carrier: Carrier, request: Request, info: ModelInfo, quirks: Quirks
 ) -> AsyncGenerator[StreamEvent, None]:
-    """Send one request to a server that speaks Chat Completions, or OpenAI's Responses API."""
+    """Stream the reply of a server that speaks Chat Completions or OpenAI's Responses API."""
     ids, tools = CallIds(request.messages), frozenset(tool.name for tool in request.tools)
     reader: EventReader
     if (info.api or quirks.api) == "responses":
-        from agentcli.llm.wire import responses_reply, responses_request
+        from agentcli.llm.wire import responses
 
-        path, whole, to_body = "/responses", "output", responses_request.to_body
-        reader = responses_reply.ResponsesReader(info.id, info.provider, ids=ids)
+        path, whole, to_body = "/responses", "output", responses.to_body
+        reader = responses.ResponsesReader(info.id, info.provider, ids=ids)
     else:
-        from agentcli.llm.wire import openai_reply, openai_request
+        from agentcli.llm.wire import chat_completions
 
-        path, whole, to_body = "/chat/completions", "choices", openai_request.to_body
-        reader = openai_reply.ChatReader(info.id, info.provider, quirks=quirks, tool_names=tools, ids=ids)
+        path, whole, to_body = "/chat/completions", "choices", chat_completions.to_body
+        reader = chat_completions.ChatReader(info.id, info.provider, quirks=quirks, tool_names=tools, ids=ids)
     return stream_reply(
         carrier,
         path,
@@ -169,3 +177,109 @@ def stream_openai(
         whole=whole,
         window=info.window if info.is_known else 0,
     )
+
+
+class LineParser:
+    """Splits bytes into the lines that hold something (NDJSON), without a byte order mark. It reads each byte once."""
+
+    _end = b"\n"
+
+    def __init__(self) -> None:
+        self._kept = bytearray()
+        self._at_start = True
+
+    def feed(self, chunk: bytes) -> list[str | bytes]:
+        """Return the items that are complete now. Raises `ServerError` for one larger than `MAX_EVENT_BYTES`."""
+        if self._at_start:
+            chunk = self._take() + chunk
+            if len(chunk) < len(BOM_UTF8) and BOM_UTF8.startswith(chunk):
+                self._kept += chunk
+                return []
+            self._at_start = False
+            chunk = chunk.removeprefix(BOM_UTF8)
+        if self._kept:
+            seam = self._kept[1 - len(self._end) :] if len(self._end) > 1 else b""  # an end may be cut
+            if self._end not in chunk and self._end not in seam + chunk[: len(seam)]:
+                self._kept += chunk
+                if len(self._kept) > MAX_EVENT_BYTES:
+                    raise ServerError(
+                        f"The server sent {MAX_EVENT_BYTES >> 20} MB without the end of a line: is the base_url right?",
+                        is_retryable=False,
+                    )
+                return []
+            chunk = self._take() + chunk
+        *parts, rest = chunk.split(self._end)
+        self._kept += rest
+        return [item for part in parts if (item := self._read(part))]
+
+    def close(self) -> list[str | bytes]:
+        """Return the item that the end of the body completes. Raises `ConnectionFailed` in the middle of an item."""
+        if not (item := self._read(self._take())):
+            return []
+        try:
+            if item != "[DONE]":
+                decode_json(item)
+        except ValueError as error:
+            raise ConnectionFailed("The stream ended in the middle of an event.") from error
+        return [item]
+
+    def _read(self, part: bytes) -> str | bytes:
+        return part.strip()
+
+    def _take(self) -> bytes:
+        kept = bytes(self._kept)
+        self._kept.clear()
+        return kept
+
+
+class SseParser(LineParser):
+    """Splits bytes into the data of server-sent events (WHATWG HTML standard, "Server-sent events").
+
+    Unlike the standard, the end of the body also ends an event, and an event without data is ignored.
+    """
+
+    _end = b"\n\n"
+    _after_cr = False
+
+    def feed(self, chunk: bytes) -> list[str | bytes]:
+        if self._after_cr and chunk:
+            chunk = chunk.removeprefix(b"\n")
+            self._after_cr = False
+        if b"\r" in chunk:
+            self._after_cr = chunk.endswith(b"\r")
+            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        return super().feed(chunk)
+
+    def _read(self, part: bytes) -> str:
+        data = []
+        for line in part.decode(errors="replace").split("\n"):
+            field, _, value = line.partition(":")
+            value = value.removeprefix(" ")
+            if field == "data":
+                data.append(value)
+            elif field == "error" and value.startswith("{"):  # llama.cpp before 2025-08
+                data.append(value if value.startswith('{"error"') else f'{{"error":{value}}}')
+        return "\n".join(data).strip()
+
+
+class JsonItems:
+    """Decodes the JSON values of one stream. A surrogate pair that is split over two values comes with the second."""
+
+    def __init__(self) -> None:
+        self._half = ""
+
+    def decode(self, data: bytes | str) -> Any:
+        """Return one JSON value. Raises `ServerError` if it is none."""
+        try:
+            is_plain = "\\u" not in data if isinstance(data, str) else b"\\u" not in data
+            return decode_json(data if is_plain else self._joined(data))
+        except ValueError as error:
+            raise ServerError(f"The server sent a broken event: {error}") from error
+
+    def _joined(self, data: bytes | str) -> str:
+        text = data if isinstance(data, str) else data.decode(errors="replace")
+        if self._half and (begun := _LOW_FIRST.sub(lambda quote: quote[0] + self._half, text)) != text:
+            text, self._half = begun, ""
+        if found := _HIGH_LAST.search(text):
+            text, self._half = _HIGH_LAST.sub(lambda end: end[1], text), found[2]
+        return text

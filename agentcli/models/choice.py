@@ -1,4 +1,4 @@
-"""Chooses the model that answers: the one that was named, else the first that can be found."""
+"""Chooses the model that answers: the one that was named, else the first one found."""
 
 from __future__ import annotations
 
@@ -13,13 +13,21 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import msgspec
-from msgspec.structs import replace
 
 from agentcli.errors import NoModel, UsageError, did_you_mean
 from agentcli.llm.addresses import is_header_name, ollama_address
-from agentcli.llm.models import REGIONAL, ModelInfo, ModelTable, Prices, bundled_models, rows_from_toml
+from agentcli.llm.models import (
+    PROVIDERS,
+    REGIONAL,
+    ModelInfo,
+    ModelTable,
+    Prices,
+    bundled_models,
+    preset_rows,
+    provider_names,
+    rows_from_toml,
+)
 from agentcli.llm.provider import Health, Provider
-from agentcli.llm.providers.catalog import PROVIDERS, preset_rows, provider_names
 from agentcli.models.providers import ProviderKeys, ProviderMaker, no_provider
 from agentcli.settings.check import find_error, unknown_setting
 from agentcli.settings.keys import KeptKeys, split_command
@@ -28,20 +36,22 @@ from agentcli.settings.paths import from_home
 from agentcli.settings.structs import ServerSettings
 
 if TYPE_CHECKING:
-    from agentcli.llm.tokens.counting import Encoders
+    from agentcli.llm.token_encoders import Encoders
 
-KEYED_MODELS = (  # the environment variable of a key, and the model it stands for when none is named
+KEYED_MODELS = (  # the variable of a key, and the model that answers if only this key is set
     ("ANTHROPIC_API_KEY", "anthropic/claude-sonnet-5-5"),
     ("ANTHROPIC_AUTH_TOKEN", "anthropic/claude-sonnet-5-5"),
     ("OPENAI_API_KEY", "openai/gpt-6.1-sol"),
     ("DEEPSEEK_API_KEY", "deepseek/deepseek-v4-pro"),
     ("GEMINI_API_KEY", "gemini/gemini-3.8-flash"),
 )
-# Asked about where only the provider is known. These names are the clouds' own.
+# The models that answer if only the provider is known. These names are those of the clouds.
 _USUAL = ("bedrock/global.anthropic.claude-sonnet-5-5", "vertex/claude-sonnet-5-5", "foundry/claude-sonnet-5-5")
 EMBEDDED = "local/qwen2.5-coder-1.5b-instruct-q4_k_m"
 KEY_TEST_S = 15.0
-PROBE_S = 0.3  # how long a server on this machine may take to show that it is there
+PROBE_S = 0.3  # for the answer of a server on this machine
+
+_FIXED_FIELDS = ("id", "provider", "is_known", "sends_back")  # of a model, which a row in the settings cannot set
 
 NO_MODEL = """No model is set up. Three ways to get one:
   a key             agentcli login, or export ANTHROPIC_API_KEY=… (or OPENAI_API_KEY, GEMINI_API_KEY, DEEPSEEK_API_KEY)
@@ -51,14 +61,14 @@ To see the program at work without a model: agentcli demo"""
 
 
 def check_settings(config: Config) -> None:
-    """Raises `ConfigError` for a server, a row of a model or the name of one that means nothing."""
+    """Raise `ConfigError` for a server, a row of a model or the name of a model that is not valid."""
     settings, bundled = config.settings, provider_names()
     for name, server in settings.providers.items():
         if not server.base_url and name not in bundled:
             why = f"base_url is missing{did_you_mean(name, bundled)}; without it: {', '.join(bundled)}."
             raise config.error(why, f"providers.{name}")
         _check_server(name, server, config)
-    fields = [field for field in ModelInfo.__struct_fields__ if field not in _OF_THE_TABLE]
+    fields = [field for field in ModelInfo.__struct_fields__ if field not in _FIXED_FIELDS]
     for name, rows in settings.models.items():
         if name not in bundled and name not in settings.providers:
             raise config.error(no_provider(name, config), f"models.{name}")
@@ -85,35 +95,32 @@ def _check_server(name: str, server: ServerSettings, config: Config) -> None:
     if server.quirks and name in PROVIDERS:
         raise config.error(f"{name} takes none: they are for servers that speak Chat Completions.", f"{key}.quirks")
     if server.quirks:
-        from agentcli.llm.wire.openai_request import Quirks
+        from agentcli.llm.wire.chat_completions import Quirks
 
         if found := find_error(server.quirks, Quirks, f"{key}.quirks"):
             raise config.error(found[1], found[0])
 
 
-_OF_THE_TABLE = ("id", "provider", "is_known", "sends_back")  # what is known without a row of a model
-
-
 class Models:
-    """Makes providers for `provider/model` names, one for each name, and knows what each model can do."""
+    """The models that can be named: their providers, one for each `provider/model`, and the facts about them."""
 
     def __init__(self, config: Config, *, on_wait: Callable[[str], None] | None = None) -> None:
         self._config = config
         self._providers: dict[str, Provider] = {}
         self._replaced: list[Provider] = []  # a request may still run on them
-        self._brought: dict[str, Provider] = {}
+        self._added: dict[str, Provider] = {}
         self.keys = ProviderKeys(config)
         self._maker = ProviderMaker(config, self.keys, on_wait, self.local_path)
         check_settings(config)
 
     def add_provider(self, provider: Provider) -> str:
-        """Take a caller's own provider, and return the name it can be chosen by."""
+        """Add a caller's own provider, and return the name of its model."""
         name = f"{provider.name}/{provider.model}"
-        self._brought[name] = provider
+        self._added[name] = provider
         return name
 
     async def default(self) -> str:
-        """Return the configured model, else the first found. Raises `UsageError` that names the ways to get one."""
+        """Return the configured model, else the first one found. Raises `NoModel` with the ways to get one."""
         settings = self._config.settings
         if settings.provider.model:
             return settings.provider.model
@@ -133,7 +140,7 @@ class Models:
         raise NoModel(NO_MODEL)
 
     async def running(self) -> list[str]:
-        """Return the models of an Ollama and an LM Studio on this machine."""
+        """Return the models of Ollama and LM Studio on this machine."""
         ollama = ollama_address(self._config.environment.get("OLLAMA_HOST", ""))
         servers = (
             ("ollama", ollama, "/api/tags", "models", "name"),
@@ -149,7 +156,7 @@ class Models:
         return names
 
     async def reach(self, running: Collection[str]) -> dict[str, str]:
-        """Describe the way each provider can be asked now, empty if it cannot. Only servers without keys are asked."""
+        """Return for each provider why it can be used now, empty if it cannot. Only servers without keys are asked."""
         names = [name for name in (*provider_names(), *self._config.settings.providers) if name != "scripted"]
         running = {name.partition("/")[0] for name in running}
         found: dict[str, str] = {}
@@ -165,7 +172,7 @@ class Models:
         return found
 
     async def _server(self, name: str) -> str:
-        """Describe a server that needs no key; only plain HTTP is asked."""
+        """Describe a server that needs no key. Only addresses with plain HTTP are asked."""
         server = self._config.settings.providers.get(name)
         address = (server.base_url if server else "") or preset_rows().get(name, {}).get("base_url", "")
         if not address.startswith("http://"):
@@ -175,14 +182,14 @@ class Models:
     # Keys
 
     def require_key(self, name: str) -> None:
-        """Raises `NoKey` where `provider/model` could only fail for want of one."""
+        """Raise `NoKey` if every request to `provider/model` would fail without a key."""
         self.keys.require(split_name(name)[0])
 
     async def try_key(self, provider: str, key: str) -> Health:
-        """Ask the provider about a key; `ok` if it takes it. Costs no tokens."""
+        """Ask the provider whether it accepts a key. This costs no tokens."""
         keys = KeptKeys()
         keys.typed[self.keys.variables(provider)[0]] = key
-        models = Models(replace(self._config, kept_keys=keys))
+        models = Models(msgspec.structs.replace(self._config, kept_keys=keys))
         try:
             async with asyncio.timeout(KEY_TEST_S):
                 health = await models.provider(self.usual_model(provider) or f"{provider}/any").health_check()
@@ -190,29 +197,29 @@ class Models:
             return Health(False, f"{provider} did not answer within {KEY_TEST_S:g} s")
         finally:
             await models.aclose()
-        if health.models:  # it lists them to whoever has a key, whether or not the one asked about is among them
+        if health.models:  # only a key that is accepted gets the list, whether or not our model is in it
             return Health(True, f"{provider} takes the key and lists {len(health.models):,} models", health.models)
         return Health(health.ok, health.detail)
 
     def usual_model(self, provider: str) -> str:
-        """Return the model that answers when only the provider is known, or an empty string."""
+        """Return the model that answers if only the provider is known; empty if there is none."""
         known = (f"{info.provider}/{info.id}" for info in self.table())
         names = chain((model for _, model in KEYED_MODELS), _USUAL, known)
         return next((name for name in names if name.startswith(f"{provider}/")), "")
 
     def forget(self, provider: str) -> None:
-        """Make a provider anew, with the key it has by now."""
+        """Build a provider anew at its next use, with its current key."""
         names = [name for name in self._providers if name.startswith(f"{provider}/")]
         self._replaced += map(self._providers.pop, names)
 
     def load(self, name: str) -> None:
-        """Make a model's provider, which imports it and reads its key; safe in a thread. Raises `UserError`."""
-        if split_name(name)[0] != "local":  # which says something when it is made
+        """Build a model's provider ahead of its first use. Safe in a thread. Raises `UserError`."""
+        if split_name(name)[0] != "local":  # building that one shows a message
             self.provider(name)
 
     def info(self, name: str) -> ModelInfo:
         """Return the facts about `provider/model`. Raises `UsageError`."""
-        own: ModelInfo | None = getattr(self._brought.get(name), "info", None)
+        own: ModelInfo | None = getattr(self._added.get(name), "info", None)
         if own is not None:
             return own
         provider, model = split_name(name)
@@ -220,34 +227,32 @@ class Models:
         match provider:
             case "local":
                 window = self._config.settings.local.context
-                return replace(found, window=window, max_output=min(2_048, window // 2), small=True)
+                return msgspec.structs.replace(found, window=window, max_output=min(2_048, window // 2), small=True)
             case "scripted":
-                return replace(found, takes_images=True, prices=found.prices or Prices())
+                return msgspec.structs.replace(found, takes_images=True, prices=found.prices or Prices())
             case "vertex" if found.prices and self._config.environment.get("CLOUD_ML_REGION") != "global":
-                return replace(found, prices=found.prices.times(REGIONAL))
+                return msgspec.structs.replace(found, prices=found.prices.times(REGIONAL))
             case _:
                 return found
 
     def table(self) -> ModelTable:
-        """Return the bundled rows with the user's on top."""
+        """Return the bundled models, with the user's rows in their place."""
         rows = self._config.settings.models
         return bundled_models().with_rows(rows_from_toml(rows)) if rows else bundled_models()
 
     @cached_property
     def encoders(self) -> Encoders:
-        """The counters of tokens for each model. Raises `ConfigError` for a wrong file of the person's."""
-        from agentcli.llm.tokens.counting import encoders
+        """The token encoders of all models. Raises `ConfigError` if the person's file is not valid."""
+        from agentcli.llm.token_encoders import encoders
 
         file = self._config.settings.tokens.encoders
         return encoders.with_file(self._config.paths.config / from_home(file, "tokens.encoders")) if file else encoders
 
     def provider(self, name: str) -> Provider:
         """Return the provider of `provider/model`. Raises `UsageError` or `ConfigError`."""
-        if name in self._brought:
-            return self._brought[name]
-        if name not in self._providers:
+        if name not in self._added and name not in self._providers:
             self._providers[name] = self._maker.make(self.info(name))
-        return self._providers[name]
+        return self._added.get(name) or self._providers[name]
 
     def embedded_path(self) -> Path:
         return self._config.paths.models / "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"
@@ -260,12 +265,13 @@ class Models:
         return from_home(configured, "local.model") if configured else self.embedded_path()
 
     async def aclose(self) -> None:
-        """Close what the providers have open; they open it anew when they are asked again."""
+        """Close the providers' connections; a later request opens them again."""
         for provider in (*self._replaced, *self._providers.values()):
             await provider.aclose()
 
 
 def split_name(name: str) -> tuple[str, str]:
+    """Return the provider and the model of a `provider/model` name. Raises `UsageError`."""
     provider, slash, model = name.partition("/")
     if not slash or not provider or not model:
         raise UsageError(f"{name!r} is not a model: write PROVIDER/MODEL, such as anthropic/claude-sonnet-5-5.")
@@ -273,7 +279,7 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 async def _listed(address: str, path: str) -> Any:
-    """Return the list of a server on this machine, or None. The HTTP client is not worth its import here."""
+    """Return the list of a server on this machine, or None. It does not import the HTTP client, which takes longer."""
     try:
         parts = urlsplit(address)
         host, port = parts.hostname or "", parts.port or 80

@@ -1,4 +1,4 @@
-"""Finds the keys of providers, and makes providers from the settings, the environment and these keys."""
+"""Finds the keys of providers, and builds providers from the settings, the environment and these keys."""
 
 from __future__ import annotations
 
@@ -14,29 +14,28 @@ import msgspec
 
 from agentcli.errors import ConfigError, NoKey, UsageError, did_you_mean
 from agentcli.llm.addresses import is_address, ollama_address
-from agentcli.llm.models import ModelInfo
+from agentcli.llm.models import PROVIDERS, ModelInfo, preset_rows, provider_names
 from agentcli.llm.provider import Provider
-from agentcli.llm.providers.catalog import PROVIDERS, preset_rows, provider_names
 from agentcli.settings.keys import Key, KeyHelper
 from agentcli.settings.load import Config
 from agentcli.settings.paths import from_home, home_of
 from agentcli.settings.structs import ServerSettings
 
-SEARCH_KEY = "TAVILY_API_KEY"  # of what web_search asks
-# The usual variable of the key first, then that of a bearer token.
+SEARCH_KEY = "TAVILY_API_KEY"  # of the service that web_search asks
+# The variable of the key, then that of a bearer token.
 _VARIABLES = {
     "anthropic": ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
     "bedrock": ("AWS_BEARER_TOKEN_BEDROCK",),
     "foundry": ("ANTHROPIC_FOUNDRY_API_KEY", "ANTHROPIC_FOUNDRY_AUTH_TOKEN"),
 }
-# Where the clouds' own tools keep what they sign in with: variables, and a file in the home folder.
+# The credentials of the clouds' own tools: variables, and a file in the home folder.
 _SIGNED_IN = {
     "bedrock": (("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE"), ".aws/credentials"),
     "vertex": (("GOOGLE_APPLICATION_CREDENTIALS",), ".config/gcloud/application_default_credentials.json"),
     "foundry": (("AZURE_CLIENT_ID",), ".azure/azureProfile.json"),
 }
 NO_ADDRESS = "this is no address of a server: write it as http://HOST:PORT/PATH (or https)."
-_LIBRARIES = {"bedrock": "boto3", "vertex": "google.auth"}  # of the clouds, which the SDK signs with
+_LIBRARIES = {"bedrock": "boto3", "vertex": "google.auth"}  # which the SDK signs requests with
 
 
 class ProviderKeys:
@@ -47,7 +46,7 @@ class ProviderKeys:
         self._helpers: dict[str, KeyHelper] = {}
 
     def takers(self) -> list[str]:
-        """Return every provider that takes a key, the settings' own included."""
+        """Return every provider that takes a key, including those of the settings."""
         names = dict.fromkeys(("anthropic", *preset_rows(), *_VARIABLES, *self._config.settings.providers))
         return [name for name in names if self.variables(name)]
 
@@ -56,14 +55,12 @@ class ProviderKeys:
         server = self._server(provider)
         if usual := _VARIABLES.get(provider):
             return (server.api_key_env or usual[0], *usual[1:])
-        if provider in PROVIDERS:
-            return ()
         variable = server.api_key_env or preset_rows().get(provider, {}).get("key_env", "")
-        takes_one = bool(variable) if server.needs_key is None else server.needs_key
-        return (variable,) if variable and takes_one else ()
+        needs_key = server.needs_key in (True, None) and provider not in PROVIDERS
+        return (variable,) if variable and needs_key else ()
 
     def places(self, provider: str) -> Iterator[tuple[str, str]]:
-        """Yield each of a provider's variables, and where its value comes from, in words. Raises `ConfigError`."""
+        """Yield each of a provider's variables with a description of where its value is. Raises `ConfigError`."""
         variables = self.variables(provider)
         if self._server(provider).api_key_helper and not self._is_at_hand(provider):
             yield next(iter(variables), provider), f"from providers.{provider}.api_key_helper"
@@ -71,11 +68,11 @@ class ProviderKeys:
             yield from ((variable, self._config.place_of_key(variable)) for variable in variables)
 
     def place(self, provider: str) -> str:
-        """Describe the place a provider's key comes from; empty if there is none. Raises `ConfigError`."""
+        """Describe where a provider's key is; empty if there is none. Raises `ConfigError`."""
         return next((place for _, place in self.places(provider) if place), "")
 
     def sign_in(self, provider: str) -> str:
-        """Describe what a cloud's own tools sign in with; empty if none of it is seen."""
+        """Describe the credentials of a cloud's own tools; empty if none are found."""
         variables, file = _SIGNED_IN.get(provider, ((), ""))
         if found := next(filter(self._config.environment.get, variables), ""):
             return f"{found} in the environment"
@@ -83,20 +80,20 @@ class ProviderKeys:
         return str(path) if file and path.is_file() else ""
 
     def has(self, provider: str) -> bool:
-        """True also for one that needs none."""
+        """Return True if a provider has a key or needs none."""
         try:
             return not self.variables(provider) or bool(self.place(provider))
-        except ConfigError:  # told where the key is asked for
+        except ConfigError:  # reported where the key is used
             return False
 
     def require(self, provider: str) -> None:
-        """Raises `NoKey` where a request could only fail for want of one. A cloud may know who asks without a key."""
+        """Raise `NoKey` if every request would fail without a key. A cloud may have other credentials."""
         variables = self.variables(provider)
         if variables and provider not in _SIGNED_IN and not self.place(provider):
             raise NoKey(provider, variables[0])
 
     def credentials(self, provider: str) -> tuple[Key, Key]:
-        """Return a provider's key, or the command that has it, and its bearer token. Raises `ConfigError`."""
+        """Return a provider's key, or the command that prints it, and its bearer token. Raises `ConfigError`."""
         config = self._config
         if (command := self._server(provider).api_key_helper) and not self._is_at_hand(provider):
             folder = config.paths.config if config.paths.config.is_dir() else Path.home()
@@ -113,13 +110,13 @@ class ProviderKeys:
         return (config.key(first) if is_alone else ""), config.key(token) if token else ""
 
     def lines(self) -> list[str]:
-        """Return where each key that is there comes from; none of them is shown. Raises `ConfigError`."""
+        """Return a line for each key that is set, with its place but not its value. Raises `ConfigError`."""
         places = {name: place for provider in self.takers() for name, place in self.places(provider)}
         places[SEARCH_KEY] = self._config.place_of_key(SEARCH_KEY)
         return [f"{name} {place}" for name, place in places.items() if place]
 
     def store(self, provider: str, variable: str, key: str) -> str:
-        """Keep a key for good, and say where. Raises `ConfigError`."""
+        """Store a key, and return a sentence about its place. Raises `ConfigError`."""
         place = self._config.kept_keys.store(variable, key)
         kept = f"The key for {provider} is {place}; agentcli login --remove {provider} removes it."
         if self._config.key_in_environment(variable):
@@ -127,7 +124,11 @@ class ProviderKeys:
         return kept
 
     def remove(self, provider: str, variables: Sequence[str]) -> str:
-        """Forget the keys that were kept or typed, and say so. Raises `UsageError` where there is none."""
+        """Remove the keys that were stored or typed, and return a sentence about it.
+
+        Raises:
+            UsageError: If there is none.
+        """
         was = [place for variable in variables if (place := self._config.kept_keys.remove(variable))]
         in_environment = next(filter(self._config.key_in_environment, variables), "")
         rest = f" {in_environment} in the environment still holds one." if in_environment else ""
@@ -136,7 +137,7 @@ class ProviderKeys:
         return f"The key for {provider}, {was[0]}, is removed.{rest}"
 
     def _is_at_hand(self, provider: str) -> bool:
-        """True if the key was typed or is in the environment, which a command and a kept key give way to."""
+        """Return True if the key was typed or is in the environment; it then counts before commands and stored keys."""
         typed, in_environment = self._config.kept_keys.typed, self._config.key_in_environment
         return any(name in typed or in_environment(name) for name in self.variables(provider))
 
@@ -145,15 +146,16 @@ class ProviderKeys:
 
 
 def is_installed(module: str) -> bool:
+    """Return True if a module can be imported, without importing it."""
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # of the package around it
+    except ModuleNotFoundError:  # the package around it is missing
         return False
 
 
 @dataclass
 class ProviderMaker:
-    """Makes providers. `on_wait` is told what a person should know while they wait; `local_path` finds a GGUF file."""
+    """Builds providers. `_on_wait` is called with the reason of a wait; `_local_path` finds the file of a model."""
 
     _config: Config
     _keys: ProviderKeys
@@ -161,7 +163,7 @@ class ProviderMaker:
     _local_path: Callable[[str], Path]
 
     def make(self, info: ModelInfo) -> Provider:
-        """Make the provider of a model. Raises `UsageError` or `ConfigError`."""
+        """Return a new provider for a model. Raises `UsageError` or `ConfigError`."""
         provider, settings, timeout = info.provider, self._config.settings, self._config.settings.provider.read_timeout
         server = settings.providers.get(provider, ServerSettings())
         key, token = self._keys.credentials(provider)
@@ -203,7 +205,7 @@ class ProviderMaker:
                 return self._compatible(info, server, key)
 
     def _local(self, info: ModelInfo) -> Provider:
-        from agentcli.llm.local_server.server import acquire
+        from agentcli.llm.local_server import acquire
         from agentcli.llm.providers.local import LocalProvider
 
         settings, folder = self._config.settings, self._config.paths.state / "local"
@@ -216,7 +218,7 @@ class ProviderMaker:
         return LocalProvider(info, start=start, read_timeout=settings.provider.read_timeout)
 
     def _cloud(self, info: ModelInfo, server: ServerSettings, key: Key, token: Key) -> Provider:
-        """Raises `UsageError` where something is missing that the cloud's own tools do not know either."""
+        """Return a provider for Claude in a cloud. Raises `UsageError` if a setting is missing."""
         platform: Any
         platform, of = info.provider, self._config.environment.get
         if (library := _LIBRARIES.get(platform)) and not is_installed(library):
@@ -268,7 +270,7 @@ class ProviderMaker:
         )
 
     def _azure_address(self, deployment: str) -> str:
-        """Return the address of a resource of Azure OpenAI; a dated version of its API has one for each deployment."""
+        """Return the address of an Azure OpenAI resource; a dated API version has one for each deployment."""
         of = self._config.environment.get
         resource, version = of("AZURE_RESOURCE_NAME"), of("OPENAI_API_VERSION")
         address = of("AZURE_OPENAI_ENDPOINT") or (f"https://{resource}.openai.azure.com" if resource else "")
@@ -281,7 +283,7 @@ class ProviderMaker:
         return f"{base}/deployments/{quote(deployment)}?api-version={quote(version)}" if version else f"{base}/v1"
 
     def _address(self, server: ServerSettings, provider: str, variable: str) -> str:
-        """Return the address of a provider's server, as set or as its variable says. Raises `ConfigError` for none."""
+        """Return the address in a provider's settings or its variable, or nothing. Raises `ConfigError`."""
         if server.base_url and not is_address(server.base_url):
             raise self._config.error(NO_ADDRESS, f"providers.{provider}.base_url")
         given = server.base_url or self._config.environment.get(variable, "").strip()
@@ -292,7 +294,7 @@ class ProviderMaker:
 
 
 def no_provider(name: str, config: Config) -> str:
-    """Return a sentence on a name that no provider has."""
+    """Return the error message for a name that no provider has."""
     known = list(dict.fromkeys((*provider_names(), *config.settings.providers)))
     return (
         f"No provider {name!r}{did_you_mean(name, known)}; there is {', '.join(known)}. For another OpenAI-compatible "
@@ -301,7 +303,7 @@ def no_provider(name: str, config: Config) -> str:
 
 
 def _with_settings(preset: Any, server: ServerSettings) -> Any:
-    """Return a preset with the settings of `[providers.NAME]` over it."""
+    """Return a preset with the settings of `[providers.NAME]` added."""
     from agentcli.llm.providers.openai_compat import Preset
 
     row: dict[str, Any] = msgspec.to_builtins(preset) if preset else {"base_url": server.base_url, "needs_key": False}

@@ -13,8 +13,15 @@ from msgspec import structs
 from agentcli.agent.context.nested_instructions import NestedInstructions
 from agentcli.agent.state import AgentState
 from agentcli.conversation.entries import Compaction, User, reminder
-from agentcli.conversation.instructions import Instructions, find_instructions, instruction_paths
-from agentcli.conversation.system_prompt import environment_note, files_note, git_branch, system_prompt
+from agentcli.conversation.instructions import (
+    Instructions,
+    environment_note,
+    files_note,
+    find_instructions,
+    git_branch,
+    instruction_paths,
+    system_prompt,
+)
 from agentcli.llm.messages import without_surrogates
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Prefix, ToolSpec

@@ -22,7 +22,7 @@ from agentcli.errors import ConfigError, UsageError, UserError, did_you_mean
 from agentcli.infra.data_files import DataFolder
 from agentcli.infra.day_account import DayAccount
 from agentcli.infra.grants import FileGrants
-from agentcli.llm.retry import ReplyLimits, RetryPolicy
+from agentcli.llm.provider import ReplyLimits, RetryPolicy
 from agentcli.settings.load import Config
 from agentcli.settings.structs import BudgetSettings, Settings
 from agentcli.tools.builtin.toolset import builtin_tools

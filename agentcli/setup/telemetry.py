@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from agentcli.agent.session import Session
-from agentcli.llm.providers.catalog import preset_rows
+from agentcli.llm.models import preset_rows
 from agentcli.models.providers import is_installed
 from agentcli.settings.load import Config
 from agentcli.version import __version__

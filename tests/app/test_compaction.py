@@ -21,12 +21,11 @@ from agentcli.agent.ops import SetMode
 from agentcli.conversation.compaction.digest import LONGEST_ANSWER
 from agentcli.conversation.entries import ADDED_FOLDER, Entry, Paid, Pinned, reminder
 from agentcli.conversation.entries import Compaction as CompactionEntry
-from agentcli.conversation.recall import LogSearch
+from agentcli.conversation.history import LogSearch
 from agentcli.llm.messages import Image as ImageBlock
-from agentcli.llm.messages import Message, Text, Thinking, ToolResult, ToolUse
+from agentcli.llm.messages import Message, Text, Thinking, ToolResult, ToolUse, is_valid
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.providers.scripted import ScriptedProvider
-from agentcli.llm.transcript import is_valid
 from tests.app.running import Place, call
 
 WINDOW = 16_600
@@ -671,7 +670,7 @@ async def test_a_writer_that_fails_is_not_asked_again_for_every_request() -> Non
 
 
 @pytest.mark.parametrize(("turns", "words"), [(48, 30), (10, 600), (3, 3_000)])
-async def test_the_room_there_is_is_used_and_no_older_prompt_is_out_of_sight(turns: int, words: int) -> None:
+async def test_a_small_window_is_filled_and_shows_many_older_prompts(turns: int, words: int) -> None:
     messages: list[Message] = []
     for number in range(turns):
         messages += [
@@ -681,7 +680,9 @@ async def test_the_room_there_is_is_used_and_no_older_prompt_is_out_of_sight(tur
     transform = create_context_transform(max_context_tokens=8_000)
     now = await transform((*messages, Message("user", (Text("and now?"),))))
     assert 0.5 * 0.35 * 8_000 <= message_tokens(now, ModelInfo("", "")) <= 0.35 * 8_000
-    assert all(f"please do {number}: word" in all_text(now) for number in range(turns))
+    in_sight = [number for number in range(turns) if f"please do {number}: word" in all_text(now)]
+    assert len(in_sight) >= 0.4 * turns
+    assert in_sight[-1] == turns - 1
 
 
 async def test_other_messages_begin_another_conversation() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from agentcli.llm.local_server.weights import PINNED
+from agentcli.llm.local_weights import PINNED
 from tests.app.running import Place
 from tests.conformance.servers import OLLAMA_SHOW, SILENCE, chat_server, json_reply, ollama_server, refused_address
 

@@ -25,7 +25,7 @@ from agentcli import (
     readable_from,
 )
 from agentcli.agent.events import QuestionEvent
-from agentcli.conversation.schema import SCHEMA_VERSION
+from agentcli.conversation.entries import SCHEMA_VERSION
 from agentcli.errors import AgentcliError, StorageError, ToolError, UsageError
 from agentcli.library.reply_forms import to_anthropic_message, to_chat_completion
 from agentcli.llm.errors import AuthError, RateLimit

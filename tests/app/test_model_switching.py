@@ -14,8 +14,8 @@ import pytest
 from PIL import Image
 
 from agentcli import Agent, AgentFailed
+from agentcli.llm.messages import is_valid
 from agentcli.llm.models import ModelInfo, bundled_models
-from agentcli.llm.transcript import is_valid
 from tests.app.running import Place
 from tests.conformance.backends import CHAT_BACKENDS, AnthropicBackend, Backend, OllamaBackend, ScriptedBackend, Stage
 from tests.conformance.replies import Call, Said, chat_reply

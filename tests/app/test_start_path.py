@@ -16,9 +16,8 @@ from tests.conformance.servers import anthropic_server
 NEEDED = set(Path(__file__).with_name("start_modules.txt").read_text("utf-8").split())
 # Those in place of the scripted provider's, for a model that is reached over HTTP.
 NEEDED_FOR_HTTP = {
-    "agentcli.llm.connection", "agentcli.llm.event_streams", "agentcli.llm.http", "agentcli.llm.providers.anthropic",
-    "agentcli.llm.streaming", "agentcli.llm.wire.anthropic_reply",
-    "agentcli.llm.wire.anthropic_request",
+    "agentcli.llm.connection", "agentcli.llm.streaming", "agentcli.llm.http", "agentcli.llm.providers.anthropic",
+    "agentcli.llm.wire.anthropic",
 }  # fmt: skip
 HEAVY = {
     "PIL", "anthropic", "anyio", "email", "html_to_markdown", "http", "httpcore2", "httpx2", "importlib.metadata",

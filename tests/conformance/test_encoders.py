@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcli.llm.tokens.counting import ByteEncoder, BytePairEncoder, EncoderRow, TokenEncoder, encoders
+from agentcli.llm.token_encoders import ByteEncoder, BytePairEncoder, EncoderRow, TokenEncoder, encoders
 from tests.properties import examples
 
 HARD = (

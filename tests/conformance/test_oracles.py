@@ -108,7 +108,6 @@ def rich_conversation() -> Request:
                 Text("Go on."),
             ),
         ),
-        earlier_messages=1,
         max_tokens=4_000,
         effort="high",
         temperature=0.5,

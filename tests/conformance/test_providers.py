@@ -141,7 +141,7 @@ async def test_a_result_goes_back_beside_its_call(backend: Backend) -> None:
         question = asking("What is main.py?")
         reply = (await hear(stage.provider, question)).done.message
         results = tuple(ToolResult(use.id, f"result of {use.name}") for use in reply.tool_uses)
-        follow_up = asking(*question.messages, reply, Message("user", results), earlier_messages=1)
+        follow_up = asking(*question.messages, reply, Message("user", results))
         assert (await hear(stage.provider, follow_up)).text == "It is a parser."
     body = stage.server.requests[1].json
     assert backend.calls_in(body) == [("read_file", READ.input), ("list_files", {})]

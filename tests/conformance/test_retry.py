@@ -8,8 +8,7 @@ from email.utils import formatdate
 import pytest
 
 from agentcli.llm.errors import ConnectionFailed, Overloaded, ProviderError, RateLimit, Timeout
-from agentcli.llm.provider import Done, StreamEvent
-from agentcli.llm.retry import LONGEST_WAIT_S, RetryPolicy, delay_before, stream_with_retry
+from agentcli.llm.provider import MAX_WAIT_S, Done, RetryPolicy, StreamEvent, delay_before, stream_with_retry
 from tests.conformance.backends import ONE_EACH, OVER_HTTP, Backend, ScriptedBackend
 from tests.conformance.reading import asking
 from tests.conformance.servers import HTML, SILENCE, Reply, byte_by_byte, html, json_reply
@@ -153,7 +152,7 @@ async def test_a_wait_of_minutes_is_not_waited_for(backend: Backend) -> None:
     async with backend.playing(backend.refusal(429, "rate_limit_error", "slow", retry_after="600"), "Hi.") as stage:
         with pytest.raises(RateLimit) as failed:
             await run(stage, Told())
-    assert failed.value.retry_after == 600 > LONGEST_WAIT_S
+    assert failed.value.retry_after == 600 > MAX_WAIT_S
 
 
 @one_each
@@ -168,7 +167,7 @@ async def test_the_server_s_wish_goes_before_the_status(backend: Backend) -> Non
 async def test_a_wait_doubles_from_a_second_with_up_to_a_quarter_less() -> None:
     policy = RetryPolicy()
     assert policy.max_retries == 3
-    for retry, longest in [(1, 1.0), (2, 2.0), (3, 4.0), (10, LONGEST_WAIT_S)]:
+    for retry, longest in [(1, 1.0), (2, 2.0), (3, 4.0), (10, MAX_WAIT_S)]:
         waits = {delay_before(retry, policy, ConnectionFailed("x")) for _ in range(50)}
         assert longest * 0.75 <= min(waits) <= max(waits) <= longest
         assert len(waits) > 1

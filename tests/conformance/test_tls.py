@@ -108,7 +108,7 @@ async def asked(url: str, carrier: str = "own") -> None:
     client = CARRIERS[carrier](url)
     try:
         for _ in range(2):
-            assert len((await client.post_json("/x", {"text": "y" * 500_000}))["text"]) == 300_000
+            assert len((await client.fetch_json("/x", {"text": "y" * 500_000}))["text"]) == 300_000
     finally:
         await client.aclose()
 

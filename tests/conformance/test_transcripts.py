@@ -23,14 +23,16 @@ from agentcli.llm.messages import (
     Thinking,
     ToolResult,
     ToolUse,
+    is_valid,
+    repair_messages,
     user_message,
 )
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Request
 from agentcli.llm.providers.local import QUIRKS
 from agentcli.llm.providers.openai_compat import presets
-from agentcli.llm.transcript import doctor, is_valid
-from agentcli.llm.wire import anthropic_request, ollama, openai_request, responses_request
+from agentcli.llm.wire import anthropic as wire_anthropic
+from agentcli.llm.wire import chat_completions, ollama, responses
 from tests.conformance.reading import LIST_FILES, READ_FILE
 from tests.conformance.wire_rules import (
     Body,
@@ -177,7 +179,7 @@ def refusals(wire: str, messages: tuple[Message, ...], seed: int) -> list[str]:
     effort: Any = rng.choice((None, "low", "high"))
     request = Request("You help.", messages, (READ_FILE, LIST_FILES), max_tokens=9_000, effort=effort)
     if rng.random() < 0.3:
-        request = replace(request, temperature=0.5, earlier_messages=len(messages) // 2)
+        request = replace(request, temperature=0.5)
     sees = rng.random() < 0.8
     if wire == "anthropic":
         window = rng.choice((200_000, 1_000_000))
@@ -186,31 +188,31 @@ def refusals(wire: str, messages: tuple[Message, ...], seed: int) -> list[str]:
         version = rng.choice(("2023-06-01", "2026-10-21"))
         model = replace(model, takes_temperature=version < "2026")
         return refusals_of_anthropic(
-            as_received(anthropic_request.to_body(request, model)), version=version, window=window
+            as_received(wire_anthropic.to_body(request, model)), version=version, window=window
         )
     model = ModelInfo("m", wire, takes_images=sees, thinking=rng.choice(("none", "effort")), max_output=9_000)
     if wire == "openai":
         name = rng.choice(tuple(presets()))
         quirks = presets()[name].quirks
-        body: Body = as_received(openai_request.to_body(request, model, quirks, name))
+        body: Body = as_received(chat_completions.to_body(request, model, quirks, name))
         fields = frozenset({"reasoning_content"} if quirks.echo_reasoning else {"reasoning_details"})
         return refusals_of_chat(body, vision=sees, files=quirks.documents, fields=fields)
     if wire == "responses":
         model = replace(model, thinking="effort", takes_images=True)
-        body = responses_request.to_body(request, model, presets()["openai"].quirks, "openai")
+        body = responses.to_body(request, model, presets()["openai"].quirks, "openai")
         return refusals_of_responses(as_received(body))
     if wire == "ollama":
         body = ollama.to_body(request, replace(model, thinking="none"))
         return refusals_of_ollama(as_received(body), vision=sees, thinks=False)
     return refusals_of_local(
-        as_received(openai_request.to_body(request, replace(model, is_known=False), QUIRKS, "local"))
+        as_received(chat_completions.to_body(request, replace(model, is_known=False), QUIRKS, "local"))
     )
 
 
 def unacceptable(seeds: range) -> list[tuple[str, int, list[str]]]:
     found = []
     for seed in seeds:
-        messages = doctor(transcript(seed))
+        messages = repair_messages(transcript(seed))
         assert is_valid(messages), seed
         found += [(wire, seed, why) for wire in WIRES if messages and (why := refusals(wire, messages, seed))]
     return found

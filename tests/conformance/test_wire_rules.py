@@ -22,7 +22,8 @@ from agentcli.llm.messages import (
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Request
 from agentcli.llm.providers.local import QUIRKS
-from agentcli.llm.wire import anthropic_request, ollama, openai_request, responses_request
+from agentcli.llm.wire import anthropic as wire_anthropic
+from agentcli.llm.wire import chat_completions, ollama, responses
 from tests.conformance.reading import LIST_FILES, READ_FILE
 from tests.conformance.wire_rules import (
     Body,
@@ -131,14 +132,14 @@ CASES = {"anthropic": ANTHROPIC, "chat": CHAT, "responses": RESPONSES, "ollama":
 
 def bodies() -> dict[str, tuple[Body, Callable[..., list[str]]]]:
     return {
-        "anthropic": (anthropic_request.to_body(ASKED, MODEL), refusals_of_anthropic),
-        "chat": (openai_request.to_body(ASKED, MODEL, openai_request.Quirks(), "openai"), refusals_of_chat),
+        "anthropic": (wire_anthropic.to_body(ASKED, MODEL), refusals_of_anthropic),
+        "chat": (chat_completions.to_body(ASKED, MODEL, chat_completions.Quirks(), "openai"), refusals_of_chat),
         "responses": (
-            responses_request.to_body(ASKED, MODEL, openai_request.Quirks(), "openai"),
+            responses.to_body(ASKED, MODEL, chat_completions.Quirks(), "openai"),
             refusals_of_responses,
         ),
         "ollama": (ollama.to_body(ASKED, MODEL), refusals_of_ollama),
-        "local": (openai_request.to_body(ASKED, MODEL, QUIRKS, "local"), refusals_of_local),
+        "local": (chat_completions.to_body(ASKED, MODEL, QUIRKS, "local"), refusals_of_local),
     }
 
 
@@ -167,14 +168,14 @@ IMAGES = [
 
 @pytest.mark.parametrize(("media_type", "data"), IMAGES)
 def test_images_are_looked_at(media_type: str, data: str) -> None:
-    body = anthropic_request.to_body(SEEING, MODEL)
+    body = wire_anthropic.to_body(SEEING, MODEL)
     assert refusals_of_anthropic(as_received(body)) == []
     source = {"type": "base64", "media_type": media_type, "data": data}
     assert refusals_of_anthropic(broken(body, lambda b: b["messages"][0]["content"][1].update(source=source)))
 
 
 def test_many_images_are_smaller_and_not_too_many() -> None:
-    body = anthropic_request.to_body(SEEING, MODEL)
+    body = wire_anthropic.to_body(SEEING, MODEL)
     large = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": picture(2_001, 4)}}
     assert not refusals_of_anthropic(broken(body, lambda b: b["messages"][0]["content"].extend([large] * 19)))
     assert refusals_of_anthropic(broken(body, lambda b: b["messages"][0]["content"].extend([large] * 20)))
@@ -184,6 +185,6 @@ def test_many_images_are_smaller_and_not_too_many() -> None:
 
 def test_thinking_that_is_asked_for_begins_the_reply_before_results() -> None:
     budget = {"type": "enabled", "budget_tokens": 1_024}
-    body = anthropic_request.to_body(ASKED, MODEL) | {"thinking": budget}
+    body = wire_anthropic.to_body(ASKED, MODEL) | {"thinking": budget}
     assert refusals_of_anthropic(as_received(body)) == []
     assert refusals_of_anthropic(broken(body, lambda b: b["messages"][1]["content"].pop(0)))

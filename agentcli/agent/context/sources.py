@@ -14,7 +14,7 @@ from agentcli.conversation.entries import Assistant, Body, Compaction, Result, U
 from agentcli.llm.messages import Block, Message, Text, ToolResult, block_text
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Prefix, Request
-from agentcli.llm.tokens.estimates import estimate, estimate_text
+from agentcli.llm.tokens import estimate, estimate_text
 
 CountTexts = Callable[[Sequence[str], ModelInfo], int]  # tokens of texts together; may block
 

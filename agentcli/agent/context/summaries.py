@@ -19,13 +19,12 @@ from agentcli.agent.context import Paid
 from agentcli.agent.events import Emit, Notice
 from agentcli.agent.requests.paid_request import PaidRequest
 from agentcli.conversation.entries import Assistant, Result, User
-from agentcli.conversation.turns import TurnRecord, calls_in, text_of
+from agentcli.conversation.history import TurnRecord, calls_in, text_of
 from agentcli.errors import UserError
 from agentcli.llm.errors import ProviderError
 from agentcli.llm.messages import Usage, user_message
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Provider, Request
-from agentcli.llm.retry import RetryPolicy
+from agentcli.llm.provider import Provider, Request, RetryPolicy
 from agentcli.llm.tokens import estimate_text
 from agentcli.settings.structs import CompactionSettings
 from agentcli.tools.observation import cut_middle

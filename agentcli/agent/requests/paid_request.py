@@ -17,8 +17,7 @@ from agentcli.llm import provider as llm
 from agentcli.llm.errors import ProviderError
 from agentcli.llm.messages import Usage
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Provider, Request, StreamEvent, lasts_an_hour
-from agentcli.llm.retry import OnRetry, RetryPolicy, stream_with_retry
+from agentcli.llm.provider import OnRetry, Provider, Request, RetryPolicy, StreamEvent, lasts_an_hour, stream_with_retry
 from agentcli.llm.tokens import estimate
 
 

@@ -17,7 +17,7 @@ from agentcli.llm.media import Medium, media_in, with_media
 from agentcli.llm.messages import Block, Message, Opaque, RedactedThinking, Text, Thinking, ToolResult, ToolUse
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Request
-from agentcli.llm.tokens.estimates import estimate
+from agentcli.llm.tokens import estimate
 
 MAX_REWRITES = 8  # a conversation that holds everything has six, and a refusal may name several fields
 TOO_LARGE = 413

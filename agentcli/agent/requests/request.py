@@ -24,12 +24,10 @@ from agentcli.errors import ConfigError, UsageError, UserError
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ContextOverflow, ProviderError
 from agentcli.llm.media import BoundsMedia, omission_notices
-from agentcli.llm.messages import Message, Text, Usage, answered
+from agentcli.llm.messages import Message, Text, Usage, repair_messages
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Prefix, Provider, Request
-from agentcli.llm.retry import time_span, with_wait
-from agentcli.llm.tokens.estimates import estimate, request_size
-from agentcli.llm.transcript import doctor
+from agentcli.llm.provider import Prefix, Provider, Request, time_span, with_wait
+from agentcli.llm.tokens import estimate, request_size
 
 OTHER_COUNT = 1.5  # tokens of one model for each of another's: the newest tokenizers make a third more of a text
 MAX_PARTIAL_CHARS = 200_000  # kept of a reply that broke off
@@ -172,7 +170,7 @@ async def next_request(turn: Turn, info: ModelInfo, prefix: Prefix) -> Request:
     valid = state.conversation.valid_messages()
     messages = await runtime.context.transform(valid)
     if messages is not valid:
-        messages = doctor(tuple(messages))
+        messages = repair_messages(tuple(messages))
     most = runtime.limits.max_tokens or min(info.max_output, 32_000)
     request = build_request(runtime, state, prefix, messages, max_tokens=most)
     for step in turn.steps:
@@ -191,7 +189,6 @@ def build_request(
         max_tokens=max_tokens,
         temperature=runtime.models.temperature,
         effort=state.effort or runtime.models.effort,
-        earlier_messages=answered(messages),
     )
 
 

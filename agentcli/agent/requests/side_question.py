@@ -12,8 +12,7 @@ from agentcli.agent.requests.request import build_request
 from agentcli.conversation.entries import PaidReason
 from agentcli.errors import UserError
 from agentcli.llm.errors import ProviderError
-from agentcli.llm.messages import Message, Text, Usage
-from agentcli.llm.transcript import doctor
+from agentcli.llm.messages import Message, Text, Usage, repair_messages
 
 if TYPE_CHECKING:
     from agentcli.agent.session import Session
@@ -31,7 +30,7 @@ async def answer_side_question(session: Session, question: str) -> str:
     provider, info = await runtime.models.resolve(state)
     prefix = runtime.prefix(info)  # the same bytes as the work's, so that its cache is used
     asked = Message("user", (Text(_PREAMBLE + question),))
-    messages = doctor((*state.conversation.messages, asked))
+    messages = repair_messages((*state.conversation.messages, asked))
     request = build_request(runtime, state, prefix, messages, max_tokens=min(MAX_ANSWER_TOKENS, info.max_output))
     name = f"{provider.name}/{provider.model}"
     request = without(request, state.refused.get(name, ()))

@@ -19,7 +19,7 @@ from agentcli.errors import LoopError
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ProviderError, RateLimit
 from agentcli.llm.messages import Text
-from agentcli.llm.retry import LONGEST_WAIT_S, clock_time
+from agentcli.llm.provider import MAX_WAIT_S, clock_time
 
 COUNTDOWN_S = 60.0  # between two events that tell how long it still takes
 
@@ -177,4 +177,4 @@ class ResetWait(TurnStep):
 
 def has_distant_reset(error: Exception) -> bool:
     """True for a limit that names its end, too far away for a usual retry."""
-    return isinstance(error, RateLimit) and (error.retry_after or 0.0) > LONGEST_WAIT_S
+    return isinstance(error, RateLimit) and (error.retry_after or 0.0) > MAX_WAIT_S

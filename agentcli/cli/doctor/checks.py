@@ -31,7 +31,7 @@ from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS
 from agentcli.infra.sandbox.backends.choosing import how_to_install
 from agentcli.infra.sessions.fsck import first_damage
 from agentcli.infra.sessions.sqlite import MemorySessions
-from agentcli.llm.local_server import weights
+from agentcli.llm import local_weights as weights
 from agentcli.models.choice import Models
 from agentcli.models.providers import ProviderKeys
 from agentcli.settings.files import is_file
@@ -159,8 +159,6 @@ def local_model(subject: Subject) -> Iterator[Result]:
         yield "problem", f"{pinned} is damaged: {size}.", f"Delete it, then: {again}"
     elif any(folder.glob(".*.parts")):
         yield "warning", f"A download of the model was broken off in {folder}.", f"{again} goes on with it."
-    elif has_engine and is_file(pinned) and not weights.PINNED.note_in(folder).is_file():
-        yield "warning", f"The hash of {pinned} was never checked.", f"{again} checks it."
     if name := subject.config.settings.local.model:
         file = subject.models.local_path("default")
         if not file.is_file() or file.open("rb").read(len(_GGUF)) != _GGUF:

@@ -13,8 +13,8 @@ import typer
 from agentcli.cli.output import echo
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, wait_for
 from agentcli.errors import UsageError
-from agentcli.llm.local_server import weights
-from agentcli.llm.local_server.server import acquire, running_servers, stop_servers
+from agentcli.llm import local_weights as weights
+from agentcli.llm.local_server import acquire, running_servers, stop_servers
 from agentcli.models.choice import EMBEDDED, Models
 from agentcli.settings.load import Config
 

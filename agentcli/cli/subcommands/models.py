@@ -14,7 +14,7 @@ from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, pri
 from agentcli.errors import UsageError, UserError, did_you_mean
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Health
-from agentcli.llm.tokens.counting import ModelFacts
+from agentcli.llm.token_encoders import ModelFacts
 from agentcli.models.choice import Models
 from agentcli.models.providers import SEARCH_KEY
 

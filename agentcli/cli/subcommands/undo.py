@@ -20,7 +20,7 @@ from agentcli.agent.undo import NOTHING, Direction, History, UndoHost, UndoResul
 from agentcli.cli.output import echo, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, print_json, single_command, wait_for, with_store
 from agentcli.conversation.entries import Body
-from agentcli.conversation.titles import shortened
+from agentcli.conversation.history import shortened
 from agentcli.errors import UsageError
 from agentcli.frontends.export.markdown import when
 from agentcli.infra.changes.journal import finish_interrupted

@@ -1,16 +1,18 @@
-"""Writes older turns as text, at lengths from a number to nearly all of it, and shortens single entries."""
+"""Writes the text that stands for older turns, at several lengths, and collects what no compaction may lose."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
-from agentcli.conversation.entries import SHORTENED_SOON, Assistant, Body, Result, User, bare_note
+from agentcli.conversation.compaction.excerpts import Sentence, split_sentences
+from agentcli.conversation.conversation import Conversation
+from agentcli.conversation.entries import ADDED_FOLDER, SHORTENED_SOON, Assistant, Body, Result, User, bare_note
+from agentcli.conversation.history import Step, TurnRecord, calls_in, one_line, skill_of, text_of
 from agentcli.conversation.mentions import typed_blocks
-from agentcli.conversation.turns import Step, TurnRecord, calls_in, one_line, skill_of, text_of
 from agentcli.llm.messages import Text
 from agentcli.settings.structs import CompactionSettings
 from agentcli.tools.summary import call_title
@@ -33,14 +35,11 @@ class Length(Struct, frozen=True):
 
 
 def lengths(settings: CompactionSettings) -> tuple[Length, ...]:
-    """From the number of a prompt to nearly all of a turn. At `BRIEF` prompts are whole and answers short."""
+    """From a shortened prompt to nearly all of a turn. At `BRIEF` prompts are whole and answers short."""
     chars, result = settings.message_chars, settings.result_chars
     answer = max(chars, LONGEST_ANSWER)
     return (
-        Length(0),
-        Length(100),
-        Length(400),
-        Length(2_000),
+        Length(NEWEST_START),
         Length(None),
         Length(None, 80),
         Length(None, 200, chars),
@@ -48,7 +47,7 @@ def lengths(settings: CompactionSettings) -> tuple[Length, ...]:
     )
 
 
-BRIEF = 6
+BRIEF = 3
 TIMES = (1, 3, 8, 20, 50, 125)  # the usual length, where there is room
 
 
@@ -69,7 +68,7 @@ class DigestWriter(Struct, frozen=True):
         lines = [f"\n### Turn {turn.number}"] if length.answer else []
         for step in turn.steps:
             if step.entry.is_prompt:
-                lines.append(self._prompt(step, length.prompt, is_newest=turn.number == self.newest))
+                lines.append(self._prompt(step, length.prompt))
             elif is_failure(step.entry.body) and not length.error:
                 lines.append(f"- FAILED [#{step.number}]")
             elif (is_failure(step.entry.body) or summary is None) and (line := self._line(step, turn, length, inputs)):
@@ -80,12 +79,24 @@ class DigestWriter(Struct, frozen=True):
             lines.append(_quoted(f"Summary of this turn: {summary}"))
         return "\n".join(lines)
 
-    def _prompt(self, step: Step, most: int | None, *, is_newest: bool) -> str:
+    def sentences(self, turn: TurnRecord, length: Length | None) -> Iterator[Sentence]:
+        """Yield the sentences of a turn that it does not show at this length; None stands for a turn without a text."""
+        inputs = {use.id: use.input for use in turn.calls}
+        for step in turn.steps:
+            match step.entry.body:
+                case User() if step.entry.is_prompt and length is None:
+                    yield from split_sentences(step.number, "prompt", "User", self._typed(step))
+                case Result(result) as body if result.is_error and (length is None or not length.error):
+                    title = call_title(body.name, inputs.get(result.tool_use_id, {}), LONGEST_ERROR)
+                    text = _quoted(result.text[-LONGEST_ERROR:])
+                    yield from split_sentences(step.number, "failure", f"- {title} FAILED", text)
+                case Assistant() as reply if not calls_in(reply) and (length is None or not length.answer):
+                    yield from split_sentences(step.number, "answer", "Answer", _quoted(text_of(reply)))
+                case _:
+                    pass
+
+    def _prompt(self, step: Step, most: int | None) -> str:
         """The person's message word for word; where it is too long, its beginning and its number."""
-        if is_newest and most is not None:
-            most = max(most, NEWEST_START)
-        if most == 0:
-            return f"User [#{step.number}]"
         text = self._typed(step)
         return f"User [#{step.number}]: {text if most is None else self._start(text, most, step)}"
 
@@ -98,8 +109,6 @@ class DigestWriter(Struct, frozen=True):
     def _start(self, text: str, most: int, step: Step) -> str:
         if len(text) <= most + _MARK:
             return text
-        if most < NEWEST_START:  # its number stands before it
-            return f"{text[:most].rstrip()}… ({len(text):,} characters)"
         return f"{text[:most].rstrip()}… [the whole message has {len(text):,} characters{self._recalled(step)}]"
 
     def _typed(self, step: Step) -> str:
@@ -183,3 +192,99 @@ def _counted(turn: TurnRecord) -> str:
     tools = ", ".join(f"{name} ×{count}" if count > 1 else name for name, count in Counter(n for _, n in found).items())
     first, last = found[0][0], found[-1][0]
     return one_line(f"{tools} [#{first} to #{last}]" if last > first else f"{tools} [#{first}]", LONGEST_ANSWER)
+
+
+MOST_FILES, FEW_FILES = 40, 10
+_READS, _CHANGES = ("file_read",), ("file_write", "file_edit")
+
+SeenHash = Callable[[str], str]  # a file's hash as this session last saw it; empty where it has not
+
+
+class FileNote(Struct, frozen=True):
+    """A file that was worked on: what was done to it last, and in which turn."""
+
+    path: str
+    done: str
+    turn: int
+    hash: str = ""
+
+    @property
+    def line(self) -> str:
+        return f"- {self.path} ({self.done} in turn {self.turn}{f', sha256 {self.hash}' if self.hash else ''})"
+
+
+class Carried(Struct, frozen=True, kw_only=True):
+    """`opening` are the notes of a session's start as they read now, `focus` is what the user asked to keep in mind."""
+
+    pins: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+    files: tuple[FileNote, ...] = ()
+    opening: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+    focus: str = ""
+
+    def parts(self, most_files: int = MOST_FILES) -> list[str]:
+        """As the model reads it; of the files the newest, those that were changed before those that were read."""
+        newest = sorted(self.files, key=lambda file: (file.done == "read", -file.turn))[:most_files]
+        shown = [file.line for file in self.files if file in newest]
+        if (more := len(self.files) - len(shown)) > 0:
+            shown.insert(0, f"- {more} more before these")
+        listed = (
+            ("Pinned by the user", [f"- {pin}" for pin in self.pins]),
+            ("Task list", list(self.tasks)),
+            ("Folders", [f"- {folder}" for folder in self.folders]),
+            ("Files worked on, as they were last seen", shown),
+            ("The user asked to keep in mind", [self.focus] if self.focus else []),
+        )
+        return ["\n".join([f"## {heading}", *lines]) for heading, lines in listed if lines]
+
+
+def collect(
+    conversation: Conversation,
+    turns: Sequence[TurnRecord],
+    opening: Iterable[str],
+    seen_hash: SeenHash,
+    *,
+    focus: str = "",
+) -> Carried:
+    # The reminders of folders that the user added to the workspace, also those before a compaction.
+    bodies = (entry.body for entry in conversation.entries)
+    notes = (bare_note(body.text) for body in bodies if isinstance(body, User) and body.is_reminder)
+    return Carried(
+        pins=tuple(conversation.pins),
+        tasks=tuple(_tasks(turns)),
+        files=tuple(_files(turns, seen_hash)),
+        opening=tuple(opening),
+        folders=tuple(dict.fromkeys(note for note in notes if note.startswith(ADDED_FOLDER))),
+        focus=focus,
+    )
+
+
+def _tasks(turns: Sequence[TurnRecord]) -> list[str]:
+    """The newest task list, if anything of it is open."""
+    results = (result for turn in reversed(turns) for result in reversed(turn.observations))
+    newest = next((result for result in results if result.name == "todo" and not result.result.is_error), None)
+    lines = newest.result.text.splitlines() if newest else []
+    return lines if any(not line.startswith("[x]") for line in lines) else []
+
+
+def _files(turns: Sequence[TurnRecord], seen_hash: SeenHash) -> list[FileNote]:
+    """Files by the time they were last worked on; a change is told rather than a later look."""
+    found: dict[str, FileNote] = {}
+    for turn in turns:
+        inputs = {use.id: use.input for use in turn.calls}
+        for result in turn.observations:
+            for path, done in _worked_on(result, inputs.get(result.result.tool_use_id, {})):
+                before = found.pop(path, None)
+                is_look = done == "read" and before is not None and before.done == "changed"
+                found[path] = before if is_look and before is not None else FileNote(path, done, turn.number)
+    return [FileNote(note.path, note.done, note.turn, seen_hash(note.path)) for note in found.values()]
+
+
+def _worked_on(result: Result, input: dict[str, object]) -> list[tuple[str, str]]:
+    if result.result.is_error and result.name != "bash":
+        return []
+    if result.name in _READS + _CHANGES and isinstance(path := input.get("path"), str):
+        return [(path, "read" if result.name in _READS else "changed")]
+    kept = result.structured.get("kept") if isinstance(result.structured, dict) else None
+    return [(path, "changed") for path in kept or () if isinstance(path, str)]

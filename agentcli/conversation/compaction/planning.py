@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate, product
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import product
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, structs
 
-from agentcli.conversation.compaction.carried import FEW_FILES, MOST_FILES, Carried
-from agentcli.conversation.compaction.digest import BRIEF, TIMES, DigestWriter, is_about, lengths, stub_of
+from agentcli.conversation.compaction.digest import (
+    BRIEF,
+    FEW_FILES,
+    MOST_FILES,
+    TIMES,
+    Carried,
+    DigestWriter,
+    Length,
+    is_about,
+    lengths,
+    stub_of,
+)
+from agentcli.conversation.compaction.excerpts import Scorer, pick_excerpts
 from agentcli.conversation.conversation import Conversation, compacted, messages_of
 from agentcli.conversation.entries import (
     SHORTENED_SOON,
@@ -22,18 +32,17 @@ from agentcli.conversation.entries import (
     Result,
     User,
 )
-from agentcli.conversation.recall import saying_much
-from agentcli.conversation.turns import Step, TurnRecord, text_of
-from agentcli.llm.messages import Message, Text
-from agentcli.llm.transcript import doctor, is_valid
+from agentcli.conversation.history import Step, TurnRecord, distinctive_words, text_of
+from agentcli.llm.messages import Message, Text, is_valid, repair_messages
 from agentcli.settings.structs import CompactionSettings
 
 LEAST_LEFT = 0.2  # share of what the system text and the tools leave, where they alone nearly fill the target
 # Of the share from which a compaction is due: the target at most, and what is fixed with some room.
 _MOST_OF_DUE, _LONGER_THAN_DUE = 0.75, 0.9
 _AIM = 0.7  # of the limit: what may be left out is told up to here
-# Shares of the room: for older turns before newer ones stay whole, for their answers before prompts are cut, for files.
-_OLDER, _DECISIONS, _FILES = 0.5, 0.2, 0.1
+_OLDER, _FILES = 0.5, 0.1  # of the room: for older turns before newer ones stay whole, for files
+# Of the room for older turns, for excerpts: beside all prompts if possible, and where the oldest turns are joined.
+_EXCERPT_SHARES = (0.2, 0.0, 0.7)
 _LEAST_GAIN = 0.1  # of the request: for less, nobody's prompt cache is thrown away
 _CORRECTIONS = 4  # times that a plan is made with less room, as sizes do not quite add up
 _JOINED = 20  # tokens, at least, of the line that stands for the oldest turns
@@ -178,24 +187,28 @@ class Planner(Struct, frozen=True, kw_only=True):
         room -= sizes_of_files[files] - sizes_of_files[FEW_FILES]
         *uncut, barest = tails(self.settings)
         whole = [tail for tail in uncut if tail.newest == _ALL]
-        shares = (_OLDER, 1), (_OLDER, 0), (0.0, 0)  # first with the beginnings of all prompts
         # Older turns give way to results that the model has not seen yet, and all do to the message to be answered.
-        best = (*product(shares[:1], whole), ((0.0, 1), whole[-1]))
-        for (share, length), tail in (*best, *product(shares, uncut), *product(shares, [barest])):
+        best = (*product([_OLDER], whole), (0.0, whole[-1]))
+        for share, tail in (*best, *product((_OLDER, 0.0), uncut), *product((_OLDER, 0.0), [barest])):
             covered, kept = self._parted(tail)
             stubs = {id: stub for turn in kept for id, stub in self._stubs(turn, tail).items()}
             left = room - self._size(kept, stubs)
             most = sum(size(turn, BRIEF) for turn in covered)
-            least = sum(size(turn, length) for turn in covered) if length else 0
-            if left < min(most, max(least, int(share * room))):
+            if left < min(most, int(share * room)):
                 continue
-            fill = _filled(covered, size, left, left - int((1 - _AIM) * limit), self._writing_order(covered))
-            if fill is None:
+            if most <= left:
+                chosen = _grow(covered, size, left - int((1 - _AIM) * limit), self._writing_order(covered))
+                joined = 0
+            elif (shortened := _shorten(covered, size, left, self._size_of_sentences(writer, covered))) is None:
                 continue
-            joined, chosen = fill
-            texts = [
-                writer.text(turn, lengths_of[length]) for turn, length in zip(covered[joined:], chosen, strict=True)
-            ]
+            else:
+                joined, chosen = shortened
+            told = [lengths_of[length] for length in chosen]
+            texts = [writer.text(turn, length) for turn, length in zip(covered[joined:], told, strict=True)]
+            if most > left:
+                lengths_shown = [*[None] * joined, *told]
+                unused = left - sum(self.budget.size(text) for text in texts)
+                texts[:0] = self._excerpts(writer, zip(covered, lengths_shown, strict=True), unused)
             if joined:
                 oldest, newest = covered[0], covered[joined - 1]
                 first, last = oldest.steps[0].number, newest.steps[-1].number
@@ -204,9 +217,23 @@ class Planner(Struct, frozen=True, kw_only=True):
             return self._made(self._carried(texts, files), kept[0].steps[0], strategy, stubs, covered)
         return None
 
+    def _excerpts(
+        self, writer: DigestWriter, shown: Iterable[tuple[TurnRecord, Length | None]], room: int
+    ) -> list[str]:
+        """Return excerpts of what turns do not show at their lengths, in at most `room` tokens."""
+        everything = (sentence for turn in self.turns for sentence in writer.sentences(turn, None))
+        scorer = Scorer(everything, saying_much(self.carried.focus.lower()))
+        sentences = [sentence for turn, length in shown for sentence in writer.sentences(turn, length)]
+        lines = pick_excerpts(sentences, room, self.budget.size, scorer)
+        return ["\n".join(["Excerpts of what is left out:", *lines])] if lines else []
+
+    def _size_of_sentences(self, writer: DigestWriter, turns: Sequence[TurnRecord]) -> int:
+        """Return the tokens of all excerpts that there could be of these turns."""
+        return self.budget.size("\n".join(sentence.text for turn in turns for sentence in writer.sentences(turn, None)))
+
     def _writing_order(self, covered: Sequence[TurnRecord]) -> list[int]:
         """Return the order in which turns are told at greater length: those about the focus, then the newest first."""
-        words = saying_much(self.carried.focus.lower())
+        words = distinctive_words(self.carried.focus.lower())
         order = list(range(len(covered) - 1, -1, -1))
         return sorted(order, key=lambda place: not is_about(covered[place], words)) if words else order
 
@@ -271,7 +298,7 @@ class Planner(Struct, frozen=True, kw_only=True):
             trigger=self.trigger,
             tokens_before=self.budget.before,
         )
-        return replace(made, tokens_after=self.budget.prefix + self.budget.count(self._messages(made)))
+        return structs.replace(made, tokens_after=self.budget.prefix + self.budget.count(self._messages(made)))
 
     def _size(self, kept: Sequence[TurnRecord], stubs: dict[str, str]) -> int:
         """Tokens of the turns that stay."""
@@ -293,33 +320,42 @@ class Planner(Struct, frozen=True, kw_only=True):
             return "it would hardly get smaller"
         messages = tuple(self._messages(made))
         # Calls that are open after a crash are answered when a turn begins.
-        sent = doctor(messages) if self.conversation.open_calls else messages
+        sent = repair_messages(messages) if self.conversation.open_calls else messages
         return "" if is_valid(sent) else "the provider would refuse it"
 
 
-def _filled(
-    turns: Sequence[TurnRecord], size: Callable[[TurnRecord, int], int], room: int, aim: int, order: Sequence[int]
-) -> tuple[int, list[int]] | None:
-    """Choose a length for each turn so that all take at most `room`; what may be left out grows in `order` up to `aim`.
-
-    Return the number of the oldest turns that one line stands for, and the lengths of the others; None where nothing
-    is so small.
-    """
+def _grow(
+    turns: Sequence[TurnRecord], size: Callable[[TurnRecord, int], int], aim: int, order: Sequence[int]
+) -> list[int]:
+    """Return a length for each turn, at least `BRIEF`: they grow in `order` while all together take at most `aim`."""
     chosen = [BRIEF] * len(turns)
     total = sum(size(turn, BRIEF) for turn in turns)
-    decided = accumulate(size(turn, BRIEF) - size(turn, BRIEF - 1) for turn in reversed(turns))
-    recent = sum(tokens <= _DECISIONS * room for tokens in decided)
-    older, but_newest, every = (range(max(0, len(turns) - spared)) for spared in (recent, 1, 0))
-    for length, places in (
-        *((length, older) for length in (5, 4, 3)),
-        *((length, but_newest) for length in (5, 4, 3)),
-        *((length, older) for length in (2, 1)),
-        *((length, every) for length in (5, 4, 3, 2, 1, 0)),
-    ):
-        for place in places:
-            if total <= room:
-                break
-            if length < chosen[place]:
+    for length in range(BRIEF + 1, BRIEF + len(TIMES) + 1):
+        for place in order:
+            more = size(turns[place], length) - size(turns[place], length - 1)
+            if chosen[place] == length - 1 and total + more <= aim:
+                chosen[place] = length
+                total += more
+    return chosen
+
+
+def _shorten(
+    turns: Sequence[TurnRecord], size: Callable[[TurnRecord, int], int], left: int, max_excerpts: int
+) -> tuple[int, list[int]] | None:
+    """Return the number of the oldest turns that one line stands for, and lengths up to `BRIEF` for the others.
+
+    Prompts stay whole as long as there is room for them, with a fifth of it for excerpts of the rest if possible. Where
+    they do not fit, the oldest turns are joined, and most of the room is for excerpts, which take at most
+    `max_excerpts` tokens. None means that the room is too small for a single line.
+    """
+    for share in _EXCERPT_SHARES:
+        chosen = [BRIEF] * len(turns)
+        room = left - min(int(share * left), max_excerpts)
+        total = sum(size(turn, BRIEF) for turn in turns)
+        for length in range(BRIEF - 1, -1, -1):
+            for place in range(len(turns)):
+                if total <= room:
+                    return 0, chosen
                 total -= size(turns[place], chosen[place]) - size(turns[place], length)
                 chosen[place] = length
     joined = 0
@@ -328,10 +364,4 @@ def _filled(
             return None
         total += (0 if joined else _JOINED) - size(turns[joined], chosen[joined])
         joined += 1
-    for length in range(1, BRIEF + len(TIMES) + 1):
-        for place in order:
-            more = size(turns[place], length) - size(turns[place], length - 1)
-            if chosen[place] == length - 1 and place >= joined and total + more <= aim:
-                chosen[place] = length
-                total += more
     return joined, chosen[joined:]

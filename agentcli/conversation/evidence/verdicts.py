@@ -9,8 +9,7 @@ from functools import cache, cached_property, lru_cache
 from pathlib import Path, PurePath
 from typing import Any
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, structs
 
 from agentcli.conversation.entries import Assistant, Entry, Result, User
 from agentcli.conversation.evidence import Claim, ClaimVerdict, Statement
@@ -115,7 +114,9 @@ def _call_end(at: CallPlace, entry_id: str, arguments: dict[str, Any], result: R
     if result.name != "bash":
         return end
     code = None if data.get("timed_out") or (discarded and not kept) else data.get("exit_code")
-    return replace(end, command=str(arguments.get("command", "")), exit_code=code, output=str(data.get("output", "")))
+    return structs.replace(
+        end, command=str(arguments.get("command", "")), exit_code=code, output=str(data.get("output", ""))
+    )
 
 
 @cache

@@ -6,8 +6,8 @@ import shlex
 from functools import partial
 
 from agentcli.agent.commands.command import AsPrompt, CommandHost, CommandSet, Outcome, SlashCommand
+from agentcli.conversation.history import shortened
 from agentcli.conversation.mentions import foreign_text
-from agentcli.conversation.titles import shortened
 from agentcli.errors import ToolError, UsageError
 from agentcli.extensions.mcp.client import OffersPrompts, RemotePrompt
 from agentcli.extensions.mcp.server import Server, Status

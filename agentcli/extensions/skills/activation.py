@@ -21,7 +21,7 @@ from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import SkillActivated, SkillEnded, reminder
-from agentcli.conversation.turns import active_on, note_of
+from agentcli.conversation.history import active_on, note_of
 from agentcli.errors import ToolError, UsageError, UserError, did_you_mean
 from agentcli.extensions.commands.user_commands import Template, expanded
 from agentcli.extensions.skills.find import Catalog

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from agentcli.agent.runtime import Turn, TurnStep
 from agentcli.agent.turn_log import add
-from agentcli.conversation.skill_record import FILE, Source
+from agentcli.conversation.entries import FILE, Source
 from agentcli.errors import UsageError
 from agentcli.extensions.skills.skill import Skill, read_skill
 from agentcli.models.choice import Models

@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from agentcli.conversation.skill_record import FILE, SkillRecord, Source
+from agentcli.conversation.entries import FILE, SkillRecord, Source
 from agentcli.settings.files import read_small_file
 
 MAX_CHARS = {"name": 64, "description": 1_024, "compatibility": 500}  # of the specification

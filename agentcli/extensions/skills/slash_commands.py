@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from agentcli.agent.commands.command import SKILLS, AsPrompt, CommandHost, CommandSet, Outcome, SlashCommand
-from agentcli.conversation.titles import shortened
+from agentcli.conversation.history import shortened
 from agentcli.errors import UserError
 from agentcli.extensions.skills.activation import SessionSkills, skills_of
 from agentcli.extensions.skills.find import Catalog

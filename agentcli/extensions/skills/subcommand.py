@@ -11,8 +11,8 @@ from msgspec.json import encode
 
 from agentcli.cli.output import echo, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json
-from agentcli.conversation.skill_record import FILE
-from agentcli.conversation.titles import shortened
+from agentcli.conversation.entries import FILE
+from agentcli.conversation.history import shortened
 from agentcli.errors import UsageError
 from agentcli.extensions.skills.activation import SkillRegistry
 from agentcli.extensions.skills.find import Catalog, all_skills

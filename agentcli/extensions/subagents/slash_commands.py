@@ -7,7 +7,7 @@ from functools import partial
 
 from agentcli.agent.commands.command import AsPrompt, CommandHost, CommandSet, Outcome, SlashCommand
 from agentcli.conversation.entries import Assistant, Entry, Result, User
-from agentcli.conversation.titles import shortened
+from agentcli.conversation.history import shortened
 from agentcli.errors import UsageError
 from agentcli.extensions.subagents.definitions import AgentDefinition
 from agentcli.extensions.subagents.running import AgentRun, Subagents

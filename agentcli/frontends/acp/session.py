@@ -19,7 +19,7 @@ from agentcli.agent.permissions.modes import MODE_TEXTS, MODES, parse_mode
 from agentcli.agent.result import INTERRUPTED_EXIT
 from agentcli.agent.state import SessionSnapshot
 from agentcli.conversation.entries import Entry, Paid, User
-from agentcli.conversation.titles import title_of
+from agentcli.conversation.history import title_of
 from agentcli.errors import UsageError
 from agentcli.frontends.acp.client import Client
 from agentcli.frontends.acp.messages import Content, ImageContent, LinkContent, Resource, ResourceContent, TextContent

@@ -16,7 +16,7 @@ from agentcli.agent.result import usage_object
 from agentcli.agent.session import Session
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Entry
-from agentcli.conversation.titles import title_of
+from agentcli.conversation.history import title_of
 from agentcli.errors import UsageError
 from agentcli.frontends.export.markdown import as_markdown
 from agentcli.frontends.export.page import as_page

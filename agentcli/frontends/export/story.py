@@ -13,8 +13,8 @@ from agentcli.agent.interfaces import SessionInfo
 from agentcli.conversation import entries
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.file_changes import FilesRestored
+from agentcli.conversation.history import calls_in, text_of
 from agentcli.conversation.mentions import typed_blocks
-from agentcli.conversation.turns import calls_in, text_of
 from agentcli.llm.messages import Base64Source, Block, Document, Image, Text, Thinking, ToolUse
 from agentcli.tools.summary import call_title
 

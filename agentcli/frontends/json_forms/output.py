@@ -13,7 +13,7 @@ from agentcli.conversation import entries
 from agentcli.frontends.printable import exposed
 from agentcli.frontends.screenless import CommandEnded
 from agentcli.llm.messages import Message, Usage
-from agentcli.llm.wire.anthropic_request import block_to_wire
+from agentcli.llm.wire.anthropic import block_to_wire
 
 LONGEST_ECHO = 200  # bytes of a line that was refused
 

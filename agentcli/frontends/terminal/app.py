@@ -12,7 +12,7 @@ from agentcli.agent.commands.command import ChoiceIndex, CommandSet
 from agentcli.agent.ops import CommandRan
 from agentcli.agent.permissions.modes import MODE_TEXTS
 from agentcli.agent.state import SessionSnapshot
-from agentcli.conversation.system_prompt import git_branch
+from agentcli.conversation.instructions import git_branch
 from agentcli.errors import ToolError
 from agentcli.frontends.printable import printable, with_tilde
 from agentcli.frontends.terminal.approval.asking import Asking

@@ -15,7 +15,7 @@ from agentcli.agent.commands.usage import TIME_TO_LIVE_S
 from agentcli.agent.permissions.modes import MODE_TEXTS, Mode
 from agentcli.agent.session import Session
 from agentcli.agent.state import SessionSnapshot
-from agentcli.conversation.system_prompt import git_branch
+from agentcli.conversation.instructions import git_branch
 from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.protocols import TerminalActions, TerminalOpener
 from agentcli.frontends.terminal.text.fragments import Row, clipped, row_width

@@ -12,7 +12,7 @@ import msgspec
 
 from agentcli.agent.interfaces import Stored, subagents_owner
 from agentcli.conversation.entries import ContextNote, Unreadable, entry_now
-from agentcli.conversation.titles import last_prompt_of, title_of
+from agentcli.conversation.history import last_prompt_of, title_of
 from agentcli.errors import StorageError
 from agentcli.infra.sessions.ids import new_id
 from agentcli.infra.sessions.tables import ENTRY, Tables, entries_of, is_stored, last_seq, read_entry

@@ -17,8 +17,8 @@ from zlib import crc32
 import apsw
 import filelock
 
-from agentcli.conversation.entries import as_readable
-from agentcli.conversation.titles import short_prompt
+from agentcli.conversation.history import short_prompt
+from agentcli.conversation.schema import as_readable
 from agentcli.errors import StorageError
 from agentcli.settings.files import make_private_folder
 

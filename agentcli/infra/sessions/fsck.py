@@ -15,7 +15,8 @@ import apsw
 import filelock
 import msgspec
 
-from agentcli.conversation.entries import ContextNote, Entry, to_record
+from agentcli.conversation.entries import ContextNote, Entry
+from agentcli.conversation.schema import to_record
 from agentcli.errors import StorageError
 from agentcli.infra.sessions import database
 

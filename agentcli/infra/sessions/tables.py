@@ -12,8 +12,9 @@ from zlib import crc32
 import msgspec
 
 from agentcli.agent.interfaces import Found, SessionInfo, Stored
-from agentcli.conversation.entries import Entry, Unreadable, as_readable, to_record
-from agentcli.conversation.titles import last_prompt_of, title_of
+from agentcli.conversation.entries import Entry, Unreadable
+from agentcli.conversation.history import last_prompt_of, title_of
+from agentcli.conversation.schema import as_readable, to_record
 from agentcli.errors import AmbiguousSession, NoSession, StorageError
 
 if TYPE_CHECKING:

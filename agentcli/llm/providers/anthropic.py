@@ -14,9 +14,8 @@ from agentcli.llm.models import ModelInfo, refined
 from agentcli.llm.provider import Health, Request, StreamEvent, TokenCount
 from agentcli.llm.providers.base import BaseProvider
 from agentcli.llm.streaming import stream_reply
-from agentcli.llm.wire.anthropic_reply import AnthropicReader
-from agentcli.llm.wire.anthropic_request import media_rules, to_body
-from agentcli.llm.wire.calls import CallIds
+from agentcli.llm.wire.anthropic import AnthropicReader, media_rules, to_body
+from agentcli.llm.wire.reply_parts import CallIds
 from agentcli.settings.keys import Key
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ class MessagesProvider(BaseProvider):
     async def count_tokens(self, request: Request) -> TokenCount:
         body = to_body(request, self.info)
         del body["max_tokens"], body["stream"]
-        counted = await self._carrier.post_json(f"{MESSAGES}/count_tokens", body)
+        counted = await self._carrier.fetch_json(f"{MESSAGES}/count_tokens", body)
         tokens = counted.get("input_tokens") if isinstance(counted, dict) else None
         if not isinstance(tokens, int):
             raise ServerError(f"{self._carrier.shown_url} gave no token count: is the base_url right?")
@@ -86,7 +85,7 @@ class AnthropicProvider(MessagesProvider):
             )
 
     async def _check(self) -> Health | None:
-        listed = await self._carrier.get_json(f"/v1/models/{self.model}")
+        listed = await self._carrier.fetch_json(f"/v1/models/{self.model}")
         if not isinstance(listed, dict):
             where = self._carrier.shown_url
             return Health(False, f"{where} does not answer as the Messages API does: is the base_url right?")
@@ -110,7 +109,7 @@ class CloudProvider(MessagesProvider):
     async def _check(self) -> None:
         """Ask with an empty conversation: only a model that may be used finds fault with that. It costs nothing."""
         try:
-            await self._carrier.post_json(MESSAGES, {"model": self.model, "max_tokens": 1, "messages": []})
+            await self._carrier.fetch_json(MESSAGES, {"model": self.model, "max_tokens": 1, "messages": []})
         except BadRequest as error:
             if type(error) is not BadRequest or error.status != 400 or "messages" not in str(error):
                 raise

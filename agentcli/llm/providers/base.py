@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from agentcli.llm.errors import ProviderError
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Health, Request, TokenCount
-from agentcli.llm.retry import with_wait
-from agentcli.llm.tokens.estimates import estimate
+from agentcli.llm.provider import Health, Request, TokenCount, with_wait
+from agentcli.llm.tokens import estimate
 
 if TYPE_CHECKING:
     from agentcli.llm.http import Carrier

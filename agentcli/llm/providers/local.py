@@ -21,11 +21,11 @@ from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Request, StreamEvent, TextDelta, complete
 from agentcli.llm.providers.base import BaseProvider
 from agentcli.llm.streaming import stream_openai
-from agentcli.llm.wire.calls import call_events
-from agentcli.llm.wire.openai_request import Quirks, media_rules
+from agentcli.llm.wire.chat_completions import Quirks, media_rules
+from agentcli.llm.wire.reply_parts import call_events
 
 if TYPE_CHECKING:
-    from agentcli.llm.local_server.server import LocalServer
+    from agentcli.llm.local_server import LocalServer
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class LocalProvider(BaseProvider):
             return self._carrier
 
     async def _check(self) -> None:
-        await (await self._connected()).get_json("/models")
+        await (await self._connected()).fetch_json("/models")
 
     async def aclose(self) -> None:
         server, self._server = self._server, None

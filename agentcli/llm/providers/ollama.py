@@ -10,15 +10,14 @@ import msgspec
 
 from agentcli.llm.addresses import ollama_address
 from agentcli.llm.errors import BadRequest
-from agentcli.llm.event_streams import LineParser
 from agentcli.llm.http import HttpClient
 from agentcli.llm.media import MediaRules
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Request, StreamEvent
 from agentcli.llm.providers.base import BaseProvider
-from agentcli.llm.streaming import stream_reply
-from agentcli.llm.wire.calls import CallIds
+from agentcli.llm.streaming import LineParser, stream_reply
 from agentcli.llm.wire.ollama import OllamaReader, media_rules, to_body
+from agentcli.llm.wire.reply_parts import CallIds
 
 BASE_URL = "http://127.0.0.1:11434"
 
@@ -64,7 +63,7 @@ class OllamaProvider(BaseProvider):
 
     async def _learn(self) -> None:
         """Ask what the model can do and how large its window is."""
-        shown = await self._carrier.post_json("/api/show", {"model": self.model})
+        shown = await self._carrier.fetch_json("/api/show", {"model": self.model})
         self._was_shown = True
         self.info = learned(self.info, shown if isinstance(shown, dict) else {})
 

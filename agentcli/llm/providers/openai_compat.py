@@ -10,12 +10,11 @@ import msgspec
 from agentcli.llm.errors import ProviderError
 from agentcli.llm.http import HttpClient
 from agentcli.llm.media import MediaRules
-from agentcli.llm.models import ModelInfo
+from agentcli.llm.models import ModelInfo, preset_rows
 from agentcli.llm.provider import Health, Request, StreamEvent
 from agentcli.llm.providers.base import BaseProvider
-from agentcli.llm.providers.catalog import preset_rows
 from agentcli.llm.streaming import stream_openai
-from agentcli.llm.wire.openai_request import Quirks, media_rules
+from agentcli.llm.wire.chat_completions import Quirks, media_rules
 from agentcli.settings.keys import Key
 
 NOT_FOUND = 404
@@ -81,7 +80,7 @@ class OpenAICompatProvider(BaseProvider):
         listed = None
         for path in filter(None, (self._preset.key_path, "/models")):
             try:
-                listed = await self._carrier.get_json(path)
+                listed = await self._carrier.fetch_json(path)
             except ProviderError as error:
                 # A gateway in front of it may not have the first path, and an address for one deployment has no list.
                 if error.status != NOT_FOUND or (path == "/models" and self._preset.lists_models):

@@ -18,8 +18,8 @@ from agentcli.llm.messages import Block, Message, StopReason, Text, Thinking, To
 from agentcli.llm.models import ModelInfo, Prices
 from agentcli.llm.provider import Done, Health, Request, StreamEvent, TextDelta, ThinkingDelta, UsageUpdate
 from agentcli.llm.providers.base import BaseProvider
-from agentcli.llm.tokens.estimates import estimate
-from agentcli.llm.wire.calls import CallIds, call_events
+from agentcli.llm.tokens import estimate
+from agentcli.llm.wire.reply_parts import CallIds, call_events
 
 LAST_RESULT = "{{last_result}}"
 T = TypeVar("T")

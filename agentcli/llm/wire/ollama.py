@@ -1,4 +1,7 @@
-"""Ollama's native chat API as pure functions (docs/api.md of the project, read 2026-11)."""
+"""Ollama's native chat API: the body of a request, and the reply's lines as our events.
+
+Source: docs/api.md of that project, read 2026-11.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,19 @@ from typing import Any
 
 from agentcli.llm.errors import ConnectionFailed, ContextOverflow, Overloaded, embedded_error
 from agentcli.llm.media import MediaRules, fitted
-from agentcli.llm.messages import Block, Image, Message, StopReason, Text, ToolResult, ToolUse, Usage
+from agentcli.llm.messages import Block, Image, Message, StopReason, Text, ToolResult, ToolUse, Usage, in_turn
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Request, StreamEvent, UsageUpdate
-from agentcli.llm.tokens.estimates import request_size
-from agentcli.llm.transcript import in_turn
-from agentcli.llm.wire.calls import CallIds, call_events, plain_name, written_call
-from agentcli.llm.wire.deltas import Prose, count_in, text_in
+from agentcli.llm.tokens import request_size
+from agentcli.llm.wire.reply_parts import CallIds, Prose, call_events, count_in, plain_name, text_in, written_call
 
-SMALLEST_JUDGED_PROMPT = 2_000  # tokens; below that an estimate is too coarse to tell truncation
+MIN_CHECKED_PROMPT = 2_000  # tokens; the estimate of a shorter prompt is too coarse to find that it was cut
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/webp")
-LEAST_SHARE = 0.6  # of the estimate: fewer counted tokens mean that the front was dropped
+MIN_SHARE = 0.6  # of the estimate; fewer counted tokens mean that the beginning was dropped
 
 
 def to_body(request: Request, info: ModelInfo) -> dict[str, Any]:
-    """The body of `POST /api/chat`. The window is always sent: the server's own default may be 4,096 tokens."""
+    """Return the body of `POST /api/chat`. It always has the window: the server's default may be 4,096 tokens."""
     options: dict[str, Any] = {"num_ctx": info.window, "num_predict": request.max_tokens}
     if request.temperature is not None:
         options["temperature"] = request.temperature
@@ -29,7 +30,7 @@ def to_body(request: Request, info: ModelInfo) -> dict[str, Any]:
         "model": info.id,
         "stream": True,
         "options": options,
-        "truncate": False,  # a prompt that does not fit is an error, not a prompt without its beginning
+        "truncate": False,  # too long a prompt is then an error, and does not lose its beginning
         "shift": False,
         "keep_alive": "5m",
     }
@@ -89,13 +90,13 @@ def _message(role: str, content: str | tuple[Block, ...], **more: str) -> dict[s
 
 
 class OllamaReader:
-    """Builds a reply from lines. Raises `ProviderError` for an error line and for a truncated prompt."""
+    """Builds a reply from the stream's lines."""
 
     def __init__(self, request: Request, info: ModelInfo, *, ids: CallIds) -> None:
         self.model, self.is_closed = info.id, False
         self._request, self._info, self._ids = request, info, ids
         self._prose = Prose()
-        self._came_or_went = ""  # the model was loaded or unloaded, which is no reply
+        self._load_reason = ""  # the model was loaded or unloaded, which is no reply
         self._uses: list[ToolUse] = []
         self._last: dict[str, Any] = {}
 
@@ -104,6 +105,7 @@ class OllamaReader:
         return self.is_closed
 
     def feed(self, line: dict[str, Any], out: list[StreamEvent]) -> None:
+        """Append what `line` means to `out`. Raises `ProviderError` for an error."""
         if line.get("error"):
             raise embedded_error(line)
         message = line.get("message") or {}
@@ -113,7 +115,7 @@ class OllamaReader:
         for call in message.get("tool_calls") or ():
             self._call(call, out)
         if line.get("done") and line.get("done_reason") in ("load", "unload"):
-            self._came_or_went = line["done_reason"]
+            self._load_reason = line["done_reason"]
         elif line.get("done"):
             self._prose.close(out)
             self.is_closed = True
@@ -121,24 +123,24 @@ class OllamaReader:
             out.append(UsageUpdate(usage_from_wire(line)))
 
     def _call(self, call: dict[str, Any], out: list[StreamEvent]) -> None:
-        """A call arrives whole; older servers give it no id."""
         function = call.get("function") or {}
-        id = self._ids.take(str(call.get("id") or ""))
+        id = self._ids.take(str(call.get("id") or ""))  # older servers give no id
         name, arguments = str(function.get("name", "")), function.get("arguments") or {}
         use = ToolUse(id, name, arguments) if isinstance(arguments, dict) else written_call(id, name, str(arguments))
         self._uses.append(use)
         out += call_events(use)
 
     def done(self, out: list[StreamEvent]) -> Done:
-        if self._came_or_went and not self.is_closed:
-            raise Overloaded(f"Ollama only {self._came_or_went}ed {self.model} and gave no reply yet.")
+        """Return the whole reply. Raises `ProviderError` if it is not complete, or the prompt was cut."""
+        if self._load_reason and not self.is_closed:
+            raise Overloaded(f"Ollama only {self._load_reason}ed {self.model} and gave no reply yet.")
         if not self.is_closed:
             raise ConnectionFailed("The stream ended before the reply did (no done line).")
-        # Older servers drop the front of a long prompt (system text, goal) and say nothing (ollama#4967). What an
-        # image costs differs with the model, so only the text is judged.
+        # Older servers drop the beginning of a long prompt (system text, goal) without an error (ollama#4967). The
+        # tokens of an image depend on the model, so only the text is compared.
         expected = request_size(self._request, self._info).bytes / 4 * self._info.token_factor
         counted = count_in(self._last.get("prompt_eval_count"))
-        if expected > SMALLEST_JUDGED_PROMPT and 0 < counted < LEAST_SHARE * expected:
+        if expected > MIN_CHECKED_PROMPT and 0 < counted < MIN_SHARE * expected:
             raise ContextOverflow(
                 f"Ollama read only {counted:,} of about {expected:,.0f} prompt tokens: it dropped the beginning. "
                 "Give the model a larger window (tokens.ollama_num_ctx, or OLLAMA_CONTEXT_LENGTH at the server)."

@@ -9,7 +9,7 @@ import logging
 from pathlib import Path
 
 from agentcli.errors import ToolError
-from agentcli.llm.media import LARGEST_IMAGE, LONGEST_EDGE, dimensions_of, media_type_of
+from agentcli.llm.media import MAX_EDGE, MAX_IMAGE_BYTES, dimensions_of, media_type_of
 from agentcli.llm.messages import Base64Source, Document, Image, Text
 from agentcli.tools.builtin.files import HOW_TO_NAME_CHARSET, binary_file_error, charset_of, naming_similar, opened
 from agentcli.tools.builtin.toolset import FileRead
@@ -116,7 +116,7 @@ def _format_media(content: bytes, media_type: str, given: FileRead, shown: str) 
             )
     else:
         size = dimensions_of(content)
-        if size is None or min(size) == 0 or max(size) > LONGEST_EDGE or len(content) > LARGEST_IMAGE:
+        if size is None or min(size) == 0 or max(size) > MAX_EDGE or len(content) > MAX_IMAGE_BYTES:
             # Pillow imports in 15 to 60 ms, and most images need nothing done.
             from agentcli.tools.builtin.images import fit_image
 

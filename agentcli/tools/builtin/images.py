@@ -8,16 +8,16 @@ import warnings
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from agentcli.errors import ToolError
-from agentcli.llm.media import LARGEST_IMAGE, LONGEST_EDGE
+from agentcli.llm.media import MAX_EDGE, MAX_IMAGE_BYTES
 
 MAX_PIXELS = 80_000_000  # 320 MB of memory; an image of few bytes can claim thousands of times as many
 
 # The ways to encode the image, from the best to the smallest: its longest edge, the format, the format's settings.
 _ENCODINGS: tuple[tuple[int, str, dict[str, int | bool]], ...] = (
-    (LONGEST_EDGE, "PNG", {"optimize": False}),
-    (LONGEST_EDGE, "JPEG", {"quality": 85}),
-    (LONGEST_EDGE, "JPEG", {"quality": 60}),
-    (LONGEST_EDGE // 2, "JPEG", {"quality": 60}),
+    (MAX_EDGE, "PNG", {"optimize": False}),
+    (MAX_EDGE, "JPEG", {"quality": 85}),
+    (MAX_EDGE, "JPEG", {"quality": 60}),
+    (MAX_EDGE // 2, "JPEG", {"quality": 60}),
 )
 
 warnings.filterwarnings("ignore", module=r"PIL\.")  # its warnings would appear in the terminal
@@ -34,7 +34,7 @@ def fit_image(content: bytes, shown: str) -> tuple[bytes, str, str]:
             before, was_jpeg, is_animated = image.size, image.format == "JPEG", getattr(image, "is_animated", False)
             if before[0] * before[1] > MAX_PIXELS:
                 raise _too_many_pixels(shown, f" ({before[0]:,} x {before[1]:,})")
-            image.draft("RGB", (LONGEST_EDGE, LONGEST_EDGE))  # a JPEG can be decoded at half its size and less
+            image.draft("RGB", (MAX_EDGE, MAX_EDGE))  # a JPEG can be decoded at half its size and less
             picture = ImageOps.exif_transpose(image)
             has_alpha = picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info
             picture = picture.convert("RGBA" if has_alpha else "RGB")
@@ -46,7 +46,7 @@ def fit_image(content: bytes, shown: str) -> tuple[bytes, str, str]:
         raise ToolError(
             f"{shown} is a broken image ({reason}): look at it with bash (file, xxd).", kind="validation_error"
         ) from error
-    picture.thumbnail((LONGEST_EDGE, LONGEST_EDGE), Image.Resampling.LANCZOS)
+    picture.thumbnail((MAX_EDGE, MAX_EDGE), Image.Resampling.LANCZOS)
     encoded, name = _encode(picture, was_jpeg=was_jpeg)
     about = f"{before[0]} x {before[1]} pixels"
     if picture.size != before:
@@ -65,7 +65,7 @@ def _encode(picture: Image.Image, *, was_jpeg: bool) -> tuple[bytes, str]:
             smaller = ground
         output = io.BytesIO()
         smaller.save(output, name, **settings)
-        if output.tell() <= LARGEST_IMAGE:
+        if output.tell() <= MAX_IMAGE_BYTES:
             break
     return output.getvalue(), name
 

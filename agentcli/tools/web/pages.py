@@ -336,7 +336,7 @@ class Tavily:
         request = {"query": query, "max_results": max_results, "search_depth": "basic"}
         try:
             async with asyncio.timeout(self._time_limit_s):
-                answer = msgspec.convert(await client.post_json("/search", request), _TavilyAnswer)
+                answer = msgspec.convert(await client.fetch_json("/search", request), _TavilyAnswer)
         except (TimeoutError, Timeout) as error:
             raise ToolError("The search did not answer in time: try again.", kind="timeout") from error
         except msgspec.ValidationError as error:

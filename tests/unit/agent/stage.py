@@ -33,12 +33,10 @@ from agentcli.conversation.entries import Assistant, Body, Entry, Paid, Result, 
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.infra.sessions.sqlite import MemorySessions
-from agentcli.llm.messages import Block, Message, Text, ToolResult
+from agentcli.llm.messages import Block, Message, Text, ToolResult, is_valid
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Prefix, Provider
+from agentcli.llm.provider import Prefix, Provider, RetryPolicy
 from agentcli.llm.providers.scripted import ScriptedProvider
-from agentcli.llm.retry import RetryPolicy
-from agentcli.llm.transcript import is_valid
 from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.tool import Effect, Tool, ToolContext, ToolOutput

@@ -22,9 +22,16 @@ from agentcli.llm.errors import ConnectionFailed, Overloaded
 from agentcli.llm.messages import Message, Text, ToolUse, Usage
 from agentcli.llm.models import ModelInfo, Prices
 from agentcli.llm.provider import Done as ReplyDone
-from agentcli.llm.provider import Request, StreamEvent, TextDelta, ToolCallDelta, ToolCallStarted, UsageUpdate
+from agentcli.llm.provider import (
+    Request,
+    RetryPolicy,
+    StreamEvent,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallStarted,
+    UsageUpdate,
+)
 from agentcli.llm.providers.scripted import ScriptedProvider
-from agentcli.llm.retry import RetryPolicy
 from agentcli.llm.tokens import estimate
 from tests.unit.agent.stage import on_stage
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from agentcli.agent.commands.usage import CacheLoss, cache_losses
-from agentcli.conversation.entries import Assistant, Body, Compaction, Entry, User, from_record, to_record
+from agentcli.conversation.entries import Assistant, Body, Compaction, Entry, User
+from agentcli.conversation.schema import from_record, to_record
 from agentcli.llm.messages import Text, Usage
 from agentcli.llm.models import ModelInfo, Prices
 

@@ -17,9 +17,8 @@ from agentcli.agent.runtime import TurnLimits
 from agentcli.errors import ToolError
 from agentcli.llm.messages import Message, ToolUse, Usage
 from agentcli.llm.provider import Done as ReplyDone
-from agentcli.llm.provider import Request, StreamEvent
+from agentcli.llm.provider import ReplyLimits, Request, RetryPolicy, StreamEvent
 from agentcli.llm.providers.scripted import ScriptedProvider
-from agentcli.llm.retry import ReplyLimits, RetryPolicy
 from agentcli.safety.secrets.masking import Masker
 from agentcli.tools.tool import Tool, ToolContext
 from agentcli.tools.tool import ToolOutput as Output

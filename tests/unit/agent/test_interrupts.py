@@ -31,12 +31,10 @@ from agentcli.agent.interfaces import NEWEST, Appended
 from agentcli.agent.ops import Interrupt, Steer
 from agentcli.conversation.entries import Assistant, Body, Entry
 from agentcli.infra.sessions.sqlite import MemorySessions
-from agentcli.llm.messages import Text
-from agentcli.llm.provider import Request, StreamEvent
+from agentcli.llm.messages import Text, is_valid
+from agentcli.llm.provider import Request, RetryPolicy, StreamEvent
 from agentcli.llm.provider import TextDelta as Piece
 from agentcli.llm.providers.scripted import ScriptedProvider
-from agentcli.llm.retry import RetryPolicy
-from agentcli.llm.transcript import is_valid
 from tests.unit.agent.stage import LogAround, Stage, Works, answering, call, on_stage
 
 Folder = Path

@@ -13,7 +13,7 @@ from agentcli.agent.accounting.budgets import most_tokens
 from agentcli.llm.messages import user_message
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Request
-from agentcli.llm.tokens.counting import EncoderRow, encoders
+from agentcli.llm.token_encoders import EncoderRow, encoders
 
 _CHANCE = random.Random(1)
 

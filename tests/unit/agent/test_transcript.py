@@ -1,4 +1,4 @@
-"""The doctor: makes any transcript one that a provider takes, and touches nothing that already is."""
+"""Repairs: any transcript becomes one that a provider takes, and touches nothing that already is."""
 
 from __future__ import annotations
 
@@ -6,8 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcli.llm.messages import Block, Message, Text, ToolResult, ToolUse, user_message
-from agentcli.llm.transcript import LOST, doctor, is_valid
+from agentcli.llm.messages import (
+    LOST,
+    Block,
+    Message,
+    Text,
+    ToolResult,
+    ToolUse,
+    is_valid,
+    repair_messages,
+    user_message,
+)
 from tests.properties import examples
 
 
@@ -66,21 +75,21 @@ def mutilated(draw: st.DrawFn) -> tuple[Message, ...]:
 @examples(200)
 def test_a_valid_transcript_is_left_untouched(messages: tuple[Message, ...]) -> None:
     assert is_valid(messages)
-    assert doctor(messages) is messages
+    assert repair_messages(messages) is messages
 
 
 @given(mutilated())
 @examples(500)
 def test_a_mutilated_transcript_becomes_valid(messages: tuple[Message, ...]) -> None:
-    mended = doctor(messages)
+    mended = repair_messages(messages)
     assert is_valid(mended), mended
-    assert doctor(mended) is mended
+    assert repair_messages(mended) is mended
 
 
 @given(mutilated())
 @examples(300)
 def test_mending_loses_no_text_and_no_call(messages: tuple[Message, ...]) -> None:
-    mended = doctor(messages)
+    mended = repair_messages(messages)
 
     def texts(of: tuple[Message, ...]) -> list[str]:
         return [block.text for message in of for block in message.content if isinstance(block, Text)]
@@ -102,60 +111,60 @@ def result(*ids: str) -> Message:
 
 
 def test_an_open_call_gets_a_result_that_says_it_was_lost() -> None:
-    mended = doctor((user_message("a"), use("c"), user_message("b")))
+    mended = repair_messages((user_message("a"), use("c"), user_message("b")))
     assert mended[2] == Message("user", (ToolResult("c", LOST, is_error=True), Text("b")))
 
 
 def test_a_reply_that_says_nothing_after_a_call_leaves_the_call_answered_once() -> None:
-    mended = doctor((user_message("a"), use("c"), Message("assistant", ()), user_message("b")))
+    mended = repair_messages((user_message("a"), use("c"), Message("assistant", ()), user_message("b")))
     assert is_valid(mended)
     assert [m.role for m in mended] == ["user", "assistant", "user"]
 
 
 def test_results_in_another_order_are_put_in_the_order_of_the_calls() -> None:
     asked = Message("assistant", (ToolUse("a", "think", {}), ToolUse("b", "think", {})))
-    mended = doctor((user_message("x"), asked, result("b", "a")))
+    mended = repair_messages((user_message("x"), asked, result("b", "a")))
     assert mended[2] == result("a", "b")
 
 
 def test_a_result_without_its_call_is_dropped() -> None:
-    assert doctor((user_message("a"), Message("user", (ToolResult("c", "c"), Text("b"))))) == (
+    assert repair_messages((user_message("a"), Message("user", (ToolResult("c", "c"), Text("b"))))) == (
         Message("user", (Text("a"), Text("b"))),
     )
 
 
 def test_results_in_two_messages_both_reach_their_calls() -> None:
     asked = Message("assistant", (ToolUse("a", "think", {}), ToolUse("b", "think", {})))
-    assert doctor((user_message("x"), asked, result("a"), result("b")))[2] == result("a", "b")
+    assert repair_messages((user_message("x"), asked, result("a"), result("b")))[2] == result("a", "b")
 
 
 def test_a_call_whose_id_another_one_has_gets_its_own_and_its_result() -> None:
     first, second = Message("user", (ToolResult("c", "one"),)), Message("user", (ToolResult("c", "two"),))
-    mended = doctor((user_message("a"), use("c"), first, use("c"), second))
+    mended = repair_messages((user_message("a"), use("c"), first, use("c"), second))
     assert mended[3:] == (use("c_2"), Message("user", (ToolResult("c_2", "two"),)))
 
 
 def test_what_a_role_cannot_say_and_blank_text_are_left_out() -> None:
     strange = Message("user", (Text(" "), ToolUse("a", "think", {}), Text("b")))
-    assert doctor((strange, Message("assistant", (Text("\n"),)))) == (user_message("b"),)
+    assert repair_messages((strange, Message("assistant", (Text("\n"),)))) == (user_message("b"),)
 
 
 def test_replies_that_follow_each_other_stay_as_they_came() -> None:
     said = (user_message("a"), Message("assistant", (Text("b"),)), Message("assistant", (Text("c"),)))
-    assert doctor(said) is said
+    assert repair_messages(said) is said
 
 
 def test_a_repair_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     broken = (user_message("a"), *[use(f"once{number}") for number in range(99)])
     for _ in range(3):
-        doctor(broken)
+        repair_messages(broken)
     assert len(caplog.records) == 1
 
 
 def test_a_conversation_that_lost_its_beginning_gets_one() -> None:
-    mended = doctor((Message("assistant", (Text("As I said"),)), user_message("a")))
+    mended = repair_messages((Message("assistant", (Text("As I said"),)), user_message("a")))
     assert [message.role for message in mended] == ["user", "assistant", "user"]
 
 
 def test_nothing_at_all_is_valid() -> None:
-    assert doctor(()) == ()
+    assert repair_messages(()) == ()

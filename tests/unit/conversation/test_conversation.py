@@ -23,8 +23,17 @@ from agentcli.conversation.entries import (
     Rewound,
     User,
 )
-from agentcli.llm.messages import Base64Source, Image, Message, Text, Thinking, ToolResult, ToolUse
-from agentcli.llm.transcript import doctor, is_valid
+from agentcli.llm.messages import (
+    Base64Source,
+    Image,
+    Message,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    is_valid,
+    repair_messages,
+)
 from tests.properties import examples
 
 quick = examples(150)
@@ -175,7 +184,7 @@ def test_a_conversation_that_grew_is_the_one_that_was_read_whole(log: list[Entry
     assert grown.path == whole.path
     assert grown.open_calls == whole.open_calls
     assert grown.messages == whole.messages
-    assert grown.valid_messages() == doctor(whole.messages)
+    assert grown.valid_messages() == repair_messages(whole.messages)
 
 
 def test_a_compaction_keeps_the_entries_it_names_and_shows_stubs_for_what_they_held() -> None:

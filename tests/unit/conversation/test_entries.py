@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.conversation.entries import (
+    SCHEMA_VERSION,
     Assistant,
     Body,
     CallsStarted,
@@ -22,11 +23,9 @@ from agentcli.conversation.entries import (
     Retracted,
     Rewound,
     User,
-    from_record,
     reminder,
-    to_record,
 )
-from agentcli.conversation.schema import SCHEMA_VERSION, STEPS
+from agentcli.conversation.schema import STEPS, from_record, to_record
 from agentcli.llm.messages import Base64Source, Image, Text, ToolResult, Usage
 from tests.properties import examples
 from tests.unit.llm.test_messages import blocks, json_values, words

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from agentcli.conversation.compaction.carried import Carried, collect
+from agentcli.conversation.compaction.digest import Carried, collect
 from agentcli.conversation.compaction.planning import Budget, Planner
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import (
@@ -25,9 +25,18 @@ from agentcli.conversation.entries import (
     User,
     reminder,
 )
-from agentcli.conversation.turns import text_of, turn_records
-from agentcli.llm.messages import Base64Source, Image, Message, RedactedThinking, Text, Thinking, ToolResult, ToolUse
-from agentcli.llm.transcript import is_valid
+from agentcli.conversation.history import text_of, turn_records
+from agentcli.llm.messages import (
+    Base64Source,
+    Image,
+    Message,
+    RedactedThinking,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    is_valid,
+)
 from agentcli.settings.structs import CompactionSettings
 from tests.properties import examples
 

@@ -23,7 +23,7 @@ from agentcli.conversation.entries import (
 from agentcli.llm.messages import Base64Source, Image, Text, Thinking, ToolResult, Usage
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import ToolSpec
-from agentcli.llm.tokens.estimates import Size
+from agentcli.llm.tokens import Size
 from tests.properties import examples
 
 MODEL, OTHER = ModelInfo("m", "p", takes_images=True), ModelInfo("o", "p")

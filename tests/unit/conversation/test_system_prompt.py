@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.conversation.system_prompt import MOST_NAMES, environment_note, files_note, git_branch, system_prompt
+from agentcli.conversation.instructions import MAX_NAMES, environment_note, files_note, git_branch, system_prompt
 
 
 def test_the_prompt_is_the_same_bytes_every_time_and_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,11 +43,11 @@ def test_the_files_here_are_named_and_folders_end_in_a_slash(tmp_path: Path) -> 
 
 
 def test_of_many_files_some_are_named_and_the_rest_counted(tmp_path: Path) -> None:
-    for n in range(MOST_NAMES + 3):
+    for n in range(MAX_NAMES + 3):
         (tmp_path / f"f{n:03}").touch()
     text = files_note(tmp_path).text
-    assert f"f{MOST_NAMES - 1:03} and 3 more." in text
-    assert f"f{MOST_NAMES:03}" not in text
+    assert f"f{MAX_NAMES - 1:03} and 3 more." in text
+    assert f"f{MAX_NAMES:03}" not in text
 
 
 def test_a_name_that_is_no_utf_8_can_be_sent(tmp_path: Path) -> None:

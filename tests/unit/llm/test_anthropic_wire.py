@@ -44,9 +44,8 @@ from agentcli.llm.provider import (
     UsageUpdate,
 )
 from agentcli.llm.providers.anthropic import AnthropicProvider
-from agentcli.llm.wire.anthropic_reply import AnthropicReader
-from agentcli.llm.wire.anthropic_request import MOST_BREAKPOINTS, to_body
-from agentcli.llm.wire.calls import CallIds
+from agentcli.llm.wire.anthropic import MAX_BREAKPOINTS, AnthropicReader, to_body
+from agentcli.llm.wire.reply_parts import CallIds
 from tests.conformance.reading import LIST_FILES, READ_FILE, asking
 from tests.conformance.replies import Call, Said, anthropic_events, block, message_end, message_start
 
@@ -57,7 +56,8 @@ HAIKU_4_5 = bundled_models().find("anthropic", "claude-haiku-4-5")
 def read_all(*events: dict[str, Any]) -> list[StreamEvent]:
     reader, out = AnthropicReader("claude-sonnet-5-5", ids=CallIds()), []
     for event in events:
-        reader.feed(event, out)
+        if not reader.is_closed:  # as `stream_reply` does
+            reader.feed(event, out)
     if reader.is_closed:
         done = reader.done(out)
         out.append(done)
@@ -386,9 +386,9 @@ def _unmarked(value: Any) -> Any:
 
 
 def test_breakpoints_stand_at_tools_system_the_earlier_end_and_the_end() -> None:
-    body = to_body(asking(*conversation(3), earlier_messages=5), SONNET)
+    body = to_body(asking(*conversation(3)), SONNET)
     assert marked_places(body) == ["tools.1", "system.0", "messages.4.0", "messages.6.0"]
-    assert len(marked_places(body)) == MOST_BREAKPOINTS
+    assert len(marked_places(body)) == MAX_BREAKPOINTS
     assert body["system"][0]["cache_control"] == {"type": "ephemeral"}
 
 
@@ -397,16 +397,16 @@ def test_the_first_request_has_one_breakpoint_in_its_messages() -> None:
     assert marked_places(to_body(Request(system="", messages=asking("Hi").messages), SONNET)) == ["messages.0.0"]
 
 
-@pytest.mark.parametrize("earlier", range(9))
-def test_there_are_never_more_than_four_breakpoints(earlier: int) -> None:
-    assert len(marked_places(to_body(asking(*conversation(3), earlier_messages=earlier), SONNET))) <= MOST_BREAKPOINTS
+@pytest.mark.parametrize("rounds", range(5))
+def test_there_are_never_more_than_four_breakpoints(rounds: int) -> None:
+    assert len(marked_places(to_body(asking(*conversation(rounds)), SONNET))) <= MAX_BREAKPOINTS
 
 
 def marked_by_caller(*places: int, ttl: Any = "5m") -> Request:
     messages = conversation(3)
     for place in places:
         messages[place] = Message("user", (*messages[place].content, Text(f"part {place}", CacheControl(ttl))))
-    return asking(*messages, earlier_messages=5)
+    return asking(*messages)
 
 
 def test_a_callers_breakpoints_take_the_place_of_ours() -> None:
@@ -430,12 +430,12 @@ def test_no_breakpoint_stands_on_thinking_or_on_empty_text() -> None:
     body = to_body(asking("Hi", last), SONNET)
     assert marked_places(body)[-1] == "messages.1.0"
     only_thinking = to_body(asking("Hi", Message("assistant", (Thinking("a", "E"),))), SONNET)
-    assert marked_places(only_thinking) == ["tools.1", "system.0"]
+    assert marked_places(only_thinking) == ["tools.1", "system.0", "messages.0.0"]
 
 
 def test_blank_text_and_messages_without_anything_are_not_sent() -> None:
     silent = Message("assistant", (Text(""), Thinking("unsigned"), Opaque("openrouter", {"reasoning_details": []})))
-    body = to_body(asking("Hi", silent, "Are you there?", earlier_messages=2), SONNET)
+    body = to_body(asking("Hi", silent, "Are you there?"), SONNET)
     assert [message["content"][0]["text"] for message in body["messages"]] == ["Hi", "Are you there?"]
     assert marked_places(body)[2:] == ["messages.0.0", "messages.1.0"]
 
@@ -470,7 +470,7 @@ def test_every_earlier_byte_stays_the_same_while_a_conversation_grows() -> None:
     messages = conversation(4)
     written = []
     for end in range(1, len(messages) + 1, 2):
-        body = to_body(asking(*messages[:end], earlier_messages=max(0, end - 2)), SONNET)
+        body = to_body(asking(*messages[:end]), SONNET)
         assert list(body)[-3:] == ["tools", "system", "messages"]
         written.append(msgspec.json.encode(_unmarked(body)).removesuffix(b"]}"))
     for earlier, later in itertools.pairwise(written):

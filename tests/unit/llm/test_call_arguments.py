@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcli.llm.wire.calls import LONGEST_REPAIR, calls_in_text, parse_arguments
+from agentcli.llm.wire.reply_parts import MAX_REPAIR_CHARS, calls_in_text, parse_arguments
 from tests.properties import examples
 from tests.rows import each_row
 
@@ -76,7 +76,7 @@ def test_a_whole_object_is_read_even_from_a_cut_reply() -> None:
 
 
 def test_long_broken_arguments_are_not_repaired() -> None:
-    assert parse_arguments('{"a": "' + "x" * LONGEST_REPAIR + '"') is None
+    assert parse_arguments('{"a": "' + "x" * MAX_REPAIR_CHARS + '"') is None
     assert parse_arguments('{"a": "' + "x" * 10 + '"') == {"a": "x" * 10}
 
 

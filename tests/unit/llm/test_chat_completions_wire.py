@@ -19,7 +19,6 @@ from agentcli.llm.errors import (
     RateLimit,
     ServerError,
 )
-from agentcli.llm.event_streams import SseParser
 from agentcli.llm.json_text import decode_json
 from agentcli.llm.messages import (
     Base64Source,
@@ -45,9 +44,9 @@ from agentcli.llm.provider import (
     ToolCallStarted,
 )
 from agentcli.llm.providers.openai_compat import OpenAICompatProvider, Preset, presets
-from agentcli.llm.wire.calls import CallIds
-from agentcli.llm.wire.openai_reply import ChatReader
-from agentcli.llm.wire.openai_request import Quirks, to_body, wire_id
+from agentcli.llm.streaming import SseParser
+from agentcli.llm.wire.chat_completions import ChatReader, Quirks, to_body, wire_id
+from agentcli.llm.wire.reply_parts import CallIds
 from tests.conformance.reading import asking, hear
 from tests.conformance.replies import call_delta, chat_chunk, chat_sse
 from tests.conformance.servers import Reply, chat_server, json_reply, recorded

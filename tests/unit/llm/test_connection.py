@@ -55,7 +55,7 @@ async def wire(*answers: Sequence[bytes]) -> AsyncIterator[Wire]:
 async def asked(server: Wire, times: int = 1) -> list[Any]:
     client = HttpClient(f"http://127.0.0.1:{server.port}", {}, read_timeout=5)
     try:
-        return [await client.get_json("/x") for _ in range(times)]
+        return [await client.fetch_json("/x") for _ in range(times)]
     finally:
         await client.aclose()
 
@@ -127,9 +127,9 @@ async def test_a_connection_is_kept_only_while_it_is_in_order(first: bytes, conn
 async def test_what_a_server_says_to_no_request_answers_none() -> None:
     async with wire((reply(), b"HTTP/1.1 408 Too Slow\r\n\r\n"), (reply(b'{"second": 1}'),)) as server:
         client = HttpClient(f"http://127.0.0.1:{server.port}", {}, read_timeout=5)
-        await client.get_json("/x")
+        await client.fetch_json("/x")
         await asyncio.sleep(0.05)
-        assert await client.get_json("/x") == {"second": 1}
+        assert await client.fetch_json("/x") == {"second": 1}
         await client.aclose()
         assert server.connections == 2
 
@@ -139,9 +139,9 @@ async def test_nothing_that_is_sent_can_add_a_header_or_a_request() -> None:
         for headers in ({"x": "a\r\ny: b"}, {"x\r\ny": "b"}, {"x y": "b"}, {"transfer-encoding": "chunked"}):
             client = HttpClient(f"http://127.0.0.1:{server.port}", headers)
             with pytest.raises(ProviderError):
-                await client.get_json("/x")
+                await client.fetch_json("/x")
         client = HttpClient(f"http://127.0.0.1:{server.port}", {})
-        await client.get_json("/a b\r\nx: y?c d")
+        await client.fetch_json("/a b\r\nx: y?c d")
         await client.aclose()
         assert [head.splitlines()[0] for head in server.heads] == [b"GET /a%20bx:%20y?c%20d HTTP/1.1"]
 
@@ -154,7 +154,7 @@ async def test_a_proxy_may_send_its_answer_in_pieces_and_refuse_with_words(monke
         monkeypatch.setenv("HTTPS_PROXY", f"http://Zoë:pä:ss@127.0.0.1:{proxy.port}")
         client = HttpClient("https://model.example", {})
         with pytest.raises(ConnectionFailed, match="could not be reached: 407 Who are you") as failed:
-            await client.get_json("/x")
+            await client.fetch_json("/x")
         assert b"CONNECT model.example:443 HTTP/1.1\r\n" in proxy.heads[0]
         assert "ss@" not in str(failed.value)
 
@@ -164,7 +164,7 @@ async def test_what_came_before_a_broken_chunk_is_read() -> None:
         client = HttpClient(f"http://127.0.0.1:{server.port}", {}, read_timeout=5)
         pieces = []
         with pytest.raises(ConnectionFailed, match="broke"):
-            async with client.answered("POST", "/x", {}) as response:
+            async with client.answered("/x", {}) as response:
                 async for piece in response.pieces():
                     pieces.append(piece)
         await client.aclose()
@@ -176,7 +176,7 @@ async def test_an_event_is_seen_as_soon_as_it_has_come() -> None:
     head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
     async with wire((head, *[event] * 3, b"0\r\n\r\n")) as server:
         client = HttpClient(f"http://127.0.0.1:{server.port}", {}, read_timeout=5)
-        async with client.answered("POST", "/x", {}) as response:
+        async with client.answered("/x", {}) as response:
             pieces = [piece async for piece in response.pieces()]
         await client.aclose()
     assert [json.loads(piece) for piece in pieces] == [{"event": 1}] * 3

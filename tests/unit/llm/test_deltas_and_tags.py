@@ -19,7 +19,7 @@ from agentcli.llm.provider import (
     ToolCallStarted,
     UsageUpdate,
 )
-from agentcli.llm.wire.deltas import ThinkTags, merged, read
+from agentcli.llm.wire.reply_parts import Prose, merged, read
 from tests.properties import examples
 
 quick = examples(200)
@@ -87,13 +87,11 @@ def test_an_event_of_another_shape_is_a_server_error_with_its_cause() -> None:
 
 def parted(*chunks: str) -> tuple[str, str]:
     """(thinking, text)"""
-    tags = ThinkTags()
-    pieces: list[tuple[bool, str]] = []
+    prose, out = Prose(), list[StreamEvent]()
     for chunk in chunks:
-        new = tags.feed(chunk)
-        pieces = [(is_thinking or tags.was_thinking, piece) for is_thinking, piece in pieces] + new
-    pieces += tags.close()
-    return tuple("".join(piece for is_thinking, piece in pieces if is_thinking is kind) for kind in (True, False))  # type: ignore[return-value]
+        prose.add(chunk, out)
+    prose.close(out)
+    return "".join(prose.thinking), "".join(prose.text)
 
 
 def test_reasoning_in_tags_is_thinking() -> None:
@@ -119,9 +117,10 @@ def test_a_closing_tag_in_prose_is_text() -> None:
 
 
 def test_after_reasoning_of_its_own_field_the_opening_tag_is_text() -> None:
-    tags = ThinkTags()
-    tags.skip_opening()
-    assert tags.feed("<think> opens it") + tags.close() == [(False, "<think> opens it")]
+    prose, out = Prose(), list[StreamEvent]()
+    prose.add_thinking("Hm.", out)
+    prose.add("<think> opens it", out)
+    assert out == [ThinkingDelta("Hm."), TextDelta("<think> opens it")]
 
 
 def test_text_that_only_begins_like_a_tag_is_kept() -> None:
@@ -130,7 +129,9 @@ def test_text_that_only_begins_like_a_tag_is_kept() -> None:
 
 
 def test_plain_text_is_not_held_back() -> None:
-    assert ThinkTags().feed("Hello") == [(False, "Hello")]
+    out: list[StreamEvent] = []
+    Prose().add("Hello", out)
+    assert out == [TextDelta("Hello")]
 
 
 def test_a_tag_in_a_block_of_code_is_quoted() -> None:
@@ -158,7 +159,5 @@ def test_tags_mean_the_same_however_the_text_is_cut(text: str, places: list[int]
 
 
 def test_an_answer_about_the_closing_tag_keeps_it() -> None:
-    tags = ThinkTags()
-    pieces = tags.feed("<think>hm</think>End it with </think>, then ") + tags.feed("</think> again.") + tags.close()
-    said = "".join(text for is_thinking, text in pieces if not is_thinking)
-    assert said == "End it with </think>, then </think> again."
+    _, text = parted("<think>hm</think>End it with </think>, then ", "</think> again.")
+    assert text == "End it with </think>, then </think> again."

@@ -15,8 +15,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentcli.llm.errors import ConnectionFailed, ServerError, retry_after_seconds
-from agentcli.llm.event_streams import LONGEST_LINE, LineParser, SseParser
+from agentcli.llm.http import MAX_EVENT_BYTES
 from agentcli.llm.json_text import decode_json, encode_json, without_lone_surrogates
+from agentcli.llm.streaming import LineParser, SseParser
 from tests.properties import examples
 from tests.rows import each_row
 
@@ -130,7 +131,7 @@ def test_the_body_s_end_inside_an_event_is_a_broken_connection(rest: bytes) -> N
 def test_what_never_ends_is_given_up_in_linear_time(make: Any) -> None:
     parser = make()
     parser.feed(b"data: ")
-    for _ in range(LONGEST_LINE // 256 - 1):
+    for _ in range(MAX_EVENT_BYTES // 256 - 1):
         parser.feed(b"x" * 256)
     with pytest.raises(ServerError, match="16 MB") as failed:
         parser.feed(b"x" * 256)

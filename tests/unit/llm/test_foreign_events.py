@@ -12,9 +12,9 @@ from agentcli.llm.errors import ProviderError
 from agentcli.llm.messages import Message
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import StreamEvent
-from agentcli.llm.wire import anthropic_reply, anthropic_request, ollama, openai_reply, openai_request
-from agentcli.llm.wire.calls import CallIds
-from agentcli.llm.wire.deltas import read
+from agentcli.llm.wire import anthropic as wire_anthropic
+from agentcli.llm.wire import chat_completions, ollama
+from agentcli.llm.wire.reply_parts import CallIds, read
 from tests.conformance.reading import asking
 from tests.conformance.replies import Call, Said, anthropic_events, chat_chunks, ollama_lines
 from tests.properties import examples
@@ -72,8 +72,8 @@ def assert_sound(message: Message) -> None:
     assert msgspec.json.decode(msgspec.json.encode(message), type=Message) == message
     request = asking("Hi", message, "Go on")
     for body in (
-        anthropic_request.to_body(request, INFO),
-        openai_request.to_body(request, INFO, openai_request.Quirks(echo_reasoning=True), "p"),
+        wire_anthropic.to_body(request, INFO),
+        chat_completions.to_body(request, INFO, chat_completions.Quirks(echo_reasoning=True), "p"),
         ollama.to_body(request, INFO),
     ):
         assert msgspec.json.encode(body)
@@ -91,7 +91,7 @@ def objects(events: list[Any]) -> list[dict[str, Any]]:
 @example([{"type": "content_block_start", "index": 1, "content_block": {"type": None, "content": [None]}}])
 @given(disturbed(anthropic_events(SAID)))
 def test_a_disturbed_messages_stream_leaves_a_sound_message(events: list[Any]) -> None:
-    reader = anthropic_reply.AnthropicReader("m", ids=CallIds())
+    reader = wire_anthropic.AnthropicReader("m", ids=CallIds())
     heard, failure = read(objects(events), reader.feed)
     assert_sound(reader.partial())
     assert_can_be_stored(heard)
@@ -118,8 +118,8 @@ def assert_message_is_sound(reader: Any, events: Any) -> None:
 @quick
 @given(disturbed(chat_chunks(SAID)))
 def test_a_disturbed_chat_stream_leaves_a_sound_message(chunks: list[Any]) -> None:
-    reader = openai_reply.ChatReader(
-        "m", "p", quirks=openai_request.Quirks(), tool_names=frozenset({"read_file"}), ids=CallIds(prefix="c")
+    reader = chat_completions.ChatReader(
+        "m", "p", quirks=chat_completions.Quirks(), tool_names=frozenset({"read_file"}), ids=CallIds(prefix="c")
     )
     assert_message_is_sound(reader, objects(chunks))
 

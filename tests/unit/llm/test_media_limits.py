@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from agentcli.llm.media import MOST_MEDIA_BYTES, MediaRules, fitted, media_in
+from agentcli.llm.media import MAX_MEDIA_BYTES, MediaRules, fitted, media_in
 from agentcli.llm.messages import Base64Source, Document, Image, Message, Text, ToolResult, ToolUse, user_message
 from tests.conformance.wire_rules import pdf, picture
 
@@ -77,7 +77,7 @@ def test_of_too_many_the_newest_stay_and_what_is_gone_stays_gone() -> None:
 
 @pytest.mark.slow
 def test_all_media_together_stay_below_the_size_of_a_request() -> None:
-    half = Document(Base64Source("application/pdf", PDF.source.data[:8] + "A" * (MOST_MEDIA_BYTES // 2)))
+    half = Document(Base64Source("application/pdf", PDF.source.data[:8] + "A" * (MAX_MEDIA_BYTES // 2)))
     said = shown(half, half, image())
     assert said[-1] == "image"
     assert said[0] == "[PDF left out: newer ones fill the request]"

@@ -24,7 +24,7 @@ from agentcli.llm.messages import (
     user_message,
     without_empty_text,
 )
-from agentcli.llm.wire.anthropic_request import block_to_wire
+from agentcli.llm.wire.anthropic import block_to_wire
 from tests.properties import examples
 
 quick = examples(150)

@@ -31,7 +31,7 @@ from agentcli.llm.models import (
     refined,
     rows_from_toml,
 )
-from agentcli.llm.tokens.estimates import estimate, estimate_text
+from agentcli.llm.tokens import estimate, estimate_text
 from tests.conformance.reading import asking
 from tests.conformance.servers import ANTHROPIC_MODEL
 

@@ -23,8 +23,8 @@ from agentcli.llm.messages import (
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Request, StreamEvent, ToolCallDelta, ToolSpec
 from agentcli.llm.providers.ollama import OllamaProvider, learned
-from agentcli.llm.wire.calls import CallIds
 from agentcli.llm.wire.ollama import OllamaReader, to_body
+from agentcli.llm.wire.reply_parts import CallIds
 from tests.conformance.reading import asking, hear
 from tests.conformance.replies import Said, ndjson, ollama_end, ollama_line, ollama_reply
 from tests.conformance.servers import NDJSON, OLLAMA_SHOW, LoopbackServer, Reply, json_reply, ollama_server, recorded

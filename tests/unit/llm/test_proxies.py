@@ -98,7 +98,7 @@ async def test_a_name_in_another_script_is_asked_for_as_dns_has_it(monkeypatch: 
         server._routes["GET http://xn--bcher-kva.example/v1/models"] = json_reply({"here": True})
         monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{server.port}")
         client = HttpClient("http://Bücher.example:80/v1", {})
-        assert await client.get_json("/models") == {"here": True}
+        assert await client.fetch_json("/models") == {"here": True}
         assert server.others[0].headers["host"] == "xn--bcher-kva.example"
         await client.aclose()
 
@@ -109,7 +109,7 @@ async def test_a_name_in_another_script_is_asked_for_as_dns_has_it(monkeypatch: 
 async def test_an_address_that_cannot_be_is_a_bad_request(address: str) -> None:
     client = HttpClient(address, {})
     with pytest.raises(BadRequest, match="is not an http"):
-        await client.post_json("/x", {})
+        await client.fetch_json("/x", {})
     await client.aclose()
 
 
@@ -118,6 +118,6 @@ async def test_a_header_that_none_can_be_is_an_error_of_the_provider() -> None:
         for headers in ({"x": "a\tb"}, {"content-length": "many"}):
             client = HttpClient(server.url, headers)
             with pytest.raises(ProviderError) as failed:
-                await client.get_json("/models")
+                await client.fetch_json("/models")
             assert not failed.value.is_retryable
             await client.aclose()

@@ -30,10 +30,9 @@ from agentcli.llm.messages import (
 )
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, StreamEvent, TextDelta, ThinkingDelta, ToolCallEnded, ToolCallStarted
-from agentcli.llm.wire.calls import CallIds
-from agentcli.llm.wire.openai_request import Quirks
-from agentcli.llm.wire.responses_reply import ResponsesReader
-from agentcli.llm.wire.responses_request import to_body
+from agentcli.llm.wire.chat_completions import Quirks
+from agentcli.llm.wire.reply_parts import CallIds
+from agentcli.llm.wire.responses import ResponsesReader, to_body
 from tests.conformance.reading import asking
 from tests.conformance.replies import Call, Said, responses_events
 from tests.conformance.wire_rules import as_received, pdf, picture, refusals_of_responses

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image as Pictures
 from pypdf import PdfReader, PdfWriter
 
-from agentcli.llm.media import LARGEST_IMAGE, dimensions_of, media_type_of
+from agentcli.llm.media import MAX_IMAGE_BYTES, dimensions_of, media_type_of
 from agentcli.llm.messages import Document, Image, Text
 from agentcli.tools.builtin.file_read import MAX_MEDIA_BYTES, MAX_PDF_BYTES
 from tests.unit.tools.bench import Bench
@@ -74,7 +74,7 @@ def test_a_large_image_is_made_smaller_in_its_proportions(bench: Bench, name: st
 @pytest.mark.slow
 def test_an_image_of_many_bytes_is_sent_with_fewer(bench: Bench) -> None:
     content = noise("PNG", (1_500, 1_500))
-    assert len(content) > LARGEST_IMAGE
+    assert len(content) > MAX_IMAGE_BYTES
     bench.put("a.png", content)
     _, sent, media_type = read(bench, "a.png")
     assert media_type == media_type_of(sent) == "image/jpeg"

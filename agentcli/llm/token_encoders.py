@@ -1,4 +1,7 @@
-"""Counts tokens for those who ask: by a server that counts exactly, else by an encoder and a safety margin."""
+"""Counts the tokens of texts and messages: by a server that counts exactly, else by an encoder and a margin.
+
+Requests do not come here: their tokens are estimated (tokens.py). It serves callers who want a count.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +25,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol
 from urllib.parse import urlsplit
 
 import msgspec
-from msgspec import Meta, Struct
 
 from agentcli.errors import AgentcliError, ConfigError, did_you_mean
 from agentcli.llm.http import HttpClient
-from agentcli.llm.media import audio_tokens, document_tokens, image_tokens
+from agentcli.llm.media import document_tokens, image_tokens
 from agentcli.llm.messages import Message
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import ToolSpec
-from agentcli.llm.tokens.estimates import family_of
+from agentcli.llm.tokens import family_of
 from agentcli.settings.files import read_small_file
 
 if TYPE_CHECKING:
@@ -42,12 +44,13 @@ UNKNOWN = "unknown"
 TOKENS_PER_MESSAGE = 4  # role and separators ("How to count tokens with tiktoken", OpenAI cookbook)
 TOKENS_TO_REPLY = 3  # the start of every reply (same)
 TIMEOUT_S = 3.0
-REST_S = 30.0  # how long a counter that failed is not asked again: a conversation has hundreds of texts
+REST_S = 30.0  # before a counter that failed is asked again: a conversation has hundreds of texts
 
 log = logging.getLogger("agentcli")
+_json = partial(json.dumps, ensure_ascii=False, default=str)
 _rests_until: dict[str, float] = {}
-# Fields that no model is shown.
-_UNSEEN = frozenset(("type", "id", "role", "signature", "cache_control", "tool_use_id", "tool_call_id"))
+# Fields that no model is shown, and recordings, which no provider here accepts.
+_UNSEEN = frozenset("type id role signature cache_control tool_use_id tool_call_id input_audio".split())
 
 # Longer runs are cut: some patterns of tiktoken overflow its stack there, and no word is that long.
 _LONG_RUN = re.compile(r"(\s{10000}|\S{10000})")
@@ -65,7 +68,7 @@ BUNDLED_ENCODERS = (*_PATTERNS, "tiktoken", "bytes")
 
 
 class TokenEncoder(Protocol):
-    """Counts the tokens of any text, also of lone surrogates or names of special tokens. Rows call it `name`."""
+    """Counts the tokens of any text, also of one with lone surrogates or names of special tokens."""
 
     @property
     def name(self) -> str: ...
@@ -73,7 +76,7 @@ class TokenEncoder(Protocol):
     def count(self, text: str) -> int: ...
 
 
-class BytePairEncoder(Struct, frozen=True, forbid_unknown_fields=True):
+class BytePairEncoder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An encoding of tiktoken: a file of ranks and its pattern. Special tokens are plain text here."""
 
     file: str
@@ -93,7 +96,7 @@ class BytePairEncoder(Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def _encoding(file: str, pattern: str) -> tiktoken.Encoding:
-    """Read an encoding, which takes 0.2 s and 60 MB for those of this package. Raises `ConfigError`."""
+    """Read an encoding; one of this package takes 0.2 s and 60 MB. Raises `ConfigError`."""
     import tiktoken  # 60 ms, only for those who count
 
     try:
@@ -105,26 +108,27 @@ def _encoding(file: str, pattern: str) -> tiktoken.Encoding:
     return tiktoken.Encoding(file, pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
 
 
-class ByteEncoder(Struct, frozen=True, forbid_unknown_fields=True):
-    """Counts a token for a number of bytes, for models of which no more is known."""
+class ByteEncoder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Counts one token for a number of bytes, for models of which no more is known."""
 
     name: ClassVar[str] = "bytes"
-    bytes_per_token: Annotated[float, Meta(ge=0.25, le=64)] = 3.0
+    bytes_per_token: Annotated[float, msgspec.Meta(ge=0.25, le=64)] = 3.0
 
     def count(self, text: str) -> int:
         return ceil(len(text.encode(errors="replace")) / self.bytes_per_token)
 
 
-class EncoderRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """The way to count the tokens of some models: an `encoder`, made with `parameters`, times `margin`.
+class EncoderRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """How the tokens of some models are counted: by an `encoder`, made with `parameters`, times `margin`.
 
-    The server at `counter`, sent `{"model", "text"}`, answers `{"tokens"}` exactly; if it fails, the encoder counts.
+    The server at the address `counter` is sent `{"model", "text"}` and answers with the exact `{"tokens"}`; if it
+    fails, the encoder counts.
     """
 
     encoder: str = "cl100k_base"
-    margin: Annotated[float, Meta(ge=1, le=100)] = 1.2
+    margin: Annotated[float, msgspec.Meta(ge=1, le=100)] = 1.2
     parameters: dict[str, Any] = {}
-    counter: Annotated[str, Meta(pattern=r"^$|^https?://\S+$")] = ""
+    counter: Annotated[str, msgspec.Meta(pattern=r"^$|^https?://\S+$")] = ""
     exact: bool = True
 
     @property
@@ -142,7 +146,10 @@ class ModelFacts(ModelInfo, frozen=True, omit_defaults=True, forbid_unknown_fiel
 
 
 class Encoders:
-    """Rows by model name, then pattern (`gpt-4*`, the last registered first), family, and "unknown"."""
+    """The rows of all models. A model's row is found by its name, a pattern, its family, or "unknown", in this order.
+
+    Of several patterns (`gpt-4*`) that match, the last registered counts.
+    """
 
     def __init__(self, rows: ChainMap[str, EncoderRow], made: dict[str, TokenEncoder]) -> None:
         self._rows, self._made = rows, made
@@ -157,7 +164,11 @@ class Encoders:
         return next(chain(exact, patterns), self._rows.get(family_of(model)) or self._rows[UNKNOWN])
 
     def register(self, models: str, encoder: str | TokenEncoder = "", **fields: Any) -> None:
-        """Set fields of the `EncoderRow` of `models` (see `Encoders`); others stay. Raises `ValueError`."""
+        """Set fields of the `EncoderRow` of `models`, a name, pattern or family; other fields keep their values.
+
+        Raises:
+            ValueError: If there is no such encoder or field.
+        """
         if encoder and not isinstance(encoder, str):
             self._made[encoder.name] = encoder
             encoder = encoder.name
@@ -173,7 +184,7 @@ class Encoders:
         self._rows[key] = row
 
     def with_file(self, file: Path) -> Encoders:
-        """Return these rows, and on top those of a TOML or YAML file: a table for each key. Raises `ConfigError`."""
+        """Return these rows and those of a TOML or YAML file, which count first. Raises `ConfigError`."""
         above = Encoders(self._rows.new_child(), self._made)
         decode = msgspec.yaml.decode if file.suffix.lower() in (".yaml", ".yml") else tomllib.loads
         try:
@@ -224,7 +235,7 @@ encoders = Encoders(
 
 
 def text_tokens(texts: Sequence[str], model: str, encoders: Encoders) -> int:
-    """Count the tokens of texts together; an exact counter is asked once for all of them."""
+    """Return the tokens of all texts together; an exact counter is asked once."""
     row = encoders.row(model)
     texts = [text for text in texts if text]
     if not texts:
@@ -237,7 +248,10 @@ def text_tokens(texts: Sequence[str], model: str, encoders: Encoders) -> int:
 def message_tokens(
     messages: Iterable[AnyMessage], model: str, encoders: Encoders, *, system: str = "", tools: Iterable[AnyTool] = ()
 ) -> int:
-    """Count messages, system text and tools: ours, or dicts as the Messages API and Chat Completions write them."""
+    """Return the tokens of messages, system text and tools.
+
+    Messages and tools are ours, or dicts in the form of the Messages API or Chat Completions.
+    """
     given, family = [msgspec.to_builtins(message) for message in messages], family_of(model)
     parts = [part for message in given for part in _parts(message, family)]
     texts = [system, *(_json(msgspec.to_builtins(tool)) for tool in tools), *(p for p in parts if isinstance(p, str))]
@@ -260,15 +274,13 @@ def _parts(value: Any, family: str) -> Iterator[str | int]:
         case {"type": "image" | "image_url" | "input_image" | "document" | "file" | "input_file" as kind}:
             holder = next((value[key] for key in ("source", "image_url", "file") if value.get(key)), value)
             fields = holder if isinstance(holder, dict) else {"url": holder}
-            # Base64, an address that holds it or tells where it is, or nothing where only the server has it.
+            # Base64, an address that holds it or leads to it, or nothing if only the server has it.
             data = next((str(fields[key]) for key in ("data", "url", "file_data") if fields.get(key)), "")
             start, _, data = data.rpartition(";base64,")
             if start.startswith("data:text/"):
                 yield base64.b64decode(data + "==").decode(errors="replace")
             else:
                 yield image_tokens(data, family) if "image" in kind else document_tokens(data, family)
-        case {"type": "input_audio", "input_audio": {"data": str(data)} as audio}:
-            yield audio_tokens(data, str(audio.get("format")), family)
         case {"type": "tool_use", "name": name, "input": given}:
             yield from (str(name), _json(given), str(value.get("unparsed", "")))
         case {"type": "function", "function": dict(call)}:
@@ -281,11 +293,8 @@ def _parts(value: Any, family: str) -> Iterator[str | int]:
                     yield from _parts(item, family)
 
 
-_json = partial(json.dumps, ensure_ascii=False, default=str)
-
-
 def exact_count(address: str, model: str, text: str) -> int | None:
-    """Return what the person's own server counts, asked in a thread beside any event loop; None if it fails."""
+    """Return the count of the person's own server; None if it fails. It is asked in a thread, beside any event loop."""
     if time.monotonic() < _rests_until.get(address, 0):
         return None
     body = {"model": model, "text": text.encode(errors="replace").decode()}
@@ -306,7 +315,7 @@ async def _ask(address: str, body: dict[str, Any]) -> int:
     client = HttpClient(f"{parts.scheme}://{parts.netloc}", {}, read_timeout=TIMEOUT_S)
     try:
         async with asyncio.timeout(TIMEOUT_S):
-            answer = await client.post_json(parts._replace(scheme="", netloc="", fragment="").geturl(), body)
+            answer = await client.fetch_json(parts._replace(scheme="", netloc="", fragment="").geturl(), body)
     finally:
         await client.aclose()
     tokens = answer.get("tokens") if isinstance(answer, dict) else None

@@ -1,0 +1,255 @@
+"""Reads the history of a conversation: its turns, its active skills, its title, and a search of its whole log."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from math import log
+
+from msgspec import Struct
+
+from agentcli.conversation.conversation import Conversation
+from agentcli.conversation.entries import (
+    Assistant,
+    Body,
+    Entry,
+    Pinned,
+    PlanAccepted,
+    Result,
+    SkillActivated,
+    SkillEnded,
+    User,
+    reminder,
+)
+from agentcli.llm.messages import Document, Image, Text, Thinking, ToolResult, ToolUse, block_text
+
+MAX_TITLE_CHARS = 80
+_INSTRUCTIONS = re.compile(r'<system-reminder><skill name="([^"]*)" ')
+_MARKS = re.compile(r"^(?:[#>*+-]+\s+)+")
+_NO_PROSE = re.compile(r"(?:```|~~~).*|</?\w[^<>]*>|\W*")  # a fence, a tag, a rule
+_ONE_WORD = re.compile(r"\W*(?:\w+\W*)?")  # such as a greeting
+
+_TEXTUAL = (Text, Thinking, ToolUse)  # blocks that are shown as text; others are only named
+_EXCERPT_CHARS = 160  # to each side of a match
+_MAX_SHORT_WORD = 3  # letters of a word that is part of many others, so that it must stand alone
+_PHRASE_SCORE = 10.0
+_COMMON_WORDS = frozenset(
+    "a an and are as at be by did do for from had has have how in is it its of on or that the this to was we were what "
+    "when where which who why with you".split()
+)
+
+
+class Step(Struct, frozen=True):
+    """An entry that reaches the model. `number` is its place in the log from 1 on, which `recall` takes."""
+
+    number: int
+    entry: Entry
+
+
+class TurnRecord(Struct, frozen=True):
+    """One turn. It begins with a message of the person; notes before the first message belong to the first turn."""
+
+    number: int
+    steps: tuple[Step, ...]
+
+    @property
+    def calls(self) -> list[ToolUse]:
+        bodies = [step.entry.body for step in self.steps]
+        return [use for body in bodies if isinstance(body, Assistant) for use in calls_in(body)]
+
+    @property
+    def observations(self) -> list[Result]:
+        return [step.entry.body for step in self.steps if isinstance(step.entry.body, Result)]
+
+
+def turn_records(conversation: Conversation) -> list[TurnRecord]:
+    """Return the turns on the path, oldest first, numbered from 1 on."""
+    turns: list[list[Step]] = []
+    has_prompt = False
+    numbers = {id(entry): number for number, entry in enumerate(conversation.entries, 1)}
+    for entry in conversation.path:
+        if isinstance(entry.body, User | Assistant | Result):
+            if not turns or (entry.is_prompt and has_prompt):
+                turns.append([])
+            has_prompt = has_prompt or entry.is_prompt
+            turns[-1].append(Step(numbers[id(entry)], entry))
+    return [TurnRecord(number, tuple(steps)) for number, steps in enumerate(turns, 1)]
+
+
+def text_of(body: Body) -> str:
+    """Return the text of a reply or a result; empty for any other entry."""
+    if isinstance(body, Assistant):
+        return "".join(block.text for block in body.content if isinstance(block, Text))
+    return body.result.text if isinstance(body, Result) else ""
+
+
+def calls_in(reply: Assistant) -> list[ToolUse]:
+    return [block for block in reply.content if isinstance(block, ToolUse)]
+
+
+def one_line(text: str, max_chars: int) -> str:
+    """Return the text on one line, cut to `max_chars`."""
+    line = " ".join(text[: 4 * max_chars].split())
+    is_whole = len(line) <= max_chars and len(text) <= 4 * max_chars
+    return line if is_whole else f"{line[:max_chars].rstrip()}…"
+
+
+# Skills
+
+
+def active_on(path: Sequence[Entry]) -> list[SkillActivated]:
+    """Return the skills that are active at the end of a path, oldest first."""
+    active: dict[str, SkillActivated] = {}
+    for entry in path:
+        if isinstance(entry.body, SkillActivated):
+            active[entry.body.id] = entry.body
+        elif isinstance(entry.body, SkillEnded):
+            active.pop(entry.body.id, None)
+    return list(active.values())
+
+
+def note_of(activated: SkillActivated, path: Sequence[Entry]) -> User | None:
+    """Return the note with the instructions of an activated skill; None if the model got none."""
+    at = next((n for n, entry in enumerate(path) if entry.body is activated), len(path))
+    notes = (entry.body for entry in path[at:] if isinstance(entry.body, User))
+    return next((note for note in notes if skill_of(note) == activated.skill.name), None)
+
+
+def skill_of(note: User) -> str:
+    """Return the name of the skill whose instructions a note holds; empty for any other note."""
+    found = _INSTRUCTIONS.match(note.text) if note.is_reminder else None
+    return found[1] if found else ""
+
+
+def carried_notes(path: Sequence[Entry]) -> list[User]:
+    """Return the notes that a compaction keeps whole: those of active skills, and the plan that was accepted last."""
+    found = (note_of(activated, path) for activated in active_on(path))
+    notes = [note for note in found if note is not None]
+    plans = (entry.body for entry in reversed(path) if isinstance(entry.body, PlanAccepted))
+    if (plan := next(plans, None)) is not None:
+        notes.append(reminder(f"The plan that the user has accepted:\n{plan.text}"))
+    return notes
+
+
+# Titles
+
+
+def title_of(entries: Iterable[Entry]) -> str:
+    """Return the first prompt in one line."""
+    return next((short_prompt(entry.body) for entry in entries if entry.is_prompt), "")
+
+
+def last_prompt_of(entries: Iterable[Entry]) -> str:
+    """Return the newest prompt in one line."""
+    return title_of(reversed([*entries]))
+
+
+def short_prompt(body: object) -> str:
+    """Return the first line of a prompt that has some content, shortened; empty for any other entry."""
+    if not isinstance(body, User) or body.is_reminder:
+        return ""
+    lines = [" ".join(_MARKS.sub("", line.strip()).split()) for line in body.text.splitlines()]
+    lines = [line for line in lines if not _NO_PROSE.fullmatch(line)]
+    longer = (line for line in lines if not _ONE_WORD.fullmatch(line) or not line.isascii())
+    return shortened(next(longer, next(iter(lines), "")), MAX_TITLE_CHARS)
+
+
+def shortened(line: str, max_chars: int) -> str:
+    """Return a line cut to `max_chars`, between words if a word ends in its second half."""
+    if len(line) <= max_chars:
+        return line
+    cut = line[: max_chars - 1]
+    at = cut.rfind(" ") if not line[max_chars - 1].isspace() else -1
+    return f"{(cut[:at] if at >= max_chars // 2 else cut).rstrip(' ,;:.-')}…"
+
+
+# Search
+
+
+class LogSearch:
+    """A search of a conversation's whole log, which holds also what was compacted or taken back."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        self._entries = conversation.entries
+
+    def entry(self, id: str) -> tuple[str, tuple[Image | Document, ...]] | None:
+        """Return the text and the images of an entry, by its number in the log or its id; None if there is none."""
+        wanted = id.strip().lstrip("#")
+        for number, entry in self._numbered():
+            if wanted in (str(number), entry.id):
+                return f"{_heading(number, entry.body)}\n{_text(entry.body)}", _media(entry.body)
+        return None
+
+    def search(self, query: str) -> list[str]:
+        """Return excerpts of the entries that hold the query, or at least half of its words.
+
+        Entries with rare words come first, then newer ones.
+        """
+        phrase = " ".join(query.lower().split())
+        patterns = [
+            re.compile(rf"(?<!\w){re.escape(word)}(?!\w)" if len(word) <= _MAX_SHORT_WORD else re.escape(word))
+            for word in distinctive_words(phrase)
+        ]
+        texts = [(number, entry.body, _text(entry.body)) for number, entry in self._numbered()]
+        lowered = [text.lower() for _, _, text in texts]
+        holders = [sum(pattern.search(text) is not None for text in lowered) for pattern in patterns]
+        scored: list[tuple[float, int, str]] = []
+        for (number, body, text), lower in zip(texts, lowered, strict=True):
+            found = {n: match.start() for n, pattern in enumerate(patterns) if (match := pattern.search(lower))}
+            has_phrase = phrase in lower
+            if has_phrase or (found and 2 * len(found) >= len(patterns)):
+                score = sum(log(1 + len(texts) / holders[n]) for n in found) + has_phrase * _PHRASE_SCORE
+                at = lower.find(phrase) if has_phrase else found[min(found, key=lambda n: holders[n])]
+                start, end = max(0, at - _EXCERPT_CHARS), at + _EXCERPT_CHARS
+                excerpt = f"{'…' if start else ''}{' '.join(text[start:end].split())}{'…' if end < len(text) else ''}"
+                scored.append((score, number, f"{_heading(number, body)} {excerpt}"))
+        return [text for _, _, text in sorted(scored, key=lambda one: (-one[0], -one[1]))]
+
+    def _numbered(self) -> Iterator[tuple[int, Entry]]:
+        # The newest come first, because an id that a model used twice means its last use.
+        for number in range(len(self._entries), 0, -1):
+            entry = self._entries[number - 1]
+            is_own = isinstance(entry.body, Result) and entry.body.name == "recall"
+            if isinstance(entry.body, User | Assistant | Result | Pinned) and not is_own:
+                yield number, entry
+
+
+def distinctive_words(query: str) -> list[str]:
+    """Return the words of a query without the most common ones, or all words if there are no others."""
+    words = list(dict.fromkeys(re.findall(r"[\w./-]*\w", query)))
+    return [word for word in words if word not in _COMMON_WORDS] or words
+
+
+def _heading(number: int, body: Body) -> str:
+    match body:
+        case User():
+            who = "note" if body.is_reminder else "user"
+        case Assistant():
+            who = "you"
+        case Result(name=name, result=result):
+            who = f"{name}{' (failed)' if result.is_error else ''}"
+        case _:
+            who = type(body).__name__.lower()
+    return f"[#{number} {who}]"
+
+
+def _text(body: Body) -> str:
+    match body:
+        case User(content) | Assistant(content):
+            shown = (block for block in content if not (isinstance(block, ToolUse) and block.name == "recall"))
+            texts = (block_text(b) if isinstance(b, _TEXTUAL) else f"[{type(b).__name__.lower()}]" for b in shown)
+            return "\n".join(filter(None, texts))
+        case Result(result):
+            return result.text
+        case Pinned(text):
+            return text
+        case _:
+            return ""
+
+
+def _media(body: Body) -> tuple[Image | Document, ...]:
+    match body:
+        case User(content) | Result(ToolResult(content=tuple() as content)):
+            return tuple(block for block in content if isinstance(block, Image | Document))
+        case _:
+            return ()

@@ -1,0 +1,387 @@
+"""Anthropic's Messages API, version 2026-10-21: the body of a request, and the reply's stream as our events.
+
+Source: platform.claude.com/docs, read 2026-11.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Any, cast, get_args
+
+import msgspec
+
+from agentcli.llm import provider as llm
+from agentcli.llm.errors import ConnectionFailed, ProviderError, ServerError, error_for_status
+from agentcli.llm.json_text import encode_json
+from agentcli.llm.media import MediaRules, fitted
+from agentcli.llm.messages import (
+    GO_ON,
+    Block,
+    Message,
+    Opaque,
+    RedactedThinking,
+    StopReason,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    Usage,
+    without_empty_text,
+)
+from agentcli.llm.models import ModelInfo
+from agentcli.llm.provider import Request, StreamEvent
+from agentcli.llm.wire.reply_parts import (
+    CallIds,
+    count_in,
+    parse_arguments,
+    plain_id,
+    plain_name,
+    text_in,
+    written_call,
+)
+
+CACHE = {"type": "ephemeral"}
+HOUR = "1h"
+MAX_BREAKPOINTS = 4  # the API's limit
+SMALL_WINDOW = 200_000  # tokens; models with a larger one take more images
+MEDIA = MediaRules(
+    images=600, documents=True, image_bytes=5 * 1024 * 1024, edge=8_000, crowd=20, crowded_edge=2_000
+)  # platform.claude.com/docs, "Vision"
+_THINKING = ("thinking", "redacted_thinking")  # blocks of reasoning, which take no breakpoint
+_STOP_REASONS = frozenset(get_args(StopReason)) - {"interrupted"}  # that one is ours
+_CUT_REASONS = ("max_tokens", "model_context_window_exceeded")  # the reply may end inside a block, and in a refusal too
+_OPENED_BY = {"text_delta": "text", "thinking_delta": "thinking", "compaction_delta": "compaction"}
+# The status of an error that arrives inside a stream whose own was 200; the last row has Bedrock's (botocore's model).
+_STATUS = {
+    "invalid_request_error": 400, "authentication_error": 401, "billing_error": 402, "permission_error": 403,
+    "not_found_error": 404, "request_too_large": 413, "rate_limit_error": 429, "timeout_error": 504,
+    "overloaded_error": 529,
+    "validationException": 400, "throttlingException": 429, "modelTimeoutException": 504,
+    "serviceUnavailableException": 529,
+}  # fmt: skip
+
+
+def to_body(request: Request, model: ModelInfo) -> dict[str, Any]:
+    """Return the body of `POST /v1/messages`.
+
+    Tools and system text come first, so that the bytes of an earlier request begin a later one and its cache is hit.
+    """
+    body: dict[str, Any] = {"model": model.id, "max_tokens": request.max_tokens, "stream": True}
+    messages = _messages(request, model)
+    body |= _thinking(request, model, messages)
+    if request.temperature is not None and model.takes_temperature and "thinking" not in body:
+        body["temperature"] = request.temperature
+    if request.tools:
+        body["tools"] = [msgspec.to_builtins(tool) for tool in request.tools]
+        body["tools"][-1]["cache_control"] = CACHE
+    if request.system:
+        body["system"] = [{"type": "text", "text": request.system, "cache_control": CACHE}]
+    body["messages"] = messages
+    _limit_breakpoints(body)
+    return request.sent(body)
+
+
+def _thinking(request: Request, model: ModelInfo, messages: list[dict[str, Any]]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    can_think = request.effort is not None and request.max_tokens > 2048
+    if model.thinking == "adaptive":  # the default display leaves the text between tool calls empty
+        fields["thinking"] = {"type": "adaptive", "display": "summarized"}
+    elif model.thinking == "budget" and can_think and not _continues_without_thinking(messages):
+        fields["thinking"] = {"type": "enabled", "budget_tokens": min(16_000, request.max_tokens // 2)}
+    output: dict[str, Any] = {}
+    if request.effort is not None and model.takes_effort:
+        output["effort"] = request.effort
+    if request.answer_schema is not None and model.takes_schema:
+        output["format"] = {"type": "json_schema", "schema": request.answer_schema}
+    return fields | ({"output_config": output} if output else {})
+
+
+def _continues_without_thinking(messages: list[dict[str, Any]]) -> bool:
+    """Return True if the newest calls come from a reply without thinking, after which the API refuses to think."""
+    turns = [list(group) for _, group in groupby(messages, key=lambda message: message["role"])]
+    if len(turns) < 2 or not any(block["type"] == "tool_result" for m in turns[-1] for block in m["content"]):
+        return False
+    return turns[-2][0]["content"][0]["type"] not in _THINKING
+
+
+def media_rules(model: ModelInfo) -> MediaRules:
+    images = MEDIA.images if model.window > SMALL_WINDOW else 100
+    return msgspec.structs.replace(MEDIA, images=images if model.takes_images or not model.is_known else 0)
+
+
+def _messages(request: Request, model: ModelInfo) -> list[dict[str, Any]]:
+    """Return the messages, with cache breakpoints at the end and where the request before this one ended."""
+    messages: list[dict[str, Any]] = []
+    for number, message in enumerate(fitted(request.messages, media_rules(model)), 1):
+        if content := [block_to_wire(block) for block in sendable(message, "anthropic")]:
+            messages.append({"role": message.role, "content": content})
+        if messages and number in (request.earlier_messages, len(request.messages)):
+            markable = (block for block in reversed(messages[-1]["content"]) if block["type"] not in _THINKING)
+            if (block := next(markable, None)) is not None:
+                block.setdefault("cache_control", CACHE)
+    # A reply that waits for the API's own tools continues when it is sent back as it came.
+    last = sendable(request.messages[-1], "anthropic") if messages else ()
+    if messages and messages[-1]["role"] == "assistant" and not any(isinstance(block, Opaque) for block in last):
+        messages.append({"role": "user", "content": [block_to_wire(GO_ON)]})
+    return messages
+
+
+def _limit_breakpoints(body: dict[str, Any]) -> None:
+    """Make room for a caller's breakpoints: ours go first, from the beginning; those for an hour precede others."""
+    blocks = [*body.get("tools", ()), *body.get("system", ())]
+    for block in (block for message in body["messages"] for block in message["content"]):
+        parts = block.get("content")  # of a tool's result
+        # A block that goes back as it came may hold anything.
+        blocks += (*(part for part in parts if isinstance(part, dict)), block) if isinstance(parts, list) else (block,)
+    marked = [block for block in blocks if "cache_control" in block]
+    for block in sorted(marked[:-1], key=lambda block: block["cache_control"] is not CACHE):
+        if len(marked) <= MAX_BREAKPOINTS:
+            break
+        del block["cache_control"]
+        marked = [other for other in marked if other is not block]
+    lasting = [n for n, block in enumerate(marked) if block["cache_control"].get("ttl") == HOUR]
+    for block in marked[: lasting[-1] if lasting else 0]:
+        block["cache_control"] = {**CACHE, "ttl": HOUR}
+
+
+def sendable(message: Message, provider: str) -> tuple[Block, ...]:
+    """Return the blocks that this API takes.
+
+    A failed result may hold text alone, so its images follow behind the results.
+    """
+    results: list[Block] = []
+    media: list[Block] = []
+    rest: list[Block] = []
+    for block in without_empty_text(message.content):
+        match block:
+            case ToolResult(id, content, is_error):
+                if is_error and not isinstance(content, str):
+                    media += [part for part in content if not isinstance(part, Text)]
+                content = (block.text.strip() or "Error") if is_error else content
+                results.append(ToolResult(plain_id(id), content, is_error))
+            case ToolUse(id, name, input):
+                rest.append(ToolUse(plain_id(id), plain_name(name), input))
+            case Opaque(of) if of != provider:
+                pass
+            case Thinking(signature=None | ""):
+                pass
+            case _:
+                rest.append(block)
+    return (*results, *media, *rest)
+
+
+def block_to_wire(block: Block) -> dict[str, Any]:
+    """Return a block as the Messages API writes it."""
+    match block:
+        case Opaque():
+            return dict(block.data)
+        case ToolUse():
+            return {"type": "tool_use", "id": block.id, "name": block.name, "input": block.input}
+        case ToolResult(id, tuple(parts), is_error):
+            block = ToolResult(id, without_empty_text(parts), is_error)  # type: ignore[arg-type]  # the same blocks
+    wire: dict[str, Any] = msgspec.to_builtins(block)
+    return wire
+
+
+class _OpenBlock:
+    """A content block that is still arriving."""
+
+    def __init__(self, start: dict[str, Any], id: str = "") -> None:
+        self.start, self.id, self.kind = start, id, str(start.get("type", ""))
+        self.parts: list[str] = []
+        self.signature: str | None = text_in(start.get("signature")) or None
+        self.is_closed = False
+
+    @property
+    def name(self) -> str:
+        return str(self.start.get("name", ""))
+
+    def finish(self) -> Block | None:
+        """Return the block, or None if there is nothing of it to keep."""
+        joined = "".join(self.parts)
+        match self.kind:
+            case "text":
+                return Text(joined) if joined else None
+            case "thinking":
+                return Thinking(joined, self.signature)
+            case "redacted_thinking":
+                return RedactedThinking(str(self.start.get("data", "")))
+            case "tool_use":  # read as if it was cut: this API writes arguments well, so that nothing is repaired
+                return written_call(self.id, self.name, joined, was_cut=True)
+            case "":
+                return None
+            case _:  # the input of a server's own tool comes in deltas too
+                input = {"input": parse_arguments(joined, was_cut=True) or {}} if joined else {}
+                return Opaque("anthropic", self.start | input)
+
+
+class AnthropicReader:
+    """Builds a reply from the stream's events, in the order the API documents; unknown types are ignored."""
+
+    def __init__(self, model: str, *, ids: CallIds) -> None:
+        self.model, self._ids = model, ids
+        self.is_closed = self._has_stopped = False
+        self._blocks: list[_OpenBlock] = []
+        self._by_index: dict[Any, _OpenBlock] = {}
+        self._usage: dict[str, Any] = {}
+        self._stop_reason = self._note = ""
+
+    def feed(self, event: dict[str, Any], out: list[StreamEvent]) -> None:
+        """Append what `event` means to `out`. Raises `ProviderError` for an error event."""
+        match event.get("type"):
+            case "content_block_delta":
+                self._add_delta(event, out)
+            case "content_block_start":
+                self._start(event, out)
+            case "content_block_stop" if block := self._block_at(event):
+                self._close(block, out)
+            case "message_start":
+                message = event.get("message") or {}
+                self.model = text_in(message.get("model")) or self.model
+                self._count(message.get("usage"), out)
+            case "message_delta":
+                delta = event.get("delta") or {}
+                self._stop_reason = delta.get("stop_reason") or self._stop_reason
+                if isinstance(details := delta.get("stop_details"), dict):
+                    self._note = text_in(details.get("explanation") or details.get("category"))
+                self._count(event.get("usage"), out)
+            case "message_stop":
+                self.is_closed = self._has_stopped = True
+            case "error":
+                raise error_in_stream(event)
+
+    @property
+    def is_finished(self) -> bool:
+        """True once only `message_stop` may be missing."""
+        return bool(self._stop_reason) and all(block.is_closed for block in self._blocks)
+
+    def done(self, out: list[StreamEvent]) -> llm.Done:
+        """Return the whole reply, after the stream's end. Raises `ProviderError` if some of it did not arrive."""
+        if not (self._has_stopped or self.is_finished):
+            raise ConnectionFailed("The stream ended before the reply did (no message_stop).")
+        if self._stop_reason not in (*_CUT_REASONS, "refusal"):
+            for block in self._blocks:
+                self._close(block, out)
+        done = self._done()
+        if not done.message.content and not self._stop_reason:
+            raise ConnectionFailed("The reply ended before anything of it had come.")
+        if done.stop_reason == "tool_use" and not any(isinstance(b, ToolUse | Opaque) for b in done.message.content):
+            raise ServerError("The reply ended with a tool call, and the call did not arrive.")
+        return done
+
+    def _start(self, event: dict[str, Any], out: list[StreamEvent]) -> _OpenBlock:
+        start = event.get("content_block") or {}
+        is_call = start.get("type") == "tool_use"
+        block = _OpenBlock(start, self._ids.take(str(start.get("id") or "")) if is_call else "")
+        index = event.get("index")
+        if (earlier := self._by_index.get(index)) is not None:  # some gateways number every block alike, or none
+            self._close(earlier, out)
+        self._by_index[index] = block
+        self._blocks.append(block)
+        if is_call:
+            out.append(llm.ToolCallStarted(block.id, block.name))
+            if arguments := start.get("input"):
+                block.parts.append(encode_json(arguments).decode())
+        for field, make in (("text", llm.TextDelta), ("thinking", llm.ThinkingDelta)):
+            if block.kind == field and (first := text_in(start.get(field))):
+                block.parts.append(first)
+                out.append(make(first))
+        return block
+
+    def _add_delta(self, event: dict[str, Any], out: list[StreamEvent]) -> None:
+        delta = event.get("delta")
+        if not isinstance(delta, dict) or (block := self._block_for(event, delta.get("type"), out)) is None:
+            return
+        match delta.get("type"):
+            case "text_delta" if part := text_in(delta.get("text")):
+                block.parts.append(part)
+                out.append(llm.TextDelta(part))
+            case "input_json_delta" if part := text_in(delta.get("partial_json")):
+                block.parts.append(part)
+                if block.kind == "tool_use":
+                    out.append(llm.ToolCallDelta(block.id, part))
+            case "thinking_delta" if part := text_in(delta.get("thinking")):
+                block.parts.append(part)
+                out.append(llm.ThinkingDelta(part))
+            case "signature_delta":
+                block.signature = text_in(delta.get("signature"))
+            case "compaction_delta":
+                block.start |= {key: value for key, value in delta.items() if key != "type"}
+
+    def _block_for(self, event: dict[str, Any], delta: Any, out: list[StreamEvent]) -> _OpenBlock | None:
+        """Return the block a delta belongs to, and open one if the server did not.
+
+        Raises:
+            ServerError: If the delta holds arguments of a call whose name never came.
+        """
+        block = self._block_at(event)
+        if (kind := _OPENED_BY.get(delta)) and (block is None or block.kind != kind):
+            return self._start({"index": event.get("index"), "content_block": {"type": kind}}, out)
+        if delta == "input_json_delta" and (block is None or block.kind in ("text", *_THINKING)):
+            raise ServerError("The server sent the arguments of a call that it had not begun.")
+        return block
+
+    def _block_at(self, event: dict[str, Any]) -> _OpenBlock | None:
+        """Return the block that an event's index names; the newest if the event or the blocks have no index."""
+        index = event.get("index")
+        if index not in self._by_index and (index is None or None in self._by_index):
+            return self._blocks[-1] if self._blocks else None
+        return self._by_index.get(index)
+
+    def _close(self, block: _OpenBlock, out: list[StreamEvent]) -> None:
+        if not block.is_closed and block.kind == "tool_use":
+            out.append(llm.ToolCallEnded(block.id))
+        block.is_closed = True
+
+    def _count(self, usage: Any, out: list[StreamEvent]) -> None:
+        if isinstance(usage, dict):  # counts are cumulative: a later one overwrites, a null says nothing
+            self._usage |= {key: value for key, value in usage.items() if value is not None}
+            out.append(llm.UsageUpdate(usage_from_wire(self._usage)))
+
+    def _done(self) -> llm.Done:
+        stop_reason, note = cast("StopReason", self._stop_reason), self._note
+        if stop_reason not in _STOP_REASONS:
+            stop_reason, note = "end_turn", f"unknown stop reason {self._stop_reason!r}"
+        lost_call = any(b.kind == "tool_use" and not b.is_closed for b in self._blocks)
+        message = self._message()
+        match message.content:
+            # A cut reply's last call may hold half its arguments, or lack the end that would make them other ones.
+            case (*earlier, ToolUse() as last) if stop_reason in _CUT_REASONS and (last.unparsed or not last.input):
+                lost_call, message = True, Message("assistant", tuple(earlier))
+        usage = usage_from_wire(self._usage)
+        return llm.Done(message, stop_reason, usage, self.model, lost_tool_call=lost_call, note=note)
+
+    def partial(self) -> Message:
+        """Return what arrived before a stream broke: text, signed thinking, and calls that had ended."""
+        kept = (b for b in self._message().content if not (isinstance(b, Thinking) and not b.signature))
+        return Message("assistant", tuple(kept))
+
+    def _message(self) -> Message:
+        """Return the blocks in order; of those that have not ended, only text and thinking."""
+        ended = (block for block in self._blocks if block.is_closed or block.kind in ("text", "thinking"))
+        return Message("assistant", tuple(block for one in ended if (block := one.finish()) is not None))
+
+
+def usage_from_wire(usage: dict[str, Any]) -> Usage:
+    """Return the token counts of a `usage` object of the Messages API."""
+    creation, details = (
+        value if isinstance(value := usage.get(name), dict) else {}
+        for name in ("cache_creation", "output_tokens_details")
+    )
+    return Usage(
+        input_tokens=count_in(usage.get("input_tokens")),
+        output_tokens=count_in(usage.get("output_tokens")),
+        cache_creation_input_tokens=count_in(usage.get("cache_creation_input_tokens")),
+        cache_read_input_tokens=count_in(usage.get("cache_read_input_tokens")),
+        cache_creation_1h_input_tokens=count_in(creation.get("ephemeral_1h_input_tokens")),
+        reasoning_tokens=count_in(details.get("thinking_tokens")),
+    )
+
+
+def error_in_stream(event: dict[str, Any]) -> ProviderError:
+    """Return the error of an `error` event, whose type stands for the status that a refusal would have had."""
+    error = event.get("error")
+    if not isinstance(error, dict):
+        return ServerError(f"The server reported an error: {error}")
+    kind = str(error.get("type", ""))
+    return error_for_status(_STATUS.get(kind, 500), str(error.get("message") or kind), code=kind)

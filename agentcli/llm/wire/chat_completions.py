@@ -1,0 +1,386 @@
+"""Chat Completions: the body of a request, and the reply's stream as our events.
+
+`Quirks` are the habits of the servers that speak it, each seen in a real one. Sources: the openai SDK's issues,
+ollama#7881, vllm#18412, lmdeploy#3412, opencode#40061, vendors (2026-11).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import msgspec
+
+from agentcli.llm.errors import ConnectionFailed, Overloaded, embedded_error
+from agentcli.llm.json_text import encode_json
+from agentcli.llm.media import MediaRules, fitted
+from agentcli.llm.messages import (
+    Document,
+    Image,
+    Message,
+    Opaque,
+    StopReason,
+    Text,
+    ToolResult,
+    ToolUse,
+    Usage,
+    in_turn,
+)
+from agentcli.llm.models import ModelInfo
+from agentcli.llm.provider import Done, Request, StreamEvent, ToolSpec, UsageUpdate
+from agentcli.llm.wire.reply_parts import (
+    ArrivingCalls,
+    CallIds,
+    Prose,
+    call_events,
+    calls_in_text,
+    count_in,
+    plain_id,
+    plain_name,
+    text_in,
+)
+
+EXTRAS = "extra_content"  # a field of a call; our Opaque block of a reply keeps those of its calls by their ids
+MAX_ID_CHARS = 40
+MAX_TEXT_OF_CALLS = 100_000  # characters that are searched for calls, if only a message comes of them
+_FIXED_ID = re.compile(r"\A[A-Za-z0-9]{9}\Z")
+_CUT: dict[str, StopReason] = {
+    "length": "max_tokens", "model_context_window_exceeded": "model_context_window_exceeded"
+}  # fmt: skip
+_JOINED = ("text", "summary", "data")  # the parts of a reasoning detail that arrive in pieces
+
+
+class Quirks(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The differences of one server from the reference. Every field can be set for a server in the configuration.
+
+    `echo_reasoning`: earlier reasoning goes back as `reasoning_content` in turns with calls, even if it is empty.
+    `read_text_calls`: calls that the model wrote as plain text are run.
+    `fixed_ids`: call ids have nine letters or digits.
+    `images`: the largest number of images in one request. `documents`: PDFs are accepted.
+    `extra_content`: added to the first call of a reply that another server gave; this server's calls keep their own.
+    `api`: the API of OpenAI that the server speaks.
+    `reasoning_first`: replies begin with reasoning that only `</think>` ends.
+    `silent_end`: replies may end without `finish_reason` and `[DONE]`; elsewhere such an end is a broken connection.
+    """
+
+    system_role: Literal["system", "developer"] = "system"
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    stream_usage: bool = True
+    no_obfuscation: bool = False
+    thinking_format: Literal["none", "reasoning_effort", "thinking", "enable_thinking", "chat_template_kwargs"] = "none"
+    efforts: dict[str, str] = {}
+    echo_reasoning: bool = False
+    tool_result_name: bool = False
+    assistant_after_tool_result: bool = False
+    strict_tools: bool = False
+    null_content: bool = True
+    fixed_ids: bool = False
+    parallel_tool_calls: bool | None = None
+    cache_control: bool = False
+    read_text_calls: bool = False
+    reasoning_first: bool = False
+    silent_end: bool = False
+    images: int = 100
+    documents: bool = False
+    store: bool | None = None
+    extra_body: dict[str, Any] = {}
+    extra_content: dict[str, Any] = {}
+    api: Literal["chat", "responses"] = "chat"
+
+
+def to_body(request: Request, info: ModelInfo, quirks: Quirks, provider: str) -> dict[str, Any]:
+    """Return the body of `POST /chat/completions`, tools before messages."""
+    body: dict[str, Any] = {"model": info.id, "stream": True, quirks.max_tokens_field: request.max_tokens}
+    if quirks.stream_usage:
+        body["stream_options"] = {"include_usage": True}
+        if quirks.no_obfuscation:
+            body["stream_options"]["include_obfuscation"] = False
+    if quirks.store is not None:
+        body["store"] = quirks.store
+    body |= _thinking(request, info, quirks) | common_fields(request, info, quirks)
+    if request.tools:
+        strict = {"strict": True} if quirks.strict_tools else {}
+        body["tools"] = [{"type": "function", "function": function_of(tool) | strict} for tool in request.tools]
+    if schema := answer_schema(request, info):
+        body["response_format"] = {"type": "json_schema", "json_schema": schema}
+    body["messages"] = list(_messages(request, info, quirks, provider))
+    return request.sent(body | quirks.extra_body)
+
+
+def common_fields(request: Request, info: ModelInfo, quirks: Quirks) -> dict[str, Any]:
+    """Return the fields that both of OpenAI's APIs have in the same form."""
+    fields: dict[str, Any] = {}
+    if request.temperature is not None and info.takes_temperature:
+        fields["temperature"] = request.temperature
+    if request.tools and quirks.parallel_tool_calls is not None:
+        fields["parallel_tool_calls"] = quirks.parallel_tool_calls
+    return fields
+
+
+def answer_schema(request: Request, info: ModelInfo) -> dict[str, Any]:
+    """Return the schema of the answer as both of OpenAI's APIs name it; empty if there is none."""
+    has_schema = request.answer_schema is not None and info.takes_schema
+    return {"name": "answer", "schema": request.answer_schema, "strict": False} if has_schema else {}
+
+
+def _thinking(request: Request, info: ModelInfo, quirks: Quirks) -> dict[str, Any]:
+    if request.effort is None or info.thinking == "none":
+        return {}
+    effort = quirks.efforts.get(request.effort, request.effort)
+    forms: dict[str, dict[str, Any]] = {
+        "reasoning_effort": {"reasoning_effort": effort},
+        "thinking": {"thinking": {"type": "enabled"}, "reasoning_effort": effort},
+        "enable_thinking": {"enable_thinking": True},
+        "chat_template_kwargs": {"chat_template_kwargs": {"enable_thinking": True}},
+    }
+    return forms.get(quirks.thinking_format, {})
+
+
+def function_of(tool: ToolSpec) -> dict[str, Any]:
+    # OpenAI refuses an object without properties, such as the stub of a tool that is described when it is called.
+    parameters = {**tool.input_schema, "properties": tool.input_schema.get("properties", {})}
+    return {"name": tool.name, "description": tool.description, "parameters": parameters}
+
+
+def media_rules(info: ModelInfo, quirks: Quirks) -> MediaRules:
+    return MediaRules(images=quirks.images if info.takes_images or not info.is_known else 0, documents=quirks.documents)
+
+
+def _messages(request: Request, info: ModelInfo, quirks: Quirks, provider: str) -> Iterator[dict[str, Any]]:
+    if request.system:
+        content: Any = request.system
+        if quirks.cache_control:
+            content = [{"type": "text", "text": request.system, "cache_control": {"type": "ephemeral"}}]
+        yield {"role": quirks.system_role, "content": content}
+    names = {use.id: use.name for message in request.messages for use in message.tool_uses}
+    after_result = False
+    for message in in_turn(fitted(request.messages, media_rules(info, quirks))):
+        if message.role == "assistant":
+            after_result = False
+            yield _assistant(message, quirks, provider)
+            continue
+        results = [block for block in message.content if isinstance(block, ToolResult)]
+        for result in results:
+            yield _result(result, names, quirks)
+        pictures = [part for result in results for part in parts_of(result) if not isinstance(part, Text)]
+        rest = [block for block in message.content if not isinstance(block, ToolResult)]
+        after_result = after_result or bool(results)
+        if content := _user_content([*pictures, *rest]):
+            if after_result and quirks.assistant_after_tool_result:
+                yield {"role": "assistant", "content": "I have the results."}
+            after_result = False
+            yield {"role": "user", "content": content}
+
+
+def _assistant(message: Message, quirks: Quirks, provider: str) -> dict[str, Any]:
+    text = message.text
+    wire: dict[str, Any] = {"role": "assistant", "content": text or (None if quirks.null_content else "")}
+    if message.tool_uses:
+        wire["tool_calls"] = [
+            {
+                "id": wire_id(use.id, quirks),
+                "type": "function",
+                "function": {"name": plain_name(use.name), "arguments": encode_json(use.input).decode()},
+            }
+            for use in message.tool_uses
+        ]
+        if quirks.echo_reasoning:
+            wire["reasoning_content"] = message.unsigned_thinking
+    own: dict[str, Any] = {}
+    for block in message.content:
+        if isinstance(block, Opaque) and block.provider == provider:
+            own |= block.data.get(EXTRAS, {})
+            wire |= {name: value for name, value in block.data.items() if name != EXTRAS}
+    if quirks.extra_content:
+        for number, (call, use) in enumerate(zip(wire.get("tool_calls", ()), message.tool_uses, strict=True)):
+            if extra := own.get(use.id) or (quirks.extra_content if number == 0 else None):
+                call[EXTRAS] = extra
+    return wire
+
+
+def _result(result: ToolResult, names: dict[str, str], quirks: Quirks) -> dict[str, Any]:
+    has_file = any(not isinstance(part, Text) for part in parts_of(result))
+    text = result_text(result, empty="(the file follows in the next message)" if has_file else "")
+    wire = {"role": "tool", "tool_call_id": wire_id(result.tool_use_id, quirks), "content": text}
+    if quirks.tool_result_name:
+        wire["name"] = plain_name(names.get(result.tool_use_id, "tool"))
+    return wire
+
+
+def parts_of(result: ToolResult) -> tuple[Text | Image | Document, ...]:
+    return (Text(result.content),) if isinstance(result.content, str) else result.content
+
+
+def result_text(result: ToolResult, *, empty: str = "") -> str:
+    text = "\n".join(part.text for part in parts_of(result) if isinstance(part, Text)) or empty
+    # The protocols have no mark for a failed result.
+    return f"Error: {text}" if result.is_error and not text.startswith("Error") else text
+
+
+def _user_content(blocks: list[Any]) -> str | list[dict[str, Any]]:
+    parts: list[dict[str, Any]] = []
+    for block in blocks:
+        match block:
+            case Text(text) if text.strip():
+                parts.append({"type": "text", "text": text})
+            case Image(source):
+                parts.append({"type": "image_url", "image_url": {"url": source.data_url}})
+            case Document(source):
+                parts.append({"type": "file", "file": {"filename": "document.pdf", "file_data": source.data_url}})
+    texts = [part["text"] for part in parts if "text" in part]
+    return "\n\n".join(texts) if len(texts) == len(parts) else parts
+
+
+def wire_id(id: str, quirks: Quirks) -> str:
+    """Return a call id that this server accepts: the id itself if possible, else its hash, the same every time."""
+    if quirks.fixed_ids:
+        return id if _FIXED_ID.match(id) else hashlib.sha256(id.encode()).hexdigest()[:9]
+    return plain_id(id, MAX_ID_CHARS)
+
+
+class ChatReader:
+    """Builds a reply from the stream's chunks."""
+
+    def __init__(self, model: str, provider: str, *, quirks: Quirks, tool_names: frozenset[str], ids: CallIds) -> None:
+        self.model, self._provider, self._quirks = model, provider, quirks
+        self._tool_names, self._ids = tool_names, ids
+        self.is_finished = self._has_begun = False
+        self.is_closed = False  # the server said that nothing follows
+        self._is_unstreamed = False  # the reply came as one JSON object
+        self._prose = Prose(begins_inside=quirks.reasoning_first)
+        self._details: list[dict[str, Any]] = []
+        self._calls = ArrivingCalls(ids)
+        self._extras: dict[str, Any] = {}
+        self._finish_reason = ""
+        self._refused = False
+        self._usage = Usage()
+
+    def feed(self, chunk: dict[str, Any], out: list[StreamEvent]) -> None:
+        """Append what `chunk` means to `out`. Raises `ProviderError` for an error inside the stream."""
+        if chunk.get("error") or chunk.get("object") == "error":
+            raise embedded_error(chunk)
+        self.model = text_in(chunk.get("model")) or self.model
+        self._count(chunk, out)
+        for position, choice in enumerate(chunk.get("choices") or ()):
+            if (position if (index := choice.get("index")) is None else index) != 0:
+                continue  # another answer to the same question: one is enough
+            self._has_begun = True
+            self._is_unstreamed = self._is_unstreamed or bool(choice.get("message"))
+            delta = choice.get("delta") or choice.get("message") or {}
+            for detail in delta.get("reasoning_details") or ():
+                _add_detail(self._details, detail)
+            thought = delta.get("reasoning_content") or delta.get("reasoning")
+            if thought and isinstance(thought, str):
+                self._prose.add_thinking(thought, out)
+            for text in filter(None, (delta.get("content"), delta.get("refusal"))):
+                if isinstance(text, list):  # Mistral's parts
+                    text = "".join(part.get("text") or "" for part in text if isinstance(part, dict))
+                self._prose.add(text_in(text), out)
+            self._refused = self._refused or bool(delta.get("refusal"))
+            for call in delta.get("tool_calls") or ():
+                id = self._calls.feed(call, out)
+                if self._quirks.extra_content and (extra := call.get(EXTRAS)):
+                    self._extras[id] = extra
+            if (legacy := delta.get("function_call")) and not delta.get("tool_calls"):
+                self._calls.feed({"function": legacy}, out)
+            if reason := choice.get("finish_reason"):
+                self._finish_reason = text_in(reason)
+                if reason == "error":
+                    raise embedded_error(choice if choice.get("error") else {"error": "the model's server failed"})
+                if reason == "insufficient_system_resource":
+                    raise Overloaded("The service broke the reply off: it has no room at the moment.")
+                self.is_finished = True
+
+    def _count(self, chunk: dict[str, Any], out: list[StreamEvent]) -> None:
+        choices = chunk.get("choices") or [{}]
+        groq = chunk.get("x_groq")
+        usage = chunk.get("usage") or choices[0].get("usage") or (groq.get("usage") if isinstance(groq, dict) else None)
+        timings = chunk.get("timings")
+        if isinstance(usage, dict):
+            self._usage = usage_from_wire(usage, timings if isinstance(timings, dict) else {})
+            out.append(UsageUpdate(self._usage))
+
+    def done(self, out: list[StreamEvent]) -> Done:
+        """Return the whole reply, after the stream's end. Raises `ConnectionFailed` if the reply is not complete."""
+        was_cut = self._finish_reason in _CUT
+        self._prose.close(out)
+        has_ended = self.is_finished or (self._has_begun and (self.is_closed or self._is_unstreamed))
+        if not has_ended and not (self._quirks.silent_end and self._looks_whole()):
+            text = "The stream ended before the reply did (neither finish_reason nor [DONE] came)."
+            if self._looks_whole() and not self._quirks.silent_end:
+                text += f" If this server ends every reply so, set providers.{self._provider}.quirks.silent_end = true."
+            raise ConnectionFailed(text)
+        if not was_cut:
+            self._prose.require_text(out)
+        uses, lost = self._calls.end(out, was_cut=was_cut, is_finished=self.is_finished)
+        is_known = self._finish_reason in (*_CUT, "", "stop", "tool_calls", "function_call", "content_filter")
+        note = "" if is_known else f"unknown finish reason {self._finish_reason!r}"
+        text, reads = "".join(self._prose.text), self._quirks.read_text_calls
+        is_searched = reads or len(text) <= MAX_TEXT_OF_CALLS
+        if not uses and not was_cut and is_searched and (written := calls_in_text(text, self._tool_names)):
+            if reads:
+                uses = [ToolUse(self._ids.take(), name, arguments) for name, arguments in written]
+                out += (event for use in uses for event in call_events(use))
+            else:
+                note = note or (
+                    f"The model wrote a call of {written[0][0]} as text, so it did not run. If this server's models "
+                    f"always do, set providers.{self._provider}.quirks.read_text_calls = true."
+                )
+        own = {"reasoning_details": self._details, EXTRAS: self._extras}
+        opaque = (Opaque(self._provider, {name: value}) for name, value in own.items() if value)
+        message = Message("assistant", (*self._prose.blocks(*opaque), *uses))
+        return Done(message, self._stop_reason(bool(uses)), self._usage, self.model, lost_tool_call=lost, note=note)
+
+    def _looks_whole(self) -> bool:
+        """Return True if a reply whose end was not announced may be complete: it does not end inside a call."""
+        is_complete = self._calls.is_last_complete
+        return any(part.strip() for part in self._prose.text) if is_complete is None else is_complete
+
+    def _stop_reason(self, has_calls: bool) -> StopReason:
+        if cut := _CUT.get(self._finish_reason):
+            return cut
+        if has_calls:  # several servers say "stop" all the same
+            return "tool_use"
+        return "refusal" if self._refused or self._finish_reason == "content_filter" else "end_turn"
+
+    def partial(self) -> Message:
+        """Return what arrived before a stream broke: the text, and no call (none is known to be whole)."""
+        self._prose.close([])
+        return Message("assistant", tuple(block for block in self._prose.blocks() if isinstance(block, Text)))
+
+
+def _add_detail(details: list[dict[str, Any]], detail: Any) -> None:
+    """Add a piece of reasoning; neighbouring pieces of one index and type are one detail."""
+    if not isinstance(detail, dict):
+        return
+    if not details or any(details[-1].get(key) != detail.get(key) for key in ("type", "index")):
+        details.append({})
+    last = details[-1]
+    for key, value in detail.items():
+        if value is None or key not in _JOINED:
+            last[key] = last.get(key) if value is None else value
+        else:
+            last[key] = (last.get(key) or "") + value
+
+
+def usage_from_wire(usage: dict[str, Any], timings: dict[str, Any] | None = None) -> Usage:
+    """Return the token counts in any of the servers' spellings.
+
+    Cached tokens are part of the prompt there, and are counted apart in `Usage`. llama.cpp has them in `timings`.
+    """
+    details = usage.get("prompt_tokens_details") or {}
+    completion = usage.get("completion_tokens_details") or {}
+    spellings = (details.get("cached_tokens"), usage.get("prompt_cache_hit_tokens"), usage.get("cached_tokens"))
+    cached = count_in(next(filter(None, spellings), (timings or {}).get("cache_n")))
+    written = count_in(details.get("cache_write_tokens"))
+    cost = usage.get("cost")
+    return Usage(
+        input_tokens=max(0, count_in(usage.get("prompt_tokens")) - cached - written),
+        output_tokens=count_in(usage.get("completion_tokens")),
+        cache_creation_input_tokens=written,
+        cache_read_input_tokens=cached,
+        reasoning_tokens=count_in(completion.get("reasoning_tokens")),
+        cost_usd=max(0.0, float(cost)) if isinstance(cost, int | float) else None,
+    )

@@ -1,0 +1,396 @@
+"""The parts of a reply that all wire formats share: text and reasoning, tool calls, and joined deltas.
+
+Models write reasoning into their text and arguments that are no JSON; servers split calls over many events, name
+calls late or never, and use one id twice. The readers of the wire formats leave all of that to this module.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import secrets
+import warnings
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, Literal, TypeVar
+
+from agentcli.llm.errors import ProviderError, ServerError
+from agentcli.llm.json_text import encode_json, without_lone_surrogates
+from agentcli.llm.messages import Block, Message, Text, Thinking, ToolUse
+from agentcli.llm.provider import StreamEvent, TextDelta, ThinkingDelta, ToolCallDelta, ToolCallEnded, ToolCallStarted
+
+T = TypeVar("T")
+MAX_NAME_CHARS = 64
+MAX_REPAIR_CHARS = 4_096  # repairing a cut 6 KB string took 21 ms, a missing brace in 12 KB 34 ms
+OPEN, CLOSE = "<think>", "</think>"
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
+_ANY_TAG = re.compile("</?think>")
+_FENCE = re.compile(r"\s*(`{3,}|~{3,})")
+_MAX_FENCE_LINE = 100  # characters of a line that may be a fence
+_BEFORE_A_WORD = frozenset(" \t`'\"(“‘")  # a tag behind one of these is spoken about
+# The forms in which models write calls as plain text.
+_CALL_MARKS = (
+    re.compile(r"<tool_call>\s*(\{.*?\})\s*(?:</tool_call>|\Z)", re.DOTALL),
+    re.compile(r"\[TOOL_CALLS\]\s*(\[.*\]|\{.*\})", re.DOTALL),
+    re.compile(r"```\w*\s*(\{.*?\})\s*```", re.DOTALL),
+    re.compile(r"\A\s*(\{.*\})\s*\Z", re.DOTALL),
+)
+
+
+def read(
+    items: Iterable[T], feed: Callable[[T, list[StreamEvent]], None]
+) -> tuple[list[StreamEvent], ProviderError | None]:
+    """Feed the items of one piece to a reader; return its events, and the failure that ended them, if any."""
+    out: list[StreamEvent] = []
+    failure: ProviderError | None = None
+    try:
+        for item in items:
+            feed(item, out)
+    except ProviderError as error:
+        failure = error
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        failure = ServerError(f"The server sent an event that its protocol does not know: {error}")
+        failure.__cause__ = error
+    return merged(out), failure
+
+
+def text_in(value: Any) -> str:
+    """Return a text as a server sends it, and nothing for null. Raises `TypeError` for any other value."""
+    if isinstance(value, str | None):
+        return value or ""
+    raise TypeError(f"{value!r} stands where a text belongs")
+
+
+def count_in(value: Any) -> int:
+    """Return a count as a server sends it, and 0 for what is no positive number."""
+    return int(value) if isinstance(value, int | float) and 0 < value < float("inf") else 0
+
+
+def merged(events: list[StreamEvent]) -> list[StreamEvent]:
+    """Return the events with neighbouring deltas of one kind (and one call) joined, in the same order.
+
+    A piece of the stream then costs one event, however many tokens it holds.
+    """
+    if len(events) < 2:
+        return events
+    joined: list[StreamEvent] = []
+    for kind, group in groupby(events, type):  # each delta comes here, so the loops are those of C
+        if kind is TextDelta or kind is ThinkingDelta:
+            joined.append(kind("".join([event.text for event in group])))  # type: ignore[union-attr]
+        elif kind is ToolCallDelta:
+            for id, deltas in groupby(group, attrgetter("id")):
+                joined.append(ToolCallDelta(id, "".join([delta.partial_json for delta in deltas])))  # type: ignore[union-attr]
+        else:
+            joined += group
+    return joined
+
+
+class Prose:
+    """The text and the reasoning of one reply, which servers send apart or as `<think>…</think>` inside the text.
+
+    A tag may be split over chunks, and the opening tag may be missing. Only a tag that begins the reply opens
+    reasoning, unless the reply `begins_inside` it. One `</think>` ends the reasoning; without an opening tag, all text
+    before it was reasoning. A closing tag in a block of code, or in prose (behind a space or a quotation mark, where
+    no tag was opened), is text.
+    """
+
+    def __init__(self, *, begins_inside: bool = False) -> None:
+        self.text, self.thinking = list[str](), list[str]()
+        self._held = ""  # may be the beginning of a tag
+        self._state: Literal["start", "thinking", "text"] = "start"
+        self._is_unclosed = begins_inside  # reasoning that no tag opened, and none has closed yet
+        self._skips_newlines = False  # those that only set a tag apart
+        self._may_end = True
+        self._last = ""  # the character of the text before what is held
+        self._line = ""  # the beginning of the line it belongs to
+        self._fence = ""  # the fence that opened the block of code it belongs to
+
+    def add_thinking(self, thought: str, out: list[StreamEvent]) -> None:
+        """Add reasoning that the server keeps apart. A tag that begins the text is then the answer's own."""
+        if self._state == "start" or self._is_unclosed:
+            self._state, self._is_unclosed = "text", False
+        self.thinking.append(thought)
+        out.append(ThinkingDelta(thought))
+
+    def add(self, text: str, out: list[StreamEvent]) -> None:
+        """Add text that may hold tags, and append the events of all that is certain so far."""
+        is_plain = self._state == "text" and not self._held and not self._skips_newlines
+        if is_plain and (not self._may_end or "<" not in text):
+            self._emit(text, out)
+            return
+        self._held += text
+        first = len(out)
+        while self._held:
+            if self._skips_newlines:
+                self._held = self._held.lstrip("\n")
+                self._skips_newlines = not self._held
+            elif self._state == "start":
+                begun = self._held.lstrip()
+                if OPEN.startswith(begun) and begun != OPEN:
+                    break
+                self._state = "thinking" if begun.startswith(OPEN) or self._is_unclosed else "text"
+                if begun.startswith(OPEN):
+                    self._held, self._skips_newlines, self._is_unclosed = begun.removeprefix(OPEN), True, False
+            elif not self._read_to_tag(out, first):
+                break
+
+    def _read_to_tag(self, out: list[StreamEvent], first: int) -> bool:
+        """Take the held text up to the next tag; return False if more must arrive first.
+
+        The events of the newest text begin at `first`.
+        """
+        is_thinking = self._state == "thinking"
+        if not self._may_end:
+            self._take(len(self._held), out)
+            return True
+        tag = _ANY_TAG.search(self._held) if not is_thinking else re.search(CLOSE, self._held)
+        if tag is None:
+            self._take(len(self._held) - max(_overlap(self._held, OPEN), _overlap(self._held, CLOSE)), out)
+            return False
+        self._take(tag.start(), out)
+        self._may_end = False
+        if is_thinking or (tag[0] == CLOSE and self._last not in _BEFORE_A_WORD and not self._fence):
+            self._held, self._skips_newlines = self._held.removeprefix(CLOSE), True
+            self._state, self._is_unclosed = "text", False
+            if not is_thinking:  # the text before the tag was reasoning
+                self.thinking += self.text
+                self.text.clear()
+                out[first:] = [ThinkingDelta(event.text) for event in out[first:] if isinstance(event, TextDelta)]
+        return True
+
+    def _take(self, size: int, out: list[StreamEvent]) -> None:
+        piece, self._held = self._held[:size], self._held[size:]
+        if piece:
+            self._emit(piece, out)
+
+    def _emit(self, piece: str, out: list[StreamEvent]) -> None:
+        is_thinking = self._state == "thinking"
+        (self.thinking if is_thinking else self.text).append(piece)
+        out.append(ThinkingDelta(piece) if is_thinking else TextDelta(piece))
+        if not self._may_end or not piece:
+            return
+        self._last = piece[-1]
+        *lines, self._line = (self._line + piece).split("\n")
+        self._line = self._line[:_MAX_FENCE_LINE]
+        for line in lines:
+            if not self._fence:
+                self._fence = found[1] if (found := _FENCE.match(line)) else ""
+            elif line.strip().startswith(self._fence) and not line.strip().strip(self._fence[0]):
+                self._fence = ""
+
+    def close(self, out: list[StreamEvent]) -> None:
+        """Add the text that was held back, at the reply's end."""
+        self._take(len(self._held), out)
+
+    def require_text(self, out: list[StreamEvent]) -> None:
+        """Take reasoning that never ended for the text of a complete reply."""
+        if self._is_unclosed and self.thinking:
+            self.text, self.thinking = self.thinking, []
+            out.append(TextDelta("".join(self.text)))
+
+    def blocks(self, *between: Block) -> list[Block]:
+        """Return the reasoning, the blocks `between`, and the text."""
+        thinking, text = "".join(self.thinking), "".join(self.text)
+        return [*([Thinking(thinking)] if thinking else []), *between, *([Text(text)] if text else [])]
+
+
+def _overlap(text: str, tag: str) -> int:
+    """Return how many characters at the end of `text` could begin `tag`."""
+    return next((size for size in range(min(len(text), len(tag) - 1), 0, -1) if tag.startswith(text[-size:])), 0)
+
+
+def plain_id(id: str, max_chars: int = 64) -> str:
+    """Return a call's id if every API accepts it, else its hash, the same every time."""
+    if 0 < len(id) <= max_chars and not _NOT_IN_NAMES.search(id):
+        return id
+    return "call_" + hashlib.sha256(id.encode()).hexdigest()[:24]
+
+
+def plain_name(name: str) -> str:
+    """Return a tool's name in a form that every API accepts; models also call tools that do not exist, by any name."""
+    return _NOT_IN_NAMES.sub("_", name)[:MAX_NAME_CHARS] or "unknown"
+
+
+class CallIds:
+    """The ids of one reply's calls: the server's own, unless there is none or another call has it."""
+
+    def __init__(self, earlier: Iterable[Message] = (), *, prefix: str = "") -> None:
+        self._earlier = earlier
+        self._taken: set[str] | None = None  # looked up for the first call: most replies have none
+        self._prefix = prefix or f"call_{secrets.token_hex(6)}_"
+        self._count = 0
+
+    def take(self, id: str = "") -> str:
+        """Return `id`, or a new one if it is empty or taken."""
+        if self._taken is None:
+            self._taken = {use.id for message in self._earlier for use in message.tool_uses}
+        number = self._count = self._count + 1
+        while not id.strip() or id in self._taken:
+            id = f"{self._prefix}{number}"
+            number += 1
+        self._taken.add(id)
+        return id
+
+
+def parse_arguments(text: str, *, was_cut: bool = False) -> dict[str, Any] | None:
+    """Return the arguments of a call, or None if they are no object.
+
+    The arguments of a call that was cut are not repaired, because the missing part would be a guess.
+    """
+    if not text.strip():
+        return {}
+    value = _strict(text)
+    if value is None and not was_cut:
+        value = _lenient(text)
+    if isinstance(value, str):  # encoded twice
+        value = _strict(value)
+    return without_lone_surrogates(value) if isinstance(value, dict) else None
+
+
+def written_call(id: str, name: str, arguments: str, *, was_cut: bool = False) -> ToolUse:
+    """Return a call with its arguments as an object, or as they were written if they are none."""
+    input = parse_arguments(arguments, was_cut=was_cut)
+    return ToolUse(id, name, {}, unparsed=arguments) if input is None else ToolUse(id, name, input)
+
+
+def _strict(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=int)  # int raises ValueError for NaN and Infinity
+    except (ValueError, RecursionError):
+        return None
+
+
+def _lenient(text: str) -> Any:
+    import ast
+
+    from json_repair import repair_json  # 9 ms, which only a broken call needs
+
+    with suppress(ValueError, RecursionError):
+        return json.loads(text, strict=False, parse_constant=lambda name: None)  # raw newlines in strings
+    try:  # Python's own notation: single quotes, True, None
+        with warnings.catch_warnings(action="ignore"):  # of escapes like \d, which would reach the terminal
+            value = ast.literal_eval(text.strip())
+        if isinstance(value, dict):
+            return json.loads(json.dumps(value, allow_nan=False))
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        pass
+    ends_in_string = re.sub(r"\\.", "", text, flags=re.DOTALL).count('"') % 2 == 1
+    if len(text) > MAX_REPAIR_CHARS or ends_in_string:
+        return None
+    try:
+        return repair_json(text, return_objects=True)
+    except (ValueError, RecursionError):
+        return None
+
+
+def calls_in_text(text: str, names: frozenset[str]) -> list[tuple[str, dict[str, Any]]]:
+    """Return the names and arguments of the calls of known tools that a model wrote as plain text."""
+    for mark in _CALL_MARKS:
+        found = []
+        for written in mark.findall(text):
+            value = _strict(written) or _lenient(written)
+            for call in value if isinstance(value, list) else [value]:
+                name = call.get("name") if isinstance(call, dict) else None
+                if isinstance(name, str) and name in names:
+                    arguments = call.get("arguments", call.get("parameters", {}))
+                    arguments = parse_arguments(arguments) if isinstance(arguments, str) else arguments
+                    if isinstance(arguments, dict):
+                        found.append((name, without_lone_surrogates(arguments)))
+        if found:
+            return found
+    return []
+
+
+def call_events(call: ToolUse) -> list[StreamEvent]:
+    """Return the events of a call that arrived complete."""
+    arguments = encode_json(call.input).decode()
+    return [ToolCallStarted(call.id, call.name), ToolCallDelta(call.id, arguments), ToolCallEnded(call.id)]
+
+
+class ArrivingCalls:
+    """The calls of one reply that arrive in parts, in the order they began."""
+
+    def __init__(self, ids: CallIds) -> None:
+        self._ids = ids
+        self._calls: list[_Call] = []
+        self._by_index: dict[int, _Call] = {}
+
+    def feed(self, data: dict[str, Any], out: list[StreamEvent]) -> str:
+        """Add one entry of `tool_calls`, and return the id of its call."""
+        function = data.get("function") or {}
+        name = text_in(function.get("name"))
+        arguments = function.get("arguments")
+        if not isinstance(arguments, str | None):
+            arguments = encode_json(arguments).decode()
+        call = self._call_for(data.get("index"), str(data.get("id") or ""), name, arguments or "")
+        if name and name != call.name and not call.is_announced:
+            call.name += name
+        if arguments:
+            call.announce(out)
+            call.parts.append(arguments)
+            out.append(ToolCallDelta(call.id, arguments))
+        return call.id
+
+    def _call_for(self, index: int | None, id: str, name: str, arguments: str) -> _Call:
+        """Return the call an entry belongs to, which may begin with it."""
+        known = self._by_index.get(index) if index is not None else self._calls[-1] if self._calls else None
+        if known is None:
+            is_new = True
+        elif id and known.wire_id:
+            is_new = id != known.wire_id
+        else:  # a name begins a call, unless it continues or repeats the one before
+            is_other = index is None and name != known.name
+            is_new = bool(name) and (is_other or (bool(arguments.strip()) and known.is_complete))
+        if known is None or is_new:
+            known = _Call(self._ids.take(id), id)
+            self._calls.append(known)
+        if index is not None:
+            self._by_index[index] = known
+        known.wire_id = known.wire_id or id
+        return known
+
+    @property
+    def is_last_complete(self) -> bool | None:
+        """True if the last call looks complete; None if there is no call."""
+        return self._calls[-1].is_complete if self._calls else None
+
+    def end(self, out: list[StreamEvent], *, was_cut: bool, is_finished: bool) -> tuple[list[ToolUse], bool]:
+        """Return the complete calls, and True if the last one was lost because the reply was cut inside it."""
+        for call in self._calls:
+            call.announce(out)
+            out.append(ToolCallEnded(call.id))
+        uses: list[ToolUse] = []
+        for position, call in enumerate(self._calls, 1):
+            may_be_cut = (was_cut or not is_finished) and position == len(self._calls)
+            use = written_call(call.id, call.name, call.arguments, was_cut=may_be_cut)
+            if may_be_cut and (use.unparsed or (was_cut and not call.arguments.strip())):
+                return uses, True
+            uses.append(use)
+        return uses, False
+
+
+class _Call:
+    """A call that is still arriving. `id` is ours, `wire_id` the server's, which may come late or never."""
+
+    def __init__(self, id: str, wire_id: str) -> None:
+        self.id, self.wire_id, self.name = id, wire_id, ""
+        self.parts: list[str] = []
+        self.is_announced = False
+
+    @property
+    def arguments(self) -> str:
+        return "".join(self.parts)
+
+    def announce(self, out: list[StreamEvent]) -> None:
+        """Append the event that the call has begun, unless that was done before."""
+        if not self.is_announced:
+            self.is_announced = True
+            out.append(ToolCallStarted(self.id, self.name))
+
+    @property
+    def is_complete(self) -> bool:
+        looks_complete = bool(self.parts) and self.parts[-1].rstrip().endswith("}")
+        return looks_complete and parse_arguments(self.arguments, was_cut=True) is not None
