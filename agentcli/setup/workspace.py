@@ -82,7 +82,7 @@ class WorkspaceFactory:
         return workspace
 
     def _find_search(self) -> SearchProvider | None:
-        from agentcli.tools.web.searching import Tavily
+        from agentcli.tools.web.pages import Tavily
 
         if self._parts.search is not None:
             return self._parts.search
