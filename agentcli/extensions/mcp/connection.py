@@ -45,8 +45,7 @@ from agentcli.version import __version__
 
 MAX_PAGES = 100  # of a list: a server may send pages without end
 MAX_EVENT_BYTES = 16 * 1024 * 1024  # of a stream
-CONNECT_S = 10.0
-CLOSE_PROGRAM_S, CLOSE_HTTP_S = 8.0, 2.0  # a process is ended step by step
+CONNECT_S, CLOSE_PROGRAM_S, CLOSE_HTTP_S = 10.0, 8.0, 2.0  # a program is ended step by step
 
 log = logging.getLogger(__name__)
 Listed = TypeVar("Listed")
@@ -179,8 +178,8 @@ class ServerConnection:
         return "\n\n".join(part.text if isinstance(part, Text) else "[an image or a document]" for part in parts)
 
     async def read_resource(self, uri: str) -> Parts:
-        result = await self._guarded(self._open_client().read_resource(uri))
-        return tuple(map(messages.resource_part, result.contents))
+        resource = await self._guarded(self._open_client().read_resource(uri))
+        return tuple(map(messages.resource_part, resource.contents))
 
     # Calls
 

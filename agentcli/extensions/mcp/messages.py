@@ -37,7 +37,6 @@ _UNREADABLE = "its reply cannot be read: "
 _IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")  # which all providers take
 _YES, _DONE, _NO, _SKIP = "Yes", "I have done it", "No", "Leave it out"
 _CANCELLED = object()
-_MAX_TRIES = 3  # for an answer that does not fit
 _NUMBERS = {"integer": (int, "a whole number"), "number": (float, "a number")}
 
 
@@ -232,7 +231,7 @@ async def _ask_field(about: str, field: Mapping[str, Any], ask: Ask, *, is_optio
     values, default = _values(field), field.get("default")
     proposed = [_SKIP if default is None else f"As it is: {default}"] if is_optional or default is not None else []
     problem = ""
-    for _ in range(_MAX_TRIES):
+    for _ in range(3):  # until an answer fits
         answer = await ask(f"{about}{problem}", [*values, *proposed])
         if answer is None:
             break
@@ -252,8 +251,8 @@ def _values(field: Mapping[str, Any]) -> dict[str, Value]:
         return {_YES: True, _NO: False}
     if choices := source.get("oneOf") or source.get("anyOf"):
         return {choice.get("title") or str(choice["const"]): choice["const"] for choice in choices if "const" in choice}
-    names = source.get("enumNames") or source.get("enum", ())
-    return dict(zip(map(str, names), source.get("enum", ()), strict=False))
+    values = source.get("enum", ())
+    return dict(zip(map(str, source.get("enumNames") or values), values, strict=False))
 
 
 def _read(answer: str, kind: Any, values: Mapping[str, Value]) -> Value:

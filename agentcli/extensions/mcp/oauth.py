@@ -25,8 +25,7 @@ from pydantic import AnyUrl
 from agentcli.extensions.mcp.tools import HttpSpec
 from agentcli.settings.keys import KeptKeys
 
-LOGIN_TIMEOUT_S = 300.0
-_MAX_REQUEST_BYTES = 16_384  # of the browser's request
+_LOGIN_TIMEOUT_S, _MAX_REQUEST_BYTES = 300.0, 16_384  # of the browser's request
 _PAGE = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\nConnection: close\r\n\r\n<p>%s</p>"
 
 
@@ -172,7 +171,7 @@ async def login_auth(
         show(address)
 
     async def wait() -> AuthorizationCodeResult:
-        async with asyncio.timeout(LOGIN_TIMEOUT_S):
+        async with asyncio.timeout(_LOGIN_TIMEOUT_S):
             values = await answers.get()
         if "code" not in values:
             raise OAuthFlowError(values.get("error_description") or values.get("error") or "There is no code.")

@@ -20,8 +20,6 @@ from agentcli.settings.load import Config
 from agentcli.tools.tool import Tool
 from agentcli.version import __version__
 
-_READ_ONLY = ("none", "read", "web")
-
 
 async def serve_tools(config: Config, mode: str, only: Collection[str]) -> None:
     """Serve the tools named in `only` (empty: all) until stdin ends. Raises `UsageError` for an unknown tool."""
@@ -44,8 +42,8 @@ async def serve_tools(config: Config, mode: str, only: Collection[str]) -> None:
 
 
 def _describe(tool: Tool) -> types.Tool:
-    spec = tool.spec()
-    hints = types.ToolAnnotations(read_only_hint=tool.effect in _READ_ONLY, open_world_hint=tool.effect == "web")
+    spec, only_reads = tool.spec(), tool.effect in ("none", "read", "web")
+    hints = types.ToolAnnotations(read_only_hint=only_reads, open_world_hint=tool.effect == "web")
     return types.Tool(name=spec.name, description=spec.description, input_schema=spec.input_schema, annotations=hints)
 
 
