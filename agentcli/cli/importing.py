@@ -53,8 +53,7 @@ class Draft:
 
     def leave(self, what: str, why: str) -> None:
         """Note why a key of the source, or all of it, is left out."""
-        named = f"{self.source}: {what}" if what else str(self.source)
-        self.left_out.append(f"{mask(named)}: {mask(why)}.")
+        self.left_out.append(f"{mask(f'{self.source}: {what}' if what else str(self.source))}: {mask(why)}.")
 
     def take(self, what: str, value: Any, *path: str) -> None:
         """Set a setting as `what` says in the other tool, unless something forbids it. A list adds to the one there."""

@@ -21,7 +21,6 @@ from agentcli.tools.tool import Ask
 
 MAX_BYTES = 50_000_000  # of a larger program the size and the time of the last change are pinned, not the contents
 MISSING = ""  # the digest of a file that is not there
-_MAX_MATCHES = 200  # files that one glob stands for
 RUN, REFUSE = "Run it as it is now", "Do not run it"
 
 
@@ -161,7 +160,7 @@ def _expand_globs(files: Iterable[NamedFile]) -> Iterator[NamedFile]:
     for file in files:
         yield file
         if has_magic(file.path):
-            paths = islice(iglob(file.path), _MAX_MATCHES)  # noqa: PTH207  # text, which a Path would change
+            paths = islice(iglob(file.path), 200)  # noqa: PTH207  # text, which a Path would change
             yield from (NamedFile(path, file.is_started) for path in paths)
 
 

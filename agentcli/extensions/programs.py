@@ -50,8 +50,7 @@ class WorkspacePrograms:
         return pins
 
     def add_hook(self, spec: HookSpec) -> None:
-        folder = project_root(self._config.cwd) / Path(HOOKS_FILE).parent
-        is_of_project = Path(spec.source).is_relative_to(folder)
+        is_of_project = Path(spec.source).is_relative_to(project_root(self._config.cwd) / Path(HOOKS_FILE).parent)
         self.pins.add(spec.command, is_of_project=is_of_project, variables=self._config.environment)
 
     def add_server(self, spec: ServerSpec) -> None:

@@ -1,6 +1,7 @@
-"""Reads the slash commands that people write themselves: a Markdown file is a prompt with a name.
+"""Reads the slash commands that people write themselves: each Markdown file is a prompt.
 
-In it, as in a skill, `$ARGUMENTS` and `$1` to `$9` stand for what follows the name, !`command` for its output.
+In it, as in a skill, `$ARGUMENTS` and `$1` to `$9` stand for the text after the command's name, and !`command` for the
+output of a shell command.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from agentcli.agent.calls.model import SessionCalls
@@ -33,7 +35,11 @@ _ALL_ARGUMENTS = re.compile(r"\$(ARGUMENTS\b)")
 
 @dataclass(frozen=True)
 class Template:
-    """A prompt whose own shell commands run unasked under the rules `allowed`; `takes_words`: `$1` is an argument."""
+    """A prompt with placeholders. Its shell commands run unasked as far as the rules `allowed` allow it.
+
+    `$1` is a placeholder only if it `takes_words`. If it `adds_argument`, an argument that no placeholder takes is
+    appended.
+    """
 
     name: str
     body: str
@@ -44,53 +50,54 @@ class Template:
 
 
 async def expanded(template: Template, argument: str, state: AgentState, calls: SessionCalls) -> str:
-    """The text a template stands for. Raises `UserError` for a shell command that may not run, or that fails."""
-    places = ARGUMENT if template.takes_words else _ALL_ARGUMENTS
+    """Return the text of a template, with all placeholders replaced.
+
+    Raises:
+        UserError: If a shell command may not run unasked, or fails.
+    """
+    placeholders = ARGUMENT if template.takes_words else _ALL_ARGUMENTS
+    fill = partial(_fill, argument=argument, placeholders=placeholders)
     text, position = "", 0
-    for found in _COMMAND.finditer(template.body):
-        text += _filled(template.body[position : found.start()], argument, places)
-        text += await _output(_filled(found[1], argument, places), template, state, calls)
-        position = found.end()
-    text += _filled(template.body[position:], argument, places)
-    is_complete = not argument or not template.adds_argument or places.search(template.body)
+    for command in _COMMAND.finditer(template.body):
+        text += fill(template.body[position : command.start()])
+        text += await _output(fill(command[1]), template, state, calls)
+        position = command.end()
+    text += fill(template.body[position:])
+    is_complete = not argument or not template.adds_argument or placeholders.search(template.body)
     return text if is_complete else f"{text}\n\n{argument}"
 
 
-def _filled(text: str, argument: str, places: re.Pattern[str]) -> str:
+def _fill(text: str, *, argument: str, placeholders: re.Pattern[str]) -> str:
     try:
         words = shlex.split(argument)
-    except ValueError:  # a quote that does not end
+    except ValueError:  # a quotation mark is not closed
         words = argument.split()
-
-    def fill(found: re.Match[str]) -> str:
-        if found[1] == "ARGUMENTS":
-            return argument
-        return words[int(found[1]) - 1] if int(found[1]) <= len(words) else ""
-
-    return places.sub(fill, text)
+    values = {"ARGUMENTS": argument, **{str(number): word for number, word in enumerate(words, 1)}}
+    return placeholders.sub(lambda placeholder: values.get(placeholder[1], ""), text)
 
 
-async def _output(shell: str, template: Template, state: AgentState, calls: SessionCalls) -> str:
+async def _output(command: str, template: Template, state: AgentState, calls: SessionCalls) -> str:
+    """Run a shell command of a template, and return its output with secrets masked. Raises `UserError`."""
     try:
         tool = calls.tools.get("bash")
-        arguments = tool.parse({"command": shell})
+        arguments = tool.parse({"command": command})
         rules = Rules([*state.rules.allow, *template.allowed], state.rules.deny, state.rules.ask)
         verdict = decide_with_exposure(find_facts(tool, arguments, calls.workspace), state.mode, rules)
         if verdict.decision != "allow":
             raise UserError(
-                f"/{template.name} wants to run `{shell}`, which may not run unasked: {verdict.reason}. "
-                f"Add bash({shell}) to allowed-tools in {template.file}, or /permissions allow bash({shell})."
+                f"/{template.name} wants to run `{command}`, which may not run unasked: {verdict.reason}. "
+                f"Add bash({command}) to allowed-tools in {template.file}, or /permissions allow bash({command})."
             )
         context = ToolContext(calls.workspace, template.name, terms=RunTerms(only_reads=verdict.only_reads))
         output = await tool.output(arguments, context)
     except ToolError as error:
-        told = await calls.services.masked(str(error))
-        raise UserError(f"/{template.name} could not run `{shell}`: {told}") from error
+        problem = await calls.services.masked(str(error))
+        raise UserError(f"/{template.name} could not run `{command}`: {problem}") from error
     return await calls.services.masked(str(output.content))
 
 
 def add_user_commands(commands: CommandSet, folders: Sequence[Path], on_notice: Callable[[str], None]) -> None:
-    """Add the commands of these folders, of which later ones win; names that are taken, and faults, are reported."""
+    """Add the commands in these folders, the later of which win; files that are no commands are reported."""
     found: dict[str, SlashCommand] = {}
     for folder in folders:
         for file in markdown_files(folder):
@@ -102,7 +109,7 @@ def add_user_commands(commands: CommandSet, folders: Sequence[Path], on_notice: 
                 on_notice(f"{file} is no command: {error}")
                 continue
             found[command.name] = command
-            for rule in allowed:  # files of other agents name tools that are not here, and work all the same
+            for rule in allowed:  # commands of other agents may name tools that are not here, and work nevertheless
                 try:
                     check_rule(rule, builtin_tools())
                 except UsageError as error:
@@ -112,7 +119,11 @@ def add_user_commands(commands: CommandSet, folders: Sequence[Path], on_notice: 
 
 
 def _read_command(file: Path, folder: Path) -> tuple[SlashCommand, Sequence[Rule]]:
-    """The command of a file, and the rules that it allows. Raises `OSError`, `ValueError`, `UsageError`."""
+    """Return the command in a file, and the rules that allow its calls.
+
+    Raises:
+        OSError, ValueError, UsageError: If the file is no command.
+    """
     parts = file.relative_to(folder).with_suffix("").parts
     if not all(_NAME.fullmatch(part) for part in parts):
         raise ValueError("its name has characters that a command's cannot have")

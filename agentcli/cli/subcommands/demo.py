@@ -1,4 +1,4 @@
-"""`agentcli demo`: the main job on a sample repository, with a scripted model and the real tools."""
+"""`agentcli demo` shows the main job on a sample repository, with a scripted model and the real tools."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
@@ -41,16 +42,13 @@ def make_sample(repository: Path) -> None:
     repository.mkdir(parents=True)
     for name in ("price.py", "test_price.py", "README.md"):
         (repository / name).write_text(sample.joinpath(f"{name}.txt").read_text("utf-8"), "utf-8")
-    try:
+    with suppress(FileNotFoundError):  # the tour works without git
         subprocess.run(["git", "init", "-q", str(repository)], check=False, stdin=subprocess.DEVNULL)
-    except FileNotFoundError:
-        pass  # the tour works without git
 
 
 async def _tour(repository: Path, model: str) -> int:
     theme = Theme(palette_for("auto", os.environ, is_terminal=True)) if sys.stdout.isatty() else None
-    output = LinearOutput(sys.stdout, theme)
-    view = TurnView(output, unfold_key="")
+    view = TurnView(LinearOutput(sys.stdout, theme), unfold_key="")
     script = files("agentcli.cli.subcommands").joinpath("demo_sample", "script.jsonl")
     kind = model or "scripted (SCRIPTED: its answers were written beforehand; tools, files and tests are real)"
     view.print_line(f"agentcli demo — model: {kind}", "bold")
@@ -70,7 +68,7 @@ async def _tour(repository: Path, model: str) -> int:
 
 
 def _verify(repository: Path, view: TurnView) -> int:
-    """Say what really happened, by running the sample's own test."""
+    """Run the sample's own test, print the outcome, and return the exit code."""
     tests = subprocess.run(
         [sys.executable, "-m", "unittest", "-q"], cwd=repository, capture_output=True, text=True, check=False
     )

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from contextlib import suppress
 from getpass import getpass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import typer
 
 from agentcli.cli.output import echo, print_table
-from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, single_command
+from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_answer, print_json, single_command
 from agentcli.errors import UsageError, UserError, did_you_mean
 from agentcli.llm import local_weights as weights
-from agentcli.llm.local_server import acquire, running_servers, stop_servers
+from agentcli.llm.local_server import ServerInfo, acquire, running_servers, stop_servers
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Health
 from agentcli.llm.token_encoders import ModelFacts
@@ -43,8 +44,8 @@ def list_models(
     facts = list(map(models.encoders.facts, infos))
     others = [name for name, how in reach.items() if how and name not in {info.provider for info in infos}]
     if json:
-        told = [msgspec.to_builtins(model) for model in facts] + [{"provider": name, "id": ""} for name in others]
-        print_json([model | {"reach": reach[model["provider"]]} for model in told] if check else told)
+        data = [msgspec.to_builtins(model) for model in facts] + [{"provider": name, "id": ""} for name in others]
+        print_json([model | {"reach": reach[model["provider"]]} for model in data] if check else data)
         return
     rows = list(map(_row, facts)) + [(f"{name}/…", *[""] * (len(HEADINGS) - 1)) for name in others]
     if check:
@@ -54,7 +55,7 @@ def list_models(
 
 
 async def _reached(models: Models) -> tuple[list[str], dict[str, str]]:
-    """The models of servers that run on this machine, and how each provider can be asked."""
+    """Return the models of servers that run on this machine, and how each provider can be reached."""
     running = await models.running()
     return running, await models.reach(running)
 
@@ -64,8 +65,7 @@ def check(model: Annotated[str, typer.Argument(help="PROVIDER/MODEL; else the on
     """Ask a model's server whether it answers and takes the key."""
     name, health = asyncio.run(_check(model))
     echo(f"{name}: {health.detail}")
-    if not health.ok:
-        raise typer.Exit(1)
+    raise typer.Exit(int(not health.ok))
 
 
 async def _check(model: str) -> tuple[str, Health]:
@@ -94,7 +94,7 @@ def _row(model: ModelFacts) -> tuple[str, ...]:
     return f"{model.provider}/{model.id}", *limits, cost, model.encoder, f"{model.margin:g}", model.mode
 
 
-SEARCH = {"tavily": (SEARCH_KEY,)}  # what web_search asks: a key, and no model
+SEARCH = {"tavily": (SEARCH_KEY,)}  # a service of web_search, which has a key and no models
 
 
 @single_command
@@ -123,7 +123,7 @@ def login(
     elif remove:
         echo(models.keys.remove(provider, variables[provider]))
     else:
-        key = _typed(provider)
+        key = _read_key(provider)
         if not untried and provider not in SEARCH:
             health = asyncio.run(models.try_key(provider, key))
             if not health.ok:
@@ -132,13 +132,12 @@ def login(
         echo(models.keys.store(provider, variables[provider][0], key))
 
 
-def _typed(provider: str) -> str:
-    """Raises `UsageError` for no key."""
-    try:
-        given = getpass(f"The key for {provider}: ") if sys.stdin.isatty() else sys.stdin.readline()
-    except EOFError:
-        given = ""
-    if not (key := given.strip()):
+def _read_key(provider: str) -> str:
+    """Read a key, which is not echoed, from the terminal or from stdin. Raises `UsageError` if there is none."""
+    key = ""
+    with suppress(EOFError):
+        key = (getpass(f"The key for {provider}: ") if sys.stdin.isatty() else sys.stdin.readline()).strip()
+    if not key:
         raise UsageError(f"There is no key: type it, or pipe it into agentcli login {provider}.")
     return key
 
@@ -163,7 +162,7 @@ def install() -> None:
 
 
 class _Progress:
-    """One line that grows on a terminal; in a log a line for every tenth."""
+    """Prints the progress of a download: one line that changes on a terminal, a line for every tenth in a log."""
 
     def __init__(self) -> None:
         self._last = -1
@@ -183,22 +182,22 @@ def status(json: AsJson = False) -> None:
     config = configuration()
     path, has_engine = Models(config).local_path("default"), find_spec("xllamacpp") is not None
     running = asyncio.run(running_servers(_state(config)))
-    about: dict[str, Any] = {"path": str(path), "context": config.settings.local.context}
-    if json:
-        keys = ("pid", "model", "context", "linger_s")
-        servers = [{key: getattr(one, key) for key in keys} for one in running]
-        print_json({"engine": has_engine, "weights": path.is_file(), **about, "servers": servers})
-        return
-    echo(f"engine   {'installed' if has_engine else 'missing: ./install.sh --extras local'}")
-    echo(f"weights  {path if path.is_file() else 'missing: agentcli local install'}")
-    echo(f"window   {about['context']:,} tokens")
-    for server in running:
-        ends = f"ends {server.linger_s:g} s after its last use" if server.linger_s else "ends with its last user"
-        echo(f"server   {Path(server.model).name}, {server.context:,} tokens, process {server.pid}: {ends}")
-    if not running:
-        echo("server   none runs")
-    if not (has_engine and path.is_file()):
-        raise typer.Exit(1)
+    has_weights, context, keys = path.is_file(), config.settings.local.context, ("pid", "model", "context", "linger_s")
+    servers = [{key: getattr(server, key) for key in keys} for server in running]
+    data = {"engine": has_engine, "weights": has_weights, "path": str(path), "context": context, "servers": servers}
+    lines = [
+        f"engine   {'installed' if has_engine else 'missing: ./install.sh --extras local'}",
+        f"weights  {path if has_weights else 'missing: agentcli local install'}",
+        f"window   {context:,} tokens",
+        *(map(_server_line, running) if running else ["server   none runs"]),
+    ]
+    print_answer(data, "\n".join(lines), as_json=json)
+    raise typer.Exit(int(not json and not (has_engine and has_weights)))
+
+
+def _server_line(server: ServerInfo) -> str:
+    ends = f"ends {server.linger_s:g} s after its last use" if server.linger_s else "ends with its last user"
+    return f"server   {Path(server.model).name}, {server.context:,} tokens, process {server.pid}: {ends}"
 
 
 @local_app.command()

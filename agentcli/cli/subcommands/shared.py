@@ -1,4 +1,4 @@
-"""Helpers of the subcommands: a typer app, the configuration, and answers as JSON."""
+"""Helpers of the subcommands: typer apps, the configuration, the stored sessions, and answers as JSON or text."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def single_command(command: Callable[..., None]) -> typer.Typer:
 
 
 def run_app(app: typer.Typer, name: str, arguments: list[str]) -> int:
-    """Run one subcommand, and return the exit code. Lets `UserError` through."""
+    """Run a subcommand and return the exit code. A `UserError` is not caught."""
     try:
         app(args=arguments, prog_name=f"agentcli {name}")
     except SystemExit as ended:
@@ -46,7 +46,7 @@ def run_app(app: typer.Typer, name: str, arguments: list[str]) -> int:
 
 
 def configuration(*, warns: bool = False) -> Config:
-    """Return the settings of a session here; with `warns` what is not used is reported. Raises `ConfigError`."""
+    """Return the settings of a session here, and print their notices if it `warns`. Raises `ConfigError`."""
     config = load_config(current_folder())
     for notice in config.notices if warns else ():
         warn(notice)
@@ -68,7 +68,7 @@ def in_store(work: Callable[[SqliteSessions], Awaitable[T]], file: Path | None =
 
 
 class Interrupted(UserError):
-    """A signal ended the work in order: nothing of it runs on, or is left behind."""
+    """A signal ended the work in an orderly way: no part of it is still running."""
 
     def __init__(self, number: int) -> None:
         super().__init__("Interrupted: the same command continues this run.")
@@ -76,7 +76,7 @@ class Interrupted(UserError):
 
 
 async def until_signal(work: Coroutine[Any, Any, T]) -> T:
-    """Wait for work; a signal cancels it. Raises `Interrupted` once it has ended."""
+    """Wait for work, which a signal cancels. Raises `Interrupted` after it has ended."""
     from agentcli.frontends.run_end import interrupt_on_signals  # few subcommands need it
 
     running = asyncio.ensure_future(work)

@@ -1,4 +1,4 @@
-"""Offers agentcli's tools as an MCP server on stdin and stdout: sandboxed, and asked about as in a session."""
+"""Offers agentcli's tools as an MCP server on stdin and stdout, with the sandbox and the permissions of a session."""
 
 from __future__ import annotations
 
@@ -20,11 +20,9 @@ from agentcli.settings.load import Config
 from agentcli.tools.tool import Tool
 from agentcli.version import __version__
 
-_READ_ONLY = ("none", "read", "web")
-
 
 async def serve_tools(config: Config, mode: str, only: Collection[str]) -> None:
-    """Serve until stdin ends. Raises `UsageError` for a tool that is not there."""
+    """Serve the tools named in `only` (empty: all) until stdin ends. Raises `UsageError` for an unknown tool."""
     builder = Builder(config, store=MemorySessions(), on_notice=warn)
     registry = builder.offered_tools()
     tools = [tool.name for tool in registry if tool.mode == "server" and not tool.server]
@@ -33,7 +31,7 @@ async def serve_tools(config: Config, mode: str, only: Collection[str]) -> None:
     offered = registry.clone(only=[name for name in tools if not only or name in only])
 
     async def list_tools(context: Any, params: Any) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=list(map(_described, offered)))
+        return types.ListToolsResult(tools=list(map(_describe, offered)))
 
     async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         return _result(await bench.answer(ToolCallLine(params.name, params.arguments or {})))
@@ -43,9 +41,9 @@ async def serve_tools(config: Config, mode: str, only: Collection[str]) -> None:
         await server.run(read, write, server.create_initialization_options())
 
 
-def _described(tool: Tool) -> types.Tool:
-    spec = tool.spec()
-    hints = types.ToolAnnotations(read_only_hint=tool.effect in _READ_ONLY, open_world_hint=tool.effect == "web")
+def _describe(tool: Tool) -> types.Tool:
+    spec, only_reads = tool.spec(), tool.effect in ("none", "read", "web")
+    hints = types.ToolAnnotations(read_only_hint=only_reads, open_world_hint=tool.effect == "web")
     return types.Tool(name=spec.name, description=spec.description, input_schema=spec.input_schema, annotations=hints)
 
 

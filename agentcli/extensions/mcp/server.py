@@ -32,9 +32,7 @@ from agentcli.settings.files import make_private_folder, replace_file
 from agentcli.tools.tool import Ask, ToolContext
 from agentcli.tools.workspace import FileLedger
 
-MAX_RESTARTS = 3
-RESTARTS_WITHIN_S = 600.0
-LAST_REFRESH_S = 1.0
+MAX_RESTARTS, RESTARTS_WITHIN_S = 3, 600.0
 MAX_INSTRUCTIONS = 2_000  # characters of a server's instructions
 
 Status = Literal["idle", "connecting", "connected", "failed", "needs-auth", "changed"]
@@ -318,7 +316,7 @@ class Server:
     async def aclose(self, *, for_good: bool = True) -> None:
         """Disconnect; a caller's own client is closed only `for_good`."""
         if self._refreshing is not None:  # it is about to store the offer that the server has announced
-            await asyncio.wait((self._refreshing,), timeout=LAST_REFRESH_S)
+            await asyncio.wait((self._refreshing,), timeout=1.0)
         for task in filter(None, (self._connecting, self._refreshing)):
             task.cancel()
             with suppress(asyncio.CancelledError, AgentcliError):

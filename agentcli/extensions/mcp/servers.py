@@ -35,7 +35,6 @@ from agentcli.tools.observation import cut_middle
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.tool import Tool
 
-QUIET_WAIT_S = 1.0  # most servers are there by then
 MAX_TEXT = 100_000  # characters of one resource
 _MENTION = re.compile(r"(?<!\S)@([\w.-]+):(\S+)")  # a resource in a prompt: `@server:uri`
 
@@ -73,8 +72,8 @@ class Servers:
         self.on_notice = on_notice
         self.on_prompts: Callable[[], None] = lambda: None
         self._only = [Rule(name) for name in only]
-        notify = lambda text: self.on_notice(text)  # noqa: E731, PLW0108 - `on_notice` changes with the session
-        make = partial(Server, on_notice=notify, on_update=self._note_update)
+        on_notice_of_now = lambda text: self.on_notice(text)  # noqa: E731, PLW0108 - it changes with the session
+        make = partial(Server, on_notice=on_notice_of_now, on_update=self._note_update)
         self._servers = {spec.name: make(spec, connect, pins) for spec in specs}
         for client in clients:
             spec = ServerSpec(name=client.name, scope="caller")
@@ -133,7 +132,7 @@ class Servers:
         new = [server for server in self if server.pinned is None]
         pending = {self._start(server) for server in new if not server.problem}
         if pending:
-            _, pending = await asyncio.wait(pending, timeout=QUIET_WAIT_S)
+            _, pending = await asyncio.wait(pending, timeout=1.0)  # most servers answer by then
         if pending:
             waiting = [server for server in new if server.pinned is None and not server.problem]
             names = ", ".join(server.name for server in waiting)
@@ -227,13 +226,12 @@ GROUP = "MCP"
 NO_SERVERS = "No MCP server is configured here. Add one: agentcli mcp add NAME -- COMMAND, or with its URL."
 _MAX_HELP = 80  # characters
 _MARKS = {"connected": "●", "connecting": "…", "idle": "○", "changed": "!", "needs-auth": "!", "failed": "✗"}
-_FORMS = ("", "NAME", "restart NAME", "approve NAME")
 
 
 def add_mcp_commands(commands: CommandSet, servers: Servers | None) -> None:
     """Add `/mcp`, and the servers' prompts as `/mcp__SERVER__PROMPT`, also those that become known later."""
-    help = "show the MCP servers; restart or approve one"
-    commands.add(SlashCommand("mcp", help, partial(_mcp, servers), "[NAME]", group=GROUP, forms=_FORMS))
+    help, forms = "show the MCP servers; restart or approve one", ("", "NAME", "restart NAME", "approve NAME")
+    commands.add(SlashCommand("mcp", help, partial(_mcp, servers), "[NAME]", group=GROUP, forms=forms))
     if servers is not None:
         servers.on_prompts = partial(_add_prompts, commands, servers)
         servers.on_prompts()

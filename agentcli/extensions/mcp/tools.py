@@ -1,4 +1,7 @@
-"""Defines how agentcli sees an MCP server: its settings, tools and results, and the client that reaches it."""
+"""Defines MCP servers as agentcli sees them, and turns their tools into ours.
+
+The tools get names and schemas that providers accept, and become stubs where room in the model's window is short.
+"""
 
 from __future__ import annotations
 
@@ -182,7 +185,7 @@ CallRemote = Callable[[RemoteTool, dict[str, Any], ToolContext], Awaitable[Remot
 MAX_NAME = 64  # characters; Anthropic's and OpenAI's limit for the name of a tool
 _DIGEST = 8  # characters that tell shortened names apart
 BYTES_PER_TOKEN = 3.2  # of names and short descriptions in JSON, by the o200k encoding
-STUB_WORDS = (12, 8, 5, 0)  # of a description, the most that fits
+STUB_WORDS = (12, 8, 5, 0)  # of a description; the largest number that fits is used
 NOTE = "Tools named mcp__… are described in a few words: call one with {} to be told its arguments."
 MAX_DEPTH = 40  # levels; what is deeper may be anything
 _TYPES = ("string", "integer", "number", "boolean", "object", "array", "null")
@@ -220,28 +223,31 @@ def tool_name(server: str, tool: str) -> str:
 
 
 def plain(name: str) -> str:
-    """A name with `_` in place of each character that providers refuse."""
+    """Return a name with `_` in place of each character that providers do not accept."""
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)
 
 
 class NoArguments(Struct, frozen=True):
-    """Stands where a struct describes arguments; a server's schema does it here."""
+    """The arguments of a server's tool, which its schema describes instead of a struct."""
 
 
-def remote_tools(server: str, tools: Sequence[RemoteTool], call: CallRemote, taken: set[str]) -> Iterator[Tool]:
-    """Yield a server's tools under the names models see, added to `taken`; a hash tells long or equal names apart."""
+def remote_tools(server: str, tools: Sequence[RemoteTool], call: CallRemote, used_names: set[str]) -> Iterator[Tool]:
+    """Yield a server's tools under the names that models see, which are added to `used_names`.
+
+    A name that is too long or used already ends with a hash.
+    """
     for tool in tools:
         name = tool_name(server, tool.name)
-        if len(name) > MAX_NAME or name in taken:
+        if len(name) > MAX_NAME or name in used_names:
             digest = hashlib.sha256(f"{server}\0{tool.name}".encode()).hexdigest()[:_DIGEST]
             name = f"{name[: MAX_NAME - _DIGEST - 1]}_{digest}"
-        taken.add(name)
+        used_names.add(name)
         yield Tool(
             name,
             tool.description.strip() or tool.name,
             NoArguments,
             partial(_run, tool, call),
-            "foreign",  # what a server says of a tool (readOnlyHint and the like) proves nothing
+            "foreign",  # a server's hints about a tool (readOnlyHint and the like) prove nothing
             source=f"mcp:{server}",
             time_limit_s=None,  # the call has its own, which stops while the person is asked something
             schema=provider_schema(tool.schema),
@@ -249,10 +255,10 @@ def remote_tools(server: str, tools: Sequence[RemoteTool], call: CallRemote, tak
         )
 
 
-async def _run(tool: RemoteTool, call: CallRemote, given: dict[str, Any], context: ToolContext) -> ToolOutput:
-    """Raises `ToolError`; where the server refuses the arguments it tells what they have to be."""
-    own_level = "output_level" in provider_schema(tool.schema)["properties"]
-    input = {name: value for name, value in given.items() if name != "output_level" or own_level}
+async def _run(tool: RemoteTool, call: CallRemote, arguments: dict[str, Any], context: ToolContext) -> ToolOutput:
+    """Call a tool. Raises `ToolError`, with the schema of the arguments if the server does not accept them."""
+    has_level = "output_level" in provider_schema(tool.schema)["properties"]  # else it is agentcli's argument
+    input = {name: value for name, value in arguments.items() if name != "output_level" or has_level}
     try:
         return output_of(await call(tool, input, context))
     except ToolError as error:
@@ -263,7 +269,7 @@ async def _run(tool: RemoteTool, call: CallRemote, given: dict[str, Any], contex
 
 
 def output_of(result: RemoteResult) -> ToolOutput:
-    """A server's result as that of a tool. Text alone stays one text; structured data is told where nothing else is."""
+    """Return a server's result as that of a tool: texts are joined; structured data is shown if there is no text."""
     content: str | Parts
     if all(isinstance(part, Text) for part in result.content):
         content = "\n".join(part.text for part in result.content if isinstance(part, Text))
@@ -276,7 +282,7 @@ def output_of(result: RemoteResult) -> ToolOutput:
 
 
 def fitted(specs: Sequence[ToolSpec], most_tokens: int) -> tuple[ToolSpec, ...]:
-    """The tools in as much detail as fits: all of them whole, else a stub each, else only the first stubs that fit."""
+    """Return the tools in as much detail as fits: all of them whole, else stubs, else only the first stubs."""
     if _tokens(specs) <= most_tokens:
         return tuple(specs)
     room = most_tokens - _tokens((ToolSpec("", NOTE, {}),))
@@ -284,12 +290,12 @@ def fitted(specs: Sequence[ToolSpec], most_tokens: int) -> tuple[ToolSpec, ...]:
         stubs = [_stub(spec, words) for spec in specs]
         if _tokens(stubs) <= room:
             return tuple(stubs)
-    taken = accumulate(_tokens((one,)) for one in stubs)
-    return tuple(one for one, tokens in zip(stubs, taken, strict=True) if tokens <= room)
+    totals = accumulate(_tokens((stub,)) for stub in stubs)
+    return tuple(stub for stub, tokens in zip(stubs, totals, strict=True) if tokens <= room)
 
 
 def _stub(spec: ToolSpec, words: int) -> ToolSpec:
-    """Return a tool with the first words of its description, which takes any arguments."""
+    """Return a tool that takes any arguments, with only the first words of its description."""
     described = spec.description.split()
     short = " ".join(described[:words]) + (" …" if 0 < words < len(described) else "")
     return ToolSpec(spec.name, short, {"type": "object"})
@@ -300,18 +306,18 @@ def _tokens(specs: Sequence[ToolSpec]) -> float:
 
 
 def provider_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema as far as it is one; what makes no sense in it is left out, so that more is allowed."""
+    """Return a valid schema that all providers accept; parts that are not valid are left out, so it allows more."""
     top = dict(schema)
-    if isinstance(found := _resolved(top.get("$ref"), schema), Mapping):
-        top = {**found, **{key: value for key, value in top.items() if key != "$ref"}}
-    normal = _merged(_normal(top, schema), schema)
+    if isinstance(target := _resolve(top.get("$ref"), schema), Mapping):
+        top = {**target, **{key: value for key, value in top.items() if key != "$ref"}}
+    normal = _merge_unions(_normal(top, schema), schema)
     for key in (*_UNIONS, "$ref", "enum", "const", "not", "if", "then", "else"):
         normal.pop(key, None)
     return {**normal, "type": "object", "properties": normal.get("properties", {})}
 
 
 def _normal(schema: Any, root: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
-    """Normalize a part of the schema `root`, to which its references lead."""
+    """Return a part of the schema `root` without keywords that are not valid."""
     if not isinstance(schema, Mapping) or depth > MAX_DEPTH:  # true allows anything, as {} does
         return {}
     normal: dict[str, Any] = {}
@@ -327,11 +333,11 @@ def _normal(schema: Any, root: Mapping[str, Any], depth: int = 0) -> dict[str, A
 
 
 def _keyword(key: str, value: Any, root: Mapping[str, Any], depth: int) -> Any:
-    """Return the value of a keyword; None for one that is left out."""
+    """Return the value of a keyword; None if it is left out."""
     if key == "type":
         return _type(value)
     if key == "$ref":
-        return value if isinstance(_resolved(value, root), Mapping | bool) else None
+        return value if isinstance(_resolve(value, root), Mapping | bool) else None
     if key in ("required", "enum"):
         return _unique(value, key)
     if key == "additionalProperties" and isinstance(value, bool):
@@ -356,42 +362,40 @@ def _type(value: Any) -> str | list[str] | None:
         return name if name in _TYPES else None
     names = [_type(one) for one in value] if isinstance(value, list) else []
     known = list(dict.fromkeys(name for name in names if isinstance(name, str)))
-    return known if known and len(known) == len(set(map(str, names))) else None  # with "any" in it, it says nothing
+    return known if known and len(known) == len(set(map(str, names))) else None  # a list with "any" allows anything
 
 
 def _unique(value: Any, key: str) -> list[Any] | None:
-    """The items of `required` or `enum`, each once."""
+    """Return the items of `required` or `enum`, each only once."""
     items = value if isinstance(value, list) else []
-    kept = {msgspec.json.encode(item): item for item in items if key == "enum" or isinstance(item, str)}
-    return list(kept.values()) or None
+    unique = {msgspec.json.encode(item): item for item in items if key == "enum" or isinstance(item, str)}
+    return list(unique.values()) or None
 
 
-def _resolved(reference: Any, root: Mapping[str, Any]) -> Any:
-    """Follow a reference within the parts of the schema that stay; None for others."""
+def _resolve(reference: Any, root: Mapping[str, Any]) -> Any:
+    """Return the part of a schema that a reference names; None if it is none, or lies in a part that is left out."""
     if not isinstance(reference, str) or not _REFERENCE.match(reference):
         return None
-    found: Any = root
+    part: Any = root
     for name in filter(None, reference[1:].split("/")):
-        found = found.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
-    return found
+        part = part.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(part, Mapping) else None
+    return part
 
 
-def _merged(normal: dict[str, Any], root: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema with the properties of the alternatives at its top; required is what all of them require."""
+def _merge_unions(normal: dict[str, Any], root: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a schema with the properties of its alternatives; a property that all require is required."""
     properties, required = dict(normal.get("properties", {})), list(normal.get("required", ()))
     for union in _UNIONS:
         branches = [_branch(branch, root) for branch in normal.get(union, ())]
-        wanted = [set(branch.get("required", ())) for branch in branches]
         for branch in branches:
-            for name, part in branch.get("properties", {}).items():
-                properties.setdefault(name, part)
-        if wanted:
-            shared = set.union(*wanted) if union == "allOf" else set.intersection(*wanted)
+            properties = properties | branch.get("properties", {}) | properties  # new ones come last
+        if sets := [set(branch.get("required", ())) for branch in branches]:
+            shared = set.union(*sets) if union == "allOf" else set.intersection(*sets)
             required += sorted(shared.difference(required))
     return {**normal, "properties": properties, **({"required": required} if required else {})}
 
 
 def _branch(branch: dict[str, Any], root: Mapping[str, Any]) -> dict[str, Any]:
-    found = _resolved(branch.get("$ref"), root)
-    branch = _normal(found, root, 1) if isinstance(found, Mapping) else branch
-    return _merged(branch, root) if any(union in branch for union in _UNIONS) and found is None else branch
+    target = _resolve(branch.get("$ref"), root)
+    branch = _normal(target, root, 1) if isinstance(target, Mapping) else branch
+    return _merge_unions(branch, root) if any(union in branch for union in _UNIONS) and target is None else branch
