@@ -41,17 +41,8 @@ from agentcli.llm.provider import Provider, Request, Warmable
 from agentcli.models.choice import Models
 from agentcli.settings.load import Config
 from agentcli.settings.paths import project_root
-from agentcli.setup.options import (
-    SessionChoice,
-    SessionOptions,
-    ToolChoice,
-    configured_rules,
-    has_key,
-    open_log,
-    retry_policy,
-    session_budgets,
-    turn_limits,
-)
+from agentcli.setup import options as setup
+from agentcli.setup.options import SessionChoice, SessionOptions
 from agentcli.setup.prefix import PrefixBuilder, new_reminders
 from agentcli.setup.telemetry import SessionExport
 from agentcli.setup.workspace import (
@@ -101,7 +92,6 @@ class Builder:
         self.programs = WorkspacePrograms(config)
         self.hooks = Hooks(config, is_bare=options.is_bare, on_notice=on_notice, programs=self.programs)
         self.agents = Agents(config=config, is_bare=options.is_bare, on_notice=on_notice)
-        self._tools = ToolChoice(config, options.parts.tools, self._can_work)
         skills, agents = self.skills.listing, self.agents.listing
         self.prefixes = PrefixBuilder(config=config, options=options, skills=skills, agents=agents, on_notice=on_notice)
         self._can_ask = can_ask or is_interactive
@@ -131,12 +121,12 @@ class Builder:
         """
         settings = self.config.settings
         registry = self.offered_tools()
-        log, entries = await open_log(choice, self.store, self._data, self.config.cwd)
+        log, entries = await setup.open_log(choice, self.store, self._data, self.config.cwd)
         rules = self.rules()
         await asyncio.to_thread(finish_interrupted_dry_runs, self.config.paths.state, self._on_notice)
         files = self._options.client_files(log.session_id) if self._options.client_files else None
         workspace = self._workspaces.make(log.session_id, rules, files=files)
-        budgets = session_budgets(self.config)
+        budgets = setup.session_budgets(self.config)
         state = AgentState(
             model=ModelChoice(name=""), mode=parse_mode(settings.permissions.mode), rules=rules, budgets=budgets
         )
@@ -156,7 +146,7 @@ class Builder:
         calls.recording.checkpoints = files.checkpoints(made) if files and made else made
         runtime = self._runtime(calls, log, watch, usual_steps(nested=nested, schema=answer_schema))
         session = Session(state, runtime, can_ask=self._can_ask)
-        watch.paid = session.paid
+        watch.paid = session.record_cost
         self._export.follow(session)
         await self._attach_hooks(session, source="resume" if entries else "startup")
         self._attach_skills_and_agents(session, entries)
@@ -184,14 +174,14 @@ class Builder:
                 prefix_for=self.prefixes.prefix,
                 info=self.models.info,
                 fallback=settings.provider.fallback_model,
-                retry=retry_policy(settings),
+                retry=setup.retry_policy(settings),
                 temperature=settings.tokens.temperature,
                 effort=settings.tokens.effort,
             ),
             calls=calls,
             log=log,
             steps=steps,
-            limits=turn_limits(settings, asks=self._is_interactive, max_breaks=int(self._goes_on)),
+            limits=setup.turn_limits(settings, asks=self._is_interactive, max_breaks=int(self._goes_on)),
             context=replace(
                 parts.context,
                 policy=parts.context.policy or watch,
@@ -206,8 +196,8 @@ class Builder:
     def servers(self) -> Servers | None:
         """The MCP servers that are configured; None without one, and then nothing of them is imported."""
         config, settings, mcp = self.config, self.config.settings, self._options.mcp
-        has_configured = bool(settings.mcp_servers or config.project.is_allowed)
-        may_have = has_configured and settings.mcp.enabled and not self._options.is_bare
+        has_entries = bool(settings.mcp_servers or config.project.is_allowed)
+        may_have = has_entries and settings.mcp.enabled and not self._options.is_bare
         if not (may_have or mcp.file or mcp.servers or mcp.clients):
             return None
         from agentcli.extensions.mcp.config import make_servers, server_specs
@@ -236,7 +226,7 @@ class Builder:
             servers.start()
 
     def _attach_skills_and_agents(self, session: Session, entries: Sequence[Entry]) -> None:
-        """Let a session use skills and subagents, each made when one is used, or was active before."""
+        """Let a session use skills and subagents, which are loaded when one is used, or was active before."""
         calls = session.runtime.calls
         self.skills.attach(session, self.models)
         if "create_subagent" in calls.tools:
@@ -245,7 +235,7 @@ class Builder:
             calls.delegates.open_skills()
 
     async def _attach_hooks(self, session: Session, *, source: str) -> None:
-        """Have the person's command hooks called around calls and at events, and fire `SessionStart`."""
+        """Let the person's command hooks run around calls and at events, and fire `SessionStart`."""
         state, calls, services = session.state, session.runtime.calls, session.runtime.calls.services
         if (hooks := self.hooks.of_session(session.id, lambda: state.mode)) is None:
             return
@@ -259,7 +249,6 @@ class Builder:
             state.notes.append(reminder(answer.context))
 
     def _subagents(self, session: Session) -> Subagents:
-        """Return the runner of a session's subagents, which is imported when the first one is asked for."""
         from agentcli.extensions.subagents.running import ChildSessions, ContextParts, Subagents
 
         context = ContextParts(
@@ -293,12 +282,11 @@ class Builder:
             from agentcli.agent.context.compaction import Compactor, Summaries, TextCache
             from agentcli.infra.data_files import SummaryFiles
 
-            folder = self.config.paths.state / "summaries"
-            hours, most = settings.cache_hours, settings.cache_entries
-            kept: TextCache = TTLCache(most, 3_600 * hours)
+            cache: TextCache = TTLCache(settings.cache_entries, 3_600 * settings.cache_hours)
             if self.store.is_lasting:
-                kept = SummaryFiles(folder, hours=hours, max_files=most)
-            summaries = Summaries(settings=settings, writer=writer, paid=watch.paid, cache=kept, budgets=state.budgets)
+                folder = self.config.paths.state / "summaries"
+                cache = SummaryFiles(folder, hours=settings.cache_hours, max_files=settings.cache_entries)
+            summaries = Summaries(settings=settings, writer=writer, paid=watch.paid, cache=cache, budgets=state.budgets)
             return Compactor(settings, opening, lambda path: hash_of(workspace.real_path(path)), summaries)
 
         def recall() -> LogSearch:
@@ -316,7 +304,7 @@ class Builder:
         return text_tokens(texts, info.id, self.models.encoders)
 
     def session_calls(self, registry: ToolRegistry, workspace: Workspace) -> SessionCalls:
-        """Return what the calls of a session share, as the settings and the caller say."""
+        """Return the services that the calls of a session share."""
         tools = self.config.settings.tools
         services = CallServices(
             workspace=workspace,
@@ -330,13 +318,21 @@ class Builder:
         )
         return SessionCalls(services=services, tools=registry)
 
+    @cached_property
+    def _all_tools(self) -> ToolRegistry:
+        return setup.all_tools(self._options.parts.tools)
+
     def tool_registry(self) -> ToolRegistry:
         """Return all tools, or those that the settings name. Raises `ConfigError` for a name that no tool has."""
-        return self._with_servers(self._tools.named())
+        return self._with_servers(setup.named_tools(self.config, self._all_tools))
 
     def offered_tools(self) -> ToolRegistry:
-        """Return the tools of `tool_registry` that can work here."""
-        return self._with_servers(self._tools.offered(self._on_notice))
+        """Return the tools of `tool_registry` that can work here: without a provider a search could only fail."""
+        tools = setup.named_tools(self.config, self._all_tools)
+        left_out = [tool.name for tool in tools if tool.source == "builtin" and not self._can_work(tool.name)]
+        if "web_search" in left_out and "web_search" in self.config.settings.tools.only:
+            self._on_notice("web_search is not offered to the model: it needs a key of Tavily (TAVILY_API_KEY).")
+        return self._with_servers(tools.clone(exclude=left_out))
 
     def _can_work(self, tool: str) -> bool:
         match tool:
@@ -347,7 +343,7 @@ class Builder:
             case "create_subagent":
                 return self.config.settings.agents.enabled
             case "web_search":
-                return self._options.parts.search is not None or has_key(self.config, "TAVILY_API_KEY")
+                return self._options.parts.search is not None or setup.has_key(self.config, "TAVILY_API_KEY")
             case _:
                 return True
 
@@ -358,10 +354,10 @@ class Builder:
 
     def rules(self) -> Rules:
         """Return the rules of the settings and the lasting grants. Raises `ConfigError` for one that can never hold."""
-        return configured_rules(
+        return setup.configured_rules(
             self.config,
             self._grants,
-            list(self._with_servers(self._tools.every)),
+            list(self._with_servers(self._all_tools)),
             on_notice=self._on_notice,
             accepts_client_tools=self._options.accepts_client_tools,
             servers=[server.prefix for server in self.servers or ()],

@@ -89,7 +89,7 @@ class Session:
         return self.runtime.calls.delegates.client.waiting
 
     def check_rule(self, text: str) -> None:
-        """Raises `UsageError` for the rule of an `Approve` that allows nothing."""
+        """Raise `UsageError` for the rule of an `Approve` that allows nothing."""
         for rule in parse_rules(text):
             if warning := check_rule(rule, self.runtime.calls.tools):
                 raise UsageError(warning)
@@ -264,7 +264,7 @@ class Session:
             await apply_compaction(self.state, self.runtime, self.publish, compaction, append=self.append)
         return compaction
 
-    def paid(
+    def record_cost(
         self, model: str, usage: Usage, cost_usd: float | None, reason: PaidReason = "aside", *, duration_ms: int = 0
     ) -> None:
         """Count and store a request that belongs to no turn."""

@@ -68,8 +68,7 @@ def with_attachments(
 def unattached_files(content: Sequence[Block]) -> list[str]:
     """Return sentences about the files named in a prompt that `with_attachments` could not attach."""
     texts = (block.text for block in content[1:] if isinstance(block, Text))
-    found = (_UNATTACHED.match(text) for text in texts)
-    return [f"{one[1]} was not attached: {one[2]}" for one in found if one]
+    return [f"{one[1]} was not attached: {one[2]}" for one in (_UNATTACHED.match(text) for text in texts) if one]
 
 
 def foreign_text(name: str, text: str) -> Text:

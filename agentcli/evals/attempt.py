@@ -31,7 +31,7 @@ from agentcli.conversation.entries import Assistant, Compaction, Entry, Result
 from agentcli.conversation.evidence.verdicts import Record
 from agentcli.conversation.history import calls_in
 from agentcli.conversation.mentions import with_attachments
-from agentcli.conversation.schema import packed
+from agentcli.conversation.schema import pack_conversation
 from agentcli.errors import UsageError
 from agentcli.evals.store import Attempted, CheckResult, End, Outcome, Spent, Variant, Work
 from agentcli.evals.task import BUNDLED, Task, read_task, task_files
@@ -98,7 +98,7 @@ class LocalEngine:
                 spent=Spent(seconds, total.whole_usd, total.usage),
                 work=work,
             )
-            return Attempted(outcome, packed(entries), failure)
+            return Attempted(outcome, pack_conversation(entries), failure)
 
     def _config(self, task: Task, folder: Path) -> Config:
         """Return the settings of an attempt: the person's models, the task's limits, and the variant over both."""

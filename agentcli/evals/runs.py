@@ -22,7 +22,6 @@ class Engine(Protocol):
 
     async def make(self, task: Task, sample: int) -> Attempted:
         """Attempt a task once; `sample` counts from 1. Raises `UserError`. Cancelling it ends the attempt."""
-        ...
 
     async def aclose(self) -> None: ...
 
@@ -128,7 +127,6 @@ class Comparison(Struct, frozen=True, kw_only=True):
 
     @property
     def score_difference(self) -> float:
-        """The mean over the tasks."""
         return float(fmean(pair.difference for pair in self.pairs))
 
     @property

@@ -254,7 +254,6 @@ class EvalStore:
             self._db.execute("UPDATE runs SET ended = ? WHERE id = ?", (time.time(), run_id))
 
     def runs(self) -> Sequence[EvalRun]:
-        """Return all runs, the newest first."""
         with self._transaction():
             return [self._run(str(id)) for (id,) in list(self._db.execute("SELECT id FROM runs ORDER BY created DESC"))]
 

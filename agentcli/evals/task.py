@@ -55,8 +55,6 @@ class TaskFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Task(TaskFile, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A task and its folder."""
-
     folder: Path
 
     @property
@@ -136,7 +134,7 @@ _PROMPT_HEAD = (
     "Resolve the issue below in this repository: change its source code, not its tests. Tests that you cannot see "
     "decide whether it is resolved; what you change in the files of these tests does not count.\n\n"
 )
-_CHECK = b"#!/usr/bin/env python3\nfrom swe_bench_check import main\n\nmain()\n"
+_CHECK = b"#!/usr/bin/env python3\nfrom eval_check import check_swe_bench\n\ncheck_swe_bench()\n"
 _PATCH_END = "END_OF_PATCH"  # no line of a patch is this one: each begins with a sign or a word of git's
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"  # of a folder: nothing that leads out of the one it lies in
 
@@ -201,7 +199,6 @@ def _read_instances(file: Path) -> dict[str, tuple[str, _Instance, _Tests]]:
 
 
 def _task_contents(place: str, instance: _Instance, tests: _Tests, clone: Path) -> dict[str, bytes]:
-    """Return the files of a task's folder."""
     test_patch = _with_line_end(tests.test_patch) if tests.test_patch.strip() else ""
     to_run = {
         "base_commit": instance.base_commit,

@@ -213,10 +213,6 @@ class TypedCommand(Struct, frozen=True):
     argument: str = ""
     error: UserError | None = None
 
-    @property
-    def is_aside(self) -> bool:
-        return self.command is not None and self.command.is_aside
-
 
 class CommandEnded(Struct, frozen=True):
     """The end of a command, in the form of a turn without requests; `prompt` is one to be submitted now."""
@@ -229,10 +225,6 @@ class CommandEnded(Struct, frozen=True):
     @property
     def output(self) -> str:
         return self.end.error if isinstance(self.end, TurnFailed) else self.end.text
-
-    @property
-    def is_error(self) -> bool:
-        return self.exit_code != 0
 
 
 class ScreenlessHost(OpenerHost):

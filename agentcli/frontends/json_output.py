@@ -89,7 +89,7 @@ class JsonOutput:
                 self._result = ResultBuilder(self._session)
 
     def command(self, ended: CommandEnded) -> None:
-        self._system("command", command=ended.name, output=ended.output, is_error=ended.is_error)
+        self._system("command", command=ended.name, output=ended.output, is_error=ended.exit_code != 0)
 
     def command_result(self, ended: CommandEnded, started: float) -> None:
         """Write the result of a message that was a command; `started` is when it began, by the monotonic clock."""

@@ -161,7 +161,7 @@ class Dialogue:
                 break
             request = line.request
             typed = self._host.command_in(request.text) if isinstance(request, json_input.RunCommand) else None
-            if typed and typed.is_aside:
+            if typed and typed.command and typed.command.is_aside:
                 self._asides.add(self._spawn(self._do(line)))
             else:
                 await self._do(line)
@@ -233,7 +233,7 @@ class Dialogue:
         ended = await self._run(typed)
         if ended.prompt is not None:
             self._session.submit(ended.prompt)
-        if ended.is_error:
+        if ended.exit_code:
             raise CommandFailed(ended.output)
 
     async def _run(self, typed: TypedCommand, *, piped: str = "", more: Sequence[Block] = ()) -> CommandEnded:

@@ -9,7 +9,7 @@ from typing import BinaryIO, TextIO
 from agentcli.agent import events
 from agentcli.agent.result import Demands, ResultBuilder, exit_code, to_json_line, unproven
 from agentcli.agent.session import Session
-from agentcli.conversation.history import shortened
+from agentcli.conversation.history import shorten
 from agentcli.frontends.hosts import CliPrompt, CommandEnded, ScreenlessHost
 from agentcli.frontends.printable import PrintableStream, printable
 
@@ -23,7 +23,7 @@ async def print_answer(
     prompt = await host.resolve_prompt(given)
     is_live = out.isatty()
     if isinstance(prompt, CommandEnded):
-        if prompt.is_error:
+        if prompt.exit_code:
             _log_line(log, f"agentcli: {prompt.output}")
         elif prompt.output:
             print(printable(prompt.output) if is_live else prompt.output, file=out, flush=True)
@@ -76,7 +76,7 @@ def _subagent_line(event: events.Event, *, is_verbose: bool) -> str:
     """Return a line about a subagent; empty for events that are not shown."""
     match event:
         case events.SubagentStarted(id, _, _, task) if is_verbose:
-            return f"{id}: {shortened(' '.join(task.split()), MAX_TASK_CHARS)}"
+            return f"{id}: {shorten(' '.join(task.split()), MAX_TASK_CHARS)}"
         case events.SubagentEnded(id, _, end, turns) if is_verbose:
             return f"{id} {end} after {turns} rounds"
         case events.Notice(text):

@@ -73,8 +73,8 @@ class DataFolder:
         for path in self.folder.glob("??/*"):
             with suppress(FileNotFoundError):  # other processes clean, too
                 status = path.stat()
-                made = max((link.lstat().st_mtime for link in links[path]), default=status.st_mtime)
-                files.append((now - made <= self._kept_s, status.st_mtime, status.st_size, path))
+                made_at = max((link.lstat().st_mtime for link in links[path]), default=status.st_mtime)
+                files.append((now - made_at <= self._kept_s, status.st_mtime, status.st_size, path))
         total = sum(size for _, _, size, _ in files)
         bound = self._max_bytes * _FILLED_AFTER_CLEANING if total > self._max_bytes else float("inf")
         for is_young, _, size, path in sorted(files):  # those that are too old come first

@@ -52,7 +52,6 @@ class FileLocks:
             yield
 
     async def _acquire(self, number: int) -> filelock.BaseFileLock:
-        """Lock a file. Raises `OSError`."""
         make_private_folder(self._folder)
         lock = filelock.FileLock(self._folder / f"{number}.lock", thread_local=False)
         while True:

@@ -126,7 +126,6 @@ class MemoryFiles:
             raise _failed(name, "read", error) from error
 
     def _content(self, path: Path) -> bytes:
-        """Return the content of a file. Raises `OSError`, also for a link."""
         if path.is_symlink():
             raise OSError(errno.ELOOP, "it is a link")
         return read_small_file(path, max_bytes=self._max_bytes)

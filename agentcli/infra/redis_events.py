@@ -100,7 +100,6 @@ class RedisEvents(WaitingReaders):
             self._listening = asyncio.create_task(self._listen())
 
     async def _listen(self) -> None:
-        """Wake readers for new events of all processes."""
         while True:
             try:
                 async with self._client.pubsub() as news:

@@ -26,7 +26,6 @@ class PromptOrder:
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
-        self._reader: asyncio.Task[Any] | None = None
         self._unread_since: float | None = None
 
     @asynccontextmanager
@@ -39,7 +38,7 @@ class PromptOrder:
         acquiring = asyncio.ensure_future(self._lock.acquire())
         try:
             while not acquiring.done():
-                if self._is_abandoned():
+                if self._unread_since and time.monotonic() - self._unread_since > UNREAD_TIMEOUT_S:
                     raise UsageError(
                         "A stream of this agent is open and nobody reads it: read it to its end, or close it "
                         "(contextlib.aclosing), before the next prompt."
@@ -66,18 +65,11 @@ class PromptOrder:
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Note that the stream's reader has an event and did not ask for the next one yet."""
-        self._reader, self._unread_since = asyncio.current_task(), time.monotonic()
+        self._unread_since = time.monotonic()
         try:
             yield
         finally:
             self._unread_since = None
-
-    def _is_abandoned(self) -> bool:
-        """True if the reader prompts beside its own stream, has ended, or has not read on for some time."""
-        if self._unread_since is None or self._reader is None:
-            return False
-        is_gone = self._reader is asyncio.current_task() or self._reader.done()
-        return is_gone or time.monotonic() - self._unread_since > UNREAD_TIMEOUT_S
 
 
 # Events

@@ -136,15 +136,13 @@ class HostGrant(NamedTuple):
 
     def covers(self, host: str, port: int) -> bool:
         """Return True if the grant covers a port of a host, which is in the form of `read_host`."""
-        ports = WEB_PORTS if self.port is None else (self.port,)
         is_host = host.endswith(f".{self.host}") if self.is_pattern else host == self.host
-        return is_host and port in ports
+        return is_host and port in (WEB_PORTS if self.port is None else (self.port,))
 
 
 def find_grant(grants: Iterable[HostGrant], host: str, port: int) -> HostGrant | None:
     """Return the grant that covers a port of a host; an exact grant wins over a pattern."""
-    covering = (grant for grant in grants if grant.covers(host, port))
-    return min(covering, key=lambda grant: grant.is_pattern, default=None)
+    return next((grant for grant in sorted(grants, key=lambda one: one.is_pattern) if grant.covers(host, port)), None)
 
 
 def read_grant(text: str, *, is_any_pattern_fine: bool = False) -> HostGrant:

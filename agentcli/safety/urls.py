@@ -156,8 +156,7 @@ def _is_punycode(label: str) -> bool:
 
 
 def _target(text: str) -> str:
-    path, mark, query = text.partition("?")
-    encoded = quote((path or "/") + mark + query, safe=_UNENCODED)
+    encoded = quote(text if text.startswith("/") else f"/{text}", safe=_UNENCODED)
     return _ENCODED.sub(lambda found: f"%{ord(found[0]):02X}", encoded)
 
 

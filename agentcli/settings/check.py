@@ -36,10 +36,10 @@ def find_error(value: Any, kind: Any, key: str = "") -> tuple[str, str] | None:
         return None
     if isinstance(value, Mapping) and (kinds := _member_types(kind)):
         for name, item in value.items():
-            at = f"{key}.{name}" if key else str(name)
-            if (of := kinds.get(name, kinds.get("*"))) is None:
-                return at, unknown_setting(name, kinds)
-            if found := find_error(item, of, at):
+            path = f"{key}.{name}" if key else str(name)
+            if (member := kinds.get(name, kinds.get("*"))) is None:
+                return path, unknown_setting(name, kinds)
+            if found := find_error(item, member, path):
                 return found
     return key, message
 
@@ -59,10 +59,10 @@ def setting_type(key: Sequence[str]) -> Any:
         if kind is Any:
             return Any
         kinds = _member_types(kind)
-        if (of := kinds.get(name, kinds.get("*"))) is None:
+        if (member := kinds.get(name, kinds.get("*"))) is None:
             single = f"there is no such setting: {'.'.join(key[: depth - 1])} has a single value."
             raise ConfigError(unknown_setting(name, kinds) if kinds else single, key=".".join(key[:depth]))
-        kind = of
+        kind = member
     return kind
 
 

@@ -47,19 +47,19 @@ class KeptKeys:
         """All keys that are known without opening a keyring, so that they can be masked."""
         in_file: list[str] = []
         with suppress(ConfigError):  # it is raised where a key is asked for
-            in_file += [kept.key for kept in self._index().values() if kept.key]
+            in_file += [stored.key for stored in self._index().values() if stored.key]
         return *self.typed.values(), *self._read.values(), *self.seen, *in_file
 
     def place(self, variable: str) -> str:
         """Describe where a key is kept; empty if it is not. Raises `ConfigError` for a file that others can read."""
-        if kept := self._index().get(variable):
-            return "kept in the keyring" if kept.in_keyring else f"kept in {self._file}"
+        if stored := self._index().get(variable):
+            return "kept in the keyring" if stored.in_keyring else f"kept in {self._file}"
         return "typed for this session" if variable in self.typed else ""
 
     def get(self, variable: str, *, afresh: bool = False) -> str:
         """Return the kept key, "" for none; `afresh` reads it again. Raises `ConfigError`."""
-        if (afresh or variable not in self._read) and (kept := self._index().get(variable)):
-            self._read[variable] = self._from_keyring(variable) if kept.in_keyring else kept.key
+        if (afresh or variable not in self._read) and (stored := self._index().get(variable)):
+            self._read[variable] = self._from_keyring(variable) if stored.in_keyring else stored.key
         return self._read.get(variable, "")
 
     def store(self, variable: str, key: str) -> str:
@@ -76,8 +76,8 @@ class KeptKeys:
         self.typed.pop(variable, None)
         self._read.pop(variable, None)
         index = self._index()
-        if (kept := index.pop(variable, None)) is not None:
-            if kept.in_keyring:
+        if (stored := index.pop(variable, None)) is not None:
+            if stored.in_keyring:
                 _remove_from_keyring(variable)
             self._write(index)
         return place

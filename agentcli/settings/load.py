@@ -267,14 +267,14 @@ def _line_of(text: str, key: str, *, item: str = "") -> int | None:
     lines, section = dict[str, int](), ""
     for number, line in enumerate(text.splitlines(), 1):
         if header := re.match(r"\s*\[+([^\[\],]+)\]+\s*(?:#|$)", line):
-            section = here = _dotted(header[1])
+            section = path = _dotted(header[1])
         elif assigned := re.match(r"([^=#]+)=", line):
-            here = f"{section}.{_dotted(assigned[1])}".lstrip(".")
+            path = f"{section}.{_dotted(assigned[1])}".lstrip(".")
         else:
             continue
-        while here:
-            lines.setdefault(here, number)
-            here = here.rpartition(".")[0]
+        while path:
+            lines.setdefault(path, number)
+            path = path.rpartition(".")[0]
     while key and key not in lines:
         key = key.rpartition(".")[0]
     if not key:
@@ -283,8 +283,8 @@ def _line_of(text: str, key: str, *, item: str = "") -> int | None:
     return next((number for number, line in below if item in line), lines[key])
 
 
-def _dotted(written: str) -> str:
-    return ".".join(part.strip().strip("\"'") for part in written.split("."))
+def _dotted(text: str) -> str:
+    return ".".join(part.strip().strip("\"'") for part in text.split("."))
 
 
 # The environment.

@@ -106,11 +106,11 @@ def markdown_files(folder: Path) -> list[Path]:
     found: list[Path] = []
     waiting = [(folder, 0)]
     while waiting and len(found) < _MAX_FILES:
-        here, depth = waiting.pop()
-        with suppress(OSError), os.scandir(here) as entries:  # it may not exist, or not be readable
+        current, depth = waiting.pop()
+        with suppress(OSError), os.scandir(current) as entries:  # it may not exist, or not be readable
             for entry in itertools.islice(entries, _MAX_FILES):
                 if entry.is_dir(follow_symlinks=False) and depth < _MAX_DEPTH:
-                    waiting.append((here / entry.name, depth + 1))
+                    waiting.append((current / entry.name, depth + 1))
                 elif entry.name.endswith(".md") and entry.is_file():
-                    found.append(here / entry.name)
+                    found.append(current / entry.name)
     return sorted(found)

@@ -90,10 +90,10 @@ def is_trusted(paths: Paths, cwd: Path) -> bool:
         return False
 
 
-def _is_as_trusted(kept: str, folder: Path, root: Path) -> bool:
+def _is_as_trusted(fingerprint: str, folder: Path, root: Path) -> bool:
     """Compare the stamps of the files, which is fast; if they differ, their contents."""
-    digest, _, stamp = kept.partition(" ")
-    return bool(kept) and (
+    digest, _, stamp = fingerprint.partition(" ")
+    return bool(fingerprint) and (
         stamp == _digest(folder, root, reads_files=False) or digest == _digest(folder, root, reads_files=True)
     )
 
@@ -123,8 +123,8 @@ def remember_trust(paths: Paths, digests: Mapping[str, str]) -> None:
     file = paths.state / "trust.json"
     try:
         trusted = msgspec.json.decode(file.read_bytes(), type=dict[str, str]) if file.exists() else {}
-        kept = {name: digest for name, digest in {**trusted, **digests}.items() if digest}
-        replace_private_file(file, msgspec.json.encode(kept))
+        remaining = {name: digest for name, digest in {**trusted, **digests}.items() if digest}
+        replace_private_file(file, msgspec.json.encode(remaining))
     except (OSError, msgspec.DecodeError) as error:
         raise ConfigError(f"could not be written ({error}).", file=str(file)) from error
 
@@ -178,13 +178,13 @@ def _all_below(folder: Path, root: Path, *, is_strict: bool = False) -> Iterator
     """
     within, waiting, seen, count = os.path.realpath(root), [folder], set(), 0
     while waiting:
-        here = waiting.pop()
-        real = os.path.realpath(here)
+        current = waiting.pop()
+        real = os.path.realpath(current)
         if real in seen or not f"{real}/".startswith(f"{within}/"):
             continue
         seen.add(real)
         try:
-            with os.scandir(here) as entries:
+            with os.scandir(current) as entries:
                 inside = sorted(entries, key=lambda entry: entry.name)
             count += len(inside)
             if count > _MAX_ENTRIES:

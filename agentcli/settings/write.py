@@ -90,31 +90,31 @@ def merge_settings(file: Path, values: dict[str, Any]) -> MergedFile:
 
     try:
         document = tomlkit.parse(file.read_bytes().decode("utf-8-sig") if file.exists() else "")
-        kept: list[str] = []
-        added = _add(document, values, "", kept)
+        conflicts: list[str] = []
+        added = _add(document, values, "", conflicts)
         text = tomlkit.dumps(document)
-        check_layer(SettingsLayer(str(file), written := tomllib.loads(text), text))
+        check_layer(SettingsLayer(str(file), parsed := tomllib.loads(text), text))
     except (OSError, UnicodeDecodeError, TOMLKitError, tomllib.TOMLDecodeError) as error:
         raise UserError(f"{file} could not be read: {error}") from error
-    if lost := _add(written, values, "", []):  # TOML keys that tomlkit cannot add to, as other tables are between
+    if lost := _add(parsed, values, "", []):  # TOML keys that tomlkit cannot add to, as other tables are between
         raise UserError(f"{file} has the parts of [{next(iter(lost))}] in several places: move them together first.")
-    return MergedFile(text, added, tuple(kept))
+    return MergedFile(text, added, tuple(conflicts))
 
 
-def _add(table: MutableMapping[str, Any], values: dict[str, Any], key: str, kept: list[str]) -> dict[str, Any]:
-    """Add to the table at a key what it does not have, and return that; `kept` gets the keys with other values."""
+def _add(table: MutableMapping[str, Any], values: dict[str, Any], key: str, conflicts: list[str]) -> dict[str, Any]:
+    """Add to the table at a key what it does not have, and return that; `conflicts` gets the keys with other values."""
     added: dict[str, Any] = {}
     for name, value in values.items():
-        old, at = table.get(name), f"{key}.{name}" if key else name
+        old, path = table.get(name), f"{key}.{name}" if key else name
         if old is None:
             table[name] = added[name] = value
         elif isinstance(old, MutableMapping) and isinstance(value, dict) and key not in _WHOLE_TABLES:
-            added[name] = _add(old, value, at, kept)
+            added[name] = _add(old, value, path, conflicts)
         elif isinstance(old, list) and isinstance(value, list):
             added[name] = [item for item in value if item not in old]
             old.extend(added[name])
         elif old != value:
-            kept.append(at)
+            conflicts.append(path)
     return {name: value for name, value in added.items() if value not in ({}, [])}
 
 

@@ -72,7 +72,6 @@ class PrefixBuilder:
         return prefix
 
     def _fit_servers(self, tools: Sequence[Tool], window: int) -> tuple[tuple[ToolSpec, ...], str]:
-        """Return the tools of MCP servers as far as their share of the window allows, and the note about stubs."""
         if not tools:
             return (), ""
         whole = tuple(tool.spec() for tool in tools)

@@ -1,4 +1,7 @@
-"""Builds the export of traces and metrics from the settings and OpenTelemetry's own variables."""
+"""Builds the export of traces and metrics from the settings and OpenTelemetry's own variables.
+
+https://opentelemetry.io/docs/specs/otel/protocol/exporter/
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
 EXTRA = "./install.sh --extras otel, or pip install 'agentcli[otel]'"
 SIGNALS = ("traces", "metrics")
 _ADDRESS = "http://localhost:4318"  # OTLP over HTTP
-# Where providers are reached that no preset tells of, and the variables that say otherwise.
+# Providers without a preset: the variable that names their address, and the default.
 _SERVERS = {
     "anthropic": ("ANTHROPIC_BASE_URL", "https://api.anthropic.com"),
     "openai": ("OPENAI_BASE_URL", ""),
@@ -59,7 +62,7 @@ class SessionExport:
 
 
 def exported_to(config: Config) -> dict[str, str]:
-    """The URL of each signal that is exported."""
+    """Return the URL of each signal that is exported."""
     settings, of = config.settings.observability, config.environment.get
     wanted = [signal for signal in SIGNALS if getattr(settings, signal)]
     if not wanted or of("AGENTCLI_NO_TELEMETRY", "0") not in ("", "0") or of("OTEL_SDK_DISABLED", "").lower() == "true":
@@ -72,10 +75,9 @@ def exported_to(config: Config) -> dict[str, str]:
 def make_export(config: Config, mask: Callable[[str], str]) -> Export:
     settings, environment = config.settings.observability, config.environment
     names = {"service.name": settings.service, "service.version": __version__}
-    if settings.service == "agentcli" and "service.name=" in environment.get("OTEL_RESOURCE_ATTRIBUTES", ""):
-        del names["service.name"]
-    elif settings.service == "agentcli":
-        names["service.name"] = environment.get("OTEL_SERVICE_NAME") or "agentcli"
+    has_attribute = "service.name=" in environment.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    if settings.service == "agentcli" and (has_attribute or environment.get("OTEL_SERVICE_NAME")):
+        del names["service.name"]  # the SDK takes it from these variables
     if settings.environment:
         names["deployment.environment.name"] = settings.environment
     parent = {name: environment[name.upper()] for name in ("traceparent", "tracestate") if name.upper() in environment}
@@ -86,15 +88,15 @@ def make_export(config: Config, mask: Callable[[str], str]) -> Export:
 
 
 def _server(config: Config, provider: str) -> tuple[str, int]:
-    """The host and port where a provider is reached; an empty host where that is not known."""
-    variable, usual = _SERVERS.get(provider, ("", ""))
+    """Return the host and port of a provider; an empty host where that is not known."""
+    variable, default = _SERVERS.get(provider, ("", ""))
     server = config.settings.providers.get(provider)
-    given = (server.base_url if server else "") or config.environment.get(variable, "")
-    address = given or usual or preset_rows().get(provider, {}).get("base_url", "")
+    configured = (server.base_url if server else "") or config.environment.get(variable, "")
+    address = configured or default or preset_rows().get(provider, {}).get("base_url", "")
     try:
         parts = urlsplit(address if "//" in address else f"http://{address}")
         return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80) if parts.hostname else 0
-    except ValueError:  # no address at all, which whoever uses it tells
+    except ValueError:  # no address; the provider that uses it reports that
         return "", 0
 
 
@@ -108,6 +110,6 @@ def sent_headers(config: Config, signal: str) -> dict[str, str]:
 
 
 def secret_headers(config: Config) -> list[str]:
-    """Return the values of these headers, those for logs too, and their words (`Bearer …`), which are shown nowhere."""
+    """Return the secrets in the headers for collectors: the values, also those for logs, and each of their words."""
     values = {value for signal in (*SIGNALS, "logs") for value in sent_headers(config, signal).values()}
     return [word for value in values for word in (value, *value.split())]

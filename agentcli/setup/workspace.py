@@ -1,4 +1,4 @@
-"""Makes the workspaces in which calls run: sandbox, snapshots, data files, memory, the web, and what masks secrets."""
+"""Makes the workspaces of calls: sandbox, snapshots, data files, memory, web access and the masking of secrets."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class WorkspaceFactory:
         return workspace
 
     def _find_search(self) -> SearchProvider | None:
-        from agentcli.tools.web.searching import Tavily
+        from agentcli.tools.web.pages import Tavily
 
         if self._parts.search is not None:
             return self._parts.search
@@ -116,7 +116,7 @@ def finish_interrupted_dry_runs(state: Path, on_notice: Callable[[str], None]) -
 
 
 def make_masker(config: Config, values: frozenset[str]) -> Masker:
-    """Make what masks secrets: those of known forms, the keys that this program was given, and `values`."""
+    """Make the masker of secrets: those of known forms, the keys that this program was given, and `values`."""
     from agentcli.infra.sandbox.environment import credentials_in
     from agentcli.safety.secrets.masking import Masker
 
@@ -136,7 +136,10 @@ def make_sandbox(
     profile: Profile | None,
     programs: Callable[[Sequence[Path]], Sequence[Path]] = lambda roots: (),
 ) -> LocalSandbox:
-    """Return the sandbox of a session in `folders`, the working directory first, with files commands may not change."""
+    """Return the sandbox of a session in `folders`, the working directory first.
+
+    `programs` returns the files below some folders that commands may not change, because hooks or servers run them.
+    """
     from agentcli.infra.sandbox.local import LocalSandbox
     from agentcli.infra.sandbox.session_confinement import CommandLimits, SessionFolders
 
@@ -171,7 +174,7 @@ def make_sandbox(
 
 
 def _confinement(settings: SandboxSettings, state: Path) -> Confinement:
-    """Choose what confines commands here; probing takes some milliseconds. Raises `ToolError`."""
+    """Choose the confinement of commands here; probing takes some milliseconds. Raises `ToolError`."""
     kind = settings.kind
     if kind == "docker":
         from agentcli.infra.sandbox.backends.docker import Docker
@@ -207,7 +210,10 @@ def _absolute(name: str, cwd: Path, home: Path) -> Path:
 def make_checkpoints(
     config: Config, session_id: str, roots: Callable[[], Sequence[Path]], *, is_lasting: bool
 ) -> Checkpoints | None:
-    """Return what records changes below `roots`, or None; of a session that is not lasting nothing stays on disk."""
+    """Return the checkpoints of changes below `roots`; None if the settings want none.
+
+    Those of a session that is not lasting are removed with it.
+    """
     if not config.settings.checkpoints.enabled:
         return None
 

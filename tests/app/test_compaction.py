@@ -19,7 +19,7 @@ from agentcli.agent.context import message_tokens
 from agentcli.agent.events import Compaction, Event, Notice, ToolFinished
 from agentcli.agent.ops import SetMode
 from agentcli.agent.state import prompts
-from agentcli.conversation.compaction.digest import LONGEST_ANSWER
+from agentcli.conversation.compaction.digest import MIN_ANSWER_CHARS
 from agentcli.conversation.entries import ADDED_FOLDER, Entry, Paid, Pinned, reminder
 from agentcli.conversation.entries import Compaction as CompactionEntry
 from agentcli.conversation.history import LogSearch
@@ -590,7 +590,7 @@ def history(rounds: int, result: str = "z") -> tuple[Message, ...]:
     messages: list[Message] = []
     for number in range(rounds):
         use = ToolUse(f"call_{number}", "look", {"path": f"{number}.txt"})
-        answer = "y" * (LONGEST_ANSWER + 50)
+        answer = "y" * (MIN_ANSWER_CHARS + 50)
         messages += [
             Message("user", (Text(f"please look at {number}"),)),
             Message("assistant", (Thinking("Hm.", "signed"), Text("I look."), use)),

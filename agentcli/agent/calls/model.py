@@ -123,7 +123,7 @@ class SkillsInUse(Protocol):
     def end_turn(self, store: Callable[..., object]) -> None: ...
 
     def narrowed(self, tool: str, verdict: Verdict) -> Verdict:
-        """The verdict on a call of the tool, refused where an active skill leaves the tool out."""
+        """Return the verdict on a call of the tool: a denial where an active skill leaves the tool out."""
 
     async def answer(self, call: Call, given: Any) -> ToolOutput:
         """Run a call of `skill`. Raises `ToolError`."""

@@ -42,8 +42,8 @@ from agentcli.tools.tool import OutputLevel, Tool, ToolContext, ToolOutput
 MAX_ARGUMENT_BYTES = 10 * 1024 * 1024
 
 
-async def run_call(call: Call) -> Result:
-    """One call, from what the model wrote to what it reads. Every failure is a result, a cancellation too."""
+async def run_call(call: Call) -> None:
+    """Run one call, from what the model wrote to what it reads. Every failure becomes a result, also a cancellation."""
     report, services = call.report, call.turn.session.services
     report.start()
     try:
@@ -51,17 +51,17 @@ async def run_call(call: Call) -> Result:
         context = _context(call, tool, arguments)
         permitted = await permit(call, tool, arguments, context, hooks=hooks)
         report.answer = permitted.answer
-        is_speaking = tool.effect in ("command", "foreign")  # heard while it runs, and may make any file
-        if is_speaking:
+        has_output = tool.effect in ("command", "foreign")  # while it runs, and it may make any file
+        if has_output:
             await services.know_secrets()
         output, _ = await asyncio.gather(perform(call, permitted, context), services.know_secrets())
         report.mask = await mask_for(services.mask, permitted)
         output = await observed(tool, output, context)
-        if is_speaking:
+        if has_output:
             await services.know_secrets(is_changed=True)
         report.finish(output)
     except ToolError as error:
-        await services.know_secrets(is_changed=bool(report.shown))  # whatever failed, and however early
+        await services.know_secrets(is_changed=bool(report.shown))  # the failure may have come before that
         report.fail(error)
     except asyncio.CancelledError:
         report.interrupt()
@@ -72,12 +72,10 @@ async def run_call(call: Call) -> Result:
             for hook in services.hooks:
                 if report.record and (note := await hook.after_call(report.record, report.result.result)):
                     call.turn.state.notes.append(reminder(note))
-    assert report.result is not None, "whatever happens is reported"
-    return report.result
 
 
 async def _parse(call: Call) -> tuple[Tool, Any, HookAnswer]:
-    """The tool, its arguments as hooks leave them, and what the hooks decided. Raises `ToolError`."""
+    """Return the tool, its arguments after the hooks, and the decision of the hooks. Raises `ToolError`."""
     use, session = call.use, call.turn.session
     tool = session.tools.get(use.name)
     if use.unparsed:
@@ -101,7 +99,7 @@ async def _parse(call: Call) -> tuple[Tool, Any, HookAnswer]:
 
 
 async def _ask_hooks(call: Call, record: CallRecord) -> HookAnswer:
-    """The answers of all hooks as one: a deny wins over an ask, an ask over an allow. Raises `ToolError`."""
+    """Return the answers of all hooks as one: a denial wins over asking, asking over a grant. Raises `ToolError`."""
     merged = HookAnswer()
     for hook in call.turn.session.services.hooks:
         input = call.use.input if merged.input is None else merged.input
@@ -197,7 +195,7 @@ def not_run(call: ToolUse, why: str) -> Result:
 
 
 def asked_level(tool: Tool, arguments: Any) -> OutputLevel | None:
-    """The output level that a call asks for; one of an MCP server may have an argument of that name for itself."""
+    """Return the output level that a call asks for; a tool of an MCP server may have such an argument for itself."""
     if not isinstance(arguments, dict):
         asked: OutputLevel | None = getattr(arguments, "output_level", None)
         return asked
@@ -207,7 +205,7 @@ def asked_level(tool: Tool, arguments: Any) -> OutputLevel | None:
 
 
 async def observed(tool: Tool, output: ToolOutput, context: ToolContext) -> ToolOutput:
-    """The output with its content as text of the right length, perhaps its first page; all of it is in a data file."""
+    """Return the output as the model sees it: a text of its level, or its first page; a data file has all of it."""
     content, full = output.content, output.full
     if content is None and output.structured is not None:
         show, value = tool.show or formatted, output.structured
@@ -228,7 +226,7 @@ async def observed(tool: Tool, output: ToolOutput, context: ToolContext) -> Tool
 
 
 def _shown(text: str, full: str, context: ToolContext) -> tuple[str, tuple[Path, ...]]:
-    """A short text that says where all of it is, or the first page; and the files that may be read from now on."""
+    """Return a short text or the first page, with a note on the rest, and the files that may be read from now on."""
     data = context.workspace.resources.data
     if data is None:
         return cut_middle(text), ()
@@ -252,7 +250,7 @@ def _shown(text: str, full: str, context: ToolContext) -> tuple[str, tuple[Path,
 
 
 async def mask_for(mask: Mask | None, permitted: PermittedCall) -> Mask | None:
-    """The mask for the output of a call that has run: a file that was granted is shown with the values it holds."""
+    """Return the mask for the output of a call that has run: a secret file that was granted is shown as it is."""
     facts = permitted.policy.facts
     if mask is None or facts.tool.name != "file_read" or not permitted.grants.readable:
         return mask
@@ -261,7 +259,7 @@ async def mask_for(mask: Mask | None, permitted: PermittedCall) -> Mask | None:
 
 
 async def run_own_command(calls: SessionCalls, command: str, emit: Emit) -> Result:
-    """Run it, with the events of a call, and return its result. Cancelled, it ends with what had come by then."""
+    """Run a command with the events of a call, and return its result; after a cancellation, with the output so far."""
     call = ToolUse(f"{OWN_CALL}{os.urandom(6).hex()}", "bash", {"command": command})
     report = Report(call, emit, calls.services.mask)
     report.is_running = True
@@ -284,13 +282,13 @@ async def run_own_command(calls: SessionCalls, command: str, emit: Emit) -> Resu
 
 
 async def run_in_terminal(calls: SessionCalls, command: str, terminal: str) -> str:
-    """Run a command in a terminal, given by its path; return what to add to its output, such as an exit code."""
+    """Run a command in the terminal at a path, and return what to add to its output, such as an exit code."""
     context = ToolContext(calls.workspace, f"{OWN_CALL}{os.urandom(6).hex()}")
     text = str((await bash.run_own(command, context, terminal=terminal)).content)
     return text.replace(f"[ended by signal {int(SIGINT)}]", "[interrupted by the user]")
 
 
 def own_command_entry(command: str, output: object, *, to_model: bool) -> Body:
-    """The entry of a command: a note for the model, which has not asked for it, or one that it is not told."""
+    """Return the entry of a command of the person's: a note for the model, or one that the model does not see."""
     text = f"<bash-input>{command}</bash-input>\n<bash-output>{output}</bash-output>"
     return User((Text(text),), is_reminder=True) if to_model else ContextNote(text)

@@ -47,18 +47,18 @@ async def _model(host: CommandHost, argument: str) -> Outcome:
         if picked is None:
             return marked(options, current, "Another one: /model PROVIDER/MODEL; any other works too.")
         name, keeps = options[picked][0], picked.keeps
-    level = _level(effort) if effort.strip() else None
-    said = [await host.check_model(name)]
+    level = _parse_effort(effort) if effort.strip() else None
+    sentences = [await host.check_model(name)]
     host.session.submit(SetModel(name))
     if level:
         host.session.submit(SetEffort(level))
-        said.append(f"Effort {level}.")
+        sentences.append(f"Effort {level}.")
     if keeps:
-        said.append(await host.store_setting("provider.model", name))
-        said += [await host.store_setting("tokens.effort", level)] if level else []
+        sentences.append(await host.store_setting("provider.model", name))
+        sentences += [await host.store_setting("tokens.effort", level)] if level else []
     else:
-        said.append(f"For this session; /model {name} keep keeps it.")
-    return " ".join(said)
+        sentences.append(f"For this session; /model {name} keep keeps it.")
+    return " ".join(sentences)
 
 
 async def _effort(host: CommandHost, argument: str) -> Outcome:
@@ -72,15 +72,14 @@ async def _effort(host: CommandHost, argument: str) -> Outcome:
         if picked is None:
             return marked(options, current, "Another one: /effort LEVEL")
         level, keeps = names[picked], picked.keeps
-    effort = None if level == "default" else _level(level)
+    effort = None if level == "default" else _parse_effort(level)
     session.submit(SetEffort(effort))
-    said = f"Effort from the next request on: {effort or session.runtime.models.effort or 'as the model has it'}."
-    if keeps:
-        return f"{said} {await host.store_setting('tokens.effort', effort)}"
-    return f"{said} For this session; /effort {level} keep keeps it."
+    text = f"Effort from the next request on: {effort or session.runtime.models.effort or 'as the model has it'}."
+    more = await host.store_setting("tokens.effort", effort) if keeps else ""
+    return f"{text} {more or f'For this session; /effort {level} keep keeps it.'}"
 
 
-def _level(text: str) -> Effort:
+def _parse_effort(text: str) -> Effort:
     for level in _LEVELS:
         if level == text.strip():
             return level
@@ -135,24 +134,23 @@ async def answer_side_question(session: Session, question: str) -> str:
     target = Target(*await runtime.models.resolve(state))
     info = target.info
     prefix = runtime.prefix(info)  # the same bytes as the work's, so that its cache is used
-    asked = Message("user", (Text(_PREAMBLE + question),))
-    messages = repair_messages((*state.conversation.messages, asked))
+    messages = repair_messages((*state.conversation.messages, Message("user", (Text(_PREAMBLE + question),))))
     request = build_request(runtime, state, prefix, messages, max_tokens=min(MAX_ANSWER_TOKENS, info.max_output))
     request = without(request, state.model.rejected.get(target.name, ()))
 
-    def book(used: Usage, reason: PaidReason = "broken") -> None:
-        session.paid(target.name, used, info.cost(used), reason, duration_ms=paid.attempt.duration_ms)
+    def charge(used: Usage, reason: PaidReason = "broken") -> None:
+        session.record_cost(target.name, used, info.cost(used), reason, duration_ms=paid.attempt.duration_ms)
 
-    paid = PaidRequest(target=target, budgets=state.budgets, policy=runtime.models.retry, on_broken=book)
+    paid = PaidRequest(target=target, budgets=state.budgets, policy=runtime.models.retry, on_broken=charge)
     try:
         reply = await paid.reply(request)
     except ProviderError as error:
         raise UserError(f"The question could not be answered: {error}") from error
-    book(reply.usage, "aside")
+    charge(reply.usage, "aside")
     return reply.message.text.strip() or "(The model said nothing.)"
 
 
-MOST_TOOLS = 12
+MAX_TOOLS = 12
 
 
 async def _usage(host: CommandHost, argument: str) -> Outcome:
@@ -176,7 +174,7 @@ def _usage_row(name: str, usage: Usage, cost: float | None) -> tuple[str, str]:
 
 
 def _lines(session: Session) -> list[tuple[str, str]]:
-    """The newest turn, the conversation, its tools and budgets."""
+    """Return rows on the newest turn, the conversation, its tools and budgets."""
     entries = session.state.conversation.entries
     prompts = [number for number, entry in enumerate(entries) if entry.is_prompt]
     whole, newest = _collected(entries), _collected(entries[prompts[-1] :] if prompts else ())
@@ -188,17 +186,17 @@ def _lines(session: Session) -> list[tuple[str, str]]:
     counts = [(conversation.turns, "turn"), (conversation.rounds, "round"), (conversation.messages, "message")]
     if conversation.compactions:
         counts.append((conversation.compactions, "compaction"))
-    said = ", ".join(counted(count, noun) for count, noun in counts)
-    retries = f", {counted(whole.total.retries, 'retry', 'retries')}" if whole.total.retries else ""
-    lines.append(("session", f"{said}{retries}, {_seconds(whole)}"))
+    parts = [counted(count, noun) for count, noun in counts]
+    parts += [counted(whole.total.retries, "retry", "retries")] if whole.total.retries else []
+    lines.append(("session", ", ".join([*parts, _seconds(whole)])))
     tools = sorted(whole.tools.items(), key=lambda item: -item[1].calls)
-    for name, tool in tools[:MOST_TOOLS]:
+    for name, tool in tools[:MAX_TOOLS]:
         errors = "".join(f", {kind} {count}" for kind, count in tool.errors.most_common(2))
-        said = f"{counted(tool.calls, 'call')}, {tool.success_rate:.0%} ok, {tool.mean_ms:,.0f} ms on average"
-        lines.append((name, f"{said}, about {tool.tokens:,} tokens{errors}"))
+        text = f"{counted(tool.calls, 'call')}, {tool.success_rate:.0%} ok, {tool.mean_ms:,.0f} ms on average"
+        lines.append((name, f"{text}, about {tool.tokens:,} tokens{errors}"))
     for account, kind, limit, spent in session.state.budgets.limits():
-        said = f"{in_words(kind, spent)} of {in_words(kind, limit)} ({spent / limit:.0%})"
-        lines.append((f"{account.scope}'s budget", said))
+        text = f"{in_words(kind, spent)} of {in_words(kind, limit)} ({spent / limit:.0%})"
+        lines.append((f"{account.scope}'s budget", text))
     return lines
 
 
@@ -275,7 +273,7 @@ def _sent(entry: Entry) -> float:
 
 
 def _is_explicit(prices: Prices | None, usage: Usage) -> bool:
-    """True where writing to the cache has a price, and is counted."""
+    """Return True where writing to the cache has a price, and is counted."""
     return usage.cache_creation_input_tokens > 0 or (prices is not None and prices.cache_write is not None)
 
 

@@ -110,7 +110,7 @@ async def _uncommitted(workspace: Workspace) -> Outcome:
 
 
 def _path_in(diff: str) -> str:
-    """The file of one part of git's diff: its new name, or the old one of what is gone."""
+    """Return the file of one part of git's diff: its new name, or the old one of a deleted file."""
     names = re.findall(r"^(?:---|\+\+\+) [ab]/(.*)$", diff.partition("\n@@")[0], re.MULTILINE)
     return names[-1] if names else diff.partition("\n")[0].rpartition(" b/")[2]
 

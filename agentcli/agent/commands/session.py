@@ -41,7 +41,7 @@ def conversation_commands() -> CommandSet:
 
 
 def _listed(commands: CommandSet) -> str:
-    """Columns of names, arguments and help, under headings; somebody's own long name or hint widens no column."""
+    """Format names, arguments and help in columns, under headings. A user's long name or hint widens no column."""
     names = max(len(c.name) for c in commands if len(c.name) <= MAX_WIDTH) + 1
     hints = max(len(c.argument) for c in commands if len(c.argument) <= MAX_WIDTH)
     lines = []

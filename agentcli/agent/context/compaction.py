@@ -108,7 +108,7 @@ class Compactor:
             emit(Notice(text))
 
     async def after_overflow(self, conversation: Conversation, model: ModelInfo, prefix: Prefix) -> Compaction | str:
-        """Compact after the provider rejected a request for its length; its window may be smaller than we know."""
+        """Compact after the provider rejected a request for its length: the window may be smaller than assumed."""
         used = request_tokens(conversation, model, prefix)
         model = replace(model, window=min(model.window, max(used, 1)))
         return await self.compact(Basis(conversation, model, prefix, used, "overflow"))

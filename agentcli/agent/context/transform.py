@@ -86,7 +86,7 @@ class _Followed:
         self._ids = count()
 
     def with_messages(self, messages: tuple[Message, ...]) -> Conversation:
-        """Return the conversation, continued with messages that begin with the last ones or with those `sent`.
+        """Continue the conversation with messages that begin with the last ones, or with those that were `sent`.
 
         Other messages begin a new conversation.
         """

@@ -36,7 +36,7 @@ _MEMORY = re.compile(r"<system-reminder>Memory files of this project.*?</system-
 
 
 class ContextUse(Struct, frozen=True):
-    """Tokens by source, as the model's encoder counts them, and of the next request as its provider's counts tell."""
+    """Tokens by source, counted by the model's encoder, and those of the next `request`, from its provider's counts."""
 
     model: str
     window: int
@@ -68,12 +68,12 @@ async def count_context(
 
 
 def estimated(texts: Sequence[str], info: ModelInfo) -> int:
-    """Tokens of texts by their bytes."""
+    """Estimate the tokens of texts by their bytes."""
     return sum(estimate_text(text, info) for text in texts)
 
 
 def _parts(body: Body) -> Iterator[tuple[str, str | Block]]:
-    """The texts of an entry by source, and its images and documents."""
+    """Yield the texts of an entry by source, and its images and documents."""
     match body:
         case User(content, is_reminder):
             for block in content:
@@ -102,7 +102,7 @@ def _of_note(text: str, rest: str) -> Iterator[tuple[str, str]]:
 
 @dataclass
 class ContextWatch:
-    """The context policy and the compactor of sessions; `make` gives what does the work."""
+    """The context policy of sessions; `make` imports and makes the compactor when it is needed."""
 
     settings: CompactionSettings
     make: Callable[[], Compactor]

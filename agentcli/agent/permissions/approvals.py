@@ -45,7 +45,10 @@ class CallPolicy:
     hooks: HookAnswer
 
     def decide(self) -> Verdict:
-        """Hooks let through what would ask, and ask about what would run; skills may leave the tool out."""
+        """Decide about the call. Hooks may allow a call that would ask, or ask about one that would run.
+
+        Skills may deny it.
+        """
         state, hooks, skills = self.call.turn.state, self.hooks, self.call.turn.session.delegates.skills
         verdict = decide_with_exposure(self.facts, state.mode, state.rules)
         if hooks.decision == "allow" and verdict.decision in ("ask", "dry_run"):
@@ -56,7 +59,7 @@ class CallPolicy:
 
     @property
     def offered_rules(self) -> tuple[str, ...]:
-        """The rules that would let the call through."""
+        """The rules that would allow the call, narrowest first."""
         state = self.call.turn.state
         return suggested_rules(self.facts, state.mode, state.rules)
 
@@ -73,7 +76,7 @@ class CallPolicy:
         return answer
 
     async def _grant(self, answer: Approve, offered: tuple[str, ...]) -> None:
-        """Add the rule of an answer to the session's, and for good where that was meant. The call runs in any case."""
+        """Add the rule of an answer to the session's, and for good if the person said so. The call runs in any case."""
         turn, text = self.call.turn, answer.rule or next(iter(offered), "")
         if not text:
             turn.emit(Notice("No rule covers this call: it is allowed this once."))
@@ -139,7 +142,7 @@ async def permit(call: Call, tool: Tool, arguments: Any, context: ToolContext, *
 
 
 def _permitted(policy: CallPolicy, verdict: Verdict, answer: str = "") -> PermittedCall:
-    """A call that nobody need be asked about."""
+    """Return a call that needs no question."""
     if verdict.decision == "allow":
         return PermittedCall(policy, policy.facts.arguments, verdict, answer=answer)
     writing = replace(verdict, only_reads=False)  # nothing of that is in the workspace yet
@@ -147,7 +150,7 @@ def _permitted(policy: CallPolicy, verdict: Verdict, answer: str = "") -> Permit
 
 
 async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context: ToolContext) -> PermittedCall:
-    """Raises `ToolError` (permission_denied) when the answer is no, or nobody can give one."""
+    """Ask about a call. Raises `ToolError` (permission_denied) if the answer is no, or nobody can be asked."""
     facts, turn = policy.facts, call.turn
     tool, arguments = facts.tool, facts.arguments
     context = copied(context, terms=RunTerms(grants=facts.grants))  # the preview is for the person alone
@@ -224,22 +227,22 @@ def _question(policy: CallPolicy, verdict: Verdict, preview: str) -> CallApprova
 MAX_SHOWN = 6
 OUTSIDE = "runs OUTSIDE the sandbox: it can read, change and send anything you can"
 
-# Reasons to ask that say no more than the effects do.
+# Reasons to ask that say no more than the effects.
 _BEYOND = "acts beyond the workspace$|reaches other machines$|fetches what it runs$"
-_TOLD = "is not known to only read$|^it writes |may hold secrets|is outside the workspace"
-# Run what they read; where that comes from a host it is a script from there.
+_IN_EFFECTS = "is not known to only read$|^it writes |may hold secrets|is outside the workspace"
+# Programs that run what they read: from a host, it is a script from there.
 _INTERPRETERS = frozenset("sh bash dash zsh ksh fish python python3 perl ruby node php".split())
 
 
 class CallEffects(Struct, frozen=True):
-    """`lines` say what a call would do, the weightiest first; `grave` are those a person must not overlook."""
+    """The effects of a call in words, the weightiest first; a person must not overlook those that are `grave`."""
 
     lines: tuple[str, ...]
     grave: tuple[str, ...] = ()
 
 
 def call_effects(facts: CallFacts, verdict: Verdict) -> CallEffects:
-    """The effects of a call, then why it asks, where that says more."""
+    """Return the effects of a call, and then why it asks, where that says more."""
     if facts.command is not None:
         return _of_command(facts, facts.command, verdict)
     if facts.tool.effect in ("read", "edit"):
@@ -249,28 +252,28 @@ def call_effects(facts: CallFacts, verdict: Verdict) -> CallEffects:
 
 def _of_file_tool(facts: CallFacts, verdict: Verdict) -> CallEffects:
     is_edit = facts.tool.effect == "edit"
-    said = WHY | {"outside": "writes outside the project" if is_edit else "outside the project"}
+    words = WHY | {"outside": "writes outside the project" if is_edit else "outside the project"}
     kinds = dict.fromkeys(path.kind for path in facts.files if path.kind != "plain")
-    grave = tuple(said[kind] for kind in kinds if kind != "outside" or is_edit)
-    is_told = verdict.reason in (CHANGES_A_FILE, *(path.why for path in facts.files))
-    return CallEffects((*(said[kind] for kind in kinds), *(() if is_told else (verdict.reason,))), grave)
+    grave = tuple(words[kind] for kind in kinds if kind != "outside" or is_edit)
+    says_more = verdict.reason not in (CHANGES_A_FILE, *(path.why for path in facts.files))
+    return CallEffects((*(words[kind] for kind in kinds), *((verdict.reason,) if says_more else ())), grave)
 
 
 def _of_command(facts: CallFacts, command: CommandAnalysis, verdict: Verdict) -> CallEffects:
-    told, workspace, given = command_effects(facts, command), facts.workspace, facts.arguments
-    folder = getattr(given, "cwd", None) or (workspace.shell_cwd and workspace.shown(workspace.shell_cwd))
+    effects, workspace, arguments = command_effects(facts, command), facts.workspace, facts.arguments
+    folder = getattr(arguments, "cwd", None) or (workspace.shell_cwd and workspace.shown(workspace.shell_cwd))
     where = [f"runs in {folder}"] if folder and folder != "." else []
-    where += ["goes on in the background"] if getattr(given, "background", False) else []
-    lines, grave = (*told.lines, *where), told.grave
-    if getattr(given, "unconfined", False):
+    where += ["goes on in the background"] if getattr(arguments, "background", False) else []
+    lines, grave = (*effects.lines, *where), effects.grave
+    if getattr(arguments, "unconfined", False):
         return CallEffects((OUTSIDE, *lines), (OUTSIDE, *grave))
-    is_told = verdict.reason == command.reason and re.search(_TOLD, command.reason)
+    is_in_effects = verdict.reason == command.reason and re.search(_IN_EFFECTS, command.reason)
     is_by_host = command.effects.hosts and re.search(_BEYOND, verdict.reason)
-    return CallEffects(lines if is_told or is_by_host else (*lines, verdict.reason), grave)
+    return CallEffects(lines if is_in_effects or is_by_host else (*lines, verdict.reason), grave)
 
 
 def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
-    """`deletes docs, build`, `reaches example.org`, `writes build/app.js`; what cannot be told is said once."""
+    """Return lines such as `deletes docs, build` or `reaches example.org`, and one about unpredictable effects."""
     effects, needs, shown = command.effects, facts.needs, facts.paths.shown
     hosts, programs = known(effects.hosts), [_program(program) for program in effects.runs]
     is_opaque = all(UNKNOWN in things for things in (effects.reads, effects.writes, effects.deletes, effects.hosts))
@@ -292,15 +295,14 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
     elif not is_opaque and (hidden := _hidden(command)):
         (grave if UNKNOWN in (*effects.deletes, *effects.hosts) else plain).append(hidden)
     if not any((*grave, *plain)):
-        read = facts.paths.find_each(effects.reads, "read")
-        outside = tuple(path.given for path in read if path.kind == "outside")
+        outside = tuple(path.given for path in facts.paths.find_each(effects.reads, "read") if path.kind == "outside")
         reads = _row("reads outside the project:" if outside else "reads", shown(outside or effects.reads))
         plain = [reads or _row("runs", programs)]
     return CallEffects(tuple(filter(None, (*grave, *plain))), tuple(filter(None, grave)))
 
 
 def _hidden(command: CommandAnalysis) -> str:
-    """Return the line about the effects of a command that only the shell knows, where the others are known."""
+    """Return the line about effects of a command that only the shell knows, where the others are known."""
     effects = command.effects
     verbs = [verb for verb, paths in (("deletes", effects.deletes), ("writes", effects.writes)) if UNKNOWN in paths]
     parts = [f"{' and '.join(verbs)} files"] if verbs else []

@@ -100,7 +100,7 @@ def _bypassed(facts: CallFacts) -> Verdict:
 
 
 def _as_rule(path: str) -> str:
-    """A path as rules write it: `//x` is absolute, `~/x` at home, `./x` in the working directory."""
+    """Return a path as rules write it: `//x` is absolute, `~/x` at home, `./x` in the working directory."""
     if path.startswith("/"):
         return f"/{path}"
     return path if path.startswith("~/") else f"./{path.removeprefix('./')}"

@@ -227,7 +227,7 @@ async def _stream(turn: Turn, target: Target, request: Request) -> tuple[llm.Don
 
 
 def max_prompt_tokens(turn: Turn, model: str, request: Request, info: ModelInfo) -> int:
-    """Bound the tokens of a prompt: those that were counted for an earlier one, and what came since."""
+    """Return the most tokens that a prompt can have: the count for an earlier one, and a bound for what came since."""
     replies = [number for number, message in enumerate(request.messages, 1) if message.role == "assistant"]
     is_changed = turn.runtime.context.transform is not unchanged
     for body in (entry.body for entry in (() if is_changed else reversed(turn.state.conversation.path))):

@@ -196,6 +196,7 @@ def import_settings(
 
 
 def _show(draft: Draft, plan: write.MergedFile) -> None:
+    """Print what would be written, and what is left out."""
     if plan.added:
         echo(f"# {draft.target}\n{tomli_w.dumps(plan.added)}")
     for target, text in draft.copies.items():

@@ -17,7 +17,7 @@ from agentcli.agent.undo import NOTHING, Author, Direction, History, UndoHost, U
 from agentcli.cli.output import echo, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, in_store, print_answer, print_json, single_command
 from agentcli.conversation.entries import Body
-from agentcli.conversation.history import shortened
+from agentcli.conversation.history import shorten
 from agentcli.errors import UsageError
 from agentcli.frontends.export.markdown import when
 from agentcli.infra.changes.journal import finish_interrupted
@@ -136,7 +136,7 @@ def blame_command(
     for line in lines:
         columns = ""
         if (author := line.author) is not None:
-            prompt = shortened(author.prompt, _MAX_PROMPT_CHARS)
+            prompt = shorten(author.prompt, _MAX_PROMPT_CHARS)
             columns = f"{author.session_id[:13]} {when(author.at)} {author.call.name:<10} {prompt}"
         echo(f"{columns:<{42 + _MAX_PROMPT_CHARS}}  {line.line:>{len(str(lines[-1].line))}}  {line.text}")
 

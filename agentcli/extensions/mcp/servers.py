@@ -17,7 +17,7 @@ from agentcli.agent.permissions.rules import Rule
 from agentcli.agent.runtime import Turn, TurnStep
 from agentcli.agent.state import AgentState
 from agentcli.conversation.entries import User
-from agentcli.conversation.history import shortened
+from agentcli.conversation.history import shorten
 from agentcli.conversation.mentions import foreign_text, typed_blocks
 from agentcli.errors import ToolError, UsageError, did_you_mean
 from agentcli.extensions.mcp.server import Connect, Pins, Server, Status
@@ -240,7 +240,7 @@ def add_mcp_commands(commands: CommandSet, servers: Servers | None) -> None:
 def _add_prompts(commands: CommandSet, servers: Servers) -> None:
     for server, prompt in servers.prompts():
         if (name := tool_name(server.name, prompt.name)) not in commands.names:
-            help = shortened(prompt.description or f"a prompt of {server.name}", _MAX_HELP)
+            help = shorten(prompt.description or f"a prompt of {server.name}", _MAX_HELP)
             commands.add(SlashCommand(name, help, partial(_use_prompt, server, prompt), _hint(prompt), group=GROUP))
 
 
@@ -316,6 +316,6 @@ def server_row(server: Server, status: Status) -> str:
 def describe_offer(server: Server, status: Status) -> str:
     """Return a server, its tools and its prompts, a line each."""
     offer = server.current or server.pinned or Offer()
-    tools = [f"    {one.name}  {shortened(' '.join(one.description.split()), _MAX_HELP)}" for one in offer.tools]
+    tools = [f"    {one.name}  {shorten(' '.join(one.description.split()), _MAX_HELP)}" for one in offer.tools]
     prompts = [f"    /{tool_name(server.name, one.name)} {_hint(one)}".rstrip() for one in offer.prompts]
     return "\n".join((server_row(server, status), *tools, *prompts))

@@ -183,7 +183,7 @@ class OffersPrompts(Protocol):
 CallRemote = Callable[[RemoteTool, dict[str, Any], ToolContext], Awaitable[RemoteResult]]
 
 MAX_NAME = 64  # characters; Anthropic's and OpenAI's limit for the name of a tool
-_DIGEST = 8  # characters of the hash at the end of shortened names
+_DIGEST = 8  # characters of the hash at the end of shorten names
 BYTES_PER_TOKEN = 3.2  # of names and short descriptions in JSON, by the o200k encoding
 STUB_WORDS = (12, 8, 5, 0)  # of a description; the largest number that fits is used
 NOTE = "Tools named mcp__… are described in a few words: call one with {} to be told its arguments."

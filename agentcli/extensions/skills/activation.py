@@ -21,7 +21,7 @@ from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import SkillActivated, SkillEnded, reminder
-from agentcli.conversation.history import active_on, note_of
+from agentcli.conversation.history import active_skills, note_of
 from agentcli.errors import ToolError, UsageError, UserError, did_you_mean
 from agentcli.extensions.skills.find import Catalog
 from agentcli.extensions.skills.skill import Skill
@@ -257,7 +257,7 @@ class SessionSkills:
         for id in [id for id in self._granted if id not in self._activated_for_next]:
             self._revoke_grants(id)
         self._activated_for_next.clear()
-        logged = {entry.id: entry for entry in active_on(conversation.path)}
+        logged = {entry.id: entry for entry in active_skills(conversation.path)}
         for activation in [one for one in self.registry.active if one.id not in logged]:
             self.registry.active.remove(activation)
             self._undo(activation)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from agentcli.agent.commands.command import SKILLS, AsPrompt, CommandHost, CommandSet, Outcome, SlashCommand
-from agentcli.conversation.history import shortened
+from agentcli.conversation.history import shorten
 from agentcli.errors import UserError
 from agentcli.extensions.skills.activation import SessionSkills, skills_of
 from agentcli.extensions.skills.find import Catalog
@@ -81,4 +81,4 @@ def _end(skills: SessionSkills, name: str) -> str:
 
 
 def _summary(skill: Skill) -> str:
-    return shortened(skill.description, _MAX_HELP)
+    return shorten(skill.description, _MAX_HELP)

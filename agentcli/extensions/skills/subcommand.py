@@ -12,7 +12,7 @@ from msgspec.json import encode
 from agentcli.cli.output import echo, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_answer, print_json
 from agentcli.conversation.entries import FILE
-from agentcli.conversation.history import shortened
+from agentcli.conversation.history import shorten
 from agentcli.errors import UsageError
 from agentcli.extensions.skills.activation import SkillRegistry
 from agentcli.extensions.skills.find import Catalog, all_skills
@@ -48,7 +48,7 @@ def list_skills(json: AsJson = False) -> None:
         rows.append({**about, "active": False, "warnings": [f"left out: {why}"]})
     lines, width = [], max((len(row["name"]) for row in rows), default=0)
     for row in rows:
-        mark, description = "●" if row["active"] else "○", shortened(row["description"], 80)
+        mark, description = "●" if row["active"] else "○", shorten(row["description"], 80)
         lines.append(f"{mark} {row['name']:<{width}}  {row['source']:<8} {description}")
         lines += [f"  {'':<{width}}  {warning}" for warning in row["warnings"]]
     if any(not row["active"] for row in rows):

@@ -347,7 +347,7 @@ class ChildSessions:
             collect=lambda session_id, entry: None,
         )
         session = Session(state, child)
-        watch.paid = session.paid
+        watch.paid = session.record_cost
         self.skills.attach(session, self.models, outer=delegates.skills)
         if delegates.skills is not None:  # what narrows the parent's tools holds here, too
             calls.delegates.open_skills()

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from agentcli.agent.commands.command import AsPrompt, CommandHost, CommandSet, Outcome, SlashCommand
-from agentcli.conversation.history import shortened, transcript_lines
+from agentcli.conversation.history import shorten, transcript_lines
 from agentcli.errors import UsageError
 from agentcli.extensions.subagents.definitions import AgentDefinition
 from agentcli.extensions.subagents.running import AgentRun, Subagents
@@ -23,7 +23,7 @@ def add_agent_commands(commands: CommandSet, definitions: Iterable[AgentDefiniti
     for one in definitions:
         name = f"agent:{one.name}" if one.name in commands.names else one.name
         if not any(letter.isspace() or letter == "/" for letter in name):
-            help = shortened(one.description, _MAX_HELP)
+            help = shorten(one.description, _MAX_HELP)
             commands.add(SlashCommand(name, help, partial(_delegate, one.name), "TASK", group=GROUP))
 
 
@@ -53,6 +53,6 @@ async def _agents(host: CommandHost, argument: str) -> Outcome:
 
 
 def _row(run: AgentRun) -> str:
-    task, title = shortened(" ".join(run.arguments.task.split()), _MAX_TASK), run.progress.title
-    now = f"\n    {shortened(title, _MAX_TASK)}" if run.end is None and title else ""
+    task, title = shorten(" ".join(run.arguments.task.split()), _MAX_TASK), run.progress.title
+    now = f"\n    {shorten(title, _MAX_TASK)}" if run.end is None and title else ""
     return f"  {_MARKS[run.end]} {run.id} · {run.progress.summary} · {run.session_id[:13]}\n    {task}{now}"

@@ -186,7 +186,6 @@ class AcpAgent:
             task.add_done_callback(self._closing.discard)
 
     def _session(self, id: str) -> ClientSession:
-        """Raises `RpcError`."""
         if (session := self._open.get(id)) is None:
             message = f"No session {id[:80]!r} is open here: begin one with session/new, or load it with session/load."
             raise rpc.RpcError(rpc.NOT_FOUND, message, {"sessionId": id[:80]})

@@ -366,7 +366,6 @@ class ClientHost(ScreenlessHost):
         return ChoiceIndex(chosen) if chosen.isdecimal() and int(chosen) < len(options) else None
 
     async def _put(self, request: Coroutine[Any, Any, T]) -> T:
-        """Put a command's question to the client. Raises `UserError`."""
         try:
             return await request
         except RpcError as error:

@@ -75,14 +75,12 @@ class ClientSession:
         return {"modes": shown_modes, "configOptions": config_options(shown, self._models)}
 
     async def replay(self) -> None:
-        """Send the whole conversation."""
         shown = self._session.snapshot()
         for update in replayed(shown, window=self._window(shown.model)):
             self._send(update)
             await self._client.connection.wait_for_room()
 
     def send_commands(self) -> None:
-        """Send the list of slash commands."""
         commands = [
             {"name": one.name, "description": one.help} | ({"input": {"hint": one.argument}} if one.argument else {})
             for one in self._opened.commands
@@ -141,7 +139,7 @@ class ClientSession:
         self._is_cancelled |= ended.exit_code == INTERRUPTED_EXIT
         if ended.output:
             is_line = "\n" not in ended.output.strip()
-            self._send(notice(ended.output if is_line or ended.is_error else fenced(ended.output)))
+            self._send(notice(ended.output if is_line or ended.exit_code else fenced(ended.output)))
         return None
 
     def _stop_reason(self) -> dict[str, Any]:
@@ -168,7 +166,6 @@ class ClientSession:
     # Settings
 
     async def set(self, option: str, value: str) -> None:
-        """Raises `UserError`."""
         op: Op
         match option:
             case "model":

@@ -113,7 +113,6 @@ class Updates:
 
 
 def replayed(shown: SessionSnapshot, *, window: int) -> Iterator[Update]:
-    """Replay a whole conversation as updates."""
     cwd, conversation = shown.workspace.cwd, shown.conversation
     for entry in conversation.path:
         match entry.body:
@@ -197,7 +196,6 @@ def updated(id: str, **fields: Any) -> Update:
 
 
 def ended(id: str, call: events.ToolFinished | Result, cwd: Path) -> Update:
-    """Report the end of a call, with its result."""
     result, structured = call.result, call.structured
     fields: dict[str, Any] = {"status": "failed" if result.is_error else "completed"}
     diff = structured.get("diff") if isinstance(structured, dict) and not result.is_error else None

@@ -55,7 +55,6 @@ _SESSION = "/v1/sessions/{session_id}"
 
 
 def _operation(method: str, path: str, summary: str, **more: Any) -> Callable[[Handler], Handler]:
-    """Let a method of `Routes` answer requests, and describe it."""
 
     def register(handler: Handler) -> Handler:
         _OPERATIONS.append((forms.Operation(method=method, path=path, summary=summary, **more), handler))

@@ -20,7 +20,7 @@ from agentcli.frontends.terminal.composer import Composer, Typing
 from agentcli.frontends.terminal.console import HINT, Console, Notifier
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.input.completion import PromptCompleter
-from agentcli.frontends.terminal.input.keyboard import KeyLabels
+from agentcli.frontends.terminal.input.prompt import KeyLabels
 from agentcli.frontends.terminal.keys import MAX_UNFOLDED_LINES, KeyActions, key_bindings
 from agentcli.frontends.terminal.output.activity import TICK_S
 from agentcli.frontends.terminal.output.screen import Frame
@@ -74,8 +74,9 @@ class TerminalApp:
         self._appearance = Appearance(console, settings.theme, settings.themes)
         self._status_command = StatusCommand(settings.status_command, console.environment, console.changed)
         self._composer = composer = Composer(console, typing, labels)
-        notify = partial(self._notifier.notify, is_urgent=True)
-        self._asking = asking = Asking(console, controller, composer, notify=notify)
+        self._asking = asking = Asking(
+            console, controller, composer, notify=partial(self._notifier.notify, is_urgent=True)
+        )
         self.ask_secret, self.ask_question = asking.ask_secret, asking.ask_question
         self.forget_question = asking.forget_question
         self._actions = KeyActions(console, controller, composer, asking, labels)
@@ -181,7 +182,6 @@ class TerminalApp:
             self._console.changed()
 
     def _placeholder(self) -> str:
-        """Return the hint in an empty input."""
         if self._asking.is_open or self._asking.purpose != "prompt":
             return ""
         if self.controller.is_busy:
@@ -262,8 +262,7 @@ class TerminalApp:
     async def choose(
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
     ) -> ChoiceIndex | None:
-        picker = Picker(title, options, current=current, can_keep=can_keep)
-        return await self._asking.pick(picker) if options else None
+        return await self._asking.pick(Picker(title, options, current=current, can_keep=can_keep)) if options else None
 
     async def run_outside(self, arguments: Sequence[str]) -> None:
         async with self._console.hand_over():

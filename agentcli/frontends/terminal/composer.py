@@ -14,7 +14,7 @@ from agentcli.conversation.mentions import typed_blocks
 from agentcli.errors import UserError
 from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.input.completion import FileIndex
-from agentcli.frontends.terminal.input.keyboard import KeyLabels
+from agentcli.frontends.terminal.input.prompt import KeyLabels
 from agentcli.frontends.terminal.input.typed_text import (
     Drafts,
     Pastes,
@@ -164,8 +164,9 @@ class Composer:
         if data is not None:
             self._insert(self.pastes.add_image(data, "image/png"))
             return
-        text = "There is no image in the clipboard, or no program to read it (wl-paste, xclip, pngpaste)."
-        self._console.hint.show(text)
+        self._console.hint.show(
+            "There is no image in the clipboard, or no program to read it (wl-paste, xclip, pngpaste)."
+        )
 
     def _insert(self, text: str) -> None:
         self.area.buffer.save_to_undo_stack()
@@ -177,7 +178,6 @@ class Composer:
         return self.pastes.token_at(buffer.text, buffer.cursor_position + ahead)
 
     def delete_token(self) -> None:
-        """Delete the token before the cursor as one step."""
         if (found := self.token_at(ahead=False)) is not None:
             buffer = self.area.buffer
             buffer.save_to_undo_stack()

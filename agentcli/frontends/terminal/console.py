@@ -25,8 +25,7 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 
 from agentcli.frontends.printable import printable
 from agentcli.frontends.run_end import leave_on_signals
-from agentcli.frontends.terminal.input.keyboard import QUESTIONS, TerminalInput
-from agentcli.frontends.terminal.input.prompt import PromptArea
+from agentcli.frontends.terminal.input.prompt import QUESTIONS, PromptArea, TerminalInput
 from agentcli.frontends.terminal.output.screen import Frame, Screen
 from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped
 from agentcli.frontends.terminal.text.theme import Theme
@@ -176,7 +175,6 @@ class Console:
             self.app.exit()
 
     def _first_keys(self) -> KeyBindings:
-        """Return the keys that work until the view is loaded."""
         keys = KeyBindings()
 
         @keys.add("enter")
@@ -301,26 +299,21 @@ class Hint:
     """One hint at a time; it lasts until the input changes."""
 
     def __init__(self, buffer: Buffer, changed: Callable[[], None]) -> None:
-        self._buffer = buffer
         self._changed = changed
-        buffer.on_text_changed += self._expire
+        buffer.on_text_changed += self._forget
         self._text = ""
         self._until = 0.0
-        self._input = ""  # to which the hint belongs
 
     @property
     def text(self) -> str:
-        self._expire(self._buffer)
-        return self._text
+        return self._text if time.monotonic() < self._until else ""
 
-    def _expire(self, _: Buffer) -> None:
-        """Forget a hint that no longer holds, so that the same input does not bring it back."""
-        if time.monotonic() >= self._until or self._buffer.text != self._input:
-            self._text = ""
+    def _forget(self, _: Buffer) -> None:
+        self._text = ""
 
     def show(self, text: str, seconds: float = 4.0) -> None:
         """Show a text for so many seconds at most."""
-        self._text, self._until, self._input = printable(text), time.monotonic() + seconds, self._buffer.text
+        self._text, self._until = printable(text), time.monotonic() + seconds
         self._changed()
         asyncio.get_running_loop().call_later(seconds + 0.05, self._changed)
 
@@ -350,8 +343,11 @@ def notification(text: str, how: str, environment: Mapping[str, str]) -> str:
         knows_osc9 = environment.get("TERM_PROGRAM") in ("iTerm.app", "WezTerm", "ghostty")
         knows_osc9 = knows_osc9 or bool(environment.get("KITTY_WINDOW_ID"))
         how = "osc9" if knows_osc9 else "osc777" if environment.get("VTE_VERSION") else "bell"
-    kinds = {"osc9": f"\x1b]9;{words}\x07", "osc777": f"\x1b]777;notify;agentcli;{words}\x07", "bell": "\x07"}
-    codes = kinds.get(how, "")
+    codes = {
+        "osc9": f"\x1b]9;{words}\x07",
+        "osc777": f"\x1b]777;notify;agentcli;{words}\x07",
+        "bell": "\x07",
+    }.get(how, "")
     if environment.get("TMUX") and codes.startswith("\x1b"):  # tmux passes them on if allow-passthrough is set
         return "\x1bPtmux;" + codes.replace("\x1b", "\x1b\x1b") + "\x1b\\"
     return codes

@@ -101,7 +101,6 @@ class TerminalController(OpenerHost):
         return opened
 
     async def _close_session(self, session: Session) -> None:
-        """Close a session, and name the jobs that end with it."""
         jobs = ended_jobs(running_jobs(session))
         await session.close()
         if jobs:
@@ -170,8 +169,6 @@ class TerminalController(OpenerHost):
                 | events.ProviderSwitched()
             ):
                 self._status.refresh()
-            case _:
-                pass
 
     def _close_question(self, id: str) -> None:
         self.view.activity.close_question(id)
@@ -210,8 +207,9 @@ class TerminalController(OpenerHost):
                 return
             parsed = self._parse_command(text, shown)
             if parsed is None:
-                content = pastes.in_place(self._opener.attach(text, self.session, typed=shown))
-                self._send(content, shown=shown, queue=queue)
+                self._send(
+                    pastes.in_place(self._opener.attach(text, self.session, typed=shown)), shown=shown, queue=queue
+                )
                 if missing := missing_files(shown, self.session.snapshot().workspace.cwd):
                     names = ", ".join(f"@{name}" for name in missing)
                     self.view.print_line(f"Not found: {names}. The message is sent as it is.", "warning")
@@ -273,7 +271,6 @@ class TerminalController(OpenerHost):
             self.session.submit(GoOn(is_killed=True))
 
     def answer(self, answer: Approve) -> None:
-        """Submit the person's answer to a question."""
         self.view.activity.close_question(answer.id)
         self.session.submit(answer)
 

@@ -86,7 +86,6 @@ class Picker:
 
     @property
     def cursor(self) -> int:
-        """The column behind the typed text, in the first row."""
         return width(f"{self.title} {self._query}")
 
     def rows(self, columns: int, max_rows: int) -> list[Row]:
@@ -165,8 +164,7 @@ class QuestionPanel:
     @property
     def no(self) -> Choice:
         """The choice that Esc makes."""
-        ids = ("no", "not-yet", "back")
-        return next(choice for choice in self.choices if choice.id in ids)
+        return next(choice for choice in self.choices if choice.id in ("no", "not-yet", "back"))
 
     def choice_for(self, key: str) -> Choice | None:
         """Return the choice of a letter, or of a digit by its place; other keys may begin an answer in words."""
@@ -337,8 +335,7 @@ class QuestionPanel:
 
     def in_lines(self) -> list[str]:
         """Return the question and its answers as lines of text, without those that only a live screen has."""
-        answers = (choice for choice in self.choices if choice.answer is not None)
-        rows = [f"  {choice.key.replace('Esc', 'Enter')}  {choice.label}" for choice in answers]
+        rows = [f"  {one.key.replace('Esc', 'Enter')}  {one.label}" for one in self.choices if one.answer is not None]
         return [HEADINGS[type(self.question)], *rows, *([f"  {self._rule_text}"] if self._rule_text else [])]
 
 
@@ -351,7 +348,6 @@ def marked_cell(rows: Sequence[Row]) -> tuple[int, int]:
 
 
 def _is_title_complete(call: ToolUse) -> bool:
-    """Return True if the title of a call holds all of its arguments, as they are."""
     if call.name not in _COMPLETE_TITLES or len(call.input) != 1:
         return False
     text = str(*call.input.values())
@@ -374,6 +370,5 @@ def _rows(role: str, line: str, columns: int) -> list[Row]:
 
 
 def _folded(row: Row, columns: int, *, hang: int) -> list[Row]:
-    """Break a row at words; a word longer than a row is broken too."""
     broken = wrap_line(row, columns, [("", " " * hang)], breaks_words=True)
     return [clipped(part, columns) for part in lines_of(broken)]

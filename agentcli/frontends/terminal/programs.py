@@ -271,7 +271,6 @@ async def edit_text(text: str, environment: Mapping[str, str]) -> str:
 
 
 def _argv(command: str, environment: Mapping[str, str]) -> list[str]:
-    """Return the program and its arguments; an empty list if there is no such program."""
     try:
         name, *arguments = shlex.split(command)
     except ValueError:  # nothing in it, or an open quotation
@@ -284,8 +283,9 @@ async def run_program(
     argv: Sequence[str], environment: Mapping[str, str] | None = None, data: bytes | None = None
 ) -> int | None:
     """Run a program in our process group, so that Ctrl-Z stops both; return its exit code. Raises `OSError`."""
-    stdin = None if data is None else asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*argv, env=environment, stdin=stdin)
+    process = await asyncio.create_subprocess_exec(
+        *argv, env=environment, stdin=None if data is None else asyncio.subprocess.PIPE
+    )
     # Ctrl-C and Ctrl-\ are meant for the program now. It is started before this, or it would ignore them as well.
     before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGQUIT)}
     try:

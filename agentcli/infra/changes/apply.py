@@ -106,15 +106,15 @@ class _Application:
         elif moved and self._move(group):
             return None
         removed = [path for path in paths if path not in changes.after]
-        made = [path for path in paths if path in changes.after]
-        swapped = [path for path in made if _changes_kind(*changes.of(path))]
+        written = [path for path in paths if path in changes.after]
+        swapped = [path for path in written if _changes_kind(*changes.of(path))]
         for path in paths:
             self._require_unchanged(path)
         for path in (*removed, *swapped):
             self._require_nothing_else_in(path)
         first = [path for path in removed if any(path.startswith(f"{one}/") for one in swapped)]
         self._remove([*first, *swapped])
-        for path in sorted(made, key=_order):
+        for path in sorted(written, key=_order):
             self._make(path)
         return self._remove([path for path in removed if path not in first])
 
@@ -232,8 +232,8 @@ class _Application:
                 try:
                     os.mkdir(name, 0o700, dir_fd=folder)
                 except FileExistsError:
-                    there = entry_at(name, folder=folder)
-                    if there is None or there.kind != "folder":
+                    present = entry_at(name, folder=folder)
+                    if present is None or present.kind != "folder":
                         raise
         if self._folders.get(self._changes.at(path)) is None:
             self._folders[self._changes.at(path)] = self._changes.after[path]
@@ -267,8 +267,7 @@ def _depth(path: str) -> int:
 
 
 def _order(path: str) -> tuple[int, str]:
-    git = next((number for number, part in enumerate(_GIT_ORDER) if part in f"/{path}"), 2)
-    return git, path
+    return next((number for number, part in enumerate(_GIT_ORDER) if part in f"/{path}"), 2), path
 
 
 def _changes_kind(before: FileEntry | None, after: FileEntry | None) -> bool:

@@ -55,8 +55,11 @@ class BorrowedObjects:
         self._folder = folder
         self._git = find_git(os.environ.get("PATH", ""), (root, *writable))
         self._persons = {name: os.environ[name] for name in ("HOME", "PATH", "XDG_CONFIG_HOME") if name in os.environ}
-        ours = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_DIR": str(folder)}
-        self._ours = self._persons | ours
+        self._ours = self._persons | {
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            "GIT_DIR": str(folder),
+        }
 
     def borrow(self) -> dict[str, TrackedFile]:
         """Return the files below the root whose contents need not be copied, by their relative paths."""
@@ -75,8 +78,8 @@ class BorrowedObjects:
         for folder in ("objects/pack", "info"):
             make_private_folder(self._folder / folder)
         (self._folder / "info/attributes").write_bytes(text_of(attributes).encode(errors="surrogateescape"))
-        theirs = self._ours | {"GIT_ALTERNATE_OBJECT_DIRECTORIES": objects}
-        reading = theirs | {"GIT_WORK_TREE": top, "GIT_INDEX_FILE": index}
+        with_alternates = self._ours | {"GIT_ALTERNATE_OBJECT_DIRECTORIES": objects}
+        reading = with_alternates | {"GIT_WORK_TREE": top, "GIT_INDEX_FILE": index}
         listed = self._run(reading, *settings, "ls-files", "-s", "-v", "--debug", "-z", "--", _UNCONVERTED)
         if not (found := dict(_unchanged(os.fsdecode(listed), compared_ns))):
             return {}
@@ -87,8 +90,10 @@ class BorrowedObjects:
                 if not file.is_symlink():
                     (self._folder / "objects/pack" / file.name).hardlink_to(file)
         sizes = self._sizes(ids, self._ours)
-        if others := self._sizes(ids - sizes.keys(), theirs):
-            self._run(theirs, "pack-objects", "-q", "--window=0", f"{self._folder}/objects/pack/pack", lines=others)
+        if others := self._sizes(ids - sizes.keys(), with_alternates):
+            self._run(
+                with_alternates, "pack-objects", "-q", "--window=0", f"{self._folder}/objects/pack/pack", lines=others
+            )
             sizes |= others
         return {path: file for path, file in found.items() if sizes.get(file.id) == file.size}
 
@@ -109,7 +114,6 @@ class BorrowedObjects:
                         running.stdout.read(1)
 
     def _sizes(self, ids: Iterable[str], environment: Mapping[str, str]) -> dict[str, int]:
-        """Return the sizes of the contents that git finds."""
         answer = self._run(environment, "cat-file", "--batch-check=%(objectname) %(objectsize)", "--buffer", lines=ids)
         words = (line.split() for line in answer.decode().splitlines())
         return {id: int(size) for id, size in words if size.isdigit()}

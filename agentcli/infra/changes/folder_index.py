@@ -107,8 +107,8 @@ class FolderIndex:
         differences, state = _Look(self).run()
         before = (state for state, _ in differences.values() if state is not None and state.kind == "file")
         self.borrowed.copy((state.content for state in before if state.content), self.objects)
-        was, self.state = self.state, state
-        if saves and (differences or state.skipped != was.skipped or not self.file.exists()):
+        previous, self.state = self.state, state
+        if saves and (differences or state.skipped != previous.skipped or not self.file.exists()):
             self._save()
         return differences
 
@@ -295,7 +295,7 @@ class _Look:
     def _has_room(self, path: str, kind: FileKind, status: os.stat_result) -> bool:
         """Return True if an ignored file, or a folder as a whole, is within the limits of what is covered."""
         files, total = self._ignored
-        sizes = _sizes_below(f"{self._root}/{path}") if kind == "folder" else [status.st_size if kind == "file" else 0]
+        sizes = _entry_sizes(f"{self._root}/{path}") if kind == "folder" else [status.st_size if kind == "file" else 0]
         for size in sizes:
             files, total = files + 1, total + size
             if files > self._limits.ignored_files or total > self._limits.ignored_bytes:
@@ -322,8 +322,7 @@ def _is_at_or_below(path: str, folder: str) -> bool:
     return path == folder or not folder or path.startswith(f"{folder}/")
 
 
-def _sizes_below(folder: str) -> Iterator[int]:
-    """Yield the size of each entry below a folder, in bytes."""
+def _entry_sizes(folder: str) -> Iterator[int]:
     for where, folders, files in os.walk(folder):
         for name in (*folders, *files):
             with suppress(OSError):  # it was just removed

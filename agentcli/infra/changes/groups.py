@@ -55,11 +55,11 @@ def group_changes(changes: ChangeSet, *, name_of: Callable[[str], str], budget: 
             inside.setdefault(whole, []).append(path)
         elif not (path in counts and _is_made_or_removed_folder(path, changes)):
             groups.append(ChangeGroup(_summary(path, changes, name_of(changes.at(path)), budget), changes, (path,)))
-    for path, those in inside.items():
+    for path, contents in inside.items():
         everything = {one for one in (*changes.before, *changes.after) if one == path or one.startswith(f"{path}/")}
-        summary = _summary_of_many(path, changes, those, name_of(changes.at(path)))
-        root = path if path and summary.kind == "created" and everything == {*those} else ""
-        groups.append(ChangeGroup(summary, changes, tuple(those), root))
+        summary = _summary_of_many(path, changes, contents, name_of(changes.at(path)))
+        root = path if path and summary.kind == "created" and everything == {*contents} else ""
+        groups.append(ChangeGroup(summary, changes, tuple(contents), root))
     return groups
 
 
@@ -68,8 +68,8 @@ def shown_path(path: str) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def pick_hunks(group: ChangeGroup, chosen: Collection[int], made: Path) -> ChangeGroup:
-    """Return a group with only some of the hunks of its one file, whose contents are written to `made`.
+def pick_hunks(group: ChangeGroup, chosen: Collection[int], contents_path: Path) -> ChangeGroup:
+    """Return a group with only some of the hunks of its one file, whose contents are written to `contents_path`.
 
     Raises:
         OSError: If the contents cannot be read or written.
@@ -79,10 +79,10 @@ def pick_hunks(group: ChangeGroup, chosen: Collection[int], made: Path) -> Chang
     assert before is not None
     assert after is not None
     old, new = (_content(entry).decode(errors="surrogateescape") for entry in (before, after))
-    made.write_bytes(with_hunks(old, new, chosen).encode(errors="surrogateescape"))
-    with after.open() as source, made.open("rb") as target:
+    contents_path.write_bytes(with_hunks(old, new, chosen).encode(errors="surrogateescape"))
+    with after.open() as source, contents_path.open("rb") as target:
         copy_attributes(source.fileno(), target.fileno())
-    entry = after._replace(source=str(made), size=made.stat().st_size)
+    entry = after._replace(source=str(contents_path), size=contents_path.stat().st_size)
     changes = ChangeSet(group.changes.root, {path: before}, {path: entry}, {path} & group.changes.stale)
     return group._replace(changes=changes)
 
@@ -98,9 +98,8 @@ def _whole_around(path: str, changes: ChangeSet, large: Collection[str]) -> str 
     large_one = None
     for around in (*parents_of(path), path):
         before, after = changes.of(around)
-        if _is_git(around, changes) and (around != path or _is_folder(before or after) or around == ""):
-            return around
-        if before is not None and after is not None and _is_folder(before) != _is_folder(after):
+        is_repository = _is_git(around, changes) and (around != path or _is_folder(before or after) or around == "")
+        if is_repository or (before is not None and after is not None and _is_folder(before) != _is_folder(after)):
             return around
         if large_one is None and around in large:
             large_one = around
@@ -172,9 +171,9 @@ def _summary_of_many(path: str, changes: ChangeSet, inside: list[str], name: str
     files = [entry for entry in entries.values() if entry.kind != "folder"]
     notes = _note_of_installed(path)
     if not is_git and not is_gone:
-        made = {one.removeprefix(f"{path}/"): entry for one, entry in entries.items() if one in changes.after}
-        notes += _counted("executable", [one for one, entry in made.items() if _is_program(entry)])
-        notes += _counted("link", [f"{one} → {entry.target}" for one, entry in made.items() if entry.kind == "link"])
+        created = {one.removeprefix(f"{path}/"): entry for one, entry in entries.items() if one in changes.after}
+        notes += _counted("executable", [one for one, entry in created.items() if _is_program(entry)])
+        notes += _counted("link", [f"{one} → {entry.target}" for one, entry in created.items() if entry.kind == "link"])
     return ChangeSummary(
         name=name,
         kind="created" if is_new else "deleted" if is_gone else "changed",
@@ -191,8 +190,8 @@ def _summary_of_many(path: str, changes: ChangeSet, inside: list[str], name: str
 def _counted(what: str, found: Sequence[str]) -> list[str]:
     if not found:
         return []
-    more = f" and {len(found) - _MAX_NAMED:,} more" if len(found) > _MAX_NAMED else ""
-    return [f"{len(found):,} {what}{'s' if len(found) > 1 else ''}: {shown_path(', '.join(found[:_MAX_NAMED]))}{more}"]
+    rest = f" and {len(found) - _MAX_NAMED:,} more" if len(found) > _MAX_NAMED else ""
+    return [f"{len(found):,} {what}{'s' if len(found) > 1 else ''}: {shown_path(', '.join(found[:_MAX_NAMED]))}{rest}"]
 
 
 def _diff(name: str, before: FileEntry | None, after: FileEntry | None, budget: list[int]) -> tuple[str, int] | None:
@@ -203,9 +202,8 @@ def _diff(name: str, before: FileEntry | None, after: FileEntry | None, budget: 
     budget[0] -= len(diff)
     hunks = len(diff_hunks(diff))
     shows_less = "\r" in old + new and with_hunks(old, new, range(hunks)) != new  # line ends changed
-    if shows_less or "\n" in name:
-        hunks = 1
-    return (diff, max(hunks, 1)) if budget[0] >= 0 else None
+    hunks = 1 if shows_less or "\n" in name else max(hunks, 1)
+    return (diff, hunks) if budget[0] >= 0 else None
 
 
 def _text(entry: FileEntry | None) -> str | None:

@@ -61,10 +61,10 @@ class PrivateFolder:
 
     def __init__(self, around: Path) -> None:
         make_private_folder(around)
-        made = Path(tempfile.mkdtemp(prefix="new-", dir=around.resolve()))
-        self._lock = os.open(made / "lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        folder = Path(tempfile.mkdtemp(prefix="new-", dir=around.resolve()))
+        self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
-        self.path = made.rename(made.with_name(made.name.replace("new-", "try-", 1)))
+        self.path = folder.rename(folder.with_name(folder.name.replace("new-", "try-", 1)))
 
     def apply(
         self, groups: Sequence[ChangeGroup], *, note: Path | None = None, live: LiveFiles | None = None
@@ -107,7 +107,7 @@ def remove_abandoned(around: Path, finish: Callable[[Path], None] | None = None)
 
 
 def _remove_abandoned(entry: Path, finish: Callable[[Path], None] | None) -> None:
-    """Remove a private folder. Raises `OSError`, also if its process still runs."""
+    """Remove one folder. Raises `OSError`, also if its process still runs."""
     try:
         lock = os.open(entry / "lock", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -127,7 +127,6 @@ def _remove_abandoned(entry: Path, finish: Callable[[Path], None] | None) -> Non
 
 
 def _finish(folder: Path) -> ApplyOutcome:
-    """Apply the plan in a folder. Raises `OSError`."""
     try:
         plan = msgspec.convert(json.loads((folder / PLAN).read_text()), _Plan)
     except ValueError:

@@ -142,8 +142,7 @@ class Recorder:
         self.objects.make()
         if paths is not None:
             mark.before = {path: self._state(path) for path in _with_missing_folders(map(str, paths))}
-            states = {stored_path(path): state for path, state in mark.before.items()}
-            CallNote(mark.call_id, states).write(mark.note)
+            CallNote(mark.call_id, {stored_path(path): state for path, state in mark.before.items()}).write(mark.note)
         elif self._attribute_changes(self._open[-1] if self._open else None):
             mark.left_out = self._skipped_paths()
             CallNote(mark.call_id, None, self._linked_indexes(mark.note)).write(mark.note)
@@ -175,8 +174,8 @@ class Recorder:
     def _skipped_paths(self) -> tuple[str, ...]:
         """Return the paths that are left out now, as `PATH: why`."""
         found = [(f"{index.root}/{path}", why) for index in self._every_index() for path, why in index.left_out.items()]
-        more = (f"{len(found) - _MAX_NAMED} more paths",) if len(found) > _MAX_NAMED else ()
-        return (*(f"{stored_path(path)}: {why}" for path, why in sorted(found)[:_MAX_NAMED]), *more)
+        rest = (f"{len(found) - _MAX_NAMED} more paths",) if len(found) > _MAX_NAMED else ()
+        return (*(f"{stored_path(path)}: {why}" for path, why in sorted(found)[:_MAX_NAMED]), *rest)
 
     def _attribute_changes(self, mark: Mark | None) -> bool:
         """Refresh the indexes; the new changes are those of a call, or without one of the person.
@@ -240,7 +239,6 @@ class Recorder:
         return names
 
     def _forget(self, mark: Mark | None) -> None:
-        """Forget a call, or all calls."""
         self._open = [one for one in self._open if one is not mark]
         for file in self._notes.glob(f"{mark.note.stem}*" if mark else "*"):
             file.unlink(missing_ok=True)

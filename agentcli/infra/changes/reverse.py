@@ -105,8 +105,8 @@ class PlannedRestoration:
         if then.kind == "file":
             file.write_bytes(self._objects.get(then.content))
             if before is not None and before.kind == "file":
-                with before.open() as source, file.open("rb") as made:
-                    copy_attributes(source.fileno(), made.fileno())
+                with before.open() as source, file.open("rb") as copy:
+                    copy_attributes(source.fileno(), copy.fileno())
         owner = before.owner if before is not None else _owner_of(path)
         stamp = (0, then.size, time.time_ns(), 0, then.mode, *owner)
         target = real_path(then.content) if then.kind == "link" else ""

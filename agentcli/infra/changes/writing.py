@@ -116,7 +116,7 @@ def move_into_place(
 @contextlib.contextmanager
 def opened_folder(path: Path, *, makes: bool = False) -> Iterator[int]:
     """Yield the descriptor of a folder. With `makes`, missing folders are made, and removed again if the body fails."""
-    made: list[tuple[int, str]] = []
+    new_folders: list[tuple[int, str]] = []
     with contextlib.ExitStack() as opened:
         try:
             descriptor, names = _open_at_once(str(path), _FOLDER), list[str]()
@@ -124,11 +124,11 @@ def opened_folder(path: Path, *, makes: bool = False) -> Iterator[int]:
                 descriptor, names = os.open(path.anchor, _FOLDER), list(path.parts[1:])
             opened.callback(os.close, descriptor)
             for name in names:
-                descriptor = _open_folder(name, descriptor, made if makes else None)
+                descriptor = _open_folder(name, descriptor, new_folders if makes else None)
                 opened.callback(os.close, descriptor)
             yield descriptor
         except BaseException:
-            for folder, name in reversed(made):
+            for folder, name in reversed(new_folders):
                 with contextlib.suppress(OSError):
                     os.rmdir(name, dir_fd=folder)
             raise
@@ -196,11 +196,11 @@ def _open_at_once(path: str, flags: int) -> int | None:
     return None
 
 
-def _open_folder(name: str, within: int, made: list[tuple[int, str]] | None) -> int:
+def _open_folder(name: str, within: int, new_folders: list[tuple[int, str]] | None) -> int:
     try:
         return os.open(name, _FOLDER, dir_fd=within)
     except FileNotFoundError:
-        if made is None:
+        if new_folders is None:
             raise
     except NotADirectoryError:
         if stat.S_ISLNK(os.stat(name, dir_fd=within, follow_symlinks=False).st_mode):
@@ -208,7 +208,7 @@ def _open_folder(name: str, within: int, made: list[tuple[int, str]] | None) -> 
         raise
     with contextlib.suppress(FileExistsError):
         os.mkdir(name, dir_fd=within)
-        made.append((within, name))
+        new_folders.append((within, name))
     return os.open(name, _FOLDER, dir_fd=within)
 
 

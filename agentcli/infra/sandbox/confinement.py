@@ -1,7 +1,7 @@
-"""Defines what a command may do, and the `Confinement` protocol of the backends that hold it to that.
+"""Defines the bounds of a command, and the `Confinement` protocol of the backends that hold it to them.
 
-The words: *roots* are the workspace's folders, a *mask* hides the contents of a file or folder, a *protected* name
-cannot be written although the folder around it can.
+The *roots* are the workspace's folders. A *mask* hides the contents of a file or folder. A *protected* name cannot be
+written although the folder around it can.
 """
 
 from __future__ import annotations
@@ -63,16 +63,16 @@ class Bounds(Struct, frozen=True):
 
 _MAX_PROBE_S = 20.0
 
-# A confinement is planned from what is there, and what is there can be gone before it is mounted: another program's
-# socket, a file that is being replaced. Then it is planned again; where sockets come and go all the time, often.
-MOST_PLANS = 10
+# What a confinement is planned from can be gone before it is mounted: another program's socket, a file that is being
+# replaced. Then it is planned again, which may take several times where sockets come and go all the time.
+MAX_PLANS = 10
 
 
 class Mount(NamedTuple):
-    """One mount of a command's: at `path` it sees what is at `source`, or an empty folder of this mode in memory.
+    """One mount of a command: at `path` it sees what is at `source`, or an empty folder of this mode in memory.
 
-    `descriptor` is that of the source, opened when nothing could have been led elsewhere. `is_writable` if what is on
-    the disk can be changed through it.
+    `descriptor` is that of the source, where it was opened before a command could have led the path elsewhere. Through
+    a mount that `is_writable` what is on the disk can be changed.
     """
 
     path: str
@@ -127,18 +127,16 @@ class Confinement(Protocol):
         """
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
-        """Promises of these bounds that this confinement does not keep here, a sentence each, for the person."""
+        """Return the promises of these bounds that this confinement does not keep here, as sentences for the person."""
 
 
 @contextmanager
 def memory_file(content: bytes) -> Iterator[int]:
-    """A descriptor to read something from that is for the launched program alone."""
-    descriptor = os.memfd_create("agentcli")
-    try:
-        os.pwrite(descriptor, content, 0)
-        yield descriptor
-    finally:
-        os.close(descriptor)
+    """Yield a descriptor from which only the launched program can read a content."""
+    with os.fdopen(os.memfd_create("agentcli"), "w+b", 0) as file:
+        file.write(content)
+        file.seek(0)
+        yield file.fileno()
 
 
 def run_probe(argv: Sequence[str], pass_fds: Sequence[int]) -> subprocess.CompletedProcess[bytes]:
@@ -149,7 +147,7 @@ def run_probe(argv: Sequence[str], pass_fds: Sequence[int]) -> subprocess.Comple
 
 
 class Unconfined:
-    """Implements `Confinement` by doing nothing, where nothing works or the person wants it so; `why` says which."""
+    """Implements `Confinement` by doing nothing, where nothing works or the person wants that; `why` is the reason."""
 
     name = "none"
     weakness = ""

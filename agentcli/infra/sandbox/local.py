@@ -29,7 +29,7 @@ from agentcli.tools.sandbox import Listing, PathStatus, Sandbox, Search, SearchO
 
 if TYPE_CHECKING:
     from agentcli.infra.sandbox.dry_runs.dry_run import DryRuns
-    from agentcli.infra.sandbox.processes.shell import JobTable, Shell
+    from agentcli.infra.sandbox.processes.shell import Shell
 
 _SECRETS_FRESH_FOR_S = 1.0  # the list of secret files, where nothing is known to have changed
 
@@ -65,8 +65,8 @@ class LocalSandbox:
         )
 
     @property
-    def jobs(self) -> JobTable:
-        return self._shell.load().jobs
+    def jobs(self) -> Shell:
+        return self._shell.load()
 
     def facts(self, grants: Grants = NO_GRANTS) -> LocalFacts:
         return LocalFacts(self, grants)
@@ -136,8 +136,8 @@ class LocalSandbox:
         confinement = self.confinement
         if confinement.confines and not confinement.backend.weakness:
             return ""  # a read-only sandbox lets such a program do no harm, unless it is a weak one
-        search = auto_executed.ProgramSearch(confinement.git(grants), self._environment, confinement.scan)
-        return search.setting(folder)
+        git, scan = confinement.git(grants), confinement.scan
+        return auto_executed.program_setting(folder, git=git, environment=self._environment, scan=scan)
 
     async def run(
         self,

@@ -36,6 +36,8 @@ _SHALLOW = {".git": 0, "__pycache__": 0} | dict.fromkeys(
 )
 _ANY_DEPTH = 10_000
 _TICK_NS = 20_000_000  # within a tick of its file system's clock a folder can change twice and keep one stamp
+# How many ordinary folders, folders in `_SHALLOW`, and folders below these are read.
+_MAX_FOLDERS = (20_000, 20_000, 1_000)
 # The kernel does not note what other machines change. Its notes are therefore relied on only for so long, and for so
 # many times as long as the last walk took.
 _WATCHED_S = 30.0
@@ -119,13 +121,6 @@ def _max_watches() -> int:
         return 0
 
 
-class Extent(Struct, frozen=True):
-    """The bounds of a walk: its time, and how many ordinary folders, folders in `_SHALLOW`, and folders below these."""
-
-    max_folders: tuple[int, int, int] = (20_000, 20_000, 1_000)
-    max_s: float = 1.0
-
-
 class _Folder(Struct, kw_only=True):
     stamp: tuple[int, int]  # the inode, and the time of its last change
     rank: int
@@ -172,32 +167,34 @@ class _Queue:
 class _Tree:
     """The folders of one root that were read, and those that still have to be."""
 
-    def __init__(self, extent: Extent) -> None:
+    def __init__(self, max_folders: tuple[int, int, int]) -> None:
         self.folders: dict[str, _Folder] = {}
         self.findings: _Findings | None = None  # in these folders
         self.watch = FolderWatch()
         self.watched_until = 0.0
         self.unreadable: set[str] = set()  # tried again
-        self.unwalked = _Queue(extent.max_folders)
-        self.new = _Queue(extent.max_folders)  # found by an update
+        self.unwalked = _Queue(max_folders)
+        self.new = _Queue(max_folders)  # found by an update
 
 
 class Scan:
     """Remembers what is in the roots, for all commands of a session.
 
     `is_secret` is what `SecretFiles` asks. `denied` gives a test for further files by the rules as they are now; it
-    must give an equal one as long as the rules are the same.
+    must give an equal one as long as the rules are the same. A walk takes at most `max_s` seconds.
     """
 
     def __init__(
         self,
         is_secret: Callable[[Path], bool] = lambda path: False,
         denied: Callable[[], Callable[[Path], bool] | None] = lambda: None,
-        extent: Extent = Extent(),
+        *,
+        max_folders: tuple[int, int, int] = _MAX_FOLDERS,
+        max_s: float = 1.0,
     ) -> None:
         self._secret_files = SecretFiles(Path("/"), is_secret)
         self._denied = denied
-        self._extent = extent
+        self._max_folders, self._max_s = max_folders, max_s
         self.kept_plans: dict[Any, Any] = {}  # by `plan_protection`, emptied at every change
         self._judged_by: Callable[[Path], bool] | None = None
         self._trees: dict[str, _Tree] = {}
@@ -238,7 +235,7 @@ class Scan:
         if (denied := self._denied()) != self._judged_by:  # the rules changed, so every name is judged anew
             self._judged_by = denied
             self._trees.clear()
-        tree = self._trees.get(root) or self._trees.setdefault(root, _Tree(self._extent))
+        tree = self._trees.get(root) or self._trees.setdefault(root, _Tree(self._max_folders))
         changes = tree.watch.take(came_and_went) if tree.folders else None
         if changes is None or any((*changes, tree.unreadable, *tree.unwalked.by_rank, *tree.new.by_rank)):
             self.kept_plans = {}
@@ -253,10 +250,10 @@ class Scan:
     def _walk(self, root: str, tree: _Tree) -> None:
         began = time.monotonic()
         tree.unreadable.clear()
-        tree.unwalked, tree.new = _Queue(self._extent.max_folders), _Queue(self._extent.max_folders)
+        tree.unwalked, tree.new = _Queue(self._max_folders), _Queue(self._max_folders)
         tree.unwalked.by_rank[0].append((root, _ANY_DEPTH))
         seen: dict[str, _Folder] = {}
-        self._read_queued(tree.unwalked, tree, seen, began + self._extent.max_s)
+        self._read_queued(tree.unwalked, tree, seen, began + self._max_s)
         ended = time.monotonic()
         tree.watched_until = ended + max(_WATCHED_S, _PER_WALK * (ended - began))
         # After a walk that could not be finished, folders that an earlier walk found still count.
@@ -265,8 +262,8 @@ class Scan:
     def _update(self, tree: _Tree, changed: set[str], replaced: set[str]) -> None:
         """Read folders in which something changed, all that is new in them, and the rest of the walk."""
         known = tree.folders
-        deadline = time.monotonic() + self._extent.max_s
-        tree.new.room = [*self._extent.max_folders]
+        deadline = time.monotonic() + self._max_s
+        tree.new.room = [*self._max_folders]
         if replaced or tree.unreadable or any((*tree.new.by_rank, *tree.unwalked.by_rank)):
             tree.findings = None
         for path in [path for path in known if _is_in(path, replaced)] if replaced else ():

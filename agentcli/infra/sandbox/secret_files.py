@@ -58,7 +58,7 @@ GitState = tuple[object, ...]
 
 
 class SecretFiles:
-    """Finds the files `is_secret` is true of, asking it only where no name on the path is plainly harmless."""
+    """Finds the paths for which `is_secret` is true, asking it only where no name on the path is plainly harmless."""
 
     def __init__(self, base: Path, is_secret: Callable[[Path], bool]) -> None:
         self._base = base
@@ -67,7 +67,6 @@ class SecretFiles:
         self._plain_folders = {b"": is_plain_base}
 
     def among(self, paths: Sequence[bytes]) -> set[bytes]:
-        """Return the paths that hold secrets."""
         folders = {folder for folder, _, _ in map(bytes.rpartition, paths, repeat(b"/"))}
         if all(map(self._is_plain_folder, folders)) and not _is_odd(b"".join(paths)):
             paths = [path for path in paths if not path.endswith(_NEVER_SECRET) and _may_match(path)]
@@ -93,13 +92,13 @@ def _is_plain_folder(name: bytes) -> bool:
 
 
 def _may_match(path: bytes) -> bool:
-    """Of a path of usual letters in folders that are plain: a glance, which errs on the side of yes."""
+    """Judge a path of usual letters in plain folders by a quick look, which errs on the side of yes."""
     name = path[path.rfind(b"/") + 1 :].lower()
     return name[:2] in _STARTS or name[name.rfind(b".") + 1 :] in _EXTENSIONS or name.endswith(_IGNORED_ENDS)
 
 
 def _is_odd(name: bytes) -> bool:
-    """True if some file system takes it for another name."""
+    """Return True if some file system takes it for another name."""
     return not name.isascii() or b"~" in name or b":" in name or name.endswith(_IGNORED_ENDS)
 
 

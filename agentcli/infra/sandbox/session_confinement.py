@@ -6,7 +6,6 @@ import asyncio
 import logging
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import cached_property, partial
@@ -89,7 +88,6 @@ class SessionConfinement:
         self._search_path = search_path
         self._state = state
         self._aside = state / "put_aside"  # holds what stood in the way of something that was put back
-        self._protected_places: dict[tuple[Path, ...], tuple[float, tuple[str, ...]]] = {}
         self._proxies: dict[frozenset[str], NetworkProxy] = {}
         self._starting_proxy = asyncio.Lock()
         self._note: SessionNote | None = None
@@ -158,17 +156,15 @@ class SessionConfinement:
                     yield home / name
 
     def is_protected(self, path: Path, grants: Grants) -> bool:
-        """Return True if git or a trusted command runs this file or obeys its contents, as of the last second."""
+        """Return True if git or a trusted command runs this file or obeys its contents."""
         roots = self.roots(grants)
-        planned_at, places = self._protected_places.get(roots, (float("-inf"), ()))
-        if time.monotonic() - planned_at > 1:
-            own = tuple(map(str, self.limits.programs(roots)))
-            resources = CommandResources(scan=self.scan, git=self.git(grants))
-            bounds = Bounds("workspace-write", roots, self.limits.home, protected=own, resources=resources)
-            plan = plan_protection(bounds, str(roots[0]))
-            places = (*plan.read_only, *plan.missing_files, *plan.missing_folders)
-            self._protected_places = {roots: (time.monotonic(), places)}
-        return any(is_inside(str(path), place) for place in places)
+        own = tuple(map(str, self.limits.programs(roots)))
+        resources = CommandResources(scan=self.scan, git=self.git(grants))
+        bounds = Bounds("workspace-write", roots, self.limits.home, protected=own, resources=resources)
+        plan = plan_protection(bounds, str(roots[0]))
+        return any(
+            is_inside(str(path), place) for place in (*plan.read_only, *plan.missing_files, *plan.missing_folders)
+        )
 
     @contextmanager
     def launch(self, argv: Sequence[str], command: Command, pass_fds: Sequence[int]) -> Iterator[Launch]:

@@ -60,8 +60,8 @@ async def id_in_trash(db: Tables, session_id: str) -> str:
     query = "SELECT DISTINCT id FROM sessions WHERE trashed > 0 AND id >= :id AND id < :end"
     found = [str(id) for (id,) in await db.rows(query, id=session_id, end=f"{session_id}\U0010ffff")]
     if len(found) != 1:
-        how_many = "Several sessions begin" if found else "No session begins"
-        raise StorageError(f"{how_many} with {session_id!r} in the trash.")
+        count = "Several sessions begin" if found else "No session begins"
+        raise StorageError(f"{count} with {session_id!r} in the trash.")
     return found[0]
 
 
@@ -112,8 +112,8 @@ class Secrets:
                 return [item for item, _ in items], sum(places for _, places in items)
             case dict():
                 names, places = self._redact_strings([*value])
-                items, more = self._redact_strings([*value.values()])
-                return dict(zip(names, items, strict=True)), places + more
+                items, in_values = self._redact_strings([*value.values()])
+                return dict(zip(names, items, strict=True)), places + in_values
         return value, 0
 
     def redact_row(self, row: Sequence[Any]) -> tuple[Sequence[Any], int]:

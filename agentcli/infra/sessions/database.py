@@ -133,10 +133,10 @@ def _upgrade_tables(connection: apsw.Connection, on_notice: Callable[[str], None
     if version == VERSION:  # another program was faster
         return
     if version:
-        kept = free_name(path := Path(connection.filename), f".v{version}")
-        with vacuum_into(path, kept):  # over another connection, since this one writes
+        old_file = free_name(path := Path(connection.filename), f".v{version}")
+        with vacuum_into(path, old_file):  # over another connection, since this one writes
             pass
-        on_notice(f"The session database is brought up to this version of agentcli: {kept} is the one of before.")
+        on_notice(f"The session database is brought up to this version of agentcli: {old_file} is the one of before.")
     connection.execute(_tables(version))
     connection.pragma("user_version", VERSION)
 

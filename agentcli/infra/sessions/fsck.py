@@ -83,8 +83,8 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
         """Describe for the person what was restored."""
         if not self.restored_from:
             return "everything but damaged entries that were in no copy is restored"
-        made = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.restored_from))
-        return f"what was stored until {made} is restored from the copy of that time"
+        copied_at = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.restored_from))
+        return f"what was stored until {copied_at} is restored from the copy of that time"
 
 
 def check(path: Path) -> CheckReport:
@@ -184,10 +184,10 @@ def repair(path: Path, *, even_if_open: bool = False) -> CheckReport:
         with _no_writers(path), tempfile.TemporaryDirectory(prefix="repair-", dir=path.parent) as room:
             old, new, copy = Path(room, path.name), Path(room, "new.db"), database.copy_of(path)
             database.copy_files(path, old)
-            kept = database.free_name(path, f".damaged-{int(time.time())}")
+            damaged = database.free_name(path, f".damaged-{int(time.time())}")
             is_copy_sound = copy.exists() and not _faults(copy)
             restored_from = 0.0
-            if not _rewrite(old, new, copy if is_copy_sound else None, kept.name):
+            if not _rewrite(old, new, copy if is_copy_sound else None, damaged.name):
                 if not is_copy_sound:
                     return before
                 new, restored_from = Path(room, "copy.db"), copy.stat().st_mtime
@@ -195,13 +195,13 @@ def repair(path: Path, *, even_if_open: bool = False) -> CheckReport:
             database.connect(new).close()
             if not even_if_open:
                 _refuse_open_sessions(path)  # a session that was opened in between relies on the old file
-            _swap(path, old, new, kept)
+            _swap(path, old, new, damaged)
     except (apsw.Error, OSError) as error:
         raise StorageError(
             f"{path} could not be repaired ({error}): make room for two copies of it in its folder, then try again. "
             "Nothing was changed."
         ) from error
-    return CheckReport(path=str(path), found=before.found, left=[], kept_as=str(kept), restored_from=restored_from)
+    return CheckReport(path=str(path), found=before.found, left=[], kept_as=str(damaged), restored_from=restored_from)
 
 
 def replace_damaged(path: Path) -> str:
@@ -214,8 +214,8 @@ def replace_damaged(path: Path) -> str:
         with copying(path, timeout_s=_REPAIR_PATIENCE_S):
             report = repair(path, even_if_open=True)
             if report.is_healthy:
-                kept = f"it is kept as {report.kept_as}, and {report.restored_text}."
-                return f"The session database was damaged: {kept}" if report.kept_as else ""
+                outcome = f"it is kept as {report.kept_as}, and {report.restored_text}."
+                return f"The session database was damaged: {outcome}" if report.kept_as else ""
             kept_as = database.free_name(path, f".damaged-{int(time.time())}")
             for suffix in ("", "-wal", "-shm", ".copy"):  # the copy is damaged too, but better than nothing
                 with suppress(FileNotFoundError):
@@ -225,9 +225,9 @@ def replace_damaged(path: Path) -> str:
     return f"The session database was damaged and there is no sound copy: it is kept as {kept_as}, a new one was begun."
 
 
-def _rewrite(old: Path, new: Path, copy: Path | None, kept: str) -> bool:
+def _rewrite(old: Path, new: Path, copy: Path | None, damaged_name: str) -> bool:
     """Rewrite a file with sound entries for damaged ones; return False if the new file is not sound."""
-    text = f"An entry that was damaged stood here: {kept} holds what is left of it."
+    text = f"An entry that was damaged stood here: {damaged_name} holds what is left of it."
     note = to_record(Entry("", None, 0.0, ContextNote(text)))
     try:
         with database.vacuum_into(old, new):
@@ -265,12 +265,12 @@ def _no_writers(path: Path) -> Iterator[None]:
         yield
 
 
-def _swap(path: Path, old: Path, new: Path, kept: Path) -> None:
+def _swap(path: Path, old: Path, new: Path, damaged: Path) -> None:
     """Replace the file and keep the old one with its log, so that a new file is never beside an old log."""
     old_log = Path(f"{old}-wal")
     if old_log.exists() and old_log.stat().st_size:
-        old_log.replace(f"{kept}-wal")
-    old.replace(kept)
+        old_log.replace(f"{damaged}-wal")
+    old.replace(damaged)
     for suffix in ("-wal", "-shm"):
         Path(f"{path}{suffix}").unlink(missing_ok=True)
     new.replace(path)

@@ -25,8 +25,7 @@ class Words:
     """
 
     def __init__(self, text: str) -> None:
-        phrases = [_WORD.findall(folded(part)) for part in text.split()]
-        self._phrases = [phrase for phrase in phrases if phrase]
+        self._phrases = [*filter(None, (_WORD.findall(folded(part)) for part in text.split()))]
         if not self._phrases:
             raise StorageError(f"There is nothing to search for in {text!r}: give a word with a letter or a digit.")
         self._patterns = [re.compile(r"(?<![^\W_])" + r"[\W_]+".join(phrase)) for phrase in self._phrases]

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 20.0  # with a program that is asked to give up a session
 _LARGE_BYTES = 64 * 1024 * 1024  # a larger database is copied while the program runs, not at its end
-_COPY_DELAY_S = 60.0  # a program that ends earlier does not begin a large copy in vain
-_LONG_S = 86_400.0
+_COPY_DELAY_S = 60.0  # a program that ends earlier does not begin a copy in vain
 
 T = TypeVar("T")
 
@@ -90,9 +89,8 @@ class SqliteTables(Tables):
     async def search(self, words: Words, *, cwd: str | None, user_id: str | None, limit: int) -> list[Found]:
         while _index_some(self._db):
             pass
-        names = {"words": words.for_index, "cwd": cwd, "user_id": user_id, "limit": limit}
-        found = self._db.execute(_HITS, names)
-        return [words.found_in(str(session_id), str(title), read_entry(row)) for session_id, title, *row in found]
+        hits = await self.rows(_HITS, words=words.for_index, cwd=cwd, user_id=user_id, limit=limit)
+        return [words.found_in(str(session_id), str(title), read_entry(row)) for session_id, title, *row in hits]
 
 
 def in_sqlite(work: Work[T]) -> Callable[[apsw.Connection], T]:
@@ -214,10 +212,9 @@ class SqliteSessions(_WriterSessions):
         return places
 
     def _copy_meanwhile(self) -> None:
-        """Copy a large database while the program runs, and a small one if the program runs for days."""
+        """Copy the database while the program runs, unless the program ends first: then `close` copies a small one."""
         if database.is_copy_due(self.path) and not (self._copying and self._copying.is_alive()):
-            delay_s = _COPY_DELAY_S if self._is_large() else _LONG_S
-            self._copying = threading.Timer(delay_s, _make_due_copy, (self.path,))
+            self._copying = threading.Timer(_COPY_DELAY_S, _make_due_copy, (self.path,))
             self._copying.daemon = True
             self._copying.start()
 

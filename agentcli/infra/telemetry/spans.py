@@ -151,7 +151,7 @@ class SessionSpans:
         if agent.request is not None and (error or agent.request.was_sent):
             self._end_request(agent, at, error=error or reason)
         answer = [Text(getattr(event, "text", ""))]  # a failed turn has no text
-        about = {
+        attributes = {
             "gen_ai.operation.name": "invoke_agent",
             "gen_ai.agent.id": agent.id,
             "gen_ai.agent.name": agent.name,
@@ -164,7 +164,7 @@ class SessionSpans:
             "gen_ai.input.messages": self._content(messages("user", agent.prompt)),
             "gen_ai.output.messages": self._content(messages("assistant", answer, reason)),
         }
-        self._finish(self._turn(agent, at), at, about, error=error, message=message)
+        self._finish(self._turn(agent, at), at, attributes, error=error, message=message)
         agent.request, agent.turn, agent.prompt = None, None, []
         if not isinstance(event, events.SubagentEnded):
             self._metrics.turns.add(1, {"agentcli.turn.reason": reason, **({"error.type": error} if error else {})})
@@ -194,11 +194,11 @@ class SessionSpans:
         if (request := agent.request) is None:
             return
         agent.request, agent.model = None, model or request.model
-        about = {"gen_ai.operation.name": "chat", **of_model(agent.model, self._export.server)}
+        attributes = {"gen_ai.operation.name": "chat", **of_model(agent.model, self._export.server)}
         first_chunk = (request.first_at - request.tried_at) / _S if request.first_at else None
-        more = {
+        of_reply = {
             "gen_ai.request.stream": True,
-            "gen_ai.response.model": about["gen_ai.request.model"] if reason else None,
+            "gen_ai.response.model": attributes["gen_ai.request.model"] if reason else None,
             "gen_ai.response.finish_reasons": [reason] if reason else [],
             "gen_ai.response.time_to_first_chunk": first_chunk,
             **(of_usage(request.usage) if request.usage != Usage() else {}),
@@ -206,30 +206,30 @@ class SessionSpans:
             "agentcli.retries": len(request.retries) or None,
             "gen_ai.output.messages": self._content(messages("assistant", request.content, reason)),
         }
-        span = self._start(f"chat {about['gen_ai.request.model']}", request.began_at, agent.turn, SpanKind.CLIENT)
+        span = self._start(f"chat {attributes['gen_ai.request.model']}", request.began_at, agent.turn, SpanKind.CLIENT)
         for moment, retry in request.retries:
             span.add_event("agentcli.retry", clean(retry, self._mask), moment)
-        self._finish(span, at, about | more, error=error)
-        about, metrics = clean({**about, "error.type": error}, self._mask), self._metrics
-        metrics.duration.record((at - request.began_at) / _S, about)
+        self._finish(span, at, attributes | of_reply, error=error)
+        attributes, metrics = clean({**attributes, "error.type": error}, self._mask), self._metrics
+        metrics.duration.record((at - request.began_at) / _S, attributes)
         if first_chunk is not None:
-            metrics.first_chunk.record(first_chunk, about)
+            metrics.first_chunk.record(first_chunk, attributes)
         for kind, tokens in (("input", request.usage.prompt_tokens), ("output", request.usage.output_tokens)):
             if tokens:  # of all tries together
-                metrics.tokens.record(tokens, {**about, "gen_ai.token.type": kind})
+                metrics.tokens.record(tokens, {**attributes, "gen_ai.token.type": kind})
         if request.usd:
-            metrics.cost.add(request.usd, about)
+            metrics.cost.add(request.usd, attributes)
 
     def _begin_call(self, agent: _Agent, at: int, id: str, name: str, *, arguments: str = "") -> tuple[Span, int]:
         span = self._start(f"execute_tool {name}", at, agent.turn)
-        about = {
+        attributes = {
             "gen_ai.operation.name": "execute_tool",
             "gen_ai.tool.name": name,
             "gen_ai.tool.call.id": id,
             "gen_ai.tool.type": "extension" if name.startswith("mcp__") else "function",
             "gen_ai.tool.call.arguments": arguments,
         }
-        span.set_attributes(clean(about, self._mask))
+        span.set_attributes(clean(attributes, self._mask))
         if name == "create_subagent":
             self._subagent_calls[id] = span
         agent.calls[id] = span, at
@@ -242,22 +242,22 @@ class SessionSpans:
         was_asked = event.id in agent.asked
         agent.asked.discard(event.id)  # ids may come again
         error = event.error_kind or ("_OTHER" if event.result.is_error else "")
-        about = {
+        attributes = {
             "agentcli.tool.retries": event.retry_count or None,
             "agentcli.approval.wait_s": max(0, at - began_at - took) / _S if was_asked else None,
             "agentcli.approval.answer": self._content(event.answer),
             "gen_ai.tool.call.result": self._content(event.result.text),
         }
-        self._finish(span, at, about, error=error, message=event.error.message if event.error else "")
+        self._finish(span, at, attributes, error=error, message=event.error.message if event.error else "")
         self._metrics.calls.add(1, clean({"gen_ai.tool.name": event.name, "error.type": error}, self._mask))
 
     def _start(self, name: str, at: int, parent: Span | None, kind: SpanKind = SpanKind.INTERNAL) -> Span:
         context = self._parent if parent is None else set_span_in_context(parent, Context())
         return self._tracer.start_span(self._mask(name), context, kind, self._about, start_time=at)
 
-    def _finish(self, span: Span, at: int, about: Attributes, *, error: str, message: str = "") -> None:
+    def _finish(self, span: Span, at: int, attributes: Attributes, *, error: str, message: str = "") -> None:
         if span.is_recording():  # masking takes time
-            span.set_attributes(clean({**about, "error.type": error}, self._mask))
+            span.set_attributes(clean({**attributes, "error.type": error}, self._mask))
             if error:
                 span.set_status(Status(StatusCode.ERROR, self._mask(self._content(message))))
         span.end(at)

@@ -38,7 +38,7 @@ class Masker:
 
     def __init__(self, known_values: Iterable[str] = ()) -> None:
         values = {value for value in known_values if is_long_enough(value)}
-        self._forms = sorted({form for value in values for form in _forms(value) if is_long_enough(form)})
+        self._forms = sorted({form for value in values for form in _written_forms(value) if is_long_enough(form)})
         self._with_spaces = [form for form in self._forms if re.search(r"\s", form)]
         raw = [bytes_for_search(form) for form in self._forms]
         kind = Implementation.DFA if sum(map(len, raw)) <= _MAX_DFA_CHARS else Implementation.ContiguousNFA
@@ -82,8 +82,7 @@ def is_long_enough(value: str) -> bool:
     return len(value) >= (_MIN_MIXED_CHARS if is_mixed else _MIN_KNOWN_CHARS)
 
 
-def _forms(value: str) -> Iterable[str]:
-    """Yield the forms in which a value may be written."""
+def _written_forms(value: str) -> Iterable[str]:
     raw = value.encode("utf-8", "replace")
     yield from (value, json.dumps(value)[1:-1], quote(value, safe=""), quote(value), raw.hex(), raw.hex().upper())
     yield html.escape(value)
@@ -144,10 +143,11 @@ class PlainText:
 
     def places(self, spans: Iterable[tuple[int, int, str]]) -> list[tuple[int, int]]:
         """Return the positions of these spans in the text as written."""
-        at = [position for position, _ in self._codes]
+        positions = [position for position, _ in self._codes]
         lengths = [0, *accumulate(len(code) for _, code in self._codes)]
         return [
-            (start + lengths[bisect_right(at, start)], end + lengths[bisect_left(at, end)]) for start, end, _ in spans
+            (start + lengths[bisect_right(positions, start)], end + lengths[bisect_left(positions, end)])
+            for start, end, _ in spans
         ]
 
     def forget(self, count: int) -> None:

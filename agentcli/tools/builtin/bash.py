@@ -1,4 +1,4 @@
-"""Runs a shell command; the directory it ends in is where the next one starts. Lists, reads and ends jobs."""
+"""Runs a shell command; the next one starts in the directory in which it ends. Lists, reads and ends jobs."""
 
 from __future__ import annotations
 
@@ -19,28 +19,55 @@ from agentcli.tools.builtin.toolset import Bash, JobsCall
 from agentcli.tools.command import BackgroundJob, Command, CommandResult, Profile
 from agentcli.tools.observation import PAGE_BYTES, cut_middle
 from agentcli.tools.path_names import display_name
-from agentcli.tools.sandbox import Jobs, PathStatus, Use
+from agentcli.tools.sandbox import PathStatus, Use
 from agentcli.tools.tool import DryRunReport, ToolContext, ToolOutput
 from agentcli.tools.workspace import Workspace
 
-_LONGEST_COMMAND = 100  # characters of a job's command that are shown
-_MOST_BYTES = {"brief": 1_800, "standard": PAGE_BYTES, "full": 1_000_000}  # full is shown page by page
-LONGEST_TIMEOUT_MS = 3_600_000
-_USUAL_TIMEOUT_MS = Bash("").timeout_ms  # a job that is given this has no limit but the session's end
+MAX_TIMEOUT_MS = 3_600_000
+_MAX_COMMAND_CHARS = 100  # of a job's command that are shown
+_MAX_BYTES = {"brief": 1_800, "standard": PAGE_BYTES, "full": 1_000_000}  # full output is shown page by page
 
 
-def _command(given: Bash, start: Path, context: ToolContext) -> Command:
-    terms, grants = context.terms, context.all_grants
-    if terms.dry_run == "narrow":
-        grants = replace(grants, hosts=terms.grants.hosts)
-    most_bytes, limit_s = _MOST_BYTES[given.output_level or context.level], _limit_s(given)
-    profile: Profile | None = "read-only" if terms.only_reads else None
-    profile = "danger-full-access" if given.unconfined else profile
-    return Command(given.command, start, limit_s, most_bytes, profile=profile, grants=grants, dry_run=terms.dry_run)
+async def run(given: Bash | JobsCall, context: ToolContext) -> ToolOutput:
+    return await (_run(given, context) if isinstance(given, Bash) else _jobs(given, context))
 
 
-def _start_of(given: Bash, context: ToolContext) -> tuple[Path, str]:
-    """The folder that a command starts in, and a note if the one the shell stood in is gone. Raises `ToolError`."""
+async def run_own(command: str, context: ToolContext, *, terminal: str = "") -> ToolOutput:
+    """Run the person's own command, which nothing confines; in a `terminal`, named by its path, it can ask them."""
+    return await _run(Bash(command, MAX_TIMEOUT_MS, unconfined=True), context, is_own=True, terminal=terminal)
+
+
+async def _run(given: Bash, context: ToolContext, *, is_own: bool = False, terminal: str = "") -> ToolOutput:
+    sandbox = context.workspace.sandbox
+    start, note = _find_start(given, context)
+    command = _command(given, start, context)
+    if given.background:
+        # With the default limit a job has none but the end of the session.
+        limit_s = None if given.timeout_ms == Bash("").timeout_ms else command.timeout_s
+        (detach := asyncio.Event()).set()
+        job = (await sandbox.run(replace(command, timeout_s=limit_s), detach=detach)).job
+        assert job is not None, "it is detached or refused"
+        return _describe_start(job, "Started", context)
+    if is_own:
+        command = replace(command, profile="own", terminal=terminal, timeout_s=None if terminal else command.timeout_s)
+    result = await sandbox.run(command, on_output=context.emit, detach=context.detach)
+    finish = partial(_format, result, given, context, start=start, note=note)
+    if result.dry_run is not None:
+        report = DryRunReport(
+            dry_run=result.dry_run,
+            result=result,
+            output=finish,
+            needed_host=_find_host(result.output),
+            unread=_find_unread(result.output, result.cwd or start, context.workspace) if result.exit_code else (),
+        )
+        return ToolOutput(dry_run=report)
+    if result.job is not None and result.exit_code is None:
+        return _describe_detached(result.job, result, context)
+    return await asyncio.to_thread(finish)
+
+
+def _find_start(given: Bash, context: ToolContext) -> tuple[Path, str]:
+    """Return the folder that a command starts in, and a note if the shell's own is gone. Raises `ToolError`."""
     if not given.command.strip():
         raise ToolError("The command is empty.", kind="invalid_parameters")
     if "\0" in given.command:
@@ -55,58 +82,44 @@ def _start_of(given: Bash, context: ToolContext) -> tuple[Path, str]:
     return workspace.cwd, f"[{workspace.shown(start)} is gone: started in {workspace.shown(workspace.real_cwd)}]"
 
 
-async def run_own(command: str, context: ToolContext, *, terminal: str = "") -> ToolOutput:
-    """Run the person's own command, which nothing confines; in a `terminal`, named by its path, it can ask them."""
-    return await _run(Bash(command, LONGEST_TIMEOUT_MS, unconfined=True), context, is_own=True, terminal=terminal)
-
-
-async def run(given: Bash | JobsCall, context: ToolContext) -> ToolOutput:
-    return await (_run(given, context) if isinstance(given, Bash) else _jobs(given, context))
-
-
-async def _run(given: Bash, context: ToolContext, *, is_own: bool = False, terminal: str = "") -> ToolOutput:
-    workspace = context.workspace
-    start, lost = _start_of(given, context)
-    command = _command(given, start, context)
-    if given.background:
-        limit_s = None if given.timeout_ms == _USUAL_TIMEOUT_MS else command.timeout_s
-        (detach := asyncio.Event()).set()
-        job = (await workspace.sandbox.run(replace(command, timeout_s=limit_s), detach=detach)).job
-        assert job is not None, "it is detached or refused"
-        return _started(job, "Started", context)
-    if is_own:
-        command = replace(command, profile="own", terminal=terminal, timeout_s=None if terminal else command.timeout_s)
-    result = await workspace.sandbox.run(command, on_output=context.emit, detach=context.detach)
-    finish = partial(_output, result, given, start, context, lost)
-    if result.dry_run is not None:
-        unread = _unread(result.output, result.cwd or start, workspace) if result.exit_code else ()
-        host = _needed_host(result.output)
-        report = DryRunReport(dry_run=result.dry_run, result=result, output=finish, needed_host=host, unread=unread)
-        return ToolOutput(dry_run=report)
-    if result.job is not None and result.exit_code is None:
-        return _went_on(result.job, result, context)
-    return await asyncio.to_thread(finish)
+def _command(given: Bash, start: Path, context: ToolContext) -> Command:
+    terms, grants = context.terms, context.all_grants
+    if terms.dry_run == "narrow":
+        grants = replace(grants, hosts=terms.grants.hosts)
+    profile: Profile | None = "read-only" if terms.only_reads else None
+    return Command(
+        text=given.command,
+        cwd=start,
+        timeout_s=_limit_s(given),
+        most_bytes=_MAX_BYTES[given.output_level or context.level],
+        profile="danger-full-access" if given.unconfined else profile,
+        grants=grants,
+        dry_run=terms.dry_run,
+    )
 
 
 def _limit_s(given: Bash) -> float:
-    return min(given.timeout_ms, LONGEST_TIMEOUT_MS) / 1000
+    return min(given.timeout_ms, MAX_TIMEOUT_MS) / 1000
 
 
-def _output(result: CommandResult, given: Bash, start: Path, context: ToolContext, lost: str) -> ToolOutput:
-    """The output, then only what is out of the ordinary: an exit code, a time-out, another directory."""
+# Output
+
+
+def _format(result: CommandResult, given: Bash, context: ToolContext, *, start: Path, note: str) -> ToolOutput:
+    """Return the output, then only what is unusual: an exit code, a time-out, another directory."""
     workspace, code, is_late = context.workspace, result.exit_code, result.timed_out
-    notes = [lost]
+    notes = [note]
     if code and not is_late:
         why = f"; {result.stall}" if result.stall else ""
         notes.append(f"[exit code {code}{why}]" if code > 0 else f"[ended by signal {-code}{why}]")
     if workspace.facts.confines and not given.unconfined:
-        notes += _of_the_sandbox(result.output, workspace, start)
+        notes += _explain_failures(result.output, workspace, start)
     cwd = start if given.cwd else _follow(result, start, context, notes)
-    notes += _left_notes(result, workspace)
+    notes += _describe_rest(result, workspace)
     if is_late:
         advice = result.stall or "for a long job set timeout_ms or background"
         notes.append(f"[ended after {_limit_s(given):g} s; {advice}]")
-    output = cut_middle(result.output, _MOST_BYTES["brief"]) if is_late else result.output
+    output = cut_middle(result.output, _MAX_BYTES["brief"]) if is_late else result.output
     optional = {"output_file": result.output_file, "stall": result.stall, "job_id": result.job and result.job.id}
     structured = {
         "exit_code": code,
@@ -128,13 +141,13 @@ def _output(result: CommandResult, given: Bash, start: Path, context: ToolContex
 
 
 def count_lines(text: str, new: str = "") -> str:
-    """The number of lines in words; empty for none."""
+    """Return the number of lines in words; empty if there are none."""
     lines = text.count("\n") + (not text.endswith("\n") and bool(text))
     return f"{lines} {new}line{'s' if lines > 1 else ''}" if lines else ""
 
 
-def _left_notes(result: CommandResult, workspace: Workspace) -> Iterator[str]:
-    """Describe what a command has left behind, besides its output."""
+def _describe_rest(result: CommandResult, workspace: Workspace) -> Iterator[str]:
+    """Yield notes on files and processes that a command has left behind."""
     if result.made:
         names = ", ".join(workspace.shown(path) for path in result.made)
         yield (
@@ -150,76 +163,8 @@ def _left_notes(result: CommandResult, workspace: Workspace) -> Iterator[str]:
         yield f"[left running in the background: {result.job.id}]"
 
 
-_REFUSED = re.compile("Read-only file system|Device or resource busy|Permission denied|Operation not permitted")
-_IN_TMP = re.compile(r"(?<![\w/.-])/(?:var/)?tmp/")
-_NO_HOST = re.compile(
-    "Could not resolve host|Temporary failure in name resolution|Name or service not known|Network is unreachable"
-    "|EAI_AGAIN|ENOTFOUND|failed to lookup address|no such host"
-)
-# How curl and git, Node, Python, Go and pip name a host that they could not reach.
-_NAMED_HOST = re.compile(
-    r"[Cc]ould not resolve host:? '?([\w.-]+)|(?:ENOTFOUND|EAI_AGAIN|ECONNREFUSED) ([\w-]+(?:\.[\w-]+)+)"
-    r"|HTTPS?ConnectionPool\(host='([\w.-]+)'|Failed to resolve '([\w.-]+)'|dial tcp: lookup ([\w.-]+)"
-    r"|unable to access 'https?://([\w.-]+)"
-)
-
-
-def _needed_host(output: str) -> str:
-    found = _NAMED_HOST.search(output)
-    return next((host for host in found.groups() if host), "").rstrip(".") if found else ""
-
-
-_UNREAD = re.compile("no such file|not found|does not exist|permission denied|cannot |ENOENT|EACCES", re.IGNORECASE)
-_NAMES = re.compile(r"['`\"]([^'`\"]+)['`\"]|([^\s'`\":(),;]+)")
-_MOST_UNREAD = 200  # names that are looked at
-
-
-def _unread(output: str, cwd: Path, workspace: Workspace) -> tuple[Path, ...]:
-    """Where all the names lead that stand in complaints about files."""
-    lines = (line for line in output.splitlines() if _UNREAD.search(line))
-    names = dict.fromkeys("".join(found) for line in lines for found in _NAMES.findall(line))
-    return tuple(path.real for path in _looked_at(names, cwd, workspace, "read").values())
-
-
-def _looked_at(names: Iterable[str], cwd: Path, workspace: Workspace, use: Use) -> dict[str, PathStatus]:
-    """Look at the first names as paths; those that lead nowhere are left out."""
-    paths: dict[str, PathStatus] = {}
-    for name in list(names)[:_MOST_UNREAD]:
-        with contextlib.suppress(ToolError):
-            paths[name] = workspace.look(cwd / name, use)
-    return paths
-
-
-def _of_the_sandbox(output: str, workspace: Workspace, cwd: Path) -> list[str]:
-    """Explain failures in a command's output that the sandbox is likely to have caused, a note each."""
-    lines = output.splitlines()
-    words = {word for line in lines if _REFUSED.search(line) for word in re.split(r"[\s'\"`:]+", line) if word}
-    named = {part for word in words for part in word.split("/")}
-    notes = []
-    kept = sorted(filter(is_read_only_name, named))
-    if not kept:
-        paths = _looked_at(sorted(words), cwd, workspace, "write")
-        kept = [word for word, path in paths.items() if path.is_auto_executed]
-    if kept:
-        notes.append(
-            f"[the sandbox keeps {', '.join(kept)} from commands, as other programs obey what is there: file_edit "
-            "changes it where the user agrees, and unconfined asks them to let this command do it]"
-        )
-    if secret := sorted(name for name in named if is_secret(PurePath(name), None)):
-        notes.append(
-            f"[the sandbox hides {', '.join(secret)}, which may hold secrets; a rule of the user that names it, "
-            f"such as Read({secret[0]}), opens it]"
-        )
-    missing = (line for line in lines if "No such file or directory" in line and _IN_TMP.search(line))
-    if any(not any(str(root) in line for root in workspace.facts.roots) for line in missing):
-        notes.append("[/tmp is empty for each command: keep in the workspace what a later one is to find]")
-    if _NO_HOST.search(output):
-        notes.append("[the sandbox lets commands reach only hosts that the user opens: /sandbox host NAME]")
-    return notes
-
-
 def _follow(result: CommandResult, start: Path, context: ToolContext, notes: list[str]) -> Path:
-    """Keep the directory the shell ended in; one outside the workspace is left again."""
+    """Keep the directory in which the shell ended, unless it is outside the workspace, and add a note on it."""
     workspace = context.workspace
     end = result.cwd
     if end is None or end == (real_start := workspace.look(start).real):
@@ -235,10 +180,79 @@ def _follow(result: CommandResult, start: Path, context: ToolContext, notes: lis
     return end
 
 
-def _went_on(job: BackgroundJob, result: CommandResult, context: ToolContext) -> ToolOutput:
-    """A command that goes on as a job: the person sent it there, or it `listens on :3000`."""
-    how = f"It {result.stall}" if result.stall else "The person sent this to the background"
-    started = _started(job, f"{how}: it goes on as", context)
+# Failures that the sandbox may have caused
+
+# How curl and git, Node, Python, Go and pip name a host that they could not reach.
+_NAMED_HOST = re.compile(
+    r"[Cc]ould not resolve host:? '?([\w.-]+)|(?:ENOTFOUND|EAI_AGAIN|ECONNREFUSED) ([\w-]+(?:\.[\w-]+)+)"
+    r"|HTTPS?ConnectionPool\(host='([\w.-]+)'|Failed to resolve '([\w.-]+)'|dial tcp: lookup ([\w.-]+)"
+    r"|unable to access 'https?://([\w.-]+)"
+)
+_NO_HOST = re.compile(
+    "Could not resolve host|Temporary failure in name resolution|Name or service not known|Network is unreachable"
+    "|EAI_AGAIN|ENOTFOUND|failed to lookup address|no such host"
+)
+_REFUSED = re.compile("Read-only file system|Device or resource busy|Permission denied|Operation not permitted")
+_UNREAD = re.compile("no such file|not found|does not exist|permission denied|cannot |ENOENT|EACCES", re.IGNORECASE)
+_MAX_NAMES = 200  # that are looked at as paths
+
+
+def _find_host(output: str) -> str:
+    found = _NAMED_HOST.search(output)
+    return next(filter(None, found.groups())).rstrip(".") if found else ""
+
+
+def _find_unread(output: str, cwd: Path, workspace: Workspace) -> tuple[Path, ...]:
+    """Return the real paths of all names in complaints about files."""
+    lines = (line for line in output.splitlines() if _UNREAD.search(line))
+    names = re.compile(r"['`\"]([^'`\"]+)['`\"]|([^\s'`\":(),;]+)")
+    unread = dict.fromkeys("".join(found) for line in lines for found in names.findall(line))
+    return tuple(path.real for path in _look_at(unread, cwd, workspace, "read").values())
+
+
+def _look_at(names: Iterable[str], cwd: Path, workspace: Workspace, use: Use) -> dict[str, PathStatus]:
+    """Look at the first names as paths; those that lead nowhere are left out."""
+    paths: dict[str, PathStatus] = {}
+    for name in list(names)[:_MAX_NAMES]:
+        with contextlib.suppress(ToolError):
+            paths[name] = workspace.look(cwd / name, use)
+    return paths
+
+
+def _explain_failures(output: str, workspace: Workspace, cwd: Path) -> Iterator[str]:
+    """Yield a note on each failure in a command's output that the sandbox is likely to have caused."""
+    lines = output.splitlines()
+    words = {word for line in lines if _REFUSED.search(line) for word in re.split(r"[\s'\"`:]+", line) if word}
+    parts = {part for word in words for part in word.split("/")}
+    kept = sorted(filter(is_read_only_name, parts))
+    if not kept:
+        paths = _look_at(sorted(words), cwd, workspace, "write")
+        kept = [word for word, path in paths.items() if path.is_auto_executed]
+    if kept:
+        yield (
+            f"[the sandbox keeps {', '.join(kept)} from commands, as other programs obey what is there: file_edit "
+            "changes it where the user agrees, and unconfined asks them to let this command do it]"
+        )
+    if secret := sorted(name for name in parts if is_secret(PurePath(name), None)):
+        yield (
+            f"[the sandbox hides {', '.join(secret)}, which may hold secrets; a rule of the user that names it, "
+            f"such as Read({secret[0]}), opens it]"
+        )
+    missing = [line for line in lines if "No such file or directory" in line]
+    in_tmp = (line for line in missing if re.search(r"(?<![\w/.-])/(?:var/)?tmp/", line))
+    if any(not any(str(root) in line for root in workspace.facts.roots) for line in in_tmp):
+        yield "[/tmp is empty for each command: keep in the workspace what a later one is to find]"
+    if _NO_HOST.search(output):
+        yield "[the sandbox lets commands reach only hosts that the user opens: /sandbox host NAME]"
+
+
+# Jobs
+
+
+def _describe_detached(job: BackgroundJob, result: CommandResult, context: ToolContext) -> ToolOutput:
+    """Describe a command that continues as a job: the person sent it there, or it `listens on :3000`."""
+    reason = f"It {result.stall}" if result.stall else "The person sent this to the background"
+    started = _describe_start(job, f"{reason}: it goes on as", context)
     alone = ""
     if result.stall.startswith("listens") and context.workspace.facts.confines:
         alone = ". Only this command reaches it: each has a network of its own in the sandbox."
@@ -247,8 +261,8 @@ def _went_on(job: BackgroundJob, result: CommandResult, context: ToolContext) ->
     return ToolOutput(f"{started.content}{alone}\n{output}", structured, f"in the background as {job.id}")
 
 
-def _started(job: BackgroundJob, how: str, context: ToolContext) -> ToolOutput:
-    """Says how to end it without `jobs` too, which small models lack, unless commands see no others."""
+def _describe_start(job: BackgroundJob, how: str, context: ToolContext) -> ToolOutput:
+    # Small models have no `jobs`, so `kill` is named too, unless commands cannot see the processes of others.
     kill = "" if context.workspace.facts.confines else f" or with: kill -- -{job.pid}"
     text = (
         f"{how} job {job.id} (process group {job.pid}). Its output goes to {job.output_file}: read what is new "
@@ -260,52 +274,49 @@ def _started(job: BackgroundJob, how: str, context: ToolContext) -> ToolOutput:
 
 async def _jobs(given: JobsCall, context: ToolContext) -> ToolOutput:
     jobs, id = context.workspace.sandbox.jobs, given.job_id
+    by_id = {job.id: job for job in jobs.list()}
     if given.action == "list":
-        listed = jobs.list()
-        running = sum(job.is_running for job in listed)
-        content = "\n".join(map(_row, listed)) or "No command runs in the background."
-        return ToolOutput(content, {"jobs": list(map(_structured, listed))}, f"{running} of {len(listed)} running")
+        running = sum(job.is_running for job in by_id.values())
+        content = "\n".join(map(_row, by_id.values())) or "No command runs in the background."
+        structured = {"jobs": list(map(_structured, by_id.values()))}
+        return ToolOutput(content, structured, f"{running} of {len(by_id)} running")
     if not id:
         raise ToolError(
             f"Which job? To {given.action} one, give its job_id; list shows them.", kind="invalid_parameters"
         )
     if given.action == "read":
         new = await asyncio.to_thread(jobs.read, id, PAGE_BYTES)
-        job = _find(id, jobs)
+        job = next(job for job in jobs.list() if job.id == id)
         content = "\n".join((new.rstrip("\n") if new.strip() else "[nothing new]", f"[{_state(job)}]"))
         return ToolOutput(content, {**_structured(job), "output": new}, count_lines(new, "new ") or "0 new lines")
-    was_running = any(job.id == id and job.is_running for job in jobs.list())
     await jobs.stop(id)
-    job = _find(id, jobs)
+    job = next(job for job in jobs.list() if job.id == id)
     if job.is_running:
         raise ToolError(f"{id} could not be ended: processes of it belong to somebody else.", kind="permission_denied")
-    said = f"Ended {id}." if was_running else f"{id} had ended before: {_state(job)}."
-    return ToolOutput(said, _structured(job), said.rstrip("."))
-
-
-def _find(id: str, jobs: Jobs) -> BackgroundJob:
-    return next(job for job in jobs.list() if job.id == id)
+    message = f"Ended {id}." if by_id[id].is_running else f"{id} had ended before: {_state(job)}."
+    return ToolOutput(message, _structured(job), message.rstrip("."))
 
 
 def _row(job: BackgroundJob) -> str:
     command = " ".join(job.command.split())
-    shown = command if len(command) <= _LONGEST_COMMAND else f"{command[: _LONGEST_COMMAND - 1]}…"
+    if len(command) > _MAX_COMMAND_CHARS:
+        command = f"{command[: _MAX_COMMAND_CHARS - 1]}…"
     new = f" [{job.new_bytes:,} bytes of new output]" if job.new_bytes else ""
-    return f"{job.id}: {_state(job)}: {shown}{new}"
+    return f"{job.id}: {_state(job)}: {command}{new}"
 
 
 def _state(job: BackgroundJob) -> str:
     if job.is_running:
-        phase = "running"
+        state = "running"
     elif job.timed_out:
-        phase = "ended at its time limit"
+        state = "ended at its time limit"
     elif job.exit_code is None:
-        phase = "ended"
+        state = "ended"
     else:
-        phase = f"exit code {job.exit_code}" if job.exit_code >= 0 else f"ended by signal {-job.exit_code}"
-    return ", ".join(filter(None, (phase, job.stall, *job.reverts.notes())))
+        state = f"exit code {job.exit_code}" if job.exit_code >= 0 else f"ended by signal {-job.exit_code}"
+    return ", ".join(filter(None, (state, job.stall, *job.reverts.notes())))
 
 
 def _structured(job: BackgroundJob) -> dict[str, Any]:
-    shown = ("command", "is_running", "exit_code", "timed_out", "stall")
-    return {"job_id": job.id, **{name: getattr(job, name) for name in shown}, "output_file": str(job.output_file)}
+    names = ("command", "is_running", "exit_code", "timed_out", "stall")
+    return {"job_id": job.id, **{name: getattr(job, name) for name in names}, "output_file": str(job.output_file)}

@@ -220,12 +220,11 @@ def _ends(glob: str, path: str) -> set[int]:
 def _after_star(at: set[int], path: str, *, stop: str) -> set[int]:
     """Return the places up to the next `stop` behind each of `at`, or up to the end if it is empty."""
     after: set[int] = set()
-    covered = -1  # all places up to here that a star reaches are in `after`
-    for place in sorted(at):
-        if place > covered:
-            end = path.find(stop, place) if stop else -1
-            covered = len(path) if end < 0 else end
-            after.update(range(place, covered + 1))
+    is_reached = False
+    for place in range(len(path) + 1):
+        is_reached = place in at or (is_reached and path[place - 1] != stop)
+        if is_reached:
+            after.add(place)
     return after
 
 

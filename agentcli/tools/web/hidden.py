@@ -1,10 +1,10 @@
-"""Finds what a person looking at a page would not see: characters that show nothing, elements that styles take away."""
+"""Finds parts of a page that a person would not see: characters that show nothing, elements that styles hide."""
 
 from __future__ import annotations
 
 import re
 
-# Joiners and variation selectors belong to scripts and emoji: one, after a sign that is neither ASCII nor invisible.
+# Joiners and variation selectors belong to scripts and emoji: each follows a character that is visible and not ASCII.
 _INVISIBLE = (
     "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\u3164\ufeff"
     "\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
@@ -28,17 +28,17 @@ def hides(style: str) -> bool:
     declared = declarations(style)
     excused: set[str] = set()
     if any(name.startswith(("transform", "transition", "animation", "will-change")) for name in declared):
-        excused.add("opacity")  # something is about to fade it in
+        excused.add("opacity")  # an animation may fade it in
     if any("background-clip" in name for name in declared):
-        excused.add("color")  # the background shines through the letters
+        excused.add("color")  # the background is seen through the letters
     if not re.search("hidden|clip", " ".join(declared.get(f"overflow{axis}", "") for axis in ("", "-x", "-y"))):
-        excused |= {"width", "height", "max-width", "max-height"}  # what it holds may hang out
+        excused |= {"width", "height", "max-width", "max-height"}  # its contents may be larger
     judged = ((_HIDING[name], value) for name, value in declared.items() if name in _HIDING.keys() - excused)
     return any(pattern.fullmatch(value) is not None for pattern, value in judged)
 
 
 def hiding_names(style_sheet: str) -> frozenset[str]:
-    """The `.class` and `#id` names that the page's own plain rules hide, and that no rule of it shows again."""
+    """Return the `.class` and `#id` names that the page's own plain rules hide, and that no rule of it shows again."""
     hidden: set[str] = set()
     shown: set[str] = set()
     for selectors, body in outer_rules(style_sheet):
@@ -58,7 +58,7 @@ _LONGEST_SHEET = 500_000  # characters
 
 
 def outer_rules(sheet: str) -> list[tuple[str, str]]:
-    """Return selectors and declarations of the outer rules; `@media` and its like come with all that they hold."""
+    """Return selectors and declarations of the outer rules; those of `@media` and the like contain inner rules."""
     rules: list[tuple[str, str]] = []
     depth, start, opened = 0, 0, 0
     sheet = re.sub(r"/\*.*?(?:\*/|\Z)", "", sheet[:_LONGEST_SHEET], flags=re.DOTALL)
@@ -80,7 +80,7 @@ def outer_rules(sheet: str) -> list[tuple[str, str]]:
 
 
 def declarations(style: str) -> dict[str, str]:
-    """The properties of a style, by name, in lower case; of several, the last one counts."""
+    """Return the properties of a style, by name, in lower case; of several with a name, the last one."""
     declared: dict[str, str] = {}
     for declaration in _plain(style).split(";"):
         name, colon, value = declaration.partition(":")
@@ -90,7 +90,7 @@ def declarations(style: str) -> dict[str, str]:
 
 
 def _plain(css: str) -> str:
-    """CSS without comments and escapes (CSS Syntax 3 §4.3.7), in lower case."""
+    """Return CSS without comments and escapes (CSS Syntax 3 §4.3.7), in lower case."""
     css = re.sub(r"/\*.*?(?:\*/|\Z)", "", css, flags=re.DOTALL)
     css = re.sub(r"\\([0-9a-fA-F]{1,6})\s?", lambda found: chr(min(int(found[1], 16), 0x10FFFF)), css)
     return css.replace("\\", "").lower()

@@ -2,8 +2,8 @@
 
     python -m agentcli.tools.web.html_pages BASE_URL <page.html >page.json
 
-It runs as a process of its own: the parser holds Python's lock while it works (1.3 s for 8 MB), and what a hostile page
-does to it, to its memory or to its time ends with that process.
+It runs as a process of its own, because the parser holds Python's lock while it works (1.3 s for 8 MB). If a hostile
+page takes too much memory or time, only that process ends.
 """
 
 from __future__ import annotations
@@ -22,38 +22,31 @@ from PIL.ImageColor import getrgb
 
 from agentcli.tools.web.hidden import declarations, hides, hiding_names, outer_rules, visible_text
 
-DEEPEST = 256  # elements inside each other; pages have up to about 50
-_LIMITS = (
-    (resource.RLIMIT_AS, 1_000_000_000),  # bytes
-    (resource.RLIMIT_CPU, 15),  # seconds
-    (resource.RLIMIT_CORE, 0),
-)
-LITTLE = 500  # characters of a page that are not worth a call without its menus
-LONGEST_LINK = 500  # characters of an address; longer ones carry data for a script
-LONGEST_ALT = 300  # characters of an image's description
-_ANCHORS = ("", "¶", "#", "§", "🔗")  # links of headings to themselves
-_BLANK = re.compile(r"[\x00-\x20\x7f]+")
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+MAX_DEPTH = 256  # elements inside each other; pages have up to about 50
+MIN_CHARS = 500  # a page with fewer characters is shown with its menus
+MAX_LINK_CHARS = 500  # longer addresses carry data for a script
+MAX_ALT_CHARS = 300  # of an image's description
 _OPENED = re.compile(r"(?:https?|mailto):", re.IGNORECASE)
-_TITLE = re.compile(r"<title(?:\s[^<>]{0,2000})?>(.*?)(?:</title|\Z)", re.IGNORECASE | re.DOTALL)
-_BODY = re.compile(r"<(?:body|svg)\b", re.IGNORECASE)
-_STYLE = re.compile(r"<style(?:\s[^<>]{0,2000})?>(.*?)(?:</style|\Z)", re.IGNORECASE | re.DOTALL)
-# Shown by no browser of today, or only once a script has run, or (svg) with text of its own that cannot be told from
-# what it hides; `noscript` and `template` are dropped by the library.
+# No browser of today shows these, or only once a script has run, or (svg) its text cannot be told from what it hides.
+# The library itself drops `noscript` and `template`.
 _NEVER_SHOWN = frozenset("canvas object embed applet noframes noembed audio video datalist frameset svg".split())
 
 
 def markdown_of(page: str, base_url: str) -> dict[str, Any]:
-    """`title`, `markdown`, and `cut` if parts nested too deep are missing. Menus go where there is other text."""
-    title = _TITLE.search(_BODY.split(page[:200_000], maxsplit=1)[0])
-    style_sheet = "\n".join(_STYLE.findall(page))
+    """Return `title`, `markdown`, and `cut` if parts nested too deep are missing.
+
+    Menus are left out if there is enough other text.
+    """
+    head = re.split(r"<(?:body|svg)\b", page[:200_000], maxsplit=1, flags=re.IGNORECASE)[0]
+    title = re.search(r"(?is)<title(?:\s[^<>]{0,2000})?>(.*?)(?:</title|\Z)", head)
+    style_sheet = "\n".join(re.findall(r"(?is)<style(?:\s[^<>]{0,2000})?>(.*?)(?:</style|\Z)", page))
     hidden_names = hiding_names(style_sheet)
     page = without_unreadable(page, style_sheet)
     reader = _Reader(hidden_names, with_menus=False)
-    markdown = _converted(page, base_url, reader)
-    if len(markdown) < LITTLE and reader.left_out_menus:
+    markdown = _convert(page, base_url, reader)
+    if len(markdown) < MIN_CHARS and reader.left_out_menus:
         reader = _Reader(hidden_names, with_menus=True)
-        markdown = _converted(page, base_url, reader)
+        markdown = _convert(page, base_url, reader)
     return {
         "title": " ".join(visible_text(html.unescape(title[1])).split())[:300] if title else "",
         "markdown": markdown,
@@ -61,11 +54,11 @@ def markdown_of(page: str, base_url: str) -> dict[str, Any]:
     }
 
 
-def _converted(page: str, base_url: str, reader: _Reader) -> str:
+def _convert(page: str, base_url: str, reader: _Reader) -> str:
     options = ConversionOptions(
         base_url=base_url, bullets="-", extract_metadata=False, expand_abbreviations=False,
         include_blockquote_citations=False, inline_data_media="alt_text_only", hidden_content="drop",
-        highlight_style="none", compact_tables=True, max_depth=DEEPEST * 2,
+        highlight_style="none", compact_tables=True, max_depth=MAX_DEPTH * 2,
     )  # fmt: skip
     result = convert(page, options, cast("Any", reader))
     reader.is_cut |= bool(result.warnings)
@@ -73,17 +66,17 @@ def _converted(page: str, base_url: str, reader: _Reader) -> str:
 
 
 class _Reader:
-    """Answers the library's questions about every element, link and image."""
+    """Decides for the library what becomes of every element, link and image."""
 
     def __init__(self, hidden_names: frozenset[str], *, with_menus: bool) -> None:
         self._hidden = hidden_names
         self._with_menus = with_menus
-        self._code_depth = 1_000_000  # of the code block the parser is in: everything deeper is inside it
+        self._code_depth = 1_000_000  # of the code block that the parser is in; deeper elements are inside it
         self.left_out_menus = False
         self.is_cut = False
 
     def visit_element_start(self, element: Any) -> str:
-        if element.depth > DEEPEST:
+        if element.depth > MAX_DEPTH:
             self.is_cut = True
             return "skip"
         tag, attributes = element.tag_name, element.attributes()
@@ -107,13 +100,13 @@ class _Reader:
             return {"type": "custom", "output": text or ""}
         shown = " ".join((text or "").split())
         target = _address(href, element.attributes().get("href"))
-        if shown in _ANCHORS:
+        if shown in ("", "¶", "#", "§", "🔗"):  # a heading's link to itself
             return "skip"
         link = f"<{target}>" if shown == target else f"[{shown}]({target})"
         return {"type": "custom", "output": link if target else shown}
 
     def visit_image(self, element: Any, source: str | None, alt: str | None, title: str | None) -> Any:
-        described = re.sub(r"[\[\]\s]+", " ", alt or "")[:LONGEST_ALT].strip()
+        described = re.sub(r"[\[\]\s]+", " ", alt or "")[:MAX_ALT_CHARS].strip()
         target = _address(source, element.attributes().get("src"))
         if not described:
             return "skip"
@@ -121,34 +114,29 @@ class _Reader:
 
 
 def _address(target: str | None, written: str | None) -> str:
-    """A link's whole address if it leads to another page; its scheme is read as a browser does."""
-    target, written = (_BLANK.sub("", html.unescape(text or "")) for text in (target, written))
-    opens_none = not _OPENED.match(target) or (_SCHEME.match(written) and not _OPENED.match(written))
-    if opens_none or written.startswith("#") or len(target) > LONGEST_LINK:
+    """Return a link's whole address if it leads to another page, with its scheme as a browser reads it."""
+    target, written = (re.sub(r"[\x00-\x20\x7f]+", "", html.unescape(text or "")) for text in (target, written))
+    has_other_scheme = re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", written) and not _OPENED.match(written)
+    leads_away = _OPENED.match(target) and not has_other_scheme and not written.startswith("#")
+    if not leads_away or len(target) > MAX_LINK_CHARS:
         return ""
     return target.replace("(", "%28").replace(")", "%29")
 
 
-# Text in the colour of its background is taken out before. Colours are those of `style`, `bgcolor`, `<font>` and the
-# plain rules of the page's own style sheets, passed on from element to element. Where a page leaves something open, as
-# by a style sheet elsewhere, such text is only marked.
+# Before, text in the colour of its background is removed. Colours are those of `style`, `bgcolor`, `<font>` and the
+# plain rules of the page's own style sheets, inherited from element to element. If they are not certain, because of a
+# style sheet elsewhere for example, such text is only marked.
 
 Colour = tuple[int, int, int]
-Unknown = Literal["unknown"]  # a picture, a gradient, a variable: nobody can tell what it looks like here
+Unknown = Literal["unknown"]  # a picture, a gradient, a variable
 
 MARK = "[in the colour of its background: {}]"
 _VALUE = r"[^\s,/()]{1,20}"
 _FUNCTION = re.compile(
     rf"(rgb|hsl)a?\(\s*({_VALUE}?)(?:deg)?[\s,]+({_VALUE})[\s,]+({_VALUE})\s*(?:[,/]\s*(\d{{0,9}}\.?\d{{0,9}})(%?)\s*)?\)"
 )
-_COVERS = 0.5  # of a background's opacity, from which on what is behind it is not seen
-_NEAR = 24  # of 255, in each of red, green and blue: a reader sees no letters then
-_WHITE, _BLACK, _LINK = (255, 255, 255), (0, 0, 0), (0, 0, 238)
-_MAY_HIDE = re.compile(r"color|background|<font", re.IGNORECASE)
-_FROM_ELSEWHERE = re.compile(
-    r"<link\b[^>]{0,2000}\bstylesheet|@import|color-scheme|prefers-color-scheme", re.IGNORECASE
-)
-_ONE_NAME = re.compile(r"[.#]?[\w-]+")
+_MIN_COVERING = 0.5  # the opacity of a background from which on nothing behind it is seen
+_MAX_DIFFERENCE = 24  # of 255, in each of red, green and blue: a reader sees no letters then
 _COLOURS = re.compile(r"(?<![-\w])(?:color|background(?:-color|-image)?)\s*:", re.IGNORECASE)
 _NOT_ON_SCREEN = re.compile(r"@media\s+print\b|@font-face\b|@page\b", re.IGNORECASE)
 _NOT_AT_REST = re.compile(r"::|:(?:hover|focus|active|visited|target|disabled|before|after|selection|placeholder)")
@@ -163,8 +151,8 @@ class _Element(NamedTuple):
     """An open element, the colours in it, and which of them the page itself declares."""
 
     tag: str = ""
-    colour: Colour | Unknown = _BLACK
-    background: Colour | Unknown = _WHITE
+    colour: Colour | Unknown = (0, 0, 0)
+    background: Colour | Unknown = (255, 255, 255)
     colour_is_declared: bool = False
     background_is_declared: bool = False
 
@@ -172,14 +160,14 @@ class _Element(NamedTuple):
     def is_unreadable(self) -> bool:
         if self.colour == "unknown" or self.background == "unknown":
             return False
-        return all(abs(one - other) <= _NEAR for one, other in zip(self.colour, self.background, strict=True))
+        return all(abs(one - other) <= _MAX_DIFFERENCE for one, other in zip(self.colour, self.background, strict=True))
 
     def painted(self, declared: dict[str, str], *, is_link: bool = False) -> _Element:
         element = self
         if self.tag in _OWN_LOOK:
             element = element._replace(colour="unknown", background="unknown")
         if is_link:
-            element = element._replace(colour=_LINK, colour_is_declared=False)
+            element = element._replace(colour=(0, 0, 238), colour_is_declared=False)
         if (ink := declared.get("color", "inherit")) not in ("inherit", "unset", "currentcolor", "initial"):
             found = colour_of(ink)
             element = element._replace(colour=found[0] if found else "unknown", colour_is_declared=True)
@@ -189,17 +177,20 @@ class _Element(NamedTuple):
 
 
 def without_unreadable(page: str, style_sheet: str) -> str:
-    """The page without such text, or with marks around it; the same page where it has none."""
-    if not _MAY_HIDE.search(page):
+    """Return the page without such text, or with marks around it."""
+    if not re.search(r"(?i)color|background|<font", page):
         return page
-    walk = _Walk(style_sheet, is_certain=not _FROM_ELSEWHERE.search(page))
+    elsewhere = r"(?i)<link\b[^>]{0,2000}\bstylesheet|@import|color-scheme|prefers-color-scheme"
+    walk = _ColourWalk(style_sheet, is_certain=not re.search(elsewhere, page))
     walk.feed(page)
     walk.close()
     walk.end_text()
     return "".join(walk.kept) if walk.has_hidden else page
 
 
-class _Walk(HTMLParser):
+class _ColourWalk(HTMLParser):
+    """Collects a page in `kept`, without the text that `end_text` leaves out."""
+
     def __init__(self, style_sheet: str, *, is_certain: bool) -> None:
         super().__init__(convert_charrefs=False)
         self.kept: list[str] = []
@@ -207,18 +198,18 @@ class _Walk(HTMLParser):
         self._is_certain = is_certain
         self._text: list[str] = []
         self._rules: dict[str, dict[str, str]] = {}
-        self._has_open_rules = False  # that may paint an element, and that are not followed here
+        self._has_open_rules = False  # rules that may colour an element, and that are not followed here
         for selectors, body in outer_rules(style_sheet):
             if selectors.startswith("@"):
                 self._has_open_rules |= bool(_COLOURS.search(body) and not _NOT_ON_SCREEN.match(selectors))
                 continue
             declared = declarations(body)
             for selector in selectors.lower().split(","):
-                if _ONE_NAME.fullmatch(name := selector.strip().replace(":root", "html")):
+                if re.fullmatch(r"[.#]?[\w-]+", name := selector.strip().replace(":root", "html")):
                     self._rules.setdefault(name, {}).update(declared)
                 elif _COLOURS.search(body) and not _NOT_AT_REST.search(name):
                     self._has_open_rules = True
-        # Both count also where a page leaves these tags out.
+        # The rules of both count even if a page has no such tags.
         self._open = [_Element().painted(self._rules.get("html", {})).painted(self._rules.get("body", {}))]
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -245,7 +236,7 @@ class _Walk(HTMLParser):
     handle_startendtag = handle_starttag  # in HTML the slash means nothing
 
     def _close(self, tag: str, stops: list[str]) -> None:
-        """Close the innermost element of that name, and all within it."""
+        """Close the innermost element of that name with all within it, unless one of `stops` is further in."""
         for number in range(len(self._open) - 1, max(0, len(self._open) - 100), -1):
             if self._open[number].tag == tag:
                 del self._open[number:]
@@ -259,7 +250,7 @@ class _Walk(HTMLParser):
         self._close(tag, stops=[] if tag in ("table", "body", "html") else ["table"])
 
     def end_text(self) -> None:
-        """Keep the text up to here, marked or not, or leave it out."""
+        """Keep the text up to here, marked or not, or leave it out if it is in the colour of its background."""
         text, element = "".join(self._text), self._open[-1]
         self._text.clear()
         if text.strip() and element.tag not in ("style", "script", "title") and element.is_unreadable:
@@ -297,19 +288,20 @@ def colour_of(value: str) -> tuple[Colour, float] | None:
 
 
 def background_of(declared: dict[str, str]) -> Colour | Unknown | None:
-    """Return the background that declarations give an element; None where what is behind it stays."""
+    """Return the background that declarations give an element; None if that of its parent stays visible."""
     value = declared.get("background-color") or declared.get("background", "")
     image = f"{declared.get('background', '')} {declared.get('background-image', '')}"
     if "url(" in image or "gradient(" in image or "var(" in value:
         return "unknown"
     found = map(colour_of, re.findall(r"[a-z-]+\([^)]*\)|[^\s/]+", value))
-    return next((colour for colour, opacity in filter(None, found) if opacity >= _COVERS), None)
+    return next((colour for colour, opacity in filter(None, found) if opacity >= _MIN_COVERING), None)
 
 
 def main() -> None:
-    for limit, most in _LIMITS:
+    limits = {resource.RLIMIT_AS: 1_000_000_000, resource.RLIMIT_CPU: 15, resource.RLIMIT_CORE: 0}  # bytes, seconds
+    for limit, wanted in limits.items():
         _, hard = resource.getrlimit(limit)
-        lowest = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        lowest = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         with contextlib.suppress(ValueError, OSError):  # macOS knows the memory limit and sets none
             resource.setrlimit(limit, (lowest, lowest))
     page = sys.stdin.buffer.read().decode("utf-8", errors="replace")

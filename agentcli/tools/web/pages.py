@@ -1,7 +1,8 @@
-"""Gets a page without being led anywhere its address does not say, and turns it into text a model can read.
+"""Fetches pages as text that a model can read, and searches the web through Tavily.
 
-Every address of the way is judged, its host is resolved once, every answer is checked, and the connection goes to a
-checked address. Cookies and credentials are not kept. Proxies, which would resolve the name again, are not used.
+A fetch is not led anywhere that its address does not say. Every address on the way is judged, its host is resolved
+once, every resolved address is checked, and the connection goes to a checked one. Cookies and credentials are not
+kept. Proxies are not used because they would resolve the name again.
 """
 
 from __future__ import annotations
@@ -19,22 +20,38 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec import Struct
 
-from agentcli.errors import ToolError, ToolErrorKind
+from agentcli.errors import ConfigError, ToolError, ToolErrorKind
 from agentcli.llm.connection import Connections, Response
-from agentcli.llm.errors import ConnectionFailed, ProviderError, Timeout, retry_after_seconds
+from agentcli.llm.errors import AuthError, ConnectionFailed, ProviderError, Timeout, retry_after_seconds
+from agentcli.llm.http import HttpClient
 from agentcli.safety.urls import BadUrl, WebUrl, join_url, parse_url, why_blocked, why_unreachable
 from agentcli.settings.short_program import run_short_program
 from agentcli.tools.observation import beginning_of
 from agentcli.tools.text.charset import decoded
 from agentcli.tools.web.hidden import visible_text
-from agentcli.tools.web.web import Web, WebPage
+from agentcli.tools.web.web import SearchProvider, SearchResult, Web, WebPage
 from agentcli.version import __version__
 
+# The kind of error and the advice of a status; those that pass are the same everywhere.
+_Refusals = Mapping[int, tuple[ToolErrorKind, str]]
+
+
+def _judge_status(status: int, wait_s: float | None, refusals: _Refusals, otherwise: str) -> tuple[ToolErrorKind, str]:
+    """Return the kind of error that an HTTP status is, and advice for the model."""
+    if status in (408, 425, 429) or status >= 500:
+        kind: ToolErrorKind = "rate_limit" if status == 429 else "transient_error"
+        return kind, f"Try again in {wait_s:g} s." if wait_s is not None else "Try again later."
+    return refusals.get(status, ("execution_error", otherwise))
+
+
+# Fetching
+
 MAX_REDIRECTS = 5
-MAX_EXPANSION = 100  # decompressed bytes for one received, once there is a megabyte; pages reach about 50
+MAX_EXPANSION = 100  # decompressed bytes for one received, beyond a megabyte; pages reach about 50
 _MAX_ADDRESSES = 4  # of one host are tried, one after another
-_MAX_SHOWN_CHARS = 1_000  # of an address somebody else wrote
+_MAX_SHOWN_CHARS = 1_000  # of an address that somebody else wrote
 _HEADERS = {
     "user-agent": f"agentcli/{__version__}",
     "accept": "text/markdown, text/html;q=0.9, text/plain;q=0.8, application/json;q=0.8, */*;q=0.1",
@@ -42,14 +59,16 @@ _HEADERS = {
     "connection": "close",
 }
 _HOW_TO_GRANT = "The user can grant a host of their own with the setting web.hosts."
-MOST_HTML = 3_000_000  # characters of a page that are turned into Markdown; the rest is left out, and that is said
-CONVERSION_S = 20.0
-_MAX_ANSWER_BYTES = 64 * 1024 * 1024  # more than any page of MOST_HTML characters becomes
-_SLACK = 1_000  # characters that show nothing among the first ones
-_SNIFFED = 2_048  # characters at the start of a body that tell what it is
+_PAGE_REFUSALS: _Refusals = {
+    **dict.fromkeys((404, 410), ("not_found", "Check the address, or search for the page.")),
+    **dict.fromkeys(
+        (401, 403, 407, 451), ("permission_denied", "The site does not show this page to programs without a login.")
+    ),
+    **dict.fromkeys((204, 205), ("execution_error", "There is no page at this address.")),
+}
 
 
-class _Page(msgspec.Struct, frozen=True):
+class _Page(Struct, frozen=True):
     """A page as it arrived. `url` is the last of its redirects."""
 
     url: WebUrl
@@ -58,13 +77,13 @@ class _Page(msgspec.Struct, frozen=True):
 
 
 async def resolve_name(host: str, port: int) -> Sequence[str]:
-    """The addresses that this machine's hosts file and DNS servers know."""
+    """Return the addresses that this machine's hosts file and DNS servers know."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
 async def fetch_page(web: Web, address: str, *, max_chars: int) -> WebPage:
-    """The page at an address as text, redirects followed. Raises `ToolError`."""
+    """Return the page at an address as text. Redirects are followed. Raises `ToolError`."""
     try:
         url = parse_url(address)
     except BadUrl as error:
@@ -72,9 +91,8 @@ async def fetch_page(web: Web, address: str, *, max_chars: int) -> WebPage:
     try:
         async with asyncio.timeout(web.total_s):
             for _ in range(MAX_REDIRECTS + 1):
-                found = await _get(web, url)
+                found = await _request(web, url)
                 if isinstance(found, _Page):
-                    page = found
                     break
                 url = found
             else:
@@ -82,19 +100,19 @@ async def fetch_page(web: Web, address: str, *, max_chars: int) -> WebPage:
     except TimeoutError as error:
         message = f"{url.host} did not send the page within {web.total_s:g} s."
         raise ToolError(message, kind="timeout") from error
-    return await _as_text(page, max_chars)
+    return await _as_text(found, max_chars)
 
 
-async def _get(web: Web, url: WebUrl) -> _Page | WebUrl:
-    """The page at an address, or the address that it redirects to."""
-    addresses = await _addresses(web, url)
+async def _request(web: Web, url: WebUrl) -> _Page | WebUrl:
+    """Return the page at an address, or the address that it redirects to."""
+    addresses = await _find_addresses(web, url)
     connections = Connections(url.authority, None, read_timeout=web.total_s)
     headers = {**_HEADERS, "host": url.authority}
     try:
-        async with connections.answered("GET", urlsplit(str(url)), headers, b"", addresses=addresses) as response:
+        async with connections.send("GET", urlsplit(str(url)), headers, b"", addresses=addresses) as response:
             if response.status in (301, 302, 303, 307, 308):
-                return _target(web, url, response)
-            return await _page(url, response, web.max_bytes)
+                return _redirect_target(web, url, response)
+            return await _read_page(url, response, web.max_bytes)
     except Timeout as error:
         raise ToolError(str(error), kind="timeout") from error
     except ProviderError as error:
@@ -105,8 +123,8 @@ async def _get(web: Web, url: WebUrl) -> _Page | WebUrl:
         await connections.aclose()
 
 
-async def _addresses(web: Web, url: WebUrl) -> Sequence[str]:
-    """The addresses a connection may go to: every one of the host, if all of them may be reached."""
+async def _find_addresses(web: Web, url: WebUrl) -> Sequence[str]:
+    """Return the addresses that a connection may go to: those of the host, if all of them may be reached."""
     if blocked := why_blocked(url, web.granted_hosts):
         raise ToolError(f"Not fetched: {blocked}. {_HOW_TO_GRANT}", kind="permission_denied")
     if url.address is not None:
@@ -123,7 +141,7 @@ async def _addresses(web: Web, url: WebUrl) -> Sequence[str]:
     return found[:_MAX_ADDRESSES]
 
 
-def _target(web: Web, url: WebUrl, response: Response) -> WebUrl:
+def _redirect_target(web: Web, url: WebUrl, response: Response) -> WebUrl:
     """Return the address of a redirect within the site, or to an address that needs no question."""
     location = response.headers.get("location", "")
     if not location:
@@ -134,7 +152,7 @@ def _target(web: Web, url: WebUrl, response: Response) -> WebUrl:
         raise ToolError(f"{url.host} redirects to a bad address: {error}.", kind="permission_denied") from error
     if blocked := why_blocked(target, web.granted_hosts):
         raise ToolError(f"Not fetched: {url.host} redirects to {target.host}: {blocked}.", kind="permission_denied")
-    stays = _site(target) == _site(url) and (target.scheme, url.scheme) != ("http", "https")
+    stays = _site_of(target) == _site_of(url) and (target.scheme, url.scheme) != ("http", "https")
     if not stays and web.judge(str(target)).verdict != "allow":
         shown = str(target) if len(str(target)) <= _MAX_SHOWN_CHARS else f"a long address on {target.host}"
         raise ToolError(
@@ -143,111 +161,127 @@ def _target(web: Web, url: WebUrl, response: Response) -> WebUrl:
     return target
 
 
-async def _page(url: WebUrl, response: Response, max_bytes: int) -> _Page:
-    headers = response.headers
-    if not 200 <= response.status < 300 or response.status in (204, 205):
-        raise _refusal(response.status, headers, url)
-    _require_readable(headers.get("content-type", ""))
-    encoding, declared = headers.get("content-encoding", "").strip().lower(), headers.get("content-length", "")
-    if encoding not in ("", "identity", "gzip"):
-        raise ToolError(f"{url.host} sent the page in an encoding nobody asked for: {encoding[:40]}.")
-    body, is_too_large = bytearray(), declared.isdecimal() and len(declared) < 20 and int(declared) > max_bytes
-    async for piece in response.pieces():
-        body += piece
-        is_too_large |= len(body) > max_bytes
-        if is_too_large:
-            break
-        if len(body) > 1_000_000 and len(body) > MAX_EXPANSION * response.received:
-            raise ToolError(f"{url.host} sent a small body that unpacks to a huge one.", kind="validation_error")
-    if is_too_large:
-        advice = f"Look for a smaller one on {url.host}."
-        raise ToolError(f"The page is larger than {max_bytes / 1e6:g} MB. {advice}", kind="validation_error")
-    return _Page(url, headers.get("content-type", ""), bytes(body))
-
-
-def _site(url: WebUrl) -> str:
+def _site_of(url: WebUrl) -> str:
     """Return the site of an address: `www.` belongs to it, another port does not, but for those of http and https."""
     port = "" if url.authority == (f"[{url.host}]" if ":" in url.host else url.host) else f":{url.port}"
     return url.host.removeprefix("www.") + port
 
 
-def _refusal(status: int, headers: Mapping[str, str], url: WebUrl) -> ToolError:
-    wait = retry_after_seconds(headers)
-    kind, advice = _REFUSALS.get(status, ("transient_error", "") if status >= 500 else ("execution_error", _OTHER))
-    advice = advice or (f"Try again in {wait:g} s." if wait is not None else "Try again later.")
-    try:  # the standard's word for the status: the server's own may say anything
-        phrase = f"{status} {HTTPStatus(status).phrase}"
-    except ValueError:
-        phrase = str(status)
-    return ToolError(f"{url.host} answered HTTP {phrase}. {advice}", kind=kind, code=str(status), retry_after=wait)
+async def _read_page(url: WebUrl, response: Response, max_bytes: int) -> _Page:
+    headers, status = response.headers, response.status
+    if not 200 <= status < 300 or status in (204, 205):
+        wait_s = retry_after_seconds(headers)
+        kind, advice = _judge_status(status, wait_s, _PAGE_REFUSALS, "Try another address.")
+        # The server's own words for its status may say anything, so the standard's are used.
+        phrase = f"{status} {HTTPStatus(status).phrase}" if status in HTTPStatus.__members__.values() else str(status)
+        message = f"{url.host} answered HTTP {phrase}. {advice}"
+        raise ToolError(message, kind=kind, code=str(status), retry_after=wait_s)
+    _require_readable(headers.get("content-type", ""))
+    encoding, declared = headers.get("content-encoding", "").strip().lower(), headers.get("content-length", "")
+    if encoding not in ("", "identity", "gzip"):
+        raise ToolError(f"{url.host} sent the page in an encoding nobody asked for: {encoding[:40]}.")
+    message = f"The page is larger than {max_bytes / 1e6:g} MB. Look for a smaller one on {url.host}."
+    too_large = ToolError(message, kind="validation_error")
+    if declared.isdecimal() and len(declared) < 20 and int(declared) > max_bytes:
+        raise too_large
+    body = bytearray()
+    async for piece in response.pieces():
+        body += piece
+        if len(body) > max_bytes:
+            raise too_large
+        if len(body) > 1_000_000 and len(body) > MAX_EXPANSION * response.received:
+            raise ToolError(f"{url.host} sent a small body that unpacks to a huge one.", kind="validation_error")
+    return _Page(url, headers.get("content-type", ""), bytes(body))
 
 
-_OTHER = "Try another address."
-# Kinds of errors and what to do, by status; where nothing is said, to try again.
-_REFUSALS: dict[int, tuple[ToolErrorKind, str]] = {
-    **dict.fromkeys((404, 410), ("not_found", "Check the address, or search for the page.")),
-    **dict.fromkeys(
-        (401, 403, 407, 451), ("permission_denied", "The site does not show this page to programs without a login.")
-    ),
-    **dict.fromkeys((204, 205), ("execution_error", "There is no page at this address.")),
-    **dict.fromkeys((408, 425), ("transient_error", "")),
-    429: ("rate_limit", ""),
-}
+# Pages as text
+
+MAX_HTML_CHARS = 3_000_000  # of a page are turned into Markdown; a note says that the rest is left out
+CONVERSION_S = 20.0
+_MAX_ANSWER_BYTES = 64 * 1024 * 1024  # more than any page of MAX_HTML_CHARS characters becomes
+_SLACK = 1_000  # characters that show nothing among the first ones
+_SNIFFED = 2_048  # characters at the start of a body by which its kind is recognized
+_UNKNOWN_TYPES = ("", "application/octet-stream", "application/unknown", "unknown/unknown", "*/*")
+_TEXT_TYPES = frozenset(
+    "application/json application/ld+json application/xml application/javascript application/ecmascript "
+    "application/x-javascript application/typescript application/yaml application/x-yaml application/toml "
+    "application/x-ndjson application/jsonl application/json5 application/sql application/graphql application/x-sh "
+    "application/x-python application/x-httpd-php application/x-tex application/x-latex application/rtf "
+    "application/x-www-form-urlencoded application/pgp-signature application/x-subrip message/rfc822 "
+    "message/http".split()
+)
+_BINARY_STARTS = (
+    b"%PDF-", b"\x89PNG", b"GIF8", b"\xff\xd8\xff", b"PK\x03\x04", b"\x1f\x8b", b"\x7fELF", b"MZ\x90\x00",
+    b"7z\xbc\xaf",
+)  # fmt: skip
 
 
 def _require_readable(content_type: str) -> None:
-    """Raises `ToolError` for a type that is no text, before its body is read."""
+    """Raise `ToolError` for a type that is no text, before the body is read."""
     kind = media_type(content_type)
-    is_text = kind.startswith("text/") or kind in _TEXT_KINDS or kind.endswith(("+json", "+xml", "+yaml", "+text"))
-    if kind and not (is_text or kind in _UNSAID):
-        what = _KINDS.get(kind.partition("/")[0], "")
-        held = f"The address holds {f'{what} ({kind})' if what else kind}, and web_fetch reads text only."
-        way = "Look for a page about it, or ask the user to put the file into the workspace."
-        raise ToolError(f"{held} {way}", kind="validation_error")
+    is_text = kind.startswith("text/") or kind in _TEXT_TYPES or kind.endswith(("+json", "+xml", "+yaml", "+text"))
+    if not is_text and kind not in _UNKNOWN_TYPES:
+        names = {"image": "an image", "audio": "sound", "video": "a film", "font": "a font"}
+        name = names.get(kind.partition("/")[0], "")
+        raise ToolError(
+            f"The address holds {f'{name} ({kind})' if name else kind}, and web_fetch reads text only. "
+            "Look for a page about it, or ask the user to put the file into the workspace.",
+            kind="validation_error",
+        )
 
 
-async def _as_text(fetched: _Page, max_chars: int) -> WebPage:
-    """The page as text: HTML as Markdown, one long line of JSON laid out, other text as it is. Raises `ToolError`."""
-    kind = media_type(fetched.content_type)
-    text = decoded(fetched.body, fetched.content_type)
-    start = text[:_SNIFFED].lstrip().lower()
-    if _is_binary(fetched.body, text):
-        held = f"The address holds binary data ({kind or 'no type given'})"
-        raise ToolError(f"{held}, and web_fetch reads text only.", kind="validation_error")
-    url = str(fetched.url)
-    if kind in _HTML or (kind in _UNSAID and start.startswith(("<!doctype html", "<html"))):
+async def _as_text(page: _Page, max_chars: int) -> WebPage:
+    """Return a page as text: HTML as Markdown, one long line of JSON formatted, other text as it is.
+
+    Raises:
+        ToolError: If it is binary, or its HTML cannot be read.
+    """
+    kind, text, url = media_type(page.content_type), decoded(page.body, page.content_type), str(page.url)
+    if page.body.startswith(_BINARY_STARTS) or _is_binary(text[:100_000]):
+        raise ToolError(
+            f"The address holds binary data ({kind or 'no type given'}), and web_fetch reads text only.",
+            kind="validation_error",
+        )
+    is_unnamed_html = kind in _UNKNOWN_TYPES and re.match(r"\s*<(!doctype html|html)", text[:_SNIFFED], re.IGNORECASE)
+    if is_unnamed_html or kind in ("text/html", "application/xhtml+xml"):
+        converted = await _as_markdown(text[:MAX_HTML_CHARS], url)
         notes = []
-        if len(text) > MOST_HTML:
-            text = text[:MOST_HTML]
-            notes.append(f"The page is longer than {MOST_HTML:,} characters of HTML: its end was left out.")
-        page = await _as_markdown(text, url)
-        if page.cut:
+        if len(text) > MAX_HTML_CHARS:
+            notes.append(f"The page is longer than {MAX_HTML_CHARS:,} characters of HTML: its end was left out.")
+        if converted.cut:
             notes.append("Parts nested too deep were left out.")
-        beginning = beginning_of(page.markdown, max_chars)
-        return WebPage(url, page.title, kind, beginning, len(page.markdown), notes=tuple(notes))
+        beginning = beginning_of(converted.markdown, max_chars)
+        return WebPage(url, converted.title, kind, beginning, len(converted.markdown), notes=tuple(notes))
     if kind.endswith(("/json", "+json")) and "\n" not in text.strip():
         with suppress(msgspec.DecodeError, RecursionError, UnicodeEncodeError):  # else it stays as it is
             text = msgspec.json.format(text, indent=2)
-    beginning = text[: max_chars + _SLACK]  # what is never shown need not be cleaned: a second for 10 MB
+    beginning = text[: max_chars + _SLACK]  # cleaning all of 10 MB would take a second
     cleaned = visible_text(beginning)
     total = len(cleaned) if len(beginning) == len(text) else len(text)
     return WebPage(url, "", kind, beginning_of(cleaned, max_chars), total)
 
 
 def media_type(content_type: str) -> str:
-    """`text/html` of `Text/HTML; charset=utf-8`; empty when nothing is said, or nothing that is a type."""
+    """Return `text/html` for `Text/HTML; charset=utf-8`; empty if there is none, or nothing that is a type."""
     kind = content_type.partition(";")[0].strip().lower()
-    return kind if _TYPE.fullmatch(kind) else ""
+    return kind if re.fullmatch(r"[a-z0-9.+*-]{1,80}/[a-z0-9.+*-]{1,80}", kind) else ""
 
 
-class _ConvertedPage(msgspec.Struct, frozen=True):
+def _is_binary(sample: str) -> bool:
+    odd = sum(map(sample.count, "\0\ufffd\x01\x02\x03\x04\x05\x06"))
+    return "\0" in sample[:_SNIFFED] or odd * 20 > len(sample) > 0
+
+
+class _ConvertedPage(Struct, frozen=True):
+    """The answer of html_pages.py. `cut`: parts nested too deep are missing."""
+
     title: str
     markdown: str
     cut: bool
 
 
 async def _as_markdown(page: str, base_url: str) -> _ConvertedPage:
-    """The page through a process of its own (html_pages.py). Raises `ToolError`."""
+    """Convert HTML in a process of its own (html_pages.py). Raises `ToolError`."""
     # -P and the search path of this process: the working directory may be a stranger's project. No other variable of
     # the environment reaches a parser of foreign pages.
     search = os.pathsep.join(dict.fromkeys([str(Path(__file__).parents[3]), *filter(None, sys.path)]))
@@ -265,27 +299,90 @@ async def _as_markdown(page: str, base_url: str) -> _ConvertedPage:
         raise ToolError(message, kind="validation_error") from error
 
 
-def _is_binary(body: bytes, text: str) -> bool:
-    if body.startswith(_BINARY_STARTS):
-        return True
-    sample = text[:100_000]
-    odd = sum(sample.count(sign) for sign in ("\0", "\ufffd", "\x01", "\x02", "\x03", "\x04", "\x05", "\x06"))
-    return "\0" in sample[:_SNIFFED] or odd * 20 > len(sample) > 0
+# Searching
+
+TAVILY_URL = "https://api.tavily.com"
+MAX_QUERY_CHARS = 400  # Tavily rejects longer ones
+MAX_EXCERPT_CHARS = 1_000  # of one result
+# https://help.tavily.com/articles/8645538886-understanding-http-errors (read 2026-11)
+_SEARCH_REFUSALS: _Refusals = {
+    **dict.fromkeys((401, 403), ("permission_denied", "Ask the user to check TAVILY_API_KEY.")),
+    **dict.fromkeys((402, 432, 433), ("permission_denied", "The plan's searches are used up: tell the user.")),
+    **dict.fromkeys((400, 422), ("invalid_parameters", "Change the query.")),
+}
 
 
-_TYPE = re.compile(r"[a-z0-9.+*-]{1,80}/[a-z0-9.+*-]{1,80}")
-_HTML = ("text/html", "application/xhtml+xml")
-_UNSAID = ("", "application/octet-stream", "application/unknown", "unknown/unknown", "*/*")
-_TEXT_KINDS = frozenset(
-    "application/json application/ld+json application/xml application/javascript application/ecmascript "
-    "application/x-javascript application/typescript application/yaml application/x-yaml application/toml "
-    "application/x-ndjson application/jsonl application/json5 application/sql application/graphql application/x-sh "
-    "application/x-python application/x-httpd-php application/x-tex application/x-latex application/rtf "
-    "application/x-www-form-urlencoded application/pgp-signature application/x-subrip message/rfc822 "
-    "message/http".split()
-)
-_KINDS = {"image": "an image", "audio": "sound", "video": "a film", "font": "a font"}
-_BINARY_STARTS = (
-    b"%PDF-", b"\x89PNG", b"GIF8", b"\xff\xd8\xff", b"PK\x03\x04", b"\x1f\x8b", b"\x7fELF", b"MZ\x90\x00",
-    b"7z\xbc\xaf",
-)  # fmt: skip
+class _TavilyResult(Struct, frozen=True):
+    title: str | None = None
+    url: str | None = None
+    content: str | None = None
+
+
+class _TavilyAnswer(Struct, frozen=True):
+    results: list[_TavilyResult]
+
+
+class Tavily:
+    """Tavily's REST API (docs.tavily.com, /documentation/api-reference/endpoint/search) at `base_url`."""
+
+    def __init__(self, api_key: str, *, base_url: str = TAVILY_URL, time_limit_s: float = 30.0) -> None:
+        self._api_key, self._base_url, self._time_limit_s = api_key, base_url, time_limit_s
+
+    async def search(self, query: str, max_results: int) -> Sequence[SearchResult]:
+        try:
+            client = HttpClient(self._base_url, {}, key=self._api_key, read_timeout=self._time_limit_s)
+        except ConfigError as error:
+            raise ToolError(str(error), kind="dependency_error") from error
+        request = {"query": query, "max_results": max_results, "search_depth": "basic"}
+        try:
+            async with asyncio.timeout(self._time_limit_s):
+                answer = msgspec.convert(await client.fetch_json("/search", request), _TavilyAnswer)
+        except (TimeoutError, Timeout) as error:
+            raise ToolError("The search did not answer in time: try again.", kind="timeout") from error
+        except msgspec.ValidationError as error:
+            raise ToolError(f"The search answered in a form that cannot be read: {error}.") from error
+        except ProviderError as error:
+            raise _search_failure(error) from error
+        finally:
+            await client.aclose()
+        return [SearchResult(row.title or "", row.url or "", row.content or "") for row in answer.results]
+
+
+def _search_failure(error: ProviderError) -> ToolError:
+    try:  # Tavily's messages are {"detail": {"error": …}}, of which the client keeps the inner object
+        text = msgspec.json.decode(str(error), type=dict[str, str]).get("error") or str(error)
+    except msgspec.MsgspecError:
+        text = str(error)
+    text = visible_text(text).strip()[:300]
+    message = text if text.endswith((".", "!", "?")) else f"{text}."
+    if isinstance(error, ConnectionFailed):
+        return ToolError(f"The search cannot be reached. {message}", kind="transient_error")
+    if error.status is None and not isinstance(error, AuthError):
+        return ToolError("The search answered with something that is not Tavily's: tell the user.")
+    kind, advice = _judge_status(error.status or 401, error.retry_after, _SEARCH_REFUSALS, "Tell the user.")
+    message = f"Tavily refused the search: {message} {advice}"
+    return ToolError(message, kind=kind, code=str(error.status), retry_after=error.retry_after)
+
+
+async def search_web(provider: SearchProvider | None, query: str, *, max_results: int) -> tuple[SearchResult, ...]:
+    """Return results with plain texts and addresses that can be fetched, each address once. Raises `ToolError`."""
+    query = " ".join(visible_text(query).split())
+    if not query:
+        raise ToolError("The query is empty.", kind="invalid_parameters")
+    if len(query) > MAX_QUERY_CHARS:
+        message = f"The query is longer than {MAX_QUERY_CHARS} characters: use fewer words."
+        raise ToolError(message, kind="invalid_parameters")
+    if provider is None:
+        raise ToolError(
+            "web_search needs a key of Tavily (free at https://app.tavily.com): ask the user to set the environment "
+            "variable TAVILY_API_KEY and to start again. Until then, web_fetch reads pages whose address is known.",
+            kind="dependency_error",
+        )
+    results: dict[str, SearchResult] = {}
+    for found in await provider.search(query, max_results):
+        with suppress(BadUrl):  # a result that cannot be fetched is left out
+            url = str(parse_url(found.url))
+            title = " ".join(visible_text(found.title).split())[:300]
+            excerpt = visible_text(found.excerpt).strip()[:MAX_EXCERPT_CHARS]
+            results.setdefault(url, SearchResult(title or url, url, excerpt))
+    return tuple(results.values())[:max_results]

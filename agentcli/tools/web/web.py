@@ -1,4 +1,4 @@
-"""The web as one session may use it. Only a call loads the modules that fetch and search: they take 55 ms."""
+"""Defines the web as one session may use it. `pages` fetches and searches; only a call imports it, in 55 ms."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class WebPage(Struct, frozen=True):
-    """A fetched page, found at `url` in the end, `total_chars` long. `notes` are sentences on what is missing."""
+    """A fetched page, at the address `url` behind all redirects. `notes` are sentences on what is missing."""
 
     url: str
     title: str
@@ -30,15 +30,16 @@ class SearchResult(Struct, frozen=True):
 
 class SearchProvider(Protocol):
     async def search(self, query: str, max_results: int) -> Sequence[SearchResult]:
-        """At most `max_results`, the best first, as the engine gives them. Raises `ToolError`."""
+        """Return at most `max_results` results, the best first, as the engine gives them. Raises `ToolError`."""
 
 
 class Web:
-    """`granted_hosts` are the person's own (`localhost:3000`, `*.example.com`; see `judge_url`), never a project's.
+    """The addresses that a session may fetch, and its search engine.
 
-    `find_search` gives the search engine, None without one. `resolve` gives every address of a name at a port, the best
-    first, or raises OSError; without it the machine's own names count. `total_s` is for all of a fetch, `max_bytes` for
-    a decompressed page.
+    `granted_hosts` are the person's own (`localhost:3000`, `*.example.com`; see `judge_url`), never a project's.
+    `find_search` returns the search engine, or None. `resolve` returns every address of a name at a port, the best
+    first, or raises OSError; without it the machine resolves names. `total_s` limits all of a fetch, `max_bytes` a
+    decompressed page.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Web:
         self._known: set[str] = set()
 
     def note_typed(self, text: str) -> None:
-        """Learn the addresses in what the person wrote: to fetch these, and only these, nobody need be asked."""
+        """Note the addresses in a text that the person wrote: they may be fetched without a question."""
         if "://" in text:
             self._typed.append(text)
 
@@ -69,14 +70,14 @@ class Web:
         return judge_url(url, granted_hosts=self.granted_hosts, known_urls=self._known)
 
     async def fetch(self, url: str, *, max_chars: int) -> WebPage:
-        """The page at an address that was agreed to, cut to `max_chars` characters. Raises `ToolError`."""
+        """Return the page at an address that was permitted, cut to `max_chars` characters. Raises `ToolError`."""
         from agentcli.tools.web.pages import fetch_page
 
         return await fetch_page(self, url, max_chars=max_chars)
 
     async def search(self, query: str, *, max_results: int) -> tuple[SearchResult, ...]:
-        """Raises `ToolError`."""
-        from agentcli.tools.web.searching import search_web
+        """Return search results, whose addresses may then be fetched without a question. Raises `ToolError`."""
+        from agentcli.tools.web.pages import search_web
 
         results = await search_web(self._find_search(), query, max_results=max_results)
         self._known.update(result.url for result in results)

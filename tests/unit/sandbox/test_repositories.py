@@ -14,7 +14,7 @@ import pytest
 from agentcli.infra.sandbox.confinement import Bounds, CommandResources
 from agentcli.infra.sandbox.mounts.mount_points import MountPoints
 from agentcli.infra.sandbox.protection.planning import plan_protection
-from agentcli.infra.sandbox.scan import Extent, Scan
+from agentcli.infra.sandbox.scan import Scan
 
 
 def make(folder: Path, *names: str) -> None:
@@ -107,7 +107,7 @@ def test_what_is_made_at_any_depth_is_found_at_once(tmp_path: Path, before: tupl
 
 
 def test_too_many_folders_are_said_and_those_of_tools_have_room_of_their_own(tmp_path: Path) -> None:
-    scan = Scan(extent=Extent((5, 5, 1), max_s=10))
+    scan = Scan(max_folders=(5, 5, 1), max_s=10)
     make(tmp_path, "a", "b", "c", "d", "venv/x/y", "venv/z")
     found = names([*scan.folders(str(tmp_path))], tmp_path)
     assert found == [".", "a", "b", "c", "d", "venv", "venv/x"]
@@ -127,7 +127,7 @@ def test_a_walk_that_ran_out_of_time_goes_on_with_the_next_command(tmp_path: Pat
         time.sleep(0.02)
         return True
 
-    scan = Scan(is_secret, extent=Extent(max_s=0.05))
+    scan = Scan(is_secret, max_s=0.05)
     assert len(scan.folders(str(tmp_path))) < 1 + 2 * 8 + 2
     for _ in range(8):
         found = scan.folders(str(tmp_path))

@@ -237,7 +237,7 @@ _PARTS = st.lists(
     ),
     max_size=12,
 ).map("".join)
-_CODECS = st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "utf-16-be", "utf-32", "latin-1", "cp1252"])
+_CODECS = st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "utf-32", "latin-1", "cp1252"])
 
 
 @examples(500)
@@ -249,8 +249,6 @@ def test_in_any_encoding_only_the_edited_span_changes(head: str, old: str, tail:
     except UnicodeEncodeError:
         return
     decoded = decode(content)
-    if decoded is None and codec == "utf-16-be":
-        return  # without a byte order mark it is known by its spaces and letters only
     assert decoded is not None
     if decoded.text != f"{head}<{old}>{tail}" or old.replace("\r\n", "\n") == new.replace("\r\n", "\n"):
         return  # a few bytes of Latin-1 can also be read as another encoding

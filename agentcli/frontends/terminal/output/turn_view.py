@@ -37,8 +37,6 @@ LONG_TURN_S = 30.0  # after which the end of a turn says how long it took and wh
 
 
 class Printer(Protocol):
-    """Adds text to the end of the screen."""
-
     def print(self, fragments: Sequence[Fragment]) -> None: ...
 
     @property
@@ -92,7 +90,6 @@ class TurnView:
         self._last_kind = ""
 
     def show(self, event: events.Event) -> None:
-        """Print an event, or update `activity` by it."""
         activity = self.activity
         if event.agent_id != "main":
             if line := activity.follow_subagent(event, self.format_title):
@@ -145,13 +142,10 @@ class TurnView:
                 self.print_line(f"Not run, because your message came first: {titles}{more}", "muted")
             case events.Compaction(before, after, strategy, trigger) if trigger != "manual":  # else its command says so
                 self.print_line(f"Compacted ({strategy}): {before:,} → {after:,} tokens", "muted")
-            case _:
-                pass
 
     # Printing
 
     def print_line(self, text: str, roles: str = "") -> None:
-        """Print text on lines of its own."""
         self.print_block(self._wrapped([(roles, with_tilde(printable(text).rstrip("\n"), self._home) + "\n")]))
 
     def print_block(self, fragments: Sequence[Fragment], kind: str = "note") -> None:
@@ -177,7 +171,6 @@ class TurnView:
         self.print_gap()
 
     def print_markdown(self, text: str) -> None:
-        """Print a whole Markdown text."""
         self._end_text()
         self._add_text(text)
         self._end_text()
@@ -228,7 +221,6 @@ class TurnView:
         self._previewed.add(call_id)
 
     def format_title(self, title: str) -> str:
-        """Return a call's title as it is shown."""
         return exposed(with_tilde(title, self._home))
 
     # The answer
@@ -332,8 +324,7 @@ class TurnView:
 
 def replay(conversation: Conversation, view: TurnView) -> None:
     """Print the newest part of a stored conversation."""
-    kinds = User | Assistant | Result | Unreadable
-    bodies = [entry.body for entry in conversation.path if isinstance(entry.body, kinds)]
+    bodies = [e.body for e in conversation.path if isinstance(e.body, User | Assistant | Result | Unreadable)]
     bodies = [body for body in bodies if not (isinstance(body, User) and body.is_reminder)]
     if len(bodies) > MAX_ENTRIES:
         view.print_line(f"… {len(bodies) - MAX_ENTRIES:,} earlier entries", "muted")
@@ -356,8 +347,8 @@ def replay(conversation: Conversation, view: TurnView) -> None:
                 view.print_line(f"[{error}]", "warning")
     for id in conversation.open_calls:  # the program ended while they ran
         if call := calls.get(id):
-            outcome = "cut off; its outcome is unknown"
-            cut = events.ToolFinished(id, call.name, ToolResult(id, "", is_error=True), 0.0, outcome)
+            result = ToolResult(id, "", is_error=True)
+            cut = events.ToolFinished(id, call.name, result, 0.0, "cut off; its outcome is unknown")
             view.print_call(cut, view.format_title(call_title(call.name, call.input)))
     if bodies:
         view.print_gap()

@@ -13,7 +13,7 @@ from pathlib import Path
 from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS, Bubblewrap, rendered
 from agentcli.infra.sandbox.backends.landlock import Landlock, probe_landlock
 from agentcli.infra.sandbox.backends.seatbelt import Seatbelt
-from agentcli.infra.sandbox.confinement import MOST_PLANS, Bounds, Confinement, Unconfined, run_probe
+from agentcli.infra.sandbox.confinement import MAX_PLANS, Bounds, Confinement, Unconfined, run_probe
 
 _INSTALLERS = ("apt-get install", "dnf install", "pacman -S", "zypper install", "apk add")
 
@@ -61,7 +61,7 @@ def _probe(kind: str, why: str, tmp: Path, programs: Sequence[Path]) -> Confinem
         candidates = [Bubblewrap(program, each, hidden=tmp / "hidden") for each in namespaces]
     message = ""
     for confinement in candidates:
-        for _ in range(MOST_PLANS):  # again where that may help
+        for _ in range(MAX_PLANS):  # again where that may help
             message = _run_true(confinement, tmp)
             if not message:
                 return confinement

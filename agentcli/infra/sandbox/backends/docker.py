@@ -22,7 +22,7 @@ _LIMITS = ("--memory=4g", "--pids-limit=512")
 
 
 class Docker:
-    """Implements `Confinement`. The image has to hold what commands need. Descriptors are not passed on."""
+    """Implements `Confinement`. The image must hold what commands need. Descriptors are not passed on."""
 
     name = "docker"
     weakness = ""
@@ -68,7 +68,7 @@ class Docker:
                 self._remove(name)
 
     def _remove(self, name: str) -> None:
-        """The container goes on when the program that waits for it is killed."""
+        """Remove the container, which goes on when the program that waits for it is killed."""
         subprocess.run(
             [self._program, "rm", "--force", name],
             stdin=subprocess.DEVNULL,
@@ -83,7 +83,7 @@ class Docker:
 
 
 def _mounts(bounds: Bounds, protection: Protection, mount_points: MountPoints) -> list[str]:
-    """Values for `--mount`. Docker mounts outer folders first, whatever the order here."""
+    """Return the values for `--mount`. Docker mounts outer folders first, whatever the order here."""
     may_write = bounds.profile != "read-only"
     folders = [str(root) for root in bounds.roots]
     granted = [place.path for place in find_places(bounds.writable)] if may_write else []

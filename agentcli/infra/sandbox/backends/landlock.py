@@ -9,11 +9,10 @@ a Python.
 from __future__ import annotations
 
 import marshal
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from agentcli.infra.sandbox.backends.seccomp import filter_program
@@ -47,15 +46,14 @@ class Landlock:
     def launch(
         self, argv: Sequence[str], *, cwd: Path, bounds: Bounds, pass_fds: Sequence[int] = ()
     ) -> Iterator[Launch]:
-        scratch = tempfile.mkdtemp(prefix="agentcli-", dir=self._tmp)
-        try:
-            with _plan(bounds, scratch) as plan:
-                cache = str(bounds.resources.cache or f"{scratch}/.cache")
-                environment = {**cache_environment(cache), **WITHOUT_NETWORK, "TMPDIR": scratch}
-                launcher = launcher_words(plan, self._python)
-                yield Launch([*launcher, *argv], (*pass_fds, plan), environment, launcher_words=len(launcher))
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+        with (
+            tempfile.TemporaryDirectory(prefix="agentcli-", dir=self._tmp, ignore_cleanup_errors=True) as scratch,
+            _plan_file(bounds, scratch) as plan,
+        ):
+            cache = str(bounds.resources.cache or f"{scratch}/.cache")
+            environment = {**cache_environment(cache), **WITHOUT_NETWORK, "TMPDIR": scratch}
+            launcher = launcher_words(plan, self._python)
+            yield Launch([*launcher, *argv], (*pass_fds, plan), environment, launcher_words=len(launcher))
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
         texts = [
@@ -79,7 +77,7 @@ class Landlock:
 
 def probe_landlock() -> int:
     """Return the kernel's version of Landlock, from a launcher that really runs. Raises `OSError` with the reason."""
-    with _plan(Bounds("read-only", (), Path("/")), None) as plan:
+    with _plan_file(Bounds("read-only", (), Path("/")), None) as plan:
         done = run_probe(launcher_words(plan), (plan,))
     if done.returncode != 0:
         raise OSError(done.stderr.decode(errors="replace").strip())
@@ -97,16 +95,13 @@ def launcher_words(plan: int, python: Path | None = None) -> list[str]:
     return [str(python or Path(sys.executable).resolve()), "-I", "-S", "-c", start, str(plan)]
 
 
-@contextmanager
-def _plan(bounds: Bounds, scratch: str | None) -> Iterator[int]:
-    """Put the launcher's plan into a file in memory, and yield its descriptor."""
+def _plan_file(bounds: Bounds, scratch: str | None) -> AbstractContextManager[int]:
     granted = (*bounds.roots, *bounds.writable) if bounds.profile == "workspace-write" else ()
-    own = [str(folder) for folder in (bounds.resources.cache, scratch) if folder is not None]
+    own = find_places(filter(None, (bounds.resources.cache, scratch)))
     # A path that was granted may be a link by now, to anywhere.
-    written = [*filter(is_real, map(str, granted)), *(place.path for place in find_places(own))]
+    written = [*filter(is_real, map(str, granted)), *(place.path for place in own)]
     shown = find_places(path for path in map(str, bounds.readable_again) if is_real(path))
     steps = plan_hiding(find_places(bounds.masked), shown)
     program = filter_program(internet=False, keeps_attributes=bounds.profile == "read-only")
     hidden, visible = ([step.path for step in steps if (step.what == "show") is is_shown] for is_shown in (False, True))
-    with memory_file(marshal.dumps(("restrict", program, hidden, visible, written))) as plan:
-        yield plan
+    return memory_file(marshal.dumps(("restrict", program, hidden, visible, written)))

@@ -2,7 +2,8 @@
 
 The keeper imports it in a process that is to become a command, and a `python -I -S` runs it as a program, so it needs
 the standard library alone. It never becomes a command that it could not bound: it ends with 126 and a line that says
-why. Without a command it only tries, and prints the version of Landlock.
+why. Without a command it only tries, and prints the version of Landlock. Descriptors that it opens are closed when it
+becomes the command.
 
 A plan, in Python's marshal format, is one of two tuples:
 
@@ -127,7 +128,6 @@ def _restrict_files(abi: int, masked: list[str], shown: list[str], writable: lis
     for path in (*(f"/dev/{device}" for device in _DEVICES), *writable):
         _allow(ruleset, path, everything)
     _check(_libc.syscall(_RESTRICT_SELF, ruleset, 0), "Landlock")
-    os.close(ruleset)
 
 
 def _all_but(folder: str, masked: list[str]) -> Iterator[str]:
@@ -171,9 +171,7 @@ def _mount_overlays(
             os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
             os.unlink(name)  # noqa: PTH108  # pathlib costs milliseconds here
     for number, source in binds:
-        opened = _open_real(source)
-        os.dup2(opened, number)
-        os.close(opened)
+        os.dup2(_open_real(source), number)
     while time.clock_gettime_ns(_COARSE_CLOCK) <= clock_ns:
         time.sleep(0.001)
 
@@ -192,8 +190,6 @@ def _mount(lower: list[str], upper: str, work: str, merged: str) -> None:
     flags = _NO_SETUID | _NO_DEVICES
     done = _libc.mount(b"overlay", b"/proc/self/fd/%d" % target, b"overlay", flags, options.encode())
     _check(done, f"an overlay over {lower[-1]} cannot be mounted")
-    for number in (*layers, *above.values(), target):
-        os.close(number)
 
 
 def _leave_the_namespaces() -> None:

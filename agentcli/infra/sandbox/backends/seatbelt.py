@@ -53,7 +53,7 @@ class Seatbelt:
 
 
 def seatbelt_profile(bounds: Bounds, *, tmp: Path) -> str:
-    """The profile for `read-only` and `workspace-write`."""
+    """Return the profile for `read-only` and `workspace-write`."""
     may_write = bounds.profile == "workspace-write"
     writable = [*(bounds.roots if may_write else ()), *(bounds.writable if may_write else ()), tmp]
     writable += [bounds.resources.cache] if bounds.resources.cache is not None else []
@@ -81,7 +81,7 @@ def seatbelt_profile(bounds: Bounds, *, tmp: Path) -> str:
 
 
 def _protections(bounds: Bounds) -> list[str]:
-    """Names in the roots, and the folders above them: who renames a folder takes what is in it along."""
+    """Protect names in the roots, and the folders above them from being renamed with what is in them."""
     rules = []
     git = _without_case(".git")
     in_git = "|".join(map(_without_case, _IN_GIT_FOLDER))
@@ -104,12 +104,12 @@ def _below(folders: Sequence[Path]) -> list[str]:
 
 
 def _rule(what: str, filters: Sequence[str]) -> str:
-    """One rule, or nothing: without a filter it would be about everything."""
+    """Return one rule, or nothing without a filter, because it would be about everything."""
     return f"({what}\n  " + "\n  ".join(dict.fromkeys(filters)) + ")" if filters else ""
 
 
 def _spellings(path: Path) -> list[str]:
-    """A path and what it is really called, whether or not it exists."""
+    """Return a path and its real name; it need not exist."""
     text = os.path.normpath(path)
     for name in ("/tmp", "/var", "/etc"):  # noqa: S108  # names of links
         if text == name or text.startswith(name + "/"):
@@ -118,7 +118,7 @@ def _spellings(path: Path) -> list[str]:
 
 
 def _without_case(text: str) -> str:
-    """A pattern for a text in any case; the language has no flag for it."""
+    """Return a pattern for a text in any case, for which the language has no flag."""
     return "".join(f"[{c.lower()}{c.upper()}]" if c.lower() != c.upper() else re.escape(c) for c in text)
 
 

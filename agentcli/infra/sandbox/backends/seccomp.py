@@ -189,7 +189,7 @@ def filter_program(*, internet: bool, keeps_attributes: bool = False, machine: s
             code.add(test, value, if_true="allowed" if name == "socket" else "denied")
         code.label(label)
         code.add(_RETURN, otherwise)
-    _judge_modes(code, arch)
+    _deny_set_user_id(code, arch)
     for label, number in (("denied", errno.EPERM), ("missing", errno.ENOSYS)):
         code.label(label)
         code.add(_RETURN, _ERRNO | number)
@@ -212,8 +212,7 @@ def _sort_calls(code: _Assembler, arch: Architecture, more: Mapping[str, tuple[i
     code.add(_RETURN, _ALLOW)
 
 
-def _judge_modes(code: _Assembler, arch: Architecture) -> None:
-    """Deny the set-user-ID bit to calls that give a file its mode."""
+def _deny_set_user_id(code: _Assembler, arch: Architecture) -> None:
     for name, (*numbers, mode, flags) in GIVES_MODE.items():
         if numbers[arch.column] is None:
             continue
@@ -236,7 +235,6 @@ class _Assembler:
         self._labels: dict[str, int] = {}
 
     def add(self, opcode: int, operand: int, *, if_true: str = "", if_false: str = "") -> None:
-        """Append an instruction, for a test with the labels to jump to."""
         self._code.append((opcode, operand, if_true, if_false))
 
     def label(self, name: str) -> None:

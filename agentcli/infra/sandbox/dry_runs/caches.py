@@ -49,7 +49,6 @@ class CacheLayers:
 
     @contextlib.contextmanager
     def used(self) -> Iterator[None]:
-        """Note that a command uses the layers while the body runs."""
         self._users += 1
         try:
             yield

@@ -8,12 +8,11 @@ machine, and change.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import shutil
 import threading
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -183,9 +182,8 @@ class DryRuns:
         try:
             with caches.used():
                 overlays = Overlays(self._confinement(), bounds, private.path, caches.below)
-                watch = _Watch(private.path, self._limits)
-                result = await self._exec(overlays.launch, command, on_output, watch)
-                too_much, groups, cached = watch.why, list[ChangeGroup](), list[str]()
+                result, too_much = await self._exec(overlays, command, on_output, private.path)
+                groups, cached = list[ChangeGroup](), list[str]()
                 if not too_much:
                     try:
                         groups, cached = await asyncio.to_thread(self._read, overlays, bounds, caches)
@@ -201,19 +199,21 @@ class DryRuns:
             raise
 
     async def _exec(
-        self, launch: Launcher, command: Command, on_output: Callable[[str], None], watch: _Watch
-    ) -> CommandResult:
-        watching = asyncio.create_task(watch.run())
+        self, overlays: Overlays, command: Command, on_output: Callable[[str], None], folder: Path
+    ) -> tuple[CommandResult, str]:
+        """Run the command; the reason why it took too much comes second."""
+        is_over = asyncio.Event()
+        watching = asyncio.create_task(_watch(folder, self._limits.max_bytes, is_over))
         try:
-            result = await self._shell().exec(command, on_output=on_output, detach=watch.is_over, launch=launch)
+            result = await self._shell().exec(command, on_output=on_output, detach=is_over, launch=overlays.launch)
         finally:
             watching.cancel()
+        too_much = watching.result() if is_over.is_set() else ""
         if result.job is not None:
-            await asyncio.shield(self._shell().jobs.end(result.job.id))
-            why = watch.why or result.stall
-            stall = f"{why}; {_LEFT}" if why else _LEFT
+            await asyncio.shield(self._shell().end(result.job.id))
+            stall = "; ".join(filter(None, (too_much or result.stall, _LEFT)))
             result = replace(result, job=None, output_file=result.job.output_file, stall=stall)
-        return result
+        return result, too_much
 
     def _read(self, overlays: Overlays, bounds: Bounds, caches: CacheLayers) -> tuple[list[ChangeGroup], list[str]]:
         """Read what the command did, and take its caches; the names of new ones come second.
@@ -310,36 +310,29 @@ def _hides(bounds: Bounds, path: Path) -> bool:
     return bool(around) and covers[max(around, key=len)]
 
 
-class _Watch:
-    """Sets `is_over` once the command takes too much; `why` says of what."""
+async def _watch(folder: Path, max_bytes: int, is_over: asyncio.Event) -> str:
+    """Wait until a command takes too much, set `is_over`, and return of what."""
+    free_at_first, why = shutil.disk_usage(folder).free, ""
+    while not why:
+        await asyncio.sleep(_WATCH_EVERY_S)
+        why = await asyncio.to_thread(_find_excess, folder, max_bytes, free_at_first)
+    is_over.set()
+    return why
 
-    def __init__(self, folder: Path, limits: DryRunLimits) -> None:
-        self.is_over = asyncio.Event()
-        self.why = ""
-        self._folder = folder
-        self._max_bytes = limits.max_bytes
-        self._free_at_first = shutil.disk_usage(folder).free
 
-    async def run(self) -> None:
-        while not self.why:
-            await asyncio.sleep(_WATCH_EVERY_S)
-            self.why = await asyncio.to_thread(self._look)
-        self.is_over.set()
-
-    def _look(self) -> str:
-        free = shutil.disk_usage(self._folder).free
-        if free < min(_MIN_FREE_DISK_BYTES, self._free_at_first // 2):
-            return "it filled the disk"
-        if self._free_at_first - free > self._max_bytes and sum(_sizes_below(self._folder)) > self._max_bytes:
-            return f"it wrote more than {self._max_bytes // 1_000_000:,} MB"
-        return "it took the machine's memory" if _free_memory() < _MIN_FREE_MEMORY else ""
+def _find_excess(folder: Path, max_bytes: int, free_at_first: int) -> str:
+    free = shutil.disk_usage(folder).free
+    if free < min(_MIN_FREE_DISK_BYTES, free_at_first // 2):
+        return "it filled the disk"
+    if free_at_first - free > max_bytes and sum(_sizes_below(folder)) > max_bytes:
+        return f"it wrote more than {max_bytes // 1_000_000:,} MB"
+    return "it took the machine's memory" if _free_memory() < _MIN_FREE_MEMORY else ""
 
 
 def _sizes_below(folder: Path) -> Iterator[int]:
-    """Yield the bytes that each file takes on the disk."""
     for where, _, files in os.walk(folder):
         for name in files:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 yield Path(where, name).lstat().st_blocks * 512
 
 
@@ -348,7 +341,7 @@ def _free_memory() -> float:
 
     File systems in memory count as used.
     """
-    with contextlib.suppress(OSError, ValueError, KeyError, IndexError):
+    with suppress(OSError, ValueError, KeyError, IndexError):
         lines = Path("/proc/meminfo").read_text().splitlines()
         numbers = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
         return numbers["MemAvailable"] / numbers["MemTotal"]

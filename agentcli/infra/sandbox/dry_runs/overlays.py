@@ -63,7 +63,6 @@ class Overlays:
 
     @contextmanager
     def launch(self, argv: Sequence[str], command: Command, pass_fds: Sequence[int]) -> Iterator[Launch]:
-        """Launch the command. Raises `OSError`."""
         self._launches += 1
         folder = self._folder / str(self._launches)
         folder.mkdir(mode=0o700)
@@ -101,7 +100,7 @@ class Overlays:
         binds: list[tuple[int, str]] = []
         # The folder of all dry runs is hidden: an overlay in it shows what is masked in the workspace.
         mounts = [*(self._redirect(mount, binds) for mount in launch.mounts), Mount(str(self._folder.parent))]
-        with _plan(self.each, self.started_ns, binds=binds, looks_only=looks_only) as plan:
+        with _plan_file(self.each, self.started_ns, binds=binds, looks_only=looks_only) as plan:
             yield launch._replace(
                 pass_fds=(*launch.pass_fds, plan),
                 launcher_words=0,
@@ -183,15 +182,14 @@ def why_no_overlays(areas: Sequence[str], folder: Path) -> str:
     if why_not := _why_no_overlay(areas):
         return why_not
     overlays = [_make_overlay(area, "", folder / f"probe-{number}") for number, area in enumerate(areas)]
-    with _plan(overlays, 0) as plan:
+    with _plan_file(overlays, 0) as plan:
         done = run_probe(launcher_words(plan), (plan,))
     return done.stderr.decode(errors="replace").strip() if done.returncode else ""
 
 
-def _plan(
+def _plan_file(
     overlays: Sequence[Overlay], started_ns: int, *, binds: Sequence[tuple[int, str]] = (), looks_only: bool = False
 ) -> AbstractContextManager[int]:
-    """Put the launcher's plan into a file in memory, and yield its descriptor."""
     layers = []
     for area, caches, upper, work, merged in overlays:
         lower = [layer for layer in ((upper if looks_only else ""), caches, area) if layer]

@@ -13,7 +13,6 @@ has put something into.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import os
@@ -23,7 +22,7 @@ import tempfile
 import time
 from _thread import start_new_thread
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -58,10 +57,9 @@ class Note:
         self._named: set[str] = set()
 
     def add(self, path: str, content: bytes | None) -> None:
-        """Add a folder, or a file with a content."""
         if path not in self._named:
             # Without room for the note, a kill may leave the mount point; the command runs all the same.
-            with contextlib.suppress(OSError), self._file.open("ab") as file:
+            with suppress(OSError), self._file.open("ab") as file:
                 file.write(os.fsencode(path) + (b"\0folder" if content is None else b"\0file " + content) + b"\0")
                 self._named.add(path)
 
@@ -81,7 +79,7 @@ class MountPoints:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         for held in self._held:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 _remove_unless_used(held)
         descriptors = [*self._folders.values(), *(held.lock for held in self._held)]
         self._held.clear()
@@ -117,14 +115,13 @@ class MountPoints:
 
 
 class SessionNote:
-    """Notes the mount points of a session's commands in a file, for whoever removes them after a kill.
+    """Notes the mount points of a session's commands in a file, so that they can be removed after a kill.
 
     agentcli holds a lock on the folder of the file. It shares the lock on the file with the keeper, which after the
-    death of agentcli goes on until it has ended what ran.
+    death of agentcli goes on until it has ended what ran. Making a note raises `OSError`.
     """
 
     def __init__(self, around: Path) -> None:
-        """Raises `OSError`."""
         around.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._folder = Path(tempfile.mkdtemp(dir=around))
         self.path = self._folder / NOTE
@@ -166,7 +163,7 @@ def _try_lock(descriptor: int, kind: int) -> bool:
 
 def remove_noted(note: Path) -> None:
     """Remove what a killed process noted, if nobody uses it. Raises nothing."""
-    with MountPoints() as points, contextlib.suppress(OSError):
+    with MountPoints() as points, suppress(OSError):
         words = note.read_bytes().split(b"\0")
         for path, what in zip(map(os.fsdecode, words[::2]), words[1::2], strict=False):
             if os.path.lexists(path):
@@ -252,7 +249,7 @@ def _make(folder: int, name: str, content: bytes | None) -> bool:
 
 def _stays_while_locked(folder: int, name: str, lock: int) -> bool:
     """Return True if what was opened stays where it is while `lock` is open."""
-    with contextlib.suppress(OSError):  # on a disk without locks nobody gets the exclusive one, and nothing is removed
+    with suppress(OSError):  # on a disk without locks nobody gets the exclusive one, and nothing is removed
         if not _try_lock(lock, fcntl.LOCK_SH):  # it is about to be removed
             return False
     try:

@@ -151,13 +151,10 @@ class SecretCovers:
         if not path.exists():
             self._folder.mkdir(mode=0o700, exist_ok=True)
             new = path.with_name(f".{os.urandom(6).hex()}")
-            descriptor = os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-            try:
-                os.ftruncate(descriptor, status.st_size)
-                os.utime(descriptor, ns=(status.st_mtime_ns, status.st_mtime_ns))
-                os.fchmod(descriptor, mode)
-            finally:
-                os.close(descriptor)
+            with new.open("xb") as file:
+                file.truncate(status.st_size)
+                os.utime(file.fileno(), ns=(status.st_mtime_ns, status.st_mtime_ns))
+                os.fchmod(file.fileno(), mode)
             new.rename(path)
         return str(path)
 

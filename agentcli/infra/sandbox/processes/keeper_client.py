@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import marshal
 import os
 import shutil
@@ -11,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from agentcli.infra.sandbox.confinement import Launch
@@ -82,7 +81,7 @@ class Keeper:
     def _ask(self, channel: socket.socket, note: int | None) -> None:
         descriptors = [channel.fileno()] if note is None else [channel.fileno(), note]
         if self._requests is not None:
-            with contextlib.suppress(OSError):  # it was killed, and another one is needed
+            with suppress(OSError):  # it was killed, and another one is needed
                 socket.send_fds(self._requests, [b"n"], descriptors)
                 return
         socket.send_fds(self._launch(), [b"n"], descriptors)
@@ -114,7 +113,7 @@ class Keeper:
         self._close()
         process, self._process = self._process, None
         if process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
+            with suppress(subprocess.TimeoutExpired):
                 await asyncio.to_thread(process.wait, PATIENCE_S)
 
 
@@ -124,16 +123,12 @@ class Process:
     def __init__(self, control: socket.socket, launch: Launch) -> None:
         self.launch = launch
         self.confinement = ExitStack()
-        self.pid = 0
-        self.supervisor = 0
+        self.pid = self.supervisor = 0
         self.exit_code: int | None = None
-        self.is_gone = False
-        self.was_late = False
-        self.was_swarm = False
+        self.is_gone = self.was_late = self.was_swarm = self._keeps_output = False
         self._control = control
         self._unfinished_line = b""
         self._error: OSError | None = None
-        self._keeps_output = False
 
     async def started(self) -> None:
         """Wait until it runs. Raises `OSError` when it could not be started."""
@@ -167,9 +162,9 @@ class Process:
         """Send SIGTERM to everything, and after two seconds SIGKILL to what is left. Safe to call twice."""
         if self.is_over():
             return
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             self._control.send(b"T")
-        with contextlib.suppress(TimeoutError):
+        with suppress(TimeoutError):
             async with asyncio.timeout(GRACE_S + PATIENCE_S):
                 await self.wait_until_gone()
         self._take_end()
@@ -181,7 +176,7 @@ class Process:
         The file grows to 1 GB at most, and may fail to grow without harm to the command. The supervisor also holds open
         the ends of pipes that the command may write to: without a reader, writing would kill it.
         """
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             socket.send_fds(self._control, [b"F"], [pipe, file, *open_ends])
         await self._until(lambda: self._keeps_output or self.is_gone)
         return self._keeps_output

@@ -38,9 +38,7 @@ class CommandOutput:
     def __init__(self, most_bytes: int, on_output: Callable[[str], None], new_file: Callable[[], Path]) -> None:
         self._half = most_bytes // 2
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._head = ""
-        self._tail = ""
-        self._line = ""
+        self._head = self._tail = self._line = ""
         self._cut = 0
         self._unwritten = bytearray()
         self._file = _OutputFile(new_file)
@@ -181,8 +179,7 @@ class _Live:
     def __init__(self, on_output: Callable[[str], None]) -> None:
         self._on_output = on_output
         self._pending = ""
-        self._skipped = 0
-        self._shown = 0
+        self._skipped = self._shown = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, text: str) -> None:

@@ -17,7 +17,7 @@ import re
 import subprocess
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 
@@ -64,23 +64,14 @@ def _names() -> dict[str, bool | None]:
     return dict.fromkeys((*names, "HEAD")) | counts | {name: False for name in names if "*" in name}
 
 
-@cache
-def _by_first_part(names: tuple[str, ...]) -> tuple[dict[str, list[str]], tuple[str, ...]]:
-    """Return the names by the first of their parts, and the ends that globs stand for."""
-    by_first: dict[str, list[str]] = {}
-    for name in names:
-        by_first.setdefault(name.partition("/")[0].lower(), []).append(name)
-    return by_first, tuple(name[1:] for name in names if name[0] == "*")
-
-
 def present_names(root: Path, names: tuple[str, ...]) -> list[str]:
     """Return the names that may exist in a folder, whatever their case; `*.x` stands for all with that ending."""
     try:
         there = sorted(os.listdir(root))  # noqa: PTH208  # a fifth of the time
     except OSError:
         return []
-    by_first, ends = _by_first_part(names)
-    found = [name for each in there for name in by_first.get(each.lower(), ())]
+    lower, ends = {each.lower() for each in there}, tuple(name[1:] for name in names if name[0] == "*")
+    found = [name for name in names if name.partition("/")[0].lower() in lower]
     return [*found, *(each for each in there if each.endswith(ends))]
 
 
@@ -138,74 +129,68 @@ def _starts_programs(folder: Path, git: str) -> bool:
     )
 
 
-class ProgramSearch:
-    """Finds the programs that a repository makes git run, by asking `git`.
+def program_setting(folder: Path, *, git: str, environment: Mapping[str, str], scan: Scan) -> str:
+    """Name a setting by which `git`, started in `folder`, may run a program of the repository's choosing.
 
-    `scan` finds repositories that the index does not name.
+    It is empty where there is none. Submodules count too, because git looks into them, and so do other repositories
+    below, because an old commit may have one as a submodule; `scan` finds those that the index does not name. Too much
+    to look at counts as such a setting.
     """
-
-    def __init__(self, git: str, environment: Mapping[str, str], scan: Scan) -> None:
-        self._git = git
-        self._environment = {**environment, **_LOOKS_ONLY}
-        self._scan = scan
-
-    def setting(self, folder: Path) -> str:
-        """Name a setting by which git, started in `folder`, may run a program of the repository's choosing.
-
-        It is empty where there is none. Submodules count too, because git looks into them, and so do other repositories
-        below, because an old commit may have one as a submodule. Too much to look at counts as such a setting.
-        """
-        if not self._git:
-            return "one that cannot be looked for, because git is not installed"
-        waiting = [("-C", str(folder))]
-        seen: set[str] = set()
-        try:
-            while waiting:
-                where = waiting.pop()
-                found = self._ask(where, "rev-parse", "--absolute-git-dir", "--git-common-dir")
-                if found is None or found in seen:  # no repository, where git runs nothing either
-                    continue
-                seen.add(found)
-                if len(seen) > _MAX_REPOSITORIES:
-                    return "one of more repositories than are looked at"
-                own, common = found.splitlines()
-                common = os.path.realpath(Path(where[1], common))
-                top = (self._ask(where, "rev-parse", "--show-toplevel") or own).removesuffix("\n")
-                if program := self._program(where, common, top):
-                    return program
-                listed = self._ask(where, "ls-files", "--stage", "-z", "--full-name", ":/") or ""
-                links = [entry.partition("\t")[2] for entry in listed.split("\0") if entry.startswith("160000 ")]
-                nested = [*(f"{top}/{link}" for link in links), *self._scan.repositories(top)]
-                if self._scan.is_partial(top):
-                    return f"one of more repositories than are looked at in {top}"
-                waiting += [("-C", place) for place in nested if os.path.lexists(f"{place}/.git")]
-                modules = {module for kept in (own, common) for module in modules_in(f"{kept}/modules")}
-                waiting += [("--git-dir", module) for module in modules]
-        except (OSError, subprocess.SubprocessError, ValueError) as error:
-            return f"one that cannot be looked for: {error}"
-        return ""
-
-    def _program(self, where: tuple[str, str], common: str, top: str) -> str:
-        listed = self._ask(where, "config", "--list", "--null", "--show-scope")
-        if listed is None:
-            return f"one in {common}/config, which git does not list"
-        hooks = [f"{common}/hooks"]
-        words = listed.split("\0")
-        for scope, text in zip(words[::2], words[1::2], strict=False):
-            setting = parse_setting(text)
-            if scope not in ("local", "worktree"):  # the person's and the machine's settings are trusted
+    if not git:
+        return "one that cannot be looked for, because git is not installed"
+    ask = partial(_ask, git, {**environment, **_LOOKS_ONLY})
+    waiting = [("-C", str(folder))]
+    seen: set[str] = set()
+    try:
+        while waiting:
+            where = waiting.pop()
+            found = ask(where, "rev-parse", "--absolute-git-dir", "--git-common-dir")
+            if found is None or found in seen:  # no repository, where git runs nothing either
                 continue
-            if _starts_a_program(setting):
-                return f"{text.partition(chr(10))[0]} in {common}/config"
-            if setting.key == "hookspath" and setting.value:
-                hooks.append(os.path.expanduser(setting.value))  # noqa: PTH111  # a Path raises where there is no such user
-        found = (Path(start, folder, _HOOK) for folder in hooks for start in (top, common))
-        return next((str(hook) for hook in found if os.path.lexists(hook)), "")
+            seen.add(found)
+            if len(seen) > _MAX_REPOSITORIES:
+                return "one of more repositories than are looked at"
+            own, common = found.splitlines()
+            common = os.path.realpath(Path(where[1], common))
+            top = (ask(where, "rev-parse", "--show-toplevel") or own).removesuffix("\n")
+            listed = ask(where, "config", "--list", "--null", "--show-scope")
+            if program := _program_in(listed, common, top):
+                return program
+            index = ask(where, "ls-files", "--stage", "-z", "--full-name", ":/") or ""
+            links = [entry.partition("\t")[2] for entry in index.split("\0") if entry.startswith("160000 ")]
+            nested = [*(f"{top}/{link}" for link in links), *scan.repositories(top)]
+            if scan.is_partial(top):
+                return f"one of more repositories than are looked at in {top}"
+            waiting += [("-C", place) for place in nested if os.path.lexists(f"{place}/.git")]
+            modules = {module for kept in (own, common) for module in modules_in(f"{kept}/modules")}
+            waiting += [("--git-dir", module) for module in modules]
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        return f"one that cannot be looked for: {error}"
+    return ""
 
-    def _ask(self, where: tuple[str, str], *arguments: str) -> str | None:
-        """Return git's output; None where it refuses. Raises `OSError` and `SubprocessError`."""
-        done = run_git([self._git, *where, *arguments], environment=self._environment, timeout_s=_MAX_GIT_S)
-        return None if done.returncode else os.fsdecode(done.stdout)
+
+def _ask(git: str, environment: Mapping[str, str], where: tuple[str, str], *arguments: str) -> str | None:
+    """Return git's output; None where it refuses. Raises `OSError` and `SubprocessError`."""
+    done = run_git([git, *where, *arguments], environment=environment, timeout_s=_MAX_GIT_S)
+    return None if done.returncode else os.fsdecode(done.stdout)
+
+
+def _program_in(settings: str | None, common: str, top: str) -> str:
+    """Name the first of the listed settings that starts a program, or a hook that does."""
+    if settings is None:
+        return f"one in {common}/config, which git does not list"
+    hooks = [f"{common}/hooks"]
+    words = settings.split("\0")
+    for scope, text in zip(words[::2], words[1::2], strict=False):
+        setting = parse_setting(text)
+        if scope not in ("local", "worktree"):  # the person's and the machine's settings are trusted
+            continue
+        if _starts_a_program(setting):
+            return f"{text.partition(chr(10))[0]} in {common}/config"
+        if setting.key == "hookspath" and setting.value:
+            hooks.append(os.path.expanduser(setting.value))  # noqa: PTH111  # a Path raises where there is no such user
+    found = (Path(start, folder, _HOOK) for folder in hooks for start in (top, common))
+    return next((str(hook) for hook in found if os.path.lexists(hook)), "")
 
 
 def _starts_a_program(setting: Setting) -> bool:

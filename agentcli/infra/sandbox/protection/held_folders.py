@@ -47,8 +47,7 @@ class HeldFolder(NamedTuple):
 class HeldFolders(dict[str, HeldFolder]):
     """Folders by the paths at which they were when they were opened. What acts on a path raises `OSError`."""
 
-    def hold(self, path: str) -> None:
-        """Open the folder at a path, if there is one."""
+    def hold_if_present(self, path: str) -> None:
         if path not in self:
             with suppress(OSError):
                 self[path] = self._held_at(path)

@@ -62,7 +62,7 @@ def plan_protection(bounds: Bounds, cwd: str, *, max_to_commit_to: int = MAX_TO_
             is_chosen = may_commit and (number < max_to_commit_to or is_inside(cwd, folder))
             plan.add(_bounded(planner.plan_nested(folder, may_commit=is_chosen), folder, number, is_chosen))
         if looks_like_the_inside(root):
-            plan.add(planner.plan_root_inside(root))
+            plan.add(planner.plan_inside(root, may_commit=may_commit, is_root=True))
         # Bare repositories, and those whose worktree is elsewhere; where a worktree led there it is protected already.
         for number, folder in enumerate(filter(looks_like_the_inside, nested)):
             if folder not in plan.writable:
@@ -136,19 +136,15 @@ class RepositoryPlanner:
             return self.plan_repository(folder, may_commit=False)
         return plan
 
-    def plan_inside(self, folder: str, *, may_commit: bool) -> Protection:
-        """Plan for the inside of a repository: a bare one, or one whose `.git` is a file."""
+    def plan_inside(self, folder: str, *, may_commit: bool, is_root: bool = False) -> Protection:
+        """Plan for the inside of a repository: a bare one, or one whose `.git` is a file. A root must stay writable."""
         self.is_plain = False
         plan = Protection()
-        add = self._add_folder if may_commit else self._add_read_only
-        add(folder, "", plan)
-        return plan
-
-    def plan_root_inside(self, root: str) -> Protection:
-        """Plan for a workspace that is itself the inside of a repository, and must stay writable."""
-        self.is_plain = False
-        plan = Protection()
-        plan.problems += self._add_programs(root, "", self._named(root), plan)
+        if is_root:
+            plan.problems += self._add_programs(folder, "", self._named(folder), plan)
+        else:
+            add = self._add_folder if may_commit else self._add_read_only
+            add(folder, "", plan)
         return plan
 
     def _add_linked(self, link: str, worktree: str, plan: Protection) -> None:
@@ -187,8 +183,8 @@ class RepositoryPlanner:
         linked = _folders_in(f"{folder}/worktrees")
         found.read_only += linked[_MAX_WORKTREES:]
         for one in linked[:_MAX_WORKTREES]:
-            names = [name for name in ("commondir", "gitdir") if kind_of(f"{one}/{name}") != "nothing"]
-            gaps += [gap for name in names for gap in _add_entry(one, name, found)]
+            for name in ("commondir", "gitdir"):
+                gaps += _add_entry(one, name, found) if kind_of(f"{one}/{name}") != "nothing" else []
             gaps += _add_worktree_config(one, named, found)
         if gaps:
             found = Protection(problems=[f"{gaps[0]}, so all of {folder} is read-only: commands cannot commit."])

@@ -153,7 +153,7 @@ class ProtectedSnapshot:
         """Record the places that are not known yet, and hold the folders around them."""
         places = (*protection.read_only, *protection.missing_folders, *protection.missing_files)
         for path in sorted({*self._asides[1:], *protection.writable, *map(parent_of, places)}):
-            self._held.hold(path)
+            self._held.hold_if_present(path)
         self._record_places(places)
 
     def _record_places(self, places: Sequence[str]) -> None:
@@ -294,7 +294,6 @@ class ProtectedSnapshot:
                 self._save_to(self._file)
 
     def _remove_saved(self) -> None:
-        """Remove the file: while no command runs, it is the person who changes something."""
         if self._file is not None:
             with suppress(OSError):
                 self._file.unlink()

@@ -75,7 +75,7 @@ async def _list(
 ) -> SearchOutcome:
     arguments = ["--files", "--null", *options, _NOT_THE_REPOSITORY]
     arguments += ["--no-ignore"] if listing.include_ignored else []
-    below = _below(listing.folder, listing.base)
+    below = _path_below(listing.folder, listing.base)
     arguments += ["--", below] if below else []
     return await _run(arguments, listing.base or listing.folder, environment, NameReader(take))
 
@@ -107,7 +107,7 @@ async def _search(
 ) -> SearchOutcome:
     """Search with ripgrep's own syntax, and again with PCRE2's where ripgrep suggests that."""
     base = search.base or (search.where if search.where.is_dir() else search.where.parent)
-    where = ["--", f"./{_below(search.where, base)}"]
+    where = ["--", f"./{_path_below(search.where, base)}"]
     options = [f"--regexp={search.pattern}", *_search_options(search), *where]
     try:
         return await _run(options, base, environment, _reader(search, take))
@@ -141,14 +141,13 @@ def _glob_options(glob: str, where: Path, base: Path | None) -> list[str]:
         return []
     sign, glob = ("!", glob[1:]) if glob.startswith("!") else ("", glob)
     options = [f"--glob={sign}{glob}"]
-    below = _ESCAPED.sub(r"\\\g<0>", _below(where, base))
+    below = _ESCAPED.sub(r"\\\g<0>", _path_below(where, base))
     if below and "/" in glob.removeprefix("**/").rstrip("/"):
         options.append(f"--glob={sign}{below}/{glob.removeprefix('/')}")
     return options
 
 
-def _below(where: Path, base: Path | None) -> str:
-    """Return the path relative to the base; empty for the base itself."""
+def _path_below(where: Path, base: Path | None) -> str:
     return str(where.relative_to(base)) if base is not None and where != base else ""
 
 
@@ -174,11 +173,11 @@ async def _run(
         ended.exit_code < 0 or (ended.exit_code == 2 and not ended.output_bytes and not unreadable)
     ):
         raise _error_of(ended.exit_code, ended.errors)
-    return SearchOutcome(ended.timed_out, unreadable, tuple(sorted(reader.binary)), _other_problem(ended.errors))
+    return SearchOutcome(ended.timed_out, unreadable, tuple(sorted(reader.binary)), _first_problem(ended.errors))
 
 
-def _other_problem(errors: bytes) -> str:
-    """Return the first message that is not about a file which cannot be opened."""
+def _first_problem(errors: bytes) -> str:
+    # Files that cannot be opened are counted instead.
     lines = (line for line in errors.splitlines() if line.strip() and _UNREADABLE not in line)
     return next(lines, b"").decode(errors="replace").strip().removeprefix("rg: ").removeprefix("./")[:300]
 
