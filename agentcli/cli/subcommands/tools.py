@@ -170,15 +170,21 @@ class Bench(NamedTuple):
 
     calls: SessionCalls
     state: AgentState
+    answers: dict[str, tuple[ToolCallLine, dict[str, Any]]]  # by the ids of their calls
 
     async def answer(self, call: ToolCallLine) -> dict[str, Any]:
         """Run a call and return the object that `tools run` writes for it."""
+        same, earlier = self.answers.get(call.id, (None, {}))
+        if same == call:
+            return earlier
         events: list[Event] = []
         use = ToolUse(call.id or f"call_{secrets.token_hex(6)}", call.name, call.input)
         await run_call(Call(use, TurnCalls(session=self.calls, state=self.state, emit=events.append)))
         answer = _answer(call, next(event for event in reversed(events) if isinstance(event, ToolFinished)))
         if (mask := self.calls.services.mask) is not None:  # the title contains arguments of the call
             answer["summary"] = mask.text(answer["summary"])
+        if call.id:
+            self.answers[call.id] = call, answer
         return answer
 
 
@@ -190,7 +196,7 @@ async def open_bench(builder: Builder, tools: ToolRegistry, mode: Mode) -> Async
     calls = builder.session_calls(tools, workspace)
     calls.history.ends_loops = False  # a program may ask the same as often as it likes
     try:
-        yield Bench(calls, AgentState(model=ModelChoice(name=""), mode=mode, rules=rules))
+        yield Bench(calls, AgentState(model=ModelChoice(name=""), mode=mode, rules=rules), {})
     finally:
         await workspace.sandbox.aclose()
         await builder.aclose()
