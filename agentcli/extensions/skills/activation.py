@@ -169,7 +169,7 @@ def _resources(skill: Skill) -> str:
     return f"\nFiles in its folder, to be read or run when the instructions say so:\n{lines}{more}\n"
 
 
-@dataclass
+@dataclass(kw_only=True)
 class SessionSkills:
     """Keeps the active skills of a session in step with its log.
 
@@ -219,8 +219,14 @@ class SessionSkills:
             raise UsageError(f"The skill {skill.name} cannot be used: {error}.") from error
         for variable in ("${CLAUDE_SKILL_DIR}", "${AGENTCLI_SKILL_DIR}"):
             body = body.replace(variable, skill.folder)
-        allowed, words = tuple(self._rules(skill)), skill.takes_words
-        template = Template(skill.name, body, allowed, skill.file, takes_words=words, adds_argument=False)
+        template = Template(
+            name=skill.name,
+            body=body,
+            allowed=tuple(self._rules(skill)),
+            file=skill.file,
+            takes_words=skill.takes_words,
+            adds_argument=False,
+        )
         return await expanded(template, request, self.state, self.session.runtime.calls)
 
     async def answer(self, call: Call, arguments: SkillCall) -> ToolOutput:

@@ -26,7 +26,7 @@ _MAX_DESCRIPTION = 200  # characters of a description
 _HEAD = "# Agents\nBesides explore, review and general, create_subagent knows:\n"
 
 
-class AgentDefinition(Struct, frozen=True, omit_defaults=True):
+class AgentDefinition(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A kind of subagent. It has only these `tools` (None: all); an empty `model` stands for the parent's."""
 
     name: str
