@@ -52,7 +52,8 @@ class Draft:
 
     def leave(self, what: str, why: str) -> None:
         """Note why a key of the source, or the whole source, is left out."""
-        self.left_out.append(f"{mask(f'{self.source}: {what}' if what else str(self.source))}: {mask(why)}.")
+        place = f"{self.source}: {what}" if what else str(self.source)
+        self.left_out.append(f"{mask(place)}: {mask(why)}.")
 
     def take(self, what: str, value: Any, *path: str) -> None:
         """Set a setting to the value that `what` has in the other tool, if it may be set; lists are joined."""
