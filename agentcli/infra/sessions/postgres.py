@@ -336,7 +336,7 @@ def _in_postgres(sql: str) -> str:
     return re.sub(r"(?<!:):([a-z_]+)", r"%(\1)s", sql.replace("CAST(body AS BLOB)", "body").replace("%", "%%"))
 
 
-class _Queue:
+class _OrderedWork:
     """Does the work of a log in order. Work goes on even if the task that waits for it is cancelled."""
 
     def __init__(self, run: Callable[[Work[Stored]], Awaitable[Stored]]) -> None:
@@ -382,7 +382,7 @@ class PostgresSessions(TableSessions):
             return await work(PostgresTables(db))
 
     def _queue(self) -> WorkQueue:
-        queue = _Queue(self._run)
+        queue = _OrderedWork(self._run)
         return WorkQueue(queue.submit, queue.drain)
 
     async def _own(self, session_id: str, *, take_over: bool = False) -> Ownership:

@@ -28,7 +28,7 @@ _GRACE_S = 1.0  # beyond the time-outs of exports, for recording the last events
 
 
 class Export(Struct, frozen=True):
-    """What is exported, and where it goes."""
+    """The exported signals, and where they are sent."""
 
     settings: ObservabilitySettings
     addresses: Mapping[str, str]  # the URLs of the exported signals: traces, metrics

@@ -77,7 +77,7 @@ class Masker:
 
 
 def is_long_enough(value: str) -> bool:
-    """True if a known value is long enough to be searched for."""
+    """Return True if a known value is long enough to be searched for."""
     is_mixed = re.search(r"\d", value) is not None and re.search(r"[A-Za-z]", value) is not None
     return len(value) >= (_MIN_MIXED_CHARS if is_mixed else _MIN_KNOWN_CHARS)
 
