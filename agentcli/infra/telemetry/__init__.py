@@ -74,12 +74,12 @@ class Telemetry:
         self._may_begin.wait()
         recorder = None
         failure_level = logging.ERROR
-        for session_id, mask, at, event, model in iter(self._events.get, None):
+        for session_id, mask, at_ns, event, model in iter(self._events.get, None):
             try:
                 from agentcli.infra.telemetry.recorder import SpanRecorder
 
                 recorder = recorder or SpanRecorder(self._export)
-                recorder.record(session_id, at, event, model=model, mask=mask)
+                recorder.record(session_id, at_ns, event, model=model, mask=mask)
             except Exception:
                 log.log(failure_level, "nothing could be exported", exc_info=True)
                 failure_level = logging.DEBUG
