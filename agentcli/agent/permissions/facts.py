@@ -17,7 +17,7 @@ from agentcli.safety.paths.judge import (
     PathFacts,
     PathGround,
     PathKind,
-    is_protected,
+    is_auto_executed,
     is_reviewed,
     is_secret,
     judge_path,
@@ -93,7 +93,7 @@ class PathLookup:
             if kind == "protected":
                 is_kept = not is_reviewed(below) or status.is_auto_executed
             elif is_secret(PurePath(real.name), None) and not is_secret(real.parent, self.workspace.settings.home):
-                holds_secrets = is_protected(below) or status.kind is not None or bool(status.errno)
+                holds_secrets = is_auto_executed(below) or status.kind is not None or bool(status.errno)
         return PathFacts(
             given, named, real, access, kind, is_outside=root is None, holds_secrets=holds_secrets, is_kept=is_kept
         )

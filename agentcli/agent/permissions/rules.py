@@ -21,7 +21,7 @@ from msgspec import Struct
 from agentcli.agent.permissions.facts import CallFacts
 from agentcli.safety.commands.records import CommandAnalysis, Effects, Segment, covers, escaped, known, touches
 from agentcli.safety.paths.globs import is_literal, matches_path
-from agentcli.safety.paths.judge import WHY, PathFacts, PathGround, auto_executed, is_protected, is_secret
+from agentcli.safety.paths.judge import WHY, PathFacts, PathGround, auto_executed, is_auto_executed, is_secret
 from agentcli.safety.urls import BadUrl, parse_url
 from agentcli.tools.command import Access
 from agentcli.tools.tool import kind_argument
@@ -171,7 +171,9 @@ def covers_path(rule: Rule, path: PathFacts, ground: PathGround) -> bool:
     if path.kind in ("plain", "outside") or is_literal(rule.pattern):
         return True
     name = PurePath(rule.pattern.lstrip("/").replace("*", ".x"))
-    return (path.kind == "secret" and is_secret(name, ground.home)) or (path.kind == "protected" and is_protected(name))
+    return (path.kind == "secret" and is_secret(name, ground.home)) or (
+        path.kind == "protected" and is_auto_executed(name)
+    )
 
 
 def restriction_covers(pattern: str, path: PathFacts, ground: PathGround) -> bool:
@@ -290,7 +292,7 @@ def _names(pattern: str, path: str, home: Path) -> bool:
     for word in re.split(r"[\s=:'\"]+", pattern):
         name = re.sub(r"^(?:~|\.)?/", "", word)
         meant = PurePath(re.sub(r"\[([*?[])\]", r"\1", name).replace("*", ".x"))
-        if name and (is_secret(meant, home) or is_protected(meant)) and fnmatchcase(path, f"*/{name}"):
+        if name and (is_secret(meant, home) or is_auto_executed(meant)) and fnmatchcase(path, f"*/{name}"):
             return True
     return False
 
