@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from msgspec import Struct
 
 from agentcli.agent.accounting.budgets import Account, Amounts, Budgets, Kind
 from agentcli.agent.hooks import CallHooks, NoHooks, TurnHooks
-from agentcli.agent.interfaces import Checkpoints, Locks, SessionLog, SessionStore
+from agentcli.agent.interfaces import Locks, SessionLog, SessionStore
 from agentcli.agent.permissions.rule_text import check_rule, parse_rule
 from agentcli.agent.permissions.rules import Rule, Rules, Verb
 from agentcli.agent.runtime import ContextControl, Resolve, TurnLimits
@@ -32,17 +32,8 @@ from agentcli.tools.tool import Tool
 
 if TYPE_CHECKING:
     from agentcli.extensions.mcp.tools import MCPClient
+    from agentcli.frontends.acp.client import ClientFiles
     from agentcli.tools.web.web import SearchProvider
-
-
-class SessionFiles(Protocol):
-    """Wraps the sandbox and the checkpoints of one session, so that unsaved changes count."""
-
-    def sandbox(self, made: Sandbox, roots: Callable[[], Sequence[Path]]) -> Sandbox:
-        """Wrap a sandbox; `roots` returns the folders of its workspace now."""
-        ...
-
-    def checkpoints(self, made: Checkpoints) -> Checkpoints: ...
 
 
 class McpOptions(Struct, frozen=True):
@@ -83,7 +74,7 @@ class SessionOptions(Struct, frozen=True, kw_only=True):
     accepts_client_tools: bool = False
     skill_folders: tuple[Path, ...] = ()
     mcp: McpOptions = McpOptions()
-    client_files: Callable[[str], SessionFiles] | None = None
+    client_files: Callable[[str], ClientFiles] | None = None
     parts: CallerParts = CallerParts()
 
 
