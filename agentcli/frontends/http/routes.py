@@ -323,7 +323,7 @@ async def _reset(hosting: Hosting, session_id: str) -> StreamEvent:
         stream_id=note.span,
         is_open=note.is_open,
     )
-    return StreamEvent(note.told, msgspec.json.encode(reset))
+    return StreamEvent(note.last_entry_event, msgspec.json.encode(reset))
 
 
 # Other processes
