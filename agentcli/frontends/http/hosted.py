@@ -219,7 +219,7 @@ class HostedSession:
     # Requests
 
     async def message(
-        self, message: json_input.Message, *, steers: bool, tools: Sequence[ToolSpec], stream_id: str
+        self, message: json_input.InputMessage, *, steers: bool, tools: Sequence[ToolSpec], stream_id: str
     ) -> str:
         """Accept a message and return the `stream_id` of its turn. It is stored when this returns.
 
@@ -275,9 +275,9 @@ class HostedSession:
         """Carry out a control. Raises `UserError`."""
         self.last_used = time.monotonic()
         match request:
-            case json_input.RunCommand(text):
+            case json_input.CommandControl(text):
                 self._spawn_command(self._host.require_command(text), uuid.uuid4().hex)
-            case json_input.Steer(message):
+            case json_input.SteerControl(message):
                 await self.message(message, steers=True, tools=(), stream_id=uuid.uuid4().hex)
             case _:
                 await self._writer.write_now(status=None)  # fails if another server has taken the session over
