@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -14,7 +14,7 @@ from agentcli.agent.accounting.budgets import Account, Amounts, Budgets, Kind
 from agentcli.agent.hooks import CallHooks, NoHooks, TurnHooks
 from agentcli.agent.interfaces import Locks, SessionLog, SessionStore
 from agentcli.agent.permissions.rule_text import check_rule, parse_rule
-from agentcli.agent.permissions.rules import Rule, Rules, Verb
+from agentcli.agent.permissions.rules import Rules, Verb
 from agentcli.agent.runtime import ContextControl, Resolve, TurnLimits
 from agentcli.conversation.entries import Entry
 from agentcli.errors import ConfigError, UsageError, UserError, did_you_mean
@@ -180,8 +180,7 @@ def configured_rules(
             if warning and not any(f"{rule.tool}__".startswith(prefix) for prefix in servers):
                 on_notice(str(config.error(warning, key, item=text)))
             rules.of(verb).append(rule)
-    for verb, rule in _granted(grants, tools, on_notice):
-        rules.of(verb).append(rule)
+    _add_grants(rules, grants, tools, on_notice)
     return rules
 
 
@@ -197,10 +196,8 @@ def check_hosts(config: Config) -> None:
                 raise config.error(str(error), key, item=host) from error
 
 
-def _granted(
-    grants: FileGrants, tools: Sequence[Tool], on_notice: Callable[[str], None]
-) -> Iterator[tuple[Verb, Rule]]:
-    """Yield the person's lasting grants; one that makes no sense is left out, with a notice."""
+def _add_grants(rules: Rules, grants: FileGrants, tools: Sequence[Tool], on_notice: Callable[[str], None]) -> None:
+    """Add the person's lasting grants; one that makes no sense is left out, with a notice."""
     try:
         stored: list[tuple[Verb, str, str]] = [("allow", text, "") for text in grants.list()]
         stored += [(one.verb, one.rule, one.quote) for one in grants.restrictions()]
@@ -211,7 +208,7 @@ def _granted(
         try:
             rule = parse_rule(text, "granted", quote)
             check_rule(rule, tools, written=text, more_may_come=True)
-            yield verb, rule
+            rules.of(verb).append(rule)
         except UsageError as error:
             on_notice(f"{grants.file}: {error} This {'grant' if verb == 'allow' else 'rule'} is left out.")
 

@@ -69,7 +69,7 @@ _LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 BURST_S = 10.0
 
 
-class RateLimit:
+class RequestLimit:
     """Lets `per_minute` requests through in a minute, and at once as many as in `BURST_S` seconds (at least one)."""
 
     def __init__(self, per_minute: float) -> None:
@@ -102,7 +102,7 @@ class Guard:
         is_socket: bool = False,
     ) -> None:
         self._app = app
-        self._tokens = {token.sha256: (token, RateLimit(token.rate_per_minute)) for token in tokens}
+        self._tokens = {token.sha256: (token, RequestLimit(token.rate_per_minute)) for token in tokens}
         self._hosts = {host.lower() for host in hosts} | _LOOPBACK
         self._is_socket = is_socket
 
