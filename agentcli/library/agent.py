@@ -69,17 +69,17 @@ class Agent:
     bool, or a text, which is a yes and the answer to a question of the model. `search` replaces Tavily in web_search.
 
     `hooks` are called around turns, `call_hooks` in order around each call. `locks` let only one call at a time use a
-    file, also among programs. `resolve` chooses the provider before each request, `context_policy` replaces the built-in
-    policy that compacts the conversation before it, `context_transform` changes the messages of that one request.
+    file, also among programs. `resolve` chooses the provider before each request, `context_policy` replaces the policy
+    that compacts the conversation before it, `context_transform` changes the messages of that one request.
 
     `usage` collects the usage of the conversation; several agents may share one. `provider` replaces the configured
     ones, and `sandbox` the machine's own files and commands. `skills` are further folders of skills, `mcp_clients`
     connections to MCP servers (others are configured in `settings`: `{"mcp_servers": {…}}`).
 
     Unless it is stored, the conversation lives as long as the agent. `store` keeps sessions, entry by entry, as the
-    command line does; the session `session_id` is continued, or begun if there is none. `conversation_store` keeps whole
-    conversations by your own `conversation_id`, which suits a web handler that makes an agent for each request. Both
-    belong to `user_id`; opening a conversation of another user is an error.
+    command line does; the session `session_id` is continued, or begun if there is none. `conversation_store` keeps
+    whole conversations by your own `conversation_id`, which suits a web handler that makes an agent for each request.
+    Both belong to `user_id`; opening a conversation of another user is an error.
 
     `event_store` keeps the numbered events of prompts that have a `stream_id`. Readers elsewhere can follow them, and
     resume where they stopped.
@@ -302,8 +302,8 @@ class Agent:
     def run_sync(self, content: str | Sequence[Block], *, attachments: Sequence[str | Path | Block] = ()) -> Done:
         """Do the same as `run`, for callers without an event loop.
 
-        Nothing stays open; the next prompt continues the conversation. Raises `UsageError` within an event loop, such as
-        a notebook's, where `await agent.run(prompt)` works.
+        Nothing stays open; the next prompt continues the conversation. Raises `UsageError` within an event loop, such
+        as a notebook's, where `await agent.run(prompt)` works.
         """
         with suppress(RuntimeError):
             asyncio.get_running_loop()
