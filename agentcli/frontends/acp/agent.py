@@ -104,7 +104,7 @@ class AcpAgent:
                     f"There is no method {request.method_id[:80]!r} to authenticate by here: keys come from the "
                     "environment of this program, or are kept with `agentcli login PROVIDER` in a terminal."
                 )
-            case messages.LoadSession():
+            case messages.LoadSession():  # before the request for a new session, whose fields it has, too
                 session = await self._open_session_for(request, request.session_id)
                 await session.replay()
                 return _state_of_opened(session)
