@@ -178,7 +178,7 @@ class SessionConfinement:
             return
         earlier = self._snapshot.retry() if self._snapshot is not None else Reverts()
         note = self._session_note() if profile == "workspace-write" else None
-        bounds = self.bounds(command.profile, command.grants, note.points if note is not None else None)
+        bounds = self.bounds(command.profile, command.grants, note)
         if bounds.resources.cache is not None:
             make_private_folder(bounds.resources.cache)
         confined = self.backend.launch(argv, cwd=cwd, bounds=bounds, pass_fds=pass_fds)

@@ -114,7 +114,7 @@ class MountPoints:
         return True
 
 
-class SessionNote:
+class SessionNote(Note):
     """Notes the mount points of a session's commands in a file, so that they can be removed after a kill.
 
     agentcli holds a lock on the folder of the file. It shares the lock on the file with the keeper, which after the
@@ -129,7 +129,7 @@ class SessionNote:
         fcntl.flock(self._folder_lock, fcntl.LOCK_EX)  # before there is a note: one without a lock is abandoned
         self.descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(self.descriptor, fcntl.LOCK_EX)
-        self.points = Note(self.path)
+        super().__init__(self.path)
 
     def close(self, *, is_done: bool = True) -> None:
         """Remove it, or leave to the next start what is still to be done by it."""

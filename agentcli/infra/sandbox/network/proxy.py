@@ -125,33 +125,24 @@ class NetworkProxy:
         if grant is None:
             name = host if port in {80, 443} else _authority(host, port, default=None)
             raise _Denial(403, f"host {name} is not granted. {self._how_to_grant}")
+        failure = OSError("it has no address")
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT_S):
-                return await _connect_to_one_of(await self._addresses(host, port, grant), port)
+                # Resolved once, so that what is judged is what is connected to. One bad address spoils them all.
+                addresses = await self._resolve(host, port)
+                if bad := next((address for address in addresses if not may_lead_to(grant, address)), None):
+                    reason = f"{host} leads to {bad}, which a name may not lead to. Grant the address itself."
+                    raise _Denial(403, reason)
+                for address in addresses:
+                    try:
+                        return await asyncio.open_connection(address, port)
+                    except OSError as error:
+                        failure = error
+                raise failure
         except TimeoutError as error:
             raise _Denial(504, f"{host} does not answer") from error
         except OSError as error:
             raise _Denial(502, f"{host} cannot be reached: {error.strerror or error}") from error
-
-    async def _addresses(self, host: str, port: int, grant: HostGrant) -> list[str]:
-        """Resolve once, so that what is judged is what is connected to. One bad address spoils them all."""
-        addresses = await self._resolve(host, port)
-        for address in addresses:
-            if not may_lead_to(grant, address):
-                raise _Denial(
-                    403, f"{host} leads to {address}, which a name may not lead to. Grant the address itself."
-                )
-        return addresses
-
-
-async def _connect_to_one_of(addresses: list[str], port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    failure = OSError("it has no address")
-    for address in addresses:
-        try:
-            return await asyncio.open_connection(address, port)
-        except OSError as error:
-            failure = error
-    raise failure
 
 
 async def _read_head(reader: asyncio.StreamReader) -> tuple[bytes, list[tuple[bytes, bytes]]]:

@@ -138,11 +138,9 @@ class Process:
         if not self.pid:
             raise OSError(0, "no process could be made for it")
 
-    async def wait(self) -> int:
-        """Wait for the command itself, and return its exit code, negative for a signal."""
+    async def wait(self) -> None:
+        """Wait for the command itself, which then has an `exit_code`, negative for a signal."""
         await self._until(lambda: self.exit_code is not None)
-        assert self.exit_code is not None
-        return self.exit_code
 
     async def wait_until_gone(self) -> None:
         await self._until(lambda: self.is_gone)

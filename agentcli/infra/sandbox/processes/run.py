@@ -48,6 +48,7 @@ class Run:
         on_detached: Callable[[Run], None],
     ) -> None:
         self.was_refused = False
+        self.id = ""  # of the job it becomes, the name of its file
         self.process = process
         self._command = command
         self._output = CommandOutput(command.most_bytes, on_output, partial(new_file, "output"))
@@ -203,7 +204,7 @@ class Run:
             raise not_started("the job", error) from error
         finally:
             self._close_ends()
-        self._file, self._read_bytes, self._was_left = path, 0 if is_new else covered, was_left
+        self.id, self._file, self._read_bytes, self._was_left = path.stem, path, 0 if is_new else covered, was_left
         self._detached_at = time.time()
         self._watching = asyncio.create_task(self._watch())
         self._on_detached(self)
@@ -211,11 +212,6 @@ class Run:
         return CommandResult(
             text, process.exit_code, cwd=cwd, cut_bytes=cut, output_file=output_file, job=self.listed(), stall=stall
         )
-
-    @property
-    def id(self) -> str:
-        """The name of a job, which is that of its file."""
-        return self._file.stem if self._file is not None else ""
 
     def listed(self) -> BackgroundJob:
         """Describe the job it has become. What a command left behind has no exit code of its own."""
