@@ -266,7 +266,7 @@ class Scan:
         tree.new.room = [*self._max_folders]
         if replaced or tree.unreadable or any((*tree.new.by_rank, *tree.unwalked.by_rank)):
             tree.findings = None
-        for path in [path for path in known if _is_in(path, replaced)] if replaced else ():
+        for path in [path for path in known if _is_at_or_below(path, replaced)] if replaced else ():
             del known[path]
         for path in tree.unreadable:
             tree.new.add(path, any_depth=True)
@@ -338,8 +338,7 @@ class Scan:
         return sorted(Path("/", os.fsdecode(name)) for name in secret)
 
 
-def _is_in(path: str, folders: set[str]) -> bool:
-    """Return True if a path is one of these folders, or lies below one."""
+def _is_at_or_below(path: str, folders: set[str]) -> bool:
     while path and path not in folders:
         path = path.rpartition(os.sep)[0]
     return bool(path)

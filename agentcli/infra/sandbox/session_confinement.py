@@ -108,7 +108,6 @@ class SessionConfinement:
         return (*self._roots, *grants.roots)
 
     def git(self, grants: Grants) -> str:
-        """Return the git that commands cannot replace."""
         return find_git(self._search_path, (*self.roots(grants), *self.limits.writable, *grants.writable))
 
     def bounds(self, profile: Profile | None, grants: Grants, note: Note | None = None) -> Bounds:
@@ -168,7 +167,6 @@ class SessionConfinement:
 
     @contextmanager
     def launch(self, argv: Sequence[str], command: Command, pass_fds: Sequence[int]) -> Iterator[Launch]:
-        """Confine one command. Raises `OSError`."""
         assert command.profile != "own", "the person's own commands are not confined"
         cwd, profile = command.cwd, command.profile or self.limits.profile
         if profile == "danger-full-access":

@@ -86,7 +86,7 @@ class Bubblewrap:
         resources = bounds.resources
         with (
             MountPoints(resources.note) as mount_points,
-            _filter() as program,
+            memory_file(filter_program(internet=True)) as program,  # each command has a network of its own
             closing(Layout(bounds, str(cwd), mount_points, self._hidden)) as layout,
         ):
             mounts = layout.mounts_for(plan_protection(bounds, str(cwd)))
@@ -102,18 +102,6 @@ class Bubblewrap:
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
         return tuple(plan_protection(bounds, str(bounds.roots[0]) if bounds.roots else "/").problems)
-
-
-@contextmanager
-def _filter() -> Iterator[int]:
-    """Yield a pipe to read the filter from. Commands would share the position of a file."""
-    read, write = os.pipe()
-    try:
-        os.write(write, filter_program(internet=True))  # each command has a network of its own
-        os.close(write)
-        yield read
-    finally:
-        os.close(read)
 
 
 class Layout:

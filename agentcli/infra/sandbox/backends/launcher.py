@@ -26,6 +26,7 @@ import ctypes
 import errno
 import marshal
 import os
+import pathlib
 import signal
 import stat
 import struct
@@ -202,9 +203,8 @@ def _leave_the_namespaces() -> None:
             ("uid_map", b"%d %d 1" % (uid, uid)),
             ("gid_map", b"%d %d 1" % (gid, gid)),
         ):
-            file = os.open(f"/proc/self/{name}", os.O_WRONLY | os.O_CLOEXEC)
-            os.write(file, text)
-            os.close(file)
+            with pathlib.Path(f"/proc/self/{name}").open("wb", 0) as file:
+                file.write(text)
     _check(_libc.mount(b"none", b"/", None, _RECURSIVE | _PRIVATE, None), "the mounts cannot be made private")
 
 

@@ -103,13 +103,12 @@ class Keeper:
         return self._requests
 
     def _close(self) -> None:
-        """Close the socket: the keeper then ends what may be left, and itself."""
         if self._requests is not None:
             self._requests.close()
             self._requests = None
 
     async def aclose(self) -> None:
-        """Close the socket, and wait until the keeper has ended."""
+        """Close the socket, and wait until the keeper has ended what may be left, and itself."""
         self._close()
         process, self._process = self._process, None
         if process is not None:

@@ -115,11 +115,10 @@ class CommandOutput:
         if not self._cut:
             return self._head + self._tail, 0
         self.write()
-        return f"{self._head}\n[{self._cut:,} characters cut; {self._file.note}]\n{self._tail}", self._cut
+        return f"{self._head}\n[{self._cut:,} characters cut; {self._file.where_it_is}]\n{self._tail}", self._cut
 
     @property
     def file(self) -> Path | None:
-        """The file that holds all of it, if one was needed."""
         return self._file.path
 
 
@@ -152,8 +151,7 @@ class _OutputFile:
             self._problem = error.strerror or str(error)
 
     @property
-    def note(self) -> str:
-        """Says where the whole output is, for the reader of a cut text."""
+    def where_it_is(self) -> str:
         if self.path is None:
             return f"it could not be kept: {self._problem}"
         if self._problem:

@@ -168,7 +168,8 @@ class Run:
         await self._stop_reading()
         text, cut = self._output.close()
         report = _read_report(self._report)
-        self._close_ends()
+        os.close(self._pipe)
+        os.close(self._report)
         refusal = self.process.launch.refusal
         self.was_refused = not report.has_begun and not timed_out and refusal != "" and text.startswith(refusal)
         return CommandResult(
@@ -203,7 +204,8 @@ class Run:
             await process.end()
             raise not_started("the job", error) from error
         finally:
-            self._close_ends()
+            os.close(self._pipe)
+            os.close(self._report)
         self.id, self._file, self._read_bytes, self._was_left = path.stem, path, 0 if is_new else covered, was_left
         self._detached_at = time.time()
         self._watching = asyncio.create_task(self._watch())
@@ -258,10 +260,6 @@ class Run:
             await self._pump
         if self._writing is not None:
             await self._writing
-
-    def _close_ends(self) -> None:
-        for end in (self._pipe, self._report):
-            os.close(end)
 
 
 def _available(pipe: int) -> bytes | None:

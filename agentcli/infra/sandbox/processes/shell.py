@@ -147,11 +147,9 @@ class Shell:
         return [run.listed() for run in self._jobs]
 
     def read(self, id: str, most_bytes: int) -> str:
-        """Return the output since the last call, its middle cut out above the limit. Raises `ToolError` (not_found)."""
         return self._get(id).read_new(most_bytes)
 
     async def stop(self, id: str) -> None:
-        """End a job with all its processes. Raises `ToolError` for an id that no job has."""
         await self._get(id).process.end()
 
     async def end(self, id: str) -> None:
