@@ -101,8 +101,10 @@ def read_configuration(text: str, git: str = SYSTEM_GIT) -> Configuration:
 
 @lru_cache(maxsize=128)
 def _read(text: str, git: str) -> Configuration:
-    command = [git, "config", "--file", "-", "--no-includes", "--null", "--list"]
-    done = run_git(command, given=text.encode(errors="surrogateescape"))
+    done = run_git(
+        [git, "config", "--file", "-", "--no-includes", "--null", "--list"],
+        given=text.encode(errors="surrogateescape"),
+    )
     settings = tuple(map(parse_setting, done.stdout.decode(errors="surrogateescape").split("\0")[:-1]))
     is_refused = done.returncode != 0
     return Configuration((*settings, *(_path_names(text) if is_refused else ())), is_refused)

@@ -230,8 +230,8 @@ class SecretValues:
         names |= self._tracked[root][1] if root in self._tracked else set()
         secret = [f":(exclude,literal){name}" for name in sorted(names)]
         lines = "\n".join(value for value in values if "\n" not in value)
-        command = (*_GREP, self._heads[root], "--", ".", *secret)
-        found = self._output(command, root, lines.encode(errors="surrogateescape"))
+        grep = (*_GREP, self._heads[root], "--", ".", *secret)
+        found = self._output(grep, root, lines.encode(errors="surrogateescape"))
         return values.intersection(found.decode(errors="surrogateescape").split("\n"))
 
     def _output(self, command: Sequence[str], root: Path, given: bytes = b"") -> bytes:

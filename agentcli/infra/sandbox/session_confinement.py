@@ -182,8 +182,9 @@ class SessionConfinement:
         confined = self.backend.launch(argv, cwd=cwd, bounds=bounds, pass_fds=pass_fds)
         with confined as launch, self._guarded(bounds, cwd, note) as reverts:
             reverts.put_back += earlier.put_back  # what still could not be is reported when the command has ended
-            descriptor = note.descriptor if note is not None else None
-            yield launch._replace(reverts=self._with_unreported(reverts), note=descriptor)
+            yield launch._replace(
+                reverts=self._with_unreported(reverts), note=note.descriptor if note is not None else None
+            )
 
     def _session_note(self) -> SessionNote | None:
         """Return the note of the session, by which the keeper or the next start cleans up after a kill."""

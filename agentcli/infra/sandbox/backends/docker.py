@@ -65,17 +65,14 @@ class Docker:
             try:
                 yield Launch([self._program, "run", *options, self._image, *argv])
             finally:
-                self._remove(name)
-
-    def _remove(self, name: str) -> None:
-        """Remove the container, which goes on when the program that waits for it is killed."""
-        subprocess.run(
-            [self._program, "rm", "--force", name],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-            timeout=_REMOVE_TIMEOUT_S,
-        )
+                # The container would go on when the program that waits for it is killed.
+                subprocess.run(
+                    [self._program, "rm", "--force", name],
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    check=False,
+                    timeout=_REMOVE_TIMEOUT_S,
+                )
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
         proxy = ("Commands reach no host, granted or not.",) if bounds.resources.proxy_socket is not None else ()

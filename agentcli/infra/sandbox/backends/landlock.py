@@ -90,8 +90,7 @@ def launcher_words(plan: int, python: Path | None = None) -> list[str]:
     The interpreter is our own, not a virtual environment's link to it. The launcher is imported rather than run,
     because Python keeps what it compiled of imported modules alone.
     """
-    here = str(Path(__file__).parent)
-    start = f"import sys; sys.path.append({here!r}); from launcher import main; main()"
+    start = f"import sys; sys.path.append({str(Path(__file__).parent)!r}); from launcher import main; main()"
     return [str(python or Path(sys.executable).resolve()), "-I", "-S", "-c", start, str(plan)]
 
 

@@ -102,8 +102,8 @@ def _restrict(
     if os.getppid() != parent:
         raise ProcessLookupError("what started it has ended")
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
-    version_only = 1
-    abi = _check(_libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), version_only), "Landlock")
+    # With this flag the call returns the version only.
+    abi = _check(_libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), 1), "Landlock")
     if abi < MIN_ABI:
         raise OSError(f"Landlock is too old (version {abi}, needed is {MIN_ABI}: Linux 6.2)")
     if is_trial:
@@ -183,13 +183,12 @@ def _mount(lower: list[str], upper: str, work: str, merged: str) -> None:
     With `userxattr` the overlay keeps what it has to remember in attributes that an ordinary user may set. It also
     rules out redirects, so the upper folder holds every changed file as a whole.
     """
-    target = _open_real(merged)
+    target = b"/proc/self/fd/%d" % _open_real(merged)
     layers = [_open_real(path) for path in lower]
     options = f"userxattr,lowerdir={':'.join(f'/proc/self/fd/{number}' for number in layers)}"
     above = {"upperdir": _open_real(upper), "workdir": _open_real(work)} if upper else {}
     options += "".join(f",{name}=/proc/self/fd/{number}" for name, number in above.items())
-    flags = _NO_SETUID | _NO_DEVICES
-    done = _libc.mount(b"overlay", b"/proc/self/fd/%d" % target, b"overlay", flags, options.encode())
+    done = _libc.mount(b"overlay", target, b"overlay", _NO_SETUID | _NO_DEVICES, options.encode())
     _check(done, f"an overlay over {lower[-1]} cannot be mounted")
 
 

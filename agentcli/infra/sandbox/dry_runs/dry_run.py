@@ -75,8 +75,7 @@ class OverlayDryRun:
         return tuple(group.summary for group in self.groups)
 
     def paths_of(self, name: str) -> list[Path]:
-        groups = [group for group in self.groups if group.summary.name == name]
-        return [Path(group.changes.at(path)) for group in groups for path in group.paths]
+        return [Path(one.changes.at(path)) for one in self.groups if one.summary.name == name for path in one.paths]
 
     async def apply(
         self,
@@ -194,8 +193,8 @@ class DryRuns:
         except BaseException as error:
             await asyncio.shield(asyncio.to_thread(private.close))
             if isinstance(error, OSError):
-                reason = error.strerror or str(error)
-                raise ToolError(f"The dry run could not begin: {reason}.", kind="resource_error") from error
+                message = f"The dry run could not begin: {error.strerror or error}."
+                raise ToolError(message, kind="resource_error") from error
             raise
 
     async def _exec(

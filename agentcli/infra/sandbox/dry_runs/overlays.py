@@ -6,7 +6,6 @@ upper folder has what was changed (Documentation/filesystems/overlayfs.rst).
 
 from __future__ import annotations
 
-import itertools
 import marshal
 import os
 import re
@@ -77,8 +76,10 @@ class Overlays:
             clock = folder / "started"
             clock.touch()
             self.started_ns = clock.stat().st_ctime_ns
-            folders = (folder / f"overlay-{number}" for number in itertools.count())
-            self.each = [_make_overlay(area, self._caches_of(area), next(folders)) for area in areas]
+            self.each = [
+                _make_overlay(area, self._caches_of(area), folder / f"overlay-{number}")
+                for number, area in enumerate(areas)
+            ]
             with self._wrap(launch) as wrapped:
                 yield wrapped
 
@@ -170,8 +171,8 @@ class OverlayReader:
         self._entries += 1
         self._bytes += size
         if self._entries > self._limits.max_entries or self._bytes > self._limits.max_bytes:
-            most = f"{self._limits.max_entries:,} files or {self._limits.max_bytes // 1_000_000:,} MB"
-            raise TooMuch(f"it changed more than {most}")
+            mb = self._limits.max_bytes // 1_000_000
+            raise TooMuch(f"it changed more than {self._limits.max_entries:,} files or {mb:,} MB")
 
 
 def why_no_overlays(areas: Sequence[str], folder: Path) -> str:
@@ -223,8 +224,10 @@ def _mounted() -> list[tuple[str, str]]:
     text = ""
     with suppress(OSError):
         text = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
-    found = _MOUNT.findall(text)
-    return [(kind, re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), place)) for place, kind in found]
+    return [
+        (kind, re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), place))
+        for place, kind in _MOUNT.findall(text)
+    ]
 
 
 def _is_cache(path: str, now: FileEntry, below: FileEntry | None) -> bool:

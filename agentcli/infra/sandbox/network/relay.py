@@ -28,10 +28,9 @@ def relay_command(script: str, proxy_socket: str) -> list[str]:
 def relay_environment() -> dict[str, str]:
     """Return the variables that name the proxy; curl, git, pip, npm, cargo, Go and newer Nodes each read some."""
     proxy = f"http://{LOOPBACK}:{PORT}"
-    own = "localhost,127.0.0.1,::1"
     names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
-    spelled = {spelling: proxy for name in names for spelling in (name, name.lower())}
-    return spelled | {"NO_PROXY": own, "no_proxy": own, "NODE_USE_ENV_PROXY": "1"}
+    others = dict.fromkeys(("NO_PROXY", "no_proxy"), "localhost,127.0.0.1,::1") | {"NODE_USE_ENV_PROXY": "1"}
+    return {spelling: proxy for name in names for spelling in (name, name.lower())} | others
 
 
 def python_folders() -> list[str]:

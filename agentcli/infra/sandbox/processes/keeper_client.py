@@ -50,8 +50,9 @@ class Keeper:
     ) -> Process:
         """Start a program in a session of its own, with a `terminal` or no input. Raises `OSError`, `ValueError`."""
         argv = [os.fsencode(shutil.which(launch.argv[0]) or launch.argv[0]), *map(os.fsencode, launch.argv[1:])]
-        seen = {**environment, **launch.environment}
-        variables = {os.fsencode(name): os.fsencode(value) for name, value in seen.items()}
+        variables = {
+            os.fsencode(name): os.fsencode(value) for name, value in {**environment, **launch.environment}.items()
+        }
         folder = os.fsencode(cwd)
         if any(b"\0" in text for text in (folder, *argv, *variables, *variables.values())):
             raise ValueError("embedded null byte")

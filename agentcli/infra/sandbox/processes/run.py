@@ -210,9 +210,14 @@ class Run:
         self._detached_at = time.time()
         self._watching = asyncio.create_task(self._watch())
         self._on_detached(self)
-        output_file = path if cut else None
         return CommandResult(
-            text, process.exit_code, cwd=cwd, cut_bytes=cut, output_file=output_file, job=self.listed(), stall=stall
+            text,
+            process.exit_code,
+            cwd=cwd,
+            cut_bytes=cut,
+            output_file=path if cut else None,
+            job=self.listed(),
+            stall=stall,
         )
 
     def listed(self) -> BackgroundJob:

@@ -153,8 +153,7 @@ def program_setting(folder: Path, *, git: str, environment: Mapping[str, str], s
             own, common = found.splitlines()
             common = os.path.realpath(Path(where[1], common))
             top = (ask(where, "rev-parse", "--show-toplevel") or own).removesuffix("\n")
-            listed = ask(where, "config", "--list", "--null", "--show-scope")
-            if program := _program_in(listed, common, top):
+            if program := _program_in(ask(where, "config", "--list", "--null", "--show-scope"), common, top):
                 return program
             index = ask(where, "ls-files", "--stage", "-z", "--full-name", ":/") or ""
             links = [entry.partition("\t")[2] for entry in index.split("\0") if entry.startswith("160000 ")]

@@ -107,8 +107,7 @@ async def _search(
 ) -> SearchOutcome:
     """Search with ripgrep's own syntax, and again with PCRE2's where ripgrep suggests that."""
     base = search.base or (search.where if search.where.is_dir() else search.where.parent)
-    where = ["--", f"./{_path_below(search.where, base)}"]
-    options = [f"--regexp={search.pattern}", *_search_options(search), *where]
+    options = [f"--regexp={search.pattern}", *_search_options(search), "--", f"./{_path_below(search.where, base)}"]
     try:
         return await _run(options, base, environment, _reader(search, take))
     except ToolError as error:
