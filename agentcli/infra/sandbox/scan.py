@@ -48,8 +48,6 @@ _REPLACED = 0x400 | 0x800  # IN_DELETE_SELF, IN_MOVE_SELF
 _OVERFLOWED, _FORGOTTEN = 0x4000, 0x8000
 _HOW = 0x01000000 | 0x02000000 | 0x04000000  # IN_ONLYDIR, IN_DONT_FOLLOW, IN_EXCL_UNLINK
 _HEADER = struct.Struct("iIII")
-_READ_BYTES = 1 << 16
-_SHARE = 2  # each tree may take one such part of the watches that a person may have
 _NOT_THERE = {errno.ENOENT, errno.EACCES, errno.ENOTDIR, errno.ELOOP}  # the walk finds no folder there either
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -106,7 +104,7 @@ class FolderWatch:
     def _events(self) -> Iterator[tuple[int, int, bytes]]:
         with contextlib.suppress(BlockingIOError):
             while self._paths:
-                data, at = os.read(self._descriptor, _READ_BYTES), 0
+                data, at = os.read(self._descriptor, 1 << 16), 0
                 while at < len(data):
                     number, what, _, length = _HEADER.unpack_from(data, at)
                     at += _HEADER.size + length
@@ -115,8 +113,9 @@ class FolderWatch:
 
 @cache
 def _max_watches() -> int:
+    # One tree may take half of the watches that a person may have.
     try:
-        return int(Path("/proc/sys/fs/inotify/max_user_watches").read_text()) // _SHARE
+        return int(Path("/proc/sys/fs/inotify/max_user_watches").read_text()) // 2
     except (OSError, ValueError):
         return 0
 

@@ -242,8 +242,8 @@ class SessionConfinement:
                     from agentcli.infra.sandbox.protection.snapshot import clean_up_killed_sessions
 
                     left.add(clean_up_killed_sessions(self._aside / _UNFINISHED))
-                done = [f"{each}, changed by a command of a session that was killed" for each in left.put_back]
-                self._unreported = Reverts(done, [*left.left_changed])
+                how = "changed by a command of a session that was killed"
+                self._unreported = Reverts([f"{each}, {how}" for each in left.put_back], [*left.left_changed])
             return self._left_by_killed
 
     def _with_unreported(self, reverts: Reverts) -> Reverts:

@@ -114,8 +114,9 @@ class Layout:
         self._hidden = hidden
         self._may_write = bounds.profile == "workspace-write"
         self._grants = [grant for grant in map(str, bounds.writable if self._may_write else ()) if is_real(grant)]
-        cache = filter(None, (bounds.resources.cache,))
-        self._areas = sorted({*map(str, (*bounds.roots, *cache)), *self._grants}, key=_depth)
+        self._areas = sorted(
+            {*map(str, filter(None, (*bounds.roots, bounds.resources.cache))), *self._grants}, key=_depth
+        )
         self._shown_in_private = sorted({str(bounds.home), cwd}, key=_depth)
         self._mounts: list[Mount] = []
 

@@ -52,13 +52,12 @@ class Docker:
         name = f"agentcli-{secrets.token_hex(8)}"
         protection = plan_protection(bounds, str(cwd))
         with MountPoints() as mount_points:
-            cache = str(bounds.resources.cache or f"{PRIVATE_TMP}/.cache")
-            environment = {"HOME": PRIVATE_TMP, **cache_environment(cache)}
+            caches = cache_environment(str(bounds.resources.cache or f"{PRIVATE_TMP}/.cache"))
             options = [
                 *(f"--name={name}", "--rm", "--init", "--interactive", "--network=none", "--read-only"),
                 *("--cap-drop=ALL", "--security-opt=no-new-privileges", "--ipc=private", *_LIMITS),
                 *(f"--user={os.getuid()}:{os.getgid()}", f"--tmpfs={PRIVATE_TMP}:rw,exec,nosuid,nodev,mode=1777"),
-                *(f"--env={key}={value}" for key, value in environment.items()),
+                *(f"--env={key}={value}" for key, value in {"HOME": PRIVATE_TMP, **caches}.items()),
                 *(f"--mount={mount}" for mount in _mounts(bounds, protection, mount_points)),
                 f"--workdir={cwd}",
             ]

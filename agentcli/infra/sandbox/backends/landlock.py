@@ -50,8 +50,8 @@ class Landlock:
             tempfile.TemporaryDirectory(prefix="agentcli-", dir=self._tmp, ignore_cleanup_errors=True) as scratch,
             _plan_file(bounds, scratch) as plan,
         ):
-            cache = str(bounds.resources.cache or f"{scratch}/.cache")
-            environment = {**cache_environment(cache), **WITHOUT_NETWORK, "TMPDIR": scratch}
+            caches = cache_environment(str(bounds.resources.cache or f"{scratch}/.cache"))
+            environment = {**caches, **WITHOUT_NETWORK, "TMPDIR": scratch}
             launcher = launcher_words(plan, self._python)
             yield Launch([*launcher, *argv], (*pass_fds, plan), environment, launcher_words=len(launcher))
 

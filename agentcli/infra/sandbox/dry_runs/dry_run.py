@@ -101,11 +101,10 @@ class OverlayDryRun:
         wanted: list[ChangeGroup] = []
         conflicts: list[Conflict] = []
         for number, group in enumerate(groups):
-            every = {*range(group.summary.hunks)}
-            chosen = {*hunks.get(group.summary.name, every)}
+            chosen = {*hunks.get(group.summary.name, range(group.summary.hunks))}
             try:
-                part = self.private.path / f"part-{number}"
-                wanted.append(group if chosen == every else pick_hunks(group, chosen, part))
+                is_whole = chosen == {*range(group.summary.hunks)}
+                wanted.append(group if is_whole else pick_hunks(group, chosen, self.private.path / f"part-{number}"))
             except OSError as error:
                 conflicts.append(Conflict(group.summary.name, error.strerror or str(error)))
         try:

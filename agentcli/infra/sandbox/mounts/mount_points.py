@@ -233,8 +233,7 @@ def _make(folder: int, name: str, content: bytes | None) -> bool:
         try:
             descriptor = os.open(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o644, dir_fd=folder)
         except OSError:  # a disk without files that have no name
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            descriptor = os.open(name, flags, 0o644, dir_fd=folder)
+            descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder)
             os.write(descriptor, content)
         else:
             os.write(descriptor, content)

@@ -26,8 +26,7 @@ from agentcli.safety.hosts import (
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 
 _LARGEST_HEAD = 64 * 1024
-_HEAD_TIMEOUT_S = 30.0
-_CONNECT_TIMEOUT_S = 30.0
+_TIMEOUT_S = 30.0  # for the head of a request, and for a connection
 _MOST_CONNECTIONS = 256
 _CHUNK = 65_536
 _REQUEST_LINE = re.compile(rb"([A-Z]{1,20}) ([!-~]{1,8192}) HTTP/1\.[01]")
@@ -127,7 +126,7 @@ class NetworkProxy:
             raise _Denial(403, f"host {name} is not granted. {self._how_to_grant}")
         failure = OSError("it has no address")
         try:
-            async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+            async with asyncio.timeout(_TIMEOUT_S):
                 # Resolved once, so that what is judged is what is connected to. One bad address spoils them all.
                 addresses = await self._resolve(host, port)
                 if bad := next((address for address in addresses if not may_lead_to(grant, address)), None):
@@ -148,7 +147,7 @@ class NetworkProxy:
 async def _read_head(reader: asyncio.StreamReader) -> tuple[bytes, list[tuple[bytes, bytes]]]:
     """Return the request line and the headers. A client that sends nothing, or too much, is turned away."""
     try:
-        async with asyncio.timeout(_HEAD_TIMEOUT_S):
+        async with asyncio.timeout(_TIMEOUT_S):
             head = await reader.readuntil(b"\r\n\r\n")
     except TimeoutError as error:
         raise _Denial(408, "no request came") from error

@@ -56,9 +56,16 @@ class Keeper:
         folder = os.fsencode(cwd)
         if any(b"\0" in text for text in (folder, *argv, *variables, *variables.values())):
             raise ValueError("embedded null byte")
-        limits = (time_limit_s, self._max_processes)
         request = marshal.dumps(
-            (argv, variables, folder, launch.pass_fds, launch.launcher_words, os.fsencode(terminal), limits)
+            (
+                argv,
+                variables,
+                folder,
+                launch.pass_fds,
+                launch.launcher_words,
+                os.fsencode(terminal),
+                (time_limit_s, self._max_processes),
+            )
         )
         ours, theirs = socket.socketpair()
         try:

@@ -56,8 +56,7 @@ class CommandOutput:
         complete += newline
         if len(self._line) > _MAX_LINE_CHARS or is_end:
             # A terminal's cursor stays where it is: behind `\r` the next text takes the place of this one.
-            at_start = self._line.endswith("\r") and not is_end
-            self._line = as_shown(self._line) + ("\r" if at_start else "")
+            self._line = as_shown(self._line) + ("\r" if self._line.endswith("\r") and not is_end else "")
         if len(self._line) > _MAX_LINE_CHARS or is_end:
             complete, self._line = complete + self._line, ""
         text = as_shown(complete)

@@ -97,8 +97,8 @@ def _stamps(path: Path, max_entries: int) -> State:
 
 def made_or_changed(before: Mapping[Path, State], roots: Iterable[Path], git: str) -> list[Path]:
     """Return the watched paths that are new or changed; a repository only where it would start programs."""
-    others = [path for path, state in watched(roots).items() if before.get(path) != state]
-    return [path for path in others if _may_start_programs(path, git)]
+    now = watched(roots).items()
+    return [path for path, state in now if before.get(path) != state and _may_start_programs(path, git)]
 
 
 def _may_start_programs(path: Path, git: str) -> bool:
@@ -161,8 +161,7 @@ def program_setting(folder: Path, *, git: str, environment: Mapping[str, str], s
             if scan.is_partial(top):
                 return f"one of more repositories than are looked at in {top}"
             waiting += [("-C", place) for place in nested if os.path.lexists(f"{place}/.git")]
-            modules = {module for kept in (own, common) for module in modules_in(f"{kept}/modules")}
-            waiting += [("--git-dir", module) for module in modules]
+            waiting += [("--git-dir", module) for kept in {own, common} for module in modules_in(f"{kept}/modules")]
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         return f"one that cannot be looked for: {error}"
     return ""
