@@ -158,8 +158,13 @@ class SessionConfinement:
         """Return True if git or a trusted command runs this file or obeys its contents."""
         roots = self.roots(grants)
         own = tuple(map(str, self.limits.programs(roots)))
-        resources = CommandResources(scan=self.scan, git=self.git(grants))
-        bounds = Bounds("workspace-write", roots, self.limits.home, protected=own, resources=resources)
+        bounds = Bounds(
+            "workspace-write",
+            roots,
+            self.limits.home,
+            protected=own,
+            resources=CommandResources(scan=self.scan, git=self.git(grants)),
+        )
         plan = plan_protection(bounds, str(roots[0]))
         return any(
             is_inside(str(path), place) for place in (*plan.read_only, *plan.missing_files, *plan.missing_folders)

@@ -155,11 +155,11 @@ class Layout:
 
     def _plan_masks(self, python: Sequence[str]) -> tuple[list[HideStep], list[HideStep]]:
         """Plan the steps outside the folders that are mounted on themselves, which come first, and those inside."""
-        visible = (*self._shown_in_private, *self._areas)
         masked = [
             place
             for place in find_places(self._bounds.masked)
-            if not is_private(place.path) or any(is_inside(place.path, folder) for folder in visible)
+            if not is_private(place.path)
+            or any(is_inside(place.path, folder) for folder in (*self._shown_in_private, *self._areas))
         ]
         # An exception that is reached through a link could be led anywhere by now.
         shown = find_places(path for path in (*map(str, self._bounds.readable_again), *python) if is_real(path))

@@ -99,8 +99,7 @@ def _plan_file(bounds: Bounds, scratch: str | None) -> AbstractContextManager[in
     own = find_places(filter(None, (bounds.resources.cache, scratch)))
     # A path that was granted may be a link by now, to anywhere.
     written = [*filter(is_real, map(str, granted)), *(place.path for place in own)]
-    shown = find_places(path for path in map(str, bounds.readable_again) if is_real(path))
-    steps = plan_hiding(find_places(bounds.masked), shown)
+    steps = plan_hiding(find_places(bounds.masked), find_places([*filter(is_real, map(str, bounds.readable_again))]))
     program = filter_program(internet=False, keeps_attributes=bounds.profile == "read-only")
     hidden, visible = ([step.path for step in steps if (step.what == "show") is is_shown] for is_shown in (False, True))
     return memory_file(marshal.dumps(("restrict", program, hidden, visible, written)))

@@ -182,8 +182,8 @@ class Supervisor:
     def _start(self) -> int:
         """Start the command in a session of its own, and return its process number."""
         header, descriptors = _receive(self._control, 8, _MAX_DESCRIPTORS)
-        asked = marshal.loads(self._read(int.from_bytes(header, "big")))  # noqa: S302  # agentcli's own
-        argv, environment, cwd, wanted, launcher_words, terminal, (limit_s, self._max_processes) = asked
+        request = marshal.loads(self._read(int.from_bytes(header, "big")))  # noqa: S302  # agentcli's own
+        argv, environment, cwd, wanted, launcher_words, terminal, (limit_s, self._max_processes) = request
         output, *passed = descriptors
         # The numbers are above every one that the command wants, so that none is overwritten before it is in place.
         sources = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, max(wanted, default=0) + 3) for descriptor in passed]

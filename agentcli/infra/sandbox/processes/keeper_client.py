@@ -135,15 +135,13 @@ class Process:
         self.is_gone = self.was_late = self.was_swarm = self._keeps_output = False
         self._control = control
         self._unfinished_line = b""
-        self._error: OSError | None = None
+        self._error = OSError(0, "no process could be made for it")
 
     async def started(self) -> None:
         """Wait until it runs. Raises `OSError` when it could not be started."""
         await self._until(lambda: bool(self.pid) or self.is_gone)
-        if self._error is not None:
-            raise self._error
         if not self.pid:
-            raise OSError(0, "no process could be made for it")
+            raise self._error
 
     async def wait(self) -> None:
         """Wait for the command itself, which then has an `exit_code`, negative for a signal."""

@@ -73,11 +73,11 @@ class Run:
                     goes_on = await self._wait(detach)
                 goes_on = goes_on or not await self._is_gone_soon()
         except TimeoutError:
-            return await asyncio.shield(self._end())
+            return await asyncio.shield(self._end_and_collect())
         except asyncio.CancelledError:
-            await asyncio.shield(self._end())
+            await asyncio.shield(self._end_and_collect())
             raise
-        return await asyncio.shield(self._go_on(is_new=is_job) if goes_on else self._close())
+        return await asyncio.shield(self._go_on(is_new=is_job) if goes_on else self._collect())
 
     async def _has_begun(self) -> bool:
         """Wait until the command begins; False where its confinement could not be set up."""
@@ -153,14 +153,12 @@ class Run:
             await asyncio.wait_for(self.process.wait_until_gone(), GRACE_AFTER_EXIT_S)
         return self.process.is_over()
 
-    async def _end(self) -> CommandResult:
-        """End everything of it; the result holds the output until then."""
+    async def _end_and_collect(self) -> CommandResult:
         stall = self._stall.text if self._stall else ""
         await self.process.end()
-        return await self._close(timed_out=True, stall=stall)
+        return await self._collect(timed_out=True, stall=stall)
 
-    async def _close(self, *, timed_out: bool = False, stall: str = "") -> CommandResult:
-        """Collect its result, once nothing of it is left."""
+    async def _collect(self, *, timed_out: bool = False, stall: str = "") -> CommandResult:
         heard_at = 0.0
         while not self._pump.done() and heard_at < self._output.heard_at:  # a process that is not ours holds the pipe
             heard_at = self._output.heard_at
@@ -250,8 +248,9 @@ class Run:
             with self._file.open("rb") as file:
                 text, self._read_bytes = new_text(file, self._read_bytes, most_bytes, is_complete=is_over)
         except OSError as error:
-            message = f"The output of {self.id} cannot be read: {error.strerror}."
-            raise ToolError(message, kind="resource_error") from error
+            raise ToolError(
+                f"The output of {self.id} cannot be read: {error.strerror}.", kind="resource_error"
+            ) from error
         return as_shown(text)
 
     async def stop_watching(self) -> None:
