@@ -38,7 +38,7 @@ class CommandResources(Struct, frozen=True, kw_only=True):
     git: str = SYSTEM_GIT
 
 
-class Bounds(Struct, frozen=True):
+class Bounds(Struct, frozen=True, kw_only=True):
     """The limits of a command. Every path is absolute, and symlinks in it are resolved.
 
     `read-only`: nothing but a private /tmp can be written. `workspace-write`: the `roots` too. `danger-full-access`: no

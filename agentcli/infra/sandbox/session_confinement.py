@@ -115,16 +115,16 @@ class SessionConfinement:
         limits, roots = self.limits, self.roots(grants)
         home, cache = limits.home, limits.folders.cache
         if limits.profile == "danger-full-access":
-            return Bounds("danger-full-access", roots, home)
+            return Bounds(profile="danger-full-access", roots=roots, home=home)
         secrets, below_roots = self.scan.protected(roots)
         at_home = (home / name for name in present_names(home, SECRET_HOME_PATHS))
         own = (self._state, *limits.folders.own, *limits.programs(roots))
         # A command that only reads needs no host, and a program that a repository makes git run gets none.
         proxy = self._proxies.get(frozenset(grants.hosts)) if profile != "read-only" else None
         return Bounds(
-            profile or limits.profile,
-            roots,
-            home,
+            profile=profile or limits.profile,
+            roots=roots,
+            home=home,
             masked=(*at_home, *limits.masked, self.dry_run_folder, *secrets),
             readable_again=(*grants.readable, *grants.writable),
             writable=(*limits.writable, *(path for path in grants.writable if path.exists())),
@@ -159,9 +159,9 @@ class SessionConfinement:
         roots = self.roots(grants)
         own = tuple(map(str, self.limits.programs(roots)))
         bounds = Bounds(
-            "workspace-write",
-            roots,
-            self.limits.home,
+            profile="workspace-write",
+            roots=roots,
+            home=self.limits.home,
             protected=own,
             resources=CommandResources(scan=self.scan, git=self.git(grants)),
         )

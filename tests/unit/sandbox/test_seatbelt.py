@@ -13,9 +13,9 @@ from tests.rows import each_row
 
 HOME, WS = Path("/Users/ada"), Path("/Users/ada/work")
 BOUNDS = Bounds(
-    "workspace-write",
-    (WS,),
-    HOME,
+    profile="workspace-write",
+    roots=(WS,),
+    home=HOME,
     masked=(HOME / ".ssh", WS / ".env"),
     readable_again=(HOME / ".ssh/known_hosts",),
     writable=(HOME / "granted",),
@@ -81,7 +81,7 @@ def test_there_is_no_network() -> None:
 
 
 def test_read_only_writes_temporary_files_alone() -> None:
-    bounds = Bounds("read-only", (WS,), HOME, writable=(HOME / "granted",))
+    bounds = Bounds(profile="read-only", roots=(WS,), home=HOME, writable=(HOME / "granted",))
     assert not is_allowed("file-write-data", "/Users/ada/work/a", bounds)
     assert not is_allowed("file-write-data", "/Users/ada/granted/a", bounds)
     assert is_allowed("file-write-data", "/private/var/folders/x/T/y", bounds)
@@ -89,7 +89,7 @@ def test_read_only_writes_temporary_files_alone() -> None:
 
 def test_quotes_in_names_stay_in_the_name() -> None:
     odd = Path('/Users/ada/a"b\\c(d)')
-    text = seatbelt_profile(Bounds("workspace-write", (odd,), HOME), tmp=TMP)
+    text = seatbelt_profile(Bounds(profile="workspace-write", roots=(odd,), home=HOME), tmp=TMP)
     assert '(subpath "/Users/ada/a\\"b\\\\c(d)")' in text
     assert text.count("(") - text.count("\\(") >= text.count(")") - text.count("\\)")
 

@@ -84,7 +84,7 @@ def _advice(message: str) -> str:
 def _run_true(confinement: Confinement, folder: Path) -> str:
     """Run `true`, and return the error; empty where it ran."""
     root = folder.resolve()
-    bounds = Bounds("workspace-write", (root,), Path("/"))
+    bounds = Bounds(profile="workspace-write", roots=(root,), home=Path("/"))
     try:
         with confinement.launch(["true"], cwd=root, bounds=bounds) as planned, rendered(planned) as launch:
             done = run_probe(launch.argv, launch.pass_fds)

@@ -77,7 +77,7 @@ class Landlock:
 
 def probe_landlock() -> int:
     """Return the kernel's version of Landlock, from a launcher that really runs. Raises `OSError` with the reason."""
-    with _plan_file(Bounds("read-only", (), Path("/")), None) as plan:
+    with _plan_file(Bounds(profile="read-only", roots=(), home=Path("/")), None) as plan:
         done = run_probe(launcher_words(plan), (plan,))
     if done.returncode != 0:
         raise OSError(done.stderr.decode(errors="replace").strip())

@@ -57,7 +57,7 @@ _TOOLCHAINS = tuple(
 )
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class OverlayDryRun:
     """Implements `DryRun`; paths in the first root are relative to it."""
 
@@ -188,7 +188,9 @@ class DryRuns:
                     except TooMuch as error:
                         too_much = str(error)
                 groups = await self._describe(overlays, groups, partial(self._look, command.grants))
-                return OverlayDryRun(result, groups, private, how_hidden, too_much, cached=cached)
+                return OverlayDryRun(
+                    result=result, groups=groups, private=private, hides=how_hidden, too_much=too_much, cached=cached
+                )
         except BaseException as error:
             await asyncio.shield(asyncio.to_thread(private.close))
             if isinstance(error, OSError):
