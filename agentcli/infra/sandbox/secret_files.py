@@ -157,8 +157,10 @@ class SecretValues:
             self._files = dict(self._read_files(files))
             shown: frozenset[str] = frozenset()
             if apart_from is not None:
-                its = (held for file, (_, held) in self._files.items() if os.path.realpath(file) == str(apart_from))
-                shown = shown.union(*its)
+                own_values = (
+                    held for file, (_, held) in self._files.items() if os.path.realpath(file) == str(apart_from)
+                )
+                shown = shown.union(*own_values)
             for root in roots:
                 with suppress(OSError, subprocess.TimeoutExpired):  # the next command tries again
                     self._read_tracked(root)

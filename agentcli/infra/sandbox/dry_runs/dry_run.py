@@ -250,8 +250,8 @@ class DryRuns:
             if not root.endswith("/.git"):  # else it belongs to a linked worktree
                 look = partial(look_in, Path(root, top))
                 files, reverted = await lost_work.uncommitted_files(look, partial(look, launch=overlays.look))
-                taken = lost.get(root, set()).union(top + path for path in reverted)
-                groups = lost_work.with_lost_work(groups, root, taken, {top + path for path in files})
+                lost_paths = lost.get(root, set()).union(top + path for path in reverted)
+                groups = lost_work.with_lost_work(groups, root, lost_paths, {top + path for path in files})
         for group in repositories:
             # Of a linked worktree the root is the repository.
             folder = f"{group.changes.root}/{group.paths[0]}".partition("/.git/")[0]

@@ -152,11 +152,11 @@ class OverlayReader:
             self._count(now.size if now.kind == "file" else 0)
             replaces = now.kind != "folder" or below is None or below.kind != "folder"
             if not is_covered and (replaces or _is_opaque(where)):
-                for gone, entry in walk(root, path):
+                for covered, entry in walk(root, path):
                     self._count(0)
-                    changes.before[gone] = entry
+                    changes.before[covered] = entry
                     if entry.kind != "folder" and entry.changed_ns > self._started_ns:
-                        changes.stale.add(gone)
+                        changes.stale.add(covered)
                 is_covered = True
             elif not is_covered and below is not None:
                 changes.before[path] = below

@@ -184,13 +184,13 @@ def _request(method: bytes, path: str, authority: str, headers: list[tuple[bytes
     names = [name.lower() for name, _ in headers]
     if names.count(b"content-length") > 1 or {b"content-length", b"transfer-encoding"} <= set(names):
         raise _Denial(400, "two lengths")
-    kept = [
+    passed_on = [
         name + b": " + value
         for name, value in headers
         if name.lower() not in _NOT_PASSED_ON and not name.lower().startswith(b"proxy-")
     ]
     first = [method + b" " + path.encode() + b" HTTP/1.1", b"Host: " + authority.encode(), b"Connection: close"]
-    return b"\r\n".join([*first, *kept, b"", b""])
+    return b"\r\n".join([*first, *passed_on, b"", b""])
 
 
 def _authority(host: str, port: int, *, default: int | None) -> str:

@@ -139,11 +139,11 @@ class _OutputFile:
                 self.path = self._new_file()
                 self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             room = MAX_OUTPUT_BYTES - self.size
-            kept = memoryview(data)[:room]
-            while kept:
-                written = os.write(self._descriptor, kept)
+            unwritten = memoryview(data)[:room]
+            while unwritten:
+                written = os.write(self._descriptor, unwritten)
                 self.size += written
-                kept = kept[written:]
+                unwritten = unwritten[written:]
             if len(data) > room:
                 self._problem = "more is not kept"
         except OSError as error:

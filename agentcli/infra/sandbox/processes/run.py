@@ -296,7 +296,7 @@ def _read_report(descriptor: int) -> _Report:
     report = _available(descriptor)
     if report is None:
         return _Report()
-    where, *left = report[1:].split(b"\0")
+    where, *survivors = report[1:].split(b"\0")
     where = where.removesuffix(b"\n")
-    names = tuple(name.decode(errors="replace") for name in left)
+    names = tuple(name.decode(errors="replace") for name in survivors)
     return _Report(report.startswith(b"."), Path(os.fsdecode(where)) if where.startswith(b"/") else None, names)

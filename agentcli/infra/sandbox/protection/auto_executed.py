@@ -161,7 +161,9 @@ def program_setting(folder: Path, *, git: str, environment: Mapping[str, str], s
             if scan.is_partial(top):
                 return f"one of more repositories than are looked at in {top}"
             waiting += [("-C", place) for place in nested if os.path.lexists(f"{place}/.git")]
-            waiting += [("--git-dir", module) for kept in {own, common} for module in modules_in(f"{kept}/modules")]
+            waiting += [
+                ("--git-dir", module) for git_folder in {own, common} for module in modules_in(f"{git_folder}/modules")
+            ]
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         return f"one that cannot be looked for: {error}"
     return ""

@@ -43,9 +43,9 @@ def plan_protection(bounds: Bounds, cwd: str, *, max_to_commit_to: int = MAX_TO_
     scan.protected(bounds.roots)  # forgets the plans where something changed, also one that is being made then
     plans = scan.kept_plans
     made_from = (cwd, max_to_commit_to, bounds.roots, bounds.home, bounds.protected, resources.cache, resources.git)
-    stamps, kept = plans.get(made_from, ({}, None))
-    if kept is not None and not bounds.writable and all(_stamp(file) == stamp for file, stamp in stamps.items()):
-        return cast("Protection", kept)
+    stamps, kept_plan = plans.get(made_from, ({}, None))
+    if kept_plan is not None and not bounds.writable and all(_stamp(file) == stamp for file, stamp in stamps.items()):
+        return cast("Protection", kept_plan)
     places = find_places(filter(None, (*bounds.roots, *bounds.writable, resources.cache)))
     planner = RepositoryPlanner(tuple(place.path for place in places), str(bounds.home), resources.git)
     may_commit = ".git" not in bounds.protected

@@ -271,13 +271,13 @@ def _read_pieces(output: int, take: Callable[[bytes], None]) -> int:
     with contextlib.suppress(OSError, AttributeError):  # a person may have no room left; only Linux has it
         fcntl.fcntl(output, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
     pieces: list[bytes] = []
-    total = taken = 0
+    total = passed_on = 0
     while piece := os.read(output, _PIPE_BYTES):
         pieces.append(piece)
         total += len(piece)
-        if total - taken >= _PIECE_BYTES:
+        if total - passed_on >= _PIECE_BYTES:
             take(b"".join(pieces))
-            pieces, taken = [], total
+            pieces, passed_on = [], total
     if pieces:
         take(b"".join(pieces))
     return total
