@@ -87,6 +87,13 @@ def test_read_only_writes_temporary_files_alone() -> None:
     assert is_allowed("file-write-data", "/private/var/folders/x/T/y", bounds)
 
 
+def test_a_path_in_a_root_is_protected_like_a_name() -> None:
+    protected = ("/Users/ada/work/scripts/guard.sh", "/Users/ada/elsewhere/x")
+    bounds = Bounds(profile="workspace-write", roots=(WS,), home=HOME, protected=protected)
+    assert not is_allowed("file-write-data", "/Users/ada/work/scripts/guard.sh", bounds)
+    assert is_allowed("file-write-data", "/Users/ada/work/scripts/other.sh", bounds)
+
+
 def test_quotes_in_names_stay_in_the_name() -> None:
     odd = Path('/Users/ada/a"b\\c(d)')
     text = seatbelt_profile(Bounds(profile="workspace-write", roots=(odd,), home=HOME), tmp=TMP)
