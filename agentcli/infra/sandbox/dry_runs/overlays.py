@@ -48,10 +48,12 @@ class Overlay(NamedTuple):
 
 
 class Overlays:
-    """Confines a command as usual, with overlays over what it may write; `each` has what it changed."""
+    """Confines a command as usual, with overlays over what it may write; `each` has what it changed.
+
+    `folder` holds the overlays. `caches_of` gives the folder with the caches of an area, or nothing.
+    """
 
     def __init__(self, confinement: Confinement, bounds: Bounds, folder: Path, caches_of: Callable[[str], str]) -> None:
-        """`folder` holds the overlays; `caches_of` gives the folder with the caches of an area, empty for none."""
         self._confinement = confinement
         self._bounds = replace(bounds, resources=replace(bounds.resources, note=Note(folder / NOTE)))
         self._folder = folder
@@ -69,9 +71,9 @@ class Overlays:
             make_private_folder(self._bounds.resources.cache)
         with self._confinement.launch(argv, cwd=command.cwd, bounds=self._bounds, pass_fds=pass_fds) as launch:
             areas = writable_folders(launch.mounts)
-            own = next((area for area in areas if is_inside(str(folder), area)), "")
-            why_own = f"{own} holds agentcli's own data, so what a command does there cannot be held back"
-            if why_not := why_own if own else _why_no_overlay(areas):
+            if own := next((area for area in areas if is_inside(str(folder), area)), ""):
+                raise OSError(0, f"{own} holds agentcli's own data, so what a command does there cannot be held back")
+            if why_not := _why_no_overlay(areas):
                 raise OSError(0, why_not)
             clock = folder / "started"
             clock.touch()
