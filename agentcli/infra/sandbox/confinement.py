@@ -22,7 +22,7 @@ from agentcli.tools.command import Profile, Reverts
 
 
 class CommandResources(Struct, frozen=True, kw_only=True):
-    """What a session provides for its commands, and for the planning of their confinement.
+    """The resources that a session provides for its commands, and for the planning of their confinement.
 
     Commands reach the hosts that were granted to them through `proxy_socket`, that of a `NetworkProxy`. In `cache`
     package managers and compilers keep their caches instead of in HOME. The folder belongs to this workspace's commands

@@ -137,7 +137,7 @@ class _Findings(NamedTuple):
     repositories: list[str]
 
 
-class _Queue:
+class _WalkQueue:
     """Folders that are still to be read, by rank, with the number of levels that are read below each."""
 
     def __init__(self, max_folders: tuple[int, int, int]) -> None:
@@ -172,8 +172,8 @@ class _Tree:
         self.watch = FolderWatch()
         self.watched_until = 0.0
         self.unreadable: set[str] = set()  # tried again
-        self.unwalked = _Queue(max_folders)
-        self.new = _Queue(max_folders)  # found by an update
+        self.unwalked = _WalkQueue(max_folders)
+        self.new = _WalkQueue(max_folders)  # found by an update
 
 
 class Scan:
@@ -249,7 +249,7 @@ class Scan:
     def _walk(self, root: str, tree: _Tree) -> None:
         began = time.monotonic()
         tree.unreadable.clear()
-        tree.unwalked, tree.new = _Queue(self._max_folders), _Queue(self._max_folders)
+        tree.unwalked, tree.new = _WalkQueue(self._max_folders), _WalkQueue(self._max_folders)
         tree.unwalked.by_rank[0].append((root, _ANY_DEPTH))
         seen: dict[str, _Folder] = {}
         self._read_queued(tree.unwalked, tree, seen, began + self._max_s)
@@ -285,7 +285,7 @@ class Scan:
         self._read_queued(tree.unwalked, tree, known, deadline)
 
     def _read_queued(
-        self, queue: _Queue, tree: _Tree, into: dict[str, _Folder], deadline: float, *, any_depth: bool = False
+        self, queue: _WalkQueue, tree: _Tree, into: dict[str, _Folder], deadline: float, *, any_depth: bool = False
     ) -> None:
         if time.monotonic() >= deadline:
             return

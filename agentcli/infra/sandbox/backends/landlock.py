@@ -102,4 +102,4 @@ def _plan_file(bounds: Bounds, scratch: str | None) -> AbstractContextManager[in
     steps = plan_hiding(find_places(bounds.masked), find_places([*filter(is_real, map(str, bounds.readable_again))]))
     program = filter_program(internet=False, keeps_attributes=bounds.profile == "read-only")
     hidden, visible = ([step.path for step in steps if (step.what == "show") is is_shown] for is_shown in (False, True))
-    return memory_file(marshal.dumps(("restrict", program, hidden, visible, written)))
+    return memory_file(marshal.dumps(("restrict", program, (hidden, visible, written))))

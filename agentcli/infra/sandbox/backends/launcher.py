@@ -7,7 +7,7 @@ becomes the command.
 
 A plan, in Python's marshal format, is one of two tuples:
 
-- `restrict`, a filter of system calls, paths to mask, to show and to let write. Landlock only ever allows, so
+- `restrict`, a filter of system calls, and the paths to mask, to show and to let write. Landlock only ever allows, so
   everything but the masked paths has to be allowed to be read.
 - `overlays`, a list of overlays, a list of binds, a time. Each overlay has its lower folders from the topmost to the
   lowest, the upper and the work folder (empty where it cannot be written) and the merged one. The command is then a
@@ -94,9 +94,7 @@ def bound_and_become(parent: int, plan: int, command: list[bytes], environment: 
         sys.exit(127)
 
 
-def _restrict(
-    parent: int, program: bytes, masked: list[str], shown: list[str], writable: list[str], *, is_trial: bool
-) -> None:
+def _restrict(parent: int, program: bytes, paths: tuple[list[str], list[str], list[str]], *, is_trial: bool) -> None:
     # The command ends with its parent; what it started in the background may live on.
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "parent death signal")
     if os.getppid() != parent:
@@ -109,7 +107,7 @@ def _restrict(
     if is_trial:
         print(abi)
         return
-    _restrict_files(abi, masked, shown, writable)
+    _restrict_files(abi, *paths)
     # Root's own capabilities; no_new_privs keeps an executed program from getting them back.
     version_3, no_capabilities = 0x20080522, bytes(24)
     _check(_libc.capset(struct.pack("Ii", version_3, 0), no_capabilities), "capabilities")

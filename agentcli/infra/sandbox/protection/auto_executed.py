@@ -144,7 +144,7 @@ def program_setting(folder: Path, *, git: str, environment: Mapping[str, str], s
     try:
         while waiting:
             where = waiting.pop()
-            found = ask(where, "rev-parse", "--absolute-git-dir", "--git-common-dir")
+            found = ask(where, "rev-parse --absolute-git-dir --git-common-dir")
             if found is None or found in seen:  # no repository, where git runs nothing either
                 continue
             seen.add(found)
@@ -152,10 +152,10 @@ def program_setting(folder: Path, *, git: str, environment: Mapping[str, str], s
                 return "one of more repositories than are looked at"
             own, common = found.splitlines()
             common = os.path.realpath(Path(where[1], common))
-            top = (ask(where, "rev-parse", "--show-toplevel") or own).removesuffix("\n")
-            if program := _program_in(ask(where, "config", "--list", "--null", "--show-scope"), common, top):
+            top = (ask(where, "rev-parse --show-toplevel") or own).removesuffix("\n")
+            if program := _program_in(ask(where, "config --list --null --show-scope"), common, top):
                 return program
-            index = ask(where, "ls-files", "--stage", "-z", "--full-name", ":/") or ""
+            index = ask(where, "ls-files --stage -z --full-name :/") or ""
             links = [entry.partition("\t")[2] for entry in index.split("\0") if entry.startswith("160000 ")]
             nested = [*(f"{top}/{link}" for link in links), *scan.repositories(top)]
             if scan.is_partial(top):
@@ -169,9 +169,9 @@ def program_setting(folder: Path, *, git: str, environment: Mapping[str, str], s
     return ""
 
 
-def _ask(git: str, environment: Mapping[str, str], where: tuple[str, str], *arguments: str) -> str | None:
+def _ask(git: str, environment: Mapping[str, str], where: tuple[str, str], question: str) -> str | None:
     """Return git's output; None where it refuses. Raises `OSError` and `SubprocessError`."""
-    done = run_git([git, *where, *arguments], environment=environment, timeout_s=_MAX_GIT_S)
+    done = run_git([git, *where, *question.split()], environment=environment, timeout_s=_MAX_GIT_S)
     return None if done.returncode else os.fsdecode(done.stdout)
 
 
