@@ -65,11 +65,14 @@ def _names() -> dict[str, bool | None]:
 
 
 def present_names(root: Path, names: tuple[str, ...]) -> list[str]:
-    """Return the names that may exist in a folder, whatever their case; `*.x` stands for all with that ending."""
+    """Return the names that may exist in a folder, whatever their case; `*.x` stands for all with that ending.
+
+    In a folder that cannot be listed all of them may exist.
+    """
     try:
         there = sorted(os.listdir(root))  # noqa: PTH208  # a fifth of the time
     except OSError:
-        return []
+        return [name for name in names if "*" not in name]
     lower, ends = {each.lower() for each in there}, tuple(name[1:] for name in names if name[0] == "*")
     found = [name for name in names if name.partition("/")[0].lower() in lower]
     return [*found, *(each for each in there if each.endswith(ends))]
