@@ -247,8 +247,10 @@ class SessionConfinement:
                     from agentcli.infra.sandbox.protection.snapshot import clean_up_killed_sessions
 
                     left.add(clean_up_killed_sessions(self._aside / _UNFINISHED))
-                how = "changed by a command of a session that was killed"
-                self._unreported = Reverts([f"{each}, {how}" for each in left.put_back], [*left.left_changed])
+                self._unreported = Reverts(
+                    [f"{each}, changed by a command of a session that was killed" for each in left.put_back],
+                    [*left.left_changed],
+                )
             return self._left_by_killed
 
     def _with_unreported(self, reverts: Reverts) -> Reverts:

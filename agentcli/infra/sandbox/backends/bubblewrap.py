@@ -219,8 +219,11 @@ def rendered(launch: Launch) -> Iterator[Launch]:
     end = launch.argv.index("--")
     words = [*launch.argv[1:end], *(word for mount in launch.mounts for word in _arguments(mount))]
     with memory_file(os.fsencode("".join(f"{word}\0" for word in words))) as file:
-        argv = [launch.argv[0], "--args", str(file), *launch.argv[end:]]
-        yield launch._replace(argv=argv, pass_fds=(file, *launch.pass_fds), mounts=())
+        yield launch._replace(
+            argv=[launch.argv[0], "--args", str(file), *launch.argv[end:]],
+            pass_fds=(file, *launch.pass_fds),
+            mounts=(),
+        )
 
 
 def _arguments(mount: Mount) -> tuple[str, ...]:

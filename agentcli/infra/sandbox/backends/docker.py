@@ -79,7 +79,7 @@ class Docker:
 
 
 def _mounts(bounds: Bounds, protection: Protection, mount_points: MountPoints) -> list[str]:
-    """Return the values for `--mount`. Docker mounts outer folders first, whatever the order here."""
+    # Docker mounts outer folders first, whatever the order here.
     may_write = bounds.profile != "read-only"
     folders = [str(root) for root in bounds.roots]
     granted = [place.path for place in find_places(bounds.writable)] if may_write else []

@@ -21,8 +21,6 @@ from agentcli.infra.sandbox.environment import WITHOUT_NETWORK, cache_environmen
 from agentcli.infra.sandbox.mounts.plans import find_places, is_inside, is_real, plan_hiding
 from agentcli.tools.command import Profile
 
-_FIRST_THAT_SCOPES_SIGNALS = 6  # Linux 6.12
-
 
 class Landlock:
     """Implements `Confinement`. `abi` is Landlock's version. Each command has a folder for temporary files in `tmp`."""
@@ -50,8 +48,11 @@ class Landlock:
             tempfile.TemporaryDirectory(prefix="agentcli-", dir=self._tmp, ignore_cleanup_errors=True) as scratch,
             _plan_file(bounds, scratch) as plan,
         ):
-            caches = cache_environment(str(bounds.resources.cache or f"{scratch}/.cache"))
-            environment = {**caches, **WITHOUT_NETWORK, "TMPDIR": scratch}
+            environment = {
+                **cache_environment(str(bounds.resources.cache or f"{scratch}/.cache")),
+                **WITHOUT_NETWORK,
+                "TMPDIR": scratch,
+            }
             launcher = launcher_words(plan, self._python)
             yield Launch([*launcher, *argv], (*pass_fds, plan), environment, launcher_words=len(launcher))
 
@@ -60,7 +61,7 @@ class Landlock:
             "Commands can connect to unix sockets of other programs.",
             "Processes that a command leaves behind are not ended with it.",
         ]
-        if self.abi < _FIRST_THAT_SCOPES_SIGNALS:
+        if self.abi < 6:  # the first version that keeps signals inside
             texts.append("Commands can send signals to your other processes (Linux before 6.12).")
         if bounds.resources.proxy_socket is not None:
             texts.append("Commands reach no host, granted or not.")

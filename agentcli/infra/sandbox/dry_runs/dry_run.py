@@ -86,8 +86,10 @@ class OverlayDryRun:
     ) -> ApplyOutcome:
         known = {change.name for change in self.changes}
         if unknown := sorted({*(names or ())} - known):
-            there = ", ".join(sorted(known)[:20]) or "none"
-            raise ToolError(f"There is no change {unknown[0]!r}; there is {there}.", kind="invalid_parameters")
+            raise ToolError(
+                f"There is no change {unknown[0]!r}; there is {', '.join(sorted(known)[:20]) or 'none'}.",
+                kind="invalid_parameters",
+            )
         if not self._is_open:
             raise ToolError("This dry run is over: its changes were applied or discarded.", kind="invalid_parameters")
         self._is_open = False
@@ -194,8 +196,9 @@ class DryRuns:
         except BaseException as error:
             await asyncio.shield(asyncio.to_thread(private.close))
             if isinstance(error, OSError):
-                message = f"The dry run could not begin: {error.strerror or error}."
-                raise ToolError(message, kind="resource_error") from error
+                raise ToolError(
+                    f"The dry run could not begin: {error.strerror or error}.", kind="resource_error"
+                ) from error
             raise
 
     async def _exec(
@@ -211,8 +214,12 @@ class DryRuns:
         too_much = watching.result() if is_over.is_set() else ""
         if result.job is not None:
             await asyncio.shield(self._shell().end(result.job.id))
-            stall = "; ".join(filter(None, (too_much or result.stall, _LEFT)))
-            result = replace(result, job=None, output_file=result.job.output_file, stall=stall)
+            result = replace(
+                result,
+                job=None,
+                output_file=result.job.output_file,
+                stall="; ".join(filter(None, (too_much or result.stall, _LEFT))),
+            )
         return result, too_much
 
     def _read(self, overlays: Overlays, bounds: Bounds, caches: CacheLayers) -> tuple[list[ChangeGroup], list[str]]:

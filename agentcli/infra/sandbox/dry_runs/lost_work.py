@@ -95,14 +95,17 @@ async def describe_git_changes(folder: str, look_before: Look, look_after: Look)
 async def uncommitted_files(look_before: Look, look_after: Look) -> tuple[frozenset[str], frozenset[str]]:
     """Return the relative paths of files that hold what no commit has, and of those that are now as in the last one."""
     others = f"{_GIT} ls-files -z --others --exclude-standard"
-    commit, *dirty = (await look_before(f"({_dirty('HEAD')}; {_NEXT} {others}) 2>/dev/null; true")).split("\0")
+    commit, *dirty = (await look_before(f"({_changes_since('HEAD')}; {_NEXT} {others}) 2>/dev/null; true")).split("\0")
     unknown = dirty.index("") if "" in dirty else len(dirty)
-    still = (await look_after(f"{_dirty(commit)} 2>/dev/null; true")).split("\0") if commit and dirty[:unknown] else []
+    still = (
+        (await look_after(f"{_changes_since(commit)} 2>/dev/null; true")).split("\0")
+        if commit and dirty[:unknown]
+        else []
+    )
     return frozenset(filter(None, dirty)), frozenset(dirty[:unknown]).difference(still)
 
 
-def _dirty(commit: str) -> str:
-    """Return a script that prints a commit, and the files of the worktree that differ from it."""
+def _changes_since(commit: str) -> str:
     diff = f"{_GIT} diff --no-ext-diff --name-only --relative -z {commit}"
     return f"{_GIT} rev-parse -q --verify {commit} | tr -d '\\n'; {_NEXT} {diff}"
 

@@ -314,7 +314,7 @@ def _remove_unless_used(held: _HeldName, note: Note | None) -> None:
         if _is_ours(held.lock, held.content):
             os.unlink(held.name, dir_fd=held.folder)
         return
-    if note is not None and ours.st_mode & stat.S_ISVTX and note.keep_spare(held):
+    if note is not None and _renameat2 and ours.st_mode & stat.S_ISVTX and note.keep_spare(held):
         return
     try:
         os.rmdir(held.name, dir_fd=held.folder)

@@ -88,14 +88,14 @@ def _connect(client: socket.socket, proxy_socket: str) -> None:
             proxy.connect(proxy_socket)
         except OSError:
             return
-        upwards = threading.Thread(target=_copy, args=(client, proxy), daemon=True)
+        upwards = threading.Thread(target=_copy_and_shut_down, args=(client, proxy), daemon=True)
         upwards.start()
-        _copy(proxy, client)
+        _copy_and_shut_down(proxy, client)
         upwards.join()
 
 
-def _copy(source: socket.socket, target: socket.socket) -> None:
-    """Copy until the source ends, then shut down the target; either may break off."""
+def _copy_and_shut_down(source: socket.socket, target: socket.socket) -> None:
+    # Either may break off.
     with contextlib.suppress(OSError):
         while data := source.recv(65_536):
             target.sendall(data)

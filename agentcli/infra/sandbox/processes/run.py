@@ -120,7 +120,7 @@ class Run:
         """Find out why it is silent, and report that while it is waited for; return once it listens, or a job ends."""
         detector = StallDetector(self.process.supervisor)
         while self._file is None or not self.process.is_over():
-            quiet_s, end = self._last_output()
+            quiet_s, end = self._silence_and_last_output()
             pause_s = MIN_QUIET_S - _LOOK_EVERY_S - quiet_s
             found = None
             if pause_s <= 0:
@@ -135,8 +135,7 @@ class Run:
                 return
             await asyncio.sleep(min(pause_s, MIN_QUIET_S) + 0.01)
 
-    def _last_output(self) -> tuple[float, str]:
-        """Return the seconds since the command's last output, and the end of that output."""
+    def _silence_and_last_output(self) -> tuple[float, str]:
         if self._file is None:
             return time.monotonic() - self._output.heard_at, self._output.end
         try:
@@ -279,8 +278,7 @@ def not_started(what: str, error: OSError | ValueError) -> ToolError:
     if isinstance(error, OSError) and error.errno != errno.E2BIG:
         advice = _HOW_TO_GO_ON if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
         return ToolError(f"Could not start {what}: {error.strerror}.{advice}", kind="resource_error")
-    why = error.strerror if isinstance(error, OSError) else error
-    return ToolError(f"Could not start {what}: {why}.", kind="invalid_parameters")
+    return ToolError(f"Could not start {what}: {getattr(error, 'strerror', error)}.", kind="invalid_parameters")
 
 
 class _Report(NamedTuple):

@@ -162,8 +162,10 @@ class Shell:
     def _get(self, id: str) -> Run:
         run = next((run for run in self._jobs if run.id == id), None)
         if run is None:
-            known = ", ".join(run.id for run in self._jobs) or "none"
-            raise ToolError(f"There is no job {id!r}; there is {known}.", kind="not_found")
+            raise ToolError(
+                f"There is no job {id!r}; there is {', '.join(run.id for run in self._jobs) or 'none'}.",
+                kind="not_found",
+            )
         return run
 
     async def aclose(self) -> None:

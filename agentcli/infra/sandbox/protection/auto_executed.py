@@ -60,8 +60,8 @@ def _names() -> dict[str, bool | None]:
     names, reviewed = auto_executed().names, auto_executed().reviewed
     # If a program writes a folder all the time, only what that program obeys counts, which is in `names`.
     written = {name[:end] for name in names for end, letter in enumerate(name) if letter == "/"}
-    counts = {name: name not in written for name in reviewed}
-    return dict.fromkeys((*names, "HEAD")) | counts | {name: False for name in names if "*" in name}
+    counts = {name: name not in written for name in reviewed} | {name: False for name in names if "*" in name}
+    return dict.fromkeys((*names, "HEAD")) | counts
 
 
 def present_names(root: Path, names: tuple[str, ...]) -> list[str]:
@@ -158,9 +158,9 @@ def program_setting(folder: Path, *, git: str, environment: Mapping[str, str], s
             top = (ask(where, "rev-parse --show-toplevel") or own).removesuffix("\n")
             if program := _program_in(ask(where, "config --list --null --show-scope"), common, top):
                 return program
-            index = ask(where, "ls-files --stage -z --full-name :/") or ""
-            links = [entry.partition("\t")[2] for entry in index.split("\0") if entry.startswith("160000 ")]
-            nested = [*(f"{top}/{link}" for link in links), *scan.repositories(top)]
+            index = (ask(where, "ls-files --stage -z --full-name :/") or "").split("\0")
+            links = [f"{top}/{entry.partition(chr(9))[2]}" for entry in index if entry.startswith("160000 ")]
+            nested = (*links, *scan.repositories(top))
             if scan.is_partial(top):
                 return f"one of more repositories than are looked at in {top}"
             waiting += [("-C", place) for place in nested if os.path.lexists(f"{place}/.git")]

@@ -161,8 +161,10 @@ async def _run(
         )
     except OSError as error:
         if error.errno == errno.E2BIG:
-            message = "The pattern or the glob is too long for the system: give shorter ones, in several calls."
-            raise ToolError(message, kind="invalid_parameters") from error
+            raise ToolError(
+                "The pattern or the glob is too long for the system: give shorter ones, in several calls.",
+                kind="invalid_parameters",
+            ) from error
         raise ToolError(f"Could not start ripgrep: {error.strerror}.", kind="resource_error") from error
     except ValueError as error:
         raise ToolError(f"Could not start ripgrep: {error}.", kind="invalid_parameters") from error

@@ -173,9 +173,7 @@ class RowReader(Reader[Sequence[FoundRows]]):
 
 
 class _Text(Struct, frozen=True):
-    """Text, or base64 of bytes that are no UTF-8."""
-
-    text: str | None = None
+    text: str | None = None  # else the bytes are no UTF-8
     base64: str | None = msgspec.field(default=None, name="bytes")
 
     def raw(self) -> bytes:
