@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TextIO
 
 from agentcli.agent.commands.command import ChoiceIndex, CommandSet
@@ -93,13 +94,9 @@ class PlainTerminal(TerminalActions):
         return self._exit_code
 
     def _read(self) -> None:
-        try:
+        data = b""
+        with suppress(OSError):
             data = os.read(self._stdin, 65_536)
-        except OSError:
-            data = b""
-        if self._output.is_gone:
-            self.leave()
-            return
         if not data:  # Ctrl-D; where nothing more can come it is read again at once
             self._controller.leave()
             if not self._leaving.is_set():
@@ -135,11 +132,11 @@ class PlainTerminal(TerminalActions):
         self._panels.pop(0)
         is_answer = choice is not None and choice.answer is not None
         self._controller.answer(panel.answer(choice) if choice and is_answer else panel.answer_in_words(line))
-        if self._panels:
-            self._show_first_question()
+        self._show_first()
 
-    def _show_first_question(self) -> None:
-        self._show(self._panels[0], self._panels[0].preview(WIDTH))
+    def _show_first(self) -> None:
+        if self._panels:
+            self._show(self._panels[0], self._panels[0].preview(WIDTH))
 
     def _show(self, panel: QuestionPanel, shown: list[Fragment], *, shows_all: bool = False) -> None:
         """Print as much of a preview as the window has room for, and ask once all of it was printed."""
@@ -221,13 +218,13 @@ class PlainTerminal(TerminalActions):
     def ask_question(self, question: AnyQuestion) -> None:
         self._panels.append(QuestionPanel(question))
         if len(self._panels) == 1:
-            self._show_first_question()
+            self._show_first()
 
     def forget_question(self, id: str) -> None:
         before = self._panels[:1]
         self._panels = [panel for panel in self._panels if panel.question.id != id]
-        if self._panels and self._panels[:1] != before:
-            self._show_first_question()
+        if self._panels[:1] != before:
+            self._show_first()
 
     def changed(self) -> None:
         if self._output.is_gone:
