@@ -32,8 +32,11 @@ MAX_UNFOLDED_LINES = 60  # longer output goes to a pager
 MAX_OPTION_CHARS = 200  # of a text in a list
 _BARE_COMMAND = re.compile(r"/\S+ +")
 
-KeyRow = tuple[str | tuple[str, ...], Callable[[], object], Filter]
-"""A binding: an action of the person's settings or fixed keys, the effect, and the state in which it applies."""
+KeyRow = tuple[str | tuple[str, ...], Callable[..., object], Filter]
+"""A binding: an action of the person's settings or fixed keys, the effect, and the state in which it applies.
+
+The effect gets the text of `Keys.Any`, a key that writes, and of `Keys.BracketedPaste`.
+"""
 
 
 @dataclass(eq=False)
@@ -64,12 +67,16 @@ class KeyActions:
         return self.controller.view.activity
 
     @property
+    def picker(self) -> Picker:
+        assert self.asking.picker is not None, "its keys are bound while a list is open"
+        return self.asking.picker
+
+    @property
     def is_busy(self) -> bool:
         return self.controller.is_busy or self.activity.is_busy
 
     @property
     def shows_keys(self) -> bool:
-        """True while the card with the keys is shown."""
         return self.composer.asks_for_keys and self.asking.purpose == "prompt"
 
     @property
@@ -244,13 +251,8 @@ class KeyActions:
     def toggle_todo(self) -> None:
         self.shows_todo = not self.shows_todo
 
-    def move_in_list(self, by: int) -> None:
-        if self.asking.picker is not None:
-            self.asking.picker.move(by)
-
     def narrow_list(self, text: str) -> None:
-        if self.asking.picker is not None:
-            self.asking.picker.type(text)
+        self.picker.type(text)
 
 
 class _When:
@@ -274,19 +276,9 @@ class _When:
 def key_bindings(actions: KeyActions) -> KeyBindings:
     """Return all bindings. Of two that apply to a key, the one that is added later counts."""
     when, bindings, chord = _When(actions), KeyBindings(), _Chord()
-    rows = (*_input_rows(actions, when), *_view_rows(actions, when), *_asking_rows(actions, when))
-    for keys, act, state in rows:
+    for keys, act, state in (*_input_rows(actions, when), *_view_rows(actions, when), *_asking_rows(actions, when)):
         for key in actions.labels.keys[keys] if isinstance(keys, str) else keys:
             _bind(bindings, chord, key, act, state)
-    texts = (
-        (Keys.Any, actions.asking.type, when.asked),
-        (Keys.Any, actions.narrow_list, when.picking),
-        (Keys.BracketedPaste, actions.asking.paste, when.asked),
-        (Keys.BracketedPaste, lambda pasted: actions.narrow_list(" ".join(pasted.split())), when.picking),
-        (Keys.BracketedPaste, actions.composer.paste, when.writing),
-    )
-    for any_key, take, state in texts:
-        _bind_text(bindings, any_key, take, state)
     return bindings
 
 
@@ -355,12 +347,20 @@ def _asking_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
         yield (key,), partial(asking.press, key), when.asked
     for key in map(chr, range(0x20, 0x7F)):  # by name, because vi's keys have names, too
         yield (key if key != " " else "space",), partial(asking.type, key), when.asked
-    for key, by in (("up", -1), ("down", 1), ("c-p", -1), ("c-n", 1), ("pageup", -5), ("pagedown", 5)):
-        yield (key,), partial(actions.move_in_list, by), when.picking
-    yield ("enter",), partial(asking.end_picking, taken=True), when.picking
-    yield ("c-s",), partial(asking.end_picking, taken=True, keeps=True), can_keep
-    yield ("escape",), asking.end_picking, when.picking
-    yield ("backspace",), partial(actions.narrow_list, ""), when.picking
+    yield from (
+        ((Keys.Any,), asking.type, when.asked),
+        ((Keys.BracketedPaste,), asking.paste, when.asked),
+        (("up", "c-p"), lambda: actions.picker.move(-1), when.picking),
+        (("down", "c-n"), lambda: actions.picker.move(1), when.picking),
+        (("pageup",), lambda: actions.picker.move(-5), when.picking),
+        (("pagedown",), lambda: actions.picker.move(5), when.picking),
+        (("enter",), partial(asking.end_picking, taken=True), when.picking),
+        (("c-s",), partial(asking.end_picking, taken=True, keeps=True), can_keep),
+        (("escape",), asking.end_picking, when.picking),
+        (("backspace",), lambda: actions.picker.type(""), when.picking),
+        ((Keys.Any, Keys.BracketedPaste), actions.narrow_list, when.picking),
+        ((Keys.BracketedPaste,), actions.composer.paste, when.writing),
+    )
 
 
 @dataclass
@@ -371,10 +371,13 @@ class _Chord:
     pressed: float = 0.0
 
 
-def _bind(bindings: KeyBindings, chord: _Chord, key: str, act: Callable[[], object], when: Filter) -> None:
+def _bind(bindings: KeyBindings, chord: _Chord, key: str, act: Callable[..., object], when: Filter) -> None:
     def handle(event: KeyPressEvent) -> None:
         chord.first = ""
-        act()
+        if key not in (Keys.Any, Keys.BracketedPaste):
+            act()
+        elif key == Keys.BracketedPaste or event.data.isprintable():
+            act(event.data)
 
     def begin(event: KeyPressEvent) -> None:
         chord.first, chord.pressed = first, time.monotonic()
@@ -384,12 +387,3 @@ def _bind(bindings: KeyBindings, chord: _Chord, key: str, act: Callable[[], obje
         bindings.add(*sequence(first), filter=when)(begin)
         when &= Condition(lambda: chord.first == first and time.monotonic() - chord.pressed < CHORD_S)
     bindings.add(*sequence(second or first), filter=when)(handle)
-
-
-def _bind_text(bindings: KeyBindings, key: Keys, take: Callable[[str], object], when: Filter) -> None:
-    """Bind every key that writes, or pastes."""
-
-    @bindings.add(key, filter=when)
-    def _(event: KeyPressEvent) -> None:
-        if key is Keys.BracketedPaste or event.data.isprintable():
-            take(event.data)

@@ -68,12 +68,10 @@ def image_path(text: str) -> Path | None:
 def read_image(path: Path) -> tuple[bytes, str]:
     """Return an image's bytes and media type. Raises `UserError` for a file that is no image a model takes."""
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_IMAGE_BYTES + 1)
-            size = max(len(data), path.stat().st_size)
+        require_sendable(path.stat().st_size, str(path))
+        data = path.read_bytes()
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from error
-    require_sendable(size, str(path))
     if not (media_type := image_type_of(data)):
         raise UserError(f"{path} is no PNG, JPEG, GIF or WebP image.")
     return data, media_type
