@@ -181,7 +181,6 @@ class TerminalApp:
             self._console.changed()
 
     def _placeholder(self) -> str:
-        """Return the hint in an empty input."""
         if self._asking.is_open or self._asking.purpose != "prompt":
             return ""
         if self.controller.is_busy:

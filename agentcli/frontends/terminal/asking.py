@@ -77,7 +77,6 @@ class Asking:
 
     @property
     def is_open(self) -> bool:
-        """True if a list or a question is open."""
         return self.picker is not None or self.panel is not None
 
     async def page(self, text: str) -> None:
@@ -383,7 +382,6 @@ class Asking:
             self._set_draft_aside()
 
     def accept_answer(self) -> None:
-        """Take the answer that was typed."""
         panel, text, purpose = self.panel, self._composer.text.strip(), self.purpose
         self.end_answer(text)
         if panel is None or purpose == "secret":

@@ -177,7 +177,6 @@ class Composer:
         return self.pastes.token_at(buffer.text, buffer.cursor_position + ahead)
 
     def delete_token(self) -> None:
-        """Delete the token before the cursor as one step."""
         if (found := self.token_at(ahead=False)) is not None:
             buffer = self.area.buffer
             buffer.save_to_undo_stack()

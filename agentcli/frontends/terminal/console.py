@@ -176,7 +176,6 @@ class Console:
             self.app.exit()
 
     def _first_keys(self) -> KeyBindings:
-        """Return the keys that work until the view is loaded."""
         keys = KeyBindings()
 
         @keys.add("enter")

@@ -101,7 +101,6 @@ class TerminalController(OpenerHost):
         return opened
 
     async def _close_session(self, session: Session) -> None:
-        """Close a session, and name the jobs that end with it."""
         jobs = ended_jobs(running_jobs(session))
         await session.close()
         if jobs:
@@ -273,7 +272,6 @@ class TerminalController(OpenerHost):
             self.session.submit(GoOn(is_killed=True))
 
     def answer(self, answer: Approve) -> None:
-        """Submit the person's answer to a question."""
         self.view.activity.close_question(answer.id)
         self.session.submit(answer)
 

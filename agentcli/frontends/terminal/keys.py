@@ -340,7 +340,6 @@ def _view_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
 
 
 def _asking_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
-    """Yield the keys at a question and in a list."""
     asking = actions.asking
     can_keep = Condition(lambda: asking.picker is not None and asking.picker.can_keep)
     for key in ("enter", "escape", "tab", "backspace", "left", "right", "up", "down", "pagedown"):

@@ -86,7 +86,6 @@ class Picker:
 
     @property
     def cursor(self) -> int:
-        """The column behind the typed text, in the first row."""
         return width(f"{self.title} {self._query}")
 
     def rows(self, columns: int, max_rows: int) -> list[Row]:
@@ -351,7 +350,6 @@ def marked_cell(rows: Sequence[Row]) -> tuple[int, int]:
 
 
 def _is_title_complete(call: ToolUse) -> bool:
-    """Return True if the title of a call holds all of its arguments, as they are."""
     if call.name not in _COMPLETE_TITLES or len(call.input) != 1:
         return False
     text = str(*call.input.values())
@@ -374,6 +372,5 @@ def _rows(role: str, line: str, columns: int) -> list[Row]:
 
 
 def _folded(row: Row, columns: int, *, hang: int) -> list[Row]:
-    """Break a row at words; a word longer than a row is broken too."""
     broken = wrap_line(row, columns, [("", " " * hang)], breaks_words=True)
     return [clipped(part, columns) for part in lines_of(broken)]

@@ -271,7 +271,6 @@ async def edit_text(text: str, environment: Mapping[str, str]) -> str:
 
 
 def _argv(command: str, environment: Mapping[str, str]) -> list[str]:
-    """Return the program and its arguments; an empty list if there is no such program."""
     try:
         name, *arguments = shlex.split(command)
     except ValueError:  # nothing in it, or an open quotation

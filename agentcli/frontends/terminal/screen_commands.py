@@ -50,7 +50,6 @@ class Appearance:
         return (*THEMES, *self._own)
 
     def use(self, choice: str) -> None:
-        """Paint everything from now on with this theme."""
         self.choice = choice
         environment = self._console.environment
         palette = palette_for(choice, environment, is_terminal=True, background=self._background)

@@ -240,7 +240,6 @@ class _Pattern:
         self._folders = re.compile("(?:^|/)" + "[^/]*/".join(map(re.escape, query.split("/"))))
 
     def entries(self, block: str) -> Iterator[tuple[Rank, str]]:
-        """Rank the contents of the folder that the query names."""
         return (((1, _place_in_folder(path)), path) for path in self._lines(self._entries, block))
 
     def matches(self, block: str) -> Iterator[tuple[Rank, str]]:

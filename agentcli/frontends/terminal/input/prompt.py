@@ -67,7 +67,6 @@ class PromptArea:
         return [("class:prompt", mark if line == 0 and wraps == 0 else " " * width(mark))]
 
     def _fitting_placeholder(self) -> str:
-        """Return as many of the placeholder's parts as fit beside the mark."""
         hint = self.placeholder()
         while len(hint) > self._columns - 3 and hint:
             hint = hint.rpartition(" · ")[0]
@@ -153,7 +152,6 @@ class PromptArea:
 
 
 def _row(cells: Cells, y: int, columns: int) -> Row:
-    """Return a row of prompt_toolkit's cells as fragments, without blanks at its end."""
     line = cells.data_buffer[y]
     row: Row = []
     for x in range(columns):

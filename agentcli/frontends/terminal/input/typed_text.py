@@ -189,7 +189,6 @@ class Pastes:
         return (found for found in _TOKEN.finditer(text) if found.group() in self._contents)
 
     def _pieces(self, text: str) -> Iterator[tuple[str, str | Image]]:
-        """Yield the text between tokens, and the contents of each with its token."""
         position = 0
         for found in self._tokens(text):
             yield "", text[position : found.start()]

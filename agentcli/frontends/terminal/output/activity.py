@@ -35,7 +35,6 @@ class RunningCall:
     cost_usd: float = 0.0
 
     def format_spending(self, now: float) -> str:
-        """Return the time that the call has run, and the tokens and money that its subagent used."""
         seconds = now - self.started
         parts = [f"{seconds:.0f} s"] if seconds >= 1 else []
         parts += [f"{self.tokens:,} tokens"] if self.rounds else []

@@ -37,8 +37,6 @@ LONG_TURN_S = 30.0  # after which the end of a turn says how long it took and wh
 
 
 class Printer(Protocol):
-    """Adds text to the end of the screen."""
-
     def print(self, fragments: Sequence[Fragment]) -> None: ...
 
     @property
@@ -92,7 +90,6 @@ class TurnView:
         self._last_kind = ""
 
     def show(self, event: events.Event) -> None:
-        """Print an event, or update `activity` by it."""
         activity = self.activity
         if event.agent_id != "main":
             if line := activity.follow_subagent(event, self.format_title):
@@ -151,7 +148,6 @@ class TurnView:
     # Printing
 
     def print_line(self, text: str, roles: str = "") -> None:
-        """Print text on lines of its own."""
         self.print_block(self._wrapped([(roles, with_tilde(printable(text).rstrip("\n"), self._home) + "\n")]))
 
     def print_block(self, fragments: Sequence[Fragment], kind: str = "note") -> None:
@@ -177,7 +173,6 @@ class TurnView:
         self.print_gap()
 
     def print_markdown(self, text: str) -> None:
-        """Print a whole Markdown text."""
         self._end_text()
         self._add_text(text)
         self._end_text()
@@ -228,7 +223,6 @@ class TurnView:
         self._previewed.add(call_id)
 
     def format_title(self, title: str) -> str:
-        """Return a call's title as it is shown."""
         return exposed(with_tilde(title, self._home))
 
     # The answer

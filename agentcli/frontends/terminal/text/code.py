@@ -7,10 +7,8 @@ import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from difflib import SequenceMatcher
 from functools import lru_cache
-from itertools import accumulate, groupby, islice, pairwise
-from operator import itemgetter
+from itertools import groupby, islice
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -184,7 +182,6 @@ def _spans(lexer: RegexLexer) -> Spans:
 
 
 def _is_remembered(lexer: RegexLexer, opening: str) -> bool:
-    """Return True if the lexer itself has a state for a construct that is open at the end of a line."""
     stack = ["root"]
     deque(_lex(lexer, f"{opening} a\n", 0, stack), maxlen=0)
     return stack != ["root"]
@@ -210,11 +207,7 @@ def _with_roles(tokens: Iterable[Token]) -> list[Fragment]:
 
 MIN_NUMBER_COLUMNS = 24  # of a window that has room for line numbers
 
-# These limit the cost of comparing words.
-_MAX_LINE_CHARS = 500
-_MAX_PAIRS = 400  # of lines in a diff
-_MAX_COMPARISONS = 2_500  # words of one line times those of the other
-_MIN_SIMILARITY = 0.5  # the part of both lines that must be equal
+_MAX_COMPARED_CHARS = 500  # of a line
 
 _HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 _FILE_LINES = ("--- ", "+++ ", "diff --git ", "index ", "new file mode ", "deleted file mode ")
@@ -252,7 +245,7 @@ def diff_fragments(diff: str, *, width: int, max_lines: int | None, rest: str = 
     fragments: list[Fragment] = []
     for index, (row, parts) in enumerate(zip(shown, coloured, strict=True)):
         number = f"{row.new or row.old or '':>{digits}} " if width >= MIN_NUMBER_COLUMNS and row.kind != "hunk" else ""
-        fragments += _line(row, _with_words(row, parts, changed_words.get(index, ())), number)
+        fragments += _line(row, _with_words(row, parts, changed_words.get(index, (0, 0))), number)
     if more:
         fragments += [("muted", f"… {more:,} more {'line' if more == 1 else 'lines'}{rest}"), ("", "\n")]
     return fragments
@@ -319,56 +312,42 @@ def _line(row: _Row, parts: Sequence[Fragment], number: str) -> Iterator[Fragmen
     yield "", "\n"
 
 
-def _with_words(row: _Row, parts: Sequence[Fragment], words: Sequence[tuple[int, int]]) -> list[Fragment]:
-    """Give the words that differ a role of their own."""
-    if not words:
-        return list(parts)
+def _with_words(row: _Row, parts: Sequence[Fragment], changed: tuple[int, int]) -> list[Fragment]:
+    """Give the changed part of a line, from its first to its last character, a role of its own."""
     out: list[Fragment] = []
     position = 0
     for roles, text in parts:
-        is_word = [any(first <= at < last for first, last in words) for at in range(position, position + len(text))]
-        for differs, run in groupby(zip(is_word, text, strict=True), key=itemgetter(0)):
-            part = "".join(character for _, character in run)
-            out.append((f"{row.kind}_word {roles}".strip() if differs else roles, part))
+        first, end = (max(0, min(at - position, len(text))) for at in changed)
+        changed_roles = f"{row.kind}_word {roles}".strip()
+        out += [(roles, text[:first]), (changed_roles, text[first:end]), (roles, text[end:])]
         position += len(text)
     return merged(out)
 
 
-def _changed_words(rows: Sequence[_Row], texts: Sequence[str]) -> dict[int, list[tuple[int, int]]]:
-    """Return the differing parts of removed lines and of the added lines that follow them, compared one by one."""
-    changed: dict[int, list[tuple[int, int]]] = {}
+def _changed_words(rows: Sequence[_Row], texts: Sequence[str]) -> dict[int, tuple[int, int]]:
+    """Return the changed part of removed lines and of the added lines that follow them, compared one by one."""
+    changed: dict[int, tuple[int, int]] = {}
     removed: list[int] = []
     lines = [index for index, row in enumerate(rows) if row.kind != "muted"]
     for kind, group in groupby(lines, key=lambda index: rows[index].kind):
         run = list(group)
         for old, new in zip(removed, run if kind == "added" else (), strict=False):
-            if len(changed) < 2 * _MAX_PAIRS:
-                changed[old], changed[new] = _differences(texts[old], texts[new])
+            changed[old], changed[new] = _differences(texts[old], texts[new])
         removed = run if kind == "removed" else []
     return changed
 
 
-def _differences(old: str, new: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Return the differing parts of both lines; none if the lines have too little in common, or are too long."""
-    if max(len(old), len(new)) > _MAX_LINE_CHARS:
-        return [], []
+def _differences(old: str, new: str) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return the part of both lines between the words that they have in common at their start and at their end.
+
+    It is empty if the lines have less than half of their characters in common, or are too long to be compared.
+    """
+    if max(len(old), len(new)) > _MAX_COMPARED_CHARS:
+        return (0, 0), (0, 0)
     a, b = _WORD.findall(old), _WORD.findall(new)
-    start = common_length(a, b)
-    end = common_length(a[start:][::-1], b[start:][::-1])
-    middle_a, middle_b = a[start : len(a) - end], b[start : len(b) - end]
-    equal = [(0, 0, start)]
-    if len(middle_a) * len(middle_b) <= _MAX_COMPARISONS:
-        for i, j, n in SequenceMatcher(None, middle_a, middle_b, False).get_matching_blocks():
-            if "".join(middle_a[i : i + n]).strip():  # two changed words with a space between them are one change
-                equal.append((i + start, j + start, n))
-    equal.append((len(a) - end, len(b) - end, end))
-    same = sum(len("".join(a[i : i + n]).replace(" ", "")) for i, _, n in equal)
-    if 2 * same < _MIN_SIMILARITY * len(old.replace(" ", "") + new.replace(" ", "")):
-        return [], []
-    return _gaps(a, [(i, i + n) for i, _, n in equal]), _gaps(b, [(j, j + n) for _, j, n in equal])
-
-
-def _gaps(words: Sequence[str], equal: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the character positions of the stretches between equal words."""
-    offsets = [0, *accumulate(map(len, words))]
-    return [(offsets[end], offsets[start]) for (_, end), (start, _) in pairwise(equal) if start > end]
+    same = common_length(a, b)
+    end = common_length(a[same:][::-1], b[same:][::-1])
+    first, last = len("".join(a[:same])), len("".join(a[len(a) - end :]))
+    if 4 * (first + last) < len(old) + len(new):
+        return (0, 0), (0, 0)
+    return (first, len(old) - last), (first, len(new) - last)

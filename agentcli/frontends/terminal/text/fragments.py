@@ -19,7 +19,6 @@ Row = list[Fragment]
 
 
 def plain(fragments: Iterable[Fragment]) -> str:
-    """Return the text without its roles."""
     return "".join(text for _, text in fragments)
 
 
@@ -222,7 +221,6 @@ def wrap_line(
 
 
 def _broken(word: Sequence[Fragment], column: int, columns: int) -> list[Fragment]:
-    """Break a word that begins in a column wherever a row is full."""
     out: list[Fragment] = []
     for roles, grapheme in ((roles, grapheme) for roles, text in word for grapheme in iter_graphemes(text)):
         if column and column + width(grapheme) > columns:
@@ -288,7 +286,6 @@ def _folded(line: str, columns: int) -> list[str]:
 
 @lru_cache(maxsize=4096)
 def _may_part(before: str, after: str) -> bool:
-    """Return True if a row may end between two neighbouring characters."""
     if not (_WIDE.match(before) or _WIDE.match(after)):
         return False
     return before not in _NEVER_LAST and after not in _NEVER_FIRST and unicodedata.category(after)[0] != "M"

@@ -82,7 +82,6 @@ class MarkdownStream:
 
     @property
     def is_table(self) -> bool:
-        """True while a table is open."""
         return self._alignments is not None
 
     def preview(self) -> list[Row]:
@@ -207,7 +206,6 @@ class MarkdownStream:
         self._print(wrap_line(whole, self._width(), hang_of(prefix)) if self._wraps else whole)
 
     def _inline(self, source: str, roles: str = "") -> list[Row]:
-        """Return the lines of a text without its marks."""
         from agentcli.frontends.terminal.text.markdown_inline import inline_fragments
 
         return lines_of(inline_fragments(source, roles))
@@ -282,6 +280,5 @@ class MarkdownStream:
 
 
 def _without_indentation(code: str, columns: int) -> str:
-    """Return a line of code without the indentation that its fence has."""
     indentation = len(code) - len(code.lstrip(" \t"))
     return code[min(columns, indentation) :]

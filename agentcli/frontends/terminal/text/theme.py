@@ -135,7 +135,6 @@ class Theme:
 
 
 def _code(colour: int) -> str:
-    """Return the SGR parameters of a colour of the xterm palette."""
     return str(30 + colour) if colour < 8 else str(82 + colour) if colour < 16 else f"38;5;{colour}"
 
 

@@ -93,7 +93,8 @@ def test_lines_have_the_colours_of_the_language_that_the_name_tells() -> None:
     ("before", "after", "removed", "added"),
     [
         ("call(one, two)\n", "call(one, three)\n", ["two"], ["three"]),
-        ("self.value = 1\n", "self.other = 2\n", ["value", "1"], ["other", "2"]),
+        ("call(self.value, 1)\n", "call(self.other, 2)\n", ["value, 1"], ["other, 2"]),
+        ("self.value = 1\n", "self.other = 2\n", [], []),
         ("a b keep keep\n", "c d keep keep\n", ["a b"], ["c d"]),
         ("return value\n", "return value + 1\n", [], [" + 1"]),
         ("all of this\n", "nothing alike there\n", [], []),
