@@ -300,26 +300,21 @@ class Hint:
     """One hint at a time; it lasts until the input changes."""
 
     def __init__(self, buffer: Buffer, changed: Callable[[], None]) -> None:
-        self._buffer = buffer
         self._changed = changed
-        buffer.on_text_changed += self._expire
+        buffer.on_text_changed += self._forget
         self._text = ""
         self._until = 0.0
-        self._input = ""  # to which the hint belongs
 
     @property
     def text(self) -> str:
-        self._expire(self._buffer)
-        return self._text
+        return self._text if time.monotonic() < self._until else ""
 
-    def _expire(self, _: Buffer) -> None:
-        """Forget a hint that no longer holds, so that the same input does not bring it back."""
-        if time.monotonic() >= self._until or self._buffer.text != self._input:
-            self._text = ""
+    def _forget(self, _: Buffer) -> None:
+        self._text = ""
 
     def show(self, text: str, seconds: float = 4.0) -> None:
         """Show a text for so many seconds at most."""
-        self._text, self._until, self._input = printable(text), time.monotonic() + seconds, self._buffer.text
+        self._text, self._until = printable(text), time.monotonic() + seconds
         self._changed()
         asyncio.get_running_loop().call_later(seconds + 0.05, self._changed)
 

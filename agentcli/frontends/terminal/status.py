@@ -28,21 +28,21 @@ LONG_CONTEXT_TOKENS = 20_000  # from which on the price of reading a conversatio
 _MODE_ROLES = {"default": "muted", "bypassPermissions": "error"}
 
 
-class WindowUse(Struct, frozen=True):
+class SessionUse(Struct, frozen=True):
+    """The tokens of the next request, the model's window, and prices in dollars.
+
+    `cost_usd` is None if a price is not known; `cold_usd` is the price of reading a dropped cache again.
+    """
+
     tokens: int = 0
     window: int = 0
+    cost_usd: float | None = 0.0
+    budget_usd: float | None = None
+    cold_usd: float | None = None
 
     @property
     def share(self) -> float:
         return self.tokens / self.window if self.window else 0.0
-
-
-class Cost(Struct, frozen=True):
-    """The price of the session in dollars (None: not known), its limit, and the price of reading a dropped cache."""
-
-    usd: float | None = 0.0
-    budget_usd: float | None = None
-    cold_usd: float | None = None
 
 
 class SessionPlace(Struct, frozen=True):
@@ -59,25 +59,24 @@ class Status(Struct, frozen=True, kw_only=True):
     model: str = ""
     mode: Mode = "default"
     effort: str = ""
-    context: WindowUse = WindowUse()
-    cost: Cost = Cost()
+    use: SessionUse = SessionUse()
     place: SessionPlace = SessionPlace()
     jobs: int = 0
     is_busy: bool = False
 
     def to_json(self) -> bytes:
         """Return the object that a status command gets: docs/terminal.md lists its fields."""
-        context, cost, place = self.context, self.cost, self.place
+        use, place = self.use, self.place
         fields = {
             "model": self.model,
             "mode": self.mode,
             "effort": self.effort,
-            "context_tokens": context.tokens,
-            "context_window": context.window,
-            "context_share": round(context.share, 4),
-            "cost_usd": cost.usd,
-            "budget_usd": cost.budget_usd,
-            "cold_usd": cost.cold_usd,
+            "context_tokens": use.tokens,
+            "context_window": use.window,
+            "context_share": round(use.share, 4),
+            "cost_usd": use.cost_usd,
+            "budget_usd": use.budget_usd,
+            "cold_usd": use.cold_usd,
             "branch": place.branch,
             "jobs": self.jobs,
             "cwd": place.cwd,
@@ -106,16 +105,16 @@ def status_row(status: Status, columns: int, *, custom: str = "", hint: str = ""
 
 
 def _figures(status: Status) -> Iterator[tuple[str, str]]:
-    context, cost = status.context, status.cost
-    if context.tokens:
-        size = f"{context.tokens / 1000:.1f}k tokens" if context.tokens >= 1000 else f"{context.tokens} tokens"
-        size = f"{context.share:.0%} context" if context.window else size
-        yield "warning" if context.share >= 0.8 else "muted", size
-    if cost.usd or cost.budget_usd:
-        spent = "$?" if cost.usd is None else f"${cost.usd:.2f}"
-        yield "muted", spent + (f" of ${cost.budget_usd:.2f}" if cost.budget_usd else "")
-    if cost.cold_usd and not status.is_busy:
-        yield "warning", f"cache cold: ${cost.cold_usd:.2f} to go on"
+    use = status.use
+    if use.tokens:
+        size = f"{use.tokens / 1000:.1f}k tokens" if use.tokens >= 1000 else f"{use.tokens} tokens"
+        size = f"{use.share:.0%} context" if use.window else size
+        yield "warning" if use.share >= 0.8 else "muted", size
+    if use.cost_usd or use.budget_usd:
+        spent = "$?" if use.cost_usd is None else f"${use.cost_usd:.2f}"
+        yield "muted", spent + (f" of ${use.budget_usd:.2f}" if use.budget_usd else "")
+    if use.cold_usd and not status.is_busy:
+        yield "warning", f"cache cold: ${use.cold_usd:.2f} to go on"
     if status.jobs:
         yield "accent", f"{status.jobs} job{'s' if status.jobs > 1 else ''}"
     if status.model:
@@ -208,8 +207,7 @@ class SessionStatus:
             model=now.model,
             mode=now.mode,
             effort=now.effort or "",
-            context=WindowUse(tokens, info.window),
-            cost=Cost(now.cost_usd, now.max_budget_usd, cold_usd),
+            use=SessionUse(tokens, info.window, now.cost_usd, now.max_budget_usd, cold_usd),
             place=SessionPlace(now.id, cwd, git_branch(self._opener.root) or ""),
             jobs=now.running_jobs,
             is_busy=self._session is not None and self._session.is_busy,

@@ -11,7 +11,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 from urllib.parse import unquote
@@ -209,7 +209,6 @@ MAX_ENTRIES = 1_000  # of one project
 KEPT_BYTES = 4 * 1024 * 1024  # read from the end of the file, and left of it by trimming
 MAX_FILE_BYTES = 2 * KEPT_BYTES
 MAX_ENTRY_BYTES = 500_000  # of its line; a longer one is not written
-_LOCK_ATTEMPTS = 20  # 5 ms apart
 
 
 class _HistoryLine(Struct, omit_defaults=True):
@@ -289,35 +288,19 @@ def _read_tail(file: Path) -> bytes:
 
 
 def _append(file: Path, line: bytes) -> None:
-    """Append a line with one write, so that lines of several processes do not mix; trim a file that is too large."""
-    with _locked(file.parent) as is_locked:
-        descriptor = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            os.fchmod(descriptor, 0o600)
-            size = os.fstat(descriptor).st_size
-            is_cut = size and os.pread(descriptor, 1, size - 1) != b"\n"  # a full disk cut the last line off
-            os.write(descriptor, b"\n" + line if is_cut else line)
-            if is_locked and os.fstat(descriptor).st_size > MAX_FILE_BYTES:
-                replace_file(file, _read_tail(file), syncs=False)
-        finally:
-            os.close(descriptor)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[bool]:
-    """Yield True once locked, False after a while: a process that was stopped with the lock must not stop this one."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    """Append a line; trim a file that is too large. A lock on the folder keeps other processes out meanwhile."""
+    folder = os.open(file.parent, os.O_RDONLY)
     try:
-        is_locked = False
-        for _ in range(_LOCK_ATTEMPTS):
-            with suppress(OSError):
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                is_locked = True
-                break
-            time.sleep(0.005)
-        yield is_locked
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        with file.open("ab+") as stream:
+            os.fchmod(stream.fileno(), 0o600)
+            size = stream.tell()
+            is_cut = size and os.pread(stream.fileno(), 1, size - 1) != b"\n"  # a full disk cut the last line off
+            stream.write(b"\n" + line if is_cut else line)
+        if size > MAX_FILE_BYTES:
+            replace_file(file, _read_tail(file), syncs=False)
     finally:
-        os.close(descriptor)
+        os.close(folder)
 
 
 # Drafts

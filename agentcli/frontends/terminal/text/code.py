@@ -144,17 +144,14 @@ def _lex(lexer: RegexLexer, text: str, at: int, stack: list[str]) -> Iterator[tu
     raise RuntimeError("the lexer changes its state without end")
 
 
+@lru_cache(maxsize=64)
 def lexer_for(language: str) -> Lexer | None:
     """Return a lexer for the first word of a fence's info string, such as `py3`, `{.python}` or `ts:src/a.ts`."""
     found = re.match(r"[\s{.]*([\w+#-]*)", language)
     name = found[1].lower() if found else ""
-    return None if name in _PLAIN else _lexer(_ALIASES.get(name, name))
-
-
-@lru_cache(maxsize=64)
-def _lexer(name: str) -> Lexer | None:
+    name = _ALIASES.get(name, name)
     # For a name that it does not know, Pygments would import the plugins of every installed package.
-    if not any(name in aliases for _, _, aliases, _, _ in LEXERS.values()):
+    if name in _PLAIN or not any(name in aliases for _, _, aliases, _, _ in LEXERS.values()):
         return None
     try:
         kind = find_lexer_class_by_name(name)
@@ -189,12 +186,7 @@ def _is_remembered(lexer: RegexLexer, opening: str) -> bool:
 
 @lru_cache(maxsize=512)
 def _role(token: _TokenType) -> str:
-    kind: _TokenType | None = token
-    while kind is not None:
-        if kind in _ROLES:
-            return _ROLES[kind]
-        kind = kind.parent
-    return ""
+    return next((_ROLES[kind] for kind in reversed(token.split()) if kind in _ROLES), "")
 
 
 def _with_roles(tokens: Iterable[Token]) -> list[Fragment]:

@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 from agentcli.agent.permissions.modes import MODES
 from agentcli.frontends.terminal.status import (
     COMMAND_TIMEOUT_S,
-    Cost,
     SessionPlace,
+    SessionUse,
     Status,
     StatusCommand,
-    WindowUse,
     status_row,
 )
 from agentcli.frontends.terminal.text.fragments import plain, row_width
@@ -31,8 +30,7 @@ FULL = Status(
     model="anthropic/opus",
     mode="acceptEdits",
     effort="high",
-    context=WindowUse(123_456, 200_000),
-    cost=Cost(1.5, 10.0),
+    use=SessionUse(123_456, 200_000, 1.5, 10.0),
     place=SessionPlace("id", "/x", "main"),
     jobs=2,
     is_busy=True,
@@ -70,8 +68,13 @@ def ends(pid: int) -> bool:
         model=TEXT,
         mode=st.sampled_from(MODES),
         effort=TEXT,
-        context=st.builds(WindowUse, st.integers(0, 10**9), st.integers(0, 10**7)),
-        cost=st.builds(Cost, st.one_of(st.none(), st.floats(0, 1e6)), st.one_of(st.none(), st.floats(0, 1e6))),
+        use=st.builds(
+            SessionUse,
+            tokens=st.integers(0, 10**9),
+            window=st.integers(0, 10**7),
+            cost_usd=st.one_of(st.none(), st.floats(0, 1e6)),
+            budget_usd=st.one_of(st.none(), st.floats(0, 1e6)),
+        ),
         place=st.builds(SessionPlace, TEXT, TEXT, TEXT),
         jobs=st.integers(0, 99),
     ),
@@ -96,7 +99,7 @@ def test_what_matters_most_comes_first_and_stays_longest() -> None:
 
 
 def test_a_price_that_is_not_known_is_no_zero() -> None:
-    assert "$?" in plain(status_row(Status(model="m", cost=Cost(None, budget_usd=1.0)), 80))
+    assert "$?" in plain(status_row(Status(model="m", use=SessionUse(cost_usd=None, budget_usd=1.0)), 80))
 
 
 def test_a_status_command_gets_json_and_gives_its_first_line(tmp_path: Path) -> None:
