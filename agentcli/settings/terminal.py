@@ -93,7 +93,7 @@ class TerminalSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 _REQUIRED_ACTIONS = ("send", "cancel")
 _MAY_SHARE = frozenset(("complete", "queue"))  # one works between turns, the other during a turn
-# A terminal sends the same for both; a modified Enter is read as Ctrl-J (see frontends/terminal/input/keyboard.py).
+# A terminal sends the same for both; a modified Enter is read as Ctrl-J (see frontends/terminal/input/prompt.py).
 SENT_AS = {"s-enter": "c-j", "c-enter": "c-j"}
 
 

@@ -20,7 +20,7 @@ from agentcli.frontends.terminal.composer import Composer, Typing
 from agentcli.frontends.terminal.console import HINT, Console, Notifier
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.input.completion import PromptCompleter
-from agentcli.frontends.terminal.input.keyboard import KeyLabels
+from agentcli.frontends.terminal.input.prompt import KeyLabels
 from agentcli.frontends.terminal.keys import MAX_UNFOLDED_LINES, KeyActions, key_bindings
 from agentcli.frontends.terminal.output.activity import TICK_S
 from agentcli.frontends.terminal.output.screen import Frame

@@ -14,7 +14,7 @@ from agentcli.conversation.mentions import typed_blocks
 from agentcli.errors import UserError
 from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.input.completion import FileIndex
-from agentcli.frontends.terminal.input.keyboard import KeyLabels
+from agentcli.frontends.terminal.input.prompt import KeyLabels
 from agentcli.frontends.terminal.input.typed_text import (
     Drafts,
     Pastes,

@@ -25,8 +25,7 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 
 from agentcli.frontends.printable import printable
 from agentcli.frontends.run_end import leave_on_signals
-from agentcli.frontends.terminal.input.keyboard import QUESTIONS, TerminalInput
-from agentcli.frontends.terminal.input.prompt import PromptArea
+from agentcli.frontends.terminal.input.prompt import QUESTIONS, PromptArea, TerminalInput
 from agentcli.frontends.terminal.output.screen import Frame, Screen
 from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped
 from agentcli.frontends.terminal.text.theme import Theme

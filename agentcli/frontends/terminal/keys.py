@@ -19,7 +19,7 @@ from agentcli.frontends.terminal.asking import Asking
 from agentcli.frontends.terminal.composer import Composer
 from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.controller import TerminalController
-from agentcli.frontends.terminal.input.keyboard import KeyLabels, sequence
+from agentcli.frontends.terminal.input.prompt import KeyLabels, sequence
 from agentcli.frontends.terminal.output.activity import Activity, message_text
 from agentcli.frontends.terminal.panel import Picker
 from agentcli.frontends.terminal.text.code import diff_fragments

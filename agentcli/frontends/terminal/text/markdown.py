@@ -5,25 +5,37 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from agentcli.frontends.terminal.text.code import CodeHighlighter
 from agentcli.frontends.terminal.text.fragments import Fragment, Row, hang_of, lines_of, merged, plain, wrap_line
-from agentcli.frontends.terminal.text.markdown_blocks import (
-    FENCE,
-    Line,
-    alignments,
-    read_line,
-    split_row,
-    table_lines,
-)
 
 RULE = "─" * 24
 MAX_PARAGRAPH_CHARS = 4_000  # a longer paragraph is printed in parts
 
 _CLOSING_MARKS = re.compile(r"(?:^|[ \t]+)#+$")  # of a heading
 _QUOTE_MARK = re.compile(r"[ \t]*>[ ]?")
-_BREAK_TAG = re.compile(r" ?<br ?/?> ?", re.IGNORECASE)
+MAX_MARK_CHARS = 400  # in which a line's kind must show; else it is text
+SPACES = re.compile(r"[ \t]*")
+FENCE = re.compile(r"(`{3,}|~{3,})")
+_RULE = re.compile(r"([-*_])(?:[ \t]*\1){2,}[ \t]*")
+_ITEM = re.compile(r"([-*+]|[0-9]{1,9}[.)])(?=[ \t]|$)")
+_MARKER = re.compile(_ITEM.pattern + r"[ \t]?(?:\[[ xX]\](?:[ \t]|$))?")  # with a task's box and the space behind it
+_HEADING = re.compile(r"#{1,6}(?=[ \t]|$)")
+
+
+@dataclass(slots=True)
+class Line:
+    """The kind of a line, and the marks before its content."""
+
+    kind: str  # "text", "blank", "heading", "rule", "fence", "code", "table"
+    prefix: list[Fragment] = field(default_factory=list)
+    depth: int = 0  # quote marks
+    start: int = 0  # of the content, in the source
+    column: int = 0  # of the content, on the screen
+    inner: int = 0  # that column, counted from the last quote mark
+    item: int | None = None  # the column of the text of the first list item that begins here
+
 
 SourceLine = tuple[Line, str]
 """A line's kind and its content."""
@@ -55,7 +67,9 @@ class MarkdownStream:
         self._paragraph: list[SourceLine] = []
         self._fence: _Fence | None = None
         self._table: list[SourceLine] = []  # a table, or the line that may be its header
-        self._alignments: list[str] | None = None  # of the table's columns; None while there is only a header
+        self._sides: list[str] | None = (
+            None  # to which the table's columns are aligned; None while there is only a header
+        )
         self._list_column: int | None = None  # of the outermost item's text
         self._blank_depth: int | None = None  # quote marks of a blank line that has not been printed
         self._depth = 0  # quote marks of the last line
@@ -82,7 +96,7 @@ class MarkdownStream:
 
     @property
     def is_table(self) -> bool:
-        return self._alignments is not None
+        return self._sides is not None
 
     def preview(self) -> list[Row]:
         """Return the text that is not printed yet in rows of the screen, as it would be printed if it ended here."""
@@ -132,7 +146,7 @@ class MarkdownStream:
     def _read(self, source: str) -> Line:
         if self._continued is not None:
             return self._continued
-        paragraph = self._paragraph or (self._table if self._alignments is None else [])
+        paragraph = self._paragraph or (self._table if self._sides is None else [])
         depth = paragraph[0][0].depth if paragraph else None
         return read_line(source, paragraph=depth, in_list=self._list_column is not None)
 
@@ -206,7 +220,7 @@ class MarkdownStream:
         self._print(wrap_line(whole, self._width(), hang_of(prefix)) if self._wraps else whole)
 
     def _inline(self, source: str, roles: str = "") -> list[Row]:
-        from agentcli.frontends.terminal.text.markdown_inline import inline_fragments
+        from agentcli.frontends.terminal.text.markdown_text import inline_fragments
 
         return lines_of(inline_fragments(source, roles))
 
@@ -244,9 +258,11 @@ class MarkdownStream:
 
     def _table_line(self, line: Line, content: str) -> None:
         if self._table and line.depth == self._table[0][0].depth and line.item is None:
-            sides = alignments(content) if self._alignments is None else self._alignments
-            if self._alignments is not None or (sides and len(sides) == len(split_row(self._table[0][1]))):
-                self._alignments = sides
+            if self._sides is None:
+                from agentcli.frontends.terminal.text.markdown_text import column_sides
+
+                self._sides = column_sides(self._table[0][1], content)
+            if self._sides is not None:
                 self._table.append((line, content))
                 return
         self._end_table()
@@ -254,31 +270,87 @@ class MarkdownStream:
 
     def _end_table(self) -> None:
         """Print the table, or the line that turned out not to be a table's header."""
-        table, sides = self._table, self._alignments
-        self._table, self._alignments = [], None
+        table, sides = self._table, self._sides
+        self._table, self._sides = [], None
         if not table:
             return
         if sides is None:
             self._text_line(*table[0])
             return
+        from agentcli.frontends.terminal.text.markdown_text import table_lines
+
         self._begin(table[0][0])
-        header, _, *rows = [self._cells(content, len(sides)) for _, content in table]
         before = table[0][0].prefix
-        for line in table_lines(header, rows, sides, max(1, self._width() - len(plain(before)))):
+        width = max(1, self._width() - len(plain(before)))
+        for line in table_lines([content for _, content in table], sides, width):
             self._print([*before, *line])
             before = hang_of(before)
-
-    def _cells(self, source: str, count: int) -> list[list[Fragment]]:
-        """Return as many cells as the header has: missing ones are empty, surplus ones stay in the last."""
-        texts = split_row(source)
-        texts = [*texts[: count - 1], " | ".join(texts[count - 1 :])] + [""] * (count - len(texts))
-        cells = []
-        for text in texts[:count]:
-            lines = self._inline(_BREAK_TAG.sub("\n", " ".join(text.split())))
-            cells.append(merged([part for line in lines for part in (*line, ("", "\n"))][:-1]))
-        return cells
 
 
 def _without_indentation(code: str, columns: int) -> str:
     indentation = len(code) - len(code.lstrip(" \t"))
     return code[min(columns, indentation) :]
+
+
+def read_line(text: str, *, paragraph: int | None, in_list: bool) -> Line:
+    """Read the marks of a line; `paragraph` is the number of quote marks before the open paragraph, if there is one."""
+    head, is_cut = text[:MAX_MARK_CHARS], len(text) > MAX_MARK_CHARS
+    line = Line("text")
+    at = container = 0
+    while True:
+        space = SPACES.match(head, at)
+        assert space is not None
+        line.start = space.end()
+        # Tabs stop at every fourth column (CommonMark 0.31, section 2.2).
+        line.column = len((" " * line.column + space[0]).expandtabs(4))
+        indentation = line.column - container
+        if line.start == len(head):
+            line.prefix.append(("", space[0] if is_cut else ""))
+            line.kind = "blank" if line.item is None and not is_cut else "text"
+            return line
+        in_paragraph = paragraph is not None and line.item is None and line.depth <= paragraph
+        is_indented = indentation >= 4 and not in_list
+        if is_indented and line.item is None and not in_paragraph:
+            line.kind, line.start = "code", at
+            return line
+        line.inner += indentation
+        line.prefix.append(("", space[0]))
+        if is_indented and in_paragraph:
+            return line
+        if head[line.start] == ">":
+            at = line.start + (2 if head.startswith(" ", line.start + 1) else 1)
+            line.depth += 1
+            line.inner = 0
+            line.prefix.append(("marker", "> "))
+        else:
+            line.kind = _kind_of(head, line.start, in_paragraph=in_paragraph, in_list=in_list)
+            if line.kind != "item":
+                line.kind = "text" if is_cut and line.kind == "rule" else line.kind
+                return line
+            marker = _MARKER.match(head, line.start)
+            assert marker is not None, "an item begins with its marker"
+            at = marker.end()
+            line.prefix.append(("marker", marker[0]))
+            line.inner += at - line.start
+            if line.item is None:
+                line.item = line.column + marker[0].find(" ") + 1
+        container = line.column = line.column + at - line.start
+
+
+def _kind_of(head: str, start: int, *, in_paragraph: bool, in_list: bool) -> str:
+    """Return the kind of the line from `start` on, or "item" for a list marker."""
+    if _RULE.fullmatch(head, start):
+        return "rule"
+    match head[start]:
+        case "#":
+            return "heading" if _HEADING.match(head, start) else "text"
+        case "`" | "~":
+            return "fence" if FENCE.match(head, start) else "text"
+        case "|":
+            return "table"
+        case _:
+            item = _ITEM.match(head, start)
+            if item is None or not in_paragraph or in_list:
+                return "item" if item else "text"
+            is_empty = not head[item.end() :].strip(" \t")
+            return "item" if not is_empty and (item[1][0] in "-*+" or item[1][:-1] == "1") else "text"
