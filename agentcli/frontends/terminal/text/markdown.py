@@ -163,14 +163,16 @@ class MarkdownStream:
             case "blank":
                 self._end_paragraph()
                 self._blank_depth = line.depth if self._blank_depth is None else min(self._blank_depth, line.depth)
-            case "rule":
+            case "rule" | "code":
                 self._begin(line)
-                self._print([*line.prefix, ("rule", RULE)])
+                self._print([*line.prefix, (line.kind, RULE if line.kind == "rule" else content)])
             case "heading":
-                self._heading(line, content)
-            case "code":
-                self._begin(line)
-                self._print([*line.prefix, ("code", content)])
+                text = content.lstrip("#")
+                self._begin(line, after_blank=True)
+                self._print_text(
+                    [(line, _CLOSING_MARKS.sub("", text.strip(" \t")))],
+                    roles=f"heading{min(3, len(content) - len(text))}",
+                )
             case "fence" if not (content[0] == "`" and "`" in content.lstrip("`")):
                 self._open_fence(line, content)
             case "table":
@@ -188,11 +190,18 @@ class MarkdownStream:
 
     def _end_paragraph(self) -> None:
         lines, self._paragraph = self._paragraph, []
-        if not lines:
-            return
-        roles = "quote" if lines[0][0].depth else ""
-        for number, row in enumerate(self._inline("\n".join(text for _, text in lines), roles) or [[]]):
-            self._print_prose(lines[min(number, len(lines) - 1)][0].prefix, row)
+        if lines:
+            self._print_text(lines, roles="quote" if lines[0][0].depth else "")
+
+    def _print_text(self, lines: Sequence[SourceLine], *, roles: str) -> None:
+        """Print lines without their marks."""
+        from agentcli.frontends.terminal.text.markdown_text import inline_fragments
+
+        rows = lines_of(inline_fragments("\n".join(text for _, text in lines), roles)) or [[]]
+        for number, row in enumerate(rows):
+            prefix = lines[min(number, len(lines) - 1)][0].prefix
+            whole = [*prefix, *row]
+            self._print(wrap_line(whole, self._width(), hang_of(prefix)) if self._wraps else whole)
 
     def _begin(self, line: Line, *, after_blank: bool = False) -> None:
         """End the open block, and print the blank line before the line that begins another."""
@@ -215,29 +224,13 @@ class MarkdownStream:
         self._out += [("", "\n" * self._empty_lines), *line, ("", "\n")]
         self._empty_lines, self._has_printed = 0, True
 
-    def _print_prose(self, prefix: Sequence[Fragment], line: Row) -> None:
-        whole = [*prefix, *line]
-        self._print(wrap_line(whole, self._width(), hang_of(prefix)) if self._wraps else whole)
-
-    def _inline(self, source: str, roles: str = "") -> list[Row]:
-        from agentcli.frontends.terminal.text.markdown_text import inline_fragments
-
-        return lines_of(inline_fragments(source, roles))
-
-    def _heading(self, line: Line, content: str) -> None:
-        text = content.lstrip("#")
-        level = min(3, len(content) - len(text))
-        self._begin(line, after_blank=True)
-        for row in self._inline(_CLOSING_MARKS.sub("", text.strip(" \t")), f"heading{level}") or [[]]:
-            self._print_prose(line.prefix, row)
-
     def _open_fence(self, line: Line, content: str) -> None:
-        found = FENCE.match(content)
-        assert found is not None
+        info = content.lstrip(content[0])
         self._begin(line)
         prefix = [part for part in line.prefix if line.item is not None and part[1] != "> "]
         self._print([*prefix, ("fence", content.rstrip())])
-        self._fence = _Fence(found[1], line.depth, line.inner, CodeHighlighter(content[found.end() :]))
+        marks = content[: len(content) - len(info)]
+        self._fence = _Fence(marks, line.depth, line.inner, CodeHighlighter(info))
 
     def _code_line(self, fence: _Fence, code: str) -> bool:
         """Print a line of code; False if the quote around the code has ended."""
@@ -247,7 +240,8 @@ class MarkdownStream:
                 self._fence = None
                 return False
             code = code[mark.end() :]
-        code = _without_indentation(code, fence.column)
+        indentation = len(code) - len(code.lstrip(" \t"))
+        code = code[min(fence.column, indentation) :]
         marks = code.strip()
         if len(marks) >= len(fence.marks) and not marks.strip(fence.marks[0]) and not code.startswith("    "):
             self._fence = None
@@ -285,11 +279,6 @@ class MarkdownStream:
         for line in table_lines([content for _, content in table], sides, width):
             self._print([*before, *line])
             before = hang_of(before)
-
-
-def _without_indentation(code: str, columns: int) -> str:
-    indentation = len(code) - len(code.lstrip(" \t"))
-    return code[min(columns, indentation) :]
 
 
 def read_line(text: str, *, paragraph: int | None, in_list: bool) -> Line:
