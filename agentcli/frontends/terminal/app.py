@@ -74,8 +74,9 @@ class TerminalApp:
         self._appearance = Appearance(console, settings.theme, settings.themes)
         self._status_command = StatusCommand(settings.status_command, console.environment, console.changed)
         self._composer = composer = Composer(console, typing, labels)
-        notify = partial(self._notifier.notify, is_urgent=True)
-        self._asking = asking = Asking(console, controller, composer, notify=notify)
+        self._asking = asking = Asking(
+            console, controller, composer, notify=partial(self._notifier.notify, is_urgent=True)
+        )
         self.ask_secret, self.ask_question = asking.ask_secret, asking.ask_question
         self.forget_question = asking.forget_question
         self._actions = KeyActions(console, controller, composer, asking, labels)
@@ -261,8 +262,7 @@ class TerminalApp:
     async def choose(
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
     ) -> ChoiceIndex | None:
-        picker = Picker(title, options, current=current, can_keep=can_keep)
-        return await self._asking.pick(picker) if options else None
+        return await self._asking.pick(Picker(title, options, current=current, can_keep=can_keep)) if options else None
 
     async def run_outside(self, arguments: Sequence[str]) -> None:
         async with self._console.hand_over():

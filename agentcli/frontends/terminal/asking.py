@@ -288,8 +288,6 @@ class Asking:
                 panel.move(1 if key == "down" else -1)
             case "down" | "pagedown" if panel.rest:
                 self._show(panel, panel.rest, 1 if key == "down" else 0)
-            case _:
-                pass
 
     def decide(self, choice: Choice) -> None:
         """Answer the question, or open what leads to the answer: the input, the hunks, the editor."""

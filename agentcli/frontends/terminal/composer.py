@@ -164,8 +164,9 @@ class Composer:
         if data is not None:
             self._insert(self.pastes.add_image(data, "image/png"))
             return
-        text = "There is no image in the clipboard, or no program to read it (wl-paste, xclip, pngpaste)."
-        self._console.hint.show(text)
+        self._console.hint.show(
+            "There is no image in the clipboard, or no program to read it (wl-paste, xclip, pngpaste)."
+        )
 
     def _insert(self, text: str) -> None:
         self.area.buffer.save_to_undo_stack()

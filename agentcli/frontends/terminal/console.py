@@ -343,8 +343,11 @@ def notification(text: str, how: str, environment: Mapping[str, str]) -> str:
         knows_osc9 = environment.get("TERM_PROGRAM") in ("iTerm.app", "WezTerm", "ghostty")
         knows_osc9 = knows_osc9 or bool(environment.get("KITTY_WINDOW_ID"))
         how = "osc9" if knows_osc9 else "osc777" if environment.get("VTE_VERSION") else "bell"
-    kinds = {"osc9": f"\x1b]9;{words}\x07", "osc777": f"\x1b]777;notify;agentcli;{words}\x07", "bell": "\x07"}
-    codes = kinds.get(how, "")
+    codes = {
+        "osc9": f"\x1b]9;{words}\x07",
+        "osc777": f"\x1b]777;notify;agentcli;{words}\x07",
+        "bell": "\x07",
+    }.get(how, "")
     if environment.get("TMUX") and codes.startswith("\x1b"):  # tmux passes them on if allow-passthrough is set
         return "\x1bPtmux;" + codes.replace("\x1b", "\x1b\x1b") + "\x1b\\"
     return codes

@@ -169,8 +169,6 @@ class TerminalController(OpenerHost):
                 | events.ProviderSwitched()
             ):
                 self._status.refresh()
-            case _:
-                pass
 
     def _close_question(self, id: str) -> None:
         self.view.activity.close_question(id)
@@ -209,8 +207,9 @@ class TerminalController(OpenerHost):
                 return
             parsed = self._parse_command(text, shown)
             if parsed is None:
-                content = pastes.in_place(self._opener.attach(text, self.session, typed=shown))
-                self._send(content, shown=shown, queue=queue)
+                self._send(
+                    pastes.in_place(self._opener.attach(text, self.session, typed=shown)), shown=shown, queue=queue
+                )
                 if missing := missing_files(shown, self.session.snapshot().workspace.cwd):
                     names = ", ".join(f"@{name}" for name in missing)
                     self.view.print_line(f"Not found: {names}. The message is sent as it is.", "warning")

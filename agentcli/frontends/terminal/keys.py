@@ -145,8 +145,7 @@ class KeyActions:
     def search_history(self) -> None:
         entries = list({(sent.text, *sent.pastes.values()): sent for sent in self.composer.history.entries}.values())
         if entries:
-            texts = [sent.text for sent in entries]
-            self._pick("History", texts, lambda number: self.composer.put(entries[number]))
+            self._pick("History", [sent.text for sent in entries], lambda number: self.composer.put(entries[number]))
         else:
             self.console.hint.show("The history is empty.")
 

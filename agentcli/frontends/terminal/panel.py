@@ -164,8 +164,7 @@ class QuestionPanel:
     @property
     def no(self) -> Choice:
         """The choice that Esc makes."""
-        ids = ("no", "not-yet", "back")
-        return next(choice for choice in self.choices if choice.id in ids)
+        return next(choice for choice in self.choices if choice.id in ("no", "not-yet", "back"))
 
     def choice_for(self, key: str) -> Choice | None:
         """Return the choice of a letter, or of a digit by its place; other keys may begin an answer in words."""
@@ -336,8 +335,7 @@ class QuestionPanel:
 
     def in_lines(self) -> list[str]:
         """Return the question and its answers as lines of text, without those that only a live screen has."""
-        answers = (choice for choice in self.choices if choice.answer is not None)
-        rows = [f"  {choice.key.replace('Esc', 'Enter')}  {choice.label}" for choice in answers]
+        rows = [f"  {one.key.replace('Esc', 'Enter')}  {one.label}" for one in self.choices if one.answer is not None]
         return [HEADINGS[type(self.question)], *rows, *([f"  {self._rule_text}"] if self._rule_text else [])]
 
 

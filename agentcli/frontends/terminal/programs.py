@@ -283,8 +283,9 @@ async def run_program(
     argv: Sequence[str], environment: Mapping[str, str] | None = None, data: bytes | None = None
 ) -> int | None:
     """Run a program in our process group, so that Ctrl-Z stops both; return its exit code. Raises `OSError`."""
-    stdin = None if data is None else asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*argv, env=environment, stdin=stdin)
+    process = await asyncio.create_subprocess_exec(
+        *argv, env=environment, stdin=None if data is None else asyncio.subprocess.PIPE
+    )
     # Ctrl-C and Ctrl-\ are meant for the program now. It is started before this, or it would ignore them as well.
     before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGQUIT)}
     try:

@@ -101,23 +101,17 @@ async def _theme(host: CommandHost, argument: str, appearance: Appearance) -> st
     return f"Theme {choice} for this session; /theme {choice} keep keeps it."
 
 
-def _copied(host: CommandHost, argument: str) -> str:
-    """Return the text that `/copy` copies. Raises `UsageError`."""
+async def _copy(host: CommandHost, argument: str, console: Console) -> str:
     words = argument.split()
     numbers = [word for word in words if word != "code"]
     if len(numbers) > 1 or any(not number.isdecimal() for number in numbers):
         raise UsageError("/copy takes the number of an answer (1 is the newest) and the word code.")
     text = _answer(host, int(numbers[0]) if numbers else 1)
-    if "code" not in words:
-        return text
-    blocks = [body for _, body in _CODE.findall(text)]
-    if not blocks:
-        raise UsageError("That answer holds no code block.")
-    return "\n".join(blocks)
-
-
-async def _copy(host: CommandHost, argument: str, console: Console) -> str:
-    text = _copied(host, argument)
+    if "code" in words:
+        blocks = [body for _, body in _CODE.findall(text)]
+        if not blocks:
+            raise UsageError("That answer holds no code block.")
+        text = "\n".join(blocks)
     is_short = len(text.encode()) <= MAX_OSC_52_BYTES
     if is_short:
         console.write_codes(f"\x1b]52;c;{base64.b64encode(text.encode()).decode()}\x07")
@@ -138,8 +132,7 @@ def argument_options(
         "help": lambda: ((command.name, command.help) for command in commands),
         "model": opener.known_models,
     }
-    options = sources[name]() if name in sources else ()
-    return [(value, note) for value, note in options if typed.lower() in value.lower()]
+    return [(value, note) for value, note in sources.get(name, tuple)() if typed.lower() in value.lower()]
 
 
 def _answer(host: CommandHost, number: int) -> str:
@@ -157,8 +150,6 @@ def _answer(host: CommandHost, number: int) -> str:
                 else:
                     answers.append(text)
                 goes_on = False
-            case _:
-                pass
     answers = [text for text in answers if text.strip()]
     if not 1 <= number <= len(answers):
         raise UsageError(f"There are {len(answers)} answers." if answers else "There is no answer to copy yet.")

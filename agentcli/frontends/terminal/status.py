@@ -67,23 +67,24 @@ class Status(Struct, frozen=True, kw_only=True):
     def to_json(self) -> bytes:
         """Return the object that a status command gets: docs/terminal.md lists its fields."""
         use, place = self.use, self.place
-        fields = {
-            "model": self.model,
-            "mode": self.mode,
-            "effort": self.effort,
-            "context_tokens": use.tokens,
-            "context_window": use.window,
-            "context_share": round(use.share, 4),
-            "cost_usd": use.cost_usd,
-            "budget_usd": use.budget_usd,
-            "cold_usd": use.cold_usd,
-            "branch": place.branch,
-            "jobs": self.jobs,
-            "cwd": place.cwd,
-            "session_id": place.session_id,
-            "is_busy": self.is_busy,
-        }
-        return msgspec.json.encode(fields)
+        return msgspec.json.encode(
+            {
+                "model": self.model,
+                "mode": self.mode,
+                "effort": self.effort,
+                "context_tokens": use.tokens,
+                "context_window": use.window,
+                "context_share": round(use.share, 4),
+                "cost_usd": use.cost_usd,
+                "budget_usd": use.budget_usd,
+                "cold_usd": use.cold_usd,
+                "branch": place.branch,
+                "jobs": self.jobs,
+                "cwd": place.cwd,
+                "session_id": place.session_id,
+                "is_busy": self.is_busy,
+            }
+        )
 
 
 def status_row(status: Status, columns: int, *, custom: str = "", hint: str = "", vi_mode: str = "") -> Row:

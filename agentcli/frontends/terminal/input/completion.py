@@ -179,9 +179,9 @@ class FileIndex:
 
 async def ripgrep_files(root: Path) -> Sequence[str]:
     """List the files below `root` that no ignore rule hides, relative to it. Raises `ToolError` and `OSError`."""
-    argv = [find_rg(), "--no-config", "--no-messages", "--no-require-git", "--files", "--hidden", "--null"]
+    options = "--no-config --no-messages --no-require-git --files --hidden --null --glob=!.git".split()
     end = await run_short_program(
-        [*argv, "--glob=!.git"], timeout_s=LISTING_TIME_LIMIT_S, max_bytes=MAX_LISTED_BYTES, cwd=root
+        [find_rg(), *options], timeout_s=LISTING_TIME_LIMIT_S, max_bytes=MAX_LISTED_BYTES, cwd=root
     )
     return await asyncio.to_thread(_split_names, end.stdout)
 
@@ -272,7 +272,6 @@ def _place_in_folder(path: str) -> tuple[int, str]:
 # A mention at the beginning of a word: `me@example.com` is none, nor is anything in quotation marks or in code.
 _NAME = re.compile(r"(?:^|(?<=[\s(]))@(?:\"(?P<quoted>[^\"\n]+)\"|(?P<plain>[^\s\"'`,;]+))")
 _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
-_LINE_NUMBERS = re.compile(r":\d+(?:-\d+)?\Z")  # of the lines that are attached
 _ANCHOR = re.compile(r"#L?\d+(?:-L?\d+)?\Z")
 _NO_PATH = re.compile(r"[(){}\[\]<>=|\\$*#@:?!&%]")  # in calls, versions, addresses
 _EXTENSIONS = frozenset(
@@ -285,21 +284,22 @@ _EXTENSIONS = frozenset(
 
 def missing_files(typed: str, folder: Path) -> list[str]:
     """Return the mentions of a prompt that name no file, except decorators, people, packages and addresses."""
-    found = list(_NAME.finditer(_CODE.sub(" ", typed)))
-    names = {match["quoted"] or match["plain"].rstrip(PUNCTUATION): bool(match["quoted"]) for match in found}
+    names = {
+        match["quoted"] or match["plain"].rstrip(PUNCTUATION): bool(match["quoted"])
+        for match in _NAME.finditer(_CODE.sub(" ", typed))
+    }
     return [name for name, is_quoted in names.items() if name and _is_missing(name, folder, is_quoted=is_quoted)]
 
 
 def _is_missing(name: str, folder: Path, *, is_quoted: bool) -> bool:
-    if _exists(name, folder) or _exists(_LINE_NUMBERS.sub("", name), folder):
+    if _exists(name, folder):
         return False
     if is_quoted or (_ANCHOR.search(name) and _exists(_ANCHOR.sub("", name), folder)):
         return True
     if name.startswith("/") or _NO_PATH.search(name):
         return False
     first, *rest = name.split("/")
-    extension = name.rstrip("/").rpartition("/")[2].rpartition(".")[2]
-    has_extension = "." in name and extension.lower() in _EXTENSIONS
+    has_extension = "." in name and name.rstrip("/").rpartition("/")[2].rpartition(".")[2].lower() in _EXTENSIONS
     return first in ("~", ".", "..") or has_extension or (len(rest) > 1 and _exists(first, folder))
 
 

@@ -304,5 +304,4 @@ def _row(cells: Cells, y: int, columns: int) -> Row:
 @lru_cache(maxsize=256)
 def _roles(style: str) -> str:
     """Return the roles of a style such as `class:prompt class:muted`, without prompt_toolkit's own classes."""
-    names = [part.removeprefix("class:") for part in style.split() if part.startswith("class:")]
-    return " ".join(name for name in names if name in ("prompt", "muted", "selected", "accent"))
+    return " ".join(name for name in ("prompt", "muted", "selected", "accent") if f"class:{name}" in style.split())

@@ -237,8 +237,8 @@ class ProjectHistory:
         """Read the file, if that has not been done. May be called from any thread."""
         with self._lock:
             if self._stored is None:
-                own = list(self._sent)  # sent before the file was read, which may hold them by now
-                self._stored = [sent for sent in self._read() if sent not in own]
+                # The file may hold what was sent before it was read.
+                self._stored = [sent for sent in self._read() if sent not in self._sent]
 
     @property
     def entries(self) -> Sequence[TypedText]:

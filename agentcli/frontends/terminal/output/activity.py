@@ -118,8 +118,6 @@ class Activity:
                 return f"{id}: {text}", "warning"
             case HookRan(decision="deny", reason=reason):
                 return f"{id}: a hook refused: {reason}", "muted"
-            case _:
-                pass
         return None
 
     @contextmanager
@@ -176,8 +174,7 @@ class Activity:
         now = time.monotonic()
         for call in (call for id, call in self.calls.items() if id not in self.clock.questions):
             spending: Row = [("muted", call.format_spending(now))]
-            room = max(1, columns - row_width(spending))
-            head = clipped([("accent", spinner(now)), ("", f" {call.title}")], room)
+            head = clipped([("accent", spinner(now)), ("", f" {call.title}")], max(1, columns - row_width(spending)))
             rows.append(clipped([*head, *spending], columns))
             if call.tail and now - call.started >= SHOW_TAIL_AFTER_S:
                 tail = [line for line in call.tail.rstrip("\n").split("\n") if line.strip()][-TAIL_ROWS:]

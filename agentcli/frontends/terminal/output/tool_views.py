@@ -124,12 +124,12 @@ def _todo_body(event: ToolFinished, columns: int, rest: str) -> list[Fragment]:
         items = msgspec.convert(event.structured["items"], tuple[TodoItem, ...])
     except (msgspec.ValidationError, TypeError, KeyError):
         return _output(event.result.text, rest)  # of an older or a newer version
-    lines = (wrapped([*line, ("", "\n")], columns, hang=4) for line in todo_lines(items))
-    return [fragment for line in lines for fragment in line]
+    return [fragment for line in todo_lines(items) for fragment in wrapped([*line, ("", "\n")], columns, hang=4)]
 
 
 def todo_lines(items: Sequence[TodoItem]) -> list[list[Fragment]]:
     """Return a line for each item, indented by two columns, without line ends."""
     texts = ((item, " " + " ".join(printable(item.content).split())) for item in items)
-    roles = {"completed": "muted"}
-    return [[("", "  "), _SIGNS[item.status], (roles.get(item.status, ""), text)] for item, text in texts]
+    return [
+        [("", "  "), _SIGNS[item.status], ("muted" if item.status == "completed" else "", text)] for item, text in texts
+    ]

@@ -142,8 +142,6 @@ class TurnView:
                 self.print_line(f"Not run, because your message came first: {titles}{more}", "muted")
             case events.Compaction(before, after, strategy, trigger) if trigger != "manual":  # else its command says so
                 self.print_line(f"Compacted ({strategy}): {before:,} → {after:,} tokens", "muted")
-            case _:
-                pass
 
     # Printing
 
@@ -326,8 +324,7 @@ class TurnView:
 
 def replay(conversation: Conversation, view: TurnView) -> None:
     """Print the newest part of a stored conversation."""
-    kinds = User | Assistant | Result | Unreadable
-    bodies = [entry.body for entry in conversation.path if isinstance(entry.body, kinds)]
+    bodies = [e.body for e in conversation.path if isinstance(e.body, User | Assistant | Result | Unreadable)]
     bodies = [body for body in bodies if not (isinstance(body, User) and body.is_reminder)]
     if len(bodies) > MAX_ENTRIES:
         view.print_line(f"… {len(bodies) - MAX_ENTRIES:,} earlier entries", "muted")
@@ -350,8 +347,8 @@ def replay(conversation: Conversation, view: TurnView) -> None:
                 view.print_line(f"[{error}]", "warning")
     for id in conversation.open_calls:  # the program ended while they ran
         if call := calls.get(id):
-            outcome = "cut off; its outcome is unknown"
-            cut = events.ToolFinished(id, call.name, ToolResult(id, "", is_error=True), 0.0, outcome)
+            result = ToolResult(id, "", is_error=True)
+            cut = events.ToolFinished(id, call.name, result, 0.0, "cut off; its outcome is unknown")
             view.print_call(cut, view.format_title(call_title(call.name, call.input)))
     if bodies:
         view.print_gap()

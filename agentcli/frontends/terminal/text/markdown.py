@@ -229,8 +229,7 @@ class MarkdownStream:
         self._begin(line)
         prefix = [part for part in line.prefix if line.item is not None and part[1] != "> "]
         self._print([*prefix, ("fence", content.rstrip())])
-        marks = content[: len(content) - len(info)]
-        self._fence = _Fence(marks, line.depth, line.inner, CodeHighlighter(info))
+        self._fence = _Fence(content[: len(content) - len(info)], line.depth, line.inner, CodeHighlighter(info))
 
     def _code_line(self, fence: _Fence, code: str) -> bool:
         """Print a line of code; False if the quote around the code has ended."""
@@ -240,8 +239,7 @@ class MarkdownStream:
                 self._fence = None
                 return False
             code = code[mark.end() :]
-        indentation = len(code) - len(code.lstrip(" \t"))
-        code = code[min(fence.column, indentation) :]
+        code = code[min(fence.column, len(code) - len(code.lstrip(" \t"))) :]
         marks = code.strip()
         if len(marks) >= len(fence.marks) and not marks.strip(fence.marks[0]) and not code.startswith("    "):
             self._fence = None

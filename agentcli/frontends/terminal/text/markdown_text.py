@@ -54,8 +54,7 @@ class _Inline(ParserInline):
 
 def inline_fragments(source: str, roles: str) -> list[Fragment]:
     """Return a paragraph's text without its marks, with `roles`."""
-    tokens = _parser().parseInline(source)[0].children or []
-    return merged(_fragments(tokens, {roles} if roles else set()))
+    return merged(_fragments(_parser().parseInline(source)[0].children or (), {roles} if roles else set()))
 
 
 def _fragments(tokens: Sequence[Token], active: set[str]) -> list[Fragment]:

@@ -61,6 +61,9 @@ BEHIND = {
     "light": (_BEHIND_LIGHT, "light", 16), "high-contrast-light": (_BEHIND_LIGHT, "high-contrast-light", 16),
 }  # fmt: skip
 
+# The background by the last part of COLORFGBG, which some terminals set: `15;0` is light on dark.
+_COLORFGBG = {str(number): "light" if number in (7, *range(9, 16)) else "dark" for number in range(16)}
+
 
 class Theme:
     """Turns fragments into text with SGR codes, switching only where the look changes."""
@@ -164,17 +167,15 @@ def _nearest_code(colour: int | str, environment: Mapping[str, str]) -> str:
 
 def palette_for(choice: str, environment: Mapping[str, str], *, is_terminal: bool, background: str = "") -> str:
     """Return the palette for a theme, ours or the person's own; NO_COLOR and FORCE_COLOR count."""
-    if environment.get("NO_COLOR") or environment.get("TERM") == "dumb" or choice == "none":
+    is_off = bool(environment.get("NO_COLOR")) or environment.get("TERM") == "dumb" or choice == "none"
+    if is_off or not (is_terminal or environment.get("FORCE_COLOR")):
         return "none"
-    if not is_terminal and not environment.get("FORCE_COLOR"):
-        return "none"
+    background = background or _COLORFGBG.get(environment.get("COLORFGBG", "").rpartition(";")[2], "")
     if choice == "high-contrast":
-        return f"high-contrast-{background or _background_from_environment(environment) or 'dark'}"
+        return f"high-contrast-{background or 'dark'}"
     if choice in PALETTES:
         return choice
-    if not has_256_colours(environment):
-        return "ansi"
-    return background or _background_from_environment(environment) or "ansi"
+    return (background if has_256_colours(environment) else "") or "ansi"
 
 
 def has_true_colours(environment: Mapping[str, str]) -> bool:
@@ -183,14 +184,6 @@ def has_true_colours(environment: Mapping[str, str]) -> bool:
 
 def has_256_colours(environment: Mapping[str, str]) -> bool:
     return "256" in environment.get("TERM", "") or bool(environment.get("COLORTERM"))
-
-
-def _background_from_environment(environment: Mapping[str, str]) -> str:
-    """Return the background by COLORFGBG, which some terminals set: `15;0` is light on dark."""
-    last = environment.get("COLORFGBG", "").rpartition(";")[2]
-    if not last.isdecimal():
-        return ""
-    return "light" if int(last) in (7, *range(9, 16)) else "dark"
 
 
 def background_of(reply: str) -> str:
