@@ -72,7 +72,7 @@ class SessionLog(Protocol):
         """Return True once another program asks for the session, which must then be closed soon."""
 
     async def close(self) -> None:
-        """Wait until all is stored and give up ownership of the session."""
+        """Wait until all entries are stored, and release the session."""
 
 
 class SessionStore(Protocol):
@@ -236,7 +236,7 @@ class GrantStore(Protocol):
     """Permission rules a person wants for good in this project. Each method raises `StorageError`."""
 
     def list(self) -> Sequence[str]:
-        """Return the grants, in the order in which they were given."""
+        """Return the grants, oldest first."""
 
     def restrictions(self) -> Sequence[Restriction]:
         """Return rules that an earlier version made of lines of instruction files; they hold until they are removed."""

@@ -37,7 +37,7 @@ _SUBTYPES = {
     "interrupted": "interrupted",
     "declined": "interrupted",
 }
-_REASONS = {"LoopError": "loop"}  # why a turn failed, where that has a name of its own
+_REASONS = {"LoopError": "loop"}  # reasons of failures that have a name of their own
 _USAGE = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 
 

@@ -129,7 +129,7 @@ class Session:
                 if (turn := resume_turn(state, self.runtime, self.publish, is_killed=is_killed)) is not None:
                     self._start(turn)
             case ops.Interrupt(reason):
-                if state.awaits_reset:  # else the next start would go on with what the person has given up
+                if state.awaits_reset:  # else the next start would continue what the person has ended
                     self.append(ResetAwaited(0.0))
                 for task in filter(None, (self._turn, *self._commands)):
                     self._loop.call_soon(task.cancel, reason or None)  # once it has begun, or its end is not reported
@@ -214,7 +214,7 @@ class Session:
         return stored
 
     def _await_stored(self, task: asyncio.Task[None]) -> None:
-        """Have the end of the session wait for a task that stores entries, and report its failure."""
+        """Make the end of the session wait for a task that stores entries, and report its failure."""
 
         def end(task: asyncio.Task[None]) -> None:
             self._storing.discard(task)
@@ -233,7 +233,7 @@ class Session:
             output = cut_middle(await calls.services.masked(op.output))
         entry = own_command_entry(op.command, output, to_model=op.to_model)
         if isinstance(entry, User) and self.is_busy:
-            self.state.notes.append(entry)  # nothing may stand between a call and its result
+            self.state.notes.append(entry)  # no entry may come between a call and its result
         else:
             self.append(entry)
 
@@ -379,7 +379,7 @@ class Session:
             await asyncio.wait(running)
 
     async def close(self) -> None:
-        """End what runs, wait until all is stored, and give everything back. What waits stays in the log."""
+        """End what runs, wait until all is stored, and release everything. Queued messages stay in the log."""
         calls = self.runtime.calls
         self._is_closing = True
         self._watching.cancel()

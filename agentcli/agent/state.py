@@ -56,7 +56,7 @@ class ModelChoice:
 
 @dataclass(kw_only=True)
 class AgentState:
-    """A session's conversation and the choices for it. `notes` are told to the model with its next request."""
+    """A session's conversation and the choices for it. The model reads `notes` with its next request."""
 
     model: ModelChoice
     mode: Mode = "default"
@@ -180,7 +180,7 @@ def _other_branches(conversation: Conversation) -> list[tuple[Entry, str]]:
     """Return the last entries of other branches that have prompts, each with the newest of these prompts."""
     parents = {entry.parent_id for entry in conversation.entries}
     on_path = {entry.id for entry in conversation.path}
-    newest_prompts: dict[str, str] = {}  # the newest prompt up to an entry, of those that are on no path now
+    newest_prompts: dict[str, str] = {}  # by id of an entry of another branch, the newest prompt up to it
     found = []
     for entry in conversation.entries:
         newest = newest_prompts.get(entry.parent_id or "", "")

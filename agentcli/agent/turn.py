@@ -233,7 +233,7 @@ _MAX_FILE_BYTES = 10_000_000
 
 
 async def check_answer(answer: str, turn: Turn) -> tuple[Claim, ...]:
-    """Return the claims of an answer, each with a verdict from what was run and changed; a thread does the work."""
+    """Return the claims of an answer, each with a verdict from the log. A thread does the work."""
     if not _MAY_CLAIM.search(answer):
         return ()
     try:

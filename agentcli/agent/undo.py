@@ -302,7 +302,7 @@ async def blame(
     `find` returns the real path of a name, `read` the content with an id. Raises `UserError`.
     """
     path, colon, number = name.rpartition(":")
-    if not colon or not number.isdecimal() or find(name).exists():  # a file may have such a name
+    if not colon or not number.isdecimal() or find(name).exists():  # a file's name may end like this
         path, number = name, ""
     file = find(path)
     try:

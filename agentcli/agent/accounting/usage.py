@@ -96,7 +96,7 @@ class ToolTally(Struct):
 
 
 class UsageCollector:
-    """Adds up the usage of all conversations that it is given to, from then on.
+    """Adds up the usage of all conversations that it is passed to.
 
         collector = UsageCollector()
         async with Agent(model, usage=collector) as one, Agent(model, usage=collector) as other:

@@ -131,7 +131,7 @@ async def run_calls(turn: TurnCalls, uses: Sequence[ToolUse]) -> list[Result]:
     """Run the calls of a reply, and store and return a result for each, in their order.
 
     Neighbouring calls that only read run together, the others one after another; those of a client come last, all
-    together. Calls that have not started when the person says something, or stops or cancels the turn, are skipped,
+    together. Calls that have not started when the person sends a message, or stops or cancels the turn, are skipped,
     and their results say so.
     """
     calls = [Call(use, turn) for use in uses]
@@ -211,7 +211,7 @@ async def observed(tool: Tool, output: ToolOutput, context: ToolContext) -> Tool
         show, value = tool.show or formatted, output.structured
         try:
             content, full = show(value, context.level), show(value, "full")
-        except Exception as error:  # a caller's function: whatever it raises ends this call and nothing else
+        except Exception as error:  # a caller's function: any error of it ends only this call
             from agentcli.tools.own_tools import failed
 
             raise failed(tool.name, error) from error

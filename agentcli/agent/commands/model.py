@@ -213,7 +213,7 @@ def _seconds(used: UsageCollector) -> str:
 
 TIME_TO_LIVE_S = 300  # since the prefix was last sent, which Anthropic promises and others come close to
 _STEP_TOKENS = 128  # by which OpenAI's automatic cache grows
-_MIN_CACHED_TOKENS = 1_024  # a prompt that is shorter is cached by nobody
+_MIN_CACHED_TOKENS = 1_024  # no provider caches a shorter prompt
 _MAX_ENTRIES_BACK, _MAX_LOSSES = 24, 10
 CAUSES = {
     "model": "another model answered",
@@ -226,7 +226,7 @@ CAUSES = {
 
 
 class CacheLoss(Struct, frozen=True, kw_only=True):
-    """The tokens of a request that the cache held and did not give. `usd` is None where the price is unknown."""
+    """Tokens of a request that the cache held but that were not read from it. `usd` is None without a price."""
 
     time: float
     reply: Assistant

@@ -1,4 +1,4 @@
-"""Permits a call: decides whether it may run, and asks the person where it may not run by itself.
+"""Permits a call: decides if it may run, and asks the person where that is needed.
 
 The question says in words what the call would do, so that a person can judge it at a glance.
 """
@@ -102,9 +102,9 @@ class CallPolicy:
 
 
 class PermittedCall(Struct, frozen=True):
-    """A call that may run, with the decision, and the arguments, of which a person may have taken a part.
+    """A call that may run, with its decision and arguments; the person may have chosen only a part of them.
 
-    `remark` is what the result says beside its own text, `answer` what the person said, in words for them.
+    The result ends with the `remark`; `answer` is the person's answer in words.
     """
 
     policy: CallPolicy
@@ -159,7 +159,7 @@ async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context:
     except ToolError:
         if not facts.needs:  # an edit that cannot apply fails here, before anybody is asked
             raise
-        preview = tool.arguments_text(arguments)  # what is wrong says what is in a file that nobody opened yet
+        preview = tool.arguments_text(arguments)  # the error would show a part of a file that nobody has opened yet
     if facts.needs and (mask := call.report.mask) is not None:
         await turn.session.services.know_secrets()
         preview = mask.text(preview)

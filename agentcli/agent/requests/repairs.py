@@ -21,7 +21,7 @@ from agentcli.llm.tokens import estimate
 
 MAX_REWRITES = 8  # a conversation that holds everything has six, and a refusal may name several fields
 TOO_LARGE = 413
-_OF_CONTENT = (400, TOO_LARGE, 415, 422)  # statuses that a server gives for what a request holds
+_OF_CONTENT = (400, TOO_LARGE, 415, 422)  # statuses of rejections of a request's content
 _FIELD, _RESULT, _TOOL = "field ", "result ", "tool "  # beginnings of keys that are no block's own
 
 # Patterns are compiled when a refusal is read: that takes 3 ms, which no start should pay for.
@@ -193,7 +193,7 @@ def _is_thought(block: Block) -> bool:
 
 
 def without(request: Request, keys: Collection[str]) -> Request:
-    """Return the request without what these keys name; a text stands for an image, a document, a result, a call."""
+    """Return the request without what these keys name; a text replaces an image, a document, a result or a call."""
     if not keys:
         return request
 

@@ -1,4 +1,4 @@
-"""Asks the model once: builds the request, passes its stream on as events, stores the reply in the log."""
+"""Makes one request: builds it, publishes the reply's stream as events, and stores the reply in the log."""
 
 from __future__ import annotations
 
@@ -81,13 +81,13 @@ async def _request(turn: Turn) -> llm.Done:
         await settled(turn)  # an answer to a prompt that could not be stored is not asked for
     report_omitted_media(turn, target, request)
     reply, attempt = await with_repairs(turn, request, partial(_stream, turn, target), model=target.name, info=info)
-    report_omitted_media(turn, target, request)  # a server may have said only now what its model takes
+    report_omitted_media(turn, target, request)  # a server may reveal only now what its model accepts
     await store_reply(turn, target, reply, attempt)
     return reply
 
 
 def report_omitted_media(turn: Turn, target: Target, request: Request) -> None:
-    """Tell the person once which images and PDFs this model is not shown; a text stands for each."""
+    """Tell the person once which images and PDFs this model does not get; a text replaces each."""
     reported, provider = turn.state.model.reported, target.provider
     texts = omission_notices(request.messages, provider.media_rules) if isinstance(provider, BoundsMedia) else []
     for notice in (f"{target.name}: {text}." for text in texts):
@@ -108,7 +108,7 @@ def save_money(turn: Turn) -> None:
 
 
 def add_notes(turn: Turn) -> None:
-    """Tell the model what has changed since its last request; appended, so that earlier bytes stay the same."""
+    """Add the notes for the model to the conversation. Earlier bytes of the request stay the same."""
     while turn.state.notes:
         add(turn, turn.state.notes.popleft())
 
@@ -180,7 +180,7 @@ def refuse_oversized(request: Request, info: ModelInfo, *, known: int) -> None:
 
 
 async def _stream(turn: Turn, target: Target, request: Request) -> tuple[llm.Done, Attempt]:
-    """Pass the provider's stream on as events, and return the reply with its last try.
+    """Publish the provider's stream as events, and return the reply with its last try.
 
     The text of a reply that breaks off is kept.
     """

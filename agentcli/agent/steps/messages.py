@@ -1,4 +1,4 @@
-"""Steps that bring the model what is not the person's prompt: queued messages, reports, instructions, hooks' words."""
+"""Steps that add to a prompt: queued messages, reports of subagents, instructions of folders, notes of hooks."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class ReplyHook(TurnStep):
         provider, _, model = turn.state.model.last_used.partition("/")
         try:
             goes_on = await turn.runtime.hooks.on_turn_end(turn.round, reply.usage, model, provider)
-        except Exception as error:  # a hook is foreign code: whatever it raises ends the turn and nothing else
+        except Exception as error:  # a hook is foreign code: any error of it ends only the turn
             log.exception("on_turn_end failed")
             answer_open_calls(turn, _STOPPED)
             raise UserError(f"The on_turn_end hook failed: {error!r}") from error

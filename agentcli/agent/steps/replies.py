@@ -1,4 +1,4 @@
-"""Replies that end no turn: with calls, cut or empty, with a plan to review, that fit no schema, or change nothing."""
+"""Steps after replies that do not end a turn: with calls, cut or empty, with a plan, or without the asked change."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CHANGED = "The user has changed your plan to the following, and accepted it: ca
 
 
 class CallsPending(TurnStep):
-    """Asks for another request after calls, unless a small model answered beside them and all calls succeeded."""
+    """Asks for another request after calls, unless a small model ended its turn with them and all succeeded."""
 
     async def after_reply(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
         is_answered = turn.state.model.is_small and reply.stop_reason == "end_turn"
