@@ -144,19 +144,6 @@ class ClientResult(Struct, frozen=True, tag="client_result"):
 
 
 Op = (
-    Prompt
-    | Steer
-    | TakeBack
-    | RunQueued
-    | GoOn
-    | Interrupt
-    | Approve
-    | SetModel
-    | SetMode
-    | SetAttended
-    | SetEffort
-    | Background
-    | RunCommand
-    | CommandRan
-    | ClientResult
-)
+    Prompt | Steer | TakeBack | RunQueued | GoOn | Interrupt | Approve | SetModel | SetMode | SetAttended | SetEffort
+    | Background | RunCommand | CommandRan | ClientResult
+)  # fmt: skip

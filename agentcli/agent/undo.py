@@ -117,7 +117,7 @@ class History:
         for id, restored in reversed(self._restored.items()):
             is_redo = any(one in self._restored for one in restored.takes_back)
             if not is_redo and id not in self._undone and restored.changes:
-                turns = (self.calls[one].turn for one in restored.takes_back if one in self.calls)
+                turns = [self.calls[one].turn for one in restored.takes_back if one in self.calls]
                 turn = min(turns, default=(0, ""))  # the turn of entries that cannot be read is unknown
                 return TurnChanges(*turn, calls=((id, FilesChanged("", restored.changes)),))
         return None

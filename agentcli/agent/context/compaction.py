@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentcli.agent.accounting.budgets import Budgets
-from agentcli.agent.context import Paid, message_tokens, prefix_tokens, request_tokens
+from agentcli.agent.context import Paid, message_tokens, prefix_tokens
 from agentcli.agent.events import Emit, Notice
 from agentcli.agent.requests.paid_request import PaidRequest, Target
 from agentcli.conversation.compaction.digest import SeenHash, collect
@@ -109,7 +109,7 @@ class Compactor:
 
     async def after_overflow(self, conversation: Conversation, model: ModelInfo, prefix: Prefix) -> Compaction | str:
         """Compact after the provider rejected a request for its length: the window may be smaller than assumed."""
-        used = request_tokens(conversation, model, prefix)
+        used = conversation.size.tokens(prefix.system, prefix.tools, model)
         model = replace(model, window=min(model.window, max(used, 1)))
         return await self.compact(Basis(conversation, model, prefix, used, "overflow"))
 
@@ -117,7 +117,8 @@ class Compactor:
         self, conversation: Conversation, model: ModelInfo, prefix: Prefix, *, focus: str = "", is_dry: bool = False
     ) -> Compaction | str:
         """Compact because the person asks for it. A dry run asks no model; its cost is what one would take at most."""
-        basis = Basis(conversation, model, prefix, request_tokens(conversation, model, prefix), "manual", focus=focus)
+        used = conversation.size.tokens(prefix.system, prefix.tools, model)
+        basis = Basis(conversation, model, prefix, used, "manual", focus=focus)
         compaction = await self.compact(basis, may_ask=not is_dry)
         if is_dry and isinstance(compaction, Compaction) and self._may_summarize(basis):
             older = turn_records(conversation)[: -self.settings.keep_turns]

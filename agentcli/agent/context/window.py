@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from agentcli.agent.context import Paid, request_tokens
+from agentcli.agent.context import Paid
 from agentcli.agent.events import Emit
 from agentcli.agent.state import AgentState
 from agentcli.conversation.conversation import Conversation
@@ -115,7 +115,7 @@ class ContextWatch:
     async def __call__(
         self, conversation: Conversation, *, model: ModelInfo, prefix: Prefix, tell: Emit
     ) -> Compaction | None:
-        used = request_tokens(conversation, model, prefix)
+        used = conversation.size.tokens(prefix.system, prefix.tools, model)
         if used < min(self.settings.warn_at, self.settings.at) * model.window:
             return None
         return await self.compactor.when_due(conversation, model, prefix, used=used, emit=tell)
