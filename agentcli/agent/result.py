@@ -48,7 +48,7 @@ _USAGE = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache
 
 
 class Demands(Struct, frozen=True):
-    """What a run must meet, each with its exit code: a schema (55), no denied call (56), verified claims (57)."""
+    """Demands on a run, each with its exit code: a schema (55), no denied call (56), verified claims (57)."""
 
     no_denials: bool = False
     evidence: bool = False

@@ -13,7 +13,7 @@ from agentcli.agent.accounting.budgets import in_words
 from agentcli.agent.accounting.usage import UsageCollector, counted
 from agentcli.agent.commands.command import CommandHost, Outcome, SlashCommand, marked, without_keep
 from agentcli.agent.ops import SetEffort, SetModel
-from agentcli.agent.requests.paid_request import PaidRequest, Target
+from agentcli.agent.requests.paid_request import PaidRequest, RequestTarget
 from agentcli.agent.requests.repairs import without
 from agentcli.agent.requests.request import build_request
 from agentcli.agent.session import Session
@@ -131,7 +131,7 @@ _PREAMBLE = (
 async def answer_side_question(session: Session, question: str) -> str:
     """Return the model's answer, also while a turn runs. Calls it makes are not run. Raises `UserError`."""
     state, runtime = session.state, session.runtime
-    target = Target(*await runtime.models.resolve(state))
+    target = RequestTarget(*await runtime.models.resolve(state))
     info = target.info
     prefix = runtime.prefix(info)  # the same bytes as the work's, so that its cache is used
     messages = repair_messages((*state.conversation.messages, Message("user", (Text(_PREAMBLE + question),))))

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from agentcli.agent.accounting.budgets import Budgets
 from agentcli.agent.context import Paid, message_tokens, prefix_tokens
 from agentcli.agent.events import Emit, Notice
-from agentcli.agent.requests.paid_request import PaidRequest, Target
+from agentcli.agent.requests.paid_request import PaidRequest, RequestTarget
 from agentcli.conversation.compaction.digest import SeenHash, collect
 from agentcli.conversation.compaction.planning import Budget, Planner
 from agentcli.conversation.conversation import Conversation
@@ -329,7 +329,7 @@ class Summaries:
             effort="low" if writer.takes_effort else None,
         )
         paid = PaidRequest(
-            target=Target(provider, writer),
+            target=RequestTarget(provider, writer),
             budgets=self.budgets,
             policy=RetryPolicy(0),
             on_broken=partial(self._book, writer),

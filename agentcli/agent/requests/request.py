@@ -10,7 +10,7 @@ import msgspec
 
 from agentcli.agent.accounting.budgets import MEDIA_MARGIN, most_tokens
 from agentcli.agent.events import Notice, ProviderSwitched, Retry, TurnEnded, UsageReported
-from agentcli.agent.requests.paid_request import Attempt, PaidRequest, Target
+from agentcli.agent.requests.paid_request import Attempt, PaidRequest, RequestTarget
 from agentcli.agent.requests.repairs import with_repairs
 from agentcli.agent.requests.reply_blocks import ReplyBlocks
 from agentcli.agent.runtime import Runtime, Turn, unchanged
@@ -65,7 +65,7 @@ def _substitute(turn: Turn, error: ProviderError | UserError) -> str:
 
 async def _request(turn: Turn) -> llm.Done:
     save_money(turn)
-    target = Target(*await turn.runtime.models.resolve(turn.state))
+    target = RequestTarget(*await turn.runtime.models.resolve(turn.state))
     info = target.info
     turn.state.model.is_small = info.small
     is_switched = note_switch(turn, target.name)
@@ -86,7 +86,7 @@ async def _request(turn: Turn) -> llm.Done:
     return reply
 
 
-def report_omitted_media(turn: Turn, target: Target, request: Request) -> None:
+def report_omitted_media(turn: Turn, target: RequestTarget, request: Request) -> None:
     """Tell the person once which images and PDFs this model does not get; a text replaces each."""
     reported, provider = turn.state.model.reported, target.provider
     texts = omission_notices(request.messages, provider.media_rules) if isinstance(provider, BoundsMedia) else []
@@ -179,7 +179,7 @@ def refuse_oversized(request: Request, info: ModelInfo, *, known: int) -> None:
         raise ContextOverflow(f"The prompt is about {tokens:,} tokens, the window of {info.id} {info.window:,}")
 
 
-async def _stream(turn: Turn, target: Target, request: Request) -> tuple[llm.Done, Attempt]:
+async def _stream(turn: Turn, target: RequestTarget, request: Request) -> tuple[llm.Done, Attempt]:
     """Publish the provider's stream as events, and return the reply with its last try.
 
     The text of a reply that breaks off is kept.
@@ -254,7 +254,7 @@ def prefix_hash(request: Request) -> str:
     return f"{tools:08x}.{zlib.crc32(request.system.encode(errors='replace')):08x}"
 
 
-async def store_reply(turn: Turn, target: Target, reply: llm.Done, attempt: Attempt) -> None:
+async def store_reply(turn: Turn, target: RequestTarget, reply: llm.Done, attempt: Attempt) -> None:
     """Store the reply together with the starts of its calls, then announce it. A refusal is kept out of the log."""
     turn.state.model.last_used = target.name
     cost = charge_request(turn, target, reply.usage)
@@ -290,7 +290,7 @@ async def store_reply(turn: Turn, target: Target, reply: llm.Done, attempt: Atte
         raise UserError("The conversation does not fit the model's window any more: begin anew, or use a larger model.")
 
 
-def store_partial(turn: Turn, target: Target, text: str, used: Usage, *, attempt: Attempt) -> None:
+def store_partial(turn: Turn, target: RequestTarget, text: str, used: Usage, *, attempt: Attempt) -> None:
     """Store the text of a broken reply and its cost, but no calls and no thinking, of which nothing may run."""
     cost, duration_ms = charge_request(turn, target, used), attempt.duration_ms
     if len(text) > MAX_PARTIAL_CHARS:  # it is sent with each later request
@@ -315,7 +315,7 @@ def store_partial(turn: Turn, target: Target, text: str, used: Usage, *, attempt
         report_usage(turn, target, used, cost)
 
 
-def report_usage(turn: Turn, target: Target, used: Usage, cost: float | None) -> None:
+def report_usage(turn: Turn, target: RequestTarget, used: Usage, cost: float | None) -> None:
     total, provider = turn.state.meter.total.whole_usd, target.provider
     turn.emit(UsageReported(used, cost, total, provider.model, provider.name))
 

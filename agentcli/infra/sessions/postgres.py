@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import Any, TypeVar, cast
 
-from agentcli.agent.interfaces import Found
+from agentcli.agent.interfaces import SearchHit
 from agentcli.conversation.entries import Entry
 from agentcli.errors import SessionInUse, StorageError
 from agentcli.infra.sessions.postgres_database import UNHURRIED, Broken, Connection, Database, storable, value
@@ -187,8 +187,8 @@ class PostgresTables(Tables):
     async def compute(self, function: Callable[[], T]) -> T:
         return await asyncio.to_thread(function)
 
-    async def search(self, words: Words, *, cwd: str | None, user_id: str | None, limit: int) -> list[Found]:
-        found: list[Found] = []
+    async def search(self, words: Words, *, cwd: str | None, user_id: str | None, limit: int) -> list[SearchHit]:
+        found: list[SearchHit] = []
         names = {"query": words.for_tsquery, "cwd": cwd, "user_id": user_id}
         async with aclosing(self.stream(_SEARCH, **names)) as rows:  # type: ignore[type-var]
             async for session_id, title, *row in rows:
