@@ -77,9 +77,7 @@ class TableLog:
         self._owner = owner
         self._last = last
         self._last_seq = last_seq
-        self._unstored: list[
-            StoredEntries
-        ] = []  # it is tried again with the next entries, when a full disk may have room
+        self._unstored: list[StoredEntries] = []  # tried again with the next entries, when a full disk may have room
 
     def append(self, *bodies: Body, parent_id: str | None = NEWEST) -> AppendedEntries:
         entries: list[Entry] = []
