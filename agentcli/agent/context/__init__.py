@@ -2,24 +2,3 @@
 
 What is cut and carried over is planned in `conversation/compaction`; the only requests made here are for summaries.
 """
-
-from __future__ import annotations
-
-from collections.abc import Callable
-
-from agentcli.conversation.conversation import Conversation as Conversation
-from agentcli.conversation.entries import PaidReason
-from agentcli.llm.messages import Message, Usage
-from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Prefix, Request
-from agentcli.llm.tokens import estimate
-
-Paid = Callable[[str, Usage, float | None, PaidReason], None]  # model, tokens, USD
-
-
-def message_tokens(messages: tuple[Message, ...], model: ModelInfo) -> int:
-    return estimate(Request("", messages), model).tokens
-
-
-def prefix_tokens(prefix: Prefix, model: ModelInfo) -> int:
-    return estimate(Request(prefix.system, (), prefix.tools), model).tokens

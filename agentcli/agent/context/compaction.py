@@ -21,20 +21,19 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentcli.agent.accounting.budgets import Budgets
-from agentcli.agent.context import Paid, message_tokens, prefix_tokens
 from agentcli.agent.events import Emit, Notice
 from agentcli.agent.requests.paid_request import PaidRequest, RequestTarget
 from agentcli.conversation.compaction.digest import SeenHash, collect
 from agentcli.conversation.compaction.planning import Budget, Planner
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import Assistant, Compaction, CompactionTrigger, Result, User
+from agentcli.conversation.entries import Assistant, Compaction, CompactionTrigger, PaidReason, Result, User
 from agentcli.conversation.history import TurnRecord, calls_in, text_of, turn_records
 from agentcli.errors import UserError
 from agentcli.llm.errors import ProviderError
-from agentcli.llm.messages import Usage, user_message
+from agentcli.llm.messages import Message, Usage, user_message
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Prefix, Provider, Request, RetryPolicy
-from agentcli.llm.tokens import estimate_text
+from agentcli.llm.tokens import estimate, estimate_text
 from agentcli.settings.structs import CompactionSettings
 from agentcli.tools.observation import cut_middle
 from agentcli.tools.summary import call_title
@@ -52,6 +51,7 @@ _RUNNING: set[asyncio.Task[None]] = set()  # a task that nobody refers to may be
 _BEING_WRITTEN: set[str] = set()  # keys of summaries, in all sessions
 
 Opening = Callable[[ModelInfo], Sequence[User]]  # reads the notes of a session's start anew
+Paid = Callable[[str, Usage, float | None, PaidReason], None]  # model, tokens, USD
 Writer = Callable[[], Awaitable[tuple[Provider, ModelInfo]]]  # returns the model that writes summaries
 
 
@@ -379,3 +379,11 @@ def turn_text(turn: TurnRecord) -> str:
 
 def _prose() -> str:
     return files("agentcli.agent.context").joinpath("summary.md").read_text("utf-8").strip()
+
+
+def message_tokens(messages: tuple[Message, ...], model: ModelInfo) -> int:
+    return estimate(Request("", messages), model).tokens
+
+
+def prefix_tokens(prefix: Prefix, model: ModelInfo) -> int:
+    return estimate(Request(prefix.system, (), prefix.tools), model).tokens

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from agentcli.agent.context import Paid
 from agentcli.agent.events import Emit
 from agentcli.agent.state import AgentState
 from agentcli.conversation.conversation import Conversation
@@ -24,7 +23,7 @@ from agentcli.llm.tokens import estimate, estimate_text
 from agentcli.settings.structs import CompactionSettings
 
 if TYPE_CHECKING:
-    from agentcli.agent.context.compaction import Compactor
+    from agentcli.agent.context.compaction import Compactor, Paid
 
 CountTexts = Callable[[Sequence[str], ModelInfo], int]  # tokens of texts together; may block
 
