@@ -8,7 +8,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import Struct, to_builtins
 
 from agentcli.agent.events import Done, Event, TurnEnded, TurnFailed, TurnStarted
 from agentcli.errors import UsageError
@@ -47,7 +46,7 @@ _REASONS = {"LoopError": "loop"}  # reasons of failures that have a name of thei
 _USAGE = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 
 
-class Demands(Struct, frozen=True):
+class Demands(msgspec.Struct, frozen=True):
     """Demands on a run, each with its exit code: a schema (55), no denied call (56), verified claims (57)."""
 
     no_denials: bool = False
@@ -126,7 +125,7 @@ class ResultBuilder:
             },
             "permission_denials": denials,
             "structured_output": demands.value(end),
-            "claims": [] if isinstance(end, TurnFailed) else to_builtins(end.claims),
+            "claims": [] if isinstance(end, TurnFailed) else msgspec.to_builtins(end.claims),
         }
 
     def unfinished(self) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
-from msgspec import Struct
 
 from agentcli.agent.accounting.budgets import Account, Budgets
 from agentcli.agent.accounting.usage import UsageCollector, amounts_of, spent
@@ -120,7 +119,7 @@ def todo_items(path: Sequence[Entry]) -> tuple[TodoItem, ...]:
     return ()
 
 
-class SessionSnapshot(Struct, frozen=True, kw_only=True):
+class SessionSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A session as a front end reads it; operations change it. `conversation` is only read.
 
     `cost_usd` is that of the session so far; None where a price is unknown.
@@ -160,7 +159,7 @@ def prompts(conversation: Conversation) -> list[tuple[str, str]]:
     return [(id, typed_text(body.content)) for id, body in found if isinstance(body, User) and not body.is_reminder]
 
 
-class Point(Struct, frozen=True):
+class Point(msgspec.Struct, frozen=True):
     """A point of the conversation to go back to: before a `prompt`, at a `label`, or at the end of another `branch`."""
 
     entry_id: str

@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import msgspec
-from msgspec import Struct
 
 from agentcli.agent.events import Emit
 from agentcli.agent.state import AgentState
@@ -34,7 +33,7 @@ _SKILLS = re.compile(r"^# Skills\n.*\Z", re.DOTALL | re.MULTILINE)  # at the end
 _MEMORY = re.compile(r"<system-reminder>Memory files of this project.*?</system-reminder>", re.DOTALL)
 
 
-class ContextUse(Struct, frozen=True):
+class ContextUse(msgspec.Struct, frozen=True):
     """Tokens by source, counted by the model's encoder, and those of the next `request`, from its provider's counts."""
 
     model: str

@@ -10,14 +10,21 @@ import msgspec
 
 from agentcli.agent import events
 from agentcli.agent.accounting.budgets import MEDIA_MARGIN, most_tokens
-from agentcli.agent.events import Notice, ProviderSwitched, Retry, TurnEnded, UsageReported
 from agentcli.agent.requests.paid_request import Attempt, PaidRequest, RequestTarget
 from agentcli.agent.requests.repairs import with_repairs
 from agentcli.agent.runtime import Runtime, Turn, unchanged
 from agentcli.agent.state import AgentState
 from agentcli.agent.turn_log import add, apply_compaction, charge_request, settled
-from agentcli.conversation import entries as log
-from agentcli.conversation.entries import SHORTENED_SOON, Assistant, CallsStarted, Paid, Retracted, reminder
+from agentcli.conversation.entries import (
+    SHORTENED_SOON,
+    Assistant,
+    CallsStarted,
+    Compaction,
+    Paid,
+    ProviderSwitch,
+    Retracted,
+    reminder,
+)
 from agentcli.errors import ConfigError, UsageError, UserError
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ContextOverflow, ProviderError
@@ -46,7 +53,7 @@ async def request_reply(turn: Turn) -> llm.Done:
         failed, substitute = turn.state.model.name, _substitute(turn, error)
         if not substitute:
             raise
-        turn.emit(Notice(f"{failed} failed ({describe_error(error).rstrip('.')}): going on with {substitute}."))
+        turn.emit(events.Notice(f"{failed} failed ({describe_error(error).rstrip('.')}): going on with {substitute}."))
         turn.state.model.name, turn.state.model.switch_reason = substitute, "fallback"
     return await _request(turn)
 
@@ -93,7 +100,7 @@ def report_omitted_media(turn: Turn, target: RequestTarget, request: Request) ->
     for notice in (f"{target.name}: {text}." for text in texts):
         if notice not in reported:
             reported.add(notice)
-            turn.emit(Notice(notice))
+            turn.emit(events.Notice(notice))
 
 
 def save_money(turn: Turn) -> None:
@@ -102,7 +109,7 @@ def save_money(turn: Turn) -> None:
     if limits.cheaper_model not in ("", state.model.name):
         share = max((spent / limit for _, kind, limit, spent in budgets.limits() if kind == "usd"), default=0.0)
         if share >= limits.cheaper_at and budgets.is_first("cheaper model"):
-            turn.emit(Notice(f"{share:.0%} of a budget is used: going on with {limits.cheaper_model}."))
+            turn.emit(events.Notice(f"{share:.0%} of a budget is used: going on with {limits.cheaper_model}."))
             turn.spending.dearer_model = state.model.name
             state.model.name, state.model.switch_reason = limits.cheaper_model, "budget"
 
@@ -119,8 +126,8 @@ def note_switch(turn: Turn, now: str) -> bool:
     before, reason = model.last_used, model.switch_reason
     model.switch_reason = "chosen"
     if is_switched := before not in ("", now):
-        add(turn, log.ProviderSwitch(before, now, reason))
-        turn.emit(ProviderSwitched(before, now, reason))
+        add(turn, ProviderSwitch(before, now, reason))
+        turn.emit(events.ProviderSwitched(before, now, reason))
         model.last_used = now
     return is_switched
 
@@ -136,11 +143,11 @@ async def shrink(turn: Turn) -> bool:
     if not isinstance(compaction, str):
         await _compact(turn, compaction)
     elif turn.round > 1 or len(state.conversation.messages) > 1:
-        turn.emit(Notice(f"The conversation does not fit, and could not be compacted: {compaction}."))
+        turn.emit(events.Notice(f"The conversation does not fit, and could not be compacted: {compaction}."))
     return not isinstance(compaction, str)
 
 
-async def _compact(turn: Turn, compaction: log.Compaction) -> None:
+async def _compact(turn: Turn, compaction: Compaction) -> None:
     await apply_compaction(turn.state, turn.runtime, turn.emit, compaction, append=partial(add, turn))
 
 
@@ -204,7 +211,7 @@ async def _stream(turn: Turn, target: RequestTarget, request: Request) -> tuple[
     def on_retry(number: int, delay_s: float, error: ProviderError) -> None:
         nonlocal blocks
         blocks = ReplyBlocks(target.provider, turn.emit)
-        turn.emit(Retry(number, delay_s, describe_error(error)))
+        turn.emit(events.Retry(number, delay_s, describe_error(error)))
 
     paid = PaidRequest(
         target=target,
@@ -223,7 +230,7 @@ async def _stream(turn: Turn, target: RequestTarget, request: Request) -> tuple[
     finally:
         blocks.end()
         for warning in turn.spending.budgets.warnings(target.info):
-            turn.emit(Notice(warning))
+            turn.emit(events.Notice(warning))
 
 
 def max_prompt_tokens(turn: Turn, model: str, request: Request, info: ModelInfo) -> int:
@@ -231,7 +238,7 @@ def max_prompt_tokens(turn: Turn, model: str, request: Request, info: ModelInfo)
     replies = [number for number, message in enumerate(request.messages, 1) if message.role == "assistant"]
     is_changed = turn.runtime.context.transform is not unchanged
     for body in (entry.body for entry in (() if is_changed else reversed(turn.state.conversation.path))):
-        if isinstance(body, log.Compaction) or not replies:
+        if isinstance(body, Compaction) or not replies:
             break
         if isinstance(body, Assistant):
             since = replies.pop()
@@ -282,9 +289,9 @@ async def store_reply(turn: Turn, target: RequestTarget, reply: llm.Done, attemp
     add(turn, stored, *([CallsStarted(calls)] if calls else ()))
     await settled(turn)
     report_usage(turn, target, reply.usage, cost)
-    turn.emit(TurnEnded(turn.round, reply.stop_reason, target.provider.model, target.provider.name))
+    turn.emit(events.TurnEnded(turn.round, reply.stop_reason, target.provider.model, target.provider.name))
     if reply.note:
-        turn.emit(Notice(reply.note))
+        turn.emit(events.Notice(reply.note))
     warn_when_full(turn, target.info)
     if reply.stop_reason == "model_context_window_exceeded" and not await shrink(turn):
         raise UserError("The conversation does not fit the model's window any more: begin anew, or use a larger model.")
@@ -317,7 +324,7 @@ def store_partial(turn: Turn, target: RequestTarget, text: str, used: Usage, *, 
 
 def report_usage(turn: Turn, target: RequestTarget, used: Usage, cost: float | None) -> None:
     total, provider = turn.state.meter.total.whole_usd, target.provider
-    turn.emit(UsageReported(used, cost, total, provider.model, provider.name))
+    turn.emit(events.UsageReported(used, cost, total, provider.model, provider.name))
 
 
 def warn_when_full(turn: Turn, info: ModelInfo) -> None:
@@ -327,7 +334,7 @@ def warn_when_full(turn: Turn, info: ModelInfo) -> None:
     used = turn.state.model.window_share = tokens / info.window
     if info.is_known and used >= warn_at > before:
         text = f"The conversation fills {used:.0%} of the model's window ({info.window:,} tokens)."
-        turn.emit(Notice(text))
+        turn.emit(events.Notice(text))
         turn.state.notes.append(reminder(f"{text} {SHORTENED_SOON}"))
 
 

@@ -18,7 +18,6 @@ from agentcli.llm import provider as llm
 from agentcli.llm.block_edits import asks_for_change
 from agentcli.llm.errors import ServerError
 from agentcli.llm.messages import Text
-from agentcli.llm.provider import Request
 from agentcli.tools.text.syntax import IS_INVALID
 
 MAX_CONTINUATIONS = 3  # of a reply that was cut by length, in a row
@@ -45,7 +44,7 @@ class ContinuedReply(TurnStep):
         self._count = 0
         self._length = 1  # a factor of the reply's length, doubled when a reply was cut inside a call
 
-    def shape(self, request: Request) -> Request:
+    def shape(self, request: llm.Request) -> llm.Request:
         return structs.replace(request, max_tokens=request.max_tokens * self._length)
 
     async def after_reply(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
@@ -103,7 +102,7 @@ class FittingAnswer(TurnStep):
     async def begin(self, turn: Turn) -> None:
         turn.state.notes.append(reminder(self._schema.request))
 
-    def shape(self, request: Request) -> Request:
+    def shape(self, request: llm.Request) -> llm.Request:
         return structs.replace(request, answer_schema=self._schema.schema)
 
     async def after_reply(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
