@@ -30,6 +30,7 @@ _MAX_REPORTED = 20  # names of files for the model
 _MAX_LEFT_OUT = 10
 _MAX_LISTED = 60  # files
 _MAX_PROMPT_CHARS = 50
+_MAX_BLAMED = 10_000_000  # bytes
 
 
 class TurnChanges(Struct, frozen=True):
@@ -266,9 +267,6 @@ def shown_name(name: str, shown: Callable[[Path], str]) -> str:
     """Return a `PATH: why` with the path as the person knows it."""
     path, colon, why = name.rpartition(": ")
     return f"{shown(Path(path))}{colon}{why}" if path.startswith("/") else name
-
-
-_MAX_BLAMED = 10_000_000  # bytes
 
 
 class Author(Struct, frozen=True, kw_only=True):

@@ -30,8 +30,8 @@ from agentcli.tools.summary import call_title
 from agentcli.tools.tool import ToolOutput
 from agentcli.tools.workspace import Workspace
 
-Decide = Callable[[], Verdict]  # the verdict of the permissions of now on a call
-# Gives the person's answer, or the verdict that settled the question before they gave one.
+Decide = Callable[[], Verdict]  # returns the verdict of the present permissions on a call
+# Returns the person's answer, or the verdict that settled the question before.
 Ask = Callable[[AnyQuestion, Decide | None], Awaitable[Approve | Verdict]]
 
 NOBODY_LEFT = "nobody can be asked any more"  # the comment of a no when nobody can answer

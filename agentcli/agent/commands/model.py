@@ -32,6 +32,24 @@ _IN_WORDS: dict[str, str] = {
     "xhigh": "for what takes long thought",
     "max": "as hard as it can, whatever it costs",
 }
+MAX_ANSWER_TOKENS = 4_096
+_PREAMBLE = (
+    "<system-reminder>A question beside the work. Answer it in a few sentences from what you know; "
+    "call no tool, change nothing.</system-reminder>\n"
+)
+MAX_TOOLS = 12
+TIME_TO_LIVE_S = 300  # since the prefix was last sent, which Anthropic promises and others come close to
+_STEP_TOKENS = 128  # by which OpenAI's automatic cache grows
+_MIN_CACHED_TOKENS = 1_024  # no provider caches a shorter prompt
+_MAX_ENTRIES_BACK, _MAX_LOSSES = 24, 10
+CAUSES = {
+    "model": "another model answered",
+    "compaction": "the conversation was compacted",
+    "tools": "the tools changed",
+    "system": "the system text changed",
+    "time to live": f"more than {TIME_TO_LIVE_S // 60} minutes had passed",
+    "provider": "the provider had dropped it, or earlier messages were sent in another form",
+}
 
 
 async def _model(host: CommandHost, argument: str) -> Outcome:
@@ -121,13 +139,6 @@ MODEL_COMMANDS = (
 )
 
 
-MAX_ANSWER_TOKENS = 4_096
-_PREAMBLE = (
-    "<system-reminder>A question beside the work. Answer it in a few sentences from what you know; "
-    "call no tool, change nothing.</system-reminder>\n"
-)
-
-
 async def answer_side_question(session: Session, question: str) -> str:
     """Return the model's answer, also while a turn runs. Calls it makes are not run. Raises `UserError`."""
     state, runtime = session.state, session.runtime
@@ -148,9 +159,6 @@ async def answer_side_question(session: Session, question: str) -> str:
         raise UserError(f"The question could not be answered: {error}") from error
     charge(reply.usage, "aside")
     return reply.message.text.strip() or "(The model said nothing.)"
-
-
-MAX_TOOLS = 12
 
 
 async def _usage(host: CommandHost, argument: str) -> Outcome:
@@ -209,20 +217,6 @@ def _collected(entries: Iterable[Entry]) -> UsageCollector:
 
 def _seconds(used: UsageCollector) -> str:
     return f"{used.total.duration_ms / 1000:,.1f} s of requests"
-
-
-TIME_TO_LIVE_S = 300  # since the prefix was last sent, which Anthropic promises and others come close to
-_STEP_TOKENS = 128  # by which OpenAI's automatic cache grows
-_MIN_CACHED_TOKENS = 1_024  # no provider caches a shorter prompt
-_MAX_ENTRIES_BACK, _MAX_LOSSES = 24, 10
-CAUSES = {
-    "model": "another model answered",
-    "compaction": "the conversation was compacted",
-    "tools": "the tools changed",
-    "system": "the system text changed",
-    "time to live": f"more than {TIME_TO_LIVE_S // 60} minutes had passed",
-    "provider": "the provider had dropped it, or earlier messages were sent in another form",
-}
 
 
 class CacheLoss(Struct, frozen=True, kw_only=True):

@@ -35,6 +35,14 @@ from agentcli.tools.summary import call_title
 from agentcli.tools.text.diff import diff_hunks
 from agentcli.tools.tool import RunTerms, Tool, ToolContext
 
+MAX_SHOWN = 6
+OUTSIDE = "runs OUTSIDE the sandbox: it can read, change and send anything you can"
+# Reasons to ask that say no more than the effects.
+_BEYOND = "acts beyond the workspace$|reaches other machines$|fetches what it runs$"
+_IN_EFFECTS = "is not known to only read$|^it writes |may hold secrets|is outside the workspace"
+# Programs that run what they read: from a host, it is a script from there.
+_INTERPRETERS = frozenset("sh bash dash zsh ksh fish python python3 perl ruby node php".split())
+
 
 @dataclass(frozen=True)
 class CallPolicy:
@@ -222,16 +230,6 @@ def _question(policy: CallPolicy, verdict: Verdict, preview: str) -> CallApprova
         mode = "acceptEdits" if verdict.reason == CHANGES_A_FILE else ""
         return EditApproval(**asdict(approval), hunks=hunks, mode=mode)
     return approval
-
-
-MAX_SHOWN = 6
-OUTSIDE = "runs OUTSIDE the sandbox: it can read, change and send anything you can"
-
-# Reasons to ask that say no more than the effects.
-_BEYOND = "acts beyond the workspace$|reaches other machines$|fetches what it runs$"
-_IN_EFFECTS = "is not known to only read$|^it writes |may hold secrets|is outside the workspace"
-# Programs that run what they read: from a host, it is a script from there.
-_INTERPRETERS = frozenset("sh bash dash zsh ksh fish python python3 perl ruby node php".split())
 
 
 class CallEffects(Struct, frozen=True):
