@@ -179,7 +179,14 @@ async def failure(turn: Turn, error: ProviderError | UserError) -> TurnFailed:
 def failed(turn: Turn, text: str, is_retryable: bool, kind: str, *, broke_off: bool = False) -> TurnFailed:
     spending, denials = turn.spending, tuple(turn.calls.denials)
     return TurnFailed(
-        text, is_retryable, kind, turn.round, spending.usage, spending.cost_usd, denials=denials, broke_off=broke_off
+        text,
+        is_retryable,
+        kind,
+        turns=turn.round,
+        usage=spending.usage,
+        cost_usd=spending.cost_usd,
+        denials=denials,
+        broke_off=broke_off,
     )
 
 

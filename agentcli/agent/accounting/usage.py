@@ -133,10 +133,10 @@ class UsageCollector:
                 day = time.strftime("%Y-%m-%d", time.localtime(entry.time))
                 for tally in (self.days[day], self.users[user_id], session):
                     tally.add(*cost[1:], body.duration_ms, retries)
-                self.add_request(*cost, body.duration_ms, retries)
+                self.add_request(*cost, duration_ms=body.duration_ms, retries=retries)
 
     def add_request(
-        self, model: str, usage: Usage, cost_usd: float | None, duration_ms: int = 0, retries: int = 0
+        self, model: str, usage: Usage, cost_usd: float | None, *, duration_ms: int = 0, retries: int = 0
     ) -> None:
         """Count a request that is no entry yet, in the total and for its model (`provider/model`)."""
         for tally in (self.total, self.models[model]):

@@ -289,8 +289,8 @@ def _names(pattern: str, path: str, home: Path) -> bool:
     """Return True if a word of a rule about commands means a file that holds secrets or is auto-executed."""
     for word in re.split(r"[\s=:'\"]+", pattern):
         name = re.sub(r"^(?:~|\.)?/", "", word)
-        meant = PurePath(re.sub(r"\[([*?[])\]", r"\1", name).replace("*", ".x"))
-        if name and (is_secret(meant, home) or is_protected(meant)) and fnmatchcase(path, f"*/{name}"):
+        file = PurePath(re.sub(r"\[([*?[])\]", r"\1", name).replace("*", ".x"))
+        if name and (is_secret(file, home) or is_protected(file)) and fnmatchcase(path, f"*/{name}"):
             return True
     return False
 
