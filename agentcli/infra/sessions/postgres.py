@@ -16,7 +16,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeVar
 
-from agentcli.agent.interfaces import Found, Stored
+from agentcli.agent.interfaces import SearchHit, StoredEntries
 from agentcli.conversation.entries import Entry
 from agentcli.errors import SessionInUse, StorageError
 from agentcli.infra.sessions.search import Words, text_of, words_in
@@ -311,8 +311,8 @@ class PostgresTables(Tables):
     async def compute(self, function: Callable[[], T]) -> T:
         return await asyncio.to_thread(function)
 
-    async def search(self, words: Words, *, cwd: str | None, user_id: str | None, limit: int) -> list[Found]:
-        found: list[Found] = []
+    async def search(self, words: Words, *, cwd: str | None, user_id: str | None, limit: int) -> list[SearchHit]:
+        found: list[SearchHit] = []
         hits = self.stream(_SEARCH, query=words.for_tsquery, cwd=cwd, user_id=user_id)
         async with aclosing(hits) as rows:  # type: ignore[type-var]
             async for session_id, title, *row in rows:
@@ -339,18 +339,18 @@ def _in_postgres(sql: str) -> str:
 class _OrderedWork:
     """Does the work of a log in order. Work goes on even if the task that waits for it is cancelled."""
 
-    def __init__(self, run: Callable[[Work[Stored]], Awaitable[Stored]]) -> None:
+    def __init__(self, run: Callable[[Work[StoredEntries]], Awaitable[StoredEntries]]) -> None:
         self._run = run
         self._turn = asyncio.Lock()
-        self._tasks: set[asyncio.Task[Stored]] = set()
+        self._tasks: set[asyncio.Task[StoredEntries]] = set()
 
-    def submit(self, work: Work[Stored]) -> asyncio.Future[Stored]:
+    def submit(self, work: Work[StoredEntries]) -> asyncio.Future[StoredEntries]:
         task = asyncio.create_task(self._do(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return asyncio.shield(task)
 
-    async def _do(self, work: Work[Stored]) -> Stored:
+    async def _do(self, work: Work[StoredEntries]) -> StoredEntries:
         async with self._turn:
             try:
                 with suppress(
