@@ -154,9 +154,9 @@ def find_instructions(cwd: Path, root: Path, user_files: Sequence[Path], home: P
 def nested_instructions(
     folders: Iterable[Path], cwd: Path, root: Path, known: Iterable[str], *, home: Path | None = None
 ) -> Instructions:
-    """The files of folders below `cwd` and on the way to them, outermost first, but for the paths `told` before.
+    """Return the files of `folders` below `cwd` and of the folders between, outermost first.
 
-    Those count against the budget as they are now.
+    The `known` paths, which the model has seen, are left out, and count against the budget with their present size.
     """
     reader = InstructionReader(root=root, home=home)
     for path in map(Path, known):

@@ -29,7 +29,7 @@ MAX_HEAD_BYTES = 100 * 1024  # that arrive before the first bytes of a body or a
 READ_SIZE = 64 * 1024
 MAX_UNZIPPED_BYTES = 1024 * 1024  # of one piece
 _PARAMETERS = {"SSL_CERT_FILE": "cafile", "SSL_CERT_DIR": "capath"}
-_GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS  # told apart by their first bytes
+_GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS  # zlib finds the format by the first bytes
 _URL_SAFE = "!$%&'()*+,-./:;=?@_~[]"  # besides letters and digits; `%` so that what is quoted stays so
 
 Headers = Mapping[str, str]
@@ -192,7 +192,7 @@ class Response:
         except TimeoutError as error:
             raise Timeout(f"{self._where} took nothing for {self._read_timeout:g} s.") from error
         except OSError:
-            pass  # a server may refuse a request that it did not read to the end, and say why
+            pass  # a server may refuse a request before it has read all of it, and its response has the reason
         while not self.status:
             await self._receive()
 
@@ -281,7 +281,7 @@ class Response:
     @property
     def has_unread(self) -> bool:
         """True if bytes arrived without a request, or from a proxy before TLS."""
-        return bool(self._reader._buffer)  # type: ignore[attr-defined]  # noqa: SLF001 - no method tells
+        return bool(self._reader._buffer)  # type: ignore[attr-defined]  # noqa: SLF001 - there is no method for it
 
     def is_alive(self) -> bool:
         is_open = not (self.has_unread or self._reader.at_eof() or self._writer.transport.is_closing())

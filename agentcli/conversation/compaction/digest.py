@@ -1,4 +1,4 @@
-"""Writes the text that stands for older turns, at several lengths, and collects what no compaction may lose."""
+"""Writes the text that replaces older turns, at several lengths, and collects what no compaction may lose."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ class Length(Struct, frozen=True):
 
 
 def lengths(settings: CompactionSettings) -> tuple[Length, ...]:
-    """From a shortened prompt to nearly all of a turn. At `BRIEF` prompts are whole and answers short."""
+    """Return the lengths from a shortened prompt to nearly all of a turn.
+
+    At the position `BRIEF`, prompts are whole and answers short.
+    """
     chars, result = settings.message_chars, settings.result_chars
     answer = max(chars, MIN_ANSWER_CHARS)
     return (
@@ -96,7 +99,7 @@ class DigestWriter(Struct, frozen=True):
                     pass
 
     def _prompt(self, step: Step, max_chars: int | None) -> str:
-        """The person's message word for word; where it is too long, its beginning and its number."""
+        """Return the person's message word for word, or its beginning and its number if it is too long."""
         text = self._typed(step)
         return f"User [#{step.number}]: {text if max_chars is None else self._start(text, max_chars, step)}"
 

@@ -81,8 +81,6 @@ class Record:
                 case Result() as result:
                     at, call = calls.get(result.result.tool_use_id, ((n, 0), None))
                     self.ends.append(_call_end(at, entry.id, call.input if call else {}, result))
-                case _:
-                    pass
 
     @cached_property
     def runs(self) -> list[CheckRun]:
