@@ -55,7 +55,7 @@ class Queue:
         """Return the whole queue as an entry, to be stored in one transaction with a message that leaves it."""
         return Queued(tuple(self.steering), tuple(self.follow_ups))
 
-    def take_back(self, position: int | None = None) -> bool:
+    def remove(self, position: int | None = None) -> bool:
         """Remove the message at a position, or the newest, and return False if there is none.
 
         Positions count the steering messages first.
