@@ -24,10 +24,10 @@ _MARK = 20  # characters of a mark, so that cutting fewer would save nothing
 _TAGS = re.compile(r"<(?=/?(?:system-reminder|instructions)\b)")
 
 
-class Length(Struct, frozen=True):
+class Length(Struct, frozen=True, kw_only=True):
     """The number of characters of each part of a turn. None keeps all of it; 0 leaves its number, or nothing."""
 
-    prompt: int | None
+    prompt: int | None = None
     error: int = 0
     answer: int = 0
     thought: int = 0
@@ -42,11 +42,14 @@ def lengths(settings: CompactionSettings) -> tuple[Length, ...]:
     chars, result = settings.message_chars, settings.result_chars
     answer = max(chars, MIN_ANSWER_CHARS)
     return (
-        Length(NEWEST_START),
-        Length(None),
-        Length(None, 80),
-        Length(None, 200, chars),
-        *(Length(None, MAX_ERROR_CHARS, times * answer, times * chars, times * result) for times in TIMES),
+        Length(prompt=NEWEST_START),
+        Length(),
+        Length(error=80),
+        Length(error=200, answer=chars),
+        *(
+            Length(error=MAX_ERROR_CHARS, answer=times * answer, thought=times * chars, result=times * result)
+            for times in TIMES
+        ),
     )
 
 

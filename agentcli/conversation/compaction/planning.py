@@ -85,7 +85,7 @@ class Budget(Struct, frozen=True):
         return self.count([Message("user", (Text(f"{text}\n"),))]) - empty if text else 0
 
 
-class Tail(Struct, frozen=True):
+class Tail(Struct, frozen=True, kw_only=True):
     """The newest part of a conversation, which stays in place: `turns`, or some `rounds` of the newest turn.
 
     A round is a reply with its results. Results have at most `result` characters, those of the newest round `newest`.
@@ -101,12 +101,12 @@ class Tail(Struct, frozen=True):
 def tails(settings: CompactionSettings) -> Iterator[Tail]:
     least = settings.result_chars
     for turns in range(settings.keep_turns, 0, -1):
-        yield Tail(turns)
+        yield Tail(turns=turns)
     for rounds, result in ((_ALL, 4_000), (_ALL, 1_000), (_ALL, least), (8, 1_000), (8, least), (2, 4_000), (2, least)):
-        yield Tail(1, rounds, result)
+        yield Tail(rounds=rounds, result=result)
     for newest in (_ALL, 20_000, 4_000, max(1_000, least)):
-        yield Tail(1, 1, least, newest)
-    yield Tail(1, 1, least, max(1_000, least), cuts_prompt=True)
+        yield Tail(rounds=1, result=least, newest=newest)
+    yield Tail(rounds=1, result=least, newest=max(1_000, least), cuts_prompt=True)
 
 
 class Planner(Struct, frozen=True, kw_only=True):
