@@ -312,7 +312,7 @@ def main() -> None:
     try:
         asyncio.run(users.serve(socket.socket(fileno=int(listener))))
     except (RuntimeError, OSError) as error:  # the engine refuses a model with a RuntimeError
-        print(error, file=sys.stderr, flush=True)
+        print(f"{model}: {error}", file=sys.stderr, flush=True)  # the engine names the file in a thread, perhaps late
         users.end(1)
 
 
