@@ -59,7 +59,7 @@ class Connections:
         target = quote(url.path or "/", safe=_URL_SAFE) + ("?" + quote(url.query, safe=_URL_SAFE) if url.query else "")
         if self._proxy is not None and not self._proxy.is_socks and url.scheme == "http":
             target = f"http://{host_header(url)}{target}"
-        connection = await self._idle_to(origin_of(url)) or await self._connected(url, addresses)
+        connection = await self._idle_to(origin_of(url)) or await self._open_connection(url, addresses)
         try:
             await connection.send(method, url, target, headers=headers, body=body)
             yield connection
@@ -77,7 +77,7 @@ class Connections:
                 return connection
         return None
 
-    async def _connected(self, url: SplitResult, addresses: Sequence[str] | None) -> Response:
+    async def _open_connection(self, url: SplitResult, addresses: Sequence[str] | None) -> Response:
         first = origin_of(url) if self._proxy is None else self._proxy.origin
         if self._tls is None and "https" in (url.scheme, first[0]):
             self._tls = await asyncio.to_thread(tls_context)  # tens of milliseconds
@@ -85,7 +85,7 @@ class Connections:
         for address in addresses:
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                    connection = await self._connected_at(address, first, url)
+                    connection = await self._connect(address, first, url)
             except OSError as error:  # TimeoutError is one
                 if isinstance(error, ssl.SSLError) or address == addresses[-1]:
                     raise self._no_connection(error) from error
@@ -94,7 +94,7 @@ class Connections:
                 return connection
         raise AssertionError("no address was given")
 
-    async def _connected_at(self, address: str, first: Origin, url: SplitResult) -> Response:
+    async def _connect(self, address: str, first: Origin, url: SplitResult) -> Response:
         """Return a connection through `address`, that of the server or its proxy. Raises `OSError`, `ProviderError`."""
         origin, proxy = origin_of(url), self._proxy
         if proxy is not None and proxy.is_socks:
