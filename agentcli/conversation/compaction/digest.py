@@ -86,7 +86,7 @@ class DigestWriter(Struct, frozen=True):
         return "\n".join(lines)
 
     def sentences(self, turn: TurnRecord, length: Length | None) -> Iterator[Passage]:
-        """Yield the sentences of a turn that it does not show at this length; None stands for a turn without a text."""
+        """Yield the sentences of a turn that are not part of its text at this length; None is a turn without a text."""
         inputs = {use.id: use.input for use in turn.calls}
         for step in turn.steps:
             match step.entry.body:
@@ -98,8 +98,6 @@ class DigestWriter(Struct, frozen=True):
                     yield from split_passages(step.number, "failure", f"- {title} FAILED", text)
                 case Assistant() as reply if not calls_in(reply) and (length is None or not length.answer):
                     yield from split_passages(step.number, "answer", "Answer", _quoted(text_of(reply)))
-                case _:
-                    pass
 
     def _prompt(self, step: Step, max_chars: int | None) -> str:
         """Return the person's message word for word, or its beginning and its number if it is too long."""
