@@ -118,7 +118,7 @@ class Session:
             case ops.Prompt() | ops.Steer():
                 self._take_message(op)
             case ops.TakeBack(position):
-                if queue.take_back(position):
+                if queue.remove(position):
                     self._queue_changed()
             case ops.RunQueued() if queue.follow_ups and not self.is_busy:
                 self._begin([queue.follow_ups.popleft()], from_queue=True)

@@ -144,8 +144,8 @@ class NestedInstructions:
         reader = InstructionReader(root=self.root, home=self.home)
         for path in instruction_paths(entry.body for entry in conversation.request_entries):
             if f'<instructions path="{path}">' not in current_text:
-                reader.take(Path(path), self.root)
-        return reader.take_found()
+                reader.read(Path(path), self.root)
+        return reader.collect()
 
     def _touched(self, call: ToolUse) -> Iterator[Path]:
         name = call.input.get("cwd" if call.name == "bash" else "path")
