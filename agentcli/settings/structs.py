@@ -138,7 +138,7 @@ class ToolSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """`only` names the tools a model gets (empty: all). `max_parallel` bounds reading calls that run together.
 
     `output_level` is how detailed results are, `output_levels` the same for single tools by name. `charset` is that of
-    files that are not UTF-8, unless an .editorconfig names another.
+    files that are not UTF-8.
     """
 
     only: tuple[str, ...] = ()

@@ -17,7 +17,6 @@ from agentcli.conversation.file_changes import FilesChanged, FilesRestored, File
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.llm.tokens import estimate_text
 from agentcli.settings.paths import from_home
-from agentcli.tools.builtin.files import charset_of
 from agentcli.tools.command import Command, Grants
 from agentcli.tools.text.diff import unified_diff
 from agentcli.tools.text.encoding import decode
@@ -94,7 +93,7 @@ def _text(path: Path, state: FileState | None, checkpoints: Checkpoints, workspa
         content = checkpoints.content(state.content)
     except OSError:
         return None
-    decoded = decode(content, charset_of(path, workspace, is_ascii=content.isascii()))
+    decoded = decode(content, workspace.settings.charset)
     return decoded.text if decoded else None
 
 

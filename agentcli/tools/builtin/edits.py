@@ -10,7 +10,6 @@ from msgspec import Struct
 
 from agentcli.errors import ToolError
 from agentcli.tools.builtin.files import (
-    charset_of,
     decode_file,
     is_there,
     naming_similar,
@@ -116,8 +115,9 @@ def _new_content(given: FileWrite | FileEdit, before: bytes, path: Path, workspa
 def _replace_file(given: FileWrite, before: bytes, path: Path, workspace: Workspace) -> NewContent:
     """Raises `ToolError` for a character that the file's encoding does not have."""
     require_encodable(given.content, "content")
-    shown, charset = workspace.shown(path), charset_of(path, workspace, is_ascii=before.isascii())
-    decoded = decode(before, charset) or DecodedText("", "utf-8")  # a binary file is replaced by UTF-8
+    shown = workspace.shown(path)
+    # A binary file is replaced by UTF-8.
+    decoded = decode(before, workspace.settings.charset) or DecodedText("", "utf-8")
     text, kept = given.content, []
     if decoded.bom or decoded.encoding != "utf-8":
         text = text.removeprefix(BOM)

@@ -16,18 +16,13 @@ from agentcli.errors import ToolError, errno_name, kind_of
 from agentcli.tools.path_names import display_name
 from agentcli.tools.sandbox import Listing, names_in
 from agentcli.tools.text.apply import changes_only_ascii
-from agentcli.tools.text.charset import declared_charset
 from agentcli.tools.text.encoding import LARGEST_EDITABLE, DecodedText, decode
 from agentcli.tools.workspace import Workspace
 
 MISSING = "ENOENT"  # the code of the error for a path where nothing is
 
-HOW_TO_NAME_CHARSET = (
-    "To change more, name its charset in .editorconfig (charset = …) or in the setting tools.charset, or convert the "
-    "file first (bash: iconv -f … -t UTF-8)."
-)
+HOW_TO_NAME_CHARSET = "To change more, name its charset in the setting tools.charset, or convert the file first (bash: iconv -f … -t UTF-8)."
 
-_MAX_EDITORCONFIG_BYTES = 100_000
 _MAX_SIMILAR_S = 1.0  # seconds for finding similar names
 _MAX_SIMILAR_NAMES = 3
 
@@ -94,31 +89,10 @@ def is_there(path: Path, workspace: Workspace) -> bool:
 
 def decode_file(content: bytes, path: Path, workspace: Workspace) -> DecodedText:
     """Return a file's bytes as text. Raises `ToolError` for a binary file."""
-    text = decode(content, charset_of(path, workspace, is_ascii=content.isascii()))
+    text = decode(content, workspace.settings.charset)
     if text is None:
         raise binary_file_error(workspace.shown(path), len(content))
     return text
-
-
-def charset_of(path: Path, workspace: Workspace, *, is_ascii: bool = False) -> str:
-    """Return the charset that the nearest .editorconfig declares, else the setting; empty if there is neither.
-
-    The setting is only about files that are not UTF-8; a file that `is_ascii` is.
-    """
-    roots = workspace.facts.roots
-    for folder in path.parents:
-        if not any(map(folder.is_relative_to, roots)):
-            break
-        with contextlib.suppress(ToolError, OSError):  # there is none, or it may not be read
-            config = workspace.usable_path(folder / ".editorconfig", "read")
-            with workspace.sandbox.read(config) as file:
-                text = file.read(_MAX_EDITORCONFIG_BYTES).decode(errors="replace")
-            declared = declared_charset(text, path.relative_to(folder).as_posix())
-            if declared.charset:
-                return declared.charset
-            if declared.is_root:
-                break
-    return "" if is_ascii else workspace.settings.charset
 
 
 def require_certain_encoding(before: DecodedText, after: str, shown: str) -> None:

@@ -61,7 +61,7 @@ class DecodedText(Struct, frozen=True):
 def decode(content: bytes, declared: str = "") -> DecodedText | None:
     """Return the text of a file: by its BOM, else as UTF-8, else in another charset; None for a binary file.
 
-    The charset `declared` by the project counts for ASCII, and where the bytes fit it and are not certainly UTF-8.
+    The charset that the settings have `declared` counts if the bytes fit it and are not certainly UTF-8.
     """
     guess = EncodingGuess(content[:SNIFFED_BYTES])
     body = content[len(guess.bom) :]
@@ -71,7 +71,7 @@ def decode(content: bytes, declared: str = "") -> DecodedText | None:
     if encoding is None:
         return None
     is_certain = guess.is_certain
-    if declared and not guess.bom and (content.isascii() or not guess.is_certain):
+    if declared and not guess.is_certain:
         codec = declared_codec(declared, content)
         encoding, is_certain = (codec, True) if codec else (encoding, is_certain)
     if not is_certain and (detected := detect_charset(content)) and (detected.is_certain or encoding != "utf-8"):
