@@ -75,7 +75,7 @@ def _net_changes(
             continue
         path = Path(real_path(stored))
         shown = len(files) < MAX_FILES
-        before, after = (_text(path, state, checkpoints, workspace) if shown else None for state in states)
+        before, after = (_text(state, checkpoints, workspace) if shown else None for state in states)
         if before is None or after is None:
             others.append(workspace.shown(path))
         elif diff := unified_diff(workspace.shown(path), before, after):
@@ -83,7 +83,7 @@ def _net_changes(
     return files, others
 
 
-def _text(path: Path, state: FileState | None, checkpoints: Checkpoints, workspace: Workspace) -> str | None:
+def _text(state: FileState | None, checkpoints: Checkpoints, workspace: Workspace) -> str | None:
     """Return a recorded file's text, empty where there is no file; None for other kinds, and for what is no text."""
     if state is None:
         return ""

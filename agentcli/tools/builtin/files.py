@@ -21,7 +21,10 @@ from agentcli.tools.workspace import Workspace
 
 MISSING = "ENOENT"  # the code of the error for a path where nothing is
 
-HOW_TO_NAME_CHARSET = "To change more, name its charset in the setting tools.charset, or convert the file first (bash: iconv -f … -t UTF-8)."
+HOW_TO_NAME_CHARSET = (
+    "To change more, name its charset in the setting tools.charset, or convert the file first "
+    "(bash: iconv -f … -t UTF-8)."
+)
 
 _MAX_SIMILAR_S = 1.0  # seconds for finding similar names
 _MAX_SIMILAR_NAMES = 3
