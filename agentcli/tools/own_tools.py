@@ -189,5 +189,4 @@ async def _in_thread(function: Callable[..., Any], given: tuple[Any, ...]) -> An
 
 
 def _with_emit(given: Any, soon: Callable[..., None]) -> Any:
-    """A context whose `emit` may be called from a thread."""
     return replace(given, emit=partial(soon, given.emit)) if isinstance(given, ToolContext) else given

@@ -176,15 +176,14 @@ def _refuse(text: str, known: Options, read: Arguments) -> None:
 _TABLES = read_table("only_reading")
 
 
-def _whole(row: str) -> str:
-    """Return a row with the parts that it names put in."""
+def _with_parts(row: str) -> str:
     for name in reversed(_TABLES["parts"]):
         row = row.replace(f"<{name}>", _TABLES["parts"][name])
     return row
 
 
 # By program, and by subcommand: a row as `options` reads it.
-PROGRAMS = {name: _whole(row) for names, row in _TABLES["programs"].items() for name in names.split()}
-GIT = {name: _whole(row) for name, row in _TABLES["git"].items()}
+PROGRAMS = {name: _with_parts(row) for names, row in _TABLES["programs"].items() for name in names.split()}
+GIT = {name: _with_parts(row) for name, row in _TABLES["git"].items()}
 # By program: the options that only print its version.
 VERSIONS = {name: row.split() for row, names in _TABLES["versions"].items() for name in names.split()}

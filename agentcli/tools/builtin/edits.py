@@ -113,7 +113,6 @@ def _new_content(given: FileWrite | FileEdit, before: bytes, path: Path, workspa
 
 
 def _replace_file(given: FileWrite, before: bytes, path: Path, workspace: Workspace) -> NewContent:
-    """Raises `ToolError` for a character that the file's encoding does not have."""
     require_encodable(given.content, "content")
     shown = workspace.shown(path)
     # A binary file is replaced by UTF-8.
@@ -137,9 +136,8 @@ def _replace_file(given: FileWrite, before: bytes, path: Path, workspace: Worksp
 
 
 def _edit_file(given: FileEdit, before: bytes, path: Path, workspace: Workspace) -> NewContent:
-    """Raises `ToolError` if an edit does not apply to these bytes."""
     shown, old, edits = workspace.shown(path), decode_file(before, path, workspace), _edits_of(given)
-    if not old.is_certain and any(_has_other_characters(edit, without_surrogates(old.text)) for edit in edits):
+    if not old.is_certain and any(_has_characters_beyond(edit, without_surrogates(old.text)) for edit in edits):
         raise unknown_encoding_error(old, shown)
     applied = apply_edits(before, old, edits)
     content, new = applied.content, applied.decoded
@@ -153,8 +151,7 @@ def _edit_file(given: FileEdit, before: bytes, path: Path, workspace: Workspace)
     return NewContent(content, unified_diff(shown, old.text, text), applied.notes)
 
 
-def _has_other_characters(edit: Edit, text: str) -> bool:
-    """Return True if an edit has characters beyond ASCII that the text does not have."""
+def _has_characters_beyond(edit: Edit, text: str) -> bool:
     return any(not char.isascii() and char not in text for char in {*edit.old_string, *edit.new_string})
 
 

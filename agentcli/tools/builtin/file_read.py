@@ -92,7 +92,6 @@ def _format_lines(read: LinesRead, given: FileRead, shown: str) -> ToolOutput:
 
 
 def _format_line(line: FileLine) -> str:
-    """Return a line as the model sees it, with a note of what is missing."""
     text = cut_line(line.text.removesuffix("\r"))
     return f"{text}[and {line.cut:,} bytes behind them]" if line.cut else text
 

@@ -152,7 +152,7 @@ async def naming_similar(work: Awaitable[T], path: Path, workspace: Workspace) -
 
 async def _find_similar(path: Path, workspace: Workspace) -> list[str]:
     """Return the files with a similar name below the nearest folder, nearest first."""
-    wanted = _readable(path.name).lower()
+    wanted = _as_sendable(path.name).lower()
     found: list[tuple[int, str]] = []
 
     def take(names: str) -> None:
@@ -175,15 +175,14 @@ async def _find_similar(path: Path, workspace: Workspace) -> list[str]:
 
 def _distance(wanted: str, name: str) -> int:
     """Return 0 for a name unlike the one wanted, else a number that is lower for a more similar or nearer file."""
-    parts = PurePosixPath(_readable(name).lower())
+    parts = PurePosixPath(_as_sendable(name).lower())
     if parts.name == wanted:
         return len(parts.parts)
     is_similar = wanted in parts.name or parts.name in wanted
     return 100 + len(parts.parts) if is_similar and len(parts.parts) == 1 else 0
 
 
-def _readable(name: str) -> str:
-    """Return a name as text that a request can carry."""
+def _as_sendable(name: str) -> str:
     return os.fsencode(name).decode(errors="replace")
 
 

@@ -86,7 +86,7 @@ async def search_literal_brackets(
     as a class of characters. Raises `ToolError` if the glob is wrong in each of these forms.
     """
     folders, slash, name = glob.rpartition("/")
-    forms = {f"{_escape(folders)}{slash}{name}": None, glob: None, _escape(glob): None}
+    forms = {f"{_escape_brackets(folders)}{slash}{name}": None, glob: None, _escape_brackets(glob): None}
     failures: list[ToolError] = []
     results: dict[str, T] = {}
     for form in (glob,) if glob.startswith("!") else forms:
@@ -101,8 +101,7 @@ async def search_literal_brackets(
     return results[glob]
 
 
-def _escape(glob: str) -> str:
-    """Return a glob in which all brackets are literal."""
+def _escape_brackets(glob: str) -> str:
     return re.sub(r"(?<!\\)[\[\]]", r"\\\g<0>", glob)
 
 

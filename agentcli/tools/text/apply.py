@@ -179,7 +179,6 @@ def _replacement(text: str, match: Match, old: str, new: str) -> _Replacement:
 
 
 def _with_line_ends(text: str, match: Match, new: str) -> str:
-    """Return a replacement of several lines with the line ends of the text."""
     *lines, last = text[match.start : match.end].split("\n")
     ends = ["\r\n" if line.endswith("\r") else "\n" for line in lines]
     new_lines = new.split("\n")
@@ -187,7 +186,7 @@ def _with_line_ends(text: str, match: Match, new: str) -> str:
         old_lines = [*(line.removesuffix("\r") for line in lines), last]
         new_ends = _align_line_ends(old_lines, ends, new_lines)
     else:
-        new_ends = [ends[0] if ends else _line_end_at(text, match)] * (len(new_lines) - 1)
+        new_ends = [ends[0] if ends else _line_end_near(text, match)] * (len(new_lines) - 1)
     return "".join(map("".join, zip(new_lines, [*new_ends, ""], strict=True)))
 
 
@@ -202,8 +201,7 @@ def _align_line_ends(old_lines: list[str], ends: list[str], new_lines: list[str]
     return new_ends[: len(new_lines) - 1]
 
 
-def _line_end_at(text: str, match: Match) -> str:
-    """Return the first line end behind a match, or else the last one before it."""
+def _line_end_near(text: str, match: Match) -> str:
     end = text.find("\n", match.end)
     if end < 0:
         end = text.rfind("\n", 0, match.start)
