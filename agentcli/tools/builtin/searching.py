@@ -5,7 +5,6 @@ Files are listed nearest first, as the project's ignore rules have them.
 
 from __future__ import annotations
 
-import heapq
 import os
 import re
 from collections import defaultdict
@@ -24,7 +23,6 @@ from agentcli.tools.sandbox import Listing, SearchOutcome, names_in
 from agentcli.tools.tool import ToolContext, ToolOutput
 
 BRIEF_PATHS = 10
-MAX_KEPT_PATHS = 100_000  # in memory while only the first are wanted
 
 T = TypeVar("T")
 
@@ -154,8 +152,8 @@ _FILES_OF_A_FOLDER = re.compile(r"(((?:[^\0]*/)?)[^/\0]*\0(?:\2[^/\0]*\0)*)")
 class NearestPaths:
     """Files and the folders they are in, nearest first, then by name; folders end in a slash.
 
-    Every path begins with `below`, the folder that is listed. `depth` counts from there: its own files have depth 1. Of
-    more than `limit` paths (0: all) only those are kept that may be among the first.
+    Every path begins with `below`, the folder that is listed. `depth` counts from there: its own files have depth 1.
+    `limit` is the number of paths in the result (0: all).
     """
 
     def __init__(self, limit: int, *, below: str, with_folders: bool, depth: int | None) -> None:
@@ -166,7 +164,6 @@ class NearestPaths:
         self._folders: set[str] = set()  # that hold a file
         self._levels: defaultdict[int, list[str]] = defaultdict(list)  # batches of names, by the slashes in a name
         self._files = 0
-        self._kept = 0
         self._is_ascii = True
 
     def add(self, names: str) -> None:
@@ -181,9 +178,6 @@ class NearestPaths:
             for slashes in [slashes for slashes in levels if slashes > self._max_slashes]:
                 count -= sum(batch.count("\0") for batch in levels.pop(slashes))
         self._files += count
-        self._kept += count
-        if self._limit and self._kept > MAX_KEPT_PATHS:
-            self._forget_far_paths()
 
     def result(self, prefix: str) -> tuple[list[str], int]:
         """Return the paths, each with `prefix` before it, and how many there are in all. May be called only once."""
@@ -212,13 +206,3 @@ class NearestPaths:
                 folders.add(folder)
         limit, listed = self._max_slashes, len(self._below)
         return [each for each in folders if len(each) > listed and (limit is None or each.count("/") <= limit + 1)]
-
-    def _forget_far_paths(self) -> None:
-        """Drop files that are deeper than enough others, and those behind enough others of their own level."""
-        self._kept = 0
-        for slashes in sorted(self._levels):
-            names = names_in("".join(self._levels.pop(slashes)))
-            if self._kept < self._limit:
-                nearest = heapq.nsmallest(self._limit, names)
-                self._levels[slashes] = [f"{name}\0" for name in nearest]
-                self._kept += len(nearest)

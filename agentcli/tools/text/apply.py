@@ -97,8 +97,7 @@ def _find_replacements(text: str, edit: Edit) -> tuple[list[_Replacement], str]:
             return [_replacement(text, match, old, new) for match in without_overlaps(matches)], ""
     elif matches := find_exact(text, old):
         match, note = _only_match(text, matches, "")
-        notes = (note, _unreplaced_note(text, old, match), _line_end_note(old, new))
-        return [_replacement(text, match, old, new)], " ".join(filter(None, notes))
+        return [_replacement(text, match, old, new)], f"{note} {_line_end_note(old, new)}".strip()
     if lf(old) == lf(new):
         raise ToolError(
             "old_string and new_string differ in line ends alone, and old_string's are not those of the file.",
@@ -109,15 +108,6 @@ def _find_replacements(text: str, edit: Edit) -> tuple[list[_Replacement], str]:
             match, more = _only_match(text, matches, difference)
             return [_replacement(text, match, old, new)], f"Matched apart from {difference}{note} {more}".rstrip()
     raise ToolError(f"old_string is not in the file. {describe_nearest(lf(text), lf(old))}", kind="not_found")
-
-
-def _unreplaced_note(text: str, old: str, replaced: Match) -> str:
-    """Return a note if the same lines are elsewhere with other line ends, which a reader does not see."""
-    if "\r\n" not in text or "\n" not in old:
-        return ""
-    matches = find_with_any_line_ends(text, old)
-    more = sum(match.end <= replaced.start or match.start >= replaced.end for match in matches)
-    return f"The same text with other line ends stands {more} times more and was left alone." if more > 0 else ""
 
 
 def _line_end_note(old: str, new: str) -> str:
