@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import io
 import os
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
@@ -48,7 +47,9 @@ def opened(path: Path, workspace: Workspace) -> Iterator[tuple[BinaryIO, int]]:
     shown = workspace.shown(path)
     try:
         with workspace.sandbox.read(path) as file:
-            yield file, _size_of(file)
+            size = file.seek(0, os.SEEK_END)
+            file.seek(0)
+            yield file, size
     except (FileNotFoundError, NotADirectoryError) as error:
         raise ToolError(f"{shown} does not exist.", kind="not_found", code=MISSING) from error
     except IsADirectoryError as error:
@@ -59,15 +60,6 @@ def opened(path: Path, workspace: Workspace) -> Iterator[tuple[BinaryIO, int]]:
         if error.errno in (errno.EINVAL, errno.ENXIO):
             raise ToolError(f"{shown} is not a regular file.", kind="invalid_parameters") from error
         raise _failure("read", shown, error) from error
-
-
-def _size_of(file: BinaryIO) -> int:
-    try:
-        return os.fstat(file.fileno()).st_size
-    except io.UnsupportedOperation:  # the file is in memory
-        size = file.seek(0, os.SEEK_END)
-        file.seek(0)
-        return size
 
 
 def read_bytes(path: Path, workspace: Workspace) -> bytes:

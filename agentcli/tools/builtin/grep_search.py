@@ -100,7 +100,7 @@ class MatchList(Struct, frozen=True):
 
 
 class _File(Struct):
-    """A file with its rows; `texts` are these rows as the model sees them, where all of them are shown."""
+    """A file with its rows; `texts` are these rows as the model sees them, if all of them are shown."""
 
     order: bytes
     path: str

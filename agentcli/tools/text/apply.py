@@ -219,7 +219,6 @@ MAX_NEAREST_LINES = 40
 _MAX_COMPARED_LINES = 5_000  # letter by letter
 _MIN_RATIO = 0.6  # of a line that counts as similar (difflib)
 _MAX_PAIRS = 1_000  # equal lines of both texts; a line that is so frequent says nothing
-_WORD = re.compile(r"\w{3,}")
 
 
 def describe_nearest(text: str, wanted: str) -> str:
@@ -269,6 +268,6 @@ def _candidates(lines: Sequence[str], sought: str) -> Sequence[int]:
     """Return the indices of the lines to compare: all, or in a long file those with the longest words of the line."""
     if len(lines) <= _MAX_COMPARED_LINES:
         return range(len(lines))
-    words = sorted(set(_WORD.findall(sought)), key=len, reverse=True)[:3]
+    words = sorted(set(re.findall(r"\w{3,}", sought)), key=len, reverse=True)[:3]
     having = [index for index, line in enumerate(lines) if any(word in line for word in words)]
     return having[:_MAX_COMPARED_LINES]

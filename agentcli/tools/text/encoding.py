@@ -22,7 +22,6 @@ _BOMS = (
 LARGEST_EDITABLE = 50 * 1024 * 1024  # bytes; an edit holds the file in memory several times
 BOM = "\ufeff"  # the byte order mark as a character
 SNIFFED_BYTES = 65_536  # at the beginning of a file, by which text and binary are told apart
-_NOT_IN_TEXT = re.compile(rb"[\x00-\x07\x0e-\x1a\x1c-\x1f]")  # control characters but white space, backspace and escape
 _NO_C1 = bytes([*range(0x80), *range(0xA0, 0x100)])
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -114,7 +113,8 @@ class EncodingGuess:
         self.wide = encoding if encoding not in ("", "utf-8") else None
         head = b"" if self.bom else head[:SNIFFED_BYTES]
         self._is_binary = b"\0" in head
-        self._has_controls = _NOT_IN_TEXT.search(head) is not None
+        # Control characters but white space, backspace and escape.
+        self._has_controls = re.search(rb"[\x00-\x07\x0e-\x1a\x1c-\x1f]", head) is not None
         self._pending = b""
         self._continuations = 0  # bytes of right UTF-8 behind the first of each character
         self._broken = 0  # bytes that are not UTF-8

@@ -182,7 +182,6 @@ _LOOK_ALIKES = str.maketrans(
         **dict.fromkeys(map(chr, range(0xD800, 0xE000)), "\ufffd"),  # a byte that is no character is shown like this
     }
 )
-_LINE_END = re.compile("\r\n")
 # A mark changes the character before it, but no control character: behind a line end it begins the next line.
 _NOT_PLAIN = re.compile("\r\n|[\x20-\x7e]?[^\x00-\x7f]+")
 
@@ -211,7 +210,7 @@ class View(Struct, frozen=True):
 def with_lf(text: str) -> View:
     """Return a view in which each CRLF is an LF."""
     starts, origins = [0], [0]
-    for number, found in enumerate(_LINE_END.finditer(text)):
+    for number, found in enumerate(re.finditer("\r\n", text)):
         starts.append(found.start() - number + 1)
         origins.append(found.end())
     return View(lf(text), starts, origins)
