@@ -97,7 +97,7 @@ def _find_replacements(text: str, edit: Edit) -> tuple[list[_Replacement], str]:
             return [_replacement(text, match, old, new) for match in without_overlaps(matches)], ""
     elif matches := find_exact(text, old):
         match, note = _only_match(text, matches, "")
-        return [_replacement(text, match, old, new)], f"{note} {_line_end_note(old, new)}".strip()
+        return [_replacement(text, match, old, new)], note
     if lf(old) == lf(new):
         raise ToolError(
             "old_string and new_string differ in line ends alone, and old_string's are not those of the file.",
@@ -108,18 +108,6 @@ def _find_replacements(text: str, edit: Edit) -> tuple[list[_Replacement], str]:
             match, more = _only_match(text, matches, difference)
             return [_replacement(text, match, old, new)], f"Matched apart from {difference}{note} {more}".rstrip()
     raise ToolError(f"old_string is not in the file. {describe_nearest(lf(text), lf(old))}", kind="not_found")
-
-
-def _line_end_note(old: str, new: str) -> str:
-    """Return a note if lines get other ends than they had: that may have been asked for, or be a slip."""
-    if "\n" not in old or not (added := _line_ends_in(new) - _line_ends_in(old)):
-        return ""
-    return f"new_string was written with its own line ends: {' and '.join(sorted(added))}."
-
-
-def _line_ends_in(text: str) -> set[str]:
-    crlf = text.count("\r\n")
-    return {name for name, count in (("CRLF", crlf), ("LF", text.count("\n") - crlf)) if count}
 
 
 def _only_match(text: str, matches: Sequence[Match], difference: str) -> tuple[Match, str]:
@@ -257,17 +245,12 @@ def _find_by_longest_line(lines: Sequence[str], sought: Sequence[str]) -> int | 
         return None
     matcher = difflib.SequenceMatcher(None, "", longest, autojunk=False)
     best, number = 0.0, 0
-    for index in _candidates(lines, longest):
+    indices: Sequence[int] = range(len(lines))
+    if len(lines) > _MAX_COMPARED_LINES:  # then only lines with the longest words of the line sought are compared
+        words = sorted(set(re.findall(r"\w{3,}", longest)), key=len, reverse=True)[:3]
+        indices = [index for index in indices if any(word in lines[index] for word in words)][:_MAX_COMPARED_LINES]
+    for index in indices:
         matcher.set_seq1(lines[index][:MAX_LINE_CHARS])
         if matcher.real_quick_ratio() > best and (ratio := matcher.quick_ratio()) > best:
             best, number = ratio, index
     return number - place if best >= _MIN_RATIO else None
-
-
-def _candidates(lines: Sequence[str], sought: str) -> Sequence[int]:
-    """Return the indices of the lines to compare: all, or in a long file those with the longest words of the line."""
-    if len(lines) <= _MAX_COMPARED_LINES:
-        return range(len(lines))
-    words = sorted(set(re.findall(r"\w{3,}", sought)), key=len, reverse=True)[:3]
-    having = [index for index, line in enumerate(lines) if any(word in line for word in words)]
-    return having[:_MAX_COMPARED_LINES]

@@ -24,8 +24,6 @@ _RIVALS = (
     "cp437"
 ).split()
 _MAX_SAMPLE_BYTES = 65_536
-_MIN_CHARS = 4  # that are not ASCII; fewer of them fit several charsets
-_MIN_CERTAIN_CHARS = 6  # that are not ASCII
 _MIN_CONFIDENCE = 0.04
 _MIN_RATIO = 2.0  # of the confidence to that of the next candidate
 _CONTROL = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f-\x9f]")
@@ -73,7 +71,7 @@ def detect_charset(content: bytes) -> Charset | None:
                 continue
             rivals = [other for rival, other in candidates if sample.decode(rival, "ignore") != shown]
             is_clear = confidence >= max(_MIN_CONFIDENCE, _MIN_RATIO * max(rivals, default=0.0))
-            is_clear = is_clear and _count_non_ascii(text) >= _MIN_CERTAIN_CHARS
+            is_clear = is_clear and _count_non_ascii(text) >= 6
             return Charset(codec, is_clear and not _other_cyrillic_fits(sample, codec))
     return None
 
@@ -104,7 +102,7 @@ def _count_non_ascii(text: str) -> int:
 
 def _is_plausible(text: str, codec: str) -> bool:
     """Return False if the text is too short, or looks like another script that was decoded with the wrong charset."""
-    if _count_non_ascii(text) < _MIN_CHARS:
+    if _count_non_ascii(text) < 4:  # so few characters fit several charsets
         return False
     if codec in ("euc_kr", "cp949"):  # Korean is written in Hangul; only a few Chinese characters are used beside it
         letters = [char for char in text if char.isalpha() and not char.isascii()]
