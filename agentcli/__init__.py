@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from agentcli.agent import events, ops
     from agentcli.agent.accounting.usage import UsageCollector
     from agentcli.agent.context.transform import create_context_transform
-    from agentcli.agent.event_store import EventStore, StreamEvent, StreamState
 
     # fmt: off
     from agentcli.agent.events import (  # isort: skip
@@ -20,24 +19,38 @@ if TYPE_CHECKING:
     )
     # fmt: on
     from agentcli.agent.hooks import CallHooks, HookAnswer, NoHooks, TurnHooks
-    from agentcli.agent.interfaces import ConversationStore, Locks, SessionLog, SessionStore
+    from agentcli.agent.interfaces import (
+        ConversationStore,
+        EventStore,
+        Locks,
+        SessionLog,
+        SessionStore,
+        StreamEvent,
+        StreamState,
+    )
     from agentcli.agent.ops import Approve, ClientResult, Interrupt, Prompt, SetEffort, SetMode, SetModel, Steer
     from agentcli.conversation.schema import readable_from
     from agentcli.errors import AgentcliError, ConfigError, StorageError, ToolError, UsageError, UserError
-    from agentcli.extensions.mcp.client import MCPClient, RemoteResult, RemoteTool
+    from agentcli.extensions.mcp.tools import MCPClient, RemoteResult, RemoteTool
     from agentcli.extensions.skills.activation import Activation, SkillRegistry
     from agentcli.extensions.skills.skill import Skill, read_skill
-    from agentcli.infra.event_log.redis import RedisEvents
-    from agentcli.infra.event_log.sqlite import MemoryEvents, SqliteEvents
+    from agentcli.infra.event_log import MemoryEvents, SqliteEvents
+    from agentcli.infra.redis_events import RedisEvents
     from agentcli.infra.sessions.postgres import PostgresSessions
     from agentcli.infra.sessions.sqlite import MemorySessions, SqliteSessions
     from agentcli.library.agent import Agent, AgentFailed
-    from agentcli.library.reply_forms import to_anthropic_message, to_chat_completion
+    from agentcli.library.functions import (
+        count_conversation_tokens,
+        count_message_tokens,
+        count_tokens,
+        get_model_info,
+        to_anthropic_message,
+        to_chat_completion,
+    )
     from agentcli.llm.messages import CacheControl, Document, Image, Message, Text
     from agentcli.llm.provider import Provider, ToolSpec
     from agentcli.llm.token_encoders import TokenEncoder, encoders
     from agentcli.settings.structs import Settings
-    from agentcli.token_counts import count_conversation_tokens, count_message_tokens, count_tokens, get_model_info
     from agentcli.tools.own_tools import tool
     from agentcli.tools.sandbox import Sandbox
     from agentcli.tools.tool import Tool, ToolContext, ToolOutput
@@ -49,15 +62,19 @@ _HOMES = {
     name: module
     for module, names in {
         "agentcli.library.agent": "Agent AgentFailed",
-        "agentcli.library.reply_forms": "to_anthropic_message to_chat_completion",
-        "agentcli.agent.interfaces": "ConversationStore Locks SessionLog SessionStore",
+        "agentcli.library.functions": (
+            "count_conversation_tokens count_message_tokens count_tokens get_model_info to_anthropic_message "
+            "to_chat_completion"
+        ),
+        "agentcli.agent.interfaces": (
+            "ConversationStore EventStore Locks SessionLog SessionStore StreamEvent StreamState"
+        ),
         "agentcli.conversation.schema": "readable_from",
-        "agentcli.agent.event_store": "EventStore StreamEvent StreamState",
-        "agentcli.infra.event_log.redis": "RedisEvents",
-        "agentcli.infra.event_log.sqlite": "MemoryEvents SqliteEvents",
+        "agentcli.infra.redis_events": "RedisEvents",
+        "agentcli.infra.event_log": "MemoryEvents SqliteEvents",
         "agentcli.infra.sessions.postgres": "PostgresSessions",
         "agentcli.infra.sessions.sqlite": "MemorySessions SqliteSessions",
-        "agentcli.extensions.mcp.client": "MCPClient RemoteResult RemoteTool",
+        "agentcli.extensions.mcp.tools": "MCPClient RemoteResult RemoteTool",
         "agentcli.tools.sandbox": "Sandbox",
         "agentcli.agent.context.transform": "create_context_transform",
         "agentcli.tools.own_tools": "tool",
@@ -68,7 +85,6 @@ _HOMES = {
         "agentcli.settings.structs": "Settings",
         "agentcli.extensions.skills.activation": "Activation SkillRegistry",
         "agentcli.extensions.skills.skill": "Skill read_skill",
-        "agentcli.token_counts": "count_conversation_tokens count_message_tokens count_tokens get_model_info",
         "agentcli.errors": "AgentcliError ConfigError StorageError ToolError UsageError UserError",
         "agentcli.agent.hooks": "CallHooks HookAnswer NoHooks TurnHooks",
         "agentcli.agent.events": (

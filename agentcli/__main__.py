@@ -1,4 +1,4 @@
-"""Where the program begins: signals are noted and the version is answered before anything else is imported."""
+"""Starts the program: notes signals, and answers `--version`, before anything else is imported."""
 
 import os
 import sys
@@ -13,13 +13,13 @@ def main() -> None:
         from agentcli import __version__
 
         try:
-            os.write(1, f"agentcli {__version__}\n".encode())  # no buffer that would be tried again at the end
+            os.write(1, f"agentcli {__version__}\n".encode())  # no buffer that would be flushed again at the end
             return
-        except OSError:  # what the long way says about that
+        except OSError:  # the usual way reports it
             pass
     import gc
 
-    gc.disable()  # imports make nothing but live objects; the front ends turn it on again
+    gc.disable()  # imports create no garbage; the front ends turn it on again
     from agentcli.cli.main import run
 
     code = run(sys.argv[1:], signals)
@@ -29,19 +29,19 @@ def main() -> None:
 
 
 def _restart_in_utf8_mode() -> None:
-    """Under a locale with another charset, names of files and what other programs print would be decoded by it.
+    """Restart Python in UTF-8 mode: else names of files and other programs' output are decoded by the locale.
 
-    The terminal keeps that charset: `locale_encoding` in cli/output.py finds what is left here.
+    The terminal keeps the locale's charset, which `locale_encoding` in cli/output.py reads from the added option.
     """
     options = ["-X", "utf8", "-X", f"agentcli_locale={sys.getfilesystemencoding()}"]
     os.execv(sys.executable, [sys.executable, *options, *sys.orig_argv[1:]])  # noqa: S606  # no shell
 
 
 def _note_signals() -> list[int]:
-    """Record signals from now on, until a handler takes over: one in the middle of an import would be a traceback."""
+    """Record signals until a handler takes over: one in the middle of an import would end in a traceback."""
     signals: list[int] = []
     for number in (SIGINT, SIGTERM, SIGHUP):
-        if number != SIGHUP or getsignal(number) != SIG_IGN:  # as nohup leaves it
+        if number != SIGHUP or getsignal(number) != SIG_IGN:  # nohup lets SIGHUP be ignored
             signal(number, lambda number, frame: signals.append(number))
     return signals
 

@@ -1,28 +1,28 @@
-"""Builds a session from its parts; the only module that knows every one of them."""
+"""Builds sessions as the settings and a caller's options say; the only module that knows every part."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
-from agentcli.agent.calls.masking import Mask
 from agentcli.agent.calls.model import CallServices, SessionCalls
-from agentcli.agent.calls.recording import account_for_interrupted
-from agentcli.agent.context.nested_instructions import NestedInstructions
-from agentcli.agent.context.watch import ContextWatch
+from agentcli.agent.calls.perform import account_for_interrupted
+from agentcli.agent.calls.report import Mask
+from agentcli.agent.context.window import ContextWatch
 from agentcli.agent.events import Notice
-from agentcli.agent.hooks import NoHooks
 from agentcli.agent.interfaces import SessionLog, SessionStore
 from agentcli.agent.permissions.modes import mode_notes, parse_mode
 from agentcli.agent.permissions.rules import Rules
 from agentcli.agent.questions import make_ask
-from agentcli.agent.runtime import ContextControl, ModelAccess, Runtime
+from agentcli.agent.runtime import ModelAccess, Runtime, TurnStep
 from agentcli.agent.session import Session
-from agentcli.agent.state import AgentState, chosen_model, rebuilt
+from agentcli.agent.state import AgentState, ModelChoice, chosen_model, rebuilt
 from agentcli.agent.steps import usual_steps
+from agentcli.agent.steps.messages import NestedInstructions
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Entry, SkillActivated, User, reminder
 from agentcli.conversation.history import carried_notes
@@ -41,10 +41,10 @@ from agentcli.llm.provider import Provider, Request, Warmable
 from agentcli.models.choice import Models
 from agentcli.settings.load import Config
 from agentcli.settings.paths import project_root
-from agentcli.setup import options
-from agentcli.setup.opening import Opening, untold
-from agentcli.setup.options import NEW, Extras, SessionChoice, ToolChoice
-from agentcli.setup.telemetry import Observed
+from agentcli.setup import options as setup
+from agentcli.setup.options import SessionChoice, SessionOptions
+from agentcli.setup.prefix import PrefixBuilder, new_reminders
+from agentcli.setup.telemetry import SessionExport
 from agentcli.setup.workspace import (
     WorkspaceFactory,
     finish_interrupted_dry_runs,
@@ -59,20 +59,25 @@ from agentcli.tools.workspace import Workspace
 
 if TYPE_CHECKING:
     from agentcli.agent.context.compaction import Compactor
+    from agentcli.agent.result import AnswerSchema
     from agentcli.conversation.history import LogSearch
     from agentcli.extensions.mcp.servers import Servers
     from agentcli.extensions.subagents.running import Subagents
 
 
 class Builder:
-    """Opens sessions with one configuration, set of providers and store; `goes_on` continues a broken answer once."""
+    """Builds sessions with one configuration, set of providers and store.
+
+    With `can_ask` somebody answers questions; a session that `is_interactive` has a person at a screen. With `goes_on`
+    an answer that breaks off is continued once. The store is closed with the builder if it `owns_store`.
+    """
 
     def __init__(
         self,
         config: Config,
         *,
         store: SessionStore,
-        extras: Extras = Extras(),
+        options: SessionOptions = SessionOptions(),
         can_ask: bool = False,
         is_interactive: bool = False,
         goes_on: bool = False,
@@ -82,59 +87,69 @@ class Builder:
         self.config = config
         self.store = store
         self.models = Models(config, on_wait=on_notice)
-        self._extras = extras
-        self.skills = Skills(config=config, is_bare=extras.bare, tell=on_notice, added=extras.skill_folders)
+        self._options = options
+        self.skills = Skills(config=config, is_bare=options.is_bare, on_notice=on_notice, added=options.skill_folders)
         self.programs = WorkspacePrograms(config)
-        self.hooks = Hooks(config, is_bare=extras.bare, tell=on_notice, programs=self.programs)
-        self.agents = Agents(config=config, is_bare=extras.bare, tell=on_notice)
-        self._tools = ToolChoice(config, extras.tools, self._can_work)
+        self.hooks = Hooks(config, is_bare=options.is_bare, on_notice=on_notice, programs=self.programs)
+        self.agents = Agents(config=config, is_bare=options.is_bare, on_notice=on_notice)
         skills, agents = self.skills.listing, self.agents.listing
-        self.opening = Opening(config=config, extras=extras, skills=skills, agents=agents, on_notice=on_notice)
+        self.prefixes = PrefixBuilder(config=config, options=options, skills=skills, agents=agents, on_notice=on_notice)
         self._can_ask = can_ask or is_interactive
         self._is_interactive = is_interactive
         self._goes_on = goes_on
         self._owns_store = owns_store
         self._on_notice = on_notice
-        self._observed = Observed(config, Mask(partial(make_masker, config)).text, on_notice)
+        self._export = SessionExport(config, Mask(partial(make_masker, config)).text, on_notice)
         self._data = DataFolder(
             config.paths.state / "data",
             outputs=config.paths.state / "jobs",
             is_resumable=partial(can_resume, config.paths.state / "sessions.db"),
             settings=config.settings.data,
         )
-        self._workspaces = WorkspaceFactory(config, extras, self._data, self.programs)
+        self._workspaces = WorkspaceFactory(config, options, self._data, self.programs)
         self._grants = FileGrants(config.paths.state / "grants.json", project_root(config.cwd))
 
-    async def build_session(self, choice: SessionChoice = NEW, *, model: str = "") -> Session:
-        """Return a session ready for its first prompt. Raises `UserError`."""
+    async def build_session(
+        self, choice: SessionChoice = SessionChoice(), *, model: str = "", answer_schema: AnswerSchema | None = None
+    ) -> Session:
+        """Return a session ready for its first prompt.
+
+        An empty `model` is the stored conversation's or the settings'. Answers have to fit an `answer_schema`.
+
+        Raises:
+            UserError: If the conversation cannot be opened, or if a setting, the model or a tool is wrong.
+        """
         settings = self.config.settings
         registry = self.offered_tools()
-        log, entries = await options.open_log(choice, self.store, self._data, self.config.cwd)
+        log, entries = await setup.open_log(choice, self.store, self._data, self.config.cwd)
         rules = self.rules()
         await asyncio.to_thread(finish_interrupted_dry_runs, self.config.paths.state, self._on_notice)
-        files = self._extras.client_files(log.session_id) if self._extras.client_files else None
+        files = self._options.client_files(log.session_id) if self._options.client_files else None
         workspace = self._workspaces.make(log.session_id, rules, files=files)
-        budgets = options.session_budgets(self.config)
-        state = AgentState("", parse_mode(settings.permissions.mode), rules=rules, budgets=budgets)
+        budgets = setup.session_budgets(self.config)
+        state = AgentState(
+            model=ModelChoice(name=""), mode=parse_mode(settings.permissions.mode), rules=rules, budgets=budgets
+        )
         state = rebuilt(state, entries)
-        state.model = model or self.model_of(state.conversation) or await self.models.default()
+        state.model.name = model or self.model_of(state.conversation) or await self.models.default()
         if not self._can_ask:
             state.conversation.queue.follow_ups.clear()  # only a person starts the messages that waited in the log
-        info = self.models.info(state.model)  # a wrong name is told now, not after the first prompt
-        self.models.provider(state.model)
-        state.notes.extend(untold(self.opening.notes(workspace, info), state))
+        info = self.models.info(state.model.name)  # a wrong name fails now, not after the first prompt
+        self.models.provider(state.model.name)
+        state.notes.extend(new_reminders(self.prefixes.reminders(workspace, info), state))
         state.notes.extend(mode_notes("default", state.mode))
-        nested = self.opening.nested()
+        nested = self.prefixes.nested_instructions()
         watch = self._watch(state, workspace, nested)
         calls = self.session_calls(registry, workspace)
         is_lasting = self.store.is_lasting
         made = make_checkpoints(self.config, log.session_id, lambda: workspace.facts.roots, is_lasting=is_lasting)
         calls.recording.checkpoints = files.checkpoints(made) if files and made else made
-        session = Session(state, self._runtime(calls, log, watch, nested), can_ask=self._can_ask)
-        watch.paid = session.paid
-        self._observed.follow(session)
-        await self._begin_hooks(session, source="resume" if entries else "startup")
-        self._offer(session, entries)
+        runtime = self._runtime(calls, log, watch, usual_steps(nested=nested, schema=answer_schema))
+        session = Session(state, runtime, can_ask=self._can_ask)
+        watch.paid = session.record_cost
+        self._export.follow(session)
+        await self._attach_hooks(session, source="resume" if entries else "startup")
+        self._attach_skills_and_agents(session, entries)
         self._attach_servers(session)
         if (checkpoints := calls.recording.checkpoints) and has_interrupted(self.config, log.session_id):
             try:
@@ -150,52 +165,49 @@ class Builder:
         return "" if is_named else chosen_model(conversation)
 
     def _runtime(
-        self, calls: SessionCalls, log: SessionLog, watch: ContextWatch, nested: NestedInstructions | None
+        self, calls: SessionCalls, log: SessionLog, watch: ContextWatch, steps: list[Callable[[], TurnStep]]
     ) -> Runtime:
-        settings, extras = self.config.settings, self._extras
+        settings, parts = self.config.settings, self._options.parts
         return Runtime(
             models=ModelAccess(
-                resolve=extras.resolve or self._resolve,
-                prefix_for=self.opening.prefix,
+                resolve=self._resolve,
+                prefix_for=self.prefixes.prefix,
                 info=self.models.info,
                 fallback=settings.provider.fallback_model,
-                retry=options.retry_policy(settings),
+                retry=setup.retry_policy(settings),
                 temperature=settings.tokens.temperature,
                 effort=settings.tokens.effort,
             ),
             calls=calls,
             log=log,
-            steps=usual_steps(nested=nested, schema=extras.answer_schema),
-            limits=options.turn_limits(settings, asks=self._is_interactive, max_breaks=int(self._goes_on)),
-            context=ContextControl(
-                policy=extras.context_policy or watch,
+            steps=steps,
+            limits=setup.turn_limits(settings, asks=self._is_interactive, max_breaks=int(self._goes_on)),
+            context=replace(
+                parts.context,
+                policy=parts.context.policy or watch,
                 watch=watch,
-                transform=extras.context_transform,
                 warn_at=settings.compaction.warn_at,
                 count_texts=self._count_texts,
             ),
-            hooks=extras.hooks or NoHooks(),
+            hooks=parts.hooks,
         )
 
     @cached_property
     def servers(self) -> Servers | None:
         """The MCP servers that are configured; None without one, and then nothing of them is imported."""
-        extras, settings, only = self._extras, self.config.settings, self.config.settings.tools.only
-        may_have = not extras.bare and settings.mcp.enabled and bool(settings.mcp_servers or self.config.uses_project)
-        if not (may_have or extras.mcp_config or extras.mcp_servers or extras.mcp_clients):
+        config, settings, mcp = self.config, self.config.settings, self._options.mcp
+        has_entries = bool(settings.mcp_servers or config.project.is_allowed)
+        may_have = has_entries and settings.mcp.enabled and not self._options.is_bare
+        if not (may_have or mcp.file or mcp.servers or mcp.clients):
             return None
         from agentcli.extensions.mcp.config import make_servers, server_specs
 
-        specs = server_specs(
-            self.config,
-            self._on_notice,
-            file=extras.mcp_config,
-            added=extras.mcp_servers,
-            is_strict=extras.is_strict_mcp or not may_have,
-        )
-        if not (specs or extras.mcp_clients) or (only and not any(name.startswith("mcp__") for name in only)):
+        is_strict = mcp.is_strict or not may_have
+        specs = server_specs(config, self._on_notice, file=mcp.file, added=mcp.servers, is_strict=is_strict)
+        is_wanted = not settings.tools.only or any(name.startswith("mcp__") for name in settings.tools.only)
+        if not is_wanted or not (specs or mcp.clients):
             return None
-        return make_servers(self.config, specs, self.programs, self._on_notice, extras.mcp_clients)
+        return make_servers(config, specs, self.programs, self._on_notice, mcp.clients)
 
     def _with_servers(self, tools: ToolRegistry) -> ToolRegistry:
         return tools if self.servers is None else ToolRegistry((*tools, *self.servers.tools()))
@@ -208,13 +220,13 @@ class Builder:
 
         session.runtime.calls.delegates.servers = servers
         session.runtime.steps.append(partial(JoinServers, servers))
-        servers.tell = lambda text: session.publish(Notice(text))
+        servers.on_notice = lambda text: session.publish(Notice(text))
         servers.can_skip = self._is_interactive
         if self._can_ask:
             servers.start()
 
-    def _offer(self, session: Session, entries: Sequence[Entry]) -> None:
-        """Let the session have skills and subagents, each made when one is used, or was active before."""
+    def _attach_skills_and_agents(self, session: Session, entries: Sequence[Entry]) -> None:
+        """Let a session use skills and subagents, which are loaded when one is used, or was active before."""
         calls = session.runtime.calls
         self.skills.attach(session, self.models)
         if "create_subagent" in calls.tools:
@@ -222,66 +234,59 @@ class Builder:
         if any(isinstance(entry.body, SkillActivated) for entry in entries):
             calls.delegates.open_skills()
 
-    async def _begin_hooks(self, session: Session, *, source: str) -> None:
-        """Have the person's command hooks called around calls and at events."""
+    async def _attach_hooks(self, session: Session, *, source: str) -> None:
+        """Let the person's command hooks run around calls and at events, and fire `SessionStart`."""
         state, calls, services = session.state, session.runtime.calls, session.runtime.calls.services
         if (hooks := self.hooks.of_session(session.id, lambda: state.mode)) is None:
             return
         services.hooks, calls.delegates.events = (*services.hooks, hooks), hooks
-        hooks.publish = session.publish
+        hooks.session.publish = session.publish
         if services.mask is not None:
-            hooks.mask = services.mask.text
-        said = await hooks.fire("SessionStart", subject=source, source=source)  # nobody listens yet who could be asked
-        hooks.ask = make_ask(calls)
-        if said.context:
-            state.notes.append(reminder(said.context))
+            hooks.session.mask = services.mask.text
+        answer = await hooks.fire("SessionStart", subject=source, source=source)
+        hooks.session.ask = make_ask(calls)  # only now: no front end listens yet that could put a question
+        if answer.context:
+            state.notes.append(reminder(answer.context))
 
     def _subagents(self, session: Session) -> Subagents:
-        """Return what runs the subagents of a session; loaded when the first one is asked for."""
-        from agentcli.extensions.subagents.running import Subagents
-        from agentcli.extensions.subagents.sessions import ChildSessions
+        from agentcli.extensions.subagents.running import ChildSessions, ContextParts, Subagents
 
-        children = ChildSessions(
-            parent=session,
-            store=self.store,
-            agents=self.agents,
-            models=self.models,
-            prefix_for=lambda prompt: self.opening.for_agent(prompt).prefix,
-            nested=self.opening.nested,
-            skills=self.skills,
+        context = ContextParts(
+            prefix_for=lambda prompt: self.prefixes.for_agent(prompt).prefix,
+            nested=self.prefixes.nested_instructions,
             watch=self._watch,
-            notes=self.opening.notes,
+            notes=self.prefixes.reminders,
         )
-        return Subagents(self.agents, self.store, session, children.make)
+        store, agents, models, skills = self.store, self.agents, self.models, self.skills
+        return Subagents(
+            ChildSessions(parent=session, store=store, agents=agents, models=models, skills=skills, context=context)
+        )
 
     def _watch(self, state: AgentState, workspace: Workspace, nested: NestedInstructions | None) -> ContextWatch:
-        """Make what keeps a conversation within its model's window, and let the session recall what lies beyond it."""
+        """Return the watch that keeps a conversation within its model's window, and let the session recall the rest."""
         settings, conversation = self.config.settings.compaction, state.conversation
 
         def opening(info: ModelInfo) -> Sequence[User]:
-            notes = [*self.opening.notes(workspace, info), *carried_notes(conversation.path)]
+            notes = [*self.prefixes.reminders(workspace, info), *carried_notes(conversation.path)]
             if nested and (note := nested.read_again(conversation, "".join(n.text for n in notes)).note()):
                 notes.append(note)
             return notes
 
         async def writer() -> tuple[Provider, ModelInfo]:
-            if settings.summary_model:
-                return self._of_model(settings.summary_model)
-            return await (self._extras.resolve or self._resolve)(state)
+            name = settings.summary_model
+            return self._provider_of(name) if name else await self._resolve(state)
 
         def make() -> Compactor:
             from cachetools import TTLCache
 
-            from agentcli.agent.context.compaction import Compactor
-            from agentcli.agent.context.summaries import Summaries, TextCache
-            from agentcli.infra.summary_files import SummaryFiles
+            from agentcli.agent.context.compaction import Compactor, Summaries, TextCache
+            from agentcli.infra.data_files import SummaryFiles
 
-            folder = self.config.paths.state / "summaries"
-            hours, most = settings.cache_hours, settings.cache_entries
-            kept: TextCache = TTLCache(most, 3_600 * hours)
+            cache: TextCache = TTLCache(settings.cache_entries, 3_600 * settings.cache_hours)
             if self.store.is_lasting:
-                kept = SummaryFiles(folder, hours=hours, most=most)
-            summaries = Summaries(settings=settings, writer=writer, paid=watch.paid, kept=kept, budgets=state.budgets)
+                folder = self.config.paths.state / "summaries"
+                cache = SummaryFiles(folder, hours=settings.cache_hours, max_files=settings.cache_entries)
+            summaries = Summaries(settings=settings, writer=writer, paid=watch.paid, cache=cache, budgets=state.budgets)
             return Compactor(settings, opening, lambda path: hash_of(workspace.real_path(path)), summaries)
 
         def recall() -> LogSearch:
@@ -299,27 +304,35 @@ class Builder:
         return text_tokens(texts, info.id, self.models.encoders)
 
     def session_calls(self, registry: ToolRegistry, workspace: Workspace) -> SessionCalls:
-        """Return what the calls of a session share, as the settings and the caller say."""
+        """Return the services that the calls of a session share."""
         tools = self.config.settings.tools
         services = CallServices(
             workspace=workspace,
-            locks=self._extras.locks or FileLocks(self.config.paths.state / "file_locks"),
+            locks=self._options.parts.locks or FileLocks(self.config.paths.state / "file_locks"),
             grants=self._grants,
             mask=Mask(partial(make_masker, self.config)),
-            hooks=self._extras.call_hooks,
+            hooks=self._options.parts.call_hooks,
             levels=Levels(tools.output_level, tools.output_levels),
             max_parallel=tools.max_parallel,
             dry_runs=self.config.settings.permissions.tries,
         )
         return SessionCalls(services=services, tools=registry)
 
+    @cached_property
+    def _all_tools(self) -> ToolRegistry:
+        return setup.all_tools(self._options.parts.tools)
+
     def tool_registry(self) -> ToolRegistry:
-        """Return all tools, or those the settings name. Raises `ConfigError` for a name that no tool has."""
-        return self._with_servers(self._tools.named())
+        """Return all tools, or those that the settings name. Raises `ConfigError` for a name that no tool has."""
+        return self._with_servers(setup.named_tools(self.config, self._all_tools))
 
     def offered_tools(self) -> ToolRegistry:
-        """Return those of the tools that can work here."""
-        return self._with_servers(self._tools.offered(self._on_notice))
+        """Return the tools of `tool_registry` that can work here: without a provider a search could only fail."""
+        tools = setup.named_tools(self.config, self._all_tools)
+        left_out = [tool.name for tool in tools if tool.source == "builtin" and not self._can_work(tool.name)]
+        if "web_search" in left_out and "web_search" in self.config.settings.tools.only:
+            self._on_notice("web_search is not offered to the model: it needs a key of Tavily (TAVILY_API_KEY).")
+        return self._with_servers(tools.clone(exclude=left_out))
 
     def _can_work(self, tool: str) -> bool:
         match tool:
@@ -330,7 +343,7 @@ class Builder:
             case "create_subagent":
                 return self.config.settings.agents.enabled
             case "web_search":
-                return self._extras.search is not None or options.has_key(self.config, "TAVILY_API_KEY")
+                return self._options.parts.search is not None or setup.has_key(self.config, "TAVILY_API_KEY")
             case _:
                 return True
 
@@ -341,12 +354,12 @@ class Builder:
 
     def rules(self) -> Rules:
         """Return the rules of the settings and the lasting grants. Raises `ConfigError` for one that can never hold."""
-        return options.configured_rules(
+        return setup.configured_rules(
             self.config,
             self._grants,
-            list(self._with_servers(self._tools.every)),
+            list(self._with_servers(self._all_tools)),
             on_notice=self._on_notice,
-            brings_tools=self._extras.brings_tools,
+            accepts_client_tools=self._options.accepts_client_tools,
             servers=[server.prefix for server in self.servers or ()],
         )
 
@@ -358,19 +371,20 @@ class Builder:
             await provider.warm(Request(prefix.system, (user_message("Hello"),), prefix.tools))
 
     async def _resolve(self, state: AgentState) -> tuple[Provider, ModelInfo]:
-        return self._of_model(state.model)
+        resolve = self._options.parts.resolve
+        return await resolve(state) if resolve else self._provider_of(state.model.name)
 
-    def _of_model(self, name: str) -> tuple[Provider, ModelInfo]:
+    def _provider_of(self, name: str) -> tuple[Provider, ModelInfo]:
         provider = self.models.provider(name)
         return provider, getattr(provider, "info", None) or self.models.info(name)
 
     async def aclose(self, *, for_good: bool = True) -> None:
-        """Close what is open; unless `for_good`, further sessions can be built, in another event loop too."""
+        """Close connections and servers; unless `for_good`, sessions can still be built, also in another event loop."""
         await self.models.aclose()
         if self._owns_store:
             await self.store.close()
         if self.__dict__.get("servers") is not None:
             await self.__dict__["servers"].aclose(for_good=for_good)
-        with suppress(OSError):  # a full disk is told where something is to be kept
+        with suppress(OSError):  # a full disk is reported by whatever writes there next
             await asyncio.to_thread(self._data.clean_when_due)
-        await self._observed.aclose()
+        await self._export.aclose()

@@ -22,50 +22,57 @@ from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Health, Request, StreamEvent, TextDelta, ToolSpec
 from agentcli.llm.providers.base import BaseProvider
 
-_CUT = ("length", "max_tokens", "MAX_TOKENS")  # how services name a reply that was cut
+_CUT = ("length", "max_tokens", "MAX_TOKENS")  # reasons by which services say that a reply was cut
 
 # Messages
 
 
 def to_langchain(messages: Iterable[Message], *, system: str = "") -> list[BaseMessage]:
     """Return our messages as LangChain's. Results of calls become a `ToolMessage` each; reasoning is left out."""
-    found: list[BaseMessage] = [SystemMessage(system)] if system else []
+    converted: list[BaseMessage] = [SystemMessage(system)] if system else []
     for message in messages:
         if message.role == "assistant":
             calls = [
                 {"name": one.name, "args": one.input, "id": one.id, "type": "tool_call"} for one in message.tool_uses
             ]
-            found.append(AIMessage(message.text, tool_calls=calls))
+            converted.append(AIMessage(message.text, tool_calls=calls))
             continue
-        found += [_tool_message(block) for block in message.content if isinstance(block, ToolResult)]
+        converted += [_tool_message(block) for block in message.content if isinstance(block, ToolResult)]
         if rest := [block for block in message.content if isinstance(block, Text | Image | Document)]:
-            found.append(HumanMessage(_content(rest)))
-    return found
+            converted.append(HumanMessage(_content(rest)))
+    return converted
 
 
 def from_langchain(messages: Iterable[BaseMessage]) -> tuple[str, tuple[Message, ...]]:
-    """Return the system text, and LangChain's messages as ours. Raises `UsageError` for content without a form here."""
+    """Return the system text, and LangChain's messages as ours. Raises `UsageError` for content that has no form here.
+
+    Neighbours of one role are joined, because all results of a reply must be in the next message.
+    """
     system: list[str] = []
-    found: list[Message] = []
+    converted: list[Message] = []
     for message in messages:
         match message:
             case SystemMessage():
                 system.append(message.text)
+                continue
             case AIMessage():
                 uses = tuple(_use(call, number) for number, call in enumerate(message.tool_calls))
-                found.append(Message("assistant", (*((Text(message.text),) if message.text else ()), *uses)))
+                new = Message("assistant", (*((Text(message.text),) if message.text else ()), *uses))
             case ToolMessage(content=content):
-                held = content if isinstance(content, str) else tuple(_blocks(content))
-                found.append(Message("user", (ToolResult(message.tool_call_id, held, message.status == "error"),)))
+                output = content if isinstance(content, str) else tuple(_blocks(content))
+                new = Message("user", (ToolResult(message.tool_call_id, output, message.status == "error"),))
             case _:
-                found.append(Message("user", tuple(_blocks(message.content))))
-    return "\n\n".join(system), tuple(_joined(found))
+                new = Message("user", tuple(_blocks(message.content)))
+        if converted and converted[-1].role == new.role:
+            new = Message(new.role, (*converted.pop().content, *new.content))
+        converted.append(new)
+    return "\n\n".join(system), tuple(converted)
 
 
 def to_tool_message(finished: ToolFinished) -> ToolMessage:
     """Return the result of a call under the id that the model gave the call; structured data is the artifact."""
-    made = _tool_message(finished.result)
-    return made.model_copy(update={"tool_call_id": finished.id, "name": finished.name, "artifact": finished.structured})
+    fields = {"tool_call_id": finished.id, "name": finished.name, "artifact": finished.structured}
+    return _tool_message(finished.result).model_copy(update=fields)
 
 
 def _tool_message(result: ToolResult) -> ToolMessage:
@@ -110,22 +117,11 @@ def _use(call: Any, number: int) -> ToolUse:
     return ToolUse(call["id"] or f"call_{number}", call["name"], dict(call["args"]))
 
 
-def _joined(messages: Iterable[Message]) -> list[Message]:
-    """Join neighbours of one role: all results of a reply must be in the next message."""
-    joined: list[Message] = []
-    for message in messages:
-        if joined and joined[-1].role == message.role:
-            joined[-1] = Message(message.role, (*joined[-1].content, *message.content))
-        else:
-            joined.append(message)
-    return joined
-
-
 # Tools
 
 
 async def langchain_tools(agent: Agent, names: Sequence[str] | None = None) -> list[StructuredTool]:
-    """Return the agent's tools for LangChain, or those that are named, judged as in the agent.
+    """Return the agent's tools for LangChain, or those that are named. The agent's permissions apply to their calls.
 
     They are called asynchronously. Called with a model's `ToolCall` they give a `ToolMessage` with its id; an error has
     the status "error". Raises `UsageError` for a name that no tool has.
@@ -136,8 +132,9 @@ async def langchain_tools(agent: Agent, names: Sequence[str] | None = None) -> l
 
 
 def _tool(agent: Agent, spec: ToolSpec) -> StructuredTool:
-    async def call(**given: Any) -> tuple[Any, Any]:
-        finished = await agent.call_tool(spec.name, {name: value for name, value in given.items() if value is not None})
+    async def call(**arguments: Any) -> tuple[Any, Any]:
+        given = {name: value for name, value in arguments.items() if value is not None}
+        finished = await agent.call_tool(spec.name, given)
         content = _tool_message(finished.result).content
         if finished.result.is_error:
             raise ToolException(str(content))
@@ -210,15 +207,15 @@ def _done(whole: AIMessageChunk, model: str) -> Done:
         ToolUse(call["id"] or f"invalid_{number}", call["name"] or "", {}, unparsed=call["args"] or "")
         for number, call in enumerate(whole.invalid_tool_calls)
     ]
-    text, about = str(whole.text), whole.response_metadata
+    text, metadata = str(whole.text), whole.response_metadata
     blocks: tuple[Block, ...] = (*((Text(text),) if text else ()), *calls)
-    is_cut = (about.get("finish_reason") or about.get("stop_reason")) in _CUT
+    is_cut = (metadata.get("finish_reason") or metadata.get("stop_reason")) in _CUT
     reason: own.StopReason = "max_tokens" if is_cut else "tool_use" if calls else "end_turn"
     return Done(Message("assistant", blocks), reason, _usage(whole), model)
 
 
 def _usage(whole: AIMessageChunk) -> Usage:
-    """LangChain counts cached tokens as part of the input."""
+    """Return the usage of a reply. LangChain counts cached tokens as part of the input."""
     used: Any = whole.usage_metadata or {}
     details = used.get("input_token_details", {})
     read, written = details.get("cache_read") or 0, details.get("cache_creation") or 0

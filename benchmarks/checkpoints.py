@@ -15,8 +15,8 @@ from pathlib import Path
 
 from loopback import median
 
-from agentcli.infra.changes.objects import Objects
-from agentcli.infra.checkpoints.folder_index import FolderIndex, SnapshotLimits
+from agentcli.infra.changes.folder_index import FolderIndex, SnapshotLimits
+from agentcli.infra.changes.state import Objects
 
 FILES, CHANGED, ROUNDS, MOST = 50_000, 10, 15, 1.5
 

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Literal
 
 from agentcli import Message, Text, create_context_transform
-from agentcli.conversation.compaction.excerpts import Scorer, Sentence, pick_excerpts, split_sentences
+from agentcli.conversation.compaction.excerpts import Passage, Scorer, pick_excerpts, split_passages
+from agentcli.library.functions import count_conversation_tokens
 from agentcli.llm.messages import ToolResult, ToolUse
-from agentcli.token_counts import count_conversation_tokens
 
 WINDOWS = (8_000, 16_000, 32_000, 64_000)
 MODEL = "anthropic/claude-sonnet-5-5"
@@ -122,14 +122,14 @@ def drop_oldest(messages: list[Message], room: int) -> list[Message]:
     return newest_that_fit(messages, room)
 
 
-def sentences_of(messages: list[Message]) -> Iterator[Sentence]:
+def sentences_of(messages: list[Message]) -> Iterator[Passage]:
     for number, message in enumerate(messages):
         for block in message.content:
             if isinstance(block, Text):
                 kind: Literal["prompt", "answer"] = "prompt" if message.role == "user" else "answer"
-                yield from split_sentences(number, kind, message.role, block.text)
+                yield from split_passages(number, kind, message.role, block.text)
             elif isinstance(block, ToolResult) and block.is_error:
-                yield from split_sentences(number, "failure", "error", block.text)
+                yield from split_passages(number, "failure", "error", block.text)
 
 
 def summarise_everything(messages: list[Message], room: int) -> list[Message]:

@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from agentcli.evals.checks import HELPERS
+from agentcli.evals.attempt import HELPERS
 from agentcli.evals.task import Task, find_tasks
 
 BOUND_S = 0.5

@@ -24,7 +24,7 @@ from agentcli.infra.sandbox.backends.choosing import choose_confinement
 from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch, Unconfined
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.infra.sandbox.processes.shell import Shell
-from agentcli.infra.sandbox.session_confinement import CommandLimits
+from agentcli.infra.sandbox.session_confinement import CommandLimits, SessionFolders
 from agentcli.tools.command import Command
 
 END_TO_END_MS = 25  # median of `bash true`
@@ -81,8 +81,7 @@ def own_milliseconds(bounds: Bounds, rounds: int) -> float:
     limits = CommandLimits(
         profile="workspace-write",
         home=bounds.home,
-        cache=bounds.home / "cache",
-        state=state,
+        folders=SessionFolders(state=state, cache=bounds.home / "cache"),
     )
     tmp = Path(tempfile.gettempdir())
     sandbox = LocalSandbox(

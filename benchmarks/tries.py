@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from agentcli.infra.sandbox.backends.choosing import choose_confinement
 from agentcli.infra.sandbox.local import LocalSandbox
-from agentcli.infra.sandbox.session_confinement import CommandLimits
+from agentcli.infra.sandbox.session_confinement import CommandLimits, SessionFolders
 from agentcli.tools.command import Command
 from agentcli.tools.dry_run import DryRun
 
@@ -53,7 +53,9 @@ async def main() -> None:
     try:
         make_workspace(ws)
         confinement = choose_confinement(tmp=base)
-        limits = CommandLimits(profile="workspace-write", home=base / "home", state=base, cache=base / "cache")
+        limits = CommandLimits(
+            profile="workspace-write", home=base / "home", folders=SessionFolders(state=base, cache=base / "cache")
+        )
         sandbox = LocalSandbox(
             [ws], environment=dict(os.environ), job_folder=base / "jobs", limits=limits, choose=lambda: confinement
         )

@@ -14,15 +14,20 @@ from agentcli.settings.terminal import COLOUR_NAMES, COLOURS, ROLES, KeySettings
 
 HEAD = """# Settings
 
-Defaults < user `config.toml` < project `.agentcli/config.toml` (once trusted) < `.agentcli/config.local.toml` <
+```sh
+agentcli config set retry.max 5        # change one
+agentcli config show                   # what is set, and where
+agentcli config import                 # take over those of Claude Code and Codex
+```
+
+The later of these counts more: defaults < user `config.toml` < project `.agentcli/config.toml` (once trusted) < `.agentcli/config.local.toml` <
 `--settings FILE` < environment < flags. `agentcli config path` says where the files are, `agentcli config show` what is set.
 Every setting below but keys and themes is also an environment variable, `AGENTCLI_<SECTION>_<KEY>` (lists separated by commas), and
 `AGENTCLI_MODEL` is `provider.model`. `AGENTCLI_HOME` moves settings, state and cache under one folder. Lists of rules add up. A
 project's files may not set {not_from_projects}.
 `agentcli config trust` shows them, and in a terminal asks before it trusts them (`--yes` does not ask).
 
-To change a setting, write `agentcli config set KEY VALUE`, such as `agentcli config set retry.max 5`. The value is read as TOML, and
-strings need no quotes. It goes into your `config.toml`, with `--scope project` into `.agentcli/config.toml` and with `--scope local`
+`agentcli config set KEY VALUE` reads the value as TOML; strings need no quotes. The setting goes into your `config.toml`, with `--scope project` into `.agentcli/config.toml` and with `--scope local`
 into `.agentcli/config.local.toml`, which count after `agentcli config trust`. Comments and layout of the file stay; a wrong key or
 value is explained, and changes nothing. `agentcli config get KEY` prints the value that counts here, and with `--json` its source;
 keys and other secrets are masked.

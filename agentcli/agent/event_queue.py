@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 from msgspec.structs import replace
 
@@ -12,15 +12,14 @@ from agentcli.agent.events import Event, InputDelta, OutputDelta, TextDelta, Thi
 
 
 class EventQueue:
-    """One subscriber's events: unbounded; deltas nobody has read yet are joined, nothing else is dropped."""
+    """One subscriber's events, unbounded. Unread deltas of one kind are joined; nothing is dropped."""
 
     def __init__(self) -> None:
-        self._events: deque[Event] = deque()
+        self._events: list[Event] = []
         self._arrived = asyncio.Event()
         self._has_ended = False
 
     def end(self) -> None:
-        """Nothing comes any more."""
         self._has_ended = True
         self._arrived.set()
 
@@ -33,23 +32,16 @@ class EventQueue:
         self._arrived.set()
 
     async def get_all(self) -> list[Event]:
-        """All that has arrived, once there is something; nothing after the end."""
+        """Wait for events and return all that have arrived; an empty list after the end."""
         while not (self._events or self._has_ended):
             self._arrived.clear()
             await self._arrived.wait()
-        events = list(self._events)
-        self._events.clear()
+        events, self._events = self._events, []
         return events
-
-    async def get(self) -> Event:
-        while not self._events:
-            self._arrived.clear()
-            await self._arrived.wait()
-        return self._events.popleft()
 
 
 class Subscribers:
-    """Whoever follows a session, each through a queue of its own."""
+    """The subscribers of a session, each with a queue of its own."""
 
     def __init__(self) -> None:
         self._queues: list[EventQueue] = []
@@ -62,30 +54,17 @@ class Subscribers:
             queue.put(event)
 
     def end(self) -> None:
-        """Nothing comes any more: those who take events in batches have heard all."""
+        """End all subscriptions once their events are read."""
         for queue in self._queues:
             queue.end()
 
-    def single(self) -> AsyncGenerator[Event, None]:
-        """Events one by one, from this call on."""
-        return self._single(self._added())
-
     def batches(self) -> AsyncGenerator[list[Event], None]:
-        """All the events at once that have arrived since the last ones, from this call on; ends with `end`."""
-        return self._batches(self._added())
+        """Return a generator of the events from this call on, each time all that have arrived."""
+        queue = EventQueue()
+        self._queues.append(queue)
+        return self._read(queue)
 
-    def _added(self) -> EventQueue:
-        self._queues.append(EventQueue())
-        return self._queues[-1]
-
-    async def _single(self, queue: EventQueue) -> AsyncGenerator[Event, None]:
-        try:
-            while True:
-                yield await queue.get()
-        finally:
-            self._queues.remove(queue)
-
-    async def _batches(self, queue: EventQueue) -> AsyncGenerator[list[Event], None]:
+    async def _read(self, queue: EventQueue) -> AsyncGenerator[list[Event], None]:
         try:
             while events := await queue.get_all():
                 yield events
@@ -93,8 +72,16 @@ class Subscribers:
             self._queues.remove(queue)
 
 
+async def one_by_one(batches: AsyncGenerator[list[Event], None]) -> AsyncGenerator[Event, None]:
+    """Yield the events of batches, and close their generator at the end."""
+    async with aclosing(batches):
+        async for events in batches:
+            for event in events:
+                yield event
+
+
 def _joined(last: Event, event: Event) -> Event | None:
-    """Two neighbouring deltas as one; None where they belong apart."""
+    """Return two neighbouring deltas as one; None where they belong apart."""
     if last.agent_id != event.agent_id:
         return None
     if isinstance(event, TextDelta) and isinstance(last, TextDelta):  # most of all events: no pattern, no replace
@@ -106,5 +93,4 @@ def _joined(last: Event, event: Event) -> Event | None:
             return replace(event, text=before + text)
         case (InputDelta(id, before), InputDelta(other, text)) if id == other:
             return replace(event, partial_json=before + text)
-        case _:
-            return None
+    return None

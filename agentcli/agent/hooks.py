@@ -1,4 +1,4 @@
-"""Hooks: code of others that is called around turns and calls, and may change or end them."""
+"""Defines hooks: code of others that is called around turns and calls, and may change or end them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Decision = Literal["", "allow", "ask", "deny"]
 
 
 class CallRecord(Struct, frozen=True):
-    """`id` is the model's, `caller` the id of the agent that made the call, `mode` the mode it is judged by."""
+    """A call, for hooks. `id` is the model's, `caller` the agent that made the call, `mode` the permission mode."""
 
     id: str
     tool: str
@@ -32,13 +32,13 @@ class TurnHooks(Protocol):
     """Called while a turn runs, in order, and waited for."""
 
     async def on_turn_end(self, turn: int, usage: Usage, model: str, provider: str) -> bool:
-        """After each reply and before its calls; False ends the turn. An error here ends it with an error event."""
+        """Called after each reply, before its calls; False ends the turn. An error here ends it with an error event."""
 
     async def on_message(self, entry: Entry) -> None:
-        """When an assistant or tool_result entry has joined the state. An error here is logged."""
+        """Called when a reply or a result is stored. An error here is logged."""
 
     async def on_error(self, text: str, is_retryable: bool) -> None:
-        """When the provider or the resolver failed. An error here is ignored."""
+        """Called when the provider or the resolver failed. An error here is ignored."""
 
 
 class HookAnswer(Struct, frozen=True):
@@ -68,29 +68,29 @@ class EventAnswer(HookAnswer, frozen=True):
 
 
 class EventHooks(Protocol):
-    """Hears of what happens in a session, and may answer."""
+    """Answers events of a session."""
 
     async def fire(self, event: EventName, *, agent_id: str = "main", **fields: Any) -> EventAnswer:
-        """The answer to an event, such as `Stop`; the fields are what is told of it. Never raises."""
+        """Return the answer to an event, such as `Stop`, which the fields describe. Never raises."""
 
     async def fire_about(
         self, event: EventName, call: ToolUse, input: dict[str, Any], *, agent_id: str = "main", **fields: Any
     ) -> EventAnswer:
-        """The same for an event about a call, with the arguments that it has now."""
+        """As `fire`, for an event about a call with these arguments."""
 
 
 class CallHooks(Protocol):
     """Called around every call of a tool, in the order of their list, and waited for."""
 
     async def before_call(self, record: CallRecord, input: dict[str, Any]) -> HookAnswer | None:
-        """The answer, or None to say nothing. `input` is as the hooks before left it. Raises `ToolError` to refuse."""
+        """Return an answer, or None. `input` has the changes of earlier hooks. Raises `ToolError` to deny the call."""
 
     async def after_call(self, record: CallRecord, result: ToolResult) -> str | None:
-        """Text for the model beside the result, or None. An error here ends the turn with an error event."""
+        """Return text for the model beside the result, or None. An error here ends the turn with an error event."""
 
 
 class NoHooks:
-    """Hooks that do nothing; a place to inherit from when only one is wanted."""
+    """Hooks that do nothing, to inherit from."""
 
     async def on_turn_end(self, turn: int, usage: Usage, model: str, provider: str) -> bool:
         return True

@@ -16,12 +16,12 @@ NEWEST = ""  # as a parent's id: the newest entry
 
 
 def subagents_owner(session_id: str) -> str:
-    """Return the `user_id` of a session's subagents, which only a caller that names it is told of."""
+    """Return the `user_id` of a session's subagents, which are listed only for this id."""
     return f"subagents of {session_id}"
 
 
 class SessionInfo(Struct, frozen=True):
-    """A session without its entries. Times are seconds since 1970; `title` and `last_prompt` are prompts in a line."""
+    """A session without its entries. Times are Unix times; `title` and `last_prompt` are prompts in one line."""
 
     id: str
     cwd: str
@@ -35,7 +35,7 @@ class SessionInfo(Struct, frozen=True):
 
 
 class Found(Struct, frozen=True):
-    """An entry that a search found: `excerpt` is a line around the words, `kind` the entry's, `title` the session's."""
+    """An entry that a search found, with its `kind`, the line around the words, and the session's `title`."""
 
     session_id: str
     entry_id: str
@@ -69,7 +69,7 @@ class SessionLog(Protocol):
         """Queue entries under new ids, without waiting. The first follows `parent_id`, each other the one before."""
 
     def is_wanted(self) -> bool:
-        """True once another program asks for the session: it has to be closed soon."""
+        """Return True once another program asks for the session, which must then be closed soon."""
 
     async def close(self) -> None:
         """Wait until all is stored and give up ownership of the session."""
@@ -78,7 +78,7 @@ class SessionLog(Protocol):
 class SessionStore(Protocol):
     """Sessions by id. Every method raises `StorageError` when the store cannot be read or written.
 
-    A lasting store outlives the program; of another one's sessions nothing is left on disk.
+    A lasting store outlives the program; the sessions of another one leave nothing on disk.
     """
 
     is_lasting: bool
@@ -86,42 +86,42 @@ class SessionStore(Protocol):
     async def create(
         self, *, cwd: Path, session_id: str | None = None, name: str = "", user_id: str = ""
     ) -> SessionLog:
-        """A new, owned session; nothing is stored before its first entry."""
+        """Create and own a session; nothing is stored before its first entry."""
 
     async def open(self, session_id: str, *, take_over: bool = False) -> tuple[SessionLog, list[Entry]]:
-        """An existing session, owned, with its entries. An id may be shortened while it stays unique.
+        """Open and own an existing session; return its log and entries. A shortened id must be unique.
 
-        With `take_over` one that is open elsewhere is asked for, and waited for. Raises `SessionInUse`.
+        With `take_over`, the program that has it open is asked to close it. Raises `SessionInUse`.
         """
 
     async def fork(
         self, session_id: str, *, cwd: Path, new_id: str | None = None, name: str = "", at: str | None = None
     ) -> tuple[SessionLog, list[Entry]]:
-        """A new session that begins with the entries of another one, which stays as it is.
+        """Create a session that begins with the entries of another one, which stays as it is.
 
-        With `at` with those up to the entry of that id, on whatever branch it stands; it may be shortened while it
-        stays unique, and of equal ids the newest counts.
+        With `at`, the entries end with the one of that id, on any branch. A shortened id must be unique, and of equal
+        ids the newest counts.
         """
 
     async def load(
         self, session_id: str, *, after: int = 0, user_id: str | None = None
     ) -> tuple[SessionInfo, list[Entry]]:
-        """Load a session to read, without its first `after` entries; with a `user_id` no other users' are looked at."""
+        """Load a session to read, without its first `after` entries; with `user_id`, only a session of that user."""
 
     async def holder(self, session_id: str) -> str | None:
-        """The address that the program which has the session open gave ("" for none); None where it is not open."""
+        """Return the address of the program that has the session open ("" if it gave none); None if it is not open."""
 
     async def list(
         self, *, cwd: Path | None = None, limit: int = 50, user_id: str | None = None
     ) -> Sequence[SessionInfo]:
-        """Sessions, newest first, of one directory or user if given; those of subagents by `subagents_owner` alone."""
+        """Return the sessions of a directory or user, newest first; those of subagents only for `subagents_owner`."""
 
     async def search(
         self, text: str, *, cwd: Path | None = None, limit: int = 20, user_id: str | None = None
     ) -> Sequence[Found]:
-        """Entries that hold a word beginning with each word of `text`, newest first.
+        """Return the entries that contain a word beginning with each word of `text`, newest first.
 
-        Looks in prompts, answers, calls, their results, summaries and notes, of a fork only in what is its own. Raises
+        It searches prompts, answers, calls, results, summaries and notes; of a fork only its own entries. Raises
         `StorageError` for a text without a letter or digit.
         """
 
@@ -129,7 +129,7 @@ class SessionStore(Protocol):
         """Move a session and its subagents to the trash; its forks keep what they share. Refused while it is open."""
 
     async def restore(self, session_id: str) -> str:
-        """Bring back what `remove` took last and return its id; refused where there is a session of that id again."""
+        """Restore what `remove` took last and return its id. Refused if there is a session of that id again."""
 
     async def redact(self, session_id: str, secrets: Sequence[str]) -> int:
         """Replace these texts by `[redacted]` in every entry, its subagents' too, and note in how many places.
@@ -139,10 +139,10 @@ class SessionStore(Protocol):
         """
 
     async def file_changes(self) -> Sequence[tuple[str, Entry]]:
-        """The entries of all sessions that tell of changes to files, oldest first, each with its session's id."""
+        """Return the entries of all sessions that record changes of files, oldest first, each with its session's id."""
 
     async def rename(self, session_id: str, name: str) -> None:
-        """Give a session another name, also one that is open. Raises `StorageError` when there is none of that id."""
+        """Rename a session, also one that is open. Raises `StorageError` if there is none of that id."""
 
     async def close(self) -> None: ...
 
@@ -150,11 +150,11 @@ class SessionStore(Protocol):
 class ConversationStore(Protocol):
     """Keeps whole conversations for a caller, by ids of theirs. Each method raises `StorageError`.
 
-    The bytes are JSON in a form of agentcli's own; `readable_from` tells which versions of it can be read.
+    The bytes are JSON in a form of agentcli's own; `readable_from` has the versions that can be read.
     """
 
     async def load(self, conversation_id: str) -> bytes | None:
-        """The conversation as it was saved last; None if there is none."""
+        """Return the conversation as it was last saved; None if there is none."""
 
     async def save(self, conversation_id: str, data: bytes) -> None:
         """Replace the conversation as a whole."""
@@ -164,14 +164,14 @@ class ConversationStore(Protocol):
 
 
 class Locks(Protocol):
-    """Keeps apart calls that change one file, in this process and in others."""
+    """Locks that keep calls which change one file apart, in this process and in others."""
 
     def held(self, keys: tuple[str, ...], *, timeout_s: float) -> AbstractAsyncContextManager[None]:
-        """Hold all of them, which are sorted, while the body runs. Raises `ToolError` when one is not free in time."""
+        """Hold all of the sorted keys while the body runs. Raises `ToolError` if one is not free in time."""
 
 
 class Restriction(Struct, frozen=True):
-    """A rule that refuses calls or asks about them; `quote` is the line of the project's that it stands for."""
+    """A rule that denies calls or asks about them; `quote` is the line of a project's file that it stands for."""
 
     verb: Literal["ask", "deny"]
     rule: str
@@ -190,7 +190,7 @@ class RestoredFile(Struct, frozen=True):
 
 
 class Restoration(Protocol):
-    """A plan that takes changes of files back, with what it does to files in the form of the log."""
+    """A plan that takes changes of files back; `changes` are its own changes, in the form of the log."""
 
     @property
     def files(self) -> Sequence[RestoredFile]: ...
@@ -199,29 +199,29 @@ class Restoration(Protocol):
     def changes(self) -> tuple[FileChange, ...]: ...
 
     async def carry_out(self) -> Sequence[RestoredFile]:
-        """The files as they were dealt with. What is begun is finished in any case. Raises `ToolError`."""
+        """Take the changes back, and return the outcome for each file. It cannot be interrupted. Raises `ToolError`."""
 
 
 class Checkpoints(Protocol):
     """Records what the calls of one session do to files, and takes it back. Each method raises `ToolError`."""
 
     async def begin(self, call_id: str, paths: Sequence[Path] | None) -> Any:
-        """Take down the files that a call may change, or with None all of the workspace; gives what `end` wants."""
+        """Record the files that a call may change, with None all of the workspace; return the mark for `end`."""
 
     def files_scanned(self) -> int:
-        """The number of files that a running `begin` has looked at."""
+        """Return the number of files that a running `begin` has looked at."""
 
     async def end(self, mark: Any) -> FilesChanged | None:
         """Return what the call has changed; None if nothing."""
 
     async def forget(self, mark: Any | None) -> None:
-        """Forget a call whose changes are in the log, or with None what `interrupted` gave: no start looks for it."""
+        """Forget a call whose changes are in the log; with None, those that `interrupted` returned."""
 
     async def under_way(self) -> Sequence[FilesChanged]:
         """Return what calls that go on, such as background jobs, have changed so far; each change only once."""
 
-    async def interrupted(self, told: Mapping[str, float]) -> Sequence[FilesChanged]:
-        """Return what killed calls had changed. `told`: the times, by id, at which those in the log were stored."""
+    async def interrupted(self, reported: Mapping[str, float]) -> Sequence[FilesChanged]:
+        """Return the changes of killed calls. `reported` has the times when calls in the log were stored, by id."""
 
     def content(self, id: str) -> bytes:
         """Return what a file held, by the id in its `FileState`. Blocks. Raises `OSError` where it is not kept."""
@@ -239,10 +239,78 @@ class GrantStore(Protocol):
         """Return the grants, in the order in which they were given."""
 
     def restrictions(self) -> Sequence[Restriction]:
-        """Rules that an earlier version made of lines of instruction files; they hold until they are forgotten."""
+        """Return rules that an earlier version made of lines of instruction files; they hold until they are removed."""
 
     def add(self, rule: str) -> None:
-        """Nothing changes when it is there already."""
+        """Add a grant; nothing changes if it is there already."""
 
     def remove(self, rule: str) -> None:
-        """Takes back a grant or a restriction, by its rule."""
+        """Remove a grant or a restriction, by its rule."""
+
+
+StreamStatus = Literal["running", "complete", "failed"]
+
+
+class StreamEvent(Struct, frozen=True):
+    """An event of a stream; `data` is one JSON object in UTF-8."""
+
+    id: int
+    data: bytes
+
+
+class StreamState(Struct, frozen=True):
+    """The position of a stream. `last_id` is 0 while it has no event; `note` is its writer's."""
+
+    status: StreamStatus
+    last_id: int
+    note: str = ""
+
+
+class EventStore(Protocol):
+    """Streams of events by id. Every method raises `StorageError` when the store cannot be read or written.
+
+    The ids of a stream's events are integers from 1 that only grow, also past events that were removed. An id is given
+    out, and an event read, only after it was stored.
+    """
+
+    async def append(
+        self,
+        stream_id: str,
+        events: Sequence[bytes],
+        *,
+        status: StreamStatus | None = None,
+        note: str | None = None,
+        if_note: str | None = None,
+        after: int = 0,
+    ) -> int:
+        """Store events, all or none, and give the id of the last one, or the stream's last id for none.
+
+        They are numbered in a row from the stream's last id on, or from `after` where that is greater. `status` and
+        `note` change with them; a stream begins as `running`. With `if_note` only where the note is that one (that of a
+        stream that is not there is empty); else raises `StreamMoved`.
+        """
+        ...
+
+    async def read(
+        self, stream_id: str, after: int = 0, count: int = 100, *, wait_s: float = 0.0
+    ) -> Sequence[StreamEvent]:
+        """Return the first `count` events after an id; where there is none, wait up to `wait_s` seconds for one."""
+        ...
+
+    async def has(self, stream_id: str, id: int) -> bool:
+        """Return True if the event is stored: a reader can then continue after it."""
+        ...
+
+    async def state(self, stream_id: str) -> StreamState | None:
+        """Return the state of a stream; None if there is no such stream."""
+        ...
+
+    async def running(self) -> Sequence[str]:
+        """Return the ids of streams that are `running`."""
+        ...
+
+    async def remove(self, stream_id: str) -> None:
+        """Remove the events for good, with status and note; ids of later events are greater than theirs were."""
+        ...
+
+    async def close(self) -> None: ...

@@ -9,24 +9,22 @@ from msgspec.structs import replace
 
 from agentcli.agent import turn_log as log
 from agentcli.agent.accounting.budgets import OverBudget
-from agentcli.agent.calls.batches import run_calls
 from agentcli.agent.calls.report import INTERRUPTED
+from agentcli.agent.calls.run import run_calls
 from agentcli.agent.events import Done, DoneReason, TurnFailed, TurnStarted
 from agentcli.agent.requests.request import request_reply
 from agentcli.agent.runtime import EarlyEnd, Turn
-from agentcli.agent.steps.claims import check_answer
-from agentcli.agent.turn_end import done, failed, failure
+from agentcli.agent.turn import check_answer, done, failed, failure
 from agentcli.conversation.entries import Result
 from agentcli.errors import UserError
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ProviderError
-from agentcli.llm.messages import ToolUse
 
 
 async def run_turn(turn: Turn) -> Done | TurnFailed:
-    """Answer a prompt, however many requests and calls it takes, and return its last event.
+    """Answer a prompt, however many requests and calls it takes, and return the turn's last event.
 
-    When cancelled, the text so far is kept, every open call is answered, and the last event is `Done` all the same.
+    When cancelled, it keeps the text so far, answers every open call, and emits `Done` as the last event.
     """
     try:
         end = await _answer(turn)
@@ -59,7 +57,7 @@ async def _answer(turn: Turn) -> Done | TurnFailed:
 async def _rounds(turn: Turn) -> DoneReason:
     """Make requests and run their calls, until no step asks for another request or one ends the turn."""
     if open_calls := turn.state.conversation.asked_again:  # of a reply that an earlier run of the program stored
-        await _run_calls(turn, open_calls)
+        await run_calls(turn.calls, open_calls)
         if turn.calls.is_stopped:
             return "declined"
     while True:
@@ -75,12 +73,12 @@ async def _rounds(turn: Turn) -> DoneReason:
                 return reason
             continue
         if (ending := await _check(turn, reply)) is not None:
-            log.refuse_calls(turn, reply.message.tool_uses, ending.why)
+            log.answer_open_calls(turn, ending.why)
             return ending.reason
         results: list[Result] = []
         if reply.message.tool_uses:
             turn.answer.begin()
-            results = await _run_calls(turn, reply.message.tool_uses)
+            results = await run_calls(turn.calls, reply.message.tool_uses)
             for step in turn.steps:
                 if (reason := await step.after_calls(turn, reply, results)) is not None:
                     return reason
@@ -89,7 +87,7 @@ async def _rounds(turn: Turn) -> DoneReason:
 
 
 async def _recover(turn: Turn, error: ProviderError | OverBudget) -> DoneReason | None:
-    """Return the reason to end the turn, None where another request is due. Raises the error if no step knows it."""
+    """Return the reason to end the turn; None where another request is due. Raises the error if no step handles it."""
     for step in turn.steps:
         if outcome := await step.recover(turn, error):
             return None if outcome is True else outcome
@@ -104,16 +102,10 @@ async def _check(turn: Turn, reply: llm.Done) -> EarlyEnd | None:
 
 
 async def _is_request_due(turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
-    delivered = [await step.deliver(turn, reply) for step in turn.steps]
-    if any(delivered):
+    if any([await step.deliver(turn, reply) for step in turn.steps]):  # every step is called
         turn.answer.begin()
         return True
     for step in turn.steps:
         if await step.after_reply(turn, reply, results):
             return True
     return False
-
-
-async def _run_calls(turn: Turn, calls: Sequence[ToolUse]) -> list[Result]:
-    reply = turn.state.conversation.last_reply
-    return await run_calls(turn.calls, calls, reply_id=reply.id if reply else "")

@@ -110,6 +110,9 @@ class Background(Struct, frozen=True, tag="background"):
     """Let the commands that run now go on as background jobs; their calls end with the output so far."""
 
 
+OWN_CALL = "own_"  # ids of calls for commands of the person's begin so: these calls outlive a turn
+
+
 class RunCommand(Struct, frozen=True, tag="run_command"):
     """Run the person's own shell command at once, also while a turn runs; nobody is asked, and nothing confines it.
 
@@ -121,7 +124,7 @@ class RunCommand(Struct, frozen=True, tag="run_command"):
 
 
 class CommandRan(Struct, frozen=True, tag="command_ran"):
-    """Keep the person's own command that the front end ran in a terminal (`own_command.run_in_terminal`).
+    """Keep the person's own command that the front end ran in a terminal (`calls.run.run_in_terminal`).
 
     `output` is all or most of what it said, as text, and how it ended.
     """

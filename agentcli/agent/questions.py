@@ -1,51 +1,44 @@
-"""The questions of a session that wait for the person's answer."""
+"""The questions of a session that wait for the person's answer, also those that the model asks with `ask_user`."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from itertools import count
+from typing import NamedTuple
 
-from agentcli.agent.calls.model import Call, Decide, SessionCalls
+from agentcli.agent.calls.model import NOBODY_LEFT, Call, Decide, SessionCalls
 from agentcli.agent.events import (
     AnyQuestion,
     ApprovalSettled,
-    ChangesApproval,
-    CommandApproval,
-    EditApproval,
     Emit,
     Question,
 )
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.decide import Verdict
-from agentcli.errors import UsageError
+from agentcli.errors import ToolError, UsageError
 from agentcli.llm.messages import ToolUse
-from agentcli.tools.tool import Ask
+from agentcli.tools.builtin.toolset import AskUser
+from agentcli.tools.tool import Ask, ToolOutput
 
 STOPPED = Verdict("deny", "Not run: the user declined another call")
 
 
-@dataclass(frozen=True)
-class Open:
-    """A question that waits for its answer."""
+class OpenQuestion(NamedTuple):
+    """A question that waits; `decide` gives the verdict of the permissions of now on the call it is about."""
 
     request: AnyQuestion
     decide: Decide | None
     answer: asyncio.Future[Approve | Verdict]
 
-    def give(self, answer: Approve | Verdict) -> None:
-        if not self.answer.done():
-            self.answer.set_result(answer)
-
 
 class Questions:
-    """Publishes questions and hands on their answers; several may be open at once, told apart by id."""
+    """Publishes questions and delivers their answers; several may be open at once, each with its id."""
 
     def __init__(self, publish: Emit) -> None:
         self._publish = publish
-        self._open: dict[str, Open] = {}
+        self._open: dict[str, OpenQuestion] = {}
 
     @property
     def requests(self) -> dict[str, AnyQuestion]:
@@ -53,45 +46,38 @@ class Questions:
         return {id: question.request for id, question in self._open.items()}
 
     async def ask(self, request: AnyQuestion, decide: Decide | None) -> Approve | Verdict:
-        """Implements `Ask`: the person's answer, or the verdict that settled the question before."""
-        question = self._open[request.id] = Open(request, decide, asyncio.get_running_loop().create_future())
+        """Publish a question and return the person's answer, or the verdict that settled it before."""
+        future: asyncio.Future[Approve | Verdict] = asyncio.get_running_loop().create_future()
+        self._open[request.id] = OpenQuestion(request, decide, future)
         self._publish(request)
         try:
-            return await question.answer
+            return await future
         finally:
             self._open.pop(request.id, None)
 
-    def answer(self, answer: Approve) -> bool:
-        """Hand on an answer; False if no such question is open."""
-        question = self._open.pop(answer.id, None)
-        if question is not None:
-            question.give(answer)
+    def answer(self, id: str, answer: Approve | Verdict) -> bool:
+        """Deliver an answer; return False if no such question is open."""
+        question = self._open.pop(id, None)
+        if question is not None and not question.answer.done():  # its call may have been cancelled just now
+            question.answer.set_result(answer)
         return question is not None
 
     def settle(self, *, is_stopped: bool = False) -> None:
-        """Close the questions that the permissions of now decide without a person, or all where the turn is stopped."""
+        """Close the questions that the permissions of now decide, or all where the turn was stopped."""
         for id, question in list(self._open.items()):
             verdict = STOPPED if is_stopped else question.decide() if question.decide is not None else None
             if verdict is not None and verdict.decision != "ask":
-                del self._open[id]
-                question.give(verdict)
+                self.answer(id, verdict)
                 self._publish(ApprovalSettled(id))
 
 
-def hunks_of(question: AnyQuestion) -> tuple[str, ...]:
-    """Return the parts of a change that can be chosen one by one."""
-    return question.hunks if isinstance(question, EditApproval | ChangesApproval) else ()
-
-
 def check_offered(question: AnyQuestion, answer: Approve) -> None:
-    """Raises `UsageError` for a yes to what was not offered: a dry run, or parts that the change does not have."""
-    if not answer.allowed:
-        return
-    if answer.scope == "try" and not (isinstance(question, CommandApproval) and question.can_try):
+    """Raise `UsageError` for a yes to what was not offered: a dry run, or parts that the change does not have."""
+    if answer.allowed and answer.scope == "try" and not question.can_try:
         raise UsageError('This call cannot be tried: its question says "can_try": false.')
-    hunks = hunks_of(question)
+    hunks = question.hunks
     unknown = [number for number in answer.hunks or () if not 0 <= number < len(hunks)]
-    if unknown:
+    if answer.allowed and unknown:
         there_is = f"numbers from 0 to {len(hunks) - 1}" if hunks else "no hunk; leave hunks out"
         raise UsageError(f"There is no hunk {unknown[0]}: this question has {there_is}.")
 
@@ -111,3 +97,22 @@ def make_ask(calls: SessionCalls, call: Call | None = None) -> Ask:
         return answer.comment if isinstance(answer, Approve) and answer.allowed else None
 
     return ask
+
+
+_NOBODY = "Nobody can be asked here: decide it yourself, and say in your answer what you assumed."
+
+
+async def answer_ask_user(call: Call, arguments: AskUser) -> ToolOutput:
+    """Run a call of `ask_user`. Raises `ToolError`."""
+    if not arguments.question.strip():
+        raise ToolError("The question is empty.", kind="invalid_parameters")
+    if call.turn.session.ask is None:
+        return ToolOutput(_NOBODY, summary="nobody can be asked")
+    question = Question(call.use.id, arguments.question.strip(), call=call.use, options=arguments.options or ())
+    answer = await call.ask(question, None)
+    if not isinstance(answer, Approve) or answer.comment == NOBODY_LEFT:
+        return ToolOutput(_NOBODY, summary="nobody could be asked")
+    if not answer.allowed or not answer.comment.strip():
+        comment = f": {answer.comment}" if answer.comment.strip() else "; decide it yourself, or leave it out"
+        return ToolOutput(f"The user did not answer{comment}.", summary="not answered")
+    return ToolOutput(answer.comment, {"answer": answer.comment}, answer.comment)

@@ -42,14 +42,14 @@ _USAGE = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache
 
 
 class Demands(Struct, frozen=True):
-    """Ends with an exit code of their own: a schema not met (55), a denied call (56), a claim not verified (57)."""
+    """What a run must meet, each with its exit code: a schema (55), no denied call (56), verified claims (57)."""
 
     no_denials: bool = False
     evidence: bool = False
     schema: AnswerSchema | None = None
 
     def value(self, end: Done | TurnFailed) -> Any:
-        """The value that an answer gives; None without a schema, or where it does not fit."""
+        """Return the value of an answer; None without a schema, or where it does not fit."""
         if self.schema is None or isinstance(end, TurnFailed) or self.schema.problem(end.text):
             return None
         return self.schema.value(end.text)
@@ -64,7 +64,7 @@ class Demands(Struct, frozen=True):
         return self.evidence and bool(unproven(end))
 
     def unmet(self, end: Done | TurnFailed) -> set[int]:
-        """The exit codes of what an end does not meet; the lowest counts."""
+        """Return the exit codes of the demands that an end does not meet; the lowest counts."""
         is_denied = self.no_denials and bool(end.denials)
         unmet = ((MISFIT_EXIT, self.misfit(end)), (DENIED_EXIT, is_denied), (UNPROVEN_EXIT, self.lack_evidence(end)))
         return {code for code, is_unmet in unmet if is_unmet}
@@ -95,7 +95,7 @@ class ResultBuilder:
             self._requested = None
 
     def build(self, end: Done | TurnFailed, demands: Demands = NO_DEMANDS) -> dict[str, Any]:
-        """The object as the JSON outputs print it."""
+        """Return the object of a prompt, as the JSON outputs print it."""
         denied = ((denial.call, denial.kind) for denial in end.denials)
         denials = [
             {"tool_name": call.name, "tool_use_id": call.id, "tool_input": call.input, "kind": kind}
@@ -128,7 +128,7 @@ class ResultBuilder:
         }
 
     def unfinished(self) -> dict[str, Any]:
-        """The object of a prompt that is left in the middle."""
+        """Return the object of a prompt that is abandoned."""
         total, (usage, cost) = self._session.state.meter.total, self._before
         spent = None if total.whole_usd is None or cost is None else total.whole_usd - cost
         before, now = usage_object(usage), usage_object(total.usage)
@@ -137,7 +137,7 @@ class ResultBuilder:
 
 
 def unproven(end: Done | TurnFailed) -> list[Claim]:
-    """The claims of an answer that are not verified."""
+    """Return the claims of an answer that are not verified."""
     return [] if isinstance(end, TurnFailed) else [claim for claim in end.claims if claim.verdict != "verified"]
 
 
@@ -148,7 +148,7 @@ def exit_code(end: Done | TurnFailed, demands: Demands) -> int:
 
 
 def result_object(subtype: str, text: str, *, session_id: str = "", reason: str = "") -> dict[str, Any]:
-    """A run that asked no model. Durations are milliseconds, costs USD (null where unknown)."""
+    """Return the object of a run that asked no model. Durations are milliseconds, costs USD (null where unknown)."""
     return {
         "type": "result",
         "subtype": subtype,
@@ -174,12 +174,12 @@ def usage_object(usage: Usage) -> dict[str, int]:
 
 
 def to_json_line(value: Any) -> bytes:
-    """One line of UTF-8; a line separator inside a string never splits it, since only \\n ends a line."""
+    """Return a value as one line of UTF-8. Line separators inside strings do not split it: only \\n ends a line."""
     return msgspec.json.encode(value) + b"\n"
 
 
 def _uuid4() -> str:
-    """RFC 9562 §5.4. Ours because a signal handler may need it, which must not import."""
+    """Return a random UUID (RFC 9562 §5.4). A signal handler may need it, which must not import `uuid`."""
     random = int.from_bytes(os.urandom(16))
     digits = f"{random & ~(0xF << 76) & ~(0b11 << 62) | 4 << 76 | 0b10 << 62:032x}"
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
@@ -190,7 +190,7 @@ _LONGEST_PROBLEM = 500  # characters of what a validator says
 
 
 class AnswerSchema:
-    """`schema` is a JSON Schema, by default of 2020-12. Raises `UsageError` for what is none."""
+    """A JSON Schema that an answer must fit, by default of 2020-12. Raises `UsageError` for an invalid schema."""
 
     most_tries = 2  # how often the model is asked again
 
@@ -218,7 +218,7 @@ class AnswerSchema:
         return f"Your final answer has to be one JSON value and nothing else. It has to fit this JSON Schema: {shown}"
 
     def value(self, text: str) -> Any:
-        """The value that a text is, or that stands in its only block of code. Raises `ValueError`."""
+        """Return the value of a text, or of its only block of code. Raises `ValueError` if it does not fit."""
         blocks = _FENCED.findall(text)
         try:
             value = msgspec.json.decode((blocks[0] if len(blocks) == 1 else text).strip())

@@ -11,30 +11,31 @@ import msgspec
 from agentcli.agent import ops
 from agentcli.agent.activity_log import log_activity
 from agentcli.agent.calls.client import with_client_tools
-from agentcli.agent.calls.model import NOBODY_LEFT, TurnCalls, end_session, fire
-from agentcli.agent.calls.own_command import masked_output, own_command_entry, run_own_command
-from agentcli.agent.calls.recording import end_recording
-from agentcli.agent.event_queue import Subscribers
-from agentcli.agent.events import AnyQuestion, Done, Event, ModeChanged, Notice, TurnFailed
+from agentcli.agent.calls.model import NOBODY_LEFT, TurnCalls, fire
+from agentcli.agent.calls.perform import end_recording
+from agentcli.agent.calls.run import own_command_entry, run_own_command
+from agentcli.agent.event_queue import Subscribers, one_by_one
+from agentcli.agent.events import AnyQuestion, Done, Event, ModeChanged, Notice, TakenOver, TurnFailed
 from agentcli.agent.loop import run_turn
 from agentcli.agent.permissions.modes import mode_notes, parse_mode, untold_mode
 from agentcli.agent.permissions.rule_text import check_rule, parse_rules
 from agentcli.agent.questions import Questions
-from agentcli.agent.rewind import going_back, prompts
 from agentcli.agent.runtime import Runtime, Turn
-from agentcli.agent.state import AgentState, SessionSnapshot
-from agentcli.agent.turn_log import compacted, queue_changed, store
-from agentcli.agent.turn_start import Storing, begin_turn, cut_turn, watch_for_takeover
+from agentcli.agent.state import AgentState, SessionSnapshot, rewind_to
+from agentcli.agent.turn import begin_turn, resume_turn
+from agentcli.agent.turn_log import apply_compaction, queue_changed, store
 from agentcli.conversation.entries import Body, Compaction, Paid, PaidReason, ResetAwaited, User
-from agentcli.conversation.mentions import typed_blocks
+from agentcli.conversation.mentions import typed_text
 from agentcli.errors import OUT_OF_MEMORY, UsageError, UserError, is_out_of_memory
 from agentcli.llm.messages import Block, Text, Usage, without_surrogates
 from agentcli.llm.provider import ToolSpec
+from agentcli.tools.observation import cut_middle
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.tool import ToolOutput
 
 log = logging.getLogger(__name__)
 
+TAKEOVER_POLL_S = 0.5
 SETTLE_S = 0.4  # a mode that is only passed over on the way to another one settles no question
 
 
@@ -55,10 +56,10 @@ class Session:
         self._model_afterwards = ""
         self._next_tools: ToolRegistry | None = None
         self._commands: set[asyncio.Task[None]] = set()
-        self._storing = Storing(self.publish)
+        self._storing: set[asyncio.Task[None]] = set()
         self._is_closing = False
         self._questions = Questions(self.publish)
-        self._watching = asyncio.create_task(watch_for_takeover(runtime.log, self.submit, self.publish))
+        self._watching = asyncio.create_task(self._watch_for_takeover())
         runtime.calls.ask = self._questions.ask if can_ask else None
 
     @property
@@ -70,7 +71,17 @@ class Session:
         return self._turn is not None and not self._turn.done()
 
     def snapshot(self) -> SessionSnapshot:
-        return self.runtime.snapshot(self.state, is_busy=self.is_busy)
+        state = self.state
+        return SessionSnapshot(
+            id=self.id,
+            model=state.model.name,
+            mode=state.mode,
+            effort=state.model.effort,
+            workspace=self.runtime.calls.workspace,
+            conversation=state.conversation,
+            cost_usd=state.meter.total.whole_usd,
+            max_budget_usd=state.budgets.limit("session", "usd"),
+        )
 
     @property
     def waiting_for_client(self) -> Collection[str]:
@@ -78,7 +89,7 @@ class Session:
         return self.runtime.calls.delegates.client.waiting
 
     def check_rule(self, text: str) -> None:
-        """Raises `UsageError` for the rule of an `Approve` that allows nothing."""
+        """Raise `UsageError` for the rule of an `Approve` that allows nothing."""
         for rule in parse_rules(text):
             if warning := check_rule(rule, self.runtime.calls.tools):
                 raise UsageError(warning)
@@ -102,29 +113,20 @@ class Session:
             self._loop.call_soon_threadsafe(self._take, op)
 
     def _take(self, op: ops.Op) -> None:
-        state, queue = self.state, self.state.conversation.queue
-        if isinstance(op, ops.Prompt | ops.Steer) and (web := self.runtime.calls.workspace.resources.web) is not None:
-            web.note_typed("\n".join(block.text for block in typed_blocks(op.content) if isinstance(block, Text)))
-        if isinstance(op, ops.Prompt) and op.tools:
-            try:
-                self.offer_tools(op.tools)
-            except UserError as error:
-                self.publish(Notice(str(error)) if self.is_busy else TurnFailed(str(error), False))
-                return
+        state, queue, delegates = self.state, self.state.conversation.queue, self.runtime.calls.delegates
         match op:
             case ops.Prompt() | ops.Steer():
                 self._take_message(op)
             case ops.TakeBack(position):
                 if queue.take_back(position):
                     self._queue_changed()
-            case ops.RunQueued():
-                if queue.follow_ups and not self.is_busy:
-                    self._begin([queue.follow_ups.popleft()], from_queue=True)
+            case ops.RunQueued() if queue.follow_ups and not self.is_busy:
+                self._begin([queue.follow_ups.popleft()], from_queue=True)
+            case ops.GoOn() if self.is_busy:
+                if delegates.servers is not None:
+                    delegates.servers.stop_waiting()
             case ops.GoOn(is_killed):
-                if self.is_busy:
-                    if (servers := self.runtime.calls.delegates.servers) is not None:
-                        servers.stop_waiting()
-                elif (turn := cut_turn(state, self.runtime, self.publish, is_killed)) is not None:
+                if (turn := resume_turn(state, self.runtime, self.publish, is_killed=is_killed)) is not None:
                     self._start(turn)
             case ops.Interrupt(reason):
                 if state.awaits_reset:  # else the next start would go on with what the person has given up
@@ -133,57 +135,63 @@ class Session:
                     self._loop.call_soon(task.cancel, reason or None)  # once it has begun, or its end is not reported
             case ops.Approve(id):
                 asked = self._questions.requests.get(id)
-                if self._questions.answer(op):
+                if self._questions.answer(id, op):
                     self._apply_answer(op, asked)
             case ops.SetModel(name):
-                state.model, self._model_afterwards = name, ""
+                state.model.name, self._model_afterwards = name, ""
             case ops.SetMode(mode):
                 self._set_mode(mode)
             case ops.SetEffort(effort):
-                state.effort = effort
+                state.model.effort = effort
             case ops.SetAttended(is_attended):
                 self.runtime.calls.ask = self._questions.ask if is_attended else None
-                self.runtime.calls.delegates.client.set_attended(is_attended)
+                delegates.client.set_attended(is_attended)
                 for id in () if is_attended else self._questions.requests:
-                    self._questions.answer(ops.Approve(id, False, comment=NOBODY_LEFT))
+                    self._questions.answer(id, ops.Approve(id, False, comment=NOBODY_LEFT))
             case ops.Background():
-                self.runtime.calls.to_background()
+                self.runtime.calls.history.detach_all()
+                if delegates.agents is not None:
+                    delegates.agents.submit(op)
             case ops.RunCommand():
-                task = asyncio.create_task(self._run_own(op))
+                task = asyncio.create_task(self._run_own_command(op))
                 self._commands.add(task)
                 task.add_done_callback(self._commands.discard)
             case ops.CommandRan():
-                self._storing.add(asyncio.create_task(self._keep_own(op)))
+                self._await_stored(asyncio.create_task(self._run_own_command(op)))
             case ops.ClientResult(id, content, is_error, structured):
-                if not self.runtime.calls.delegates.client.answer(
-                    id, ToolOutput(content, structured, is_error=is_error)
-                ):
+                output = ToolOutput(content, structured, is_error=is_error)
+                if not delegates.client.answer(id, output):
                     self.publish(Notice(f"No call {id!r} waits for a result of the client."))
 
     def _take_message(self, op: ops.Prompt | ops.Steer) -> None:
         """Begin a turn with a message, or let it wait in the queue while one runs."""
+        if (web := self.runtime.calls.workspace.resources.web) is not None:
+            web.note_typed(typed_text(op.content))
         queue = self.state.conversation.queue
-        match op:
-            case ops.Prompt(content, model) if self.is_busy:
-                queue.follow_ups.append(content)
-                self._queue_changed()
-                if model:
-                    self.publish(Notice(f"The message waits; {model} is for messages that are answered at once."))
-            case ops.Steer(content) if self.is_busy:
-                queue.steering.append(content)
-                self._queue_changed()
-            case ops.Prompt(content, model):
-                self._begin([content], model=model)
-            case ops.Steer(content):
-                self._begin([content])
+        waiting, model = queue.steering, ""
+        if isinstance(op, ops.Prompt):
+            waiting, model = queue.follow_ups, op.model
+            try:
+                self.offer_tools(op.tools)
+            except UserError as error:
+                self.publish(Notice(str(error)) if self.is_busy else TurnFailed(str(error), False))
+                return
+        if not self.is_busy:
+            self._begin([op.content], model=model)
+            return
+        waiting.append(op.content)
+        self._queue_changed()
+        if model:
+            self.publish(Notice(f"The message waits; {model} is for messages that are answered at once."))
 
     def offer_tools(self, tools: Sequence[ToolSpec]) -> None:
-        """Have the client's tools from the next turn on. Raises `UserError` for a name that another tool has."""
-        self._next_tools = with_client_tools(self._next_tools or self.runtime.calls.tools, tools)
+        """Offer the client's tools from the next turn on. Raises `UserError` for a name that another tool has."""
+        if tools:
+            self._next_tools = with_client_tools(self._next_tools or self.runtime.calls.tools, tools)
 
     def _set_mode(self, mode: str) -> None:
-        """The system text never changes, so the model is told of plan mode by a note."""
-        state = self.state
+        """Switch the permission mode. A note tells the model of plan mode, because the system text never changes."""
+        state, agents = self.state, self.runtime.calls.delegates.agents
         before, state.mode = state.mode, parse_mode(mode)
         if before == state.mode:
             return
@@ -191,8 +199,8 @@ class Session:
             state.mode_before_plan = before
         state.notes.extend(mode_notes(before, mode))
         self.publish(ModeChanged(state.mode))
-        if self.runtime.calls.delegates.agents is not None:
-            self.runtime.calls.delegates.agents.submit(ops.SetMode(mode))
+        if agents is not None:
+            agents.submit(ops.SetMode(mode))
         self._loop.call_later(SETTLE_S, self._questions.settle)
 
     def _queue_changed(self) -> None:
@@ -202,70 +210,81 @@ class Session:
     def append(self, *bodies: Body) -> asyncio.Task[None]:
         """Store entries that are no turn's; a failure is reported. The task ends with the commit, or `StorageError`."""
         _, stored = store(self.state, self.runtime, self.publish, *bodies)
-        self._storing.add(stored)
+        self._await_stored(stored)
         return stored
 
-    async def _run_own(self, op: ops.RunCommand) -> None:
-        result = await run_own_command(self.runtime.calls, op.command, self.publish)
-        self._note_own(own_command_entry(op.command, result.result.content, to_model=op.to_model))
+    def _await_stored(self, task: asyncio.Task[None]) -> None:
+        """Have the end of the session wait for a task that stores entries, and report its failure."""
 
-    async def _keep_own(self, op: ops.CommandRan) -> None:
-        output = await masked_output(self.runtime.calls, op.output)
-        self._note_own(own_command_entry(op.command, output, to_model=op.to_model))
+        def end(task: asyncio.Task[None]) -> None:
+            self._storing.discard(task)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self.publish(Notice(str(error)))
 
-    def _note_own(self, entry: Body) -> None:
+        self._storing.add(task)
+        task.add_done_callback(end)
+
+    async def _run_own_command(self, op: ops.RunCommand | ops.CommandRan) -> None:
+        """Run a command of the person's, unless the front end has, and store it with its output."""
+        calls = self.runtime.calls
+        if isinstance(op, ops.RunCommand):
+            output = (await run_own_command(calls, op.command, self.publish)).result.text
+        else:
+            output = cut_middle(await calls.services.masked(op.output))
+        entry = own_command_entry(op.command, output, to_model=op.to_model)
         if isinstance(entry, User) and self.is_busy:
             self.state.notes.append(entry)  # nothing may stand between a call and its result
         else:
             self.append(entry)
 
-    def prompts(self) -> list[tuple[str, str]]:
-        """The person's prompts, oldest first: entry id and text."""
-        return prompts(self.state.conversation)
-
     def rewind(self, entry_id: str) -> str:
-        """Take back a prompt and all after it; gives its text. What it cost stays. Raises `UserError`."""
+        """Take back a prompt and all after it, and return its text. What it cost stays. Raises `UserError`."""
         if self.is_busy:
             raise UserError("A turn is running: interrupt it first, then go back.")
         state = self.state
-        text, event = going_back(state.conversation, entry_id)
+        text, event = rewind_to(state.conversation, entry_id)
         self.append(event)
         state.notes.extend(untold_mode(state.mode, [entry.body for entry in state.conversation.path] + [*state.notes]))
         return text
 
     async def compact(self, focus: str = "", *, is_dry: bool = False) -> Compaction | str:
-        """Compact the conversation now, unless it is a dry run; gives it, or why there is none. Raises `UserError`."""
+        """Compact the conversation now, unless it is a dry run. Return the compaction, or why there is none.
+
+        Raises:
+            UserError: If a turn is running, or a model cannot be used.
+        """
         if self.is_busy:
             raise UserError("A turn is running: compact when it has ended, or interrupt it first.")
-        made = await self.runtime.compaction(self.state, focus=focus, is_dry=is_dry)
-        if isinstance(made, Compaction) and not is_dry:
-            await fire(self.runtime.calls, "PreCompact", subject="manual", trigger="manual")
-            self.append(made)
-            compacted(self.state, self.publish, made)
-            await fire(self.runtime.calls, "PostCompact", subject="manual", trigger="manual")
-            self.runtime.calls.refresh_tools()
-        return made
+        if (watch := self.runtime.context.watch) is None:
+            return "this session has no compactor"
+        _, info = await self.runtime.models.resolve(self.state)
+        conversation, prefix = self.state.conversation, self.runtime.prefix(info)
+        compaction = await watch.compactor.by_hand(conversation, info, prefix, focus=focus, is_dry=is_dry)
+        if isinstance(compaction, Compaction) and not is_dry:
+            await apply_compaction(self.state, self.runtime, self.publish, compaction, append=self.append)
+        return compaction
 
-    def paid(
+    def record_cost(
         self, model: str, usage: Usage, cost_usd: float | None, reason: PaidReason = "aside", *, duration_ms: int = 0
     ) -> None:
-        """Book a request that is no turn's."""
+        """Count and store a request that belongs to no turn."""
         self.state.meter.add_request(model, usage, cost_usd)
         self.append(Paid(model, usage, cost_usd, reason, duration_ms=duration_ms))
 
     def subscribe(self) -> AsyncGenerator[Event, None]:
-        """Events from now on; starts listening before the first `await`."""
-        return self._subscribers.single()
+        """Return a generator of the events from this call on; it ends when the session is closed."""
+        return one_by_one(self._subscribers.batches())
 
     def subscribe_batches(self) -> AsyncGenerator[list[Event], None]:
-        """As `subscribe`, with all the events at once that have arrived since the last ones; ends when it is closed."""
+        """As `subscribe`, each time with all the events that have arrived."""
         return self._subscribers.batches()
 
     async def stored(self) -> int:
-        """Wait until everything submitted so far is on disk; gives how many entries are. Raises `StorageError`."""
+        """Return the number of entries once everything submitted so far is on disk. Raises `StorageError`."""
         return (await self.runtime.log.append().committed).first_seq - 1
 
     def publish(self, event: Event) -> None:
+        """Send an event to the subscribers, with the name of this session's agent."""
         agent_id = self.runtime.calls.agent_id
         if event.agent_id == "main" != agent_id:  # a subagent's has its name already
             event = msgspec.structs.replace(event, agent_id=agent_id)
@@ -273,9 +292,9 @@ class Session:
         self._subscribers.put(event)
 
     def _begin(self, messages: Sequence[tuple[Block, ...]], *, model: str = "", from_queue: bool = False) -> None:
-        """Start a turn; what was said is in the log's hands when this returns."""
+        """Start a turn; its prompt is queued to be stored when this returns."""
         if model:
-            self._model_afterwards, self.state.model = self.state.model, model
+            self._model_afterwards, self.state.model.name = self.state.model.name, model
         if self._next_tools is not None:
             self.runtime.calls.tools, self._next_tools = self._next_tools, None
         self._start(begin_turn(self.state, self.runtime, messages, self.publish, from_queue=from_queue))
@@ -286,36 +305,38 @@ class Session:
         self._turn = asyncio.create_task(self._run(turn))
 
     async def _run(self, turn: Turn) -> None:
-        """One turn, then what waits. The one place that catches everything."""
+        """Run a turn, then start what waits. No other place catches every error."""
         is_answered = False
         try:
             end = await run_turn(turn)
             is_answered = isinstance(end, Done) and end.reason != "declined"
         except asyncio.CancelledError:
-            pass  # run_turn has said so: its last event is Done(interrupted)
+            pass  # the last event of `run_turn` was Done(interrupted)
         except Exception as bug:  # a front end waits for the turn's end; a bug must not leave it waiting
-            told = OUT_OF_MEMORY if is_out_of_memory(bug) else f"Internal error: {bug!r}. The log has details."
-            self.publish(TurnFailed(f"{told} The conversation is stored.", False))
-            if not is_out_of_memory(bug):  # the log would take more
+            text = f"Internal error: {bug!r}. The log has details."
+            if is_out_of_memory(bug):
+                text = OUT_OF_MEMORY
+            else:  # writing the log would take more memory
                 log.exception("the turn failed", extra={"session_id": self.id})
-        if self.state.notes:  # what came too late for the last request is not to be lost
+            self.publish(TurnFailed(f"{text} The conversation is stored.", False))
+        if self.state.notes:  # what came too late for the last request must not be lost
             self.append(*self.state.notes)
             self.state.notes.clear()
         if self._model_afterwards:
-            self.state.model, self._model_afterwards = self._model_afterwards, ""
+            self.state.model.name, self._model_afterwards = self._model_afterwards, ""
         if not self._is_closing:
             self._begin_next(is_answered=is_answered)
 
     def _begin_next(self, *, is_answered: bool) -> None:
-        """Steering that came too late was meant for the model now; follow-ups wait after a turn without an answer."""
+        """Start a turn with the messages that wait. Follow-ups wait for the person after a turn without an answer."""
         queue = self.state.conversation.queue
-        if late := queue.take_steering():
+        if late := queue.take_steering():  # it was meant for the turn that has just ended
             self._begin(late, from_queue=True)
         elif is_answered and not self._begin_with_reports() and queue.follow_ups:
             self._begin([queue.follow_ups.popleft()], from_queue=True)
 
     def deliver_reports(self) -> None:
-        """Start a turn with what subagents in the background have reported; one that runs takes them itself."""
+        """Start a turn with the reports of subagents in the background; a turn that runs takes them itself."""
         if not self.is_busy:
             self._begin_with_reports()
 
@@ -326,7 +347,7 @@ class Session:
         return bool(reports)
 
     def _apply_answer(self, answer: ops.Approve, asked: AnyQuestion | None) -> None:
-        """Do what an answer asks for beside its own call."""
+        """Stop the turn or switch the mode where the answer to a question asks for that."""
         if answer.stops and (not answer.allowed or answer.hunks == ()):
             if self._turn_calls is not None:
                 self._turn_calls.is_stopped = True
@@ -334,6 +355,14 @@ class Session:
         is_plan = asked is not None and asked.kind == "plan"
         if answer.allowed and (mode := answer.mode or (self.state.mode_before_plan if is_plan else "")):
             self._set_mode(mode)
+
+    async def _watch_for_takeover(self) -> None:
+        """Stop, and have the front end leave, once another program asks for the session."""
+        while not self.runtime.log.is_wanted():
+            await asyncio.sleep(TAKEOVER_POLL_S)
+        self.submit(ops.Interrupt())
+        self.publish(Notice("Another agentcli goes on with this conversation: this one ends."))
+        self.publish(TakenOver())
 
     async def answer(self, content: Sequence[Block]) -> Done | TurnFailed:
         """Submit a prompt and wait for the end of its turn."""
@@ -351,20 +380,23 @@ class Session:
 
     async def close(self) -> None:
         """End what runs, wait until all is stored, and give everything back. What waits stays in the log."""
+        calls = self.runtime.calls
         self._is_closing = True
         self._watching.cancel()
-        await end_session(self.runtime.calls)
+        if calls.made_by is None:  # a subagent's session is a part of its parent's
+            await fire(calls, "SessionEnd", reason="other")
         for task in (self._turn, *self._commands):
             if task is not None:
                 task.cancel()
         await self.idle()
         if self.runtime.context.watch is not None:
             await self.runtime.context.watch.aclose()
-        await self._storing.wait()
-        if self.runtime.calls.delegates.agents is not None:
-            await self.runtime.calls.delegates.agents.aclose()
-        if self.runtime.calls.made_by is None:  # else they are another session's
-            await self.runtime.calls.workspace.sandbox.aclose()
-            await end_recording(self.runtime.calls.recording)
+        while self._storing:
+            await asyncio.wait(self._storing)
+        if (agents := calls.delegates.agents) is not None:
+            await agents.aclose()
+        if calls.made_by is None:
+            await calls.workspace.sandbox.aclose()
+            await end_recording(calls.recording)
         await self.runtime.log.close()
         self._subscribers.end()

@@ -1,11 +1,11 @@
-"""Holds what a turn reads and changes, rebuilt from the log, and what a front end shows of a session."""
+"""The state of a session, which follows from its log, and the points of the conversation to go back to."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
@@ -19,70 +19,80 @@ from agentcli.conversation.entries import (
     Assistant,
     Compaction,
     Entry,
+    HeadMoved,
+    Labelled,
     ProviderSwitch,
     ResetAwaited,
     Result,
+    Rewound,
     SwitchReason,
     User,
 )
-from agentcli.llm.messages import Usage
+from agentcli.conversation.mentions import typed_text
+from agentcli.errors import UsageError
 from agentcli.llm.provider import Effort
 from agentcli.tools.builtin.toolset import TodoItem
 from agentcli.tools.workspace import Workspace
 
 
-@dataclass
-class AgentState:
-    """A session's conversation and the choices for it.
+@dataclass(kw_only=True)
+class ModelChoice:
+    """The model of a session, and facts of earlier requests that shape the next one.
 
-    `model` is the chosen one (`provider/model`), `last_used` the one that replied last. `notes` are told to the model
-    with its next request; `told` is what the person need not be told again. `window_share` is how full the newest
-    request made the model's window, `refused` what each model did not take (keys of `requests/repairs.py`).
-    `switch_reason` says why the next request goes to another model; a resolver may set it.
+    Models are named `provider/model`. `rejected` has what each model did not accept, as keys of `requests/repairs.py`;
+    `reported` the notices about a model that the person has seen. `window_share` is how full the newest request made
+    the model's window.
     """
 
-    model: str
+    name: str
+    effort: Effort | None = None
+    last_used: str = ""  # the model that sent the newest reply
+    switch_reason: SwitchReason = "chosen"  # why the next request goes to another model; a resolver may set it
+    is_small: bool = False
+    window_share: float = 0.0
+    rejected: dict[str, frozenset[str]] = field(default_factory=dict)
+    reported: set[str] = field(default_factory=set)
+
+
+@dataclass(kw_only=True)
+class AgentState:
+    """A session's conversation and the choices for it. `notes` are told to the model with its next request."""
+
+    model: ModelChoice
     mode: Mode = "default"
-    conversation: Conversation = field(default_factory=Conversation)
+    mode_before_plan: Mode = "default"
     rules: Rules = field(default_factory=Rules)
+    conversation: Conversation = field(default_factory=Conversation)
     meter: UsageCollector = field(default_factory=UsageCollector)
     budgets: Budgets = field(default_factory=lambda: Budgets((Account("session"),)))
     notes: deque[User] = field(default_factory=deque)
-    effort: Effort | None = None
-    mode_before_plan: Mode = "default"
-    last_used: str = ""
-    window_share: float = 0.0
-    refused: dict[str, frozenset[str]] = field(default_factory=dict)
-    switch_reason: SwitchReason = "chosen"
-    is_small: bool = False
-    told: set[str] = field(default_factory=set)
-    awaits_reset: bool = False
+
+    @property
+    def awaits_reset(self) -> bool:
+        """True while a turn waits for the end of a usage limit."""
+        return awaited_reset(self.conversation) > 0
 
 
 def chosen_model(conversation: Conversation) -> str:
-    """The model that a stored conversation was held with, apart from one that only stood in for it; empty for none."""
-    chosen = stand_in = ""
+    """Return the model that the person chose in a stored conversation, not one that replaced it; empty for none."""
+    chosen = substitute = ""
     for entry in conversation.path:
         match entry.body:
             case ProviderSwitch(before, now, reason):
-                chosen, stand_in = (now, "") if reason == "chosen" else (chosen or before, now)
-            case Assistant(_, provider, model) if f"{provider}/{model}" != stand_in:
-                chosen, stand_in = f"{provider}/{model}", ""
-            case _:
-                pass
+                chosen, substitute = (now, "") if reason == "chosen" else (chosen or before, now)
+            case Assistant(_, provider, model) if f"{provider}/{model}" != substitute:
+                chosen, substitute = f"{provider}/{model}", ""
     return chosen
 
 
 def awaited_reset(conversation: Conversation) -> float:
-    """Return the time that the end of a conversation waits for; 0 if it waits for none."""
+    """Return the time for which the turn at the end of a conversation waits; 0 if it waits for none."""
     for entry in reversed(conversation.path):
         match entry.body:
             case ResetAwaited(until):
                 return until
             case Assistant() | Result() | User(is_reminder=False):
                 return 0.0
-            case _:
-                pass
     return 0.0
 
 
@@ -90,8 +100,8 @@ def rebuilt(state: AgentState, entries: Iterable[Entry]) -> AgentState:
     """Give `state` the conversation of a log, what it cost, and the model that answered last."""
     conversation = state.conversation = Conversation(entries)
     if (reply := conversation.last_reply) is not None and isinstance(reply.body, Assistant):
-        state.last_used = f"{reply.body.provider}/{reply.body.model}"
-    for entry in conversation.entries:  # also those that were taken back: they were paid for all the same
+        state.model.last_used = f"{reply.body.provider}/{reply.body.model}"
+    for entry in conversation.entries:  # also those that were taken back, which were paid for
         if cost := spent(entry.body):
             state.meter.add_request(*cost)
         state.budgets.recall(amounts_of(entry.body))
@@ -99,47 +109,40 @@ def rebuilt(state: AgentState, entries: Iterable[Entry]) -> AgentState:
 
 
 def todo_items(path: Sequence[Entry]) -> tuple[TodoItem, ...]:
-    """Return the items of the model's newest list of what is to be done, as its calls left it."""
+    """Return the items of the model's newest todo list."""
     for entry in reversed(path):
         body = entry.body
         if isinstance(body, Result) and body.name == "todo" and not body.result.is_error and body.structured:
             try:
                 return msgspec.convert(body.structured["items"], tuple[TodoItem, ...])
             except (msgspec.ValidationError, TypeError, KeyError):
-                return ()  # an older or a newer version's
+                return ()  # an older or newer version wrote it
     return ()
 
 
 class SessionSnapshot(Struct, frozen=True, kw_only=True):
     """A session as a front end reads it; operations change it. `conversation` is only read.
 
-    `usage` and `cost_usd` (None: a price is unknown) are of the session so far, `by_model` both by `provider/model`.
+    `cost_usd` is that of the session so far; None where a price is unknown.
     """
 
     id: str
     model: str
     mode: Mode
-    mode_before_plan: Mode
     effort: Effort | None
     workspace: Workspace
-    tools: tuple[str, ...]
     conversation: Conversation
-    usage: Usage
     cost_usd: float | None
-    by_model: dict[str, tuple[Usage, float | None]]
     max_budget_usd: float | None
-    max_turns: int
-    is_busy: bool
-    mcp_servers: list[dict[str, Any]] = []
 
     @property
     def running_jobs(self) -> int:
-        """The number of its background jobs that run now."""
+        """The number of background jobs that run now."""
         return len(self.workspace.running_jobs())
 
     @property
     def context_tokens(self) -> int:
-        """Tokens of the next request; before this run's first one, of the newest reply or what a compaction left."""
+        """The tokens of the next request; before the first one of this run, those the log has for the last one."""
         if tokens := self.conversation.size.now():
             return tokens
         for entry in reversed(self.conversation.path):
@@ -148,6 +151,55 @@ class SessionSnapshot(Struct, frozen=True, kw_only=True):
                     return usage.context_tokens
                 case Compaction(tokens_after=tokens):
                     return tokens
-                case _:
-                    pass
         return 0
+
+
+def prompts(conversation: Conversation) -> list[tuple[str, str]]:
+    """Return the person's prompts on the path, oldest first: entry id, and the text as it was typed."""
+    found = ((entry.id, entry.body) for entry in conversation.path)
+    return [(id, typed_text(body.content)) for id, body in found if isinstance(body, User) and not body.is_reminder]
+
+
+class Point(Struct, frozen=True):
+    """A point of the conversation to go back to: before a `prompt`, at a `label`, or at the end of another `branch`."""
+
+    entry_id: str
+    kind: Literal["prompt", "label", "branch"]
+    text: str
+
+
+def points(conversation: Conversation) -> list[Point]:
+    """Return the prompts of the path, newest first, then labels, then the ends of other branches."""
+    found = [Point(id, "prompt", text) for id, text in reversed(prompts(conversation))]
+    labels = {entry.body.name: entry for entry in conversation.entries if isinstance(entry.body, Labelled)}
+    found += [Point(entry.id, "label", name) for name, entry in reversed(labels.items())]
+    return found + [Point(entry.id, "branch", text) for entry, text in reversed(_other_branches(conversation))]
+
+
+def _other_branches(conversation: Conversation) -> list[tuple[Entry, str]]:
+    """Return the last entries of other branches that have prompts, each with the newest of these prompts."""
+    parents = {entry.parent_id for entry in conversation.entries}
+    on_path = {entry.id for entry in conversation.path}
+    newest_prompts: dict[str, str] = {}  # the newest prompt up to an entry, of those that are on no path now
+    found = []
+    for entry in conversation.entries:
+        newest = newest_prompts.get(entry.parent_id or "", "")
+        if isinstance(entry.body, User) and not entry.body.is_reminder:
+            newest = typed_text(entry.body.content)
+        if newest and entry.id not in on_path:
+            newest_prompts[entry.id] = newest
+            if entry.id not in parents:
+                found.append((entry, newest))
+    return found
+
+
+def rewind_to(conversation: Conversation, entry_id: str) -> tuple[str, Rewound | HeadMoved]:
+    """Return the entry that goes back to a point, and the text of the prompt that this takes back.
+
+    Raises:
+        UsageError: If the entry is no point of the conversation.
+    """
+    found = next((point for point in points(conversation) if point.entry_id == entry_id), None)
+    if found is None:
+        raise UsageError("That is no point of this conversation that could be gone back to.")
+    return (found.text, Rewound(entry_id)) if found.kind == "prompt" else ("", HeadMoved(entry_id))

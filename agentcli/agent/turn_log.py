@@ -1,16 +1,18 @@
-"""Brings what happens in a turn to the conversation, the log and the hooks."""
+"""Adds entries to the conversation and its log, during a turn and outside of turns."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection
 
 from agentcli.agent import events
-from agentcli.agent.calls.batches import not_run
+from agentcli.agent.calls.model import fire
+from agentcli.agent.calls.run import not_run
 from agentcli.agent.events import Emit, EntryStored, Notice, QueueChanged
 from agentcli.agent.interfaces import Appended
 from agentcli.agent.permissions.modes import untold_mode
+from agentcli.agent.requests.paid_request import Target
 from agentcli.agent.runtime import Runtime, Turn
 from agentcli.agent.state import AgentState
 from agentcli.conversation.conversation import Conversation
@@ -26,9 +28,8 @@ from agentcli.conversation.entries import (
     Rewound,
     reminder,
 )
-from agentcli.errors import StorageError, UserError
+from agentcli.errors import StorageError
 from agentcli.llm.messages import ToolUse, Usage
-from agentcli.llm.models import ModelInfo
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,12 @@ def add(turn: Turn, *bodies: Body) -> tuple[Entry, ...]:
 
 
 def add_one(turn: Turn, body: Body) -> asyncio.Task[None]:
-    """As `add`; the task ends with the commit and raises `StorageError`."""
+    """As `add`; the task ends with the commit and raises `StorageError`.
+
+    A request of a subagent counts as the turn's. It is in the budgets already, which it was reserved in.
+    """
+    if isinstance(body, Paid) and body.reason == "subagent":
+        _add_spending(turn, body.model, body.usage, body.cost_usd)
     add(turn, body)
     return turn.log.pending[-1]
 
@@ -67,7 +73,7 @@ def store(
     for entry in appended.entries:
         runtime.collect(runtime.log.session_id, entry)
     stored = asyncio.ensure_future(_announce(runtime, emit, appended))
-    # One failure ends the turn; nobody waits for the tasks behind it, which must not complain of theirs.
+    # The first failure ends the turn. Nobody waits for the tasks behind it, so their failures count as seen.
     stored.add_done_callback(lambda done: done.cancelled() or done.exception())
     return appended.entries, stored
 
@@ -91,12 +97,12 @@ async def settled(turn: Turn) -> None:
             await asyncio.shield(first)
         finally:
             is_over = first.cancelled() or (first.done() and first.exception() is None)
-            if is_over and turn.log.pending and turn.log.pending[0] is first:  # else another one waited too
+            if is_over and turn.log.pending and turn.log.pending[0] is first:  # else another caller waited too
                 turn.log.pending.pop(0)
 
 
 async def settled_in_any_case(turn: Turn) -> None:
-    """As `settled`, also through further interrupts; entries that could not be stored are only told of."""
+    """As `settled`, also through further interrupts; a failure to store is only a notice."""
     while True:
         try:
             return await settled(turn)
@@ -107,7 +113,10 @@ async def settled_in_any_case(turn: Turn) -> None:
 
 
 def answer_open_calls(turn: Turn, why: str = "", *, apart_from: Collection[ToolUse] = ()) -> None:
-    """Give calls left open by an interrupt or a crash a result; providers refuse a request without one."""
+    """Give each call without a result one that says `why`, or what became of the call.
+
+    An interrupt, a crash or an early end leaves calls open, and providers reject a request that has such calls.
+    """
     conversation = turn.state.conversation
     calls = tuple(call for call in conversation.open_calls.values() if call not in apart_from)
     if calls:
@@ -124,18 +133,21 @@ def _what_became_of(call: ToolUse, conversation: Conversation) -> str:
     return NOT_BEGUN if call in conversation.asked_again else UNKNOWN_OUTCOME
 
 
-def refuse_calls(turn: Turn, calls: Sequence[ToolUse], why: str) -> None:
-    if calls:
-        add(turn, *(not_run(call, why) for call in calls))
-
-
-def compacted(state: AgentState, emit: Emit, compaction: Compaction) -> None:
-    """Note that the cache is gone, and tell the mode again where the compaction left that out."""
-    state.window_share = 0.0
+async def apply_compaction(
+    state: AgentState, runtime: Runtime, emit: Emit, compaction: Compaction, *, append: Callable[[Body], object]
+) -> None:
+    """Add a compaction, with its hooks, and remind the model of the mode where the compaction left that out."""
+    trigger = compaction.trigger
+    await fire(runtime.calls, "PreCompact", subject=trigger, trigger=trigger)
+    append(compaction)
+    state.model.window_share = 0.0
     known = [entry.body for entry in state.conversation.request_entries]
     state.notes.extend(untold_mode(state.mode, [*known, *state.notes]))
     before, after = compaction.tokens_before, compaction.tokens_after
-    emit(events.Compaction(before, after, compaction.strategy, compaction.trigger, compaction.cost_usd))
+    emit(events.Compaction(before, after, compaction.strategy, trigger, compaction.cost_usd))
+    if (servers := runtime.calls.delegates.servers) is not None:
+        servers.refresh(runtime.calls)  # the beginning of requests changes anyway
+    await fire(runtime.calls, "PostCompact", subject=trigger, trigger=trigger)
 
 
 def queue_changed(state: AgentState) -> QueueChanged:
@@ -148,7 +160,7 @@ def take_back_prompt(turn: Turn) -> None:
 
 
 def take_back_refused(turn: Turn) -> str:
-    """Take back what the turn added since the provider last took a request; gives a sentence that says so."""
+    """Take back what the turn added since the provider last accepted a request; return a sentence that says so."""
     ids = tuple(turn.log.entry_ids[turn.log.accepted :])
     if not ids:
         return ""
@@ -160,38 +172,15 @@ def take_back_refused(turn: Turn) -> str:
     return "The last reply and the results of its calls were taken back."
 
 
-def book(turn: Turn, model: str, info: ModelInfo, usage: Usage) -> float | None:
-    """Count a request's tokens; gives its price in USD, None where that is not known."""
-    cost = info.cost(usage)
-    _spend(turn, model, usage, cost)
+def charge_request(turn: Turn, target: Target, usage: Usage) -> float | None:
+    """Count a request's tokens, and return its price in USD; None where that is not known."""
+    cost = target.info.cost(usage)
+    _add_spending(turn, target.name, usage, cost)
     return cost
 
 
-def charge_subagent(turn: Turn, model: str, usage: Usage, cost_usd: float | None) -> None:
-    """Count a request of a subagent as the turn's; the budgets it was reserved in know of it."""
-    _spend(turn, model, usage, cost_usd)
-    add(turn, Paid(model, usage, cost_usd, "subagent"))
-
-
-def _spend(turn: Turn, model: str, usage: Usage, cost: float | None) -> None:
+def _add_spending(turn: Turn, model: str, usage: Usage, cost: float | None) -> None:
     spending = turn.spending
     turn.state.meter.add_request(model, usage, cost)
     spending.usage += usage
     spending.cost_usd = None if spending.cost_usd is None or cost is None else spending.cost_usd + cost
-
-
-async def hook_allows(turn: Turn, usage: Usage) -> bool:
-    """False if on_turn_end ends the turn. Its error does too: a guard that fails must not let anything through."""
-    name, _, model = turn.state.last_used.partition("/")
-    try:
-        return await turn.runtime.hooks.on_turn_end(turn.round, usage, model, name)
-    except Exception as error:  # a hook is foreign code: whatever it raises ends the turn and nothing else
-        log.exception("on_turn_end failed")
-        raise UserError(f"The on_turn_end hook failed: {error!r}") from error
-
-
-async def run_error_hook(runtime: Runtime, text: str, *, is_retryable: bool) -> None:
-    try:
-        await runtime.hooks.on_error(text, is_retryable)
-    except Exception:  # a hook is foreign code: while an error is handled another one is only in the way
-        log.debug("on_error failed", exc_info=True)

@@ -1,19 +1,24 @@
-"""Finds which changes of files the person can take back, or do again, and does it, for every front end."""
+"""Takes back what turns did to files, does it again, and finds which call wrote a line."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from msgspec import Struct, structs
 
-from agentcli.agent.interfaces import Checkpoints, Locks, Restoration, RestoredFile
-from agentcli.agent.rewind import typed_text
+from agentcli.agent.interfaces import Checkpoints, Locks, Restoration, RestoredFile, SessionStore
 from agentcli.conversation.entries import Assistant, Body, Entry, User, reminder
 from agentcli.conversation.file_changes import FileChange, FilesChanged, FilesRestored, real_path, stored_path
-from agentcli.conversation.history import shortened
+from agentcli.conversation.history import listed_names, shorten
+from agentcli.conversation.line_origins import line_origins
+from agentcli.conversation.mentions import typed_text
+from agentcli.errors import StorageError, UsageError
 from agentcli.llm.messages import ToolUse
+from agentcli.settings.files import read_small_file
+from agentcli.tools.summary import call_title
 
 Direction = Literal["undo", "redo"]
 
@@ -28,10 +33,10 @@ _MAX_PROMPT_CHARS = 50
 
 
 class TurnChanges(Struct, frozen=True):
-    """Changes that are taken back together: those of turn `number`, from 1 on; if it `is_open`, of all later ones too.
+    """Changes that are taken back together: those of turn `number`, from 1; if `is_open`, of all later turns as well.
 
-    `calls` has what is left of the changes of each call by the id of their entry, oldest first. They are `is_untried`
-    while nobody has tried to take back some of them.
+    `calls` has the remaining changes of each call with the id of their entry, oldest first. `is_untried` is True while
+    nobody has tried to take back some of them.
     """
 
     number: int
@@ -42,8 +47,8 @@ class TurnChanges(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """`Turn 3 (add a test)`."""
-        prompt = f" ({shortened(self.prompt, _MAX_PROMPT_CHARS)})" if self.prompt else ""
+        """The name for the person, as in `Turn 3 (add a test)`."""
+        prompt = f" ({shorten(self.prompt, _MAX_PROMPT_CHARS)})" if self.prompt else ""
         return f"{'Everything since turn' if self.is_open else 'Turn'} {self.number}{prompt}"
 
     @property
@@ -56,7 +61,7 @@ class TurnChanges(Struct, frozen=True):
 
 
 class RecordedCall(NamedTuple):
-    """A call that changed files; `turn` is its number and prompt, `reply` what asked for it, where that is known."""
+    """A call that changed files, with the number and prompt of its turn, and the reply that asked for it, if known."""
 
     turn: tuple[int, str]
     entry: Entry
@@ -65,21 +70,21 @@ class RecordedCall(NamedTuple):
 
 
 class History:
-    """The changes to files that a session's entries record, also those of prompts that were taken back."""
+    """The changes of files that a session's entries record, also those of prompts that were taken back."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.calls: dict[str, RecordedCall] = {}  # by the ids of entries, in their order
         self._restored: dict[str, FilesRestored] = {}
-        self._undone: dict[str, str] = {}  # entry, and the one that took it back
+        self._undone: dict[str, str] = {}  # by the id of a taken back entry, that of the entry that did it
         self._positions: dict[str, int] = {}
         turn = (0, "")
-        # The turn and the reply of each call: the newest of an id, which a model may use again.
+        # By the id of a call its turn and reply; a model may use an id again, and the newest call counts.
         uses: dict[str, tuple[tuple[int, str], tuple[Entry, ToolUse]]] = {}
         for entry in entries:
             self._positions[entry.id] = len(self._positions)
             match entry.body:
                 case User(is_reminder=False) as prompt:
-                    turn = (turn[0] + 1, " ".join(typed_text(prompt).split()))
+                    turn = (turn[0] + 1, " ".join(typed_text(prompt.content).split()))
                 case Assistant(content):
                     uses |= {block.id: (turn, (entry, block)) for block in content if isinstance(block, ToolUse)}
                 case FilesChanged(id, _) as changed:
@@ -88,20 +93,18 @@ class History:
                 case FilesRestored(takes_back) as restored:
                     self._restored[entry.id] = restored
                     for one in takes_back:
-                        if one in self._restored:  # what it had taken back holds again
+                        if one in self._restored:  # a redo: the changes that it had taken back hold again
                             self._undone = {undone: by for undone, by in self._undone.items() if by != one}
                         self._undone[one] = entry.id
-                case _:
-                    pass
 
     def find(self, direction: Direction) -> TurnChanges | None:
-        """Return the changes to take back, or to do again, next; turns that met conflicts wait for the others."""
+        """Return the changes to take back next, or to do again; a turn that met conflicts comes after all others."""
         if direction == "redo":
             return self._to_redo()
         by_turn: dict[int, list[str]] = {}
         for id, call in self.calls.items():
             by_turn.setdefault(call.turn[0], []).append(id)
-        found = [left for _, ids in sorted(by_turn.items(), reverse=True) if (left := self._rest_of(ids)) is not None]
+        found = [rest for _, ids in sorted(by_turn.items(), reverse=True) if (rest := self._rest_of(ids)) is not None]
         return next((turn for turn in found if turn.is_untried), found[0] if found else None)
 
     def since(self, entry_id: str) -> TurnChanges | None:
@@ -113,11 +116,10 @@ class History:
         """Return the changes that were taken back last."""
         for id, restored in reversed(self._restored.items()):
             is_redo = any(one in self._restored for one in restored.takes_back)
-            if is_redo or id in self._undone or not restored.changes:
-                continue
-            turns = (self.calls[one].turn for one in restored.takes_back if one in self.calls)
-            turn = min(turns, default=(0, ""))  # of entries that cannot be read no turn is known
-            return TurnChanges(*turn, calls=((id, FilesChanged("", restored.changes)),))
+            if not is_redo and id not in self._undone and restored.changes:
+                turns = (self.calls[one].turn for one in restored.takes_back if one in self.calls)
+                turn = min(turns, default=(0, ""))  # the turn of entries that cannot be read is unknown
+                return TurnChanges(*turn, calls=((id, FilesChanged("", restored.changes)),))
         return None
 
     def _rest_of(self, ids: Sequence[str], *, is_open: bool = False) -> TurnChanges | None:
@@ -128,22 +130,21 @@ class History:
             if id not in self._undone:
                 is_untried = is_untried or bool(changed.changes)
             else:
-                left = self._restored[self._undone[id]].left
-                changes = tuple(change for change in changed.changes if change.path in left)
+                conflicts = self._restored[self._undone[id]].left
+                changes = tuple(change for change in changed.changes if change.path in conflicts)
                 changed = structs.replace(changed, changes=changes, left_out=())
             if changed.changes or changed.left_out:
                 calls.append((id, changed))
-        if not calls:
-            return None
-        turn = min(self.calls[id].turn for id in ids)
-        return TurnChanges(*turn, tuple(calls), is_open, is_untried)
+        turn = min((self.calls[id].turn for id in ids), default=(0, ""))
+        return TurnChanges(*turn, tuple(calls), is_open, is_untried) if calls else None
 
 
-Confirm = Callable[[str, str], Awaitable[bool | None]]  # shows a text and asks a question; None: nobody can be asked
+# Shows a text and asks a question; returns None where nobody can be asked.
+Confirm = Callable[[str, str], Awaitable[bool | None]]
 
 
 class UndoHost(Struct, frozen=True):
-    """The surroundings of an undo: its log, locks, the names of files as shown. `command` begins a command."""
+    """The surroundings of an undo. `shown` names a file for the person; a command begins with `command`."""
 
     checkpoints: Checkpoints
     append: Callable[..., Awaitable[object]]
@@ -154,7 +155,7 @@ class UndoHost(Struct, frozen=True):
 
 
 class UndoResult(Struct, frozen=True):
-    """The report on an undo. It `is_wanted` if it was to be done, and `is_complete` if nothing had to be left."""
+    """The report on an undo; it `is_wanted` unless it was only listed or declined."""
 
     text: str
     turn: TurnChanges | None = None
@@ -163,16 +164,21 @@ class UndoResult(Struct, frozen=True):
 
     @property
     def is_complete(self) -> bool:
+        """True if all changes could be taken back."""
         ways = {file.how for file in self.files}
         return bool(ways - {"kept"}) and "conflict" not in ways and self.turn is not None and self.turn.is_recorded
 
 
 async def undo(
-    entries: Iterable[Entry], direction: Direction, given: str, host: UndoHost, *, turn: TurnChanges | None = None
+    entries: Iterable[Entry], direction: Direction, how: str, host: UndoHost, *, turn: TurnChanges | None = None
 ) -> UndoResult:
-    """Take back what a turn changed, by default the next, or do it again; `given` may be "yes" (unasked) or "list".
+    """Take back what a turn changed, by default the next one, or do it again.
 
-    Raises `UserError`, and `ToolError` where nothing was done.
+    `how` is "" to ask first, "yes" not to ask, "list" only to list the files.
+
+    Raises:
+        UserError: If the log cannot be written.
+        ToolError: If nothing was done.
     """
     turn = turn or History(entries).find(direction)
     if turn is None:
@@ -181,9 +187,9 @@ async def undo(
     is_possible = bool(plan.changes) or {file.how for file in plan.files} == {"kept"}
     verb = "Take back" if direction == "undo" else "Do again"
     text = "\n".join([f"{verb} {turn.name}:", *_remarks(turn, host.shown), *_rows(plan.files, host.shown)])
-    if given == "list":
+    if how == "list":
         return UndoResult(text, turn, plan.files, is_wanted=False)
-    is_asked = given != "yes" and is_possible
+    is_asked = how != "yes" and is_possible
     if is_asked and not (answer := await host.confirm(text, f"{verb}?")):
         nobody = f"{text}\nThis is not done yet: {host.command}{direction} yes does it."
         return UndoResult(nobody if answer is None else "Nothing was changed.", turn, plan.files, is_wanted=False)
@@ -196,20 +202,19 @@ async def undo(
 async def _carry_out(
     turn: TurnChanges, direction: Direction, plan: Restoration, host: UndoHost
 ) -> Sequence[RestoredFile]:
-    """Take the changes back, and record that in the log, for the model too; return the outcome of each file."""
+    """Take the changes back and record that in the log, also for the model. Return the outcome for each file."""
     keys = tuple(file.path for file in plan.files[:_MAX_LOCKED])
     async with host.locks.held(keys, timeout_s=_LOCK_PATIENCE_S):
         files = await plan.carry_out()
-        left = tuple(stored_path(file.path) for file in files if file.how == "conflict")
-        changes = tuple(change for change in plan.changes if change.path not in left)
-        if not files or (left and not changes and direction == "redo"):
+        conflicts = tuple(stored_path(file.path) for file in files if file.how == "conflict")
+        changes = tuple(change for change in plan.changes if change.path not in conflicts)
+        if not files or (conflicts and not changes and direction == "redo"):
             return files
-        entries: list[Body] = [FilesRestored(tuple(id for id, _ in turn.calls), changes, left)]
+        entries: list[Body] = [FilesRestored(tuple(id for id, _ in turn.calls), changes, conflicts)]
         if changes:
             names = [host.shown(Path(real_path(change.path))) for change in changes]
-            more = f" and {len(names) - _MAX_REPORTED} more" if len(names) > _MAX_REPORTED else ""
             did = "took back what was changed in" if direction == "undo" else "did again what was taken back in"
-            entries.append(reminder(f"The user {did} these files: {', '.join(names[:_MAX_REPORTED])}{more}."))
+            entries.append(reminder(f"The user {did} these files: {listed_names(names, _MAX_REPORTED)}."))
         await host.append(*entries)
         return files
 
@@ -218,7 +223,7 @@ _SIGNS = {"restored": "↩", "removed": "-", "merged": "⇄", "conflict": "!", "
 
 
 def _remarks(turn: TurnChanges, shown: Callable[[Path], str]) -> list[str]:
-    """List what is not covered, and say what else counts as the turn's."""
+    """Return lines about the files that are not covered, and about changes of others that count as the turn's."""
     left_out = [*dict.fromkeys(name for _, call in turn.calls for name in call.left_out)]
     lines = [f"Not covered, and stays as it is: {shown_name(name, shown)}" for name in left_out[:_MAX_LEFT_OUT]]
     if (more := len(left_out) - _MAX_LEFT_OUT) > 0:
@@ -229,7 +234,7 @@ def _remarks(turn: TurnChanges, shown: Callable[[Path], str]) -> list[str]:
 
 
 def _headline(turn: TurnChanges, direction: Direction, files: Sequence[RestoredFile], command: str) -> str:
-    """Say what was done, and how to go back."""
+    """Return a sentence on what was done, and on how to go back."""
     how, ways = "done again" if direction == "redo" else "taken back", [file.how for file in files]
     nothing = f"Nothing of {turn.name[:1].lower()}{turn.name[1:]}"
     if {*ways} <= {"kept"} and ways:
@@ -258,6 +263,88 @@ def _rows(files: Sequence[RestoredFile], shown: Callable[[Path], str]) -> list[s
 
 
 def shown_name(name: str, shown: Callable[[Path], str]) -> str:
-    """`PATH: why`, the path as the person knows it."""
+    """Return a `PATH: why` with the path as the person knows it."""
     path, colon, why = name.rpartition(": ")
     return f"{shown(Path(path))}{colon}{why}" if path.startswith("/") else name
+
+
+_MAX_BLAMED = 10_000_000  # bytes
+
+
+class Author(Struct, frozen=True, kw_only=True):
+    """The call that wrote a line, and where it was made.
+
+    `entry_id` is the reply that asked for it, `prompt` the person's prompt in one line, `at` seconds since 1970.
+    """
+
+    session_id: str
+    entry_id: str
+    call: ToolUse
+    model: str
+    turn: int
+    prompt: str
+    at: float
+
+
+class BlamedLine(Struct, frozen=True):
+    """A line of a file, counted from 1; `author` is None where no session wrote it."""
+
+    line: int
+    text: str
+    author: Author | None
+
+
+async def blame(
+    name: str, find: Callable[[str], Path], store: SessionStore, read: Callable[[str], bytes]
+) -> list[BlamedLine]:
+    """Return the lines of a file, or the one of `PATH:LINE`, with their authors.
+
+    `find` returns the real path of a name, `read` the content with an id. Raises `UserError`.
+    """
+    path, colon, number = name.rpartition(":")
+    if not colon or not number.isdecimal() or find(name).exists():  # a file may have such a name
+        path, number = name, ""
+    file = find(path)
+    try:
+        content = read_small_file(file, max_bytes=_MAX_BLAMED)
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror or error}.") from error
+    lines = line_origins(stored_path(str(file)), content, await store.file_changes(), read)
+    if number and not 0 < int(number) <= len(lines):
+        raise UsageError(f"{path} has {len(lines)} lines, counted from 1: there is no line {number}.")
+    authors = await _authors({origin[0] for _, origin in lines if origin is not None}, store)
+    blamed = [
+        BlamedLine(count, text, authors.get(origin[1].id) if origin else None)
+        for count, (text, origin) in enumerate(lines, 1)
+    ]
+    return blamed[int(number) - 1 :][:1] if number else blamed
+
+
+async def _authors(session_ids: set[str], store: SessionStore) -> dict[str, Author]:
+    """Return the authors by the id of the entry that has the change."""
+    found: dict[str, Author] = {}
+    for session_id in session_ids:
+        with suppress(StorageError):  # removed meanwhile
+            _, entries = await store.load(session_id)
+            for call in History(entries).calls.values():
+                reply, use = call.reply or (None, None)
+                if reply and use and isinstance(reply.body, Assistant):
+                    found[call.entry.id] = Author(
+                        session_id=session_id,
+                        entry_id=reply.id,
+                        call=use,
+                        model=f"{reply.body.provider}/{reply.body.model}",
+                        turn=call.turn[0],
+                        prompt=call.turn[1],
+                        at=call.entry.time,
+                    )
+    return found
+
+
+def format_author(author: Author, when: str) -> str:
+    """Describe the author of a line, and how to open that session."""
+    return (
+        f"{call_title(author.call.name, author.call.input)}\n"
+        f"  in turn {author.turn} of session {author.session_id}, {when}\n"
+        f"  by {author.model}, asked: {author.prompt}\n  agentcli --resume {author.session_id} goes there"
+    )

@@ -140,7 +140,7 @@ async def _words(kind: str, config: Config) -> list[tuple[str, str]]:
         case "skills":
             from agentcli.extensions.skills.find import Skills
 
-            catalog = Skills(config=config, is_bare=False, tell=lambda text: None).catalog
+            catalog = Skills(config=config, is_bare=False, on_notice=lambda text: None).catalog
             return [(skill.name, skill.description) for skill in catalog]
         case _:
             return []

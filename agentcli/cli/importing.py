@@ -14,12 +14,12 @@ import msgspec
 from agentcli.agent.permissions.rule_text import ELSEWHERE, check_rule, parse_rule
 from agentcli.agent.permissions.rules import Verb
 from agentcli.errors import UsageError
-from agentcli.extensions.hooks.specs import TIMEOUT_S, read_hooks
+from agentcli.extensions.hooks.run import TIMEOUT_S, read_hooks
 from agentcli.infra.sandbox.environment import credentials_in
 from agentcli.llm.models import bundled_models, provider_names
 from agentcli.safety.secrets.masking import mask
 from agentcli.settings.check import find_error
-from agentcli.settings.files import LARGEST_SMALL_FILE, is_file, read_small_file
+from agentcli.settings.files import MAX_SMALL_FILE_BYTES, is_file, read_small_file
 from agentcli.settings.load import Config, nested, personal_keys
 from agentcli.settings.paths import from_home, home_of, project_root
 from agentcli.settings.structs import Settings
@@ -53,8 +53,7 @@ class Draft:
 
     def leave(self, what: str, why: str) -> None:
         """Note why a key of the source, or all of it, is left out."""
-        named = f"{self.source}: {what}" if what else str(self.source)
-        self.left_out.append(f"{mask(named)}: {mask(why)}.")
+        self.left_out.append(f"{mask(f'{self.source}: {what}' if what else str(self.source))}: {mask(why)}.")
 
     def take(self, what: str, value: Any, *path: str) -> None:
         """Set a setting as `what` says in the other tool, unless something forbids it. A list adds to the one there."""
@@ -331,7 +330,7 @@ def drafts(config: Config, tools: tuple[str, ...], *, is_project: bool) -> list[
 
 def _read(draft: Draft, parse: Callable[[str], Any]) -> Any:
     try:
-        return parse(read_small_file(draft.source, most=64 * LARGEST_SMALL_FILE).decode("utf-8-sig"))
+        return parse(read_small_file(draft.source, max_bytes=64 * MAX_SMALL_FILE_BYTES).decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         draft.leave("", f"it could not be read ({error})")
         return None

@@ -1,4 +1,4 @@
-"""From flags to one front end, and from its end to an exit code."""
+"""Runs the program: from the arguments to one front end, and from its end to an exit code and a last result."""
 
 from __future__ import annotations
 
@@ -8,29 +8,34 @@ import gc
 import logging
 import os
 import resource
+import select
+import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentcli.cli.ending import Ending
-from agentcli.cli.log_file import set_up_logging
+from agentcli.agent.result import result_object, to_json_line
 from agentcli.cli.options import load_for, parser, read_stdin, stdin_is_piped
-from agentcli.cli.output import LenientError, WatchedOutput, banner, echo, use_locale_encoding, warn
+from agentcli.cli.output import LenientError, WatchedOutput, banner, echo, set_up_logging, use_locale_encoding, warn
 from agentcli.cli.subcommands import COMMANDS, run_command
-from agentcli.errors import OUT_OF_MEMORY, UsageError, UserError
+from agentcli.errors import OUT_OF_MEMORY, AgentcliError, UsageError, UserError, is_out_of_memory
+from agentcli.frontends.printable import printable
 from agentcli.settings.paths import current_folder
 
 if TYPE_CHECKING:
     from agentcli.frontends.terminal.console import ConsoleView
     from agentcli.settings.load import Config
 
+
 _MIN_ADDRESS_SPACE = 128 * 1024 * 1024  # bytes; a session with a few calls takes some 90 MB
 
 
 def run(arguments: list[str], signals: Sequence[int] = ()) -> int:
-    """Run the program and return the exit code; never raises. `signals` came before anybody could handle them."""
+    """Run the program and return the exit code; never raises. `signals` are those that came during the imports."""
     use_locale_encoding()
     LenientError.in_place_of_stderr()
     try:
@@ -50,7 +55,7 @@ def run(arguments: list[str], signals: Sequence[int] = ()) -> int:
         code = 1
     if out.failure is None:
         return code
-    if not isinstance(out.failure, BrokenPipeError):  # whoever read this has gone, which is no error
+    if not isinstance(out.failure, BrokenPipeError):  # that the reader has gone needs no message
         warn(f"The output could not be written: {out.failure.strerror}.")
     return code or 1
 
@@ -61,7 +66,7 @@ def _run(arguments: list[str], ending: Ending) -> int:
         if arguments and arguments[0] in COMMANDS:
             ending.restore_signals()
             return run_command(arguments[0], arguments[1:])
-        if arguments and arguments[0] == "__complete":  # what a shell's script asks
+        if arguments and arguments[0] == "__complete":  # called by the completion script of a shell
             from agentcli.cli.completion import print_words
 
             return print_words(*arguments[1:2])
@@ -76,23 +81,26 @@ def _run(arguments: list[str], ending: Ending) -> int:
         return 130
     except SystemExit as ended:  # argparse has shown its help
         return ended.code if isinstance(ended.code, int) else 0
-    except Exception as error:  # noqa: BLE001 - the outermost place; what no other one expected is told as a bug
+    except Exception as error:  # noqa: BLE001 - the outermost place: an error that nothing else expected is a bug
         return ending.fail(error)
 
 
 def _check_memory_limit() -> None:
-    """Raises `UserError` where there is less than Python needs to say what goes wrong: it would hang, or be aborted."""
+    """Raise `UserError` if there is too little memory to report errors: Python would hang, or be aborted."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY and limit < _MIN_ADDRESS_SPACE:
-        given, needed = limit // 1024, _MIN_ADDRESS_SPACE // 1024
+        needed = _MIN_ADDRESS_SPACE // 1024
         raise UserError(
-            f"Not enough memory to start: `ulimit -v` is {given} KiB, agentcli needs {needed}. "
+            f"Not enough memory to start: `ulimit -v` is {limit // 1024} KiB, agentcli needs {needed}. "
             f"Raise it with `ulimit -v {needed}`."
         )
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
-    """Raises `UsageError`, also where the name of a command, or one slip away from it, is in the prompt's place."""
+    """Return the flags and the prompt.
+
+    Raises `UsageError`, also if the prompt is the name of a command, or differs from one by a single slip.
+    """
     flags = parser(COMMANDS)
     options, unknown = flags.parse_known_args(arguments)
     word = "" if options.print else options.prompt or ""
@@ -109,7 +117,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
 
 
 def _is_one_slip(word: str, name: str) -> bool:
-    """True for one letter too many, too few or another one, or two that changed places."""
+    """Return True if one letter is missing, added or wrong, or two neighbouring ones are swapped."""
     while word and name and word[0] == name[0]:
         word, name = word[1:], name[1:]
     while word and name and word[-1] == name[-1]:
@@ -124,11 +132,11 @@ def _run_session(options: argparse.Namespace, ending: Ending) -> int:
     set_up_logging(config, has_screen=not is_screenless)
     for notice in config.notices:
         warn(notice)
-    with _some_home(config) if options.no_session else nullcontext(config) as config:
+    with _with_writable_home(config) if options.no_session else nullcontext(config) as config:
         if is_screenless:
-            from agentcli.cli.one_shot import answer_once
+            from agentcli.cli.session_opener import answer_once
 
-            return _run_async(lambda: answer_once(config, options, _prompt(options), ending))
+            return asyncio.run(_handle_lack_of_memory(answer_once(config, options, _prompt(options), ending)))
         if options.json_schema is not None:
             raise UsageError("--json-schema is about the answer of a run that ends: add -p.")
         ending.restore_signals()
@@ -143,8 +151,8 @@ def _run_session(options: argparse.Namespace, ending: Ending) -> int:
 
 
 @contextmanager
-def _some_home(config: Config) -> Iterator[Config]:
-    """Yield the configuration; where its home cannot be written, with temporary folders in its place."""
+def _with_writable_home(config: Config) -> Iterator[Config]:
+    """Yield the configuration, with temporary folders for state and cache if its own cannot be written."""
     from agentcli.settings.paths import is_writable
 
     if is_writable(config.paths.state):
@@ -161,13 +169,13 @@ def _some_home(config: Config) -> Iterator[Config]:
         yield replace(config, paths=paths, settings=replace(config.settings, sandbox=masked))
 
 
-def _working_directory(given: str | None) -> Path:
-    if given is None:
-        return current_folder()
+def _working_directory(folder: str | None) -> Path:
+    """Change to the folder of `--cd`, if there is one, and return the working directory. Raises `UsageError`."""
     try:
-        os.chdir(given)
+        if folder is not None:
+            os.chdir(folder)
     except OSError as error:
-        raise UsageError(f"Could not work in {given}: {error.strerror}.") from error
+        raise UsageError(f"Could not work in {folder}: {error.strerror}.") from error
     return current_folder()
 
 
@@ -176,31 +184,28 @@ def _is_terminal() -> bool:
 
 
 def _prompt(options: argparse.Namespace) -> str:
-    """Return the prompt of a one-shot run. Raises `UsageError` when there is none."""
+    """Return the prompt of a one-shot run: the argument, stdin, or both. Raises `UsageError` if there is none."""
     if options.input_format == "stream-json":
         return options.prompt or ""
-    given = "" if options.prompt == "-" else options.prompt
+    argument = "" if options.prompt == "-" else options.prompt
     piped = read_stdin() if options.prompt == "-" or stdin_is_piped() else ""
-    prompt = f"{given}\n\n<stdin>\n{piped}\n</stdin>" if given and piped else given or piped
+    prompt = f"{argument}\n\n<stdin>\n{piped}\n</stdin>" if argument and piped else argument or piped
     if not prompt.strip():
         raise UsageError('There is no prompt: agentcli -p "what does this project do?", or pipe one in.')
     return prompt
 
 
-def _run_async(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
-    async def run() -> int:
-        asyncio.get_running_loop().set_exception_handler(_end_without_memory)
-        return await main()
+async def _handle_lack_of_memory(work: Coroutine[Any, Any, int]) -> int:
+    """Wait for `work`, and end the process if a callback gets no memory: its waiters would wait for ever."""
 
-    return asyncio.run(run())
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if isinstance(context.get("exception"), MemoryError):
+            os.write(2, f"agentcli: {OUT_OF_MEMORY}\n".encode())
+            os._exit(1)
+        loop.default_exception_handler(context)
 
-
-def _end_without_memory(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """End at once where a callback had no memory: whoever waits for what it was to do would wait for ever."""
-    if isinstance(context.get("exception"), MemoryError):
-        os.write(2, f"agentcli: {OUT_OF_MEMORY}\n".encode())
-        os._exit(1)
-    loop.default_exception_handler(context)
+    asyncio.get_running_loop().set_exception_handler(handle)
+    return await work
 
 
 # The terminal session: first the imports for the first character, then those for a first answer
@@ -218,8 +223,13 @@ async def _open_live(config: Config, options: argparse.Namespace, prompt: str | 
     name, folder = banner(config)
     console.head = [[("bold", name), ("muted", f" · {folder}")], [], []]
 
+    def import_session() -> Callable[..., ConsoleView]:
+        from agentcli.cli.terminal_opener import open_live  # 100 ms and more
+
+        return open_live
+
     async def load() -> ConsoleView:
-        open_live = await asyncio.to_thread(_import_session)  # in a thread, so that typing stays possible
+        open_live = await asyncio.to_thread(import_session)  # in a thread, so that typing stays possible
         gc.freeze()
         gc.enable()
         return open_live(console, config, options, prompt)
@@ -227,7 +237,96 @@ async def _open_live(config: Config, options: argparse.Namespace, prompt: str | 
     return await console.run(load)
 
 
-def _import_session() -> Callable[..., ConsoleView]:
-    from agentcli.cli.terminal_opener import open_live  # 100 ms and more
+log = logging.getLogger(__name__)
 
-    return open_live
+USAGE_EXIT = 2
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Ending:
+    """Makes sure that a run with JSON output ends with a result object; `unfinished` makes one if none was written."""
+
+    def __init__(self, arguments: Sequence[str], out: WatchedOutput) -> None:
+        self.session_id = ""
+        self.unfinished: Callable[[], dict[str, Any]] = partial(self._result, "interrupted", "")
+        self._out = out
+        self.has_answered = False  # True: no more results come
+        format = ""  # read from the bare arguments, because signals and failures come before they are parsed
+        for argument, following in zip_longest(arguments, arguments[1:], fillvalue=""):
+            name, is_joined, value = argument.partition("=")
+            if name == "--output-format":
+                format = value if is_joined else following
+        self._format = format
+        self._is_leaving = False
+
+    def fail(self, error: Exception) -> int:
+        """Report an error and return the exit code. An error of stdout is raised again: it cannot be reported there."""
+        if error is self._out.failure:
+            raise error
+        code = error.exit_code if isinstance(error, UserError) else 1
+        text = str(error)
+        if is_out_of_memory(error):  # the log would take more
+            text = OUT_OF_MEMORY
+        elif not isinstance(error, AgentcliError):
+            log.error("the run failed", exc_info=error)
+            text = f"{error}." if isinstance(error, OSError) else f"Internal error: {error!r}. The log has details."
+        warn(text)
+        if code != USAGE_EXIT:
+            self._write("error_during_execution", text, type(error).__name__)
+        return code
+
+    def finish(self, code: int) -> int:
+        """Write a result if the run failed without one, and return the exit code."""
+        if code not in (0, USAGE_EXIT):
+            self._write("interrupted" if code > 128 else "error_during_execution", "")
+        return code
+
+    def _write(self, subtype: str, text: str, reason: str = "") -> None:
+        if self._needs_result:
+            self._out.write(to_json_line(self._result(subtype, text, reason)))
+
+    @property
+    def _needs_result(self) -> bool:
+        return self._format in ("json", "stream-json") and not self._out.ends_with_result
+
+    def _result(self, subtype: str, text: str, reason: str = "") -> dict[str, Any]:
+        return result_object(subtype, printable(text), session_id=printable(self.session_id), reason=reason)
+
+    # Signals
+
+    def leave_on_signals(self, noted: Sequence[int] = ()) -> None:
+        """Let a signal end the process at once, from now on; one that was `noted` before does so now."""
+        for number in _SIGNALS:
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup lets SIGHUP be ignored
+                signal.signal(number, self.leave_at_once)
+        if noted:
+            self.leave_at_once(noted[0])
+
+    def leave_at_once(self, number: int, frame: object = None) -> None:
+        """End the process; the conversation is stored. Nothing is waited for, so the result bypasses all buffers."""
+        if self._is_leaving:  # a second signal came while the first one is handled
+            return
+        if self._out.ends_with_result and (self._format == "json" or self.has_answered):
+            return  # the last result is written, and the run ends with its exit code
+        self._is_leaving = True
+        if self._needs_result:
+            line = (b"\n" if self._out.is_within_line else b"") + to_json_line(self.unfinished())
+            stdout = select.poll()
+            stdout.register(1, select.POLLOUT)
+            if stdout.poll(0):  # else nobody reads, and writing would block for ever
+                with suppress(OSError):
+                    os.write(1, line)
+        os._exit(128 + number)
+
+    def leave_stuck(self, why: str) -> None:
+        """End the process although a part of it does not end; the conversation is stored."""
+        warn(why)
+        self._write("error_during_execution", why, "GivenUp")
+        os._exit(1)
+
+    @staticmethod
+    def restore_signals() -> None:
+        """Give signals their default effects again, for front ends and subcommands that handle them themselves."""
+        for number in _SIGNALS:
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""The flags of `agentcli` itself: one table, read by argparse (7 ms to import; typer takes 40)."""
+"""Defines the flags of `agentcli`: one table, read by argparse (7 ms to import; typer takes 40 ms)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def text_of_argument(argument: str) -> str:
 
 
 def text_of(data: bytes) -> str:
-    """Decode what a person gave: UTF-8, else the charset of a locale that has another one; wrong bytes are replaced."""
+    """Decode an argument or stdin as UTF-8, else in the charset of the locale; wrong bytes are replaced."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -38,12 +38,11 @@ PROFILES = ("read-only", "workspace-write", "danger-full-access")
 _TEXT: dict[str, Any] = {"type": text_of_argument}
 
 
-def _flag(names: str, help: str, **how: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Return a flag as argparse takes it; one that says nothing of its value is a switch."""
-    return tuple(names.split()), {**(how or {"action": "store_true"}), "help": help}
+def _flag(names: str, help: str, **options: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Return a flag with the options that argparse takes; without options it is a switch."""
+    return tuple(names.split()), {**(options or {"action": "store_true"}), "help": help}
 
 
-# Help texts are sentences a newcomer understands.
 FLAGS: Flags = (
     _flag("-p --print", "answer once and exit; text on stdin joins the prompt"),
     _flag("--output-format", "what -p prints", choices=("text", "json", "stream-json"), default="text"),
@@ -92,42 +91,35 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser(subcommands: dict[str, str]) -> argparse.ArgumentParser:
-    listed = "\n".join(f"  {name:<13}{text}" for name, text in subcommands.items())
-    made = _Parser(
-        prog="agentcli",
-        description="A coding assistant for the terminal. Without -p it opens a session; PROMPT is its first message.",
-        epilog=f"commands (agentcli COMMAND --help):\n{listed}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    prompt_help = "what to do, or a slash command; '-' with -p reads it from stdin"
-    made.add_argument("prompt", nargs="?", type=text_of_argument, metavar="PROMPT", help=prompt_help)
-    for names, how in FLAGS:
-        made.add_argument(*names, **how)
+    """Return the parser of `agentcli` itself; `subcommands` are listed in its help."""
+    commands = "\n".join(f"  {name:<13}{text}" for name, text in subcommands.items())
+    about = "A coding assistant for the terminal. Without -p it opens a session; PROMPT is its first message."
+    help = "what to do, or a slash command; '-' with -p reads it from stdin"
+    prompt = (("prompt",), {"nargs": "?", "type": text_of_argument, "metavar": "PROMPT", "help": help})
+    made = server_parser("agentcli", about, (prompt, *FLAGS))
+    made.epilog = f"commands (agentcli COMMAND --help):\n{commands}"
     return made
 
 
-# What makes no sense where others open the sessions, and decide what is printed.
+# Flags without a meaning in a server, whose clients open the sessions and show the events.
 _OF_ONE_RUN = frozenset(
     "--print --output-format --input-format --include-partial-messages --continue --resume --fork-session --take-over "
     "--session-id --name --no-session --json-schema --fail-on-denial --require-evidence --cd --plain --version".split()
 )
-
-
-SERVER_FLAGS = tuple(row for row in FLAGS if row[0][-1] not in _OF_ONE_RUN)  # those that are about any session
+SERVER_FLAGS = tuple(row for row in FLAGS if row[0][-1] not in _OF_ONE_RUN)
 
 
 def server_parser(prog: str, description: str, flags: Flags) -> argparse.ArgumentParser:
-    """Read the flags of a subcommand that needs no typer, such as one that serves sessions."""
-    form = argparse.RawDescriptionHelpFormatter
-    made = _Parser(prog=prog, description=description, formatter_class=form, allow_abbrev=False)
-    for names, how in flags:
-        made.add_argument(*names, **how)
+    """Return a parser of these flags, also for a subcommand that needs no typer."""
+    layout = argparse.RawDescriptionHelpFormatter
+    made = _Parser(prog=prog, description=description, formatter_class=layout, allow_abbrev=False)
     made.set_defaults(input_format="text")
+    for names, options in flags:
+        made.add_argument(*names, **options)
     return made
 
 
-# The settings that flags set, and the flags.
+# The flags by the settings that they set.
 FLAG_OF = {
     "provider.model": "--model",
     "provider.fallback_model": "--fallback-model",
@@ -145,7 +137,7 @@ FLAG_OF = {
 
 
 def settings_from(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the flags as a settings layer, nested like config.toml; only what was given. Raises `UsageError`."""
+    """Return the flags that are set as a settings layer, nested like config.toml. Raises `UsageError`."""
     layer: dict[str, Any] = {key.partition(".")[0]: {} for key in FLAG_OF}
     for key, flag in FLAG_OF.items():
         value = getattr(options, flag.removeprefix("--").replace("-", "_"))
@@ -165,7 +157,11 @@ def settings_from(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def load_for(options: argparse.Namespace, cwd: Path, folders: Sequence[Path] = ()) -> Config:
-    """Return the settings of sessions in a folder, with the flags on top. Raises `ConfigError` and `UsageError`."""
+    """Return the settings of sessions in `cwd`, with the flags on top; `folders` are added to the workspace.
+
+    Raises:
+        ConfigError, UsageError: If a file or a flag is wrong.
+    """
     from agentcli.settings.load import load_config  # not needed for --version and --help
 
     flags = settings_from(options)
@@ -182,7 +178,7 @@ def load_for(options: argparse.Namespace, cwd: Path, folders: Sequence[Path] = (
 
 
 def text_or_file(flag: str, text: str | None, file: str | Path | None) -> str | None:
-    """Return the text of `--FLAG TEXT` or `--FLAG-file FILE`. Raises `UsageError` for both, or an unreadable file."""
+    """Return the text of `--FLAG TEXT` or `--FLAG-file FILE`. Raises `UsageError`, also if both are set."""
     if file is None:
         return text
     if text is not None:
@@ -194,7 +190,7 @@ def text_or_file(flag: str, text: str | None, file: str | Path | None) -> str | 
 
 
 def read_stdin() -> str:
-    """Return the text that was piped in; empty on a terminal or when stdin is closed."""
+    """Return the text that was piped in; empty if stdin is a terminal or closed."""
     return text_of(sys.stdin.buffer.read()) if _has_stdin() else ""
 
 
@@ -203,10 +199,8 @@ def _has_stdin() -> bool:
 
 
 def unshared_stdin() -> BinaryIO:
-    """Stdin for a thread that may still read when the program ends: Python aborts when that thread holds its own."""
-    if sys.stdin is None:  # closed by whoever started this
-        return io.BytesIO()
-    return open(sys.stdin.fileno(), "rb", closefd=False)
+    """Return stdin for a thread that may still read when the program ends: Python aborts if it reads `sys.stdin`."""
+    return io.BytesIO() if sys.stdin is None else open(sys.stdin.fileno(), "rb", closefd=False)
 
 
 def stdin_is_piped() -> bool:

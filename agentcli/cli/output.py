@@ -1,34 +1,44 @@
-"""Writes to stdout and stderr: nothing in it steers a terminal, and an output that takes nothing is reported."""
+"""Writes to stdout, to stderr and to the log file.
+
+Nothing it writes steers a terminal, an output that takes nothing is reported, and keys are masked in the log.
+"""
 
 from __future__ import annotations
 
 import io
+import logging
 import os
 import sys
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from agentcli.errors import UsageError
 from agentcli.frontends.printable import printable, with_tilde
+from agentcli.settings.files import make_private_folder
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
     from agentcli.settings.load import Config
 
+
 Row = Sequence[str]
 READABLE = 12  # columns of the terminal below which the last column is not squeezed
 
 
 def locale_encoding() -> str:
-    """Return the charset of the terminal, empty for UTF-8; the program restarts in UTF-8 mode and leaves it here."""
+    """Return the charset of the locale, which is the terminal's; empty for UTF-8.
+
+    The program restarts in UTF-8 mode, and passes the charset on to itself in an option of the interpreter.
+    """
     name = sys._xoptions.get("agentcli_locale", "")  # noqa: SLF001  # documented, in spite of its name
     return name if isinstance(name, str) else ""
 
 
 def use_locale_encoding() -> None:
-    """Let the standard streams speak the charset of the locale, unless PYTHONIOENCODING names another."""
+    """Let the standard streams use the charset of the locale, unless PYTHONIOENCODING names another one."""
     if (encoding := locale_encoding()) and not os.environ.get("PYTHONIOENCODING"):
         for stream in (sys.stdin, sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
@@ -36,29 +46,29 @@ def use_locale_encoding() -> None:
 
 
 def echo(text: str) -> None:
-    """Print lines for a person. Names, paths and errors hold what others chose; for programs there is JSON."""
+    """Print lines for a person, without control characters: names, paths and errors may contain some."""
     print(printable(text))
 
 
 def warn(text: str) -> None:
-    """Say something beside the output, on stderr."""
+    """Print a message on stderr."""
     print(f"agentcli: {printable(text)}", file=sys.stderr, flush=True)
 
 
 def banner(config: Config) -> tuple[str, str]:
-    """Return the name of the program, and the folder it runs in."""
+    """Return the name and version of the program, and the folder it runs in."""
     from agentcli import __version__
 
     return f"agentcli {__version__}", with_tilde(printable(str(config.cwd)), str(Path.home()))
 
 
 class LenientError(io.FileIO):
-    """Stderr; what it does not take is dropped, and changes neither the run nor its exit code."""
+    """Stderr. A text that cannot be written is dropped, which changes neither the run nor its exit code."""
 
     @classmethod
     def in_place_of_stderr(cls) -> None:
         before = sys.stderr
-        if before is None:  # closed: the next file to be opened would take its number
+        if before is None:  # closed: the next file that is opened would get its number
             null = os.open(os.devnull, os.O_WRONLY)
             if null != _STDERR:
                 os.dup2(null, _STDERR)
@@ -73,7 +83,7 @@ class LenientError(io.FileIO):
     def write(self, data: ReadableBuffer) -> int:
         try:
             return super().write(data)
-        except OSError:  # nobody is left to hear it
+        except OSError:  # nobody can read it any more
             return memoryview(data).nbytes
 
 
@@ -84,11 +94,11 @@ _RESULT = b'{"type":"result"'
 
 
 class WatchedOutput(io.FileIO):
-    """Stdout; after a `failure` writes are dropped, so that the interpreter's last flush does not complain."""
+    """Stdout. After a `failure` writes are dropped, so that the interpreter's last flush does not fail, too."""
 
     failure: OSError | None = None
-    # How the last line begins, whether it goes on, what is being written then, and how many bytes of that were: all in
-    # one value, so that a signal finds it whole.
+    # The beginning of the last line, True if it continues, the data that is being written, and how many bytes of it
+    # were written: all in one value, so that a signal handler sees a consistent state.
     _state: tuple[bytes, bool, bytes, list[int]] = (b"", False, b"", [])
 
     @property
@@ -101,7 +111,7 @@ class WatchedOutput(io.FileIO):
 
     @classmethod
     def in_place_of_stdout(cls) -> WatchedOutput:
-        """Raises `UsageError` when there is no stdout: the next file to be opened would take its number."""
+        """Replace `sys.stdout`. Raises `UsageError` if it is closed: the next file would get its number."""
         before = sys.stdout
         if before is None:
             raise UsageError("Stdout is closed: send it to a file, or to /dev/null.")
@@ -110,7 +120,7 @@ class WatchedOutput(io.FileIO):
         sys.stdout = io.TextIOWrapper(
             io.BufferedWriter(watched),
             encoding=before.encoding,
-            errors="backslashreplace",  # what the encoding has no sign for is no reason to lose an answer
+            errors="backslashreplace",  # a letter that the encoding lacks must not cost an answer
             line_buffering=watched.isatty(),
         )
         return watched
@@ -122,34 +132,34 @@ class WatchedOutput(io.FileIO):
         written: list[int] = []
         self._state = (*self._last_line(), bytes(view), written)
         try:
-            written.extend(map(super().write, (view,)))  # one step for the interpreter: no signal comes between the two
+            written.extend(map(super().write, (view,)))  # one step for the interpreter, which no signal interrupts
         except OSError as error:
             self.failure = error
             raise
         return written[0]
 
     def _last_line(self) -> tuple[bytes, bool]:
-        """Return the beginning of the last line on stdout, and True if it goes on."""
+        """Return the beginning of the last line on stdout, and True if the line continues."""
         line, continues, data, written = self._state
         if not written or not written[0]:
             return line, continues
         out = data[: written[0]]
         lines = out.removesuffix(b"\n")
         start = lines.rfind(b"\n") + 1
-        begun = line if continues and start == 0 else b""
-        return (begun + lines[start : start + len(_RESULT)])[: len(_RESULT)], not out.endswith(b"\n")
+        before = line if continues and start == 0 else b""
+        return (before + lines[start : start + len(_RESULT)])[: len(_RESULT)], not out.endswith(b"\n")
 
 
-# Tables: drawn by rich on a terminal, in plain columns that are never cut elsewhere
+# Tables: drawn by rich on a terminal, elsewhere plain columns that are never cut
 
 
 def draws_tables() -> bool:
-    """True if stdout is a terminal, which shows more than plain text."""
+    """Return True if stdout is a terminal, which shows more than plain text."""
     return sys.stdout.isatty()
 
 
 def print_table(headings: Row, rows: Sequence[Row], *, numeric: Collection[str] = (), empty: str = "") -> None:
-    """Print rows under `headings`, on a terminal; elsewhere the rows alone. `numeric` columns are right-aligned."""
+    """Print rows, on a terminal below `headings` and with `numeric` columns aligned to the right."""
     cells = [[printable(cell) for cell in row] for row in rows]
     if not cells:
         echo(empty)
@@ -164,7 +174,7 @@ def print_table(headings: Row, rows: Sequence[Row], *, numeric: Collection[str] 
 
 
 def _draw(headings: Row, rows: Sequence[Row], numeric: Collection[str]) -> None:
-    """Only the last column breaks its lines, so that ids and names can be copied; all do on a narrow terminal."""
+    """Draw a table. Only the last column wraps, so that ids can be copied; on a narrow terminal all columns wrap."""
     from rich.box import SIMPLE_HEAD  # 60 ms that only a terminal needs
     from rich.cells import cell_len
     from rich.console import Console
@@ -185,3 +195,76 @@ def _draw(headings: Row, rows: Sequence[Row], numeric: Collection[str]) -> None:
     for row in rows:
         table.add_row(*map(Text, row))
     console.print(table)
+
+
+def set_up_logging(config: Config, *, has_screen: bool = False) -> None:
+    """Log as the settings say, but not to stderr if that `has_screen`."""
+    settings = config.settings.observability
+    outputs: list[logging.Handler] = []
+    if "file" in settings.log_outputs:
+        file, max_bytes = config.paths.state / "logs" / "agentcli.log", int(settings.log_max_mb * 1e6)
+        outputs.append(LogFile(file, max_bytes=max_bytes, keep=settings.log_keep))
+    if "stderr" in settings.log_outputs and not has_screen:
+        outputs.append(logging.StreamHandler())
+    root = logging.getLogger()
+    for handler in outputs:
+        handler.setFormatter(MaskingFormatter(config))
+        root.addHandler(handler)
+    for logger in (root, logging.getLogger("agentcli.agent.activity_log")):
+        logger.setLevel(settings.log_level.upper())
+
+
+class MaskingFormatter(logging.Formatter):
+    """Formats records as text or JSON, with keys and tokens masked. Its imports wait for the first record."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+        self._config = config
+        self._is_json = config.settings.observability.log_format == "json"
+
+    def format(self, record: logging.LogRecord) -> str:
+        from agentcli.infra.sandbox.environment import credentials_in
+        from agentcli.safety.secrets.masking import Masker
+        from agentcli.setup.telemetry import secret_headers
+
+        mask = Masker((*credentials_in(os.environ), *secret_headers(self._config))).mask
+        if not self._is_json:
+            return mask(super().format(record))
+        from datetime import datetime
+
+        from msgspec.json import encode
+
+        line = {
+            "time": datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": mask(logging.Formatter().format(record)),
+        }
+        if session_id := getattr(record, "session_id", ""):
+            line["session_id"] = session_id
+        return encode(line).decode()
+
+
+class LogFile(logging.Handler):
+    """A private file to which any number of processes append; it is created with the first record.
+
+    A file of `max_bytes` is renamed to FILE.1, and so on up to FILE.`keep`. With `RotatingFileHandler` other processes
+    would continue to write to the renamed file.
+    """
+
+    def __init__(self, file: Path, *, max_bytes: int, keep: int) -> None:
+        super().__init__()
+        self._max_bytes = max_bytes
+        self._files = [file, *(file.with_name(f"{file.name}.{number}") for number in range(1, keep + 1))]
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError, ImportError):  # imports fail, too, when no more files can be opened
+            line = (self.format(record) + "\n").encode(errors="backslashreplace")
+            file = self._files[0]
+            make_private_folder(file.parent)
+            if file.exists() and file.stat().st_size >= self._max_bytes:
+                for newer, older in reversed([*zip(self._files, self._files[1:], strict=False)]):
+                    with suppress(FileNotFoundError):
+                        newer.rename(older)
+            with open(file, "ab", buffering=0, opener=lambda path, flags: os.open(path, flags, 0o600)) as log:
+                log.write(line)  # at once, so that lines of several processes stay whole

@@ -1,37 +1,42 @@
-"""Opens sessions as flags and settings say, also for clients, and answers commands about models and settings."""
+"""Opens sessions as flags and settings say: for clients, for the terminal, and for one answer (`agentcli -p`)."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, Literal
 
+import msgspec
 from msgspec.structs import replace
 
+from agentcli.agent.commands.command import CommandSet, Topic
 from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.ops import SetMode
+from agentcli.agent.result import INTERRUPTED_EXIT, AnswerSchema, Demands, ResultBuilder
 from agentcli.agent.session import Session
 from agentcli.app import Builder
-from agentcli.cli.options import load_for, text_or_file
+from agentcli.cli.main import Ending
+from agentcli.cli.options import load_for, text_or_file, unshared_stdin
+from agentcli.cli.output import warn
 from agentcli.conversation.mentions import with_attachments
-from agentcli.errors import UsageError, UserError
-from agentcli.frontends.session_opener import OpenRequest, OpenSession, UsageStore
+from agentcli.errors import NoKey, UsageError, UserError
+from agentcli.frontends.hosts import CliPrompt, OpenRequest, OpenSession, ScreenlessHost, UsageStore
+from agentcli.frontends.run_end import end_when_idle, ended_jobs, interrupt_on_signals, running_jobs
 from agentcli.infra.sessions.sqlite import MemorySessions, SqliteSessions
 from agentcli.llm.messages import Block
 from agentcli.llm.models import ModelInfo
 from agentcli.models.choice import EMBEDDED
 from agentcli.settings.load import Config
 from agentcli.settings.write import readable_settings, store_setting
-from agentcli.setup.options import Extras, SessionChoice
-
-if TYPE_CHECKING:
-    from agentcli.agent.commands.command import CommandSet, Topic
+from agentcli.setup.options import McpOptions, SessionChoice, SessionOptions
 
 
 class ConfiguredOpener:
-    """Implements `SessionOpener` with one builder."""
+    """Opens sessions with one configuration and one builder. Implements `SessionOpener`."""
 
     def __init__(self, config: Config, builder: Builder) -> None:
         self._config = config
@@ -62,7 +67,7 @@ class ConfiguredOpener:
         return [*((name, "on this machine") for name in here), *others]
 
     def known_models(self, *, with_key: bool = False) -> Sequence[tuple[str, str]]:
-        """The models of the table, those with a key first, or only those."""
+        """Return the models of the table, in columns; those that have a key come first, `with_key` they alone."""
         infos, keys = list(self.models.table()), self.models.keys
         has_key = {name: keys.has(name) for name in {info.provider for info in infos}}
         if with_key:
@@ -73,10 +78,10 @@ class ConfiguredOpener:
     def commands(self, on_notice: Callable[[str], None]) -> CommandSet:
         """Return all slash commands; agentcli's own keep their names."""
         from agentcli.agent.commands.session import conversation_commands  # a one-shot seldom runs any
-        from agentcli.extensions.commands.user_commands import add_user_commands
-        from agentcli.extensions.mcp.slash_commands import add_mcp_commands
+        from agentcli.extensions.mcp.servers import add_mcp_commands
         from agentcli.extensions.skills.slash_commands import add_skill_commands
         from agentcli.extensions.subagents.slash_commands import add_agent_commands
+        from agentcli.extensions.user_commands import add_user_commands
 
         commands = conversation_commands()
         add_user_commands(commands, self._config.command_folders, on_notice)
@@ -90,11 +95,10 @@ class ConfiguredOpener:
         return store_setting(self._config, key, value)
 
     def attach(self, text: str, session: Session, *, typed: str) -> tuple[Block, ...]:
-        shown = session.snapshot()
-        small = False
+        snapshot, is_small = session.snapshot(), False
         with suppress(UserError):  # a model that does not exist fails the prompt when it is asked
-            small = self.models.info(shown.model).small
-        return with_attachments(text, shown.workspace, bare_names=small, typed=typed)
+            is_small = self.models.info(snapshot.model).small
+        return with_attachments(text, snapshot.workspace, bare_names=is_small, typed=typed)
 
     def describe(self, topic: Topic) -> str:
         if topic == "config":
@@ -103,14 +107,14 @@ class ConfiguredOpener:
             files = "".join(f"# {file}\n" for file in self._config.files)
             keys = "".join(f"# {line}\n" for line in self.models.keys.lines())
             return files + keys + mask(readable_settings(self._config.settings))
-        from agentcli.cli.doctor.checks import Subject
-        from agentcli.cli.subcommands.doctor import examine, lines
+        from agentcli.cli.doctor import Subject
+        from agentcli.cli.subcommands.doctor import examine, format_findings
 
-        return "\n".join(lines(list(examine(Subject(self._config)))))
+        return format_findings(list(examine(Subject(self._config))))
 
 
 def _in_columns(info: ModelInfo, *, has_key: bool) -> str:
-    """The key, the window, and the prices of a million tokens in and out."""
+    """Return in columns whether there is a key, the window, and the prices of a million tokens in and out."""
     prices = f"${info.prices.input:g} in, ${info.prices.output:g} out" if info.prices else ""
     window = f"{info.window // 1_000_000}M" if info.window % 1_000_000 == 0 else f"{info.window // 1_000}k"
     return f"{'✓ key' if has_key else 'no key':<6}  {window:>5}  {prices}".rstrip()
@@ -124,16 +128,23 @@ async def open_for_client(
     is_server: bool,
     on_notice: Callable[[str], None],
 ) -> OpenSession:
-    """Open a session for an editor or a server's client; one whose model is gone goes on with the usual one."""
+    """Open a session for an editor or for a client of the server.
+
+    A stored session whose model is gone continues with the usual one. Raises `UserError`.
+    """
     editor = request.editor
     config = await asyncio.to_thread(load_for, options, request.cwd, editor.folders)
     for notice in config.notices:
         on_notice(notice)
-    extras = replace(
-        extras_from(options), brings_tools=is_server, mcp_servers=editor.servers, client_files=editor.files
+    session_options = options_from(options)
+    session_options = replace(
+        session_options,
+        accepts_client_tools=is_server,
+        mcp=replace(session_options.mcp, servers=editor.servers),
+        client_files=editor.files,
     )
     builder = Builder(
-        config, store=store, extras=extras, can_ask=True, goes_on=True, owns_store=False, on_notice=on_notice
+        config, store=store, options=session_options, can_ask=True, goes_on=True, owns_store=False, on_notice=on_notice
     )
     opener, model = ConfiguredOpener(config, builder), request.model
     choice = SessionChoice(user_id=request.user_id, name=request.name)
@@ -164,44 +175,131 @@ def make_store(config: Config, options: argparse.Namespace, on_notice: Callable[
     return MemorySessions() if options.no_session else SqliteSessions(config.paths.sessions, on_notice=on_notice)
 
 
-def extras_from(options: argparse.Namespace) -> Extras:
+def options_from(options: argparse.Namespace) -> SessionOptions:
     appended = options.append_system_prompt, options.append_system_prompt_file
-    return Extras(
+    return SessionOptions(
         system_prompt=text_or_file("--system-prompt", options.system_prompt, options.system_prompt_file),
         append_system_prompt=text_or_file("--append-system-prompt", *appended) or "",
-        bare=options.bare,
-        brings_tools=options.input_format == "stream-json",
-        mcp_config=options.mcp_config or "",
-        is_strict_mcp=options.strict_mcp_config,
+        is_bare=options.bare,
+        accepts_client_tools=options.input_format == "stream-json",
+        mcp=McpOptions(options.mcp_config or "", is_strict=options.strict_mcp_config),
     )
 
 
 def session_choice(options: argparse.Namespace) -> SessionChoice:
-    """Which session the flags mean. Raises `UsageError` for flags that exclude each other."""
-    goes_on, forks, has_id = options.continue_ or options.resume, options.fork_session, options.session_id is not None
-    for is_wrong, why in (
+    """Return the session that the flags mean. Raises `UsageError` for flags that exclude each other."""
+    resumes, forks, new_id = options.continue_ or options.resume, options.fork_session, options.session_id
+    for is_wrong, problem in (
         (options.continue_ and options.resume is not None, "--continue and --resume exclude each other."),
-        (forks and not goes_on, "--fork-session goes with --continue or --resume."),
-        (has_id and goes_on and not forks, "--session-id is for a new session: leave it out, or add --fork-session."),
-        (options.no_session and goes_on, "--no-session stores nothing, so there is nothing to continue."),
-        (options.take_over and (forks or not goes_on), "--take-over goes with --continue or --resume alone."),
+        (forks and not resumes, "--fork-session goes with --continue or --resume."),
+        (new_id and resumes and not forks, "--session-id is for a new session: leave it out, or add --fork-session."),
+        (options.no_session and resumes, "--no-session stores nothing, so there is nothing to continue."),
+        (options.take_over and (forks or not resumes), "--take-over goes with --continue or --resume alone."),
     ):
         if is_wrong:
-            raise UsageError(why)
-    return SessionChoice(
-        "newest" if options.continue_ else "id" if options.resume else "new",
-        options.resume or "",
-        forks,
-        new_id=_uuid(options.session_id) if has_id else None,
-        name=options.name,
-        take_over=options.take_over,
+            raise UsageError(problem)
+    if new_id is not None:
+        import uuid
+
+        try:
+            new_id = str(uuid.UUID(new_id))
+        except ValueError as error:
+            raise UsageError(f"--session-id takes a UUID, not {new_id!r}.") from error
+    how: Literal["newest", "id", "new"] = "newest" if options.continue_ else "id" if options.resume else "new"
+    id, name, take_over = options.resume or "", options.name, options.take_over
+    return SessionChoice(how, id, forks, new_id=new_id, name=name, take_over=take_over)
+
+
+# One prompt, one answer: `agentcli -p`, pipes, and the JSON outputs
+
+
+async def answer_once(config: Config, options: argparse.Namespace, prompt: str, ending: Ending) -> int:
+    """Answer a prompt, or those of the stream on stdin; return the exit code.
+
+    Raises:
+        UserError: If something is wrong before the first request: flags, settings, the model or its key.
+    """
+    takes_stream = options.input_format == "stream-json"
+    if options.resume == "":
+        raise UsageError("--resume needs an ID here: `agentcli sessions list` shows them.")
+    if takes_stream and options.output_format != "stream-json":
+        raise UsageError("--input-format stream-json goes with --output-format stream-json.")
+    if takes_stream and options.prompt == "-":
+        raise UsageError("Stdin holds either the prompt (-) or the stream: leave out - or --input-format stream-json.")
+    choice = session_choice(options)
+    answer_schema = None if options.json_schema is None else _answer_schema(options.json_schema)
+    ending.session_id = choice.new_id or choice.id
+    builder = Builder(
+        config,
+        store=make_store(config, options, warn),
+        options=options_from(options),
+        can_ask=takes_stream,
+        goes_on=not takes_stream,
+        on_notice=warn,
     )
-
-
-def _uuid(text: str) -> str:
-    import uuid
-
     try:
-        return str(uuid.UUID(text))
-    except ValueError as error:
-        raise UsageError(f"--session-id takes a UUID, not {text!r}.") from error
+        session = await builder.build_session(choice, answer_schema=answer_schema)
+        ending.unfinished = ResultBuilder(session).unfinished
+        typed = "" if options.prompt in (None, "-") else options.prompt
+        if choice.how != "new" and not takes_stream and not typed.lstrip().startswith("/"):
+            try:
+                builder.models.require_key(session.state.model.name)
+            except NoKey:
+                await session.close()
+                raise
+        opener = ConfiguredOpener(config, builder)
+        knows_commands = options.output_format == "stream-json" or typed.lstrip().startswith("/")
+        commands = opener.commands(warn) if knows_commands else CommandSet(())
+        host = ScreenlessHost(opener, session, commands, stays_open=takes_stream)
+        leaving = asyncio.Event()
+
+        def leave() -> None:
+            leaving.set()
+            host.interrupt()
+
+        with interrupt_on_signals(leave, at_once=ending.leave_at_once) as received:
+            idle = end_when_idle(lambda: host.session, config.settings.limits.idle_s, ending.leave_stuck)
+            watching = asyncio.create_task(idle)
+            try:
+                demands = Demands(options.fail_on_denial, options.require_evidence, answer_schema)
+                cli_prompt = CliPrompt(typed, prompt.removeprefix(typed))
+                code = await _run_front_end(host, cli_prompt, options, leaving, demands=demands)
+                ending.has_answered = True
+            finally:
+                watching.cancel()
+                jobs = ended_jobs(running_jobs(host.session))
+                await host.session.close()
+                if jobs:
+                    warn(jobs)
+        return 128 + received["signal"] if received and code == INTERRUPTED_EXIT else code
+    finally:
+        await builder.aclose()
+
+
+async def _run_front_end(
+    host: ScreenlessHost, prompt: CliPrompt, options: argparse.Namespace, leaving: asyncio.Event, *, demands: Demands
+) -> int:
+    """Let the front end of `--output-format` answer, and return its exit code."""
+    if options.output_format == "stream-json":
+        from agentcli.frontends.json_stream import Dialogue
+
+        partial = options.include_partial_messages
+        dialogue = Dialogue(host, sys.stdout.buffer, partial=partial, demands=demands, leaving=leaving)
+        return await dialogue.run(prompt, unshared_stdin() if options.input_format == "stream-json" else None)
+    from agentcli.frontends import print_mode
+
+    if options.output_format == "json":
+        return await print_mode.print_json(host, prompt, out=sys.stdout.buffer, log=sys.stderr, demands=demands)
+    verbose = options.verbose
+    return await print_mode.print_answer(host, prompt, out=sys.stdout, log=sys.stderr, verbose=verbose, demands=demands)
+
+
+def _answer_schema(schema: str) -> AnswerSchema:
+    """Return the schema of `--json-schema`, which is a file or the JSON itself. Raises `UsageError`."""
+    try:
+        text = schema if schema.lstrip().startswith("{") else Path(schema).read_text("utf-8")
+        return AnswerSchema(msgspec.json.decode(text, type=dict[str, Any]))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"Could not read {schema}: {error}.") from error
+    except msgspec.MsgspecError as error:
+        raise UsageError(f"--json-schema is no JSON object ({error}).") from error

@@ -13,15 +13,15 @@ import msgspec
 from agentcli.agent.session import Session
 from agentcli.app import Builder
 from agentcli.cli.output import banner
-from agentcli.cli.session_opener import ConfiguredOpener, extras_from, make_store, session_choice
+from agentcli.cli.session_opener import ConfiguredOpener, make_store, options_from, session_choice
 from agentcli.conversation.conversation import Conversation
 from agentcli.errors import NoKey, NoModel, UsageError
 from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.app import TerminalApp
+from agentcli.frontends.terminal.composer import Typing
 from agentcli.frontends.terminal.console import Console
-from agentcli.frontends.terminal.input.composer import Typing
-from agentcli.frontends.terminal.input.file_index import FileIndex, ripgrep_files
-from agentcli.frontends.terminal.input.history import ProjectHistory, drafts_of
+from agentcli.frontends.terminal.input.completion import FileIndex, ripgrep_files
+from agentcli.frontends.terminal.input.typed_text import ProjectHistory, drafts_of
 from agentcli.frontends.terminal.plain import PlainTerminal
 from agentcli.frontends.terminal.protocols import TerminalActions
 from agentcli.llm.provider import Health
@@ -31,34 +31,32 @@ from agentcli.setup.options import SessionChoice
 
 
 def open_live(console: Console, config: Config, options: argparse.Namespace, prompt: str | None) -> TerminalApp:
-    """Put a session on the console."""
-    project = folder_text(project_root(config.cwd))
-    keeps = not options.no_session
-    opener, early = ConfiguredTerminalOpener(config, options), list[str]()
+    """Start a session on the console."""
+    project, is_stored = folder_text(project_root(config.cwd)), not options.no_session
+    opener, notices = ConfiguredTerminalOpener(config, options), list[str]()
     app = TerminalApp(
         console,
         opener,
-        opener.commands(early.append),
+        opener.commands(notices.append),
         settings=config.settings.terminal,
         typing=Typing(
             folder=config.cwd,
             home=Path.home(),
             files=FileIndex(lambda: ripgrep_files(config.cwd)),
-            history=ProjectHistory(config.paths.state / "history" if keeps else None, project),
-            drafts=drafts_of(config.paths.state / "drafts", config.cwd) if keeps else None,
+            history=ProjectHistory(config.paths.state / "history" if is_stored else None, project),
+            drafts=drafts_of(config.paths.state / "drafts", config.cwd) if is_stored else None,
         ),
     )
-    opener.tell = app.show_warning
-    for notice in early:
+    opener.on_notice = app.show_warning
+    for notice in notices:
         app.show_warning(notice)
-    app.on_close = opener.aclose
     app.start(prompt)
     return app
 
 
 async def open_plain(config: Config, options: argparse.Namespace, prompt: str | None, banner: Sequence[str]) -> int:
     opener = ConfiguredTerminalOpener(config, options)
-    commands = opener.commands(opener.tell)
+    commands = opener.commands(opener.on_notice)
     terminal = PlainTerminal(opener, commands, stdin=sys.stdin.fileno(), out=sys.stdout, banner=banner)
     try:
         return await terminal.run(prompt)
@@ -67,12 +65,12 @@ async def open_plain(config: Config, options: argparse.Namespace, prompt: str | 
 
 
 class Login(msgspec.Struct, frozen=True):
-    """A key the person gave, a sentence on it, and the models its provider lists."""
+    """A key that the person entered: a message about it, the models of its provider, and True if it is stored."""
 
     provider: str
-    said: str
+    message: str
     models: tuple[str, ...]
-    is_kept: bool
+    is_stored: bool
 
 
 class ConfiguredTerminalOpener(ConfiguredOpener):
@@ -80,21 +78,14 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
 
     def __init__(self, config: Config, options: argparse.Namespace) -> None:
         self._options = options
-        # A live screen has its own way.
-        self.tell: Callable[[str], None] = lambda text: print(printable(text), file=sys.stderr)
-        builder = Builder(
-            config,
-            store=make_store(config, options, self._notice),
-            extras=extras_from(options),
-            is_interactive=True,
-            on_notice=self._notice,
-        )
+        # A live screen sets another function.
+        self.on_notice: Callable[[str], None] = lambda text: print(printable(text), file=sys.stderr)
+        notify = lambda text: self.on_notice(text)  # noqa: E731, PLW0108 - it changes
+        store, session_options = make_store(config, options, notify), options_from(options)
+        builder = Builder(config, store=store, options=session_options, is_interactive=True, on_notice=notify)
         super().__init__(config, builder)
         self._warming: asyncio.Task[None] | None = None
         self.root = project_root(config.cwd)
-
-    def _notice(self, text: str) -> None:
-        self.tell(text)
 
     async def first(self, terminal: TerminalActions) -> Session:
         choice, models = session_choice(self._options), self.models
@@ -106,17 +97,17 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
                 model = await self._set_up_model(terminal, missing)
         try:
             models.require_key(model)
-        except NoKey as missing:  # a session can be looked at, and another model taken, without one
-            self.tell(await self.ask_key(terminal, missing.provider) or str(missing))
+        except NoKey as missing:  # without a key the session can be read, and another model chosen
+            self.on_notice(await self.ask_key(terminal, missing.provider) or str(missing))
         await asyncio.to_thread(models.load, model)
         session = await self._builder.build_session(choice, model=model)
         self._warming = asyncio.create_task(self._builder.warm_up(session))
         if warning := await asyncio.to_thread(lambda: session.snapshot().workspace.facts.warning):
-            self.tell(warning)  # commands are confined less than they could be; /sandbox shows it at any time
+            self.on_notice(warning)  # commands are confined less than they could be; /sandbox shows it at any time
         return session
 
     async def _model_of(self, choice: SessionChoice) -> str:
-        """The model of the session that goes on; empty for a new one."""
+        """Return the model of the session that is resumed; empty for a new one."""
         store, id = self.stored_sessions, choice.id
         if choice.how == "newest" and (newest := await store.list(cwd=self._config.cwd, limit=1)):
             id = newest[0].id
@@ -126,7 +117,10 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         return self._builder.model_of(Conversation(entries))
 
     async def _set_up_model(self, terminal: TerminalActions, missing: NoModel) -> str:
-        """Let the person choose at a first start; empty if one should be looked for again. Raises `missing`."""
+        """Let the person connect a model at the first start, and return its name; empty to search for one again.
+
+        Raises `missing` if the person quits.
+        """
         chosen = await terminal.choose(
             "No model is set up. How do you want to connect a model?",
             [
@@ -143,7 +137,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
             case 1:
                 await terminal.run_outside([sys.executable, "-m", "agentcli", "local", "install"])
             case 2:
-                pass  # the caller looks again
+                pass  # the caller searches again
             case 3:
                 await terminal.run_outside([sys.executable, "-m", "agentcli", "demo"])
             case _:
@@ -151,27 +145,27 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         return ""
 
     async def _set_up_key(self, terminal: TerminalActions) -> str:
-        """Ask for a key. Gives the provider's usual model, else one of those it lists."""
+        """Ask for a key, and return the provider's usual model, else one that the person chooses from its list."""
         login = await self._log_in(terminal, "")
         if login is None:
             return ""
-        self.tell(login.said)
+        self.on_notice(login.message)
         if (usual := self.models.usual_model(login.provider)) or not login.models:
             return usual
         chosen = await terminal.choose("Which model do you want to use?", [(name, "") for name in login.models])
         if chosen is None:
             return ""
         model = f"{login.provider}/{login.models[chosen]}"
-        if login.is_kept:
-            self.tell(f"{model}: {await asyncio.to_thread(self.store_setting, 'provider.model', model)}")
+        if login.is_stored:
+            self.on_notice(f"{model}: {await asyncio.to_thread(self.store_setting, 'provider.model', model)}")
         return model
 
     async def ask_key(self, terminal: TerminalActions, provider: str = "") -> str:
         login = await self._log_in(terminal, provider)
-        return login.said if login else ""
+        return login.message if login else ""
 
     async def _log_in(self, terminal: TerminalActions, provider: str) -> Login | None:
-        """Ask for a key until one works or is to be used anyway. None when the person leaves."""
+        """Ask for a key until one works or the person uses one anyway; return None if the person leaves."""
         models = self.models
         takers = models.keys.takers()
         if not provider:
@@ -186,36 +180,34 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         while key := await terminal.ask_secret(question):
             health = await models.try_key(provider, key)
             if not health.ok:
-                self.tell(f"The key was tried: {health.detail}")
-                why = f"{provider} may be out of reach just now"
-                ways = [("Another key", "type it again"), ("Save it anyway", why)]
-                if await terminal.choose("The key does not work", ways) != 1:
+                self.on_notice(f"The key was tried: {health.detail}")
+                reason = f"{provider} may be out of reach just now"
+                choices = [("Another key", "type it again"), ("Save it anyway", reason)]
+                if await terminal.choose("The key does not work", choices) != 1:
                     continue
             return await self._use_key(terminal, provider, key, health)
         return None
 
     async def _use_key(self, terminal: TerminalActions, provider: str, key: str, health: Health) -> Login:
-        """Use a key from now on; the person says for how long."""
-        variable = self.models.keys.variables(provider)[0]
-        ways = [("Save it", "in the keyring, else in a file only you can read"), ("Use it in this session only", "")]
-        is_kept = await terminal.choose(f"{health.detail}." if health.ok else f"The key for {provider}", ways) == 0
+        """Use a key from now on, and store it if the person chooses that."""
+        variable, title = self.models.keys.variables(provider)[0], f"The key for {provider}"
+        choices = [("Save it", "in the keyring, else in a file only you can read"), ("Use it in this session only", "")]
+        is_stored = await terminal.choose(f"{health.detail}." if health.ok else title, choices) == 0
         self._config.kept_keys.typed[variable] = key
         self.models.forget(provider)
-        said = f"{health.detail}.\n" if health.ok else ""
-        if is_kept:
-            said += await asyncio.to_thread(self.models.keys.store, provider, variable, key)
-        else:
-            said += f"The key for {provider} is used in this session."
-        return Login(provider, said, health.models, is_kept)
+        message = f"The key for {provider} is used in this session."
+        if is_stored:
+            message = await asyncio.to_thread(self.models.keys.store, provider, variable, key)
+        return Login(provider, f"{health.detail}.\n{message}" if health.ok else message, health.models, is_stored)
 
     def forget_key(self, provider: str) -> str:
-        said = self.models.keys.remove(provider, self.models.keys.variables(provider))
+        message = self.models.keys.remove(provider, self.models.keys.variables(provider))
         self.models.forget(provider)
-        return said
+        return message
 
     def introduction(self) -> tuple[str, Sequence[str]]:
-        """The program and its folder in one line, and the instruction files it has read there."""
-        files = (str(file) for file, _ in self._builder.opening.instructions().files)
+        """Return the program and its folder in one line, and the instruction files that it has read."""
+        files = (str(file) for file, _ in self._builder.prefixes.instructions().files)
         return " · ".join(banner(self._config)), [file.removeprefix(f"{self.root}/") for file in files]
 
     async def aclose(self) -> None:

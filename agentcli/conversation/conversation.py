@@ -70,7 +70,6 @@ class Queue:
         return True
 
     def take_steering(self) -> list[Content]:
-        """Remove the steering messages and return them."""
         messages, self.steering = list(self.steering), deque()
         return messages
 
@@ -120,11 +119,10 @@ class Conversation:
         at = next(newest, None)
         if at is None:
             return list(self.path)
-        return [*compacted(self.path[:at], self.path[at]), *self.path[at + 1 :]]
+        return [*apply_compaction(self.path[:at], self.path[at]), *self.path[at + 1 :]]
 
     @property
     def pins(self) -> list[str]:
-        """The facts that are pinned now, in the order they were pinned."""
         facts: list[str] = []
         for entry in self.path:
             if isinstance(entry.body, Pinned):
@@ -174,11 +172,11 @@ class Conversation:
             self._cut(on_path + 1)
             return
         branch: list[Entry] = []
-        wanted: str | None = parent_id
+        next_id: str | None = parent_id
         for entry in reversed(self.entries):  # parents come before their children
-            if entry.id == wanted:
+            if entry.id == next_id:
                 branch.append(entry)
-                wanted = entry.parent_id
+                next_id = entry.parent_id
         if branch:
             retracted = {id for entry in branch if isinstance(entry.body, Retracted) for id in entry.body.ids}
             self.path = [entry for entry in reversed(branch) if entry.id not in retracted]
@@ -228,13 +226,13 @@ class Conversation:
                 self.tried.discard(id)
 
 
-def compacted(path: Sequence[Entry], compaction: Entry) -> list[Entry]:
+def apply_compaction(path: Sequence[Entry], compaction: Entry) -> list[Entry]:
     """Return a compaction and the entries before it that it keeps."""
     body = compaction.body
     assert isinstance(body, Compaction)
     first = next((n for n, entry in enumerate(path) if entry.id == body.first_kept), len(path))
-    kept = (entry for entry in path[first:] if not isinstance(entry.body, Compaction))
-    return [compaction, *(_as_compacted(entry, body.stubs) for entry in kept)]
+    remaining = (entry for entry in path[first:] if not isinstance(entry.body, Compaction))
+    return [compaction, *(_as_compacted(entry, body.stubs) for entry in remaining)]
 
 
 def messages_of(entries: Iterable[Entry]) -> list[Message]:
@@ -290,7 +288,6 @@ def _is_signed_thinking(block: Block) -> bool:
 
 
 def _shortened(value: Any) -> Any:
-    """Return the arguments of an old call, or a part of them, with long texts cut."""
     if isinstance(value, str) and (more := len(value) - MAX_OLD_ARGUMENT_CHARS) > 0:
         return f"{value[:MAX_OLD_ARGUMENT_CHARS]}… [+{more:,} characters]"
     if isinstance(value, dict):

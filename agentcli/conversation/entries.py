@@ -293,7 +293,6 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_prompt(self) -> bool:
-        """True for a message of the person."""
         return isinstance(self.body, User) and not self.body.is_reminder
 
 

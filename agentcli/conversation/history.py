@@ -88,7 +88,6 @@ def calls_in(reply: Assistant) -> list[ToolUse]:
 
 
 def one_line(text: str, max_chars: int) -> str:
-    """Return the text on one line, cut to `max_chars`."""
     line = " ".join(text[: 4 * max_chars].split())
     is_whole = len(line) <= max_chars and len(text) <= 4 * max_chars
     return line if is_whole else f"{line[:max_chars].rstrip()}…"
@@ -97,7 +96,7 @@ def one_line(text: str, max_chars: int) -> str:
 # Skills
 
 
-def active_on(path: Sequence[Entry]) -> list[SkillActivated]:
+def active_skills(path: Sequence[Entry]) -> list[SkillActivated]:
     """Return the skills that are active at the end of a path, oldest first."""
     active: dict[str, SkillActivated] = {}
     for entry in path:
@@ -123,7 +122,7 @@ def skill_of(note: User) -> str:
 
 def carried_notes(path: Sequence[Entry]) -> list[User]:
     """Return the notes that a compaction keeps whole: those of active skills, and the plan that was accepted last."""
-    found = (note_of(activated, path) for activated in active_on(path))
+    found = (note_of(activated, path) for activated in active_skills(path))
     notes = [note for note in found if note is not None]
     plans = (entry.body for entry in reversed(path) if isinstance(entry.body, PlanAccepted))
     if (plan := next(plans, None)) is not None:
@@ -135,7 +134,6 @@ def carried_notes(path: Sequence[Entry]) -> list[User]:
 
 
 def title_of(entries: Iterable[Entry]) -> str:
-    """Return the first prompt in one line."""
     return next((short_prompt(entry.body) for entry in entries if entry.is_prompt), "")
 
 
@@ -151,10 +149,10 @@ def short_prompt(body: object) -> str:
     lines = [" ".join(_MARKS.sub("", line.strip()).split()) for line in body.text.splitlines()]
     lines = [line for line in lines if not _NO_PROSE.fullmatch(line)]
     longer = (line for line in lines if not _ONE_WORD.fullmatch(line) or not line.isascii())
-    return shortened(next(longer, next(iter(lines), "")), MAX_TITLE_CHARS)
+    return shorten(next(longer, next(iter(lines), "")), MAX_TITLE_CHARS)
 
 
-def shortened(line: str, max_chars: int) -> str:
+def shorten(line: str, max_chars: int) -> str:
     """Return a line cut to `max_chars`, between words if a word ends in its second half."""
     if len(line) <= max_chars:
         return line
@@ -223,14 +221,14 @@ def distinctive_words(query: str) -> list[str]:
 def _heading(number: int, body: Body) -> str:
     match body:
         case User():
-            who = "note" if body.is_reminder else "user"
+            speaker = "note" if body.is_reminder else "user"
         case Assistant():
-            who = "you"
+            speaker = "you"
         case Result(name=name, result=result):
-            who = f"{name}{' (failed)' if result.is_error else ''}"
+            speaker = f"{name}{' (failed)' if result.is_error else ''}"
         case _:
-            who = type(body).__name__.lower()
-    return f"[#{number} {who}]"
+            speaker = type(body).__name__.lower()
+    return f"[#{number} {speaker}]"
 
 
 def _text(body: Body) -> str:
@@ -253,3 +251,9 @@ def _media(body: Body) -> tuple[Image | Document, ...]:
             return tuple(block for block in content if isinstance(block, Image | Document))
         case _:
             return ()
+
+
+def listed_names(names: Sequence[str], most: int) -> str:
+    """Return the first names as `a, b and 3 more`."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"

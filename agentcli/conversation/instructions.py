@@ -120,7 +120,7 @@ class InstructionReader:
             self.left_out.append((file, why))
             return
         try:
-            content = read_small_file(file, really=real, is_cut=True)
+            content = read_small_file(file, real=real, is_cut=True)
             size = max(len(content), file.stat().st_size)
         except OSError as error:
             self.left_out.append((file, f"it cannot be read ({error.strerror})"))
@@ -240,4 +240,4 @@ def git_branch(root: Path) -> str:
 
 
 def _line_of(file: Path) -> str:
-    return read_small_file(file, most=_MAX_LINE_BYTES).decode().strip()
+    return read_small_file(file, max_bytes=_MAX_LINE_BYTES).decode().strip()

@@ -22,9 +22,9 @@ def line_origins(path: str, content: bytes, recorded: Iterable[Recorded], read: 
     `path` is written as in the log, and `content` is what the file holds now.
     """
     text = _BlamedText()
-    for one, change in _history(path, sorted(recorded, key=lambda one: one[1].time), read):
+    for record, change in _history(path, sorted(recorded, key=lambda record: record[1].time), read):
         with suppress(OSError):  # an old content may be gone
-            text.follow(change, one if isinstance(one[1].body, FilesChanged) else None, read)
+            text.follow(change, record if isinstance(record[1].body, FilesChanged) else None, read)
     text.become(_lines(content), None)
     return list(zip(text.lines, text.origins, strict=True))
 
@@ -37,9 +37,9 @@ class _BlamedText:
         self.origins: list[Origin] = []
         self._known: dict[str, tuple[list[str], list[Origin]]] = {}
 
-    def follow(self, change: FileChange, who: Origin, read: Read) -> None:
+    def follow(self, change: FileChange, origin: Origin, read: Read) -> None:
         """Apply a change. Lines that were new before it came from no call. Raises `OSError`."""
-        for state, author in ((change.before, None), (change.after, who)):
+        for state, author in ((change.before, None), (change.after, origin)):
             if state is None or not state.content:
                 continue
             if known := self._known.get(state.content):  # the file returns to a state whose origins are known
@@ -48,50 +48,49 @@ class _BlamedText:
                 self.become(_lines(read(state.content)), author)
             self._known[state.content] = (self.lines, self.origins)
 
-    def become(self, lines: list[str], who: Origin) -> None:
+    def become(self, lines: list[str], origin: Origin) -> None:
         origins: list[Origin] = []
         for tag, start, end, new_start, new_end in opcodes(self.lines, lines):
-            origins += self.origins[start:end] if tag == "equal" else [who] * (new_end - new_start)
+            origins += self.origins[start:end] if tag == "equal" else [origin] * (new_end - new_start)
         self.lines, self.origins = lines, origins
 
 
 def _history(path: str, recorded: Sequence[Recorded], read: Read) -> list[tuple[Recorded, FileChange]]:
     """Return the changes of a file, oldest first, also those under its earlier names."""
     found = []
-    for one in reversed(recorded):
-        body = one[1].body
+    for record in reversed(recorded):
+        body = record[1].body
         changes = body.changes if isinstance(body, FilesChanged | FilesRestored) else ()
         change = next((change for change in changes if change.path == path), None)
         if change is None:
             continue
         if change.before is None and change.after is not None and (source := _renamed_from(change, changes, read)):
             change, path = FileChange(path, source.before, change.after), source.path
-        found.append((one, change))
+        found.append((record, change))
     return found[::-1]
 
 
-def _renamed_from(made: FileChange, changes: Sequence[FileChange], read: Read) -> FileChange | None:
+def _renamed_from(created: FileChange, changes: Sequence[FileChange], read: Read) -> FileChange | None:
     """Return the change that deleted a file with the same lines, or most of them, as this one was created."""
-    assert made.after is not None
-    gone = [
+    assert created.after is not None
+    deleted = [
         (change.before.content, change)
         for change in changes
         if change.after is None and change.before is not None and change.before.kind == "file" and change.before.content
     ]
-    same = next((change for content, change in gone if content == made.after.content), None)
-    if same is not None or not made.after.content or len(gone) > 100:
+    same = next((change for content, change in deleted if content == created.after.content), None)
+    if same is not None or not created.after.content or len(deleted) > 100:
         return same
     try:
-        new = _lines(read(made.after.content))
-        alike = [(_share(_lines(read(content)), new), number) for number, (content, _) in enumerate(gone)]
+        new = _lines(read(created.after.content))
+        alike = [(_share(_lines(read(content)), new), number) for number, (content, _) in enumerate(deleted)]
     except OSError:
         return None
     share, number = max(alike, default=(0.0, 0))
-    return gone[number][1] if share >= _MIN_SHARED else None
+    return deleted[number][1] if share >= _MIN_SHARED else None
 
 
 def _share(old: Sequence[str], new: Sequence[str]) -> float:
-    """Return the share of the longer text's lines that both have."""
     same = sum(end - start for tag, start, end, _, _ in opcodes(old, new) if tag == "equal")
     return same / max(len(old), len(new), 1)
 

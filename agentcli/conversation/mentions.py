@@ -36,6 +36,11 @@ def typed_blocks(content: Sequence[Block]) -> list[Block]:
     return [*content[:1], *(b for b in content[1:] if not (isinstance(b, Text) and b.text.startswith(_ATTACHED)))]
 
 
+def typed_text(content: Sequence[Block]) -> str:
+    """Return the text of a prompt without the files that were attached for the names in it."""
+    return "\n".join(block.text for block in typed_blocks(content) if isinstance(block, Text))
+
+
 def with_attachments(
     prompt: str, workspace: Workspace, *, bare_names: bool, typed: str | None = None
 ) -> tuple[Block, ...]:
@@ -63,8 +68,7 @@ def with_attachments(
 def unattached_files(content: Sequence[Block]) -> list[str]:
     """Return sentences about the files named in a prompt that `with_attachments` could not attach."""
     texts = (block.text for block in content[1:] if isinstance(block, Text))
-    found = (_UNATTACHED.match(text) for text in texts)
-    return [f"{one[1]} was not attached: {one[2]}" for one in found if one]
+    return [f"{one[1]} was not attached: {one[2]}" for one in (_UNATTACHED.match(text) for text in texts) if one]
 
 
 def foreign_text(name: str, text: str) -> Text:

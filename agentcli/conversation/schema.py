@@ -47,7 +47,7 @@ def readable_from(version: int) -> bool:
     return version == SCHEMA_VERSION or version in STEPS
 
 
-def upgraded(body: dict[str, Any], version: int) -> dict[str, Any]:
+def upgrade(body: dict[str, Any], version: int) -> dict[str, Any]:
     """Return a stored body in today's form. Raises `ValueError` for a version that cannot be upgraded."""
     if version > SCHEMA_VERSION:
         raise ValueError(f"it was written by a newer agentcli (schema {version}, this one knows {SCHEMA_VERSION})")
@@ -81,7 +81,7 @@ def from_record(record: dict[str, Any]) -> Entry:
         if version == SCHEMA_VERSION:
             body = _decoder.decode(stored)
         else:
-            body = msgspec.convert(upgraded(msgspec.json.decode(stored, type=dict[str, Any]), version), Body)
+            body = msgspec.convert(upgrade(msgspec.json.decode(stored, type=dict[str, Any]), version), Body)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ValueError(f"entry {record['id']} cannot be read: {error}") from error
     return Entry(record["id"], record["parent_id"], record["time"], body)
@@ -105,11 +105,11 @@ class PackedConversation(msgspec.Struct, frozen=True):
     user_id: str = ""
 
 
-def packed(entries: Sequence[Entry], *, user_id: str = "") -> bytes:
+def pack_conversation(entries: Sequence[Entry], *, user_id: str = "") -> bytes:
     return msgspec.json.encode(PackedConversation(SCHEMA_VERSION, [to_record(entry) for entry in entries], user_id))
 
 
-def unpacked(data: bytes) -> tuple[list[Entry], str]:
+def unpack_conversation(data: bytes) -> tuple[list[Entry], str]:
     """Return the entries, in today's form, and their user's id. Raises `StorageError` if they cannot be read."""
     try:
         found = msgspec.json.decode(data, type=PackedConversation)

@@ -111,13 +111,13 @@ class RequestSize:
             self._learned.add(entry.id)
             self._learn(name, usage.prompt_tokens, before)
         sent = sent_back(body.content, model)
-        kept = [block for block in sent if isinstance(block, Thinking | RedactedThinking | Opaque)]
-        is_partly_sent = len(sent) < len(body.content) and not kept and not usage.reasoning_tokens
+        reasoning = [block for block in sent if isinstance(block, Thinking | RedactedThinking | Opaque)]
+        is_partly_sent = len(sent) < len(body.content) and not reasoning and not usage.reasoning_tokens
         if body.stop_reason == "interrupted" or is_partly_sent:  # the tokens of the text that is kept were not counted
             self._counted[name] = ProviderCount(usage.prompt_tokens, before, 0)
             return
-        unseen = 0 if kept else usage.reasoning_tokens
-        doubtful = max(usage.reasoning_tokens - unseen, int(size_of(kept, model.name).bytes / BYTES_PER_TOKEN))
+        unseen = 0 if reasoning else usage.reasoning_tokens
+        doubtful = max(usage.reasoning_tokens - unseen, int(size_of(reasoning, model.name).bytes / BYTES_PER_TOKEN))
         self._counted[name] = ProviderCount(usage.context_tokens - unseen, self._now, doubtful)
 
     def _learn(self, name: str, prompt_tokens: int, size: Size) -> None:

@@ -1,4 +1,4 @@
 """Measures how well a model does tasks with this program.
 
-`run` has `attempt` do each `task`, here or through `ray_engine`; `checks` judges, `store` keeps, `report` shows.
+`runs` has an engine of `attempt` try each `task`; `store` keeps the outcomes, `report` shows them.
 """

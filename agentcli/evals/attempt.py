@@ -1,15 +1,23 @@
-"""Lets an agent attempt a task: in a fresh copy, confined, with a session and a home of its own."""
+"""Lets an agent attempt a task, confined, in a fresh copy with a home of its own, and checks the result.
+
+Attempts are made in this process or on a Ray cluster (https://docs.ray.io/en/latest/ray-core/tasks.html).
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
 import msgspec
@@ -19,23 +27,26 @@ from agentcli.agent.events import Done, TurnFailed
 from agentcli.agent.ops import Interrupt
 from agentcli.agent.session import Session
 from agentcli.app import Builder
+from agentcli.conversation.entries import Assistant, Compaction, Entry, Result
+from agentcli.conversation.evidence.verdicts import Record
+from agentcli.conversation.history import calls_in
 from agentcli.conversation.mentions import with_attachments
-from agentcli.conversation.schema import packed
+from agentcli.conversation.schema import pack_conversation
 from agentcli.errors import UsageError
-from agentcli.evals.checks import check, measures, record_for_check
-from agentcli.evals.outcome import Attempted, End, Outcome, Variant
-from agentcli.evals.task import BUNDLED, Task
-from agentcli.evals.temporary_folders import remove_abandoned, temporary_folder
+from agentcli.evals.store import Attempted, CheckResult, End, Outcome, Spent, Variant, Work
+from agentcli.evals.task import BUNDLED, Task, read_task, task_files
 from agentcli.extensions.hooks.config import Hooks
-from agentcli.infra.sessions.sqlite import SqliteSessions
+from agentcli.infra.sessions.sqlite import MemorySessions, SqliteSessions
 from agentcli.llm.provider import Provider
 from agentcli.llm.providers.scripted import ScriptedProvider, read_script
 from agentcli.models.choice import Models
-from agentcli.settings.load import Config, load_config
+from agentcli.settings.load import Config, ProjectUse, load_config
 from agentcli.settings.paths import Paths
-from agentcli.setup.options import Extras
+from agentcli.setup.options import SessionOptions
+from agentcli.setup.workspace import make_sandbox
+from agentcli.tools.command import Command, Grants
 
-# The person's settings that count: how models are reached. All else would make results depend on who runs them.
+# Only these settings of the person count, which say how models are reached. All else would make results depend on them.
 _FROM_PERSON = ("provider", "providers", "models", "local", "retry", "tokens", "sandbox")
 _FROM_TASK = frozenset(("compaction", "tools", "skills", "agents", "memory", "data"))
 # Errors that say nothing about the agent.
@@ -43,10 +54,8 @@ _FAILURES = frozenset(
     "AuthError BillingError ModelNotFound RateLimit Overloaded ServerError Timeout ConnectionFailed NoKey "
     "StorageError".split()
 )
-_NOTHING = [{"text": "I have done nothing."}]
-_UPLOAD = "git -c uploadpack.allowAnySHA1InWant=true upload-pack"  # of any commit, also one that no branch leads to
-_REPOSITORY_VARIABLES = frozenset("GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE GIT_OBJECT_DIRECTORY GIT_COMMON_DIR".split())
-_END_S = 30.0  # for an interrupted turn to end
+_IDLE_REPLY = {"text": "I have done nothing."}
+_INTERRUPT_TIMEOUT_S = 30.0  # for an interrupted turn to end
 
 
 class LocalEngine:
@@ -62,38 +71,36 @@ class LocalEngine:
 
     async def make(self, task: Task, sample: int) -> Attempted:
         """Attempt a task once. Raises `UserError` for a fault of the task, the settings or this machine."""
-        await asyncio.to_thread(remove_abandoned)
-        with temporary_folder() as room:
-            await asyncio.to_thread(_fill, task, room / "work")
-            config = self._config(task, room)
+        with temporary_folder() as name:
+            folder = Path(name)
+            await asyncio.to_thread(_copy_start, task, folder / "work")
+            config = self._config(task, folder)
             provider = self._provider(task)
             async with self._session(provider, config) as session:
                 began = time.monotonic()
                 limit_s = self._variant.time_s or task.limits.time_s
                 info = getattr(provider, "info", None) or self._models.info(self._variant.model)
-                ends, timed_out = await _answer_prompts(session, task, limit_s, is_small=info.small)
+                ends, is_timeout = await _answer_prompts(session, task, limit_s, is_small=info.small)
                 seconds = round(time.monotonic() - began, 3)
                 entries = [*session.snapshot().conversation.entries]
                 total = session.state.meter.total
             end, error, failure = _classify_end(ends[-1] if ends else None)
+            work, checked = measure_work(entries, ends, str(config.cwd)), CheckResult()
+            if not failure:
+                record = msgspec.json.encode(record_for_check(entries, ends, work))
+                checked = await check(task, config, record, folder)
             outcome = Outcome(
-                task.name,
-                sample,
-                end="timeout" if timed_out else end,
+                task=task.name,
+                sample=sample,
+                end="timeout" if is_timeout else end,
                 error=error,
-                seconds=seconds,
-                failure=failure,
-                cost_usd=total.whole_usd,
-                usage=total.usage,
-                **measures(entries, ends, str(config.cwd)),
+                check=checked,
+                spent=Spent(seconds, total.whole_usd, total.usage),
+                work=work,
             )
-            if not outcome.failure:
-                record = msgspec.json.encode(record_for_check(entries, ends))
-                passed, score, reason = await check(task, config, record, room)
-                outcome = structs.replace(outcome, passed=passed, score=score, reason=reason)
-            return Attempted(outcome, packed(entries))
+            return Attempted(outcome, pack_conversation(entries), failure)
 
-    def _config(self, task: Task, room: Path) -> Config:
+    def _config(self, task: Task, folder: Path) -> Config:
         """Return the settings of an attempt: the person's models, the task's limits, and the variant over both."""
         person, limits = self._person, {"max_turns": task.limits.turns, "max_budget_usd": task.limits.cost_usd}
         if wrong := sorted(task.settings.keys() - _FROM_TASK):
@@ -108,24 +115,23 @@ class LocalEngine:
         if task.repository is not None:  # its later commits hold the solution
             masked.append(str(Path(task.repository.path).absolute()))
         flags = _merged(flags, {"sandbox": {"masked": masked}})
-        paths = Paths(room / "config", room / "state", room / "cache")
-        environment = {**person.environment, "HOME": str(room / "home")}
-        for variable in [name for name in environment if name.startswith("AGENTCLI_")]:
-            del environment[variable]
-        (room / "home").mkdir()
-        config = load_config(room / "work", environment, paths=paths, flags=flags, caller="eval")
-        return structs.replace(config, kept_keys=person.kept_keys, uses_project=True)
+        environment = {name: value for name, value in person.environment.items() if not name.startswith("AGENTCLI_")}
+        environment["HOME"] = str(folder / "home")
+        (folder / "home").mkdir()
+        paths = Paths(folder / "config", folder / "state", folder / "cache")
+        config = load_config(folder / "work", environment, paths=paths, flags=flags, caller="eval")
+        return structs.replace(config, kept_keys=person.kept_keys, project=ProjectUse(is_allowed=True))
 
     @asynccontextmanager
     async def _session(self, provider: Provider, config: Config) -> AsyncIterator[Session]:
         variant = self._variant
-        extras = Extras(
+        options = SessionOptions(
             system_prompt=variant.system_prompt,
             append_system_prompt=variant.append_system_prompt,
             skill_folders=tuple(Path(folder) for folder in variant.skills),
         )
-        builder = Builder(config, store=SqliteSessions(config.paths.sessions), extras=extras)
-        builder.hooks = Hooks(config, is_bare=True, tell=lambda text: None)  # a copy's hooks would not be confined
+        builder = Builder(config, store=SqliteSessions(config.paths.sessions), options=options)
+        builder.hooks = Hooks(config, is_bare=True, on_notice=lambda text: None)  # a copy's hooks would not be confined
         async with aclosing(builder):
             session = await builder.build_session(model=builder.models.add_provider(provider))
             try:
@@ -134,14 +140,12 @@ class LocalEngine:
                 await session.close()
 
     def _provider(self, task: Task) -> Provider:
-        model = self._variant.model
-        if model == "scripted/nothing":
-            return ScriptedProvider(_NOTHING * len(task.prompts))
-        if model == "scripted/reference":
-            return ScriptedProvider(read_script(task.folder / "reference.jsonl"))
-        if model.startswith("scripted/"):
-            return ScriptedProvider(read_script(Path(model.removeprefix("scripted/"))))
-        return self._models.provider(model)
+        kind, _, script = self._variant.model.partition("/")
+        if kind != "scripted":
+            return self._models.provider(self._variant.model)
+        if script == "nothing":
+            return ScriptedProvider([_IDLE_REPLY] * len(task.prompts))
+        return ScriptedProvider(read_script(task.folder / "reference.jsonl" if script == "reference" else Path(script)))
 
 
 def person_settings(person: Config) -> dict[str, Any]:
@@ -153,35 +157,9 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
     """Join tables key by key; of other values the one above counts."""
     joined = dict(below)
     for key, value in above.items():
-        held = joined.get(key)
-        joined[key] = _merged(held, value) if isinstance(held, Mapping) and isinstance(value, Mapping) else value
+        lower = joined.get(key)
+        joined[key] = _merged(lower, value) if isinstance(lower, Mapping) and isinstance(value, Mapping) else value
     return joined
-
-
-def _fill(task: Task, work: Path) -> None:
-    """Make the copy in which the agent works. Raises `UsageError`."""
-    if task.repository is None:
-        shutil.copytree(task.folder / "start", work, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-        return
-    # Not cloned: later commits, which hold the solution, must not be in the copy. No template brings hooks.
-    path = str(Path(task.repository.path).absolute())
-    commit = _git(task, "-C", path, "rev-parse", "--verify", f"{task.repository.commit}^{{commit}}")
-    here = ("-C", str(work))
-    _git(task, "init", "--quiet", "--template=", str(work))
-    _git(task, *here, "fetch", "--quiet", "--no-tags", "--depth=1", f"--upload-pack={_UPLOAD}", path, commit.strip())
-    _git(task, *here, "checkout", "--quiet", "-B", "main", commit.strip())
-    (work / ".git" / "FETCH_HEAD").unlink()  # names the clone
-
-
-def _git(task: Task, *arguments: str) -> str:
-    """Run git, apart from any repository that the caller is in, and without hooks or work that outlasts it."""
-    settings = ("-c", "core.hooksPath=/dev/null", "-c", "gc.auto=0", "-c", "maintenance.auto=false")
-    environment = {name: value for name, value in os.environ.items() if name not in _REPOSITORY_VARIABLES}
-    command, nothing = ["git", *settings, *arguments], subprocess.DEVNULL
-    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=nothing, env=environment)
-    if done.returncode != 0:
-        raise UsageError(f"{task.name}: `git {' '.join(arguments)}` failed: {done.stderr.strip()}")
-    return done.stdout
 
 
 async def _answer_prompts(
@@ -201,8 +179,8 @@ async def _answer_prompts(
                     break
     except TimeoutError:
         session.submit(Interrupt())
-        with suppress(TimeoutError):  # what is stuck ends with the session
-            async with asyncio.timeout(_END_S):
+        with suppress(TimeoutError):  # a turn that does not react ends when the session is closed
+            async with asyncio.timeout(_INTERRUPT_TIMEOUT_S):
                 await session.idle()
         return ends, True
     return ends, False
@@ -214,3 +192,207 @@ def _classify_end(last: Done | TurnFailed | None) -> tuple[End, str, str]:
         return ("interrupted" if last.reason == "declined" else last.reason), "", ""
     error, kind = (last.error, last.error_type) if last else ("", "")
     return "error", error, error if kind in _FAILURES else ""
+
+
+# The copy
+
+_UPLOAD = "git -c uploadpack.allowAnySHA1InWant=true upload-pack"  # of any commit, also one that no branch leads to
+_REPOSITORY_VARIABLES = frozenset("GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE GIT_OBJECT_DIRECTORY GIT_COMMON_DIR".split())
+
+
+def _copy_start(task: Task, work: Path) -> None:
+    """Make the copy in which the agent works. Raises `UsageError`."""
+    if task.repository is None:
+        shutil.copytree(task.folder / "start", work, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        return
+    # Not cloned, because later commits, which hold the solution, must not be in the copy. No template brings hooks.
+    path = str(Path(task.repository.path).absolute())
+    commit = _git(task, "-C", path, "rev-parse", "--verify", f"{task.repository.commit}^{{commit}}").strip()
+    in_copy = ("-C", str(work))
+    _git(task, "init", "--quiet", "--template=", str(work))
+    _git(task, *in_copy, "fetch", "--quiet", "--no-tags", "--depth=1", f"--upload-pack={_UPLOAD}", path, commit)
+    _git(task, *in_copy, "checkout", "--quiet", "-B", "main", commit)
+    (work / ".git" / "FETCH_HEAD").unlink()  # it names the clone
+
+
+def _git(task: Task, *arguments: str) -> str:
+    """Run git, apart from any repository that the caller is in, and without hooks or work that outlasts it."""
+    settings = ("-c", "core.hooksPath=/dev/null", "-c", "gc.auto=0", "-c", "maintenance.auto=false")
+    environment = {name: value for name, value in os.environ.items() if name not in _REPOSITORY_VARIABLES}
+    command, nothing = ["git", *settings, *arguments], subprocess.DEVNULL
+    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=nothing, env=environment)
+    if done.returncode != 0:
+        raise UsageError(f"{task.name}: `git {' '.join(arguments)}` failed: {done.stderr.strip()}")
+    return done.stdout
+
+
+def temporary_folder() -> TemporaryDirectory[str]:
+    """Make a folder that is removed afterwards; its path has no links, because the sandbox names folders without."""
+    parent = os.path.realpath(gettempdir())
+    return TemporaryDirectory(prefix="agentcli-eval-", dir=parent, ignore_cleanup_errors=True)
+
+
+# The check
+
+HELPERS = Path(__file__).with_name("checking")
+RECORD = "record.json"
+MAX_REASON_CHARS = 2_000
+_SCORE = re.compile(r"(?:0|1|0?\.\d+|[01]\.\d*)")
+
+
+def measure_work(entries: Sequence[Entry], ends: Sequence[Done | TurnFailed], cwd: str) -> Work:
+    """Return the measures that follow from the log and the ends of the turns."""
+    results = [entry.body for entry in entries if isinstance(entry.body, Result)]
+    replies = [entry.body for entry in entries if isinstance(entry.body, Assistant)]
+    record = Record(entries, cwd)
+    return Work(
+        turns=len(replies),
+        tools=dict(Counter(result.name for result in results)),
+        tool_errors=dict(Counter(result.name for result in results if result.result.is_error)),
+        verified=any(run.passed and not record.is_stale(run) for run in record.runs),
+        claims=dict(Counter(claim.verdict for end in ends if isinstance(end, Done) for claim in end.claims)),
+        compactions=sum(isinstance(entry.body, Compaction) for entry in entries),
+        prefix=replies[-1].prefix if replies else "",
+        answered_by=f"{replies[-1].provider}/{replies[-1].model}" if replies else "",
+    )
+
+
+def record_for_check(entries: Sequence[Entry], ends: Sequence[Done | TurnFailed], work: Work) -> dict[str, Any]:
+    """Return the record of an attempt that its check may read; see `checking/eval_check.py`."""
+    results = {entry.body.result.tool_use_id: entry.body.result for entry in entries if isinstance(entry.body, Result)}
+    calls = [call for entry in entries if isinstance(entry.body, Assistant) for call in calls_in(entry.body)]
+    ended = [(call, results[call.id]) for call in calls if call.id in results]
+    return {
+        "answer": ends[-1].text if ends and isinstance(ends[-1], Done) else "",
+        "calls": [
+            {"name": call.name, "input": call.input, "is_error": result.is_error, "content": result.text}
+            for call, result in ended
+        ],
+        "compactions": work.compactions,
+    }
+
+
+async def check(task: Task, config: Config, record: bytes, folder: Path) -> CheckResult:
+    """Run the task's check in the agent's copy, confined as the agent was.
+
+    The task and the helpers are copied into `folder`, where the check, unlike the agent, can read them.
+    """
+    copied = folder / "task"
+    await asyncio.to_thread(shutil.copytree, task.folder, copied, symlinks=True)
+    await asyncio.to_thread(shutil.copytree, HELPERS, copied / HELPERS.name)
+    (copied / RECORD).write_bytes(record)
+    sandbox = structs.replace(config.settings.sandbox, masked=())
+    config = structs.replace(config, settings=structs.replace(config.settings, sandbox=sandbox))
+    rules = Builder(config, store=MemorySessions()).rules()
+    shell = make_sandbox(config, (config.cwd, copied), session_id="check", rules=rules, profile=None)
+    if sandbox.profile != "danger-full-access" and not shell.facts().confines:
+        raise UsageError(
+            "Nothing confines commands on this machine (see agentcli doctor). In a container that holds nothing else, "
+            'run with --settings FILE, in which [sandbox] has profile = "danger-full-access".'
+        )
+    variables = {
+        "AGENTCLI_EVAL_TASK": copied,
+        "AGENTCLI_EVAL_RECORD": copied / RECORD,
+        "PYTHONPATH": copied / HELPERS.name,
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    assignments = " ".join(f"{name}={shlex.quote(str(value))}" for name, value in variables.items())
+    command = f"{assignments} exec {shlex.quote(str(copied / 'check'))}"
+    try:
+        grants = Grants(hosts=sandbox.hosts)
+        result = await shell.run(Command(command, config.cwd, task.check_time_s, grants=grants))
+    finally:
+        await shell.aclose()
+    if result.timed_out:
+        return CheckResult(reason=f"The check took more than {task.check_time_s:g} s.")
+    passed, output = result.exit_code == 0, result.output.strip()
+    last_line = output.rpartition("\n")[2].strip()
+    score = min(1.0, float(last_line)) if _SCORE.fullmatch(last_line) else float(passed)
+    if len(output) > MAX_REASON_CHARS:
+        half = MAX_REASON_CHARS // 2
+        output = f"{output[:half]}\n…\n{output[-half:]}"
+    return CheckResult(passed, score, "" if passed else output)
+
+
+# Attempts on a cluster
+
+
+class _RayJob(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt as it travels to a worker; `files` are (path, mode, content)."""
+
+    task: str
+    files: list[tuple[str, int, bytes]]
+    sample: int
+    variant: Variant
+    settings: dict[str, Any]
+    environment: dict[str, str]
+
+
+class RayEngine:
+    """Makes attempts on the workers of a Ray cluster; each takes one of its CPUs. Raises `UsageError` without Ray.
+
+    RAY_ADDRESS names the cluster; without one it is started on this machine. Each worker needs this version of agentcli
+    with the extra `ray`, and the programs that the tasks run. Only keys in the environment travel along.
+    """
+
+    def __init__(self, person: Config, variant: Variant, *, parallel: int) -> None:
+        try:
+            import ray
+        except ImportError as error:
+            raise UsageError(
+                "--engine ray needs Ray: ./install.sh --extras ray, or pip install 'agentcli[ray]'."
+            ) from error
+        self._ray: Any = ray
+        self._person = person
+        self._variant = variant
+        address = os.environ.get("RAY_ADDRESS")
+        own_cluster: dict[str, Any] = {} if address else {"num_cpus": parallel, "include_dashboard": False}
+        ray.init(address, logging_level=logging.ERROR, log_to_driver=False, **own_cluster)
+        self._attempt = self._ray.remote(_attempt_on_worker)
+
+    async def make(self, task: Task, sample: int) -> Attempted:
+        job = _RayJob(
+            task=task.name,
+            files=list(task_files(task)),
+            sample=sample,
+            variant=self._variant,
+            settings=person_settings(self._person),
+            environment=dict(self._person.environment),
+        )
+        reference = self._attempt.remote(msgspec.msgpack.encode(job))
+        try:
+            return msgspec.msgpack.decode(await reference, type=Attempted)
+        except asyncio.CancelledError:
+            self._ray.cancel(reference, force=True)
+            raise
+
+    async def aclose(self) -> None:
+        self._ray.shutdown()
+
+
+def _attempt_on_worker(data: bytes) -> bytes:
+    job = msgspec.msgpack.decode(data, type=_RayJob)
+    with temporary_folder() as name:
+        folder = Path(name)
+        task = _unpack(job, folder / job.task)
+        environment = job.environment | {"PATH": os.environ.get("PATH", ""), "HOME": os.environ.get("HOME", "")}
+        person = load_config(folder, environment, flags=job.settings, caller="eval")
+
+        async def make() -> Attempted:
+            async with aclosing(LocalEngine(person, job.variant)) as engine:
+                return await engine.make(task, job.sample)
+
+        return msgspec.msgpack.encode(asyncio.run(make()))
+
+
+def _unpack(job: _RayJob, folder: Path) -> Task:
+    for name, mode, content in job.files:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if mode:
+            path.write_bytes(content)
+            path.chmod(mode)
+        else:
+            path.symlink_to(os.fsdecode(content))
+    (folder / "start").mkdir(exist_ok=True)
+    return read_task(folder / "task.toml")

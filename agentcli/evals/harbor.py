@@ -32,10 +32,10 @@ _PATH = 'export PATH="$HOME/.local/bin:$PATH"\n'
 _INSTALL = """set -e
 command -v uv >/dev/null || curl -LsSf https://astral.sh/uv/install.sh | sh
 uv tool install --force --python 3.13 {package}"""
-# Turn limit (53) and budget (54) end a run as its time does: Harbor grades what is there. It looks for the cause of
-# another end in all that is printed, so it gets the result object alone.
+# A turn limit (53) or a budget (54) ends a run as a timeout does: Harbor grades the files as they are. It searches all
+# output for the cause of any other end, so it gets only the result object.
 _RUN = "{command} </dev/null >{log} 2>{log}.err || case $? in 53|54) ;; *) cat {log}.err; tail -n 1 {log}; exit 1; esac"
-# By our names of provider errors, Harbor's, which decide what is tried again.
+# Our provider errors and Harbor's, which decide whether a run is tried again.
 _ERRORS = {
     "AuthError": "AgentAuthenticationError",
     "BillingError": "ApiUsageLimitError",
@@ -56,7 +56,10 @@ def __getattr__(name: str) -> Any:
 
 
 def agent_command(instruction: str, model: str | None, flags: str = "") -> str:
-    """The shell command that does a task and prints stream-json; the container is the sandbox, most allow no other."""
+    """Return the shell command that does a task and prints stream-json.
+
+    The container is the sandbox, because most containers allow no other.
+    """
     if instruction.lstrip().startswith("/"):  # "/app holds …" would be a slash command
         instruction = f"Task: {instruction}"
     options = f"--permission-mode bypassPermissions --sandbox danger-full-access {flags}"
@@ -65,7 +68,7 @@ def agent_command(instruction: str, model: str | None, flags: str = "") -> str:
 
 
 def read_log(text: str) -> list[dict[str, Any]]:
-    """The objects of a stream-json log; a process that was killed leaves half a line."""
+    """Return the objects of a stream-json log, without the half line that a killed process leaves."""
     objects = []
     for line in text.split("\n"):
         with suppress(msgspec.DecodeError):
@@ -74,7 +77,10 @@ def read_log(text: str) -> list[dict[str, Any]]:
 
 
 def context_fields(log: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Harbor's `AgentContext` of a log. Without a result, as after a timeout, replies are added up, without a cost."""
+    """Return the fields of Harbor's `AgentContext`.
+
+    A log without a result, as after a timeout, has no cost, and its tokens are the sum of the replies'.
+    """
     if not log:
         return {}
     result = log[-1] if log[-1]["type"] == "result" else {}
@@ -84,13 +90,13 @@ def context_fields(log: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return sum(usage.get(name, 0) for usage in ([result["usage"]] if result else replies) for name in names)
 
     cached = total("cache_read_input_tokens")
-    told = ("session_id", "subtype", "terminal_reason", "num_turns", "is_error")
+    names = ("session_id", "subtype", "terminal_reason", "num_turns", "is_error")
     return {
         "n_input_tokens": cached + total("input_tokens", "cache_creation_input_tokens"),
         "n_cache_tokens": cached,
         "n_output_tokens": total("output_tokens"),
         "cost_usd": result.get("total_cost_usd"),
-        "metadata": {name: result[name] for name in told if name in result},
+        "metadata": {name: result[name] for name in names if name in result},
     }
 
 
@@ -134,19 +140,19 @@ def _agent_class() -> type:
         ) from error
     flag, field = options.Cli, pydantic.Field
     fields: dict[str, Any] = {
-        # No default: a package of that name may be anybody's.
+        # No default, because anybody may have published a package of our name.
         "package": (str, field(description="A wheel on this machine, or a requirement such as an address of git.")),
         "max_turns": (Annotated[int, flag("--max-turns")], field(1_000, description="Requests for one task.")),
         "max_budget_usd": (Annotated[float | None, flag("--max-budget-usd")], field(None, description="For one task.")),
         "reasoning_effort": (Annotated[str | None, flag("--effort")], field(None, description="low to max.")),
         "disable_web_search": (Annotated[bool, flag("--deny web_fetch --deny web_search")], field(False)),
     }
-    known = [base.ErrorPattern(f'"terminal_reason":"{ours}"', getattr(base, its)) for ours, its in _ERRORS.items()]
+    patterns = [base.ErrorPattern(f'"terminal_reason":"{ours}"', getattr(base, its)) for ours, its in _ERRORS.items()]
     members = {
         "__module__": __name__,
         "capabilities": capabilities.AgentCapabilities(native_web_tools=True, reasoning_effort=True),
         "options_model": pydantic.create_model("AgentcliOptions", __base__=options.InstalledAgentOptions, **fields),
-        "ERROR_PATTERNS": base.BaseInstalledAgent.ERROR_PATTERNS + known,
+        "ERROR_PATTERNS": base.BaseInstalledAgent.ERROR_PATTERNS + patterns,
         "name": staticmethod(lambda: "agentcli"),
         "get_version_command": lambda _: f"{_PATH}agentcli --version | cut -d ' ' -f 2",
         "install": _install,

@@ -7,17 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from agentcli.agent.calls.masking import Mask
+from agentcli.agent.calls.report import Mask
 from agentcli.agent.interfaces import SessionInfo
-from agentcli.conversation.history import shortened
-from agentcli.conversation.schema import unpacked
+from agentcli.conversation.history import shorten
+from agentcli.conversation.schema import unpack_conversation
 from agentcli.errors import UserError
-from agentcli.evals.outcome import Outcome, outcome_line
-from agentcli.evals.store import EvalRun, EvalStore, PlannedTask, cost_of
+from agentcli.evals.store import EvalRun, EvalStore, Outcome, PlannedTask, cost_of, outcome_line
 from agentcli.evals.task import DIFFICULTIES
-from agentcli.frontends.export.documents import document
+from agentcli.frontends.export.documents import document, html_page, line, markdown
 from agentcli.frontends.export.markdown import money
-from agentcli.frontends.export.page import html_page, line, markdown
 from agentcli.frontends.printable import pictured
 from agentcli.safety.secrets.masking import Masker, mask
 
@@ -34,31 +32,36 @@ def as_markdown(run: EvalRun, baseline: EvalRun | None = None) -> str:
 
 
 def as_page(run: EvalRun, links: Mapping[tuple[str, int], str], baseline: EvalRun | None = None) -> str:
-    """`links` are paths of transcripts from the page on, by task and number of the attempt."""
-    head, tasks, failures = (_rendered(part) for part in _parts(run, baseline))
-    lines = [f"- {_text(outcome_line(outcome))}" for outcome in run.outcomes]
-    for number, outcome in enumerate(run.outcomes):
-        if link := links.get((outcome.task, outcome.sample)):
-            lines[number] += f", [transcript]({quote(link)})"
-    attempts = _rendered("\n".join(["Attempts:\n", *lines]))
+    """Return the report as an HTML page.
+
+    `links` are the paths of transcripts, relative to the page, by task and number of the attempt.
+    """
+    head, tasks, failures = (_render(part) for part in _parts(run, baseline))
+    lines = ["Attempts:\n"]
+    for outcome in run.outcomes:
+        link = links.get((outcome.task, outcome.sample))
+        lines.append(f"- {_text(outcome_line(outcome))}" + (f", [transcript]({quote(link)})" if link else ""))
+    attempts = _render("\n".join(lines))
     body = f"<main>{head}{tasks}{_chart(_paired(run, baseline))}{failures}{attempts}</main>"
     style = Path(__file__).with_suffix(".css").read_text("utf-8")
     return html_page(f"Eval run {run.about.name or run.id}", body, more_style=style)
 
 
-def _rendered(text: str) -> str:
-    rendered: str = markdown(_LINKS).render(text.replace(_NO_REFERENCE, ""))
-    return rendered
+def _render(text: str) -> str:
+    return str(markdown(_LINKS).render(text.replace(_NO_REFERENCE, "")))
 
 
 def _paired(run: EvalRun, baseline: EvalRun | None) -> Tasks:
-    """Return all planned tasks, easy ones first, each with its outcomes and those of the same version in a baseline."""
+    """Return all planned tasks, easy ones first, each with its outcomes and the baseline's at the same version."""
     versions = {(task.name, task.version) for task in baseline.about.tasks} if baseline else set()
     tasks = sorted(run.about.tasks, key=lambda task: [*DIFFICULTIES, task.difficulty].index(task.difficulty))
     return [
-        (task, run.of_task(task.name), baseline.of_task(task.name) if baseline and key in versions else [])
+        (
+            task,
+            run.of_task(task.name),
+            baseline.of_task(task.name) if baseline and (task.name, task.version) in versions else [],
+        )
         for task in tasks
-        for key in [(task.name, task.version)]
     ]
 
 
@@ -82,13 +85,13 @@ def _parts(run: EvalRun, baseline: EvalRun | None) -> tuple[str, str, str]:
 def _task_rows(tasks: Tasks, baseline: EvalRun | None) -> list[str]:
     names = ["task", "difficulty", "passed", *(["baseline"] if baseline else []), "cost", "tokens", "seconds"]
     rows = [names, ["---", "---", *(["---:"] * (len(names) - 2))]]
-    whole = [one for _, outcomes, _ in tasks for one in outcomes], [one for *_, old in tasks for one in old]
+    everything = [one for _, outcomes, _ in tasks for one in outcomes], [one for *_, old in tasks for one in old]
     has_all = all(old for *_, old in tasks)
     named = [(_text(task.name), _text(task.difficulty), now, old, bool(old)) for task, now, old in tasks]
-    for name, difficulty, now, old, is_alike in (*named, ("all", "", *whole, has_all)):
-        change = _pass_rate(now) - _pass_rate(old) if is_alike and now and old else 0
+    for name, difficulty, now, old, is_comparable in (*named, ("all", "", *everything, has_all)):
+        change = _pass_rate(now) - _pass_rate(old) if is_comparable and now and old else 0
         passed = f"{_passed(now)}{' ↑' if change > 0 else ' ↓' if change < 0 else ''}"
-        tokens, seconds = sum(one.usage.context_tokens for one in now), sum(one.seconds for one in now)
+        tokens, seconds = sum(one.spent.usage.context_tokens for one in now), sum(one.spent.seconds for one in now)
         figures = (money(cost_of(now)), f"{tokens:,}", f"{seconds:,.1f}") if now else "–––"
         rows.append([name, difficulty, passed, *([_passed(old)] if baseline else []), *figures])
     return [_row(cells) for cells in rows]
@@ -107,10 +110,10 @@ def _passed(outcomes: Sequence[Outcome]) -> str:
 
 
 def _failure(outcome: Outcome) -> str:
-    # No "#1" for the number, which would be a link to an issue.
+    # The number has no "#", which would make it a link to an issue.
     end = "" if outcome.end == "end_turn" else f", {outcome.end.replace('_', ' ')}"
-    why = mask("\n".join(filter(None, (outcome.reason, outcome.error, outcome.failure)))).strip()
-    reason = shortened(" ".join(pictured(why or "No reason is given.").split()), MAX_REASON_CHARS)
+    why = mask("\n".join(filter(None, (outcome.check.reason, outcome.error)))).strip()
+    reason = shorten(" ".join(pictured(why or "No reason is given.").split()), MAX_REASON_CHARS)
     fence = "`" * (max(map(len, re.findall("`+", reason)), default=0) + 1)  # code mentions nobody and links to nothing
     return f"- {_text(outcome.task)} (attempt {outcome.sample}{end}): {fence} {reason} {fence}"
 
@@ -131,7 +134,7 @@ def _chart(tasks: Tasks) -> str:
         y, width, old_width = place * _ROW, _pass_rate(now) * _BAR_WIDTH, _pass_rate(old) * _BAR_WIDTH
         title = f"{line(task.name)}: {_passed(now)}" + (f", baseline {_passed(old)}" if old else "")
         drawn += [
-            f'<g><title>{title}</title><text x="0" y="{y + 15}">{line(shortened(task.name, 24))}</text>',
+            f'<g><title>{title}</title><text x="0" y="{y + 15}">{line(shorten(task.name, 24))}</text>',
             f'<rect class="track" x="{_LABEL_WIDTH}" y="{y + 4}" width="{_BAR_WIDTH}" height="14"/>',
             f'<rect class="passed" x="{_LABEL_WIDTH}" y="{y + 4}" width="{width:.1f}" height="14"/>',
             f'<path d="M{_LABEL_WIDTH + old_width:.1f} {y + 1}v20"/></g>' if old else "</g>",
@@ -147,7 +150,7 @@ def write_transcripts(store: EvalStore, run: EvalRun, report: Path) -> dict[tupl
     titles = {task.name: task.title for task in run.about.tasks}
     links = {}
     for outcome in run.outcomes:
-        entries, _ = unpacked(store.transcript(run.id, outcome.task, outcome.sample))
+        entries, _ = unpack_conversation(store.transcript(run.id, outcome.task, outcome.sample))
         times = [entry.time for entry in entries] or [run.created]
         id = f"{outcome.task}-{outcome.sample}"
         title = f"{titles[outcome.task]} (attempt {outcome.sample}: {'passed' if outcome.passed else 'not passed'})"
@@ -159,7 +162,7 @@ def write_transcripts(store: EvalStore, run: EvalRun, report: Path) -> dict[tupl
 
 
 def write_file(path: Path, text: str) -> None:
-    """Raises `UserError`."""
+    """Write a file and the folders above it. Raises `UserError`."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")

@@ -1,4 +1,4 @@
-"""Keeps runs and the outcome of each attempt in an SQLite file."""
+"""Keeps eval runs and the outcome of each attempt, as plain data in an SQLite file."""
 
 from __future__ import annotations
 
@@ -11,27 +11,122 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Literal
 
 import apsw
 import msgspec
 from filelock import FileLock, Timeout
 from msgspec import Struct
 
+from agentcli.agent.accounting.usage import counted
 from agentcli.errors import StorageError, UsageError
-from agentcli.evals.outcome import Attempted, Outcome, Variant
+from agentcli.frontends.export.markdown import money
+from agentcli.llm.messages import Usage
 from agentcli.settings.files import make_private_folder
 from agentcli.version import __version__
 
-_TABLES = """
-CREATE TABLE IF NOT EXISTS runs (
-    id TEXT PRIMARY KEY, key TEXT NOT NULL, created REAL NOT NULL, ended REAL, about TEXT NOT NULL
-);
-CREATE TABLE IF NOT EXISTS attempts (
-    run_id TEXT NOT NULL REFERENCES runs(id) ON DELETE CASCADE, task TEXT NOT NULL, sample INTEGER NOT NULL,
-    outcome TEXT NOT NULL, transcript BLOB NOT NULL, PRIMARY KEY (run_id, task, sample)
-);
-"""
-_WAIT_MS = 10_000  # for another program that writes
+End = Literal["end_turn", "max_tokens", "max_turns", "max_budget", "timeout", "stopped", "interrupted", "error"]
+
+
+class Variant(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The setup of the agent in which two runs may differ.
+
+    `model` may also be `scripted/reference`, which plays each task's own solution, or `scripted/nothing`. `settings`
+    are nested like config.toml; they and `time_s`, the seconds for an attempt, take precedence over a task's own.
+    """
+
+    model: str
+    system_prompt: str | None = None
+    append_system_prompt: str = ""
+    skills: tuple[str, ...] = ()
+    time_s: float | None = None
+    settings: dict[str, Any] = {}
+
+
+class CheckResult(Struct, frozen=True):
+    """The result of a task's check: a score from 0 to 1, and the output of a check that did not pass."""
+
+    passed: bool = False
+    score: float = 0.0
+    reason: str = ""
+
+
+class Spent(Struct, frozen=True):
+    """The time and money that the agent took. The cost is None where a price is not known."""
+
+    seconds: float = 0.0
+    cost_usd: float | None = 0.0
+    usage: Usage = Usage()
+
+
+class Work(Struct, frozen=True, kw_only=True):
+    """The agent's work, as its log shows it.
+
+    `turns` counts requests, `tools` and `tool_errors` calls by tool, `claims` those of the answers by verdict. The work
+    is `verified` if a check of the agent's own passed after its last change. `prefix` hashes the tools and the system
+    text; `answered_by` is the model that gave the last reply.
+    """
+
+    turns: int = 0
+    tools: dict[str, int] = {}
+    tool_errors: dict[str, int] = {}
+    verified: bool = False
+    claims: dict[str, int] = {}
+    compactions: int = 0
+    prefix: str = ""
+    answered_by: str = ""
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    """The outcome of one attempt at a task; `sample` counts the attempts from 1."""
+
+    task: str
+    sample: int
+    end: End = "end_turn"
+    error: str = ""
+    check: CheckResult = CheckResult()
+    spent: Spent = Spent()
+    work: Work = Work()
+
+    @property
+    def passed(self) -> bool:
+        return self.check.passed
+
+    def as_row(self) -> dict[str, Any]:
+        """Return the outcome as one flat object, which is how it is stored and printed."""
+        row: dict[str, Any] = msgspec.to_builtins(self)
+        check, spent, work = (row.pop(part) for part in ("check", "spent", "work"))
+        return {**row, **check, **spent, **work}
+
+    @classmethod
+    def from_row(cls, row: dict[str, Any]) -> Outcome:
+        return msgspec.convert({**row, "check": row, "spent": row, "work": row}, cls)
+
+
+class Attempted(Struct, frozen=True):
+    """An outcome with its packed conversation.
+
+    A `failure` is an error of the provider or of this machine. It says nothing about the agent, so the outcome does not
+    count and the attempt is made again.
+    """
+
+    outcome: Outcome
+    transcript: bytes = b""
+    failure: str = ""
+
+
+def outcome_line(outcome: Outcome) -> str:
+    work, spent, false_claims = outcome.work, outcome.spent, outcome.work.claims.get("refuted", 0)
+    parts = [
+        f"{outcome.check.score:.2f}",
+        counted(work.turns, "request"),
+        money(spent.cost_usd),
+        f"{spent.seconds:.1f} s",
+        outcome.end if outcome.end != "end_turn" else "",
+        "verified" if work.verified else "",
+        counted(false_claims, "false claim") if false_claims else "",
+    ]
+    return f"{'✓' if outcome.passed else '✗'} {outcome.task} #{outcome.sample}: {', '.join(filter(None, parts))}"
 
 
 class PlannedTask(Struct, frozen=True):
@@ -41,8 +136,8 @@ class PlannedTask(Struct, frozen=True):
     difficulty: str
 
 
-class About(Struct, frozen=True):
-    """The subject of a run. `tasks_folder` tells sets of tasks apart that use the same names."""
+class About(Struct, frozen=True, kw_only=True):
+    """The subject of a run. `tasks_folder` distinguishes sets of tasks that use the same names."""
 
     variant: Variant
     tasks: tuple[PlannedTask, ...]
@@ -51,8 +146,9 @@ class About(Struct, frozen=True):
     name: str = ""
     engine: str = "local"
     agentcli: str = __version__
-    python: str = platform.python_version()
-    machine: str = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+    machine: str = (
+        f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    )
 
     @property
     def key(self) -> str:
@@ -66,8 +162,8 @@ class About(Struct, frozen=True):
         return [(task.name, sample) for task in self.tasks for sample in range(1, self.samples + 1)]
 
 
-class EvalRun(Struct, frozen=True):
-    """A stored run. `ended` is None for one with attempts still to be made; times are seconds since 1970."""
+class EvalRun(Struct, frozen=True, kw_only=True):
+    """A stored run. Times are seconds since 1970; `ended` is None while attempts are still to be made."""
 
     id: str
     created: float
@@ -89,19 +185,31 @@ class EvalRun(Struct, frozen=True):
 
 def cost_of(outcomes: Sequence[Outcome]) -> float | None:
     """Return the cost of some attempts in US dollars; None if one of them has no known price."""
-    costs = [outcome.cost_usd for outcome in outcomes if outcome.cost_usd is not None]
+    costs = [outcome.spent.cost_usd for outcome in outcomes if outcome.spent.cost_usd is not None]
     return sum(costs) if len(costs) == len(outcomes) else None
 
 
+_TABLES = """
+CREATE TABLE IF NOT EXISTS runs (
+    id TEXT PRIMARY KEY, key TEXT NOT NULL, created REAL NOT NULL, ended REAL, about TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS attempts (
+    run_id TEXT NOT NULL REFERENCES runs(id) ON DELETE CASCADE, task TEXT NOT NULL, sample INTEGER NOT NULL,
+    outcome TEXT NOT NULL, transcript BLOB NOT NULL, PRIMARY KEY (run_id, task, sample)
+);
+"""
+_BUSY_TIMEOUT_MS = 10_000  # while another program writes
+
+
 class EvalStore:
-    """The file, opened at once. Raises `StorageError`."""
+    """An SQLite file with runs, opened at once. Every method may raise `StorageError`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         with self._errors():
             make_private_folder(path.parent)
             self._db = apsw.Connection(str(path))
-            self._db.set_busy_timeout(_WAIT_MS)
+            self._db.set_busy_timeout(_BUSY_TIMEOUT_MS)
             self._db.execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON")
             self._db.execute(_TABLES)
 
@@ -118,7 +226,7 @@ class EvalStore:
             id = f"{time.strftime('%m%d-%H%M', time.localtime(now))}-{secrets.token_hex(2)}"
             row = (id, about.key, now, msgspec.json.encode(about).decode())
             self._db.execute("INSERT INTO runs VALUES (?, ?, ?, NULL, ?)", row)
-            return EvalRun(id, now, None, about)
+            return EvalRun(id=id, created=now, ended=None, about=about)
 
     @contextmanager
     def hold(self, run: EvalRun) -> Iterator[None]:
@@ -136,19 +244,16 @@ class EvalStore:
 
     def add(self, run_id: str, attempted: Attempted) -> None:
         outcome = attempted.outcome
-        row = (
-            run_id, outcome.task, outcome.sample,
-            msgspec.json.encode(outcome).decode(), zlib.compress(attempted.transcript),
-        )  # fmt: skip
+        row = msgspec.json.encode(outcome.as_row()).decode()
+        values = (run_id, outcome.task, outcome.sample, row, zlib.compress(attempted.transcript))
         with self._transaction():
-            self._db.execute("INSERT INTO attempts VALUES (?, ?, ?, ?, ?)", row)
+            self._db.execute("INSERT INTO attempts VALUES (?, ?, ?, ?, ?)", values)
 
     def end(self, run_id: str) -> None:
         with self._transaction():
             self._db.execute("UPDATE runs SET ended = ? WHERE id = ?", (time.time(), run_id))
 
     def runs(self) -> Sequence[EvalRun]:
-        """Return all runs, the newest first."""
         with self._transaction():
             return [self._run(str(id)) for (id,) in list(self._db.execute("SELECT id FROM runs ORDER BY created DESC"))]
 
@@ -158,8 +263,8 @@ class EvalStore:
         found = [run for run in runs if name in (run.id, run.about.name)][:1]
         found = found or [run for run in runs if name and run.id.startswith(name)]
         if len(found) != 1:
-            what = "Several runs begin" if found else "No run begins"
-            raise UsageError(f"{what} with {name!r}: `agentcli eval list` shows them.")
+            problem = "Several runs begin" if found else "No run begins"
+            raise UsageError(f"{problem} with {name!r}: `agentcli eval list` shows them.")
         return found[0]
 
     def transcript(self, run_id: str, task: str, sample: int) -> bytes:
@@ -172,9 +277,11 @@ class EvalStore:
     def _run(self, id: str) -> EvalRun:
         ((created, ended, data),) = self._db.execute("SELECT created, ended, about FROM runs WHERE id = ?", (id,))
         rows = self._db.execute("SELECT outcome FROM attempts WHERE run_id = ?", (id,))
-        found = {(one.task, one.sample): one for one in (msgspec.json.decode(row, type=Outcome) for (row,) in rows)}
+        outcomes = [Outcome.from_row(msgspec.json.decode(row)) for (row,) in rows]
+        by_job = {(outcome.task, outcome.sample): outcome for outcome in outcomes}
         about = msgspec.json.decode(data, type=About)
-        return EvalRun(id, created, ended, about, tuple(found[job] for job in about.jobs if job in found))
+        in_order = tuple(by_job[job] for job in about.jobs if job in by_job)
+        return EvalRun(id=id, created=created, ended=ended, about=about, outcomes=in_order)
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

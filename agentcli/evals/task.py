@@ -1,4 +1,8 @@
-"""Reads tasks: folders with a prompt, a tree to start from, and a check."""
+"""Reads tasks: folders with a prompt, a tree to start from and a check. Makes such folders of SWE-bench's instances.
+
+SWE-bench's fields: https://www.swebench.com/SWE-bench/guides/datasets/. Our own `test_cmd` runs the tests: pytest
+reports each, else the exit code decides. `{tests}` in it stands for ids or files; ids of other forms need it.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
-from msgspec import Meta, Struct
+import tomli_w
+from msgspec import Meta, Struct, field
 
 from agentcli.errors import UsageError, did_you_mean
+from agentcli.settings.files import replace_file
 from agentcli.settings.load import SettingsLayer, check_layer
 
 BUNDLED = Path(__file__).with_name("tasks")
@@ -29,14 +35,14 @@ class TaskLimits(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Repository(Struct, frozen=True, forbid_unknown_fields=True):
-    """A local git clone to start from, in place of a tree: the commit that is checked out."""
+    """A local git clone to start from, in place of a tree, and the commit that is checked out."""
 
     path: str
     commit: str
 
 
-class Task(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A task as its `task.toml` says. `prompt` may be several, sent one by one; `check_time_s` bounds the check."""
+class TaskFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The contents of a `task.toml`. A list of prompts is sent one by one; `check_time_s` limits the check."""
 
     title: str
     prompt: str | list[str]
@@ -46,8 +52,14 @@ class Task(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     settings: dict[str, Any] = {}
     check_time_s: Annotated[float, Meta(gt=0, le=86_400)] = 300.0
     repository: Repository | None = None
-    folder: Path = Path()
-    name: str = ""
+
+
+class Task(TaskFile, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
 
     @property
     def prompts(self) -> list[str]:
@@ -56,14 +68,17 @@ class Task(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     @property
     def version(self) -> str:
         """A hash of all its files: results of different versions are not compared."""
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         for name, mode, content in task_files(self):
-            found.update(f"{name}\0{mode & 0o100}\0{len(content)}\0".encode() + content)
-        return found.hexdigest()[:12]
+            digest.update(f"{name}\0{mode & 0o100}\0{len(content)}\0".encode() + content)
+        return digest.hexdigest()[:12]
 
 
 def task_files(task: Task) -> Iterator[tuple[str, int, bytes]]:
-    """Its files as they can travel: path, permission bits (0: a link, whose content is its target), content."""
+    """Yield a task's files as they can travel: path, permission bits, content.
+
+    The permission bits of a symbolic link are 0, and its content is its target.
+    """
     for path in sorted(task.folder.rglob("*")):
         name = path.relative_to(task.folder).as_posix()
         if "__pycache__" in path.parts:
@@ -75,28 +90,32 @@ def task_files(task: Task) -> Iterator[tuple[str, int, bytes]]:
 
 
 def find_tasks(folder: Path = BUNDLED, names: Collection[str] = ()) -> Sequence[Task]:
-    """The tasks in a folder, or those with these names, easy ones first. Raises `UsageError`."""
+    """Return the tasks in a folder, or those with these names, easy ones first. Raises `UsageError`."""
     try:
-        there = {path.parent.name: path for path in sorted(folder.glob("*/task.toml"))}
+        files = {path.parent.name: path for path in sorted(folder.glob("*/task.toml"))}
     except OSError as error:
         raise UsageError(f"{folder} cannot be read: {error.strerror}.") from error
-    if not there:
+    if not files:
         raise UsageError(f"There are no tasks in {folder}: a task is a folder with a task.toml (see docs/evals.md).")
     for name in names:
-        if name not in there:
-            raise UsageError(f"No task {name}{did_you_mean(name, there)}; there is {', '.join(there)}.")
-    tasks = [read_task(there[name]) for name in there if not names or name in names]
+        if name not in files:
+            raise UsageError(f"No task {name}{did_you_mean(name, files)}; there is {', '.join(files)}.")
+    tasks = [read_task(file) for name, file in files.items() if not names or name in names]
     return sorted(tasks, key=lambda task: DIFFICULTIES.index(task.difficulty))
 
 
 def read_task(file: Path) -> Task:
-    """Read one task. Raises `UsageError` that says what of it is wrong, `ConfigError` for its settings."""
+    """Read one task from its `task.toml`.
+
+    Raises:
+        UsageError: If the file or the folder is not as a task needs it; the message says why.
+        ConfigError: If its settings are wrong.
+    """
     folder = file.parent
     try:
-        task = msgspec.convert(tomllib.loads(file.read_text("utf-8")), Task)
+        task = msgspec.convert({**tomllib.loads(file.read_text("utf-8")), "folder": folder}, Task)
     except (OSError, ValueError) as error:
         raise UsageError(f"{file}: {error}") from error
-    task = msgspec.structs.replace(task, folder=folder, name=folder.name)
     check_layer(SettingsLayer(str(file), task.settings, names={}))
     if not task.prompts or not all(prompt.strip() for prompt in task.prompts):
         raise UsageError(f"{file}: the prompt is empty.")
@@ -105,3 +124,145 @@ def read_task(file: Path) -> Task:
     if not os.access(folder / "check", os.X_OK) or not (folder / "check").is_file():
         raise UsageError(f"{folder / 'check'} is no program that can be run: write one, and `chmod +x` it.")
     return task
+
+
+# SWE-bench
+
+TEST_COMMAND = "python3 -m pytest -q {tests}"
+LIMITS = {"time_s": 1_800.0, "turns": 100, "cost_usd": 3.0}
+_PROMPT_HEAD = (
+    "Resolve the issue below in this repository: change its source code, not its tests. Tests that you cannot see "
+    "decide whether it is resolved; what you change in the files of these tests does not count.\n\n"
+)
+_CHECK = b"#!/usr/bin/env python3\nfrom eval_check import check_swe_bench\n\ncheck_swe_bench()\n"
+_PATCH_END = "END_OF_PATCH"  # no line of a patch is this one: each begins with a sign or a word of git's
+_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"  # of a folder: nothing that leads out of the one it lies in
+
+
+class _Instance(Struct, frozen=True, kw_only=True):
+    instance_id: Annotated[str, Meta(pattern=rf"^{_NAME}\Z")]
+    repo: Annotated[str, Meta(pattern=rf"^{_NAME}/{_NAME}\Z")]
+    base_commit: Annotated[str, Meta(pattern=r"^[0-9a-f]{40}\Z")]
+    problem_statement: str
+    patch: str
+
+
+class _Tests(Struct, frozen=True, kw_only=True):
+    """The fields of an instance that the agent does not see."""
+
+    test_patch: str
+    fail_to_pass: list[str] | str = field(name="FAIL_TO_PASS")
+    pass_to_pass: list[str] | str = field(name="PASS_TO_PASS")
+    test_cmd: str | None = None
+
+
+def swe_bench_tasks(file: Path, repositories: Path, folder: Path, names: Collection[str] = ()) -> Sequence[Task]:
+    """Write the tasks of a JSONL file, or those with these names, into `folder`, and return them.
+
+    A clone is `owner__name`, `owner/name` or `name` in `repositories`, bare (also `name.git`) or not. Raises
+    `UsageError` that names the line and its field.
+    """
+    instances = _read_instances(file)
+    for name in names:
+        if name not in instances:
+            raise UsageError(f"{file} has no instance {name}{did_you_mean(name, instances)}.")
+    tasks = []
+    for name, (place, instance, tests) in instances.items():
+        if not names or name in names:
+            files = _task_contents(place, instance, tests, _find_clone(place, instance.repo, repositories))
+            _write_files(folder / name, files)
+            tasks.append(read_task(folder / name / "task.toml"))
+    return tasks
+
+
+def _read_instances(file: Path) -> dict[str, tuple[str, _Instance, _Tests]]:
+    """Return each instance by its name, with the place in the file for errors."""
+    try:
+        lines = file.read_bytes().split(b"\n")
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}.") from error
+    found: dict[str, tuple[str, _Instance, _Tests]] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        place = f"{file}, line {number}"
+        try:
+            instance, tests = msgspec.json.decode(line, type=_Instance), msgspec.json.decode(line, type=_Tests)
+        except ValueError as error:
+            raise UsageError(f"{place}: {error}") from error
+        if instance.instance_id in found:
+            raise UsageError(f"{place}: instance_id: {instance.instance_id} is there twice.")
+        found[instance.instance_id] = place, instance, tests
+    if not found:
+        raise UsageError(f"{file} holds no instances.")
+    return found
+
+
+def _task_contents(place: str, instance: _Instance, tests: _Tests, clone: Path) -> dict[str, bytes]:
+    test_patch = _with_line_end(tests.test_patch) if tests.test_patch.strip() else ""
+    to_run = {
+        "base_commit": instance.base_commit,
+        "command": tests.test_cmd or TEST_COMMAND,
+        "FAIL_TO_PASS": _test_ids(f"{place}: FAIL_TO_PASS", tests.fail_to_pass),
+        "PASS_TO_PASS": _test_ids(f"{place}: PASS_TO_PASS", tests.pass_to_pass),
+    }
+    if not to_run["FAIL_TO_PASS"]:
+        raise UsageError(f"{place}: FAIL_TO_PASS: it names no test, so nothing could be checked.")
+    task = {
+        "title": instance.problem_statement.strip().partition("\n")[0].strip()[:100] or instance.instance_id,
+        "prompt": _PROMPT_HEAD + instance.problem_statement,
+        "tags": [instance.repo],
+        "check_time_s": LIMITS["time_s"],
+        "limits": LIMITS,
+        "repository": {"path": str(clone), "commit": instance.base_commit},
+    }
+    command = f"git apply --whitespace=nowarn - <<'{_PATCH_END}'\n{_with_line_end(instance.patch)}{_PATCH_END}"
+    reference = [
+        {"tool_calls": [{"name": "bash", "input": {"command": command}}]},
+        {"text": "I have applied the reference patch."},
+    ]
+    return {
+        "task.toml": tomli_w.dumps(task).encode(),
+        "check": _CHECK,
+        "reference.jsonl": msgspec.json.Encoder().encode_lines(reference),
+        "tests.json": msgspec.json.encode(to_run),
+        "test.patch": test_patch.encode(),
+    }
+
+
+def _write_files(folder: Path, files: dict[str, bytes]) -> None:
+    """Write files into a folder; one that has its content already is left alone."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            path = folder / name
+            if not path.is_file() or path.read_bytes() != content:
+                replace_file(path, content, mode=0o700 if name == "check" else 0o600, syncs=False)
+    except OSError as error:
+        raise UsageError(f"The task {folder} cannot be written: {error.strerror}.") from error
+
+
+def _test_ids(place: str, ids: list[str] | str) -> list[str]:
+    """Return a field of test ids, which is a list or, in some data sets, the JSON text of one."""
+    if isinstance(ids, list):
+        return ids
+    try:
+        return msgspec.json.decode(ids, type=list[str])
+    except ValueError as error:
+        raise UsageError(f"{place}: neither a list nor the JSON text of one: {error}") from error
+
+
+def _find_clone(place: str, repo: str, repositories: Path) -> Path:
+    owner, name = repo.split("/")
+    stems = [repositories.resolve() / part for part in (f"{owner}__{name}", f"{owner}/{name}", name)]
+    for path in (path for stem in stems for path in (stem, stem.with_name(f"{stem.name}.git"))):
+        if (path / ".git").exists() or ((path / "HEAD").is_file() and (path / "objects").is_dir()):
+            return path
+    raise UsageError(
+        f"{place}: repo: there is no clone of {repo}: none of {', '.join(map(str, stems))} is one. "
+        f"`git clone --bare https://github.com/{repo} {stems[0]}` makes it."
+    )
+
+
+def _with_line_end(text: str) -> str:
+    return text if text.endswith("\n") else f"{text}\n"

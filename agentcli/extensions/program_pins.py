@@ -1,4 +1,4 @@
-"""Holds the workspace files that trusted commands run to what they held when the person trusted them."""
+"""Pins the workspace files that trusted commands run: a file that changes since is not run before the person agrees."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from msgspec import Struct
 from agentcli.errors import ConfigError
 from agentcli.tools.tool import Ask
 
-MAX_BYTES = 50_000_000  # of a program that is pinned; of a larger one its size and times are
-MISSING = ""
-_MAX_FOUND = 200  # programs by one glob
+MAX_BYTES = 50_000_000  # of a larger program the size and the time of the last change are pinned, not the contents
+MISSING = ""  # the digest of a file that is not there
 RUN, REFUSE = "Run it as it is now", "Do not run it"
 
 
 class ProgramPins:
-    """Knows the files that the trusted commands of one configuration run. Files in `added` folders count, too.
+    """The files that the trusted commands of one configuration run, with their digests.
 
-    `trusted` gives the digests that were kept with the trust in the project, by path; `keep` adds to them. A command of
-    the person's own is held to what its files were when it was added.
+    Files in the working directory, in the project (`root`) and in `added` folders are pinned. `trusted` returns the
+    digests that were stored with the trust in the project, by path, and `keep` stores more of them. The files of the
+    person's own commands are pinned as they are when a command is added.
     """
 
     def __init__(
@@ -45,11 +45,12 @@ class ProgramPins:
         self._trusted = trusted
         self._keep = keep
         self._folders = dict.fromkeys((self._cwd, self._root, *map(str, added)))
+        # By commands: all files they name, those in the folders, the pinned digests, and the digests seen last.
         self._all: dict[str, set[NamedFile]] = {}
-        self._named: dict[str, tuple[NamedFile, ...]] = {}  # in one of the folders
+        self._named: dict[str, tuple[NamedFile, ...]] = {}
         self._pins: dict[str, dict[str, str]] = {}
-        self._of_project: set[str] = set()
         self._seen: dict[str, dict[str, str]] = {}
+        self._of_project: set[str] = set()
 
     def add(self, command: str, *, is_of_project: bool = False, variables: Mapping[str, str] = {}) -> None:
         """Pin the files of a command from now on."""
@@ -60,21 +61,21 @@ class ProgramPins:
         if is_of_project:
             self._of_project.add(command)
         if is_of_project and self._trusted is not None:
-            paths, trusted = {file.path for file in self._named[command]}, self._trusted()
-            self._pins[command] = {path: trusted[path] for path in trusted if any(_is_named(path, p) for p in paths)}
+            names, trusted = {file.path for file in self._named[command]}, self._trusted()
+            self._pins[command] = {path: trusted[path] for path in trusted if any(_matches(path, n) for n in names)}
         else:
             self._pins[command] = self.digests(command)
 
     def cover(self, folders: Sequence[Path]) -> None:
-        """From now on files in these folders count as well, as they are now."""
+        """Pin the files in these folders, too, as they are now."""
         if all(str(folder) in self._folders for folder in folders):
             return
         self._folders |= dict.fromkeys(map(str, folders))
         for command, before in self._named.items():
             self._named[command] = self._inside(command)
-            known = {file.path for file in _found(before)}
-            now = self.digests(command)
-            self._pins[command] |= {path: digest for path, digest in now.items() if path not in known}
+            known = {file.path for file in _expand_globs(before)}
+            current = self.digests(command).items()
+            self._pins[command] |= {path: digest for path, digest in current if path not in known}
 
     def _inside(self, command: str) -> tuple[NamedFile, ...]:
         starts = tuple(f"{folder.rstrip('/')}/" for folder in self._folders)
@@ -82,53 +83,60 @@ class ProgramPins:
         return tuple(sorted(inside, key=lambda file: file.path))
 
     def digests(self, command: str) -> dict[str, str]:
-        """The digests of the files that a command runs, as they are now, by path."""
+        """Return the digests of the files that a command runs, as they are now, by path."""
         pinned = self._pins.get(command, {})
-        found = {file.path: digest_of(file.path) for file in _found(self._named[command]) if _is_program(file, pinned)}
-        return {path: digest for path, digest in found.items() if digest != MISSING}
+        programs = [file.path for file in _expand_globs(self._named[command]) if _is_program(file, pinned)]
+        return {path: digest for path in programs if (digest := digest_of(path)) != MISSING}
 
     def changed(self, command: str) -> Sequence[Path]:
-        """The files of a command that are not as they were when it was trusted."""
-        now, pinned = self.digests(command), self._pins[command]
-        changed = [p for p in sorted(now.keys() | pinned.keys()) if now.get(p, MISSING) != pinned.get(p, MISSING)]
+        """Return the files of a command that are not as they were when it was trusted."""
+        current, pinned = self.digests(command), self._pins[command]
+        paths = sorted(current.keys() | pinned.keys())
+        changed = [path for path in paths if current.get(path, MISSING) != pinned.get(path, MISSING)]
         if changed and command in self._of_project and self._trusted is not None:
-            kept = self._trusted()  # the person may have trusted the project again meanwhile
-            pinned |= {path: kept[path] for path in changed if path in kept and kept[path] == now.get(path, MISSING)}
-            changed = [path for path in changed if now.get(path, MISSING) != pinned.get(path, MISSING)]
-        self._seen[command] = now
+            trusted = self._trusted()  # the person may have trusted the project again meanwhile
+            pinned |= {path: trusted[path] for path in changed if trusted.get(path) == current.get(path, MISSING)}
+            changed = [path for path in changed if current.get(path, MISSING) != pinned.get(path, MISSING)]
+        self._seen[command] = current
         return [Path(path) for path in changed]
 
     def accept(self, command: str) -> None:
-        """Trust them as they were when `changed` was called last. Raises `ConfigError`."""
-        now = self._seen[command]
-        gone = {path: MISSING for path in self._pins[command] if path not in now}
-        for other, files in self._named.items():  # others may run the same files
-            pins = self._pins[other] | {file.path: now[file.path] for file in _found(files) if file.path in now}
+        """Trust the files of a command as they were when `changed` was called last. Raises `ConfigError`."""
+        current = self._seen[command]
+        gone = {path: MISSING for path in self._pins[command] if path not in current}
+        for other, files in self._named.items():  # other commands may run the same files
+            paths = [file.path for file in _expand_globs(files) if file.path in current]
+            pins = self._pins[other] | {path: current[path] for path in paths}
             self._pins[other] = {path: digest for path, digest in pins.items() if path not in gone}
         if command in self._of_project and self._trusted is not None:
-            self._keep({**gone, **now})
+            self._keep({**gone, **current})
 
     def to_trust(self) -> dict[str, str]:
-        """The digests to keep with the trust in the project, as its files are now; `MISSING` for what is not there."""
-        named = {file.path: MISSING for command in self._of_project for file in self._named[command]}
-        return named | {path: digest for command in self._of_project for path, digest in self.digests(command).items()}
+        """Return the digests to store with the trust in the project, as its files are now, also of missing files."""
+        digests = {file.path: MISSING for command in self._of_project for file in self._named[command]}
+        for command in self._of_project:
+            digests |= self.digests(command)
+        return digests
 
     def files(self) -> list[Path]:
-        """The files that all commands run, and that are there, without links."""
-        named = {
+        """Return the real paths of all files that the commands run."""
+        programs = {
             os.path.realpath(file.path)
             for command, files in self._named.items()
-            for file in _found(files)
+            for file in _expand_globs(files)
             if _is_program(file, self._pins[command])
         }
-        return [Path(path) for path in sorted(named) if os.path.isfile(path)]  # noqa: PTH113
+        return [Path(path) for path in sorted(programs) if os.path.isfile(path)]  # noqa: PTH113
 
 
 async def refusal(
     programs: ProgramPins, command: str, user: str, *, ask: Ask | None, tell: Callable[[str], None]
 ) -> str:
-    """Ask about files of a command that have changed. Returns why `user` (a hook, a server) may not run it, or ""."""
-    # Once more after each answer: what was accepted is what there was when the question was asked.
+    """Return why `user` (a hook, a server) may not run a command; empty if it may.
+
+    The person is asked about files that have changed since they were trusted.
+    """
+    # The files are compared again after each answer, which was about the files as they were before the question.
     while changed := await asyncio.to_thread(programs.changed, command):
         names = ", ".join(map(str, changed))
         verb, what = ("have", "them") if len(changed) > 1 else ("has", "it")
@@ -142,22 +150,22 @@ async def refusal(
     return ""
 
 
-def _is_named(path: str, name: str) -> bool:
-    """True if a path or a glob means a path."""
+def _matches(path: str, name: str) -> bool:
+    """Return True if a name, which may be a glob, stands for a path."""
     return path == name or (path.count("/") == name.count("/") and fnmatchcase(path, name))
 
 
-def _found(files: Iterable[NamedFile]) -> Iterator[NamedFile]:
-    """The files, and those that are found by the globs among them."""
+def _expand_globs(files: Iterable[NamedFile]) -> Iterator[NamedFile]:
+    """Yield the files, and those that the globs among them stand for."""
     for file in files:
         yield file
         if has_magic(file.path):
-            paths = islice(iglob(file.path), _MAX_FOUND)  # noqa: PTH207  # text, which a Path would change
+            paths = islice(iglob(file.path), 200)  # noqa: PTH207  # text, which a Path would change
             yield from (NamedFile(path, file.is_started) for path in paths)
 
 
 def _is_program(file: NamedFile, pinned: Mapping[str, str]) -> bool:
-    """True for what is pinned, and for files that are run: not data, unless it is executable."""
+    """Return True for a file that is pinned, and for one that may be run: data only if it is executable."""
     if file.path in pinned:
         return True
     try:
@@ -168,7 +176,7 @@ def _is_program(file: NamedFile, pinned: Mapping[str, str]) -> bool:
 
 
 def digest_of(path: str) -> str:
-    """A digest of where a path leads and what is there; `MISSING` where there is no file."""
+    """Return a hash of the real path and the contents of a file; `MISSING` if there is no file."""
     digest = hashlib.sha256(os.fsencode(os.path.realpath(path)) + b"\0")
     try:
         with open(path, "rb", opener=_open_at_once) as file:  # with an opener
@@ -187,11 +195,8 @@ def digest_of(path: str) -> str:
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """Do not wait where a pipe took the file's place."""
-    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe in the file's place would block
 
-
-MAX_NESTED = 4  # commands in words of commands: sh -c '…'
 
 _INTERPRETER = re.compile(
     r"(?:python|pypy|node|nodejs|deno|bun|tsx|ts-node|ruby|perl|php|lua|Rscript|java|bash|sh|zsh|dash|ksh|fish|source)"
@@ -200,15 +205,10 @@ _INTERPRETER = re.compile(
 _TAKES_A_VALUE = frozenset("-r --require --import --loader --experimental-loader --env-file -W -X -cp".split())
 _FOLDER_PROGRAMS = ("__main__.py", "index.js", "index.mjs", "index.cjs", "index.ts", "package.json")
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?-([^}]*)|[^}\w][^}]*)?\})")
-_OF_PROJECT = re.compile(r"\$\(\s*git rev-parse --show-toplevel[^()`]*\)|`\s*git rev-parse --show-toplevel[^()`]*`")
-_OF_FOLDER = re.compile(r"\$\(\s*pwd(?:\s+-[LP]+)?\s*\)|`\s*pwd(?:\s+-[LP]+)?\s*`")
 _BRACES = re.compile(r"\{([^{}]*(?:,|\.\.)[^{}]*)\}")
-_MAX_BRACED = 64  # words that braces make of one
 _ASSIGNMENT = re.compile(r"(\w+)=(.*)", re.DOTALL)
-_TAKES_A_MODULE = re.compile(r"-[A-Za-z]*m")
-_WITH_MODULE = re.compile(r"-[A-Za-z]*?m([A-Za-z_][\w.]*)")
-_MODULE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
-# What programs read or write, not run, unless it is what the command starts.
+_MODULE_OPTION = re.compile(r"-[A-Za-z]*?m([A-Za-z_][\w.]*)")  # of an option joined with its value: -mserver, -umserver
+# Endings of files that programs read or write, and do not run, unless a command starts with one.
 _DATA_ENDINGS = frozenset(
     ".json .jsonl .ndjson .log .out .pid .db .sqlite .sqlite3 .csv .tsv .txt .md .rst .lock .xml .html .css .svg .png"
     " .jpg .jpeg .gif .pdf .parquet .zip .gz .tar .sock".split()
@@ -227,78 +227,69 @@ class NamedFile(Struct, frozen=True):
 
 
 def named_files(command: str, *, cwd: str, root: str, variables: Mapping[str, str] = {}) -> set[NamedFile]:
-    """Return what a command's words may name, from `cwd`, `root` and each `cd` on, its outputs left out."""
+    """Return all files that the words of a command may name, except those that its output goes to.
+
+    Names may be relative to `cwd`, to `root`, and to the folders that the command changes to. It is better to name too
+    many files than too few: one that does not exist costs nothing, one that is missed could be changed unnoticed.
+    """
     known = {**variables, "CLAUDE_PROJECT_DIR": root, "AGENTCLI_PROJECT_DIR": root, "PWD": cwd}
-    text = _OF_FOLDER.sub("${PWD}", _OF_PROJECT.sub("${AGENTCLI_PROJECT_DIR}", command))
-    return set(_Reading(root, [cwd, root], known).files_in(text, MAX_NESTED))
+    return set(_CommandReader(root, [cwd, root], known).files_in(command, max_nested=4))
 
 
-class _Reading:
-    """Reads one command. `folders` are those that names may be relative to by now."""
+class _CommandReader:
+    """Reads one command. `folders` are those that names may be relative to at the word that is being read."""
 
     def __init__(self, root: str, folders: list[str], variables: dict[str, str]) -> None:
         self._root = root
         self._folders = folders
         self._variables = variables
 
-    def files_in(self, text: str, levels: int) -> Iterator[NamedFile]:
-        is_first, is_output, is_behind, interpreter, before = True, False, False, "", ""
-        for raw in _words(text):
-            if raw and not raw.strip("();<>|&"):
-                is_output = raw.startswith((">", "&>")) and "(" not in raw
-                if not is_output and ("<" not in raw or "(" in raw):
-                    is_first, interpreter, before = True, "", ""
-                is_behind = raw.endswith(")")
-                continue
-            if is_output:
-                is_output = False
-                continue
-            if is_first and (assigned := _ASSIGNMENT.fullmatch(raw)):
-                self._variables[assigned[1]] = self._expanded(assigned[2])
-                yield from self._named(assigned[2], is_started=False)
-                continue
-            word = self._expanded(raw)
-            if is_behind and word.startswith("/"):  # $(…)/name
-                yield from self._named(word.lstrip("/"), is_started=True)
-            is_behind = False
-            if any(space in word for space in " \t\n;|&") and levels:
-                yield from self.files_in(word, levels - 1)
-            if _TAKES_A_MODULE.fullmatch(before) and _MODULE.fullmatch(word):
-                yield from self._module(word)
-            elif interpreter.rpartition("/")[2].startswith(("python", "pypy")) and (
-                found := _WITH_MODULE.fullmatch(word)
-            ):
-                yield from self._module(found[1])
-            elif before in ("cd", "pushd"):
-                self._folders += [os.path.join(folder, word) for folder in self._folders]  # noqa: PTH118  # text alone
-            if not is_first or "/" in word:
-                yield from self._named(word, is_started=is_first or bool(interpreter))
-            elif path := self._variables.get("PATH"):
-                for folder in path.split(":"):
-                    yield from self._named(f"{self._expanded(folder) or '.'}/{word}", is_started=True)
-            if interpreter and not word.startswith("-"):
-                yield from self._started_folder(word)
-                interpreter = interpreter if before in _TAKES_A_VALUE else ""
-            if _INTERPRETER.fullmatch(word.rpartition("/")[2]) or word == ".":
-                interpreter = word
-            is_first, before = False, word
+    def files_in(self, text: str, max_nested: int) -> Iterator[NamedFile]:
+        """Yield the files that a text names; words that are commands themselves (`sh -c '…'`) are read, too."""
+        for words in _simple_commands(text):
+            is_first, interpreter, before = True, "", ""
+            for raw in words:
+                if is_first and (assigned := _ASSIGNMENT.fullmatch(raw)):
+                    self._variables[assigned[1]] = self._expanded(assigned[2])
+                    yield from self._named(assigned[2], is_started=False)
+                    continue
+                word = self._expanded(raw)
+                if max_nested and re.search(r"[\s;|&]", word):
+                    yield from self.files_in(word, max_nested - 1)
+                if before in ("cd", "pushd"):
+                    self._folders += [os.path.join(folder, word) for folder in self._folders]  # noqa: PTH118  # text
+                if is_first and "/" not in word:
+                    yield from self._on_path(word)
+                else:
+                    yield from self._named(word, is_started=is_first or bool(interpreter))
+                if is_first and word.startswith("/"):  # `$(…)/name` ends with a command of its own, which is /name
+                    yield from self._named(word.lstrip("/"), is_started=True)
+                for module in filter(None, map(_MODULE_OPTION.fullmatch, (before + word, word))):
+                    yield from self._module(module[1])
+                if interpreter and not word.startswith("-"):
+                    yield from self._started_folder(word)
+                    interpreter = interpreter if before in _TAKES_A_VALUE else ""
+                if _INTERPRETER.fullmatch(word.rpartition("/")[2]) or word == ".":
+                    interpreter = word
+                is_first, before = False, word
 
     def _expanded(self, word: str) -> str:
-        """A word with variables replaced; one that is not known may well be the project's folder."""
+        """Replace variables; one that is not known may well be the project's folder."""
+        return _VARIABLE.sub(lambda found: self._variables.get(found[1] or found[2]) or found[3] or self._root, word)
 
-        def value(found: re.Match[str]) -> str:
-            return self._variables.get(found[1] or found[2]) or found[3] or self._root
-
-        return _VARIABLE.sub(value, word)
+    def _on_path(self, word: str) -> Iterator[NamedFile]:
+        """Yield the programs of this name, where the command or its environment sets PATH."""
+        path = self._variables.get("PATH")
+        for folder in path.split(":") if path else ():
+            yield from self._named(f"{self._expanded(folder) or '.'}/{word}", is_started=True)
 
     def _named(self, word: str, *, is_started: bool) -> Iterator[NamedFile]:
-        """The files that one word may name, also after `--option=`, and after what only the shell knows."""
+        """Yield the files that one word may name, also after `--option=` and after what only the shell can expand."""
         names = {word, word.partition("=")[2]}
         if word.startswith("-"):
             names.add(word[2:])
         if re.search(r"[${`]", word):
-            names.add(re.split(r"[})`]", word)[-1].lstrip("/"))
-            names.update(_unbraced(word))
+            names |= {re.split(r"[})`]", word)[-1].lstrip("/"), *_unbraced(word)}
         for name in names - {"", "-", ".", "/"}:
             for folder in self._folders if not name.startswith(("/", "~")) else [""]:
                 path = os.path.expanduser(name) if not folder else f"{folder}/{name}"  # noqa: PTH111  # text alone
@@ -306,24 +297,25 @@ class _Reading:
                     yield NamedFile(os.path.normpath(path), is_started)
 
     def _started_folder(self, word: str) -> Iterator[NamedFile]:
-        """The files that an interpreter begins with where it is given a folder."""
+        """Yield the files that an interpreter begins with if it is given a folder."""
         for file in self._named(word, is_started=True):
             yield from (NamedFile(f"{file.path}/{name}", is_started=True) for name in _FOLDER_PROGRAMS)
 
     def _module(self, name: str) -> Iterator[NamedFile]:
-        """The files of `python -m NAME`, beside those of the packages around it."""
+        """Yield the files of `python -m NAME`, and those of the packages around it."""
         parts = name.split(".")
         for folder in (*self._folders, *(f"{folder}/src" for folder in self._folders)):
-            for count in range(1, len(parts) + 1):
-                yield NamedFile("/".join((folder, *parts[:count], "__init__.py")), is_started=True)
-            yield NamedFile("/".join((folder, *parts)) + ".py", is_started=True)
-            yield NamedFile("/".join((folder, *parts, "__main__.py")), is_started=True)
+            packages = ("/".join((folder, *parts[:count], "__init__.py")) for count in range(1, len(parts) + 1))
+            module = "/".join((folder, *parts))
+            yield from (
+                NamedFile(path, is_started=True) for path in (*packages, f"{module}.py", f"{module}/__main__.py")
+            )
 
 
 def _unbraced(word: str) -> list[str]:
-    """Expand the braces of a word as a shell does; a range becomes a wildcard."""
+    """Expand the braces of a word as a shell does, up to 64 words; a range becomes a wildcard."""
     done, waiting = list[str](), [word]
-    while waiting and len(done) + len(waiting) <= _MAX_BRACED:
+    while waiting and len(done) + len(waiting) <= 64:
         word = waiting.pop()
         if not (found := _BRACES.search(word)):
             done.append(word)
@@ -333,11 +325,26 @@ def _unbraced(word: str) -> list[str]:
     return done
 
 
-def _words(text: str) -> list[str]:
-    """The words and operators of a shell command; of one that no shell would read, what stands between spaces."""
+def _simple_commands(text: str) -> Iterator[list[str]]:
+    """Yield the words of each simple command of a shell text, without the files that output goes to.
+
+    A text that no shell would read is split at spaces, quotes and operators.
+    """
     lexer = shlex.shlex(text.replace("\\\n", " ").replace("\n", " ; "), posix=True, punctuation_chars=True)
     lexer.whitespace_split, lexer.commenters = True, ""
     try:
-        return list(lexer)
+        tokens = list(lexer)
     except ValueError:
-        return re.split(r"[\s'\"();<>|&`]+", text)
+        tokens = re.split(r"[\s'\"();<>|&`]+", text)
+    words: list[str] = []
+    is_output = False
+    for token in tokens:
+        if not token or token.strip("();<>|&"):
+            words += [token] if token and not is_output else []
+            is_output = False
+        elif token.startswith((">", "&>")) and "(" not in token:
+            is_output = True
+        elif "<" not in token or "(" in token:
+            yield words
+            words = []
+    yield words

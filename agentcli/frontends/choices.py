@@ -1,8 +1,8 @@
-"""The answers that can be chosen for a question, with their letters: the same in every front end."""
+"""Lists the choices of each question, with their keys: the same ones in every front end."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -25,7 +25,10 @@ HEADINGS: dict[type[events.QuestionEvent], str] = {  # above the choices
 
 
 class Choice(Struct, frozen=True):
-    """One answer. `rule` is what a yes that lasts covers; a choice without an `answer` leads to one."""
+    """One answer to a question. `rule` is the rule that a lasting yes grants.
+
+    A choice without an `answer` leads to further input.
+    """
 
     id: str
     key: str
@@ -39,41 +42,39 @@ class Choice(Struct, frozen=True):
 
 
 def choices_for(question: AnyQuestion, rules: Sequence[str] = ()) -> list[Choice]:
-    """Return the answers that can be given as they are; a yes that lasts covers one of the `rules`."""
+    """Return the choices that need no further input. A lasting yes grants one of the `rules`."""
     yes, no = Approve(question.id, True), Approve(question.id, False)
     match question:
         case events.Question(options=options):
             answers = [replace(yes, comment=text) for text in options]
-            made = [Choice(f"answer:{n}", f"{n + 1}", exposed(one.comment), one) for n, one in enumerate(answers)]
-            return [*made, Choice("no", "Esc", "Skip this question", no)]
+            choices = [Choice(f"answer:{n}", f"{n + 1}", exposed(one.comment), one) for n, one in enumerate(answers)]
+            return [*choices, Choice("no", "Esc", "Skip this question", no)]
         case events.PlanApproval(next_mode=next_mode):
             modes: dict[Mode, None] = dict.fromkeys((next_mode, "acceptEdits", "auto"))
-            made = [
+            choices = [
                 Choice(f"way:{n}", f"{n + 1}", f"Yes ({MODE_TEXTS[to][0]})", replace(yes, mode=to if n else ""))
                 for n, to in enumerate(modes)
             ]
-            return [*made, Choice("not-yet", "n", "No, keep planning", no)]
+            return [*choices, Choice("not-yet", "n", "No, keep planning", no)]
         case events.LimitQuestion():
             return [Choice("once", "y", "Yes", yes), Choice("no", "n", "No, stop", no)]
         case _:
-            refusal = "No, discard" if isinstance(question, ChangesApproval) else "No"
-            return [Choice("once", "y", "Yes", yes), *_wider(question, rules), Choice("no", "n", refusal, no)]
+            label = "No, discard" if isinstance(question, ChangesApproval) else "No"
+            return [Choice("once", "y", "Yes", yes), *_lasting_choices(question, rules), Choice("no", "n", label, no)]
 
 
-def _wider(question: CallApproval | ChangesApproval, rules: Sequence[str]) -> list[Choice]:
-    made = []
+def _lasting_choices(question: CallApproval | ChangesApproval, rules: Sequence[str]) -> Iterator[Choice]:
     lasting = Approve(question.id, True, "session")
     mode = question.mode if isinstance(question, events.EditApproval) else ""
     if mode:
         label = "Yes, and don't ask about edits again this session"
-        made.append(Choice(f"mode:{mode}", "s", label, replace(lasting, mode=mode)))
+        yield Choice(f"mode:{mode}", "s", label, replace(lasting, mode=mode))
     what = " for this command" if isinstance(question, events.CommandApproval | ChangesApproval) else ""
     label = f"Yes, and don't ask{what} again this session"
     for n, rule in enumerate(rules):
-        made.append(Choice(f"session:{n}", "" if mode else "s", label, replace(lasting, rule=rule), rule))
+        yield Choice(f"session:{n}", "" if mode else "s", label, replace(lasting, rule=rule), rule)
     for rule in rules[:1]:
         answer = replace(lasting, scope="always", rule=rule)
-        made.append(Choice("always", "a", "Always in this project", answer, rule))
+        yield Choice("always", "a", "Always in this project", answer, rule)
     if isinstance(question, events.CommandApproval) and question.can_try:
-        made.append(Choice("try", "t", "Dry run first, then decide", replace(lasting, scope="try")))
-    return made
+        yield Choice("try", "t", "Dry run first, then decide", replace(lasting, scope="try"))

@@ -1,4 +1,4 @@
-"""Runs a session over JSON lines: what they ask for goes in, what happens comes out."""
+"""Runs a session over JSON lines: requests go in, events come out."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from agentcli.agent.result import INTERRUPTED_EXIT, Demands, exit_code, to_json_
 from agentcli.agent.session import Session
 from agentcli.agent.state import awaited_reset
 from agentcli.errors import UserError
-from agentcli.frontends.json_forms import input as json_input
-from agentcli.frontends.json_forms.output import JsonOutput, init_object
+from agentcli.frontends import json_input
+from agentcli.frontends.hosts import CliPrompt, CommandEnded, ScreenlessHost, TypedCommand
+from agentcli.frontends.json_output import JsonOutput, init_object
 from agentcli.frontends.run_end import ended_jobs, running_jobs
-from agentcli.frontends.screenless import CliPrompt, CommandEnded, ScreenlessHost, TypedCommand
 from agentcli.llm.messages import Block, Text
 
 
 class CommandFailed(UserError):
-    """A command has told of its failure itself; only an id of its line is still to be answered."""
+    """A command whose failure was written already; only an id of its line is still to be answered."""
 
 
 class Dialogue:
-    """Takes lines in order, but answers and interrupts at once; once `leaving` is set, only an end is waited for.
+    """Takes lines in order, but answers and interrupts at once. Once `leaving` is set, it waits for the turn's end.
 
     A message that is a command waits for the prompts before it, a command of a control line for the lines before it.
     """
@@ -38,21 +38,21 @@ class Dialogue:
         self._out = out
         self._partial = partial
         self._demands = demands
-        self._code = 0
-        self._has_refused = self._has_taken = False
-        self._unmet: set[int] = set()
-        self._lines: asyncio.Queue[json_input.InputLine | None] = asyncio.Queue()
-        self._has_client = True
         self._leaving = leaving
+        self._code = 0
+        self._unmet: set[int] = set()  # exit codes of demands that an answer did not meet
+        self._has_rejected = self._has_accepted = False  # a line, as a prompt or a command
+        self._has_client = True
+        self._lines: asyncio.Queue[json_input.InputLine | None] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
         self._asides: set[asyncio.Task[None]] = set()
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._turn_told = asyncio.Event()
+        self._turn_ended = asyncio.Event()
         self._begin(host.session)
 
     def _begin(self, session: Session) -> None:
         self._session = session
-        self._turns_before, self._turns_told = session.turns_begun, 0
+        self._turns_before, self._turns_ended = session.turns_begun, 0
         self._output = JsonOutput(session, self._write, partial=self._partial, demands=self._demands)
         commands = self._host.commands
         skills = [command.name for command in commands if command.group == SKILLS and command.name != "skills"]
@@ -66,7 +66,7 @@ class Dialogue:
         self._out.flush()
 
     async def run(self, first: CliPrompt, input: BinaryIO | None) -> int:
-        """Answer the first prompt, if there is one, then what comes until the end; gives the last exit code."""
+        """Answer the first prompt, if there is one, then all lines until the end; returns the last exit code."""
         if input is None:
             self._lines.put_nowait(None)
         else:
@@ -75,22 +75,22 @@ class Dialogue:
             if conversation.asked_again or awaited_reset(conversation):
                 self._session.submit(ops.GoOn(is_killed=True))
         self._spawn(self._work(first))
-        left = asyncio.create_task(self._leaving.wait())
-        signs: set[asyncio.Future[Any]] = {self._over, left}
+        leaving = asyncio.create_task(self._leaving.wait())
+        ends: set[asyncio.Future[Any]] = {self._over, leaving}
         try:
-            await asyncio.wait(signs, return_when="FIRST_COMPLETED")
+            await asyncio.wait(ends, return_when="FIRST_COMPLETED")
             if self._leaving.is_set():
-                self._lines.put_nowait(None)  # should nothing be under way that ends
+                self._lines.put_nowait(None)  # wakes `_work` where no turn runs whose end would
             await self._over
         finally:
-            for task in (left, *self._tasks):
+            for task in (leaving, *self._tasks):
                 task.cancel()
         if self._leaving.is_set():
             return INTERRUPTED_EXIT
         return self._code or min(self._unmet, default=0)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run something beside the rest; what it raises ends the dialogue."""
+        """Run a task in the background; an error that it raises ends the dialogue."""
 
         def has_ended(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
@@ -106,61 +106,62 @@ class Dialogue:
 
     async def _follow(self, events: AsyncGenerator[Event, None]) -> None:
         async for event in events:
-            if isinstance(event, Done | TurnFailed):
-                is_only = self._session.turns_begun - self._turns_before == self._turns_told + 1
-                is_last = self._leaving.is_set() or (is_only and not self._has_client and self._lines.empty())
-                if is_last and (jobs := ended_jobs(running_jobs(self._session))):
-                    self._output.show(Notice(jobs))
-            self._output.show(event)
             if isinstance(event, TakenOver):
                 self._leaving.set()
+            is_end = isinstance(event, Done | TurnFailed)
+            if is_end and self._is_last_turn() and (jobs := ended_jobs(running_jobs(self._session))):
+                self._output.show(Notice(jobs))
+            self._output.show(event)
             if isinstance(event, Done | TurnFailed):
                 self._code = exit_code(event, self._demands)
                 self._unmet |= self._demands.unmet(event)
-                # Nobody is there to say whether what waits after an interrupt still counts.
+                # After an interrupt nobody can say whether queued messages still count.
                 self._session.submit(ops.Interrupt() if self._leaving.is_set() else ops.RunQueued())
-                self._turns_told += 1
-                self._turn_told.set()
+                self._turns_ended += 1
+                self._turn_ended.set()
+
+    def _is_last_turn(self) -> bool:
+        """True if the session ends with the turn whose end has just come."""
+        is_only = self._session.turns_begun - self._turns_before == self._turns_ended + 1
+        return self._leaving.is_set() or (is_only and not self._has_client and self._lines.empty())
 
     async def _wait_for_results(self) -> None:
-        """Wait for the result of every prompt that was taken."""
-        while self._session.turns_begun - self._turns_before > self._turns_told:
-            self._turn_told.clear()
-            await self._turn_told.wait()
+        """Wait for the result of every prompt that was accepted."""
+        while self._session.turns_begun - self._turns_before > self._turns_ended:
+            self._turn_ended.clear()
+            await self._turn_ended.wait()
 
     # Lines
 
     async def _listen(self, input: BinaryIO) -> None:
-        """Do at once what may not wait, and hand on the rest."""
+        """Carry out interrupts and answers at once, and queue the other lines."""
         raw_lines: asyncio.Queue[bytes | None] = asyncio.Queue()
         json_input.read_lines(input, raw_lines)
         while (raw := await raw_lines.get()) is not None:
             line = json_input.parse_line(raw)
-            if isinstance(line.asks, json_input.Interrupt | json_input.Decision | ops.ClientResult | None):
+            if isinstance(line.request, json_input.Interrupt | json_input.Decision | ops.ClientResult | None):
                 await self._do(line)
             else:
                 self._lines.put_nowait(line)
-                await asyncio.sleep(0)  # an interrupt that comes next finds it begun
+                await asyncio.sleep(0)  # lets it begin, so that an interrupt on the next line finds it running
         self._end_input()
         self._lines.put_nowait(None)
 
     def _end_input(self) -> None:
-        """Nobody answers any more: what waits for an answer is refused, and so is what would ask."""
+        """Tell the session that nobody answers any more: it denies open questions and later ones."""
         self._has_client = False
         self._session.submit(ops.SetAttended(False))
 
     async def _work(self, first: CliPrompt) -> None:
-        """Answer the first prompt, then do what the lines ask for, one after another, until they end."""
+        """Answer the first prompt, then carry out the lines, one after another, until they end."""
         if first.text or first.piped:
             await self._submit((Text(first.text),), first)
         while not self._host.has_left and (line := await self._lines.get()) is not None:
             if self._leaving.is_set():
                 break
-            if (
-                isinstance(line.asks, json_input.RunCommand)
-                and (typed := self._host.typed(line.asks.text))
-                and typed.is_aside
-            ):
+            request = line.request
+            typed = self._host.command_in(request.text) if isinstance(request, json_input.RunCommand) else None
+            if typed and typed.command and typed.command.is_aside:
                 self._asides.add(self._spawn(self._do(line)))
             else:
                 await self._do(line)
@@ -168,8 +169,8 @@ class Dialogue:
         if self._asides:
             await asyncio.wait(self._asides)
         await self._wait_for_results()
-        if self._has_refused and not self._has_taken and not self._leaving.is_set():
-            # A client that got a line wrong waits for a result.
+        if self._has_rejected and not self._has_accepted and not self._leaving.is_set():
+            # A client whose lines were all wrong still waits for a result.
             failed = TurnFailed("No prompt was taken: every line that was to be one was refused.", False, cost_usd=0.0)
             self._output.show(failed)
             self._code = exit_code(failed, self._demands)
@@ -177,64 +178,62 @@ class Dialogue:
             self._over.set_result(None)
 
     async def _do(self, line: json_input.InputLine) -> None:
-        """Do what a line asks for, and answer it."""
+        """Carry out a line, and answer it."""
         error = line.problem
-        is_told = False
+        is_written = False
         try:
-            if line.asks is not None:
-                await self._carry_out(line.asks)
+            if line.request is not None:
+                await self._carry_out(line.request)
         except UserError as failure:
-            error, is_told = str(failure), isinstance(failure, CommandFailed)
-        if error and not is_told:
-            self._has_refused = True
-            self._output.refuse(line.raw, error)
+            error, is_written = str(failure), isinstance(failure, CommandFailed)
+        if error and not is_written:
+            self._has_rejected = True
+            self._output.reject(line.raw, error)
         if line.id is not None:
             self._output.acknowledge(line.id, error)
 
-    async def _carry_out(self, asks: json_input.Say | json_input.Control) -> None:
-        """Raises `UserError`."""
-        session = self._host.session
-        match asks:
-            case json_input.Say(message):
+    async def _carry_out(self, request: json_input.UserMessage | json_input.Control) -> None:
+        match request:
+            case json_input.UserMessage(message):
                 await self._submit(json_input.content_of(self._host, message))
             case json_input.Steer(message):
-                if typed := self._host.command_in(message.blocks):
-                    await self._run_aloud(typed)
+                if typed := self._host.command_of(message.blocks):
+                    await self._run_control(typed)
                 else:
-                    self._has_taken = True
-                    session.submit(ops.Steer(json_input.content_of(self._host, message)))
+                    self._has_accepted = True
+                    self._host.session.submit(ops.Steer(json_input.content_of(self._host, message)))
             case json_input.RunCommand(text):
-                await self._run_aloud(self._host.command(text))
+                await self._run_control(self._host.require_command(text))
             case _:
-                await json_input.control(self._host, asks)
+                await json_input.control(self._host, request)
 
     # Messages and commands
 
-    async def _submit(self, content: tuple[Block, ...], given: CliPrompt | None = None) -> None:
-        """Submit a prompt, one that was `given` on the command line with its files; or run the command that it is."""
-        self._has_taken = True
-        typed = self._host.command_in(content)
+    async def _submit(self, content: tuple[Block, ...], first: CliPrompt | None = None) -> None:
+        """Submit a message as a prompt, or run the command that it is; `first` is the command line's prompt."""
+        self._has_accepted = True
+        typed = self._host.command_of(content)
         if typed is None:
-            self._session.submit(ops.Prompt(self._host.attach(f"{given.text}{given.piped}") if given else content))
+            self._session.submit(ops.Prompt(self._host.attach(f"{first.text}{first.piped}") if first else content))
             return
         await self._wait_for_results()
         if self._leaving.is_set():
             return
         started = time.monotonic()
-        ended = await self._run(typed, piped=given.piped if given else "", more=content[1:])
+        ended = await self._run(typed, piped=first.piped if first else "", more=content[1:])
         if ended.prompt is None:
             self._output.command_result(ended, started)
             self._code = ended.exit_code
         else:
             self._session.submit(ended.prompt)
 
-    async def _run_aloud(self, typed: TypedCommand) -> None:
-        """Run a command that no result is expected of, unless it becomes a prompt. Raises `CommandFailed`."""
-        self._has_taken = True
+    async def _run_control(self, typed: TypedCommand) -> None:
+        """Run a command of a control line, which has no result unless it becomes a prompt. Raises `CommandFailed`."""
+        self._has_accepted = True
         ended = await self._run(typed)
         if ended.prompt is not None:
             self._session.submit(ended.prompt)
-        if ended.is_error:
+        if ended.exit_code:
             raise CommandFailed(ended.output)
 
     async def _run(self, typed: TypedCommand, *, piped: str = "", more: Sequence[Block] = ()) -> CommandEnded:

@@ -1,4 +1,4 @@
-"""Text made safe to print: what a model, a tool or a file says must not steer the terminal, nor pass for other text."""
+"""Makes text safe to print: a model, a tool or a file must not control the terminal or disguise text as other text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from functools import cache
 
-# In prose whole escape sequences go, then what is left of control characters is shown as a picture of itself.
+# In prose whole escape sequences are removed; other control characters are shown as pictures of themselves.
 _SEQUENCE = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[ -/]*[0-~])|\x9b[0-?]*[ -/]*[@-~]"
 )
@@ -14,10 +14,10 @@ _CONTROLS = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in 
 _CONTROLS |= {0x7F: "␡"} | dict.fromkeys(range(128, 160), "�")
 # Characters that turn the direction of text around can make a command look like another one.
 _CONTROLS |= dict.fromkeys((*range(8234, 8239), *range(8294, 8298), 8206, 8207, 1564), "�")
-_CONTROLS |= dict.fromkeys((*range(0xFFF9, 0xFFFC),), "�")  # notes between the lines, which no terminal sets
+_CONTROLS |= dict.fromkeys((*range(0xFFF9, 0xFFFC),), "�")  # interlinear annotations, which no terminal shows
 _CONTROLS |= dict.fromkeys(range(0xD800, 0xE000), "�")  # lone surrogates cannot be written at all
 
-MOST_LINE_ENDS = 20  # in a row; more only push away what stood before
+MAX_LINE_ENDS = 20  # in a row; more would only push earlier text off the screen
 
 _EMOJI = "©®\u203c-\u3299\U0001f000-\U0001faff"
 # Soft hyphens, joiners of words, byte order marks; tags and selectors, which can carry whole texts unseen.
@@ -32,17 +32,17 @@ _NOT_LATIN = "\u0370-\u03ff\u0400-\u052f"
 
 
 def printable(text: str) -> str:
-    """`text` without anything that could steer a terminal; a line end alone or after a return stays one."""
+    """Return text without anything that could control a terminal. Line ends stay, a lone return becomes one."""
     return _without_hidden(_without_controls(text), "")
 
 
 def exposed(text: str) -> str:
-    """Return `text` for a question: hidden characters and look-alikes of Latin letters become escapes."""
+    """Return text for a question: hidden characters and look-alikes of Latin letters become escapes."""
     return _with_hidden(text, _escape_of)
 
 
 def pictured(text: str) -> str:
-    """Return `text` for a document: the same with a picture in place of each escape, which is shorter."""
+    """Return text for a document: as `exposed`, with a picture in place of each escape, which is shorter."""
     return _with_hidden(text, lambda character: _CONTROLS.get(ord(character), "�"))
 
 
@@ -65,7 +65,7 @@ def _without_controls(text: str) -> str:
 
 
 def _without_hidden(text: str, before: str) -> str:
-    """`text` without what shows nothing and with pictures for letters in disguise; `before` is what it follows."""
+    """Return `text`, which follows `before`, without invisible characters and with pictures for look-alike letters."""
     whole, position = before + text, len(before)
     if not _is_suspect(whole):
         return text
@@ -78,7 +78,7 @@ def _without_hidden(text: str, before: str) -> str:
 
 def _is_suspect(text: str) -> bool:
     if text.isascii():
-        return "\n" * MOST_LINE_ENDS in text
+        return "\n" * MAX_LINE_ENDS in text
     return _suspects().search(text) is not None
 
 
@@ -87,17 +87,17 @@ def _is_suspect(text: str) -> bool:
 
 @cache
 def _suspects() -> re.Pattern[str]:
-    """All of what the two below are about begins with one of these; few texts have any."""
-    return re.compile(rf"[{_INVISIBLE}{_NOT_LATIN}\u200c\u200d\ufe00-\ufe0f\U0001f3f4]|\n{{{MOST_LINE_ENDS},}}")
+    """Match a character with which every match of the two patterns below begins; few texts have any."""
+    return re.compile(rf"[{_INVISIBLE}{_NOT_LATIN}\u200c\u200d\ufe00-\ufe0f\U0001f3f4]|\n{{{MAX_LINE_ENDS},}}")
 
 
 @cache
 def _hidden_in_prose() -> re.Pattern[str]:
-    """In order: what may stay though it shows nothing; what goes; letters in disguise."""
+    """Match, in order: invisible characters that may stay, those that may not, look-alike letters."""
     return re.compile(
         rf"(?P<stays>{_IN_EMOJI}|(?<=[{_JOINED}])[\u200c\u200d]|(?<=[{_CJK}])[\ufe00-\ufe0f\U000e0100-\U000e01ef]"
         rf"|(?<=[#*0-9])\ufe0f|\U0001f3f4[\U000e0020-\U000e007e]{{1,6}}\U000e007f)"
-        rf"|[{_INVISIBLE}\u200c\u200d\ufe00-\ufe0f]|(?<=\n{{{MOST_LINE_ENDS}}})\n+"
+        rf"|[{_INVISIBLE}\u200c\u200d\ufe00-\ufe0f]|(?<=\n{{{MAX_LINE_ENDS}}})\n+"
         # A word of Russian may end in a Latin name, and a Latin name in a Russian ending: neither is a disguise.
         rf"|(?<![{_NOT_LATIN}])(?P<alike>[{_ALIKE}]+)(?=[A-Za-z])"
     )
@@ -105,24 +105,24 @@ def _hidden_in_prose() -> re.Pattern[str]:
 
 @cache
 def _steering() -> re.Pattern[str]:
-    """Characters that steer a terminal, turn the direction of text around, or are drawn as nothing at all."""
+    """Match characters that control a terminal, change the direction of text, or are drawn as nothing."""
     blank = "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2028\u2029\u206a-\u206f\u2800\u3164\uffa0"
     return re.compile(f"[{re.escape(''.join(map(chr, _CONTROLS)))}{blank}\U0001d173-\U0001d17a]")
 
 
 @cache
 def _hidden_in_request() -> re.Pattern[str]:
-    """The same where nothing of the kind may stay, but for the inside of emoji; any mixed word is suspect."""
+    """Match the same where only the inside of emoji may stay, and where any word of mixed scripts is suspect."""
     return re.compile(
         rf"(?P<stays>{_IN_EMOJI})|[{_INVISIBLE}\u200c\u200d\ufe00-\ufe0f]"
         rf"|(?:(?<=[A-Za-z])|(?<![{_NOT_LATIN}])(?=[{_ALIKE}]+[A-Za-z]))[{_ALIKE}]+(?![{_NOT_LATIN}])"
-        rf"|(?<=\n{{{MOST_LINE_ENDS}}})(?P<empty>\n+)"
+        rf"|(?<=\n{{{MAX_LINE_ENDS}}})(?P<empty>\n+)"
     )
 
 
 @cache
 def _undecided() -> re.Pattern[str]:
-    """The end of a text in prose whose meaning depends on what follows."""
+    """Match the end of a text in prose whose meaning depends on the text that follows."""
     flag = "\U0001f3f4[\U000e0020-\U000e007e]{0,6}"
     return re.compile(rf"(?:\u200d(?:{flag})?|{flag}|(?<![{_NOT_LATIN}])[{_ALIKE}]+)\Z")
 
@@ -135,39 +135,45 @@ def _escape_of(character: str) -> str:
 
 
 class PrintableStream:
-    """`printable` for text that comes in pieces: what is split over two pieces is seen whole."""
+    """Does the same as `printable` for text that comes in pieces, also for sequences that are split."""
 
     _UNFINISHED = re.compile(r"(?:\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\n]*\x1b?|[ -/]*)|\x9b[0-?]*[ -/]*|\r)\Z")
-    _LONGEST = 4_096  # characters held back; what is longer is no sequence a terminal would wait for
+    _MAX_HELD_CHARS = 4_096  # what is longer is no sequence that a terminal would wait for
 
     def __init__(self) -> None:
-        self._sequence = ""  # what has begun of one
-        self._text = ""  # without controls: what was given out, as much as the rest may depend on, and the rest
-        self._given = 0  # how much of that was given out
+        self._sequence = ""  # the beginning of an escape sequence
+        self._text = ""  # without controls: the end of what was returned, on which the rest may depend, and the rest
+        self._returned = 0  # the length of that end
 
     def feed(self, text: str) -> str:
         text = self._sequence + text
         unfinished = self._UNFINISHED.search(text)
-        end = unfinished.start() if unfinished and len(unfinished.group()) <= self._LONGEST else len(text)
+        end = unfinished.start() if unfinished and len(unfinished.group()) <= self._MAX_HELD_CHARS else len(text)
         self._sequence = text[end:]
         self._text += _without_controls(text[:end])
-        if self._text.isascii() or not (undecided := _undecided().search(self._text, self._given)):
-            return self._give(len(self._text))
-        is_word = len(undecided.group()) <= self._LONGEST
-        return self._give(undecided.start() if is_word else len(self._text))
+        if self._text.isascii() or not (undecided := _undecided().search(self._text, self._returned)):
+            return self._take(len(self._text))
+        is_word = len(undecided.group()) <= self._MAX_HELD_CHARS
+        return self._take(undecided.start() if is_word else len(self._text))
 
     def close(self) -> str:
         self._text += _without_controls(self._sequence)
         self._sequence = ""
-        return self._give(len(self._text))
+        return self._take(len(self._text))
 
-    def _give(self, end: int) -> str:
-        shown = _without_hidden(self._text[self._given : end], self._text[: self._given])
-        start = max(0, end - MOST_LINE_ENDS)
-        self._text, self._given = self._text[start:], end - start
+    def _take(self, end: int) -> str:
+        shown = _without_hidden(self._text[self._returned : end], self._text[: self._returned])
+        start = max(0, end - MAX_LINE_ENDS)
+        self._text, self._returned = self._text[start:], end - start
         return shown
 
 
+def fenced(text: str, language: str = "") -> str:
+    """Return a code block of Markdown, whose fence is longer than any in the text."""
+    fence = "`" * (max(map(len, re.findall(r"`{3,}", text)), default=2) + 1)
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
+
+
 def with_tilde(text: str, home: str) -> str:
-    """Paths below the home folder as a shell shortens them."""
+    """Shorten paths below the home folder as a shell does."""
     return re.sub(rf"(?<![\w.~/-]){re.escape(home)}(?=/|$)", "~", text) if len(home) > 1 and home in text else text

@@ -23,28 +23,28 @@ _MAX_COMMAND_CHARS = 60
 def interrupt_on_signals(
     interrupt: Callable[[], object], *, at_once: Callable[[int], None] = lambda number: os._exit(128 + number)
 ) -> Iterator[dict[str, int]]:
-    """Let signals end the turn in order; the dictionary says which came. A second one calls `at_once`."""
+    """Let a signal interrupt the turn, and a second one call `at_once`; yields a dictionary for the first `signal`."""
     received: dict[str, int] = {}
     loop = asyncio.get_running_loop()
+    numbers: list[int] = []
 
-    def first(number: int) -> None:
+    def handle_first(number: int) -> None:
         if not received:
             received["signal"] = number
             interrupt()
 
-    came: list[int] = []
-
     def count(number: int, frame: object) -> None:
-        came.append(number)
-        if len(came) > 1 and number != signal.SIGHUP:  # a terminal that closes sends several of those
+        numbers.append(number)
+        if len(numbers) > 1 and number != signal.SIGHUP:  # a terminal that closes sends several of those
             at_once(number)
 
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     if before[signal.SIGHUP] == signal.SIG_IGN:  # as nohup leaves it
         del before[signal.SIGHUP]
     for number in before:
-        loop.add_signal_handler(number, first, number)
-        signal.signal(number, count)  # in place of the loop's own, which does nothing: its pipe brings the signal
+        loop.add_signal_handler(number, handle_first, number)
+        # This replaces the handler of the loop, which does nothing: the loop gets signals through a pipe.
+        signal.signal(number, count)
     try:
         yield received
     finally:
@@ -57,18 +57,21 @@ def leave_on_signals(leave: Callable[[int], None]) -> None:
     """Call `leave` with the exit code when the process is to end, or when its terminal has closed."""
     loop = asyncio.get_running_loop()
 
-    def came(number: int) -> None:
-        if number == signal.SIGHUP:  # a terminal that closes sends several, and nobody is impatient
+    def handle(number: int) -> None:
+        if number == signal.SIGHUP:  # a terminal that closes sends several, of which the first counts
             loop.remove_signal_handler(number)  # or the loop resets it when it closes
             signal.signal(number, signal.SIG_IGN)
         leave(128 + number)
 
     for number in (signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, came, number)
+        loop.add_signal_handler(number, handle, number)
 
 
 async def end_when_idle(session: Callable[[], Session], limit_s: float, leave: Callable[[str], None]) -> None:
-    """Fail a turn without events for so long, unless it waits for somebody; where even that ends nothing, `leave`."""
+    """Interrupt a turn that had no events for so long, unless it waits for somebody.
+
+    If the turn does not react to that, `leave` is called with the reason.
+    """
     while True:
         watched = session()
         is_silent = await _is_silent(watched, limit_s)
@@ -85,7 +88,7 @@ async def end_when_idle(session: Callable[[], Session], limit_s: float, leave: C
 
 
 async def _is_silent(session: Session, limit_s: float) -> bool:
-    """True once there was no event for so long; False at the first one."""
+    """Return True once there was no event for so long, False at the first event."""
     async with aclosing(session.subscribe()) as events:
         try:
             async with asyncio.timeout(limit_s):
@@ -100,7 +103,7 @@ def running_jobs(session: Session) -> list[BackgroundJob]:
 
 
 def ended_jobs(jobs: Sequence[BackgroundJob]) -> str:
-    """A line for the person about the jobs that end with a session; empty where none was running."""
+    """Return a line for the person about the jobs that end with a session; empty where none was running."""
     if not jobs:
         return ""
     subject = "A job was" if len(jobs) == 1 else f"{len(jobs)} jobs were"

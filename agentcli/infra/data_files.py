@@ -1,7 +1,8 @@
-"""Large results on disk: contents by their hash, and a link to them for each call that has one."""
+"""Files that are kept for later: large results of calls, and summaries that models wrote."""
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import time
@@ -10,22 +11,24 @@ from collections.abc import Callable
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
-from agentcli.settings.files import make_private_folder, replace_file
+from agentcli.settings.files import make_private_folder, read_small_file, replace_private_file
 from agentcli.settings.structs import DataSettings
-from agentcli.tools.workspace import DataFile, DataFiles
+from agentcli.tools.workspace import DataFile
 
-AFTER_CLEANING = 0.8  # of the size that is allowed
+_FILLED_AFTER_CLEANING = 0.8  # of the allowed size
+_PRUNED_AT = 1.1  # times as many summaries as are kept
+
+log = logging.getLogger(__name__)
 
 
 class DataFolder:
-    """The files of all sessions in one folder, which several processes may use at once.
+    """The large results of all sessions in one folder, which several processes may use at once.
 
-    `ab/cdef…` holds what has that hash, with the time when it was used last; `calls/SESSION/CALL` is a link to it, with
-    the time when it was made. What a session names for which `is_resumable` is true is never deleted. `outputs` holds a
-    folder for each session with what its commands wrote, which is cleaned, too.
+    The file `ab/cdef…` has the content with that hash; its time is that of its last use. `calls/SESSION/CALL` is a link
+    to the file; its time is that of the call. Results of a session for which `is_resumable` is true are never deleted.
+    `outputs` is a folder in which each session has a folder with what its commands wrote; it is cleaned as well.
     """
 
     def __init__(
@@ -49,12 +52,11 @@ class DataFolder:
         return SessionData(self, session_id)
 
     def share(self, source: str, target: str) -> None:
-        """Let a session that goes on from another one find what that one kept."""
+        """Let a fork find the results of the session that it was forked from."""
         for link in self.links_of(source).glob("*"):
-            copy = self.links_of(target) / link.name
-            make_private_folder(copy.parent)
+            make_private_folder(self.links_of(target))
             with suppress(FileExistsError):
-                shutil.copy2(link, copy, follow_symlinks=False)
+                shutil.copy2(link, self.links_of(target) / link.name, follow_symlinks=False)
 
     def links_of(self, session_id: str) -> Path:
         return self.folder / "calls" / quote(session_id, safe="")
@@ -63,18 +65,18 @@ class DataFolder:
         return self.folder.joinpath(*link.readlink().parts[-2:])
 
     def clean(self) -> None:
-        """Delete what is too old, then what was used least recently above the bound."""
+        """Delete what is too old, then what was used least recently until the rest is below the allowed size."""
         now, links = self.clock(), defaultdict[Path, list[Path]](list)
         for link in self.folder.glob("calls/*/*"):
             links[self.target_of(link)].append(link)
         files = []
         for path in self.folder.glob("??/*"):
-            with suppress(FileNotFoundError):  # others clean, too
-                about = path.stat()
-                made = max((link.lstat().st_mtime for link in links[path]), default=about.st_mtime)
-                files.append((now - made <= self._kept_s, about.st_mtime, about.st_size, path))
+            with suppress(FileNotFoundError):  # other processes clean, too
+                status = path.stat()
+                made_at = max((link.lstat().st_mtime for link in links[path]), default=status.st_mtime)
+                files.append((now - made_at <= self._kept_s, status.st_mtime, status.st_size, path))
         total = sum(size for _, _, size, _ in files)
-        bound = self._max_bytes * AFTER_CLEANING if total > self._max_bytes else float("inf")
+        bound = self._max_bytes * _FILLED_AFTER_CLEANING if total > self._max_bytes else float("inf")
         for is_young, _, size, path in sorted(files):  # those that are too old come first
             if is_young and total <= bound:
                 break
@@ -83,22 +85,21 @@ class DataFolder:
                     file.unlink(missing_ok=True)
                 total -= size
         for session in self.folder.glob("calls/*"):
-            with suppress(OSError):
-                session.rmdir()  # those that are empty now
+            with suppress(OSError):  # it is not empty
+                session.rmdir()
         for folder in self._outputs.glob("*/") if self._outputs is not None else ():
             with suppress(OSError):
-                newest = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))  # in use, it is young
+                newest = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
                 if now - newest > self._kept_s and not self._is_resumable(folder.name):
                     shutil.rmtree(folder)
 
     def clean_when_due(self) -> None:
-        """Clean if that was not done a short while ago. Raises `OSError`."""
-        if not self.folder.is_dir():
-            if self._outputs is None or not self._outputs.is_dir():
-                return
-            make_private_folder(self.folder)
+        """Clean, unless that was done a short while ago. Raises `OSError`."""
+        has_outputs = self._outputs is not None and self._outputs.is_dir()
         stamp = self.folder / ".cleaned"
-        if not stamp.exists() or abs(self.clock() - stamp.stat().st_mtime) >= self._cleaned_every_s:
+        is_due = not stamp.exists() or abs(self.clock() - stamp.stat().st_mtime) >= self._cleaned_every_s
+        if is_due and (has_outputs or self.folder.is_dir()):
+            make_private_folder(self.folder)
             stamp.touch()
             os.utime(stamp, (self.clock(), self.clock()))
             self.clean()
@@ -114,9 +115,8 @@ class SessionData:
     def store(self, content: bytes, call_id: str) -> DataFile:
         hash, link, now = sha256(content).hexdigest(), self._link(call_id), self._data.clock()
         path, new = self._data.folder / hash[:2] / hash[2:], link.with_name(f"{link.name}.new")
-        for folder in (path.parent, link.parent):
-            make_private_folder(folder)
-        replace_file(path, content, syncs=False)
+        make_private_folder(link.parent)
+        replace_private_file(path, content, syncs=False)
         os.utime(path, (now, now))
         new.unlink(missing_ok=True)
         new.symlink_to(Path("..", "..", hash[:2], hash[2:]))
@@ -127,16 +127,40 @@ class SessionData:
 
     def find(self, call_id: str) -> Path | None:
         now = self._data.clock()
-        try:
+        with suppress(FileNotFoundError):
             path = self._data.target_of(self._link(call_id))
             os.utime(path, (now, now))
-        except FileNotFoundError:
-            return None
-        return path
+            return path
+        return None
 
     def _link(self, call_id: str) -> Path:
         return self._links / sha256(call_id.encode(errors="surrogatepass")).hexdigest()
 
 
-if TYPE_CHECKING:
-    _: type[DataFiles] = SessionData
+class SummaryFiles:
+    """Summaries that models wrote, by key, so that a conversation does not pay for them again.
+
+    The newest `max_files` are kept for some hours. A summary that cannot be read or written is missing.
+    """
+
+    def __init__(self, folder: Path, *, hours: float, max_files: int) -> None:
+        self._folder = folder
+        self._kept_s = hours * 3_600
+        self._max_files = max_files
+
+    def get(self, key: str) -> str | None:
+        file = self._folder / key
+        with suppress(OSError, UnicodeDecodeError):
+            if time.time() - file.stat().st_mtime < self._kept_s:
+                return read_small_file(file).decode()
+        return None
+
+    def __setitem__(self, key: str, text: str) -> None:
+        try:
+            replace_private_file(self._folder / key, text.encode(errors="replace"), syncs=False)
+            files = [(file.stat().st_mtime, file) for file in self._folder.iterdir()]
+            if len(files) > _PRUNED_AT * self._max_files:
+                for _, file in sorted(files, reverse=True)[self._max_files :]:
+                    file.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("a summary could not be kept: %s", error)

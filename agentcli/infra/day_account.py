@@ -1,4 +1,4 @@
-"""Keeps what the sessions of a day spend, those of all processes together, in a small database of its own."""
+"""Keeps what all sessions of a day spend, whatever their process, in a small database of its own."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 BUSY_TIMEOUT_MS = 5_000
 _KINDS: tuple[Kind, ...] = ("usd", "tokens", "seconds", "calls")
 
-# A row is one charge, or what is held until it is known. The program that held it may be killed: its request may have
-# been billed all the same, so that a row stays until its day is over.
+# A row is one charge, or a reservation until the charge is known. If the program is killed, its request may still have
+# been billed, so a reservation stays until its day is over.
 _TABLE = """
 CREATE TABLE IF NOT EXISTS charges (
     id INTEGER PRIMARY KEY, day TEXT NOT NULL,
@@ -35,7 +35,10 @@ _UPDATE = "UPDATE charges SET usd = ?, tokens = ?, seconds = ?, calls = ? WHERE 
 
 
 class DayAccount(Account):
-    """The account of a calendar day here, which without limits only notes charges. Methods raise `StorageError`."""
+    """The account of a calendar day of this machine. Without limits it only records charges.
+
+    Methods raise `StorageError`.
+    """
 
     def __init__(self, path: Path, limits: Amounts) -> None:
         super().__init__("day", limits)
@@ -57,7 +60,7 @@ class DayAccount(Account):
         self._rows("COMMIT")
 
     def spent(self) -> Amounts:
-        """Nothing without limits: nobody needs to know."""
+        """Return what the day has cost; nothing without limits, since nobody needs to know."""
         return dict(zip(_KINDS, self._rows(_SPENT, _today())[0], strict=True)) if self.limits else {}
 
     def hold(self, amounts: Amounts) -> int:

@@ -1,4 +1,4 @@
-"""Keeps the permission rules a person wants for good: one file for all projects, in the state folder."""
+"""Keeps the permission rules that the person gave for good: one file in the state folder for all projects."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from agentcli.errors import StorageError
 from agentcli.settings.files import make_private_folder, replace_file
 from agentcli.settings.paths import folder_text
 
-_Rules = list[str | Restriction]  # a text is a grant
+_Rules = list[str | Restriction]  # a grant is a text
 _Grants = dict[str, _Rules]  # by project root
 
 
 class FileGrants:
-    """Implements `GrantStore` for the project at `root`; other programs may write the same file meanwhile."""
+    """Implements `GrantStore` for the project at `root`. Other programs may write the same file at the same time."""
 
     def __init__(self, file: Path, root: Path) -> None:
         self.file = file
@@ -50,7 +50,7 @@ class FileGrants:
             with filelock.FileLock(self.file.with_suffix(".lock"), timeout=5):
                 grants = self._read()
                 grants[self._root] = change(grants.get(self._root, []))
-                some = {root: rules for root, rules in grants.items() if rules}
-                replace_file(self.file, msgspec.json.format(msgspec.json.encode(some)))
-        except (OSError, filelock.Timeout) as error:
+                rules_by_root = {root: rules for root, rules in grants.items() if rules}
+                replace_file(self.file, msgspec.json.format(msgspec.json.encode(rules_by_root)))
+        except OSError as error:  # a time-out is one, too
             raise StorageError(f"{self.file} could not be written ({error}).") from error

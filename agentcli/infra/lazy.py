@@ -1,4 +1,4 @@
-"""Makes a session's sandbox and snapshots when they are first used: each import takes 20 ms."""
+"""Makes a session's sandbox and snapshots only when they are first used, since each import takes 20 ms."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Lazy(Generic[T]):
-    """Stands for the object that `make` returns, which is made when it is first used."""
+    """Stands for an object that is made when it is first used."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
@@ -21,7 +21,7 @@ class Lazy(Generic[T]):
         return self._made is not None
 
     def load(self) -> T:
-        """Make it now; may be called in a thread, while the model writes its first call."""
+        """Return the object. A thread may call this in advance, while the model writes its first call."""
         with self._lock:
             if self._made is None:
                 self._made = self._make()

@@ -1,4 +1,4 @@
-"""Working memory: a project's small text files in the state folder, which outlive the conversation."""
+"""The memory of a project: small text files in the state folder, which outlast the conversation."""
 
 from __future__ import annotations
 
@@ -6,46 +6,46 @@ import errno
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 
 import filelock
 
 from agentcli.errors import ToolError
-from agentcli.settings.files import make_private_folder, read_small_file, replace_file
+from agentcli.settings.files import make_private_folder, read_small_file, replace_private_file
 from agentcli.settings.structs import MemorySettings
 
-_PART = re.compile(r"[A-Za-z0-9_][\w. -]{0,99}(?<![. ])")
+_NAME = re.compile(r"[A-Za-z0-9_][\w. -]{0,99}(?<![. ])")
 _MAX_DEPTH = 4
 _LOCK_TIMEOUT_S = 5.0
 _MAX_FIRST_LINE_CHARS = 120
 
 
 def memory_folder(state: Path, project: Path) -> Path:
-    """Return where the files of a project are: a name people recognise, and a hash of its path, which no other has."""
+    """Return the folder of a project's files: a name that people recognise, and a hash of the project's path."""
     name = re.sub(r"[^A-Za-z0-9._-]", "-", project.name).strip(".-")[:40] or "project"
     return state / "memory" / f"{name}-{sha256(os.fsencode(project)).hexdigest()[:8]}"
 
 
 class MemoryFiles:
-    """Implements `Memory`. A file that another session has changed is not replaced before it was read again."""
+    """Implements `Memory`. A file that another session has changed is only replaced after it was read again."""
 
     def __init__(self, folder: Path, settings: MemorySettings) -> None:
         self.folder = folder
         self._max_bytes, self._max_total = settings.max_file_kb * 1024, settings.max_total_kb * 1024
         self._max_files = settings.max_files
-        self._seen: dict[str, bytes] = {}
+        self._seen: dict[str, bytes] = {}  # contents as this session knows them
 
     def index(self) -> list[tuple[str, str]]:
-        return [(name, self._first_line(path)[:_MAX_FIRST_LINE_CHARS]) for name, path in self._files()]
+        return [(name, self._first_line(path)) for name, path in self._files()]
 
     def _first_line(self, path: Path) -> str:
         try:
-            lines = self._content(path).decode(errors="replace").splitlines()
+            text = self._content(path).decode(errors="replace")
         except OSError:
             return "(it cannot be read)"
-        return next((line.strip() for line in lines if line.strip()), "")
+        return next(iter(text.strip().splitlines()), "").strip()[:_MAX_FIRST_LINE_CHARS]
 
     def view(self, name: str) -> str:
         path = self.place_of(name)
@@ -66,13 +66,13 @@ class MemoryFiles:
     def append(self, name: str, text: str) -> None:
         with self._locked(name) as path:
             before = self._current(name, path) or b""
-            between = b"" if not before or before.endswith(b"\n") else b"\n"
-            self._replace(name, path, before + between + text.encode(errors="replace") + b"\n", is_new=not before)
+            line_end = b"" if not before or before.endswith(b"\n") else b"\n"
+            self._replace(name, path, before + line_end + text.encode(errors="replace") + b"\n", is_new=not before)
 
     def delete(self, name: str) -> None:
         with self._locked(name) as path:
             if path.is_symlink() or not path.is_file():
-                self._read(name, path)
+                self._read(name, path)  # raises an error that says what is wrong
             try:
                 path.unlink()
             except OSError as error:
@@ -81,21 +81,19 @@ class MemoryFiles:
 
     @contextmanager
     def _locked(self, name: str) -> Iterator[Path]:
-        """Keep other sessions from writing while the body changes that file."""
+        """Keep other sessions from writing while the body changes the file."""
         path = self.place_of(name)
-        try:
-            make_private_folder(self.folder)
-            lock = filelock.FileLock(self.folder.parent / f".{self.folder.name}.lock", timeout=_LOCK_TIMEOUT_S)
-            lock.acquire()
-        except (OSError, filelock.Timeout) as error:
-            raise ToolError(f"The memory cannot be written now: {error}", kind="resource_error") from error
-        try:
+        with ExitStack() as held:
+            try:
+                make_private_folder(self.folder)
+                lock = filelock.FileLock(self.folder.parent / f".{self.folder.name}.lock", timeout=_LOCK_TIMEOUT_S)
+                held.enter_context(lock)
+            except OSError as error:  # a time-out is one, too
+                raise ToolError(f"The memory cannot be written now: {error}", kind="resource_error") from error
             yield path
-        finally:
-            lock.release()
 
     def _replace(self, name: str, path: Path, content: bytes, *, is_new: bool) -> None:
-        """Raises `ToolError` where the file would be too large, one too many, or cannot be written."""
+        """Write a file. Raises `ToolError` if it cannot be written, would be too large, or one too many."""
         others = [file for _, file in self._files() if file != path]
         total = len(content) + sum(_size(file) for file in others)
         if len(content) > self._max_bytes:
@@ -105,14 +103,13 @@ class MemoryFiles:
         if total > self._max_total:
             raise _too_much(f"all files would hold {total:,} bytes, and {self._max_total:,} is the most")
         try:
-            make_private_folder(path.parent)
-            replace_file(path, content)
+            replace_private_file(path, content)
         except OSError as error:
             raise _failed(name, "written", error) from error
         self._seen[_key(path)] = content
 
     def _current(self, name: str, path: Path) -> bytes | None:
-        """Return the content to be replaced; None where there is no file."""
+        """Return the content that is to be replaced, None if there is no file."""
         if not os.path.lexists(path):
             return None
         if _size(path) > self._max_bytes:
@@ -129,14 +126,13 @@ class MemoryFiles:
             raise _failed(name, "read", error) from error
 
     def _content(self, path: Path) -> bytes:
-        """Raises `OSError`, also for a link and for a file in a linked folder."""
         if path.is_symlink():
             raise OSError(errno.ELOOP, "it is a link")
-        return read_small_file(path, most=self._max_bytes)
+        return read_small_file(path, max_bytes=self._max_bytes)
 
     def place_of(self, name: str) -> Path:
         parts = name.split("/")
-        if len(parts) > _MAX_DEPTH or not all(map(_PART.fullmatch, parts)):
+        if len(parts) > _MAX_DEPTH or not all(map(_NAME.fullmatch, parts)):
             raise ToolError(
                 f"{name!r} is no name of a memory file: write a relative one such as notes.md or api/errors.md.",
                 kind="invalid_parameters",
@@ -147,7 +143,7 @@ class MemoryFiles:
         return path
 
     def _files(self) -> Iterator[tuple[str, Path]]:
-        """Names and paths, sorted; links are no files of the memory."""
+        """Yield names and paths, sorted. Links are no files of the memory."""
         for folder, folders, names in os.walk(self.folder):
             folders.sort()
             for name in sorted(names):
@@ -161,10 +157,9 @@ def _key(path: Path) -> str:
 
 
 def _size(path: Path) -> int:
-    try:
+    with suppress(OSError):
         return path.lstat().st_size
-    except OSError:
-        return 0
+    return 0
 
 
 def _too_much(why: str) -> ToolError:

@@ -1,4 +1,4 @@
-"""The library's front door: an agent in a directory, asked from Python."""
+"""The library's main class: an agent that works in a directory and is prompted from Python."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ import asyncio
 import logging
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, nullcontext, suppress
+from contextlib import aclosing, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from agentcli.agent.calls.once import DirectCall, KeyedCalls, call_directly
 from agentcli.agent.events import Done, Event, QuestionEvent, ToolFinished, TurnFailed
-from agentcli.agent.hooks import CallHooks, TurnHooks
+from agentcli.agent.hooks import CallHooks, NoHooks, TurnHooks
 from agentcli.agent.interfaces import ConversationStore, Locks, SessionStore
 from agentcli.agent.ops import Approve, Interrupt, Prompt
-from agentcli.agent.runtime import ContextPolicy, ContextTransform, Resolve, unchanged
+from agentcli.agent.runtime import ContextControl, ContextPolicy, ContextTransform, Resolve, unchanged
 from agentcli.agent.session import Session
 from agentcli.app import Builder
 from agentcli.conversation.entries import Entry
 from agentcli.conversation.mentions import attached_file, with_attachments
-from agentcli.conversation.schema import packed, unpacked
+from agentcli.conversation.schema import pack_conversation, unpack_conversation
 from agentcli.errors import AgentcliError, StorageError, UsageError
 from agentcli.infra.sessions.sqlite import MemorySessions
-from agentcli.library.prompt_order import PromptOrder
+from agentcli.library.prompts import PromptOrder, recording
 from agentcli.llm.messages import Block, ToolUse
 from agentcli.llm.provider import Provider, ToolSpec
-from agentcli.settings.load import load_config
+from agentcli.settings.load import Config, load_config
 from agentcli.settings.paths import current_folder
 from agentcli.settings.structs import Settings
 from agentcli.settings.write import changed_values
-from agentcli.setup.options import Extras, SessionChoice
+from agentcli.setup.options import CallerParts, McpOptions, SessionChoice, SessionOptions
 from agentcli.tools.own_tools import tool
 from agentcli.tools.sandbox import Sandbox
 from agentcli.tools.tool import Tool
@@ -39,14 +39,14 @@ from agentcli.tools.workspace import Workspace
 
 if TYPE_CHECKING:
     from agentcli.agent.accounting.usage import UsageCollector
-    from agentcli.agent.event_store import EventStore
-    from agentcli.extensions.mcp.client import MCPClient
+    from agentcli.agent.interfaces import EventStore
+    from agentcli.extensions.mcp.tools import MCPClient
     from agentcli.tools.web.web import SearchProvider
 
 Decide = Callable[[QuestionEvent], Awaitable[bool | str]]
 
 log = logging.getLogger("agentcli")
-log.addHandler(logging.NullHandler())  # what a program does not want to hear of does not land on its stderr
+log.addHandler(logging.NullHandler())  # else Python prints warnings to the stderr of a program that sets up no logging
 
 
 class AgentFailed(AgentcliError):
@@ -118,76 +118,67 @@ class Agent:
     ) -> None:
         if conversation_store is not None and (store is not None or not conversation_id):
             raise UsageError("A conversation_store goes with a conversation_id, and takes the place of a store.")
-        flags = changed_values(settings) if isinstance(settings, Settings) else {**(settings or {})}
-        flags["permissions"] = {"mode": permission_mode, **flags.get("permissions", {})}
-        config = load_config(_folder(cwd), flags=flags, caller="settings")
-        own = tuple(one if isinstance(one, Tool) else tool(one) for one in tools)
-        extras = Extras(
+        options = SessionOptions(
             system_prompt=system_prompt,
-            tools=own,
-            hooks=hooks,
-            brings_tools=True,
-            search=search,
-            call_hooks=tuple(call_hooks),
-            locks=locks,
-            resolve=resolve,
-            context_policy=context_policy,
-            context_transform=context_transform,
-            sandbox=sandbox,
-            skill_folders=tuple(_folder(folder) for folder in skills),
-            mcp_clients=tuple(mcp_clients),
+            accepts_client_tools=True,
+            skill_folders=tuple(map(_folder, skills)),
+            mcp=McpOptions(clients=tuple(mcp_clients)),
+            parts=CallerParts(
+                tools=tuple(one if isinstance(one, Tool) else tool(one) for one in tools),
+                search=search,
+                hooks=hooks or NoHooks(),
+                call_hooks=tuple(call_hooks),
+                locks=locks,
+                resolve=resolve,
+                context=ContextControl(policy=context_policy, transform=context_transform),
+                sandbox=sandbox,
+            ),
         )
-        self._memory = MemorySessions()
+        config, self._memory = _load_config(cwd, permission_mode, settings), MemorySessions()
         self._builder = Builder(
-            config, store=store or self._memory, extras=extras, can_ask=approve is not None, on_notice=log.warning
+            config, store=store or self._memory, options=options, can_ask=approve is not None, on_notice=log.warning
         )
-        if provider is not None:
-            model = self._builder.models.add_provider(provider)
-        for notice in config.notices:
-            log.warning(notice)
-        self._model = model
-        self._approve = approve
-        self._usage = usage
-        self._session: Session | None = None
+        self._model = model if provider is None else self._builder.models.add_provider(provider)
+        self._approve, self._usage, self._events = approve, usage, event_store
         self._conversations = conversation_store
+        self._user_id = user_id
         self._conversation_id = conversation_id if conversation_store is not None else ""
         self._choice = SessionChoice(new_id=self._conversation_id or session_id or None, user_id=user_id)
-        self._user_id = user_id
-        self._events = event_store
-        self._turns = PromptOrder()
+        self._session: Session | None = None
+        self._opening, self._turns = asyncio.Lock(), PromptOrder()
         self._keyed = KeyedCalls()
 
     async def session(self) -> Session:
         """Return the session itself, for operations and events. Raises `UserError`."""
-        async with self._turns.beginning:
+        async with self._opening:
             if self._session is None:
-                self._session = await self._builder.build_session(await self._to_open(), model=self._model)
+                self._session = await self._builder.build_session(await self._find_conversation(), model=self._model)
                 if self._usage is not None:
                     self._session.runtime.collect = partial(self._usage.add, user_id=self._user_id)
             return self._session
 
-    async def _to_open(self) -> SessionChoice:
-        """Return the conversation to go on with, or to begin. Raises `UserError`."""
+    async def _find_conversation(self) -> SessionChoice:
+        """Return the conversation to continue or to begin. Raises `UserError`."""
         choice = self._choice
-        if (entries := await self._stored_entries()) is not None:
+        if (entries := await self._load_entries()) is not None:
             cwd = self._builder.config.cwd
             self._memory.hold(self._conversation_id, entries, cwd=cwd, user_id=self._user_id)
         if choice.how == "new" and choice.new_id:
             try:
                 info, _ = await self._builder.store.load(choice.new_id)
-            except StorageError:  # none of that id; what is wrong with the store is told when one is made
+            except StorageError:  # it is new; another fault of the store is reported when the session is created
                 return choice
             if info.id == choice.new_id:  # a store also takes the beginning of an id
                 self._check_owner(info.id, info.user_id)
                 return SessionChoice("id", info.id)
         return choice
 
-    async def _stored_entries(self) -> list[Entry] | None:
-        """Return the conversation that is kept as a whole, None without one. Raises `StorageError`, `UsageError`."""
+    async def _load_entries(self) -> list[Entry] | None:
+        """Load from the `conversation_store`; None if it has nothing. Raises `StorageError`, `UsageError`."""
         store = self._conversations
         if store is None or (data := await store.load(self._conversation_id)) is None:
             return None
-        entries, owner = unpacked(data)
+        entries, owner = unpack_conversation(data)
         self._check_owner(self._conversation_id, owner)
         return entries
 
@@ -195,20 +186,20 @@ class Agent:
         if owner != self._user_id:
             raise UsageError(f"The conversation {id} is not one of {self._user_id or 'nobody in particular'}.")
 
-    async def _keep(self) -> None:
-        """Save the conversation where it is kept as a whole. Raises `StorageError`."""
+    async def _save_entries(self) -> None:
+        """Save to the `conversation_store`, if there is one. Raises `StorageError`."""
         if self._conversations is not None and self._session is not None:
-            data = packed(self._session.snapshot().conversation.entries, user_id=self._user_id)
+            data = pack_conversation(self._session.snapshot().conversation.entries, user_id=self._user_id)
             await self._conversations.save(self._conversation_id, data)
 
     async def reset(self) -> None:
-        """Begin a new conversation with the next prompt; one in a `conversation_store` is forgotten."""
+        """Begin a new conversation with the next prompt. One in a `conversation_store` is removed from it."""
         await self._keyed.cancel()
         if self._session is not None:
             await self._session.close()
             self._session, self._turns = None, PromptOrder()
         if self._conversations is not None:
-            await self._stored_entries()  # somebody else's is not forgotten
+            await self._load_entries()  # raises for somebody else's conversation, which stays
             await self._conversations.reset(self._conversation_id)
             self._memory = self._builder.store = MemorySessions()
         self._choice = SessionChoice(new_id=self._conversation_id or None, user_id=self._user_id)
@@ -221,7 +212,7 @@ class Agent:
         tools: Sequence[ToolSpec] = (),
         stream_id: str = "",
     ) -> Done:
-        """Answer a prompt, as `stream` does. Raises `AgentFailed`; what was said stays part of the conversation."""
+        """Answer a prompt, as `stream` does. Raises `AgentFailed`; a partial answer stays part of the conversation."""
         async with aclosing(self.stream(content, attachments=attachments, tools=tools, stream_id=stream_id)) as events:
             async for event in events:
                 if isinstance(event, TurnFailed):
@@ -249,18 +240,17 @@ class Agent:
         With a `stream_id` the event store of the agent gets the events too, as the objects of the JSON output; the
         last of them are stored before this ends.
         """
-        if stream_id and self._events is None:
+        event_store = self._events if stream_id else None
+        if stream_id and event_store is None:
             raise UsageError("A stream_id needs an event_store: Agent(event_store=…) keeps its events.")
         session = await self.session()
         blocks = await asyncio.to_thread(_blocks_of, content, attachments, session.snapshot().workspace)
         last: Done | TurnFailed | None = None
-        recorded: AbstractAsyncContextManager[None] = nullcontext()
-        if stream_id and self._events is not None:
-            from agentcli.library.recording import recording
-
-            recorded = recording(session, self._events, stream_id)
-        async with self._turns.one(), recorded, aclosing(session.subscribe()) as events:
-            with self._turns.marked():
+        recorded = (
+            nullcontext() if not stream_id or self._events is None else recording(session, self._events, stream_id)
+        )
+        async with self._turns.hold(), recorded, aclosing(session.subscribe()) as events:
+            with self._turns.marking():
                 session.submit(Prompt(blocks, tools=tuple(tools)))
             try:
                 async for event in events:
@@ -269,14 +259,14 @@ class Agent:
                         break
                     if isinstance(event, QuestionEvent) and self._approve is not None:
                         session.submit(await self._decision(event))
-                    with self._turns.unread():
+                    with self._turns.reading():
                         yield event
             finally:
                 if last is None:
                     session.submit(Interrupt())
                     await session.idle()
-                await self._keep()
-        if last is not None:  # behind the turn: whoever has this needs nothing more
+                await self._save_entries()
+        if last is not None:  # only now, because a reader stops here, and then the lock must be free
             yield last
 
     async def call_tool(
@@ -304,11 +294,10 @@ class Agent:
 
         return (await (self._keyed.once(idempotency_key, use, make) if idempotency_key else make())).finished()
 
-    async def _decision(self, request: QuestionEvent, decide: object = None) -> Approve:
-        """Put a question to the caller."""
+    async def _decision(self, question: QuestionEvent, decide: object = None) -> Approve:
         assert self._approve is not None, "else nobody is asked"
-        answer = await self._approve(request)
-        return Approve(request.id, True, comment=answer) if isinstance(answer, str) else Approve(request.id, answer)
+        answer = await self._approve(question)
+        return Approve(question.id, True, comment=answer) if isinstance(answer, str) else Approve(question.id, answer)
 
     def run_sync(self, content: str | Sequence[Block], *, attachments: Sequence[str | Path | Block] = ()) -> Done:
         """`run` for callers without an event loop. Nothing stays open; the next prompt goes on with the conversation.
@@ -348,16 +337,25 @@ class Agent:
 def _blocks_of(
     content: str | Sequence[Block], attachments: Sequence[str | Path | Block], workspace: Workspace
 ) -> tuple[Block, ...]:
-    """Return a prompt with what comes with it. Raises `UsageError` for a file that cannot be attached."""
+    """Return a prompt with its attachments. Raises `UsageError` for a file that cannot be attached."""
     blocks = with_attachments(content, workspace, bare_names=False) if isinstance(content, str) else tuple(content)
-    more: list[Block] = []
     for one in attachments:
-        more += attached_file(workspace.cwd / one, workspace) if isinstance(one, str | Path) else (one,)
-    return (*blocks, *more)
+        blocks += tuple(attached_file(workspace.cwd / one, workspace)) if isinstance(one, str | Path) else (one,)
+    return blocks
+
+
+def _load_config(cwd: str | Path, permission_mode: str, settings: dict[str, Any] | Settings | None) -> Config:
+    """Return the settings of the caller, which replace those of files, for a working directory."""
+    flags = changed_values(settings) if isinstance(settings, Settings) else {**(settings or {})}
+    flags["permissions"] = {"mode": permission_mode, **flags.get("permissions", {})}
+    config = load_config(_folder(cwd), flags=flags, caller="settings")
+    for notice in config.notices:
+        log.warning(notice)
+    return config
 
 
 def _folder(cwd: str | Path) -> Path:
-    """Return the working directory, absolute. Raises `UsageError` when it is not there."""
+    """Return a folder's absolute path. Raises `UsageError` if it is not there."""
     folder = Path(cwd) if Path(cwd).is_absolute() else current_folder() / cwd
     try:
         if folder.is_dir():

@@ -32,7 +32,6 @@ class Proxy(Struct, frozen=True):
         return self.origin[0].startswith("socks")
 
     def authorization(self) -> dict[str, str]:
-        """Return the header with the login, for an HTTP proxy."""
         return {} if self.login is None else {"proxy-authorization": basic_auth(*self.login)}
 
 
@@ -54,8 +53,7 @@ def is_address(written: str, schemes: tuple[str, ...] = ("http", "https")) -> bo
 
 def origin_of(url: SplitResult) -> Origin:
     """Return scheme, host and port; a name in another script is written as in DNS. Raises `ValueError`."""
-    host = (url.hostname or "").encode("idna").decode()
-    return url.scheme, host, url.port or _PORTS.get(url.scheme, 0)
+    return url.scheme, (url.hostname or "").encode("idna").decode(), url.port or _PORTS.get(url.scheme, 0)
 
 
 def authority_of(host: str, port: int, *, default_port: int = 0) -> str:

@@ -75,15 +75,15 @@ def _asked(request: Request) -> tuple[str, dict[str, str], set[str]]:
         results = [block for block in message.content if isinstance(block, ToolResult)]
         done |= {result.tool_use_id for result in results if not result.is_error}
         texts = [block.text for block in message.content if isinstance(block, Text)]
-        said = [text for text in texts if not text.startswith(_NOT_SAID)]
-        if message.role == "user" and said and not results:
+        typed = [text for text in texts if not text.startswith(_NOT_SAID)]
+        if message.role == "user" and typed and not results:
             # The lines of an attached file have numbers; a note may follow them.
             files = {path: "\n".join(_NUMBERED.findall(text)) for one in texts for path, text in _FILE.findall(one)}
             for use in reversed(uses):
                 path, old, new = (str(use.input.get(key)) for key in ("path", "old_string", "new_string"))
                 if use.name == "file_edit" and use.id in done and path in files:
                     files[path] = files[path].replace(old, new, 1)
-            return said[0], files, {str(use.input.get("path")) for use in uses if use.name == "file_write"}
+            return typed[0], files, {str(use.input.get("path")) for use in uses if use.name == "file_write"}
     return "", {}, set()
 
 
@@ -101,15 +101,15 @@ def _apply(block: str, files: dict[str, str]) -> bool:
         if (one.within not in classes) if one.within else (one.is_class and one.name in classes):
             continue  # the methods of an existing class are replaced one by one; a new class is added whole
         new = lines[one.first : one.end]
-        places = [(path, at) for path, text in files.items() for at in _outline(text) if at[:2] == one[:2]]
-        has_place = has_place or bool(places)
-        if len(places) == 1:
-            path, at = places[0]
+        matches = [(path, at) for path, text in files.items() for at in _outline(text) if at[:2] == one[:2]]
+        has_place = has_place or bool(matches)
+        if len(matches) == 1:
+            path, at = matches[0]
             if code_paths and path not in code_paths:
                 continue  # the tests of what is changed stay: small models show them with mistakes
             touched.add(path)
             files[path] = _with_lines(files[path], at.first, at.end, new)
-        elif not places and (path := _place(one, files)):
+        elif not matches and (path := _place(one, files)):
             has_place = True
             touched.add(path)
             last = max(at.end for at in _outline(files[path]) if at.within == one.within)
@@ -119,15 +119,16 @@ def _apply(block: str, files: dict[str, str]) -> bool:
     return has_place
 
 
-def _with_imports(text: str, block: ast.Module, own: str) -> str:
-    """Return a file with the further imports of a block, except those from the file itself, the module `own`."""
+def _with_imports(text: str, block: ast.Module, module_name: str) -> str:
+    """Return a file with the further imports of a block, except those from the file itself, `module_name`."""
     if (module := _parsed(text)) is None:
         return text
-    there = [node for node in module.body if isinstance(node, ast.Import | ast.ImportFrom)]
-    known = {name for node in there for name in _imported(node)}
-    new = [name for node in block.body for name in _imported(node) if name not in known and own not in name.split()]
+    imports = [node for node in module.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    known = {name for node in imports for name in _imported(node)}
+    names = (name for node in block.body for name in _imported(node))
+    new = [name for name in names if name not in known and module_name not in name.split()]
     docstring = module.body[:1] if ast.get_docstring(module) is not None else []
-    last = max((node.end_lineno or 0 for node in (*docstring, *there)), default=0)
+    last = max((node.end_lineno or 0 for node in (*docstring, *imports)), default=0)
     return _with_lines(text, last, last, new) if new else text
 
 
@@ -208,5 +209,4 @@ def _edit(path: str, before: str, after: str) -> dict[str, Any]:
 
 
 def _shared(one: Sequence[str], other: Sequence[str]) -> int:
-    """Return the number of lines that both begin with."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))

@@ -46,7 +46,7 @@ class Connections:
         self._tls: ssl.SSLContext | None = None
 
     @asynccontextmanager
-    async def answered(
+    async def send(
         self, method: str, url: SplitResult, headers: Headers, body: bytes, *, addresses: Sequence[str] | None = None
     ) -> AsyncIterator[Response]:
         """Send a request and give its response, whose body is not read yet.
@@ -348,5 +348,6 @@ def untrusted_certificate_error(where: str, why: str) -> ConnectionFailed:
             "If you trust it, set SSL_CERT_FILE to a PEM file that holds the certificate of its authority, "
             "beside the others you need."
         )
-    message = f"The certificate of {where} is not trusted ({why.rstrip('.')}). {remedy}"
-    return ConnectionFailed(message, is_retryable=False)
+    return ConnectionFailed(
+        f"The certificate of {where} is not trusted ({why.rstrip('.')}). {remedy}", is_retryable=False
+    )

@@ -204,8 +204,8 @@ def embedded_error(data: Any) -> ProviderError:
     message, code = error_in_json(data)
     inner = data.get("error") or data if isinstance(data, dict) else None
     status = inner.get("code") if isinstance(inner, dict) else None
-    is_status = isinstance(status, int) and 400 <= status < 600
-    return error_for_status(status if is_status else 500, message, code=code, otherwise="the server failed")
+    known = status if isinstance(status, int) and 400 <= status < 600 else 500
+    return error_for_status(known, message, code=code, otherwise="the server failed")
 
 
 def retry_after_seconds(headers: Mapping[str, str]) -> float | None:

@@ -48,7 +48,7 @@ class Carrier(ABC):
 
     async def fetch_json(self, path: str, body: dict[str, Any] | None = None) -> Any:
         """Return the JSON that a GET request answers, or with a `body` a POST request. Raises `ProviderError`."""
-        async with self.answered(path, body) as response:
+        async with self.send(path, body) as response:
             content = await read_start(response, MAX_EVENT_BYTES)
             try:
                 return decode_json(content)
@@ -56,7 +56,7 @@ class Carrier(ABC):
                 raise not_a_reply(response, content) from error
 
     @asynccontextmanager
-    async def answered(self, path: str, body: dict[str, Any] | None) -> AsyncIterator[Response]:
+    async def send(self, path: str, body: dict[str, Any] | None) -> AsyncIterator[Response]:
         """Send a GET request, or a POST request with `body` as JSON, and give its response.
 
         The status is good by then, and the body of the response is not read yet.
@@ -67,14 +67,14 @@ class Carrier(ABC):
         key = await self._current_key()
         async with AsyncExitStack() as stack:
             try:
-                response = await stack.enter_async_context(self._sent(path, body, key))
+                response = await stack.enter_async_context(self._send(path, body, key))
             except AuthError as error:
                 if error.status != 401 or isinstance(self.key, str):
                     raise
                 self.key.forget()
                 if (renewed := await self._current_key()) == key:
                     raise
-                response = await stack.enter_async_context(self._sent(path, body, renewed))
+                response = await stack.enter_async_context(self._send(path, body, renewed))
             yield response
 
     async def _current_key(self) -> str:
@@ -86,7 +86,7 @@ class Carrier(ABC):
             raise AuthError(str(error)) from error
 
     @abstractmethod
-    def _sent(self, path: str, body: dict[str, Any] | None, key: str) -> AbstractAsyncContextManager[Response]: ...
+    def _send(self, path: str, body: dict[str, Any] | None, key: str) -> AbstractAsyncContextManager[Response]: ...
 
     @abstractmethod
     async def aclose(self) -> None: ...
@@ -109,13 +109,13 @@ class HttpClient(Carrier):
     ) -> None:
         self.key, self._key_header = key, key_header.lower()
         self.base_url = base_url.rstrip("/")
-        self.shown_url = shown(self.base_url)
+        self.shown_url = redacted_address(self.base_url)
         self._headers = {name.lower(): value.strip() for name, value in headers.items()}
         self._proxy = proxy_for(self.base_url)
         self._connections = Connections(self.shown_url, self._proxy, read_timeout=read_timeout)
 
     @asynccontextmanager
-    async def _sent(self, path: str, body: dict[str, Any] | None, key: str) -> AsyncIterator[Response]:
+    async def _send(self, path: str, body: dict[str, Any] | None, key: str) -> AsyncIterator[Response]:
         headers = dict(self._headers)
         if key:
             headers[self._key_header] = (f"Bearer {key}" if self._key_header == "authorization" else key).strip()
@@ -129,13 +129,13 @@ class HttpClient(Carrier):
             method, content = ("GET", b"") if body is None else ("POST", encode_json(body))
             for _ in range(MAX_REDIRECTS + 1):
                 sent = self._default_headers(url, content) | headers
-                async with self._connections.answered(method, url, sent, content) as response:
+                async with self._connections.send(method, url, sent, content) as response:
                     response.masked = masked
                     if (target := await check_status(response)) is None:
                         yield response
                         return
                 url = target
-            loop = f"{self.shown_url} redirects in a loop; the last address was {shown(url)}"
+            loop = f"{self.shown_url} redirects in a loop; the last address was {redacted_address(url)}"
             raise BadRequest(f"{loop}. Is the base_url right?")
         except ProviderError as error:
             error.args = (masked(str(error)),)  # a server may quote the key
@@ -159,7 +159,7 @@ class HttpClient(Carrier):
 def check_sendable(address: str, headers: Mapping[str, str]) -> None:
     """Raise `BadRequest` or `AuthError` for an address or a header that cannot be sent."""
     if not is_address(address):
-        raise BadRequest(f"{shown(address)!r} is not an http(s) address: set the provider's base_url.")
+        raise BadRequest(f"{redacted_address(address)!r} is not an http(s) address: set the provider's base_url.")
     for name, value in headers.items():
         if not is_header_name(name) or name in ("content-length", "transfer-encoding"):
             raise BadRequest(f"{name!r} is not a header that can be set: correct the provider's headers.")
@@ -183,11 +183,11 @@ async def check_status(response: Response, *, is_followed: bool = True) -> Split
         if is_followed and location and response.status != 303 and is_same_place(response.url, target):
             return target
         if location and target.hostname:
-            where = shown(target)
+            where = redacted_address(target)
     except ValueError:
         where = "a malformed address"
     raise BadRequest(
-        f"{shown(response.url)} redirects to {where}, where the request is not sent. "
+        f"{redacted_address(response.url)} redirects to {where}, where the request is not sent. "
         "If that is the right place, set the base_url to it.",
         status=response.status,
     )
@@ -198,7 +198,7 @@ def is_same_place(here: SplitResult, target: SplitResult) -> bool:
     return origin_of(target) in (origin_of(here), origin_of(here._replace(scheme="https")))
 
 
-def shown(address: str | SplitResult) -> str:
+def redacted_address(address: str | SplitResult) -> str:
     """Return an address without the parts that may be secret; it need not be a valid one."""
     bare = re.split(r"[?#]", address if isinstance(address, str) else address.geturl(), maxsplit=1)[0]
     return re.sub(r"^(\w+://)?[^/]*@", lambda found: found[1] or "", bare)
@@ -225,10 +225,9 @@ async def read_start(response: Response, max_bytes: int = MAX_ERROR_BODY) -> byt
 
 
 def raise_for_refusal(response: Response, body: bytes) -> NoReturn:
-    """Raise the `ProviderError` that a response with an error status and its body mean."""
     message, code = error_in_body(body, response.masked)
     if response.status == 404:  # the address may be what was not found
-        message = f"{message.rstrip('. ') or 'Not found'}, asked at {shown(response.url)}"
+        message = f"{message.rstrip('. ') or 'Not found'}, asked at {redacted_address(response.url)}"
     retry_after = retry_after_seconds(response.headers)
     if retry_after is None and response.status == 429:
         retry_after = seconds_until_reset(response.headers, body)
@@ -236,7 +235,7 @@ def raise_for_refusal(response: Response, body: bytes) -> NoReturn:
         response.status,
         message,
         code=code,
-        otherwise=f"HTTP {response.status} {response.reason} from {shown(response.url)}",
+        otherwise=f"HTTP {response.status} {response.reason} from {redacted_address(response.url)}",
         retry_after=retry_after,
         should_retry={"true": True, "false": False}.get(response.headers.get("x-should-retry", "")),
     )
@@ -245,9 +244,9 @@ def raise_for_refusal(response: Response, body: bytes) -> NoReturn:
 def not_a_reply(response: Response, start: bytes) -> ServerError:
     """Return the error for a good status with a body that is no API reply, such as a portal's page."""
     kind = response.headers.get("content-type", "no content type")
-    text = response.masked(start.decode(errors="replace"))
+    where, text = redacted_address(response.url), response.masked(start.decode(errors="replace"))
     return ServerError(
-        f"{shown(response.url)} answered with {kind}, and not as a model's server does: is the base_url right? "
+        f"{where} answered with {kind}, and not as a model's server does: is the base_url right? "
         f"It begins: {text[:120]!r}",
         is_retryable=False,
     )

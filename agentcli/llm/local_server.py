@@ -115,7 +115,6 @@ async def acquire(
 
 
 async def running_servers(state_folder: Path) -> list[ServerInfo]:
-    """Return the servers that answer."""
     found = []
     for control in sorted(_control_folder(state_folder).glob("*.sock")):
         with contextlib.suppress(OSError, msgspec.DecodeError):
@@ -267,7 +266,6 @@ async def _start(control: Path, model: Path, context: int, linger_s: float) -> L
 
 
 def _launch(control: Path, arguments: list[str], log: Path) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Start a server that listens at `control`; return it with the connection of its first user."""
     # -P keeps the working directory, which may be a stranger's project, off the import path.
     search = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", ""))))
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener, log.open("wb") as output:
@@ -300,7 +298,6 @@ def _failure(error: OSError, log: Path) -> str:
 
 
 def main() -> None:
-    """Serve one model until the process ends. The command line is described above."""
     # Threads of the math library that spin while they wait slow the others down to 1 token/s if a core is busy. The
     # library reads both variables when it is loaded, so they are set before the import in `_load`.
     os.environ["OMP_WAIT_POLICY"] = "passive"
@@ -328,7 +325,6 @@ class Users:
         self._greeting = b""
 
     async def serve(self, listener: socket.socket) -> None:
-        """Load the model, then answer users until the process ends."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.end)
         self._ending = asyncio.get_running_loop().call_later(FIRST_USER_S, self.end)
         server = await asyncio.start_unix_server(self._hold, sock=listener)
@@ -362,7 +358,6 @@ class Users:
 
 
 def _load(info: ServerInfo) -> tuple[object, int]:
-    """Load the model and serve it; return the engine and its loopback port."""
     import xllamacpp
 
     from agentcli.llm.local_weights import PINNED

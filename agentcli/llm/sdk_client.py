@@ -21,7 +21,7 @@ from agentcli.llm import connection
 from agentcli.llm.addresses import proxy_for
 from agentcli.llm.connection import CONNECT_TIMEOUT_S, Response
 from agentcli.llm.errors import AuthError, BadRequest, ConnectionFailed, ProviderError, ServerError, Timeout
-from agentcli.llm.http import Carrier, check_sendable, check_status, mask_of, shown
+from agentcli.llm.http import Carrier, check_sendable, check_status, mask_of, redacted_address
 from agentcli.llm.json_text import decode_json, encode_json
 from agentcli.settings.keys import Key
 
@@ -60,14 +60,14 @@ class SdkClient(Carrier):
     """Sends requests to one service. `read_timeout` is its longest silence in seconds."""
 
     def __init__(self, service: Service, *, read_timeout: float) -> None:
-        self.shown_url = shown(service.base_url) or service.platform
+        self.shown_url = redacted_address(service.base_url) or service.platform
         self._service, self._read_timeout = service, read_timeout
         self.key = service.api_key or service.auth_token
         self._opening = asyncio.Lock()
         self._clients: dict[str, Any] = {}  # by key, because requests with an earlier key may still run
 
     @asynccontextmanager
-    async def _sent(self, path: str, body: dict[str, Any] | None, key: str) -> AsyncIterator[Response]:
+    async def _send(self, path: str, body: dict[str, Any] | None, key: str) -> AsyncIterator[Response]:
         service = structs.replace(self._service, **{"api_key" if self._service.api_key else "auth_token": key})
         headers = {**service.headers, **({"key": key} if key else {})}
         masked = mask_of(headers, service.base_url)
@@ -79,7 +79,7 @@ class SdkClient(Carrier):
                         self._clients[key] = await asyncio.to_thread(self._open, service)
                     except UserError as error:
                         raise BadRequest(str(error)) from error
-            response = await self._send(self._clients[key], path, body)
+            response = await self._request(self._clients[key], path, body)
             try:
                 masked = response.masked
                 await check_status(response, is_followed=False)  # the key would go along
@@ -111,14 +111,14 @@ class SdkClient(Carrier):
                 raise self._no_credentials(error) from error
             raise
         address = str(client.base_url)
-        self.shown_url = shown(address.rstrip("/"))
+        self.shown_url = redacted_address(address.rstrip("/"))
         if proxy := proxy_for(address):
             leads = httpx2.Proxy(proxy.url, auth=proxy.login, ssl_context=tls if proxy.origin[0] == "https" else None)
             client = client.copy(http_client=httpx2.AsyncClient(**common, proxy=leads))
             self.shown_url += f" (through the proxy {proxy.url})"
         return client
 
-    async def _send(self, client: Any, path: str, body: dict[str, Any] | None) -> _SdkResponse:
+    async def _request(self, client: Any, path: str, body: dict[str, Any] | None) -> _SdkResponse:
         """Return the response with any status. Raises `ProviderError`."""
         import anthropic
         import httpx2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from codecs import BOM_UTF8
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,12 +19,12 @@ from agentcli.llm.errors import (
     embedded_error,
     error_in_json,
 )
-from agentcli.llm.http import MAX_ERROR_BODY, MAX_EVENT_BYTES, Carrier, not_a_reply, read_start, shown
+from agentcli.llm.http import MAX_ERROR_BODY, MAX_EVENT_BYTES, Carrier, not_a_reply, read_start, redacted_address
 from agentcli.llm.json_text import decode_json
 from agentcli.llm.messages import Message
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Request, StreamEvent
-from agentcli.llm.wire.reply_parts import CallIds, read
+from agentcli.llm.wire.reply_parts import CallIds, read_items
 
 if TYPE_CHECKING:
     from agentcli.llm.wire.chat_completions import Quirks
@@ -66,13 +66,10 @@ async def stream_reply(
     whole: str = "",
     window: int = 0,
 ) -> AsyncGenerator[StreamEvent, None]:
-    """Yield the reply's events, `Done` last.
+    """Yield the reply's events, `Done` last. Raises `ProviderError` with the part of the reply that had arrived.
 
     `build` makes the request's body. `whole` names the field that marks a reply that came at once, as one JSON object.
     With a `window` in tokens, a longer prompt is an overflow, because z.ai drops its beginning without an error.
-
-    Raises:
-        ProviderError: For every failure, with the part of the reply that had arrived.
     """
     json, has_begun = JsonItems(), False
 
@@ -87,20 +84,17 @@ async def stream_reply(
         # A long request is built beside the event loop, so that no keystroke waits for it.
         body = build() if len(request.messages) < MANY_MESSAGES else await asyncio.to_thread(build)
         try:
-            async with carrier.answered(path, body) as response:
+            async with carrier.send(path, body) as response:
                 has_begun = True
                 pieces = _parsed(response, parser or SseParser(), content_type, whole)
                 async for items in pieces:
-                    events, failure = read(items, feed)
+                    events, failure = read_items(items, feed)
                     for event in events:
                         yield event
                     if failure is not None:
                         raise failure
-                    if reader.is_closed:  # what follows is read for a moment, so that the connection can be reused
-                        with suppress(TimeoutError, ProviderError):
-                            async with asyncio.timeout(MAX_DRAIN_S):
-                                async for _ in pieces:
-                                    pass
+                    if reader.is_closed:
+                        await _drain(pieces)
                         break
         except ProviderError as error:
             error.sent = body
@@ -112,14 +106,20 @@ async def stream_reply(
         for event in last:
             yield event
         if 0 < window < (tokens := done.usage.prompt_tokens):
-            raise ContextOverflow(
-                f"{reader.model} was sent {tokens:,} prompt tokens, which its window of {window:,} "
-                "does not hold: the beginning was dropped."
-            )
+            sizes = f"{tokens:,} prompt tokens, which its window of {window:,} does not hold"
+            raise ContextOverflow(f"{reader.model} was sent {sizes}: the beginning was dropped.")
         yield done
     except ProviderError as error:
         error.partial = reader.partial()
         raise
+
+
+async def _drain(pieces: AsyncIterator[Any]) -> None:
+    # For a moment, so that the connection can be reused.
+    with suppress(TimeoutError, ProviderError):
+        async with asyncio.timeout(MAX_DRAIN_S):
+            async for _ in pieces:
+                pass
 
 
 async def _parsed(
@@ -143,7 +143,8 @@ async def _parsed(
         received += len(piece)
         if received > MAX_STREAM_BYTES:
             raise ServerError(
-                f"{shown(response.url)} sent more than {MAX_STREAM_BYTES >> 20} MB for one reply, so it was cancelled.",
+                f"{redacted_address(response.url)} sent more than {MAX_STREAM_BYTES >> 20} MB for one reply, "
+                "so it was cancelled.",
                 is_retryable=False,
             )
         if items := parser.feed(piece):

@@ -119,7 +119,7 @@ class ByteEncoder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class EncoderRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """How the tokens of some models are counted: by an `encoder`, made with `parameters`, times `margin`.
+    """The counter of the tokens of some models: an `encoder`, made with `parameters`, whose counts get a `margin`.
 
     The server at the address `counter` is sent `{"model", "text"}` and answers with the exact `{"tokens"}`; if it
     fails, the encoder counts.
@@ -151,8 +151,8 @@ class Encoders:
     Of several patterns (`gpt-4*`) that match, the last registered counts.
     """
 
-    def __init__(self, rows: ChainMap[str, EncoderRow], made: dict[str, TokenEncoder]) -> None:
-        self._rows, self._made = rows, made
+    def __init__(self, rows: ChainMap[str, EncoderRow], custom: dict[str, TokenEncoder]) -> None:
+        self._rows, self._custom = rows, custom
 
     def row(self, model: str) -> EncoderRow:
         """Return how the tokens of `model` or `provider/model` are counted."""
@@ -170,13 +170,13 @@ class Encoders:
             ValueError: If there is no such encoder or field.
         """
         if encoder and not isinstance(encoder, str):
-            self._made[encoder.name] = encoder
+            self._custom[encoder.name] = encoder
             encoder = encoder.name
         if encoder:
             fields = {"parameters": {}, **fields, "encoder": encoder}
         key = UNKNOWN if models.lower() == "custom" else models.lower()
         row = msgspec.convert({**msgspec.to_builtins(self.row(key)), **fields}, EncoderRow)
-        known = (*BUNDLED_ENCODERS, *self._made)
+        known = (*BUNDLED_ENCODERS, *self._custom)
         if row.encoder not in known:
             near = did_you_mean(row.encoder, known)
             raise ValueError(f"no encoder {row.encoder!r}{near}; there is {', '.join(known)}")
@@ -185,7 +185,7 @@ class Encoders:
 
     def with_file(self, file: Path) -> Encoders:
         """Return these rows and those of a TOML or YAML file, which count first. Raises `ConfigError`."""
-        above = Encoders(self._rows.new_child(), self._made)
+        above = Encoders(self._rows.new_child(), self._custom)
         decode = msgspec.yaml.decode if file.suffix.lower() in (".yaml", ".yml") else tomllib.loads
         try:
             tables = msgspec.convert(decode(read_small_file(file).decode("utf-8-sig")), dict[str, Any])
@@ -201,8 +201,8 @@ class Encoders:
 
     def encoder(self, row: EncoderRow) -> TokenEncoder:
         """Return the encoder of a row; making one loads tiktoken. Raises `ConfigError` for wrong parameters."""
-        if row.encoder in self._made:
-            return self._made[row.encoder]
+        if row.encoder in self._custom:
+            return self._custom[row.encoder]
         parameters, name = row.parameters, row.encoder
         if name in _PATTERNS:
             file = str(Path(__file__).parent / "data" / f"{name}.tiktoken.gz")
@@ -252,11 +252,11 @@ def message_tokens(
 
     Messages and tools are ours, or dicts in the form of the Messages API or Chat Completions.
     """
-    given, family = [msgspec.to_builtins(message) for message in messages], family_of(model)
-    parts = [part for message in given for part in _parts(message, family)]
+    plain, family = [msgspec.to_builtins(message) for message in messages], family_of(model)
+    parts = [part for message in plain for part in _parts(message, family)]
     texts = [system, *(_json(msgspec.to_builtins(tool)) for tool in tools), *(p for p in parts if isinstance(p, str))]
     media = sum(part for part in parts if isinstance(part, int))
-    return text_tokens(texts, model, encoders) + media + TOKENS_PER_MESSAGE * len(given)
+    return text_tokens(texts, model, encoders) + media + TOKENS_PER_MESSAGE * len(plain)
 
 
 def _parts(value: Any, family: str) -> Iterator[str | int]:
@@ -281,8 +281,8 @@ def _parts(value: Any, family: str) -> Iterator[str | int]:
                 yield base64.b64decode(data + "==").decode(errors="replace")
             else:
                 yield image_tokens(data, family) if "image" in kind else document_tokens(data, family)
-        case {"type": "tool_use", "name": name, "input": given}:
-            yield from (str(name), _json(given), str(value.get("unparsed", "")))
+        case {"type": "tool_use", "name": name, "input": arguments}:
+            yield from (str(name), _json(arguments), str(value.get("unparsed", "")))
         case {"type": "function", "function": dict(call)}:
             yield from (text if isinstance(text, str) else _json(text) for text in call.values())
         case {"type": "opaque", "data": data}:

@@ -140,7 +140,6 @@ class Models:
         raise NoModel(NO_MODEL)
 
     async def running(self) -> list[str]:
-        """Return the models of Ollama and LM Studio on this machine."""
         ollama = ollama_address(self._config.environment.get("OLLAMA_HOST", ""))
         servers = (
             ("ollama", ollama, "/api/tags", "models", "name"),
@@ -265,7 +264,6 @@ class Models:
         return from_home(configured, "local.model") if configured else self.embedded_path()
 
     async def aclose(self) -> None:
-        """Close the providers' connections; a later request opens them again."""
         for provider in (*self._replaced, *self._providers.values()):
             await provider.aclose()
 

@@ -1,4 +1,4 @@
-"""Finds what is wrong with a setting, and says it in words."""
+"""Finds what is wrong with a setting, and explains it in words."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ def find_error(value: Any, kind: Any, key: str = "") -> tuple[str, str] | None:
         message = f"{in_words(str(error), kind)}."
     else:
         return None
-    if isinstance(value, Mapping) and (kinds := member_types(kind)):
+    if isinstance(value, Mapping) and (kinds := _member_types(kind)):
         for name, item in value.items():
-            at = f"{key}.{name}" if key else str(name)
-            if (of := kinds.get(name, kinds.get("*"))) is None:
-                return at, unknown_setting(name, kinds)
-            if found := find_error(item, of, at):
+            path = f"{key}.{name}" if key else str(name)
+            if (member := kinds.get(name, kinds.get("*"))) is None:
+                return path, unknown_setting(name, kinds)
+            if found := find_error(item, member, path):
                 return found
     return key, message
 
 
-def member_types(kind: Any) -> dict[str, Any]:
-    """Return the types of what a group holds by name; those of a table are all that of `*`."""
+def _member_types(kind: Any) -> dict[str, Any]:
+    """Return the types of a group's members by name; all members of a table have the type at `*`."""
     if get_origin(kind) is dict:
         return {"*": get_args(kind)[1]}
     is_group = isinstance(kind, type) and issubclass(kind, Struct)
@@ -58,12 +58,11 @@ def setting_type(key: Sequence[str]) -> Any:
     for depth, name in enumerate(key, 1):
         if kind is Any:
             return Any
-        kinds = member_types(kind)
-        if (of := kinds.get(name, kinds.get("*"))) is None:
+        kinds = _member_types(kind)
+        if (member := kinds.get(name, kinds.get("*"))) is None:
             single = f"there is no such setting: {'.'.join(key[: depth - 1])} has a single value."
-            message = unknown_setting(name, kinds) if kinds else single
-            raise ConfigError(message, key=".".join(key[:depth]))
-        kind = of
+            raise ConfigError(unknown_setting(name, kinds) if kinds else single, key=".".join(key[:depth]))
+        kind = member
     return kind
 
 
@@ -84,24 +83,18 @@ def in_words(message: str, kind: Any) -> str:
 
 
 def allowed_values(kind: Any) -> tuple[str, ...]:
-    """The values of a closed list; none where there is no such list."""
+    """Return the values of a closed list, () for any other type."""
     if get_origin(kind) is Literal:
         return tuple(map(str, get_args(kind)))
     if kind is bool:
         return ("true", "false")
     if kind is ThemeName:
         return THEMES
-    return (
-        tuple(value for choice in get_args(kind) for value in allowed_values(choice))
-        if NoneType in get_args(kind) or get_origin(kind) is tuple
-        else ()
-    )
+    is_around = NoneType in get_args(kind) or get_origin(kind) is tuple
+    return tuple(value for choice in get_args(kind) for value in allowed_values(choice)) if is_around else ()
 
 
 def is_table(kind: Any) -> bool:
-    """True for a group within a group, or a table of such."""
-    if get_origin(kind) is dict:
-        kind = get_args(kind)[1]
-        if get_origin(kind) is dict:
-            return True
-    return isinstance(kind, type) and issubclass(kind, Struct)
+    """Return True for a group within a group, and for a table of groups or tables."""
+    member = get_args(kind)[1] if get_origin(kind) is dict else kind
+    return get_origin(member) is dict or (isinstance(member, type) and issubclass(member, Struct))

@@ -1,4 +1,4 @@
-"""Keeps API keys in the system's keyring or a private file, and gets keys from commands."""
+"""Keeps API keys in the system's keyring or in a private file, and gets keys from commands."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ import shlex
 import stat
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from agentcli.errors import ConfigError
-from agentcli.settings.files import make_private_folder, replace_file
+from agentcli.settings.files import replace_private_file
 from agentcli.settings.short_program import run_short_program
 
-SERVICE = "agentcli"  # what keys are filed under in a keyring
-_WORKING_PRIORITY = 1  # keyring's own: what ranks lower keeps nothing, or keeps it readable
-LONGEST_RUN_S = 10.0
-KEPT_S = 300.0
-LARGEST = 64 * 1024  # bytes of output
+_SERVICE = "agentcli"  # the name of the program in a keyring
+_MIN_PRIORITY = 1  # keyrings that rank lower keep nothing, or keep it readable: see `keyring.backend.KeyringBackend`
+_MAX_RUN_S = 10.0  # of a command that prints a key
+_REUSED_S = 300.0  # a key that a command has printed
+_MAX_OUTPUT_BYTES = 64 * 1024
 
 
 class _StoredKey(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -29,40 +30,40 @@ class _StoredKey(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class KeptKeys:
-    """Keys by the environment variable they stand in for. Without a file they are held for this process alone.
+    """The keys that the person gave, by the environment variable that they replace.
 
-    The file names every kept key, so that a keyring, which takes long and may ask, is opened only for one that it has.
+    The file names every kept key, since a keyring takes long and may ask: it is opened only for a key that is in it.
+    Without a file, keys last as long as the process.
     """
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file
         self._read: dict[str, str] = {}
-        self.typed: dict[str, str] = {}  # given to this process alone
-        self.seen: set[str] = set()  # from elsewhere, and to be kept out of sight
+        self.typed: dict[str, str] = {}  # for this process alone
+        self.seen: set[str] = set()  # from elsewhere, and to be masked
 
     @property
     def values(self) -> tuple[str, ...]:
-        """The keys that can be had without opening a keyring, for keeping them out of sight."""
-        try:
-            in_file = [kept.key for kept in self._index().values() if kept.key]
-        except ConfigError:  # told where a key is asked for
-            in_file = []
+        """All keys that are known without opening a keyring, so that they can be masked."""
+        in_file: list[str] = []
+        with suppress(ConfigError):  # it is raised where a key is asked for
+            in_file += [stored.key for stored in self._index().values() if stored.key]
         return *self.typed.values(), *self._read.values(), *self.seen, *in_file
 
     def place(self, variable: str) -> str:
-        """Describe the place of a key; empty if there is none. Raises `ConfigError` for a file others can read."""
-        if kept := self._index().get(variable):
-            return "kept in the keyring" if kept.in_keyring else f"kept in {self._file}"
+        """Describe where a key is kept; empty if it is not. Raises `ConfigError` for a file that others can read."""
+        if stored := self._index().get(variable):
+            return "kept in the keyring" if stored.in_keyring else f"kept in {self._file}"
         return "typed for this session" if variable in self.typed else ""
 
     def get(self, variable: str, *, afresh: bool = False) -> str:
-        """Return the key that is kept, or an empty text; `afresh` if it may have changed. Raises `ConfigError`."""
-        if (afresh or variable not in self._read) and (kept := self._index().get(variable)):
-            self._read[variable] = self._from_keyring(variable) if kept.in_keyring else kept.key
+        """Return the kept key, "" for none; `afresh` reads it again. Raises `ConfigError`."""
+        if (afresh or variable not in self._read) and (stored := self._index().get(variable)):
+            self._read[variable] = self._from_keyring(variable) if stored.in_keyring else stored.key
         return self._read.get(variable, "")
 
     def store(self, variable: str, key: str) -> str:
-        """Keep a key for good; gives its place. Raises `ConfigError`."""
+        """Keep a key for good and describe where. Raises `ConfigError`."""
         index = self._index()
         in_keyring = _set_in_keyring(variable, key)
         self._write(index | {variable: _StoredKey(in_keyring=True) if in_keyring else _StoredKey(key)})
@@ -70,16 +71,16 @@ class KeptKeys:
         return self.place(variable)
 
     def remove(self, variable: str) -> str:
-        """Forget a key; gives the place it was in, or an empty string. Raises `ConfigError`."""
-        was = self.place(variable)
+        """Forget a key and describe where it was, "" for nowhere. Raises `ConfigError`."""
+        place = self.place(variable)
         self.typed.pop(variable, None)
         self._read.pop(variable, None)
         index = self._index()
-        if (kept := index.pop(variable, None)) is not None:
-            if kept.in_keyring:
+        if (stored := index.pop(variable, None)) is not None:
+            if stored.in_keyring:
                 _remove_from_keyring(variable)
             self._write(index)
-        return was
+        return place
 
     def _index(self) -> dict[str, _StoredKey]:
         if self._file is None:
@@ -91,10 +92,10 @@ class KeptKeys:
         except OSError as error:
             raise ConfigError(f"could not be read ({error.strerror}).", file=str(self._file)) from error
         with os.fdopen(descriptor, "rb") as file:
-            about = os.fstat(descriptor)
-            if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o077:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
                 raise ConfigError(
-                    f"holds keys and is not yours alone (mode {stat.S_IMODE(about.st_mode):o}): no key of it is used. "
+                    f"holds keys and is not yours alone (mode {stat.S_IMODE(status.st_mode):o}): no key of it is used. "
                     f"chmod 600 it, and think of new keys.",
                     file=str(self._file),
                 )
@@ -109,8 +110,7 @@ class KeptKeys:
             if not index:
                 self._file.unlink(missing_ok=True)
                 return
-            make_private_folder(self._file.parent)
-            replace_file(self._file, msgspec.json.format(msgspec.json.encode(index), indent=2) + b"\n")
+            replace_private_file(self._file, msgspec.json.format(msgspec.json.encode(index), indent=2) + b"\n")
         except OSError as error:
             raise ConfigError(f"could not be written ({error.strerror}).", file=str(self._file)) from error
 
@@ -118,7 +118,7 @@ class KeptKeys:
         import keyring
 
         try:
-            return keyring.get_password(SERVICE, variable) or ""
+            return keyring.get_password(_SERVICE, variable) or ""
         except Exception as error:
             raise ConfigError(
                 f"its key is kept in the keyring, which does not give it ({error}): unlock it, or set the variable.",
@@ -127,30 +127,28 @@ class KeptKeys:
 
 
 def sendable_key(key: str, error: Callable[[str], ConfigError]) -> str:
-    """The key as it is. Raises the `error` where an HTTP header cannot carry it."""
+    """Return the key. Raises the `error` if an HTTP header cannot carry it."""
     if not (key.isascii() and key.isprintable()):
         raise error("the key contains a character that an HTTP header cannot carry: copy it again.")
     return key
 
 
 def _set_in_keyring(variable: str, key: str) -> bool:
-    """Return True if a keyring took it. One that is locked or full has errors of its own, and there is the file."""
-    try:
+    """Return True if a keyring took the key. If it fails, with whatever error it has, the key goes to the file."""
+    with suppress(Exception):
         import keyring
 
-        if keyring.get_keyring().priority < _WORKING_PRIORITY:
-            return False
-        keyring.set_password(SERVICE, variable, key)
-    except Exception:  # noqa: BLE001
-        return False
-    return True
+        if keyring.get_keyring().priority >= _MIN_PRIORITY:
+            keyring.set_password(_SERVICE, variable, key)
+            return True
+    return False
 
 
 def _remove_from_keyring(variable: str) -> None:
     import keyring
 
     try:
-        keyring.delete_password(SERVICE, variable)
+        keyring.delete_password(_SERVICE, variable)
     except Exception as error:
         if keyring.errors.PasswordDeleteError in type(error).__mro__:  # it is gone already
             return
@@ -158,36 +156,36 @@ def _remove_from_keyring(variable: str) -> None:
 
 
 class KeyHelper:
-    """The key that `command` prints, run in `folder` without shell or terminal; no `error` shows the output."""
+    """Gets a key from a command, which runs in a folder without shell or terminal. No error shows its output."""
 
     def __init__(
         self, command: str, *, folder: Path, error: Callable[[str], ConfigError], on_key: Callable[[str], None]
     ) -> None:
         self._command, self._folder, self._error, self._on_key = command, folder, error, on_key
-        self._asking = asyncio.Lock()
+        self._running = asyncio.Lock()
         self._key, self._until = "", 0.0
 
     async def key(self) -> str:
-        """Raises `ConfigError`."""
-        async with self._asking:
+        """Return the key; the command runs again after some minutes. Raises `ConfigError`."""
+        async with self._running:
             if time.monotonic() >= self._until:
-                self._key = await self._asked()
-                self._until = time.monotonic() + KEPT_S
+                self._key = await self._run()
+                self._until = time.monotonic() + _REUSED_S
                 self._on_key(self._key)
             return self._key
 
     def forget(self) -> None:
-        """The key was refused: have the command run again for the next request."""
+        """Run the command again for the next request, since the key was rejected."""
         self._until = 0.0
 
-    async def _asked(self) -> str:
+    async def _run(self) -> str:
         words = split_command(self._command, self._error)
         try:
-            end = await run_short_program(words, timeout_s=LONGEST_RUN_S, max_bytes=LARGEST, cwd=self._folder)
+            end = await run_short_program(words, timeout_s=_MAX_RUN_S, max_bytes=_MAX_OUTPUT_BYTES, cwd=self._folder)
         except OSError as error:
             raise self._error(f"the command could not be started ({error.strerror}).") from error
         if end.exit_code is None:
-            raise self._error(f"the command did not end within {LONGEST_RUN_S:g} s.")
+            raise self._error(f"the command did not end within {_MAX_RUN_S:g} s.")
         if end.exit_code != 0:
             raise self._error(f"the command ended with exit code {end.exit_code}: run it by hand to see why.")
         if not (key := end.stdout.decode(errors="replace").strip()):
@@ -199,9 +197,9 @@ Key = str | KeyHelper  # a key, or the command that has it
 
 
 def split_command(command: str, error: Callable[[str], ConfigError]) -> list[str]:
-    """Its words, as a shell would part them. Raises the `error`."""
+    """Split a command into words as a shell does. Raises the `error` if it has none."""
     try:
         program, *arguments = shlex.split(command)
-    except ValueError as wrong:
-        raise error(f"this is no command ({wrong}).") from wrong
+    except ValueError as problem:
+        raise error(f"this is no command ({problem}).") from problem
     return [os.path.expanduser(program), *arguments]  # noqa: PTH111 - a bare name must stay one

@@ -1,4 +1,7 @@
-"""Settings: defaults < user < project (trusted) < local < environment < flags, checked, merged and frozen."""
+"""Loads the settings: each source is read and checked, then they are merged into one frozen `Config`.
+
+A later source wins: defaults, user, project (if trusted), local, `--settings`, environment, flags.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +27,16 @@ from agentcli.settings.trust import command_places, is_trusted, project_files
 
 # A checked-out repository may not choose where prompts and keys go, nor what is observed.
 NOT_FROM_PROJECTS = (*"provider providers observability serve terminal web evidence".split(), "tokens.encoders")
+_OTHER_VARIABLES = ("HOME", "MODEL", "PREFIX", "BIN", "SESSION_ID", "NO_TELEMETRY")  # AGENTCLI_… that are no settings
+_ADDED_LISTS = frozenset(("allow", "ask", "deny", "additional_directories", "masked"))  # merged by adding them up
 
 
 class SettingsLayer(Struct, frozen=True):
-    """A file with its `text`, the environment or a caller; `names` are what keys are called there, such as flags."""
+    """The settings of one source: a file, the environment, or a caller such as the command line.
+
+    `text` is the content of a TOML file, in which errors name the line. `names` maps dotted keys to what the source
+    calls them, such as flags or variables.
+    """
 
     source: str
     values: dict[str, Any]
@@ -35,68 +44,83 @@ class SettingsLayer(Struct, frozen=True):
     names: Mapping[str, str] = {}
 
     def error(self, message: str, key: str, *, item: str = "") -> ConfigError:
-        """An error about a key of this source, or about one item of the list it holds."""
+        """Build the error about a key of this source, or about one item of the list that the key has."""
         line = _line_of(self.text, key, item=item) if self.text else None
         return ConfigError(message, file=self.source, line=line, key=self.names.get(key, key))
 
     def holds(self, key: str, item: Any = None) -> bool:
-        """Return True if the source sets a dotted key, and has `item`, if one is given, in that list."""
-        return any(
-            item is None or (isinstance(value, list | tuple) and item in value) for value in _at(self.values, key)
-        )
+        """Return True if the source sets a dotted key; with `item`, only if the list at the key contains it."""
+        values = _values_at(self.values, key)
+        return any(item is None or (isinstance(value, list | tuple) and item in value) for value in values)
 
 
-def _at(values: Any, key: str) -> Iterator[Any]:
-    """The value of a dotted key, if it is there; names of models have dots of their own."""
+def _values_at(values: Any, key: str) -> Iterator[Any]:
+    """Yield the value of a dotted key if it is set. Names of models contain dots themselves, hence the search."""
     if not key:
         yield values
     elif isinstance(values, Mapping):
         for name, value in values.items():
             if key == name or key.startswith(f"{name}."):
-                yield from _at(value, key[len(name) + 1 :])
+                yield from _values_at(value, key[len(name) + 1 :])
 
 
-class Config(Struct, frozen=True):
-    """The merged settings, and the layers they came from, the lowest first. `notices` are for the person.
+class ProjectUse(Struct, frozen=True):
+    """The use that is made of the project's own files: settings, hooks, servers, commands, skills and agents."""
 
-    The nearest of the `command_folders` is the last. With `uses_project` the project's own files count, its skills and
-    agents too; with `trusts_project_now` because the caller trusts them as they are now.
-    """
+    is_allowed: bool = False
+    is_trusted_now: bool = False  # the caller trusts the files as they are now, whatever was trusted before
+
+
+class Config(Struct, frozen=True, kw_only=True):
+    """The merged settings and where they come from. `layers` begin with the lowest; `notices` are for the person."""
 
     settings: Settings
     paths: Paths
     cwd: Path
     environment: dict[str, str]
-    files: tuple[Path, ...] = ()
     notices: tuple[str, ...] = ()
-    command_folders: tuple[Path, ...] = ()
     layers: tuple[SettingsLayer, ...] = ()
     kept_keys: KeptKeys = msgspec.field(default_factory=KeptKeys)
-    uses_project: bool = False
-    trusts_project_now: bool = False
+    project: ProjectUse = ProjectUse()
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that were read. The last two layers are the environment and the caller."""
+        return tuple(Path(layer.source) for layer in self.layers[:-2])
+
+    @property
+    def command_folders(self) -> tuple[Path, ...]:
+        """The folders of slash commands; a later folder wins."""
+        of_others = home_of(self.environment) / ".claude/commands"
+        folders = [of_others] if of_others.is_dir() else []
+        return *folders, self.paths.config / "commands", *(command_places(self.cwd) if self.project.is_allowed else ())
 
     def key(self, variable: str) -> str:
-        """A provider's key: one typed just now, else the environment's, else one that is kept. Raises `ConfigError`."""
+        """Return a provider's key: one typed for this session, else the environment's, else a kept one.
+
+        Raises:
+            ConfigError: If the key cannot be read, or contains characters that no HTTP header can carry.
+        """
         keys = self.kept_keys
         key = keys.typed.get(variable) or self.key_in_environment(variable) or keys.get(variable).strip()
         return sendable_key(key, lambda message: ConfigError(message, key=variable))
 
     def key_in_environment(self, variable: str) -> str:
-        """A key without the white space around it, which a pasted or mounted one may have."""
+        """Return a key of the environment without surrounding white space, which pasted and mounted keys may have."""
         return self.environment.get(variable, "").strip()
 
     def place_of_key(self, variable: str) -> str:
-        """Describe the place a key comes from; empty if there is none. Raises `ConfigError`."""
+        """Describe where a key comes from; empty if there is none. Raises `ConfigError`."""
         in_environment = self.key_in_environment(variable) and variable not in self.kept_keys.typed
         return "in the environment" if in_environment else self.kept_keys.place(variable)
 
     def error(self, message: str, key: str, *, item: str = "") -> ConfigError:
-        """An error about a setting, or one item of a list, that names the source it comes from."""
+        """Build the error about a setting, or about one item of a list, which names the source of the value."""
         layer = self.layer_of(key, item or None)
         return layer.error(message, key, item=item) if layer else ConfigError(message, key=key)
 
     def layer_of(self, key: str, item: Any = None) -> SettingsLayer | None:
-        """Return the source whose value of a setting counts, or None for the default."""
+        """Return the source whose value of a setting wins; None where the default applies."""
         return next((layer for layer in reversed(self.layers) if layer.holds(key, item)), None)
 
 
@@ -112,7 +136,19 @@ def load_config(
     trust: bool = False,
     without: Path | None = None,
 ) -> Config:
-    """Read and merge every source but `without`; a person calls `flags` by `flag_names`. Raises `ConfigError`."""
+    """Read, check and merge every source of settings.
+
+    Args:
+        flags: Settings of the caller, as tables.
+        flag_names: The flags' names by dotted key, for errors.
+        caller: What errors call the source of `flags`.
+        extra_file: A further file, above all other files.
+        trust: Use the project's files as they are now.
+        without: A file that is passed over.
+
+    Raises:
+        ConfigError: If a source cannot be read or has a wrong value.
+    """
     paths = paths or find_paths(environment.get("AGENTCLI_HOME"))
     notices = [*_unknown_variables(environment)]
     has_own = paths.user_config != without and _may_exist(paths.user_config)
@@ -122,27 +158,20 @@ def load_config(
         layers.append(_project_layer(file, paths, notices))
     if extra_file is not None:
         layers.append(read_layer(extra_file))
-    files = tuple(Path(layer.source) for layer in layers)
-    given = SettingsLayer(caller, dict(flags or {}), names=flag_names)
-    check_layer(given)
-    layers += [environment_layer(environment), given]
+    of_caller = SettingsLayer(caller, dict(flags or {}), names=flag_names)
+    check_layer(of_caller)
+    layers += [_environment_layer(environment), of_caller]
     if any(layer.holds("compaction.summary_share") for layer in layers):
         notices.append("compaction.summary_share is no longer used: summaries take the room that a compaction has.")
-    of_others = home_of(environment) / ".claude/commands"
-    command_folders = [of_others] if of_others.is_dir() else []
-    command_folders += [paths.config / "commands", *(command_places(cwd) if found else ())]
     config = Config(
-        msgspec.convert(reduce(_merged, (layer.values for layer in layers)), Settings),
-        paths,
-        cwd,
-        dict(environment),
-        files=files,
+        settings=msgspec.convert(reduce(_merged, (layer.values for layer in layers)), Settings),
+        paths=paths,
+        cwd=cwd,
+        environment=dict(environment),
         notices=tuple(notices),
-        command_folders=tuple(command_folders),
         layers=tuple(layers),
         kept_keys=KeptKeys(paths.credentials),
-        uses_project=bool(found),
-        trusts_project_now=trust,
+        project=ProjectUse(bool(found), trust),
     )
     terminal = config.settings.terminal
     for key, message in look_problems(terminal.keys, terminal.theme, terminal.themes):
@@ -151,7 +180,7 @@ def load_config(
 
 
 def _trusted_files(paths: Paths, cwd: Path, notices: list[str], *, trust: bool) -> list[Path]:
-    """The project's files, if its folder is trusted; if not, a notice names them."""
+    """Return the project's files if they are trusted; if not, add a notice that names them."""
     found = project_files(cwd)
     if not found or trust or is_trusted(paths, cwd):
         return found
@@ -165,7 +194,7 @@ def _trusted_files(paths: Paths, cwd: Path, notices: list[str], *, trust: bool) 
 
 
 def _project_layer(file: Path, paths: Paths, notices: list[str]) -> SettingsLayer:
-    """A project's settings, without those that only a person may set. Raises `ConfigError`."""
+    """Read a project's settings without those that only a person may set. Raises `ConfigError`."""
     layer = read_layer(file)
     for name in personal_keys(layer.values):
         section, _, key = name.partition(".")
@@ -175,13 +204,13 @@ def _project_layer(file: Path, paths: Paths, notices: list[str]) -> SettingsLaye
 
 
 def nested(path: Sequence[str], value: Any) -> dict[str, Any]:
-    """Return the table of settings that holds nothing but a value at a path."""
+    """Return the table of settings that has nothing but a value at a path."""
     return {path[0]: nested(path[1:], value) if path[1:] else value}
 
 
 def personal_keys(values: Mapping[str, Any]) -> list[str]:
     """Return the settings in a table that only a person may set, not a project."""
-    return [name for name in NOT_FROM_PROJECTS if any(value is not None for value in _at(values, name))]
+    return [name for name in NOT_FROM_PROJECTS if any(value is not None for value in _values_at(values, name))]
 
 
 def project_refusal(name: str, paths: Paths) -> str:
@@ -189,7 +218,7 @@ def project_refusal(name: str, paths: Paths) -> str:
 
 
 def _may_exist(file: Path) -> bool:
-    """True also where that cannot be seen: settings are not to be passed over in silence."""
+    """Return True also where nobody can see if the file exists, so that settings are never silently ignored."""
     try:
         return file.exists()
     except OSError:
@@ -197,7 +226,11 @@ def _may_exist(file: Path) -> bool:
 
 
 def read_layer(file: Path) -> SettingsLayer:
-    """Read and check one TOML (or, by its name, JSON) file. Raises `ConfigError` with file, key, and TOML's line."""
+    """Read and check a file: JSON if its name ends so, else TOML.
+
+    Raises:
+        ConfigError: If it cannot be read or has a wrong value. The error has the file, the key and, in TOML, the line.
+    """
     try:
         data = file.read_bytes()
         text = data.decode("utf-8-sig")
@@ -221,7 +254,7 @@ def read_layer(file: Path) -> SettingsLayer:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON. Raises `ValueError` for a key that is there twice: the first value would be lost."""
+    """Build an object of JSON. Raises `ValueError` for a key that is there twice: one of its values would be lost."""
     values = dict(pairs)
     if len(values) < len(pairs):
         names = [name for name, _ in pairs]
@@ -230,18 +263,18 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _line_of(text: str, key: str, *, item: str = "") -> int | None:
-    """Return the line of a dotted key in TOML, or of what holds it; with `item`, that of the item in its list."""
+    """Return the line of a dotted key in TOML, or of the table around it; with `item`, of that item in its list."""
     lines, section = dict[str, int](), ""
     for number, line in enumerate(text.splitlines(), 1):
         if header := re.match(r"\s*\[+([^\[\],]+)\]+\s*(?:#|$)", line):
-            section = here = _dotted(header[1])
+            section = path = _dotted(header[1])
         elif assigned := re.match(r"([^=#]+)=", line):
-            here = f"{section}.{_dotted(assigned[1])}".lstrip(".")
+            path = f"{section}.{_dotted(assigned[1])}".lstrip(".")
         else:
             continue
-        while here:
-            lines.setdefault(here, number)
-            here = here.rpartition(".")[0]
+        while path:
+            lines.setdefault(path, number)
+            path = path.rpartition(".")[0]
     while key and key not in lines:
         key = key.rpartition(".")[0]
     if not key:
@@ -250,24 +283,16 @@ def _line_of(text: str, key: str, *, item: str = "") -> int | None:
     return next((number for number, line in below if item in line), lines[key])
 
 
-def _dotted(written: str) -> str:
-    return ".".join(part.strip().strip("\"'") for part in written.split("."))
+def _dotted(text: str) -> str:
+    return ".".join(part.strip().strip("\"'") for part in text.split("."))
 
 
-def check_layer(layer: SettingsLayer) -> None:
-    """Raises `ConfigError` with the key (`section.key`) of the first wrong value, its line, and what is allowed."""
-    if found := find_error(layer.values, Settings):
-        key, message = found
-        raise layer.error(message, key)
-
-
-# Variables of that form that are no settings: the program's and its installer's.
-_OTHER_VARIABLES = ("HOME", "MODEL", "PREFIX", "BIN", "SESSION_ID", "NO_TELEMETRY")
+# The environment.
 
 
 @cache
 def _variables() -> tuple[tuple[str, str, Any], ...]:
-    """The variable of every setting but tables of tables, its dotted key and its type."""
+    """Return the variable of every setting, its dotted key and its type; tables of tables have none."""
     return tuple(
         (f"AGENTCLI_{group.name}_{field.encode_name}".upper(), f"{group.name}.{field.encode_name}", field.type)
         for group in msgspec.structs.fields(Settings)
@@ -278,22 +303,24 @@ def _variables() -> tuple[tuple[str, str, Any], ...]:
 
 
 def _may_be_setting(variable: str) -> bool:
-    """True for a variable of that form that is none of the others."""
     prefix, _, rest = variable.partition("_")
     return prefix == "AGENTCLI" and rest not in _OTHER_VARIABLES and not rest.startswith("TEST_")
 
 
 def _unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
-    given = [name for name, value in environment.items() if _may_be_setting(name) and value.strip()]
-    if given:
+    """Yield a notice for each variable that looks like a setting and is none."""
+    names = [
+        name.removeprefix("AGENTCLI_") for name, value in environment.items() if _may_be_setting(name) and value.strip()
+    ]
+    if names:
         known = [*_OTHER_VARIABLES, *(name.removeprefix("AGENTCLI_") for name, _, _ in _variables())]
-        for name in sorted({name.removeprefix("AGENTCLI_") for name in given}.difference(known)):
+        for name in sorted(set(names).difference(known)):
             hint = did_you_mean(name, known).replace("mean ", "mean AGENTCLI_")
             yield f"AGENTCLI_{name} is no setting{hint}: it is not used. docs/settings.md lists them."
 
 
-def environment_layer(environment: Mapping[str, str]) -> SettingsLayer:
-    """Read `AGENTCLI_<SECTION>_<KEY>`; commas separate lists, and pairs `a=b`. Raises `ConfigError`."""
+def _environment_layer(environment: Mapping[str, str]) -> SettingsLayer:
+    """Read `AGENTCLI_<SECTION>_<KEY>`. Commas separate the items of lists, and pairs `a=b`. Raises `ConfigError`."""
     values: dict[str, Any] = {}
     names: dict[str, str] = {}
     settings = _variables() if any(map(_may_be_setting, environment)) else ()  # 4 ms, and most people set none
@@ -306,6 +333,7 @@ def environment_layer(environment: Mapping[str, str]) -> SettingsLayer:
 
 
 def _from_text(text: str, kind: Any, name: str) -> Any:
+    """Return the value that a variable's text stands for. Raises `ConfigError`."""
     value: Any = text
     if get_origin(kind) is tuple:
         value = [part.strip() for part in text.split(",") if part.strip()]
@@ -318,17 +346,21 @@ def _from_text(text: str, kind: Any, name: str) -> Any:
         raise ConfigError(f"{message}.", file="environment", key=name) from error
 
 
-_ADDED_UP = frozenset(("allow", "ask", "deny", "additional_directories", "masked"))
-
-
 def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """`above` over `below`, table by table. Lists of rules add up, so that a deny rule is never lost."""
+    """Merge `above` over `below`, table by table. Lists of rules are added up, so that no deny rule is ever lost."""
     result = dict(below)
     for key, value in above.items():
         if isinstance(value, Mapping) and isinstance(result.get(key), Mapping):
             result[key] = _merged(dict(result[key]), value)
-        elif key in _ADDED_UP and isinstance(result.get(key), list):
+        elif key in _ADDED_LISTS and isinstance(result.get(key), list):
             result[key] = [*result[key], *value]
         elif value is not None:
             result[key] = value
     return result
+
+
+def check_layer(layer: SettingsLayer) -> None:
+    """Raise `ConfigError` for the first wrong value, with its key, its line, and what is allowed."""
+    if found := find_error(layer.values, Settings):
+        key, message = found
+        raise layer.error(message, key)

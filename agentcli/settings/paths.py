@@ -1,10 +1,11 @@
-"""Finds the folders of configuration, state and cache, each in the platform's own place."""
+"""Knows where files are: the folders of configuration, state and cache, homes, and the root of a project."""
 
 from __future__ import annotations
 
 import itertools
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import platformdirs
@@ -12,12 +13,12 @@ from msgspec import Struct
 
 from agentcli.errors import UsageError
 
-_MOST_FILES = 1_000
-_DEEPEST = 10
+_MAX_FILES = 1_000
+_MAX_DEPTH = 10
 
 
 class Paths(Struct, frozen=True):
-    """Folders; none of them need exist yet."""
+    """The folders of the program. They need not exist."""
 
     config: Path
     state: Path
@@ -29,7 +30,7 @@ class Paths(Struct, frozen=True):
 
     @property
     def credentials(self) -> Path:
-        """The keys the person keeps."""
+        """The file of the keys that the person gave."""
         return self.config / "credentials.json"
 
     @property
@@ -38,17 +39,17 @@ class Paths(Struct, frozen=True):
 
     @property
     def secret(self) -> tuple[Path, ...]:
-        """Keys, and what was said in any project."""
+        """The files and folders with keys, and with what was said in any project."""
         return self.user_config, self.credentials, self.state
 
     @property
     def models(self) -> Path:
-        """Weights of the embedded model."""
+        """The folder with the weights of the embedded model."""
         return self.cache / "models"
 
 
 def find_paths(home: str | None) -> Paths:
-    """Everything below `home` (AGENTCLI_HOME) when it is given, else the platform's folders."""
+    """Return the folders below `home` (AGENTCLI_HOME) if it is given, else the platform's own folders."""
     if home:
         folder = from_home(home, "AGENTCLI_HOME").absolute()
         return Paths(folder, folder / "state", folder / "cache")
@@ -57,7 +58,10 @@ def find_paths(home: str | None) -> Paths:
 
 
 def from_home(name: str, given_as: str = "") -> Path:
-    """A path in which `~` may stand for a home. Raises `UsageError` for that of somebody who is not known here."""
+    """Return a path in which `~` or `~user` may stand for a home. Raises `UsageError` for an unknown user.
+
+    `given_as` is the name of the setting or variable for the error.
+    """
     try:
         return Path(name).expanduser()
     except RuntimeError as error:
@@ -65,7 +69,7 @@ def from_home(name: str, given_as: str = "") -> Path:
 
 
 def current_folder() -> Path:
-    """Raises `UsageError` when it is gone."""
+    """Return the current folder. Raises `UsageError` if it was removed."""
     try:
         return Path.cwd()
     except OSError as error:
@@ -73,45 +77,40 @@ def current_folder() -> Path:
 
 
 def home_of(environment: Mapping[str, str]) -> Path:
-    """The person's home folder."""
+    """Return the person's home folder."""
     home = environment.get("HOME", "")
     return Path(home) if home.startswith("/") else Path.home()
 
 
 def is_writable(folder: Path) -> bool:
-    """True for a folder that can be written, or made."""
+    """Return True for a folder that can be written, or made."""
     nearest = next(path for path in (folder, *folder.parents) if os.path.exists(path))  # noqa: PTH110 - never raises
     return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
 
 
 def project_root(cwd: Path) -> Path:
-    """The nearest folder upwards that holds `.git`, else `cwd` itself."""
+    """Return the nearest folder upwards with a `.git`, else `cwd` itself."""
     return next((folder for folder in (cwd, *cwd.parents) if os.path.exists(folder / ".git")), cwd)  # noqa: PTH110
 
 
 def folder_text(folder: Path) -> str:
-    """Return a folder as text; one that is no UTF-8 as its `file:` address, which no other folder's path equals."""
-    text = str(folder)
+    """Return a folder as text; if its name is no UTF-8, as its `file:` address, which no other folder has."""
     try:
-        text.encode()
+        return str(folder).encode().decode()
     except UnicodeEncodeError:
         return folder.absolute().as_uri()
-    return text
 
 
 def markdown_files(folder: Path) -> list[Path]:
-    """Return the Markdown files of a folder and its sub-folders, bounded in number and depth, without linked ones."""
+    """Return the Markdown files in a folder and below, bounded in number and depth; linked folders are left out."""
     found: list[Path] = []
     waiting = [(folder, 0)]
-    while waiting and len(found) < _MOST_FILES:
-        here, depth = waiting.pop()
-        try:
-            with os.scandir(here) as entries:
-                for entry in itertools.islice(entries, _MOST_FILES):
-                    if entry.is_dir(follow_symlinks=False) and depth < _DEEPEST:
-                        waiting.append((here / entry.name, depth + 1))
-                    elif entry.name.endswith(".md") and entry.is_file():
-                        found.append(here / entry.name)
-        except OSError:  # not there, or not to be looked into
-            continue
+    while waiting and len(found) < _MAX_FILES:
+        current, depth = waiting.pop()
+        with suppress(OSError), os.scandir(current) as entries:  # it may not exist, or not be readable
+            for entry in itertools.islice(entries, _MAX_FILES):
+                if entry.is_dir(follow_symlinks=False) and depth < _MAX_DEPTH:
+                    waiting.append((current / entry.name, depth + 1))
+                elif entry.name.endswith(".md") and entry.is_file():
+                    found.append(current / entry.name)
     return sorted(found)

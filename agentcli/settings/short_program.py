@@ -1,7 +1,7 @@
-"""Runs a program that answers within seconds, and waits for that program alone.
+"""Runs a program that ends within seconds, and waits for that program alone.
 
-asyncio's `Process.wait()` also waits for whoever holds the program's pipes, such as a child in the background, so what
-follows is asyncio's layer below, which reports the end of the program itself.
+asyncio's `Process.wait()` also waits for all who hold the program's pipes, such as a child in the background. This
+module therefore uses the layer below, which reports the end of the program itself.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _MAX_PIPE_BYTES = 1 << 20  # more than a pipe holds, so that one read takes all 
 
 
 class ProgramEnd(Struct, frozen=True):
-    """`exit_code` is None for a program that took too long; the output is what it wrote until then."""
+    """The end of a program, and what it wrote until then."""
 
-    exit_code: int | None
+    exit_code: int | None  # None if it took too long
     stdout: bytes
     stderr: bytes
 
 
 class _ProgramProtocol(asyncio.SubprocessProtocol):
-    """Keeps `max_bytes` of each output. What exceeds them is read and dropped, so that the program can go on."""
+    """Keeps `max_bytes` of each output. The rest is read and dropped, so that the program can go on."""
 
     def __init__(self, max_bytes: int) -> None:
         self.outputs = {1: bytearray(), 2: bytearray()}
@@ -44,13 +44,16 @@ class _ProgramProtocol(asyncio.SubprocessProtocol):
         self.exited.set()
 
     async def take_rest(self, transport: asyncio.SubprocessTransport) -> None:
-        """Read what waits in the pipes, and leave them to whoever still holds their other ends."""
-        found = [(fd, transport.get_pipe_transport(fd)) for fd in self.outputs]
-        pipes = [(fd, pipe) for fd, pipe in found if isinstance(pipe, asyncio.ReadTransport)]
-        for _, pipe in pipes:
+        """Read what is in the pipes, although others may still hold their other ends."""
+        pipes = {
+            fd: pipe
+            for fd in self.outputs
+            if isinstance(pipe := transport.get_pipe_transport(fd), asyncio.ReadTransport)
+        }
+        for pipe in pipes.values():
             pipe.pause_reading()
         await asyncio.sleep(0)  # what was read is on its way to `pipe_data_received`
-        for fd, pipe in pipes:
+        for fd, pipe in pipes.items():
             if not (end := pipe.get_extra_info("pipe")).closed:
                 self.pipe_data_received(fd, end.read(_MAX_PIPE_BYTES) or b"")
 
@@ -65,20 +68,20 @@ async def run_short_program(
     stdin: bytes = b"",
     ends_children: bool = False,
 ) -> ProgramEnd:
-    """Run a program and keep `max_bytes` of each output. Raises `OSError` where it cannot be started.
+    """Run a program and keep `max_bytes` of each output.
 
-    Its process group is killed at the end of its time, when the caller is cancelled, and with `ends_children` always.
+    Its process group is killed when its time is over or the caller is cancelled, and with `ends_children` always.
+
+    Raises:
+        OSError: If it cannot be started.
     """
     program = _ProgramProtocol(max_bytes)
-    with _input_file() if stdin else nullcontext() as given:  # a file need not be fed
-        if given is not None:
-            given.write(stdin)
-            given.seek(0)
+    with _file_of(stdin) if stdin else nullcontext() as input_file:
         starting = asyncio.ensure_future(
             asyncio.get_running_loop().subprocess_exec(
                 lambda: program,
                 *argv,
-                stdin=given or asyncio.subprocess.DEVNULL,
+                stdin=input_file or asyncio.subprocess.DEVNULL,
                 env=environment,
                 cwd=cwd,
                 start_new_session=True,
@@ -88,7 +91,9 @@ async def run_short_program(
         while not starting.done():
             try:
                 await asyncio.wait([starting])
-            except asyncio.CancelledError as error:  # a start that is cancelled would wait for all children itself
+            except (
+                asyncio.CancelledError
+            ) as error:  # if the start itself were cancelled, it would wait for all children
                 cancelled = error
         try:
             transport, _ = starting.result()
@@ -111,8 +116,13 @@ async def run_short_program(
     return ProgramEnd(exit_code, *map(bytes, program.outputs.values()))
 
 
-def _input_file() -> IO[bytes]:
-    """A file in memory where there are such: a hook that may refuse a call has to run on a full disk, too."""
-    if hasattr(os, "memfd_create"):
-        return os.fdopen(os.memfd_create("stdin"), "w+b")
-    return tempfile.TemporaryFile()
+def _file_of(content: bytes) -> IO[bytes]:
+    """Return a file to read from, which needs no task that writes to a pipe.
+
+    It is in memory where the system can do that, because a hook that may deny a call must run on a full disk, too.
+    """
+    has_memory_files = hasattr(os, "memfd_create")
+    file = os.fdopen(os.memfd_create("stdin"), "w+b") if has_memory_files else tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
+    file.write(content)
+    file.seek(0)
+    return file

@@ -1,4 +1,4 @@
-"""Defines the settings of the terminal: actions with their keys, themes with their roles, the rest of its looks."""
+"""The settings of the terminal: keys of actions, colours of themes, and how it looks and notifies otherwise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentcli.errors import did_you_mean
 
 THEMES = ("auto", "dark", "light", "high-contrast", "ansi", "none")
 ThemeName = Annotated[str, Meta(extra={"names": THEMES})]
-# The colours of roles that a theme does not name; the roles are those of frontends/terminal/text/theme.py.
+# A theme may set the colours of all roles that it does not name; frontends/terminal/text/theme.py uses the roles.
 COLOURS = ("grey", "blue", "cyan", "magenta", "green", "red", "yellow")
 ROLES = (
     *"bold italic underline strike heading1 heading2 heading3 quote link table_header added_word removed_word".split(),
@@ -26,7 +26,7 @@ COLOUR_NAMES = (
     "default",
 )
 _RGB = re.compile(r"#[0-9a-fA-F]{6}\Z")
-_COLOUR_IN_WORDS = f'write "#rrggbb", a number from 0 to 255, or one of {", ".join(COLOUR_NAMES)}'
+_COLOUR_HELP = f'write "#rrggbb", a number from 0 to 255, or one of {", ".join(COLOUR_NAMES)}'
 
 _MOVES = "up|down|left|right|home|end|insert|delete|pageup|pagedown"
 _KEY = (
@@ -34,7 +34,7 @@ _KEY = (
     f"s-(?:enter|tab)|(?:s|c|c-s)-(?:{_MOVES})|a-(?:enter|tab|backspace|up|down|left|right|c-[a-z]|[!-~])"
 )
 _KEYS = f"(?:c-[a-gj-ln-z] )?(?:{_KEY})"
-_KEY_IN_WORDS = (
+_KEY_HELP = (
     "write a key such as c-o (Ctrl), a-x (Alt), s-tab (Shift), enter, escape, f2, c-f2, pageup, c-up, "
     'or two in a row such as "c-x c-e"'
 )
@@ -70,7 +70,7 @@ class KeySettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     suspend: Keys = ("c-z",)
 
     def by_action(self) -> dict[str, tuple[str, ...]]:
-        """The keys of each action."""
+        """Return the keys of each action."""
         return {action: (keys,) if isinstance(keys, str) else tuple(keys) for action, keys in asdict(self).items()}
 
 
@@ -91,16 +91,16 @@ class TerminalSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     themes: dict[str, dict[str, int | str]] = {}
 
 
-_NEEDED = ("send", "cancel")
-_MAY_SHARE = frozenset(("complete", "queue"))  # one while it rests, one while it works
-# A terminal sends the same for both; a modified Enter is read as Ctrl-J (see frontends/terminal/input/keyboard.py).
+_REQUIRED_ACTIONS = ("send", "cancel")
+_MAY_SHARE = frozenset(("complete", "queue"))  # one works between turns, the other during a turn
+# A terminal sends the same for both; a modified Enter is read as Ctrl-J (see frontends/terminal/input/prompt.py).
 SENT_AS = {"s-enter": "c-j", "c-enter": "c-j"}
 
 
 def look_problems(
     keys: KeySettings, theme: str, themes: Mapping[str, Mapping[str, int | str]]
 ) -> Iterator[tuple[str, str]]:
-    """Problems, each as a dotted key and a sentence."""
+    """Yield what is wrong with keys and themes, as a dotted key and a sentence."""
     known = [*THEMES, *themes]
     if theme not in known:
         hint = did_you_mean(theme, known)
@@ -113,29 +113,23 @@ def look_problems(
             if role not in ROLES and role not in COLOURS:
                 roles = [*COLOURS, *ROLES]
                 yield key, f"there is no such role{did_you_mean(role, roles)}; there is {', '.join(roles)}."
-            elif not _is_colour(colour):
-                yield key, f"{colour!r} is no colour: {_COLOUR_IN_WORDS}."
+            elif not (colour in range(256) or colour in COLOUR_NAMES or _RGB.match(str(colour))):
+                yield key, f"{colour!r} is no colour: {_COLOUR_HELP}."
     if keys != KeySettings():
         yield from _key_problems(keys)
-
-
-def _is_colour(colour: int | str) -> bool:
-    if isinstance(colour, int):
-        return 0 <= colour <= 255
-    return colour in COLOUR_NAMES or _RGB.match(colour) is not None
 
 
 def _key_problems(settings: KeySettings) -> Iterator[tuple[str, str]]:
     actions = settings.by_action()
     defaults = {field.name: field.default for field in fields(KeySettings)}
     changed = [action for action, keys in actions.items() if keys != defaults[action]]
-    for action in _NEEDED:
+    for action in _REQUIRED_ACTIONS:
         if not actions[action]:
             yield f"terminal.keys.{action}", "it needs a key."
     for action in changed:
         for key in actions[action]:
             if not re.fullmatch(_KEYS, key):
-                yield f"terminal.keys.{action}", f"{key!r} is no key that can be chosen: {_KEY_IN_WORDS}."
+                yield f"terminal.keys.{action}", f"{key!r} is no key that can be chosen: {_KEY_HELP}."
                 continue
             for other, others in actions.items():
                 clash = next((one for one in others if other != action and _clashes(key, one)), None)
@@ -145,6 +139,6 @@ def _key_problems(settings: KeySettings) -> Iterator[tuple[str, str]]:
 
 
 def _clashes(key: str, other: str) -> bool:
-    """True if they are the same, or one begins the other."""
-    one, two = SENT_AS.get(key, key).split(), SENT_AS.get(other, other).split()
-    return one[: len(two)] == two[: len(one)]
+    """Return True if two keys are the same, or one is the beginning of the other."""
+    first, second = SENT_AS.get(key, key).split(), SENT_AS.get(other, other).split()
+    return first[: len(second)] == second[: len(first)]

@@ -1,4 +1,7 @@
-"""Finds the files of a project that are executed or set something, and keeps the person's trust in them."""
+"""Finds the files of a project that need trust, and keeps which ones the person trusted.
+
+These are the files that set something or whose contents are run: settings, hooks, servers, commands, skills, agents.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +9,32 @@ import errno
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from agentcli.errors import ConfigError
-from agentcli.settings.files import is_file, make_private_folder, replace_file
+from agentcli.settings.files import is_file, replace_private_file
 from agentcli.settings.paths import Paths, folder_text, markdown_files, project_root
 
 PROJECT_FILES = {"project": ".agentcli/config.toml", "local": ".agentcli/config.local.toml"}  # of settings, by scope
 HOOKS_FILE = ".agentcli/hooks.json"
 MCP_FILE = ".mcp.json"
-COMMAND_FOLDERS = (".claude/commands", ".agentcli/commands")  # the last counts most
-SKILL_FOLDERS = (".agentcli/skills", ".agents/skills", ".claude/skills")  # the first counts most
+COMMAND_FOLDERS = (".claude/commands", ".agentcli/commands")  # the last one wins
+SKILL_FOLDERS = (".agentcli/skills", ".agents/skills", ".claude/skills")  # the first one wins
 AGENT_FOLDERS = (".agentcli/agents", ".claude/agents")
-_MOST_ENTRIES = 20_000  # of a folder of skills; what has more is not trusted
+_MAX_ENTRIES = 20_000  # of a folder of skills; a larger one is not trusted
 _SKILL_FILE = "SKILL.md"
 
 
 def project_files(cwd: Path) -> list[Path]:
-    """Return the files of a project that are used only when it is trusted; a skill is named by its SKILL.md."""
+    """Return the files of a project that are used only if it is trusted; of a skill its SKILL.md."""
     return [file for folder in project_folders(cwd) for file in _files_of(folder, project_root(cwd))]
 
 
 def command_places(cwd: Path) -> list[Path]:
-    """Return the project's folders of slash commands, the last counting most; none that is a link elsewhere."""
+    """Return the project's folders of slash commands without links; the last one wins."""
     root = project_root(cwd)
     return [
         root / name
@@ -40,13 +44,13 @@ def command_places(cwd: Path) -> list[Path]:
 
 
 def project_folders(cwd: Path) -> list[Path]:
-    """The project's root and the folders below it that lead to the working directory, outermost first."""
+    """Return the project's root and the folders from it to the working directory, outermost first."""
     root = project_root(cwd)
     return [folder for folder in (*reversed(cwd.parents), cwd) if folder == root or folder.is_relative_to(root)]
 
 
 def project_places(cwd: Path, names: tuple[str, ...]) -> list[Path]:
-    """The folders of skills or agents, by their `names`, that a project has; that which counts most first."""
+    """Return the folders with one of the `names` that a project has; the first one wins."""
     root = project_root(cwd)
     return [
         folder / name
@@ -57,21 +61,20 @@ def project_places(cwd: Path, names: tuple[str, ...]) -> list[Path]:
 
 
 def _is_project(place: Path, folder: Path, root: Path) -> bool:
-    """Return True for a folder that is there, within the project, and not one of the person's own."""
+    """Return True for an existing folder that is within the project and not one of the person's own."""
     is_own = _is_home(folder) and not place.is_relative_to(folder / ".agentcli")
     return not is_own and place.is_dir() and Path(os.path.realpath(place)).is_relative_to(os.path.realpath(root))
 
 
 def is_project_file(file: Path, root: Path) -> bool:
-    """True for a file of the project's, and not of the person's home."""
+    """Return True for an existing file of a project, whose root is not the person's home."""
     return not _is_home(root) and is_file(file)
 
 
 def _is_home(folder: Path) -> bool:
-    try:
+    with suppress(RuntimeError):  # a user without a home
         return folder == Path.home()
-    except RuntimeError:  # nobody's
-        return False
+    return False
 
 
 def is_trusted(paths: Paths, cwd: Path) -> bool:
@@ -87,21 +90,21 @@ def is_trusted(paths: Paths, cwd: Path) -> bool:
         return False
 
 
-def _is_as_trusted(kept: str, folder: Path, root: Path) -> bool:
-    """By the stamps of the files where they are the same, else by their contents."""
-    digest, _, stamp = kept.partition(" ")
-    if not kept:
-        return False
-    return stamp == _digest(folder, root, reads_files=False) or digest == _digest(folder, root, reads_files=True)
+def _is_as_trusted(fingerprint: str, folder: Path, root: Path) -> bool:
+    """Compare the stamps of the files, which is fast; if they differ, their contents."""
+    digest, _, stamp = fingerprint.partition(" ")
+    return bool(fingerprint) and (
+        stamp == _digest(folder, root, reads_files=False) or digest == _digest(folder, root, reads_files=True)
+    )
 
 
 def project_fingerprints(cwd: Path) -> dict[str, str]:
-    """Fingerprints of the project's files as they are now, by folder. Raises `ConfigError`."""
+    """Return fingerprints of the project's files as they are now, by folder. Raises `ConfigError`."""
     root, found = project_root(cwd), {}
     try:
         for folder in project_folders(cwd):
             if _files_of(folder, root):
-                stamp = _digest(folder, root, reads_files=False)  # before the contents: a change meanwhile is seen
+                stamp = _digest(folder, root, reads_files=False)  # first, so that a later change of a file shows
                 found[folder_text(folder)] = f"{_digest(folder, root, reads_files=True)} {stamp}"
     except OSError as error:
         raise ConfigError(f"cannot be trusted, as some of it cannot be read ({error}).", file=str(root)) from error
@@ -109,27 +112,25 @@ def project_fingerprints(cwd: Path) -> dict[str, str]:
 
 
 def trusted_digests(paths: Paths) -> dict[str, str]:
-    """Return what was trusted, by path: fingerprints of projects, digests of programs; none if they cannot be read."""
-    try:
+    """Return what was trusted, by path: fingerprints of projects, digests of programs; {} if it cannot be read."""
+    with suppress(OSError, msgspec.DecodeError):
         return msgspec.json.decode((paths.state / "trust.json").read_bytes(), type=dict[str, str])
-    except (OSError, msgspec.DecodeError):
-        return {}
+    return {}
 
 
 def remember_trust(paths: Paths, digests: Mapping[str, str]) -> None:
-    """Trust projects and programs as they had these digests; an empty one forgets its path. Raises `ConfigError`."""
+    """Trust projects and programs with these digests; an empty digest forgets its path. Raises `ConfigError`."""
     file = paths.state / "trust.json"
     try:
-        make_private_folder(paths.state)
         trusted = msgspec.json.decode(file.read_bytes(), type=dict[str, str]) if file.exists() else {}
-        kept = {name: digest for name, digest in {**trusted, **digests}.items() if digest}
-        replace_file(file, msgspec.json.encode(kept))
+        remaining = {name: digest for name, digest in {**trusted, **digests}.items() if digest}
+        replace_private_file(file, msgspec.json.encode(remaining))
     except (OSError, msgspec.DecodeError) as error:
         raise ConfigError(f"could not be written ({error}).", file=str(file)) from error
 
 
 def _files_of(folder: Path, root: Path) -> list[Path]:
-    """Return the files of one folder that are used, without what else belongs to skills."""
+    """Return the files of one folder that are used; of a skill only its SKILL.md."""
     found: list[Path] = []
     if folder == root:
         found += [file for name in (*PROJECT_FILES.values(), HOOKS_FILE) if is_file(file := root / name)]
@@ -146,7 +147,7 @@ def _files_of(folder: Path, root: Path) -> list[Path]:
 
 
 def _pinned(folder: Path, root: Path) -> list[Path]:
-    """All files that the trust in a folder is about."""
+    """Return all files whose contents the trust in a folder covers, also those beside a SKILL.md."""
     of_skills = (folder / name for name in SKILL_FOLDERS if _is_project(folder / name, folder, root))
     return sorted(
         {*_files_of(folder, root), *(path for place in of_skills for path in _all_below(place, root, is_strict=True))}
@@ -154,7 +155,7 @@ def _pinned(folder: Path, root: Path) -> list[Path]:
 
 
 def _digest(folder: Path, root: Path, *, reads_files: bool) -> str:
-    """Return a digest of the pinned files: of contents, or of names, sizes and times (`ctime` cannot be set)."""
+    """Return a digest of the pinned files: of their contents, or of names, sizes and times (nobody can set `ctime`)."""
     digest = hashlib.sha256()
     for file in _pinned(folder, root):
         digest.update(os.fsencode(file) + b"\0")
@@ -171,20 +172,23 @@ def _digest(folder: Path, root: Path, *, reads_files: bool) -> str:
 
 
 def _all_below(folder: Path, root: Path, *, is_strict: bool = False) -> Iterator[Path]:
-    """Yield all files in a folder, links in the project followed; `is_strict` raises `OSError` for a part not seen."""
+    """Yield all files in a folder, following links within the project.
+
+    Folders that cannot be read are left out, with `is_strict` they raise `OSError`.
+    """
     within, waiting, seen, count = os.path.realpath(root), [folder], set(), 0
     while waiting:
-        here = waiting.pop()
-        real = os.path.realpath(here)
+        current = waiting.pop()
+        real = os.path.realpath(current)
         if real in seen or not f"{real}/".startswith(f"{within}/"):
             continue
         seen.add(real)
         try:
-            with os.scandir(here) as entries:
+            with os.scandir(current) as entries:
                 inside = sorted(entries, key=lambda entry: entry.name)
             count += len(inside)
-            if count > _MOST_ENTRIES:
-                raise OSError(errno.EFBIG, f"it holds more than {_MOST_ENTRIES:,} files", str(folder))
+            if count > _MAX_ENTRIES:
+                raise OSError(errno.EFBIG, f"it holds more than {_MAX_ENTRIES:,} files", str(folder))
         except OSError:
             if is_strict:
                 raise

@@ -1,4 +1,7 @@
-"""Builds the export of traces and metrics from the settings and OpenTelemetry's own variables."""
+"""Builds the export of traces and metrics from the settings and OpenTelemetry's own variables.
+
+https://opentelemetry.io/docs/specs/otel/protocol/exporter/
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,12 @@ from agentcli.settings.load import Config
 from agentcli.version import __version__
 
 if TYPE_CHECKING:
-    from agentcli.infra.telemetry.exporter import Export, Telemetry
+    from agentcli.infra.telemetry import Export, Telemetry
 
 EXTRA = "./install.sh --extras otel, or pip install 'agentcli[otel]'"
 SIGNALS = ("traces", "metrics")
 _ADDRESS = "http://localhost:4318"  # OTLP over HTTP
-# Where providers are reached that no preset tells of, and the variables that say otherwise.
+# Providers without a preset: the variable that names their address, and the default.
 _SERVERS = {
     "anthropic": ("ANTHROPIC_BASE_URL", "https://api.anthropic.com"),
     "openai": ("OPENAI_BASE_URL", ""),
@@ -29,12 +32,12 @@ _SERVERS = {
 
 
 @dataclass
-class Observed:
-    """Exports the sessions that it is given; where the settings want none exported, nothing for it is imported."""
+class SessionExport:
+    """Exports sessions as the settings say; where they export nothing, nothing is imported for it."""
 
     _config: Config
     _mask: Callable[[str], str]
-    _tell: Callable[[str], None]
+    _on_notice: Callable[[str], None]
     _telemetry: Telemetry | None = None
 
     def follow(self, session: Session) -> None:
@@ -42,10 +45,10 @@ class Observed:
         if not exported_to(self._config):
             return
         if not is_installed("opentelemetry.exporter.otlp.proto.http"):
-            self._tell(f"Nothing is exported: [observability] needs the extra otel: {EXTRA}.")
+            self._on_notice(f"Nothing is exported: [observability] needs the extra otel: {EXTRA}.")
             return
         if self._telemetry is None:
-            from agentcli.infra.telemetry.exporter import Telemetry
+            from agentcli.infra.telemetry import Telemetry
 
             self._telemetry = Telemetry(make_export(self._config, self._mask))
         mask = session.runtime.calls.services.mask
@@ -59,7 +62,7 @@ class Observed:
 
 
 def exported_to(config: Config) -> dict[str, str]:
-    """The URL of each signal that is exported."""
+    """Return the URL of each signal that is exported."""
     settings, of = config.settings.observability, config.environment.get
     wanted = [signal for signal in SIGNALS if getattr(settings, signal)]
     if not wanted or of("AGENTCLI_NO_TELEMETRY", "0") not in ("", "0") or of("OTEL_SDK_DISABLED", "").lower() == "true":
@@ -72,29 +75,28 @@ def exported_to(config: Config) -> dict[str, str]:
 def make_export(config: Config, mask: Callable[[str], str]) -> Export:
     settings, environment = config.settings.observability, config.environment
     names = {"service.name": settings.service, "service.version": __version__}
-    if settings.service == "agentcli" and "service.name=" in environment.get("OTEL_RESOURCE_ATTRIBUTES", ""):
-        del names["service.name"]
-    elif settings.service == "agentcli":
-        names["service.name"] = environment.get("OTEL_SERVICE_NAME") or "agentcli"
+    has_attribute = "service.name=" in environment.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    if settings.service == "agentcli" and (has_attribute or environment.get("OTEL_SERVICE_NAME")):
+        del names["service.name"]  # the SDK takes it from these variables
     if settings.environment:
         names["deployment.environment.name"] = settings.environment
     parent = {name: environment[name.upper()] for name in ("traceparent", "tracestate") if name.upper() in environment}
-    from agentcli.infra.telemetry.exporter import Export
+    from agentcli.infra.telemetry import Export
 
     server = partial(_server, config)
     return Export(settings, exported_to(config), names | settings.tags, parent, server=server, mask=mask)
 
 
 def _server(config: Config, provider: str) -> tuple[str, int]:
-    """The host and port where a provider is reached; an empty host where that is not known."""
-    variable, usual = _SERVERS.get(provider, ("", ""))
+    """Return the host and port of a provider; an empty host where that is not known."""
+    variable, default = _SERVERS.get(provider, ("", ""))
     server = config.settings.providers.get(provider)
-    given = (server.base_url if server else "") or config.environment.get(variable, "")
-    address = given or usual or preset_rows().get(provider, {}).get("base_url", "")
+    configured = (server.base_url if server else "") or config.environment.get(variable, "")
+    address = configured or default or preset_rows().get(provider, {}).get("base_url", "")
     try:
         parts = urlsplit(address if "//" in address else f"http://{address}")
         return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80) if parts.hostname else 0
-    except ValueError:  # no address at all, which whoever uses it tells
+    except ValueError:  # no address; the provider that uses it reports that
         return "", 0
 
 
@@ -108,6 +110,6 @@ def sent_headers(config: Config, signal: str) -> dict[str, str]:
 
 
 def secret_headers(config: Config) -> list[str]:
-    """Return the values of these headers, those for logs too, and their words (`Bearer …`), which are shown nowhere."""
+    """Return the secrets in the headers for collectors: the values, also those for logs, and each of their words."""
     values = {value for signal in (*SIGNALS, "logs") for value in sent_headers(config, signal).values()}
     return [word for value in values for word in (value, *value.split())]

@@ -1,4 +1,4 @@
-"""Makes the workspaces in which calls run: sandbox, snapshots, data files, memory, the web, and what masks secrets."""
+"""Makes the workspaces of calls: sandbox, snapshots, data files, memory, web access and the masking of secrets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from agentcli.settings.files import make_private_folder
 from agentcli.settings.load import Config
 from agentcli.settings.paths import from_home, home_of, project_root
 from agentcli.settings.structs import SandboxSettings
-from agentcli.setup.options import Extras, SessionFiles, check_hosts
+from agentcli.setup.options import SessionFiles, SessionOptions, check_hosts
 from agentcli.setup.telemetry import secret_headers
 from agentcli.tools.command import Grants, Profile
 from agentcli.tools.sandbox import Sandbox
@@ -31,7 +31,7 @@ from agentcli.tools.web.web import Web
 from agentcli.tools.workspace import SessionGrants, SessionResources, Workspace, WorkspaceSettings
 
 if TYPE_CHECKING:
-    from agentcli.infra.checkpoints.recorder import Recorder
+    from agentcli.infra.changes.recorder import Recorder
     from agentcli.infra.sandbox.confinement import Confinement
     from agentcli.infra.sandbox.local import LocalSandbox
     from agentcli.safety.secrets.masking import Masker
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 class WorkspaceFactory:
     """Makes the workspaces of one configuration: one for each session, and those in which single tools run."""
 
-    def __init__(self, config: Config, extras: Extras, data: DataFolder, programs: WorkspacePrograms) -> None:
-        self._config, self._extras, self._data, self._programs = config, extras, data, programs
-        self.has_memory = config.settings.memory.enabled and not extras.bare
+    def __init__(self, config: Config, options: SessionOptions, data: DataFolder, programs: WorkspacePrograms) -> None:
+        self._config, self._parts, self._data, self._programs = config, options.parts, data, programs
+        self.has_memory = config.settings.memory.enabled and not options.is_bare
 
     def make(
         self, session_id: str, rules: Rules, *, profile: Profile | None = None, files: SessionFiles | None = None
@@ -60,8 +60,8 @@ class WorkspaceFactory:
                 make_private_folder(folder)
 
         def open_sandbox() -> Sandbox:
-            if self._extras.sandbox is not None:
-                return self._extras.sandbox
+            if self._parts.sandbox is not None:
+                return self._parts.sandbox
             folders, programs = (config.cwd, *added), self._programs.files
             made = make_sandbox(config, folders, session_id=session_id, rules=rules, profile=profile, programs=programs)
             return files.sandbox(made, lambda: workspace.facts.roots) if files else made
@@ -84,8 +84,8 @@ class WorkspaceFactory:
     def _find_search(self) -> SearchProvider | None:
         from agentcli.tools.web.pages import Tavily
 
-        if self._extras.search is not None:
-            return self._extras.search
+        if self._parts.search is not None:
+            return self._parts.search
         key = self._config.key("TAVILY_API_KEY")
         return Tavily(key) if key else None
 
@@ -103,7 +103,7 @@ def _added_folders(config: Config) -> list[Path]:
 def finish_interrupted_dry_runs(state: Path, on_notice: Callable[[str], None]) -> None:
     """Finish applying the changes that a killed session had begun to apply, and remove what else it left behind."""
     if (mount_points := state / "mount_points").is_dir() and any(mount_points.iterdir()):
-        from agentcli.infra.sandbox.protection.left_behind import clean_up_killed_sessions
+        from agentcli.infra.sandbox.protection.snapshot import clean_up_killed_sessions
 
         clean_up_killed_sessions(mount_points)
     tries = state / "tries"
@@ -116,7 +116,7 @@ def finish_interrupted_dry_runs(state: Path, on_notice: Callable[[str], None]) -
 
 
 def make_masker(config: Config, values: frozenset[str]) -> Masker:
-    """Make what masks secrets: those of known forms, the keys that this program was given, and `values`."""
+    """Make the masker of secrets: those of known forms, the keys that this program was given, and `values`."""
     from agentcli.infra.sandbox.environment import credentials_in
     from agentcli.safety.secrets.masking import Masker
 
@@ -136,9 +136,12 @@ def make_sandbox(
     profile: Profile | None,
     programs: Callable[[Sequence[Path]], Sequence[Path]] = lambda roots: (),
 ) -> LocalSandbox:
-    """Return the sandbox of a session in `folders`, the working directory first, with files commands may not change."""
+    """Return the sandbox of a session in `folders`, the working directory first.
+
+    `programs` returns the files below some folders that commands may not change, because hooks or servers run them.
+    """
     from agentcli.infra.sandbox.local import LocalSandbox
-    from agentcli.infra.sandbox.session_confinement import CommandLimits
+    from agentcli.infra.sandbox.session_confinement import CommandLimits, SessionFolders
 
     home, settings = home_of(config.environment), config.settings.sandbox
     state, cache = config.paths.state, config.paths.cache
@@ -152,10 +155,12 @@ def make_sandbox(
         ),
         writable=tuple(_absolute(name, config.cwd, home) for name in settings.writable),
         environment=settings.environment,
-        state=state,
-        own_folders=(config.paths.config,),
+        folders=SessionFolders(
+            state=state,
+            cache=cache / "sandbox" / hashlib.sha256(os.fsencode(project_root(config.cwd))).hexdigest()[:16],
+            own=(config.paths.config,),
+        ),
         programs=programs,
-        cache=cache / "sandbox" / hashlib.sha256(os.fsencode(project_root(config.cwd))).hexdigest()[:16],
     )
     return LocalSandbox(
         folders,
@@ -169,7 +174,7 @@ def make_sandbox(
 
 
 def _confinement(settings: SandboxSettings, state: Path) -> Confinement:
-    """Choose what confines commands here; probing takes some milliseconds. Raises `ToolError`."""
+    """Choose the confinement of commands here; probing takes some milliseconds. Raises `ToolError`."""
     kind = settings.kind
     if kind == "docker":
         from agentcli.infra.sandbox.backends.docker import Docker
@@ -205,7 +210,10 @@ def _absolute(name: str, cwd: Path, home: Path) -> Path:
 def make_checkpoints(
     config: Config, session_id: str, roots: Callable[[], Sequence[Path]], *, is_lasting: bool
 ) -> Checkpoints | None:
-    """Return what records changes below `roots`, or None; of a session that is not lasting nothing stays on disk."""
+    """Return the checkpoints of changes below `roots`; None if the settings want none.
+
+    Those of a session that is not lasting are removed with it.
+    """
     if not config.settings.checkpoints.enabled:
         return None
 
@@ -217,7 +225,7 @@ def make_checkpoints(
 
             private = PrivateFolder(scratch)
             folder = private.path / "checkpoints"
-        from agentcli.infra.checkpoints.folder_index import SnapshotLimits
+        from agentcli.infra.changes.folder_index import SnapshotLimits
 
         limits = SnapshotLimits(
             max_file_bytes=int(settings.largest_mb * 1e6),
@@ -228,7 +236,7 @@ def make_checkpoints(
             excluded=settings.exclude,
             own=(str(config.paths.state), str(config.paths.cache)),
         )
-        from agentcli.infra.checkpoints.recorder import Recorder
+        from agentcli.infra.changes.recorder import Recorder
 
         return Recorder(folder, roots, session_id, scratch=scratch, private=private, limits=limits)
 

@@ -132,9 +132,9 @@ async def test_another_model_goes_on_behind_a_compaction(work: Path, monkeypatch
         }
         async with Agent("anthropic/claude-sonnet-5-5", cwd=work, settings={"models": rows}) as agent:
             compactions = await ask(agent, 20)
-            (await agent.session()).state.model = "openai/test-model"
+            (await agent.session()).state.model.name = "openai/test-model"
             assert (await agent.run("And you?")).text == "From the other."
-            (await agent.session()).state.model = "anthropic/claude-sonnet-5-5"
+            (await agent.session()).state.model.name = "anthropic/claude-sonnet-5-5"
             assert (await agent.run("Back again?")).text or strict.counts
     assert compactions
     assert "Question 0?" in json.dumps(other.requests[0].json)

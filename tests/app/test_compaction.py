@@ -18,7 +18,8 @@ from agentcli import Agent, AgentFailed, create_context_transform
 from agentcli.agent.context import message_tokens
 from agentcli.agent.events import Compaction, Event, Notice, ToolFinished
 from agentcli.agent.ops import SetMode
-from agentcli.conversation.compaction.digest import LONGEST_ANSWER
+from agentcli.agent.state import prompts
+from agentcli.conversation.compaction.digest import MIN_ANSWER_CHARS
 from agentcli.conversation.entries import ADDED_FOLDER, Entry, Paid, Pinned, reminder
 from agentcli.conversation.entries import Compaction as CompactionEntry
 from agentcli.conversation.history import LogSearch
@@ -384,7 +385,7 @@ async def test_going_back_to_before_a_compaction_brings_everything_back(long: An
         await talk.ask_all(10, first=10)
         assert talk.of(Compaction)
         session = await talk.agent.session()
-        session.rewind(next(id for id, text in session.prompts() if text == prompt_of(10)))
+        session.rewind(next(id for id, text in prompts(session.state.conversation) if text == prompt_of(10)))
         assert await talk.messages() == before
 
 
@@ -459,7 +460,7 @@ async def test_a_summary_takes_the_place_of_what_was_done_and_is_paid_for(long: 
         compactions, text = await talk.compactions(), await talk.text()
         session = await talk.agent.session()
         entries = session.state.conversation.entries
-        meter = session.snapshot().usage
+        meter = session.state.meter.total.usage
     assert {compaction.strategy for compaction in compactions} == {"summarize"}
     assert "Decided: keep." in text
     assert prompt_of(0) in text
@@ -589,7 +590,7 @@ def history(rounds: int, result: str = "z") -> tuple[Message, ...]:
     messages: list[Message] = []
     for number in range(rounds):
         use = ToolUse(f"call_{number}", "look", {"path": f"{number}.txt"})
-        answer = "y" * (LONGEST_ANSWER + 50)
+        answer = "y" * (MIN_ANSWER_CHARS + 50)
         messages += [
             Message("user", (Text(f"please look at {number}"),)),
             Message("assistant", (Thinking("Hm.", "signed"), Text("I look."), use)),

@@ -56,3 +56,16 @@ def test_files_named_in_the_documents_exist() -> None:
         text = page.read_text("utf-8")
         for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", text):
             assert page.parent.joinpath(target).exists(), f"{page} links to {target}"
+
+
+def test_modules_named_in_the_documents_exist() -> None:
+    files = [
+        f"/{file.relative_to(ROOT).as_posix()}"
+        for folder in ("agentcli", "tests", "docs")
+        for file in (ROOT / folder).rglob("*.*")
+    ]
+    for page in ("architecture", "internals", "sandbox-backends", "glossary"):
+        text = (ROOT / f"docs/{page}.md").read_text("utf-8")
+        named = re.findall(r"`([\w./-]+\.(?:py|toml|ini))`", text)
+        missing = [name for name in named if not any(file.endswith(f"/{name}") for file in files)]
+        assert [name for name in missing if not name.startswith(("pyproject", "config"))] == [], page

@@ -151,29 +151,6 @@ def test_an_interrupted_run_leaves_nothing_running_and_nothing_behind(place: Pla
     assert [run["finished"] for run in ran] == [False]
 
 
-def test_what_a_killed_run_leaves_behind_goes_with_the_next_one_and_no_other_run_s(place: Place) -> None:
-    rooms = place.folder.parent / "rooms"
-    rooms.mkdir()
-    place.environment["TMPDIR"] = str(rooms)
-    sleeps = {"tool_calls": [{"name": "bash", "input": {"command": "touch begun; sleep 987"}}]}
-    add_task(place, "long", replies=[sleeps, {"text": "done"}])
-    add_task(place, "short")
-    arguments = ("eval", "run", "--new", "--tasks", str(place.folder.parent / "tasks"), "-m", "scripted/reference")
-    killed, living = (place.process(*arguments, "long") for _ in range(2))
-    try:
-        until(lambda: len([*rooms.glob("agentcli-eval-*/work/begun")]) == 2)
-        killed.kill()
-        killed.communicate()
-        assert len([*rooms.glob("agentcli-eval-*")]) == 2
-        assert place.run(*arguments, "short").code == 0
-        (left,) = rooms.glob("agentcli-eval-*")
-        assert (left / "work/begun").exists()
-    finally:
-        living.send_signal(signal.SIGINT)
-        living.communicate(timeout=30)
-    assert [*rooms.glob("agentcli-eval-*")] == []
-
-
 def test_what_is_no_fault_of_the_agent_is_made_again(place: Place) -> None:
     add_task(place, "down", replies=[{"error": {"kind": "auth"}}])
     assert "could not be made" in evaluated(place, code=1)

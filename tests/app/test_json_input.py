@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from agentcli.frontends.json_forms.input import CONTROLS
+from agentcli.frontends.json_input import CONTROLS
 from tests.app.running import Place, Running, call
 
 pytestmark = pytest.mark.slow  # each test starts the program

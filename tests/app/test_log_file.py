@@ -20,7 +20,7 @@ KEY = "ghp_" + "aB3dE6gH9jK2mN5pQ8sT1vW4xY7zA0cF3hJ6"
 LOGS = """
 import logging, sys, os
 from pathlib import Path
-from agentcli.cli.log_file import set_up_logging
+from agentcli.cli.output import set_up_logging
 from agentcli.settings.load import load_config
 from agentcli.settings.paths import find_paths
 set_up_logging(load_config(Path.cwd()))

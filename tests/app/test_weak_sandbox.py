@@ -279,25 +279,6 @@ def test_what_commands_changed_is_put_back_after_a_kill(
     assert not list((place.home / "state/put_aside/unfinished").iterdir())
 
 
-def test_a_note_of_an_older_version_is_reported_once(place: Place) -> None:
-    left = place.home / "state/put_aside/unfinished/x"
-    left.mkdir(parents=True)
-    (left / "mount_points").touch()
-    held = {str(place.folder): [[1, 2], [1, 3], 0o755]}
-    note = {
-        "asides": ["/x", str(place.folder)],
-        "granted": [],
-        "held": held,
-        "before": {},
-        "contents": {},
-        "report": [],
-    }
-    (left / "protected.json").write_text(json.dumps(note))
-    found = [sandbox_row(place) for _ in range(2)]
-    assert [f"hooks and settings in {place.folder}" in row for row in found] == [True, False]
-    assert not left.exists()
-
-
 def test_a_start_at_once_waits_until_it_is_put_back(place: Place) -> None:
     before = git_files(place)
     line = "trap '' TERM; echo evil > .git/hooks/pre-commit; touch begun; sleep 30"

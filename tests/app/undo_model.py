@@ -16,6 +16,7 @@ from typing import Any
 from agentcli import Agent
 from agentcli.agent.commands.sessions import undo_in
 from agentcli.agent.session import Session
+from agentcli.agent.state import prompts
 from agentcli.agent.undo import History, UndoResult
 from agentcli.llm.providers.scripted import ScriptedProvider
 
@@ -192,7 +193,7 @@ async def undone_and_redone(world: World, session: Session) -> list[str]:
     turns = 0
     while (result := await undo_in(session, "undo", "yes", nobody)).turn is not None:
         if is_stuck(result):  # the turns before it are taken back together
-            since = History(session.state.conversation.entries).since(session.prompts()[0][0])
+            since = History(session.state.conversation.entries).since(prompts(session.state.conversation)[0][0])
             result = await undo_in(session, "undo", "yes", nobody, turn=since)
         if is_stuck(result):
             break

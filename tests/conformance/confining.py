@@ -20,8 +20,7 @@ from typing import Any
 
 import pytest
 
-from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS, Bubblewrap
-from agentcli.infra.sandbox.backends.bubblewrap_layout import rendered
+from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS, Bubblewrap, rendered
 from agentcli.infra.sandbox.backends.choosing import choose_confinement
 from agentcli.infra.sandbox.backends.landlock import Landlock
 from agentcli.infra.sandbox.confinement import Bounds, Confinement, Unconfined

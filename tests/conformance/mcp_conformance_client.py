@@ -18,9 +18,9 @@ from typing import Any
 import httpx2
 
 from agentcli.errors import ToolError
-from agentcli.extensions.mcp.client import RemoteTool, ServerSpec
 from agentcli.extensions.mcp.connection import ServerConnection, connect
 from agentcli.extensions.mcp.oauth import KeptLogins, login_auth
+from agentcli.extensions.mcp.tools import HttpSpec, RemoteTool, ServerSpec
 from agentcli.settings.keys import KeptKeys
 
 SAMPLES = {"string": "text", "number": 5, "integer": 3, "boolean": True, "array": [], "object": {}}
@@ -61,13 +61,14 @@ async def main(url: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         logins = KeptLogins(KeptKeys(Path(folder, "keys")))
         async with AsyncExitStack() as stack:
-            spec = ServerSpec(name="conformance", type="http", url=url, oauth=oauth_of(given))
+            address = HttpSpec(url=url, oauth=oauth_of(given))
+            spec = ServerSpec(name="conformance", transport=address)
             auth = None
             if scenario == "auth/basic-cimd":
-                spec.oauth["clientMetadataUrl"] = "https://conformance-test.local/client-metadata.json"
+                address.oauth["clientMetadataUrl"] = "https://conformance-test.local/client-metadata.json"
             if scenario.startswith("auth/"):
-                auth = await stack.enter_async_context(login_auth(logins, spec, url, show))
-            client = await connect(spec, Unheeding(), Path(folder), url=url, auth=auth)
+                auth = await stack.enter_async_context(login_auth(logins, address, show))
+            client = await connect(spec, Unheeding(), Path(folder), address, auth=auth)
             stack.push_async_callback(client.close)
             await use(client, given)
 

@@ -1,4 +1,4 @@
-"""What every provider of locks owes: one holder at a time, fairness, release whatever happens, bounded memory."""
+"""Locks have one holder at a time, are fair, and are released whatever happens to their holder."""
 
 from __future__ import annotations
 
@@ -6,24 +6,18 @@ import asyncio
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from agentcli.agent.interfaces import Locks
 from agentcli.errors import ToolError
-from agentcli.infra.locks import FileLocks, ProcessLocks
-
-PROVIDERS: dict[str, Callable[[Path], Locks]] = {
-    "process": lambda folder: ProcessLocks(),
-    "files": lambda folder: FileLocks(folder / "locks"),
-}
+from agentcli.infra.locks import FileLocks
 
 
-@pytest.fixture(params=list(PROVIDERS))
-def locks(request: pytest.FixtureRequest, tmp_path: Path) -> Locks:
-    return PROVIDERS[request.param](tmp_path)
+@pytest.fixture
+def locks(tmp_path: Path) -> Locks:
+    return FileLocks(tmp_path / "locks")
 
 
 async def test_one_name_is_held_by_one_at_a_time_in_order(locks: Locks) -> None:
@@ -95,7 +89,7 @@ async def test_another_process_waits_and_one_that_dies_gives_way(tmp_path: Path)
     try:
         assert other.stdout is not None
         assert other.stdout.readline() == b"held\n"
-        locks = FileLocks(folder)
+        locks: Locks = FileLocks(folder)
         with pytest.raises(ToolError):
             async with locks.held(("/ws/a",), timeout_s=0.05):
                 pass

@@ -314,7 +314,7 @@ async def test_a_copy_is_made_once_a_day_of_a_file_that_was_written_to_and_is_so
 async def test_a_large_file_is_copied_by_a_program_that_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite, "_LARGE", 0)
+    monkeypatch.setattr(sqlite, "_LARGE_BYTES", 0)
     for text in ("one", "two"):
         path, _, _ = await stored(tmp_path, text)
     assert [file.name for file in path.parent.glob("sessions.db.*")] == []

@@ -27,9 +27,9 @@ from agentcli.conversation.entries import (
 )
 from agentcli.conversation.file_changes import FilesChanged
 from agentcli.errors import NoSession, StorageError
-from agentcli.infra.sessions.ids import new_id
 from agentcli.infra.sessions.postgres import PostgresSessions
 from agentcli.infra.sessions.sqlite import MemorySessions, SqliteSessions
+from agentcli.infra.sessions.tables import new_id
 from agentcli.llm.messages import Text, Thinking, ToolResult, ToolUse, Usage
 from tests.conformance.postgres_server import running
 from tests.conformance.sessions import (

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.infra.changes.objects import Objects
-from agentcli.infra.checkpoints.folder_index import FolderIndex, SnapshotLimits
+from agentcli.infra.changes.folder_index import FolderIndex, SnapshotLimits
+from agentcli.infra.changes.state import Objects
 
 _NAMES = ("plain", "deep/er/file", "two\nlines", "H 100644 " + "0" * 40 + " 0\tplain", "dollar", "umlaut", "ends")
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from agentcli.conversation.file_changes import FileState
-from agentcli.infra.changes.objects import Objects
-from agentcli.infra.checkpoints.folder_index import Difference, FolderIndex, SnapshotLimits, TooManyFiles
-from agentcli.infra.checkpoints.recorder import Recorder
+from agentcli.infra.changes.folder_index import Difference, FolderIndex, SnapshotLimits, TooManyFiles
+from agentcli.infra.changes.recorder import Recorder
+from agentcli.infra.changes.state import Objects
 
 
 class Watched:

@@ -8,9 +8,8 @@ from typing import Any
 
 from markdown_it import MarkdownIt
 
-from agentcli.evals.outcome import Outcome, Variant
 from agentcli.evals.report import MAX_FAILURES, as_markdown, as_page
-from agentcli.evals.store import About, EvalRun, PlannedTask
+from agentcli.evals.store import About, CheckResult, EvalRun, Outcome, PlannedTask, Spent, Variant, Work
 from agentcli.llm.messages import Usage
 from tests.rows import each_row
 
@@ -25,17 +24,17 @@ def task(name: str, difficulty: str = "easy", version: str = "1") -> PlannedTask
 def run_of(*outcomes: Outcome, tasks: tuple[PlannedTask, ...] = (), ended: float | None = 2.0, **about: Any) -> EvalRun:
     tasks = tasks or tuple(task(name) for name in dict.fromkeys(outcome.task for outcome in outcomes))
     samples = max((outcome.sample for outcome in outcomes), default=1)
-    return EvalRun(
-        "1124-1200-abcd", 1.0, ended, About(Variant(model="scripted/reference"), tasks, samples, **about), outcomes
-    )
+    subject = About(variant=Variant(model="scripted/reference"), tasks=tasks, samples=samples, **about)
+    return EvalRun(id="1124-1200-abcd", created=1.0, ended=ended, about=subject, outcomes=outcomes)
 
 
-def passed(name: str, sample: int = 1, **more: Any) -> Outcome:
-    return Outcome(name, sample, True, 1.0, **{"cost_usd": 0.5, "seconds": 3.0, "usage": Usage(100, 20, 0, 60), **more})
+def passed(name: str, sample: int = 1, cost_usd: float | None = 0.5) -> Outcome:
+    spent = Spent(3.0, cost_usd, Usage(100, 20, 0, 60))
+    return Outcome(task=name, sample=sample, check=CheckResult(True, 1.0), spent=spent)
 
 
 def failed(name: str, sample: int = 1, reason: str = "no", **more: Any) -> Outcome:
-    return Outcome(name, sample, reason=reason, **more)
+    return Outcome(task=name, sample=sample, check=CheckResult(reason=reason), **more)
 
 
 RUNS = {
@@ -86,7 +85,7 @@ def test_every_line_of_a_table_has_the_same_columns(run: EvalRun, baseline: Eval
 def test_a_report_says_what_is_known_and_what_changed() -> None:
     before = run_of(passed("up"), failed("up", 2), passed("down"), passed("down", 2), passed("new"))
     tasks = (task("up", "hard"), task("down"), task("new", version="2"))
-    failure = failed("down", reason=f"x ``` y\nz {KEY}", end="max_turns", claims={"refuted": 1})
+    failure = failed("down", reason=f"x ``` y\nz {KEY}", end="max_turns", work=Work(claims={"refuted": 1}))
     now = run_of(passed("up"), passed("up", 2), failure, failed("down", 2), passed("new"), tasks=tasks, ended=None)
     text, page = as_markdown(now, before), as_page(now, {}, before)
     assert "| up | hard | 2/2 ↑ | 1/2 |" in text
@@ -100,3 +99,12 @@ def test_a_report_says_what_is_known_and_what_changed() -> None:
         assert "unfinished: 5 of 6 attempts made" in one
         assert KEY not in one
     assert f"and {300 - MAX_FAILURES} more" in as_markdown(RUNS["large"])
+
+
+def test_a_stored_outcome_is_one_flat_object() -> None:
+    outcome = failed("a", 2, "no", error="x", spent=Spent(1.5, None), work=Work(turns=3, tools={"bash": 2}))
+    row = outcome.as_row()
+    assert {key: row[key] for key in ("task", "sample", "passed", "score", "turns", "cost_usd", "seconds")} == {
+        "task": "a", "sample": 2, "passed": False, "score": 0.0, "turns": 3, "cost_usd": None, "seconds": 1.5,
+    }  # fmt: skip
+    assert Outcome.from_row(row) == outcome

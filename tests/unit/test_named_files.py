@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentcli.extensions.mcp.client import ServerSpec
+from agentcli.extensions.mcp.tools import ServerSpec, StdioSpec
 from agentcli.extensions.program_pins import named_files
 from tests.rows import each_row
 
@@ -55,20 +55,18 @@ def test_a_file_that_is_run_is_named(command: str, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("server", "path"),
+    ("program", "path"),
     [
-        (ServerSpec(name="x", command="node", args=("server.js",), cwd="tools"), "/r/tools/server.js"),
-        (
-            ServerSpec(name="x", command="node", args=("server.js",), cwd="${CLAUDE_PROJECT_DIR}/tools"),
-            "/r/tools/server.js",
-        ),
-        (ServerSpec(name="x", command="serve", env={"PATH": "./bin:/usr/bin"}), "/r/bin/serve"),
-        (ServerSpec(name="x", command="bash", args=("-c", "x"), env={"BASH_ENV": "env.txt"}), "/r/env.txt"),
-        (ServerSpec(name="x", command="node", args=("a",), env={"NODE_OPTIONS": "--require ./b.js"}), "/r/b.js"),
+        (StdioSpec(command="node", args=("server.js",), cwd="tools"), "/r/tools/server.js"),
+        (StdioSpec(command="node", args=("server.js",), cwd="${CLAUDE_PROJECT_DIR}/tools"), "/r/tools/server.js"),
+        (StdioSpec(command="serve", env={"PATH": "./bin:/usr/bin"}), "/r/bin/serve"),
+        (StdioSpec(command="bash", args=("-c", "x"), env={"BASH_ENV": "env.txt"}), "/r/env.txt"),
+        (StdioSpec(command="node", args=("a",), env={"NODE_OPTIONS": "--require ./b.js"}), "/r/b.js"),
     ],
 )
-def test_what_a_server_is_started_from_is_named(server: ServerSpec, path: str) -> None:
-    found = named_files(server.start_command, cwd="/r", root="/r", variables=server.env)
+def test_what_a_server_is_started_from_is_named(program: StdioSpec, path: str) -> None:
+    command = ServerSpec(name="x", transport=program).start_command
+    found = named_files(command, cwd="/r", root="/r", variables=program.env)
     assert path in {file.path for file in found if not file.is_data}
 
 

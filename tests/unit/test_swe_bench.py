@@ -16,9 +16,8 @@ import pytest
 from agentcli.cli.subcommands.eval import run
 from agentcli.errors import UsageError
 from agentcli.evals.attempt import LocalEngine
-from agentcli.evals.outcome import Outcome, Variant
-from agentcli.evals.swe_bench import swe_bench_tasks
-from agentcli.evals.task import Task
+from agentcli.evals.store import Outcome, Variant
+from agentcli.evals.task import Task, swe_bench_tasks
 from agentcli.settings.load import load_config
 from agentcli.settings.paths import find_paths
 
@@ -141,15 +140,15 @@ def test_the_reference_passes_and_nothing_fails(origin, tmp_path, command, model
         changes = origin.with_pytest()
     outcome = attempt(origin, tmp_path, f"scripted/{model}", **changes)
     # Adding 0 is right with the bug, too, which one of two tests of pytest does.
-    assert (outcome.passed, outcome.score) == (passed, score if passed or command == PYTEST else 0)
-    assert (outcome.reason == "", outcome.tool_errors) == (passed, {})
+    assert (outcome.passed, outcome.check.score) == (passed, score if passed or command == PYTEST else 0)
+    assert (outcome.check.reason == "", outcome.work.tool_errors) == (passed, {})
 
 
 def test_a_test_that_broke_leaves_no_score(origin, tmp_path):
     broken = MENDED.replace("2 * a", "3 * a")
     outcome = attempt(origin, tmp_path, bash(write("calc.py", broken)), **origin.with_pytest())
-    assert (outcome.passed, outcome.score) == (False, 0)
-    assert "1 of 1 that passed are broken" in outcome.reason
+    assert (outcome.passed, outcome.check.score) == (False, 0)
+    assert "1 of 1 that passed are broken" in outcome.check.reason
 
 
 @pytest.mark.full
@@ -162,10 +161,10 @@ def test_an_id_that_the_data_set_cut_and_one_that_is_not_there(origin, tmp_path)
     test = "tests/test_more.py::test_"
     changes = {"test_cmd": PYTEST, "test_patch": patch, "PASS_TO_PASS": []}
     passing = attempt(origin, tmp_path, "scripted/reference", **changes, FAIL_TO_PASS=[f"{test}word[a"])
-    assert (passing.passed, passing.reason) == (True, "")
+    assert (passing.passed, passing.check.reason) == (True, "")
     half = attempt(origin, tmp_path, "scripted/reference", **changes, FAIL_TO_PASS=[f"{test}word[c]", f"{test}gone"])
-    assert (half.passed, half.score) == (False, 0.5)
-    assert f"{test}gone" in half.reason
+    assert (half.passed, half.check.score) == (False, 0.5)
+    assert f"{test}gone" in half.check.reason
 
 
 @pytest.mark.full
@@ -173,15 +172,15 @@ def test_what_an_agent_makes_of_the_tests_does_not_count(origin, tmp_path):
     easy = TEST + MORE.replace("4", "0")
     commands = write("tests/test_calc.py", easy) + "git update-index --skip-worktree tests/test_calc.py"
     outcome = attempt(origin, tmp_path, bash(commands))
-    assert (outcome.passed, outcome.score, outcome.tool_errors) == (False, 0, {})
-    assert "AssertionError: 0 != 4" in outcome.reason
+    assert (outcome.passed, outcome.check.score, outcome.work.tool_errors) == (False, 0, {})
+    assert "AssertionError: 0 != 4" in outcome.check.reason
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("made", ["rm tests/test_calc.py", "rm tests/test_calc.py; mkdir -p tests/test_calc.py/x"])
 def test_tests_that_an_agent_took_away_are_there_again(origin, tmp_path, made):
     outcome = attempt(origin, tmp_path, bash(write("calc.py", MENDED) + made))
-    assert (outcome.passed, outcome.reason) == (True, "")
+    assert (outcome.passed, outcome.check.reason) == (True, "")
 
 
 def test_a_test_file_that_is_renamed(origin, tmp_path):
@@ -192,7 +191,7 @@ def test_a_test_file_that_is_renamed(origin, tmp_path):
     changes = {"test_patch": patch, "FAIL_TO_PASS": ["tests.test_sums"], "PASS_TO_PASS": []}
     edits = "echo 1 > tests/test_calc.py; echo 1 > tests/test_sums.py"
     outcome = attempt(origin, tmp_path, bash(write("calc.py", MENDED) + edits), **changes)
-    assert (outcome.passed, outcome.reason) == (True, "")
+    assert (outcome.passed, outcome.check.reason) == (True, "")
 
 
 def test_the_future_is_not_in_the_copy(origin, tmp_path):
@@ -213,7 +212,7 @@ def test_the_future_is_not_in_the_copy(origin, tmp_path):
         f"({look}) 2>/dev/null || {{ echo not so: look {number}; exit 1; }}" for number, look in enumerate(looks)
     )
     outcome = attempt(origin, tmp_path, "scripted/nothing", test_cmd=command, test_patch="")
-    assert (outcome.passed, outcome.reason) == (True, "")
+    assert (outcome.passed, outcome.check.reason) == (True, "")
     assert origin.git("cat-file", "-t", blob) == "blob\n"  # the looks find what is there
 
 
@@ -224,7 +223,7 @@ def test_a_commit_that_no_branch_leads_to(origin, tmp_path):
     outcome = attempt(
         origin, tmp_path, "scripted/reference", base_commit=lost, test_cmd=f"test -e extra.txt && {UNITTEST}"
     )
-    assert (outcome.passed, outcome.reason) == (True, "")
+    assert (outcome.passed, outcome.check.reason) == (True, "")
 
 
 def test_the_agent_sees_neither_the_clone_nor_the_tasks(origin, tmp_path):
@@ -233,7 +232,7 @@ def test_the_agent_sees_neither_the_clone_nor_the_tasks(origin, tmp_path):
     look = f"cat {files}; git -C {origin.clone} log"
     check = "cat seen.txt; grep 'are seen' seen.txt && ! grep -E 'a . b|commit' seen.txt"
     outcome = attempt(origin, tmp_path, bash(f"({look}) > seen.txt 2>&1; true"), test_cmd=check)
-    assert (outcome.passed, outcome.reason) == (True, "")
+    assert (outcome.passed, outcome.check.reason) == (True, "")
 
 
 def test_the_same_file_gives_the_same_tasks(origin, tmp_path):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from prompt_toolkit.key_binding import KeyBindings
 
-from agentcli.frontends.terminal.input.keyboard import KeyLabels, label, sequence
+from agentcli.frontends.terminal.input.prompt import KeyLabels, label, sequence
 from agentcli.settings.terminal import KeySettings, look_problems
 from tests.rows import each_row
 

@@ -37,7 +37,7 @@ class Account:
         self.scope = scope
         self.steps: Amounts = dict(limits or {})  # the first limits
         self.limits = dict(self.steps)
-        self.warned: set[Kind] = set()  # kinds of which it was said that they are nearly used up
+        self.warned: set[Kind] = set()  # kinds that a warning said are nearly used up
         self._spent: Amounts = {}
         self._held: dict[int, Amounts] = {}
         self._numbers = count()
@@ -47,23 +47,23 @@ class Account:
         return nullcontext()
 
     def spent(self) -> Amounts:
-        """Return what was charged, and what is held."""
+        """Return the sum of what was charged and what is held."""
         return added(self._spent, *self._held.values())
 
     def hold(self, amounts: Amounts) -> int:
-        """Reserve; returns a number to settle it by."""
+        """Hold amounts back, and return the number to settle them by."""
         number = next(self._numbers)
         self._held[number] = amounts
         return number
 
     def settle(self, number: int, amounts: Amounts) -> None:
-        """Charge in place of what was held."""
+        """Charge amounts in place of those that were held under the number."""
         self._held.pop(number, None)
         self._spent = added(self._spent, amounts)
 
 
 class OverBudget(UserError):
-    """An account does not allow what is to be done next, which `needs` says."""
+    """An account does not allow the next request or call; `needs` says what that takes."""
 
     def __init__(self, account: Account, kind: Kind, needs: str) -> None:
         self._account = account
@@ -79,23 +79,23 @@ class OverBudget(UserError):
 
     @property
     def id(self) -> str:
-        """Of the question whether there is more; each further one has another."""
+        """The id of the question if more is allowed; another one after each yes."""
         return f"{self.setting}={self._account.limits[self._kind]:g}"
 
     @property
     def more(self) -> str:
-        """Return in words how much more can be allowed in all."""
+        """The limit that a yes would set, in words."""
         return in_words(self._kind, self._more)
 
     def allow_more(self) -> None:
-        """As much again as the budget was at first, beyond what is spent, until the scope ends or the program does."""
+        """Allow as much again as at first, beyond what is spent, until the scope or the program ends."""
         self._account.limits[self._kind] = self._more
         self._account.warned.discard(self._kind)
 
 
 @dataclass
 class Reservation:
-    """The amounts held back for a request. Settled once; to settle it again changes nothing."""
+    """The amounts held back for a request. Only the first call of `settle` counts."""
 
     _holds: list[tuple[Account, int]]
     max_tokens: int
@@ -103,7 +103,7 @@ class Reservation:
     is_open: bool = True
 
     def settle(self, usage: Usage, cost_usd: float | None, seconds: float) -> None:
-        """Charge what it took in the end; an unknown price charges no money."""
+        """Charge what the request took in the end; an unknown price charges no money."""
         if self.is_open:
             self.is_open = False
             amounts: Amounts = {"usd": cost_usd or 0.0, "tokens": usage.context_tokens, "seconds": seconds}
@@ -162,13 +162,13 @@ class Budgets:
         min_tokens, seconds = min(MIN_REPLY_TOKENS, max_tokens), math.inf
         with self._locked():
             for account, kind, limit, spent in self.limits():
-                left = limit - spent - worst(0).get(kind, 0.0)
+                remaining = limit - spent - worst(0).get(kind, 0.0)
                 if kind == "seconds":
-                    seconds = min(seconds, left)
+                    seconds = min(seconds, remaining)
                 elif kind == "tokens" or (kind == "usd" and per_reply):
                     rate = per_reply * (1 + 1e-9) if kind == "usd" else 1
-                    max_tokens = min(max_tokens, int(left / rate))
-                if max_tokens < min_tokens or (kind in ("usd", "seconds") and left <= 0):
+                    max_tokens = min(max_tokens, int(remaining / rate))
+                if max_tokens < min_tokens or (kind in ("usd", "seconds") and remaining <= 0):
                     needed = in_words(kind, worst(min_tokens)[kind]) if kind in ("usd", "tokens") else "any time"
                     raise OverBudget(account, kind, f"the next request could take {needed}")
             holds = [(account, account.hold(worst(max_tokens))) for account in self.accounts]
@@ -193,11 +193,11 @@ class Budgets:
                 raise OverBudget(account, kind, "the next request would come on top")
 
     def recall(self, amounts: Amounts) -> None:
-        """Charge the session alone for what its log has: the day's ledger knows it."""
+        """Charge only the session for what its log has, because the day's ledger has that already."""
         Budgets([account for account in self.accounts if account.scope == "session"]).charge(amounts)
 
     def is_first(self, what: str) -> bool:
-        """True when this is asked for the first time."""
+        """Return True the first time it is called for `what`."""
         is_first = what not in self._reported
         self._reported.add(what)
         return is_first
@@ -220,7 +220,7 @@ class Budgets:
 
 
 def most_tokens(request: Request, info: ModelInfo) -> int:
-    """The most tokens that a prompt can have of which nothing was counted."""
+    """Return the most tokens that a prompt can have of which the provider has counted nothing."""
     size = request_size(request, info)
     text = size.ascii * min(1.0, TOKENS_PER_BYTE * max(1.0, info.token_factor))
     media = size.media * MEDIA_MARGIN + TOKENS_PER_MESSAGE * len(request.messages)

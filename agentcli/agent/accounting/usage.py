@@ -19,7 +19,7 @@ _TOKENS = "input_tokens output_tokens cache_creation_input_tokens cache_read_inp
 
 
 class Tally(Struct):
-    """Requests and what they took. `cost_usd` leaves out the `unpriced` requests, whose price is not known."""
+    """Requests and what they took. `cost_usd` leaves out `unpriced` requests, whose price is unknown."""
 
     requests: int = 0
     usage: Usage = Usage()
@@ -49,7 +49,7 @@ class Tally(Struct):
 
 
 class SessionTally(Tally):
-    """One conversation. `turns` are the person's messages, `rounds` replies; times are seconds since 1970."""
+    """The usage of one conversation. `turns` counts the person's messages, `rounds` replies; times are Unix times."""
 
     messages: int = 0
     turns: int = 0
@@ -60,7 +60,7 @@ class SessionTally(Tally):
 
 
 class ToolTally(Struct):
-    """The calls of one tool. `tokens` are an estimate of what its results added to the conversation."""
+    """The calls of one tool. `tokens` estimates what its results added to the conversation."""
 
     calls: int = 0
     failed: int = 0
@@ -149,7 +149,7 @@ class UsageCollector:
         return {model: (tally.usage, tally.whole_usd) for model, tally in self.models.items()}
 
     def report(self) -> dict[str, Any]:
-        """As `agentcli usage --json` prints it: days and sessions the oldest first, the others by what they took."""
+        """Return the usage as `agentcli usage --json` prints it: days and sessions oldest first, others by cost."""
         tools = sorted(self.tools.items(), key=lambda item: -item[1].calls)
         sessions = sorted(self.sessions.items(), key=lambda item: item[1].started)
         return {

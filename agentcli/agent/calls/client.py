@@ -24,10 +24,10 @@ async def _run_elsewhere(arguments: object, context: ToolContext) -> ToolOutput:
     raise ToolError("Only the client can run this tool.", kind="internal_error")
 
 
-def with_client_tools(tools: ToolRegistry, brought: Sequence[ToolSpec]) -> ToolRegistry:
-    """`tools` and those that a request brings, and its sender runs. Raises `UsageError` for a name that is taken."""
+def with_client_tools(tools: ToolRegistry, offered: Sequence[ToolSpec]) -> ToolRegistry:
+    """Add the tools that a request brings and its sender runs. Raises `UsageError` for a name that is taken."""
     known = [tool.spec() for tool in tools if tool.mode == "client"]
-    if not (new := [spec for spec in brought if spec not in known]):
+    if not (new := [spec for spec in offered if spec not in known]):
         return tools
     both = tools.clone()
     for spec in new:
@@ -52,7 +52,7 @@ class ClientCalls:
 
     def __init__(self) -> None:
         self._waiting: dict[str, asyncio.Future[ToolOutput]] = {}
-        self._untold: list[ToolUse] = []
+        self._new: list[ToolUse] = []
         self._has_client = True
 
     async def result_of(self, call: ToolUse, hand_over: HandOver) -> ToolOutput:
@@ -61,18 +61,19 @@ class ClientCalls:
             raise ToolError(f"A call with the id {call.id} waits already.", kind="validation_error")
         if not self._has_client:
             raise _client_gone()
-        answer: asyncio.Future[ToolOutput] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[ToolOutput] = loop.create_future()
         self._waiting[call.id] = answer
-        self._untold.append(call)
-        if len(self._untold) == 1:
-            asyncio.get_running_loop().call_soon(self._flush, hand_over)
+        self._new.append(call)
+        if len(self._new) == 1:
+            loop.call_soon(self._hand_over_new, hand_over)
         try:
             return await answer
         finally:
             del self._waiting[call.id]
 
-    def _flush(self, hand_over: HandOver) -> None:
-        calls, self._untold = self._untold, []
+    def _hand_over_new(self, hand_over: HandOver) -> None:
+        calls, self._new = self._new, []
         hand_over(tuple(calls))
 
     @property
@@ -81,7 +82,7 @@ class ClientCalls:
         return [id for id, answer in self._waiting.items() if not answer.done()]
 
     def set_attended(self, is_attended: bool) -> None:
-        """Say whether a client runs its tools. Without one, calls that wait end with an error, and so do later ones."""
+        """Note whether a client runs its tools. Without one, calls that wait end with an error, as later ones do."""
         self._has_client = is_attended
         for answer in () if is_attended else self._waiting.values():
             if not answer.done():

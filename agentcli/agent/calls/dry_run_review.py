@@ -17,7 +17,8 @@ from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.approvals import PermittedCall
 from agentcli.agent.permissions.decide import Verdict
 from agentcli.agent.permissions.modes import Mode
-from agentcli.agent.permissions.rules import EDITORS, Rule, Rules, rule_about, speaks_of_edits
+from agentcli.agent.permissions.rules import EDITORS, Rule, Rules, restricts_edits, rule_about
+from agentcli.conversation.history import listed_names
 from agentcli.safety.paths.judge import PathGround
 from agentcli.tools.dry_run import ApplyOutcome, ChangeSummary, DryRun
 from agentcli.tools.summary import call_title
@@ -26,11 +27,12 @@ from agentcli.tools.tool import DryRunReport, ToolOutput
 
 PLAN = "plan mode keeps no changes"
 _MAX_COMMAND_CHARS = 60
+_MAX_NAMES = 20
 _DENIED, _ASKED, _OTHER, _LOSING, _AUTO_EXECUTED = range(5)  # the order of groups of changes
 
 
 class Obstacle(Struct, frozen=True):
-    """The hindrance of a dry run, and what a yes does about it: a `host` or a `path` is opened."""
+    """Something that hindered a dry run, and what a yes does about it: a `host` or a `path` is opened, say."""
 
     why: str
     then: str
@@ -42,11 +44,11 @@ class Obstacle(Struct, frozen=True):
 
 
 async def ask_about_obstacle(call: Call, permitted: PermittedCall, obstacle: Obstacle) -> bool:
-    """Ask whether a command may run otherwise than it did."""
+    """Ask the person to remove what hindered a dry run; return True if they agree."""
     use, state = call.use, call.turn.state
-    is_opened = bool(obstacle.host or obstacle.path)
+    opens = bool(obstacle.host or obstacle.path)
     if state.mode == "bypassPermissions":
-        return not is_opened  # the sandbox opens nothing that nobody granted
+        return not opens  # the sandbox opens nothing that nobody granted
     if call.turn.session.ask is None or state.mode in ("plan", "dontAsk"):
         return False
     question = CommandApproval(
@@ -55,7 +57,7 @@ async def ask_about_obstacle(call: Call, permitted: PermittedCall, obstacle: Obs
         call=use,
         reason=f"in a dry run {obstacle.why}; a yes {obstacle.then}",
         preview=str(use.input.get("command", "")),
-        rules=() if is_opened or obstacle.is_server else permitted.policy.offered_rules,
+        rules=() if opens or obstacle.is_server else permitted.policy.offered_rules,
         effects=obstacle.effects,
         grave=obstacle.grave,
     )
@@ -65,9 +67,10 @@ async def ask_about_obstacle(call: Call, permitted: PermittedCall, obstacle: Obs
 
 @dataclass(kw_only=True)
 class Review:
-    """Says which changes of a dry run are applied, by name, of some only `parts`; `left_out` is the text of the others.
+    """The decision on a dry run: the names of the changes to apply, of some only `parts`.
 
-    `why` is the reason for which changes are discarded without a question.
+    `left_out` is the text of the hunks that the person rejected, `why` the reason for which changes are discarded
+    without a question.
     """
 
     report: DryRunReport
@@ -79,8 +82,8 @@ class Review:
     why: str = ""
     is_denied: bool = False
 
-    def obey(self, verdict: Verdict, changes: Sequence[ChangeSummary]) -> None:
-        """Take or discard changes that nobody is asked about."""
+    def follow(self, verdict: Verdict, changes: Sequence[ChangeSummary]) -> None:
+        """Apply or discard changes that nobody is asked about."""
         if verdict.decision == "allow":
             self.names += [change.name for change in changes]
         else:
@@ -88,64 +91,66 @@ class Review:
             self.is_denied |= verdict.reason != PLAN
 
     def take(self, question: ChangesApproval, hunks: Sequence[int] | None, comment: str) -> None:
-        """Take the changes of which the person took a hunk, by number, or all."""
+        """Apply the changes of which the person chose a hunk, by number, or with None all."""
         self.is_answered = True
         self.comment = "; ".join(filter(None, (self.comment, comment)))
         first = 0
         for change in question.changes:
             own = range(change.hunks)
-            taken = tuple(number for number in own if hunks is None or first + number in hunks)
-            if taken:
+            chosen = tuple(number for number in own if hunks is None or first + number in hunks)
+            if chosen:
                 self.names.append(change.name)
-            if 0 < len(taken) < change.hunks:
-                self.parts[change.name] = taken
-                self.left_out += "".join(question.hunks[first + number] for number in own if number not in taken)
+            if 0 < len(chosen) < change.hunks:
+                self.parts[change.name] = chosen
+                self.left_out += "".join(question.hunks[first + number] for number in own if number not in chosen)
             first += change.hunks
 
     def _remark(self, applied: ApplyOutcome) -> str:
-        """Tells the model what is so in the workspace now."""
-        stayed = {*applied.names, *(conflict.name for conflict in applied.conflicts)}
-        dropped = [change.name for change in self.report.dry_run.changes if change.name not in stayed]
-        if not stayed:
+        """Return a text that tells the model what is in the workspace now."""
+        resolved = {*applied.names, *(conflict.name for conflict in applied.conflicts)}
+        dropped = [change.name for change in self.report.dry_run.changes if change.name not in resolved]
+        if not (dropped or applied.conflicts or self.comment or self.parts):
+            return ""
+        because = f" ({self.why})" if self.why else ""
+        whole = [name for name in applied.names if name not in self.parts]
+        some = [self._part(name) for name in applied.names if name in self.parts]
+        parts = [
+            f"Kept: {listed_names(whole, _MAX_NAMES)}." if whole else "",
+            f"Kept in part: {listed_names(some, _MAX_NAMES)}." if some else "",
+            f"Dropped, so not changed: {listed_names(dropped, _MAX_NAMES)}{because}." if dropped else "",
+            *(f"Not kept: {conflict.name} ({conflict.why})." for conflict in applied.conflicts),
+        ]
+        if not resolved:
             who = "the user dropped its changes" if self.is_answered else f"its changes were dropped: {self.why}"
-            parts = [f"It was a dry run, and {who}. No file was changed: {_named(dropped)}."]
-        else:
-            whole = [name for name in applied.names if name not in self.parts]
-            some = [self._part(name) for name in applied.names if name in self.parts]
-            parts = [f"Kept: {_named(whole)}."] if whole else []
-            parts += [f"Kept in part: {_named(some)}."] if some else []
-            if dropped:
-                parts.append(f"Dropped, so not changed: {_named(dropped)}{f' ({self.why})' if self.why else ''}.")
-            parts += [f"Not kept: {conflict.name} ({conflict.why})." for conflict in applied.conflicts]
+            parts = [f"It was a dry run, and {who}. No file was changed: {listed_names(dropped, _MAX_NAMES)}."]
         if self.comment:
             parts.append(f"The user says: {self.comment}")
         if self.left_out:
             parts.append(f"The user rejected this part, so it is not in the workspace:\n{self.left_out.rstrip()}")
-        return " ".join(parts) if dropped or applied.conflicts or self.comment or self.parts else ""
+        return " ".join(filter(None, parts))
 
     def output(self, applied: ApplyOutcome) -> ToolOutput:
-        """The result of the command, with what became of its changes."""
+        """Return the result of the command, with what became of its changes."""
         changes, count = self.report.dry_run.changes, len(applied.names)
         all_changes = counted(len(changes), "change")
-        summary = f"applied {count} of {all_changes}" if count else f"discarded {all_changes}"
-        summary = f"applied {all_changes}" if count == len(changes) else summary
-        output = dry_run_output(self.report, self._remark(applied), summary)
+        summary = f"applied {'' if count == len(changes) else f'{count} of '}{all_changes}"
+        output = dry_run_output(self.report, self._remark(applied), summary if count else f"discarded {all_changes}")
         structured = {
             **(output.structured if isinstance(output.structured, dict) else {}),
             "changes": [{"name": change.name, "kind": change.kind, "what": change.what} for change in changes],
             "kept": list(applied.names),
-            **({"kept_hunks": {name: list(taken) for name, taken in self.parts.items()}} if self.parts else {}),
+            **({"kept_hunks": {name: list(chosen) for name, chosen in self.parts.items()}} if self.parts else {}),
         }
         was_dropped = not count and (self.is_answered or self.is_denied)
         is_error = output.is_error or was_dropped or bool(applied.conflicts)
         return replace(output, structured=structured, is_error=is_error)
 
     def answer(self, applied: ApplyOutcome) -> str:
-        """The answer in words for the person; empty where nobody was asked."""
+        """Return the person's answer in words for the person; empty where nobody was asked."""
         if not self.is_answered:
             return ""
-        count, made = len(applied.names), len(self.report.dry_run.changes)
-        words = "applied" if count == made else f"applied {count} of {made}" if count else "discarded"
+        count, total = len(applied.names), len(self.report.dry_run.changes)
+        words = "applied" if count == total else f"applied {count} of {total}" if count else "discarded"
         words += "".join(f" · {self._part(name)}" for name in applied.names if name in self.parts)
         return f"{words} · “{self.comment}”" if self.comment else words
 
@@ -170,7 +175,7 @@ async def review_changes(call: Call, permitted: PermittedCall, report: DryRunRep
         if verdict is None:
             await _ask_about_changes(call, permitted, review, changes, asking=rule)
         else:
-            review.obey(verdict, changes)
+            review.follow(verdict, changes)
     return review
 
 
@@ -178,33 +183,30 @@ Group = tuple[int, Rule | None, list[ChangeSummary]]
 
 
 def _groups(dry_run: DryRun, rules: Rules, ground: PathGround, mode: Mode | None) -> list[Group]:
-    """The changes as they are decided about together, in that order, with the rule about files that speaks of them."""
+    """Group the changes that are decided about together, in that order, with the rule about files that covers them."""
     splits = mode in ("acceptEdits", "auto", "bypassPermissions")
     found: dict[tuple[int, Rule | None], list[ChangeSummary]] = {}
     for change in dry_run.changes:
-        paths = dry_run.paths_of(change.name) if speaks_of_edits(rules) else []
-        order = _AUTO_EXECUTED if change.is_obeyed else _LOSING if splits and change.loses else _OTHER
-        if paths and (rule := rule_about(paths, rules.deny, ground, tools=EDITORS)):
-            order = _DENIED
-        elif paths and (rule := rule_about(paths, rules.ask, ground, tools=EDITORS)):
-            order = _ASKED
-        else:
-            rule = None
+        paths = dry_run.paths_of(change.name) if restricts_edits(rules) else []
+        order, rule = _DENIED, rule_about(paths, rules.deny, ground, tools=EDITORS)
+        if rule is None:
+            order, rule = _ASKED, rule_about(paths, rules.ask, ground, tools=EDITORS)
+        if rule is None:
+            order = _AUTO_EXECUTED if change.is_obeyed else _LOSING if splits and change.loses else _OTHER
         found.setdefault((order, rule), []).append(change)
     return [(*key, found[key]) for key in sorted(found, key=lambda key: key[0])]
 
 
 def _verdict_of_mode(mode: Mode, changes: Sequence[ChangeSummary], asking: Rule | None) -> Verdict | None:
-    """The decision of a mode about changes, or about those of which a rule wants you `asking`; None if it asks."""
+    """Return the decision of a mode about changes, for some of which the rule `asking` asks; None if the mode asks."""
     if mode in ("plan", "dontAsk"):
         return Verdict("deny", PLAN if mode == "plan" else "what would ask is dropped")
     if asking is not None and mode != "bypassPermissions":
         return None
     loses = {change.loses for change in changes}
     keeps = {"acceptEdits": loses == {""}, "auto": "tree" not in loses, "bypassPermissions": "tree" not in loses}
-    if keeps.get(mode) and not any(change.is_obeyed for change in changes):
-        return Verdict("allow", "")
-    return None
+    is_kept = keeps.get(mode) and not any(change.is_obeyed for change in changes)
+    return Verdict("allow", "") if is_kept else None
 
 
 async def _ask_about_changes(
@@ -217,7 +219,7 @@ async def _ask_about_changes(
 
     answer = await permitted.policy.ask(question, decide)
     if isinstance(answer, Verdict):
-        review.obey(answer, changes)
+        review.follow(answer, changes)
     else:
         review.take(question, answer.hunks if answer.allowed else (), answer.comment)
 
@@ -225,7 +227,6 @@ async def _ask_about_changes(
 def _question(
     call: Call, permitted: PermittedCall, report: DryRunReport, changes: Sequence[ChangeSummary], *, asking: Rule | None
 ) -> ChangesApproval:
-    """The changes as hunks, one or more of each: all are kept, some, or none."""
     use, mask = call.use, call.report.mask
     texts = [_shown_change(change) for change in changes]
     if mask is not None:
@@ -257,7 +258,7 @@ def _question(
 
 
 def _hunks_of(change: ChangeSummary, text: str) -> tuple[str, ...]:
-    """The parts of a change that can be kept, each with the lines that name the file."""
+    """Return the parts of a change that can be applied by themselves, each with the lines that name the file."""
     parts = diff_hunks(text)
     if change.hunks == 1 or len(parts) != change.hunks:  # masking has joined some
         return (text,)
@@ -283,18 +284,13 @@ def _size(size: int) -> str:
     return f"{size} bytes"
 
 
-def _named(names: Sequence[str]) -> str:
-    more = len(names) - 20
-    return f"{', '.join(names[:20])}{f' and {more} more' if more > 0 else ''}"
-
-
 def dry_run_output(report: DryRunReport, remark: str, summary: str) -> ToolOutput:
     """Return the result of the command with a remark on its changes."""
     output, cached = report.output(), report.dry_run.cached
     notes = [f"[{remark}]"] if remark else []
     if cached:
-        whose = f"{_named(cached)} {'is a cache' if len(cached) == 1 else 'are caches'}"
+        whose = f"{listed_names(cached, _MAX_NAMES)} {'is a cache' if len(cached) == 1 else 'are caches'}"
         notes.append(f"[{whose}, so not in the workspace itself: only dry runs see it]")
     text = output.content if isinstance(output.content, str) else ""
-    content = "\n".join(part for part in (text, *notes) if part)
-    return replace(output, content=content, summary=f"{output.summary}; {summary}" if output.summary else summary)
+    content, summaries = "\n".join(filter(None, (text, *notes))), filter(None, (output.summary, summary))
+    return replace(output, content=content, summary="; ".join(summaries))

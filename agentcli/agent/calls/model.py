@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Awaitable, Callable, Container, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
 import msgspec
-from cachetools import TTLCache
 
 from agentcli.agent.accounting.budgets import Budgets
 from agentcli.agent.calls.client import ClientCalls
-from agentcli.agent.calls.masking import Mask
-from agentcli.agent.calls.report import Report
+from agentcli.agent.calls.report import Mask, Report
 from agentcli.agent.events import AnyQuestion, ClientToolRequested, Denial, Emit
 from agentcli.agent.hooks import CallHooks, EventAnswer, EventHooks, EventName
 from agentcli.agent.interfaces import Checkpoints, GrantStore, Locks
-from agentcli.agent.ops import Approve, Background, Op
+from agentcli.agent.ops import Approve, Op
 from agentcli.agent.permissions.decide import Verdict
 from agentcli.agent.state import AgentState
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Body, CallAllowed, CallAsked, CallDenied, CallsHandedOver
 from agentcli.errors import StorageError, ToolError, UsageError
-from agentcli.llm.messages import ToolResult, ToolUse, Usage
+from agentcli.llm.messages import ToolResult, ToolUse
 from agentcli.tools.observation import Levels
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.summary import call_title
@@ -38,16 +35,7 @@ Decide = Callable[[], Verdict]  # the verdict of the permissions of now on a cal
 Ask = Callable[[AnyQuestion, Decide | None], Awaitable[Approve | Verdict]]
 
 NOBODY_LEFT = "nobody can be asked any more"  # the comment of a no that nobody said
-REPLAYED_S, MAX_REPLAYS = 3_600, 10_000  # results of idempotent calls
 SAME_CALL_LIMIT = 3  # the same call with the same result so often in a row is answered, not run
-
-
-class NoLocks:
-    """For a workspace nobody else works in."""
-
-    @asynccontextmanager
-    async def held(self, keys: tuple[str, ...], *, timeout_s: float) -> AsyncIterator[None]:
-        yield
 
 
 @dataclass(kw_only=True)
@@ -58,7 +46,7 @@ class CallServices:
     """
 
     workspace: Workspace
-    locks: Locks = field(default_factory=NoLocks)
+    locks: Locks
     grants: GrantStore | None = None
     mask: Mask | None = None
     hooks: Sequence[CallHooks] = ()
@@ -78,13 +66,13 @@ class CallServices:
 
 
 class CallHistory:
-    """The calls of a session: results to replay, signs of the commands that run, and calls that are repeated.
+    """The calls of a session: signs that send running commands to the background, and calls that are repeated.
 
-    Such a call is nudged once; after that `looping` names it, until the person lets it go on.
+    A call that is repeated with the same result is answered once with an error; after that `looping` names it, until
+    the person lets it go on.
     """
 
     def __init__(self) -> None:
-        self.replays: TTLCache[bytes, ToolOutput] = TTLCache(MAX_REPLAYS, REPLAYED_S)
         self.ends_loops = True
         self.looping = ""
         self.detachable: set[asyncio.Event] = set()
@@ -93,13 +81,17 @@ class CallHistory:
 
     @contextmanager
     def detach_sign(self) -> Iterator[asyncio.Event]:
-        """An event that tells a running command to go on in the background."""
+        """Provide an event that tells a running command to go on in the background."""
         sign = asyncio.Event()
         self.detachable.add(sign)
         try:
             yield sign
         finally:
             self.detachable.discard(sign)
+
+    def detach_all(self) -> None:
+        for sign in self.detachable:
+            sign.set()
 
     def is_stuck(self, call: ToolUse) -> bool:
         """Return True if this very call has just given the same result several times."""
@@ -131,7 +123,7 @@ class SkillsInUse(Protocol):
     def end_turn(self, store: Callable[..., object]) -> None: ...
 
     def narrowed(self, tool: str, verdict: Verdict) -> Verdict:
-        """The verdict on a call of the tool, refused where an active skill leaves the tool out."""
+        """Return the verdict on a call of the tool: a denial where an active skill leaves the tool out."""
 
     async def answer(self, call: Call, given: Any) -> ToolOutput:
         """Run a call of `skill`. Raises `ToolError`."""
@@ -166,25 +158,17 @@ class ToolServers(Protocol):
     def listing(self) -> list[dict[str, Any]]: ...
 
 
-def _no_skills() -> SkillsInUse:
-    raise UsageError("There are no skills in this session.")
-
-
-def _no_agents() -> SubagentRuns:
-    raise UsageError("There are no subagents in this session.")
-
-
 @dataclass(kw_only=True)
 class Delegates:
-    """The parts of a session that answer calls in place of a tool's body; `skills` and `agents` are made on demand.
+    """The parts of a session that answer calls in place of a tool's body; skills and subagents are made on demand.
 
     `unknown_servers` are those whose tools were not known at the first request; None before it.
     """
 
     client: ClientCalls = field(default_factory=ClientCalls)
-    make_skills: Callable[[], SkillsInUse] = _no_skills
+    make_skills: Callable[[], SkillsInUse] | None = None
     skills: SkillsInUse | None = None
-    make_agents: Callable[[], SubagentRuns] = _no_agents
+    make_agents: Callable[[], SubagentRuns] | None = None
     agents: SubagentRuns | None = None
     servers: ToolServers | None = None
     unknown_servers: set[str] | None = None
@@ -192,20 +176,24 @@ class Delegates:
 
     def open_skills(self) -> SkillsInUse:
         """Return what activates skills in this session. Raises `UsageError` where there are none."""
-        self.skills = self.make_skills() if self.skills is None else self.skills
+        if self.make_skills is None:
+            raise UsageError("There are no skills in this session.")
+        self.skills = self.skills or self.make_skills()
         return self.skills
 
     def open_agents(self) -> SubagentRuns:
         """Return what runs subagents of this session. Raises `UsageError` where there can be none."""
-        self.agents = self.make_agents() if self.agents is None else self.agents
+        if self.make_agents is None:
+            raise UsageError("There are no subagents in this session.")
+        self.agents = self.agents or self.make_agents()
         return self.agents
 
     async def answer(self, call: Call, arguments: Any) -> ToolOutput:
         """Run a tool that needs the session itself; its body is imported at the first call. Raises `ToolError`."""
         if call.use.name == "ask_user":
-            from agentcli.agent.own_tools import ask_user
+            from agentcli.agent.questions import answer_ask_user
 
-            return await ask_user.run(call, arguments)
+            return await answer_ask_user(call, arguments)
         try:
             body = self.open_agents() if call.use.name == "create_subagent" else self.open_skills()
         except UsageError as error:
@@ -220,6 +208,7 @@ class Recording:
     checkpoints: Checkpoints | None = None
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     is_closing: asyncio.Event = field(default_factory=asyncio.Event)
+    has_reported_gap: bool = False  # the person knows that changes of commands are not recorded here
 
 
 @dataclass(kw_only=True)
@@ -242,19 +231,8 @@ class SessionCalls:
     def workspace(self) -> Workspace:
         return self.services.workspace
 
-    def refresh_tools(self) -> None:
-        """Have the tools of MCP servers as they are by now: the beginning of requests changes anyway."""
-        if self.delegates.servers is not None:
-            self.delegates.servers.refresh(self)
-
     def is_for_client(self, call: ToolUse) -> bool:
         return call.name in self.tools and self.tools.get(call.name).mode == "client"
-
-    def to_background(self) -> None:
-        for sign in self.history.detachable:
-            sign.set()
-        if self.delegates.agents is not None:
-            self.delegates.agents.submit(Background())
 
 
 def at_once(*_: object) -> Awaitable[object]:
@@ -265,23 +243,18 @@ def at_once(*_: object) -> Awaitable[object]:
 
 
 @dataclass(kw_only=True)
-class SubagentSpending:
-    """The budgets that subagents of a turn are held to; `charge` books a request of one (model, usage, price)."""
-
-    budgets: Budgets = field(default_factory=Budgets)
-    charge: Callable[[str, Usage, float | None], None] = lambda model, usage, cost: None
-
-
-@dataclass(kw_only=True)
 class TurnCalls:
-    """The calls of one turn. `store` adds an entry to the log, `commit` waits until all are on disk."""
+    """The calls of one turn. `store` adds an entry to the log, `commit` waits until all are on disk.
+
+    Subagents are held to the `budgets`, and store what their requests cost.
+    """
 
     session: SessionCalls
     state: AgentState
     emit: Emit
     store: Callable[[Body], Awaitable[object]] = at_once
     commit: Callable[[], Awaitable[object]] = at_once
-    spending: SubagentSpending = field(default_factory=SubagentSpending)
+    budgets: Budgets = field(default_factory=Budgets)
     denials: list[Denial] = field(default_factory=list)
     is_stopped: bool = False
 
@@ -297,22 +270,14 @@ class TurnCalls:
 
 
 class Call:
-    """One call on its way; `reply_id` is the entry of the reply it stands in, `ask` asks the person about it."""
+    """One call on its way; `ask` asks the person about it."""
 
-    def __init__(self, use: ToolUse, turn: TurnCalls, *, reply_id: str = "") -> None:
+    def __init__(self, use: ToolUse, turn: TurnCalls) -> None:
         self.use = use
         self.turn = turn
-        self.reply_id = reply_id
         services = turn.session.services
         self.report = Report(use, turn.emit, services.mask, gives_all=services.levels.gives_all)
         self.ask: Ask = partial(_ask_person, self)
-
-    @property
-    def replay_key(self) -> bytes:
-        """Return a key that is equal for an idempotent call that is made again."""
-        use = self.use  # some servers number the calls of every reply anew
-        key = msgspec.json.encode((self.reply_id, use.id, use.name, use.input), order="deterministic")
-        return hashlib.sha256(key).digest()
 
 
 async def _ask_person(call: Call, request: AnyQuestion, decide: Decide | None) -> Approve | Verdict:
@@ -337,14 +302,11 @@ async def fire(calls: SessionCalls, event: EventName, **fields: Any) -> EventAns
 
 
 async def fire_about(call: Call, event: EventName, **fields: Any) -> EventAnswer:
-    """Return the answer of the hooks of an event about a call."""
+    """Return the answer of the hooks of an event about a call; an empty one where there are none."""
     use, calls = call.use, call.turn.session
-    if (events := calls.delegates.events) is None:
-        return EventAnswer()
-    return await events.fire_about(event, use, use.input, agent_id=calls.agent_id, **fields)
-
-
-async def end_session(calls: SessionCalls) -> None:
-    """Fire `SessionEnd`; a subagent's session is a part of its parent's."""
-    if calls.made_by is None:
-        await fire(calls, "SessionEnd", reason="other")
+    events = calls.delegates.events
+    return (
+        EventAnswer()
+        if events is None
+        else await events.fire_about(event, use, use.input, agent_id=calls.agent_id, **fields)
+    )

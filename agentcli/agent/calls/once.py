@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from agentcli.agent.calls.model import Ask, Call, SubagentSpending, TurnCalls, at_once
+from agentcli.agent.calls.model import Ask, Call, TurnCalls, at_once
 from agentcli.agent.calls.run import run_call
 from agentcli.agent.events import CallError, Event, ToolFinished
 from agentcli.agent.session import Session
@@ -23,7 +23,7 @@ MAX_KEYS = 1_000  # the oldest are forgotten
 
 
 class DirectCall(NamedTuple):
-    """The end of a call, or its failure once it had begun. `can_repeat`: making the call again does nothing twice."""
+    """The end of a call, or its failure once it had begun. One that `can_repeat` does nothing twice if made again."""
 
     end: ToolFinished | Exception
     can_repeat: bool
@@ -41,7 +41,7 @@ class KeyedCalls:
         self._calls: dict[str, tuple[ToolUse, asyncio.Task[DirectCall]]] = {}
 
     async def once(self, key: str, use: ToolUse, make: Callable[[], Coroutine[Any, Any, DirectCall]]) -> DirectCall:
-        """Raises `UsageError` for a key of another call."""
+        """Make the call of a key unless it was made, and return its end. Raises `UsageError` for another call's key."""
         if key not in self._calls:
             ended = [one for one, (_, task) in self._calls.items() if task.done()]  # what runs is never made twice
             for oldest in ended[: max(0, len(self._calls) - MAX_KEYS + 1)]:
@@ -58,7 +58,7 @@ class KeyedCalls:
                 del self._calls[key]
 
     async def cancel(self) -> None:
-        """End the calls that still run; their callers may have gone."""
+        """End the calls that still run, also those whose callers have gone."""
         running = [task for _, task in self._calls.values() if not task.done()]
         for task in running:
             task.cancel()
@@ -69,26 +69,25 @@ class KeyedCalls:
 async def call_directly(
     session: Session, use: ToolUse, *, ask: Ask | None = None, caller_id: str = "", timeout_s: float | None = None
 ) -> DirectCall:
-    """Return the end of a call that no model reads; what fails before the tool has begun is raised.
+    """Make a call that no model reads, and return its end. A failure before the tool has begun is raised.
 
-    Without `ask` what would ask is denied. `caller_id` names the caller where the call is recorded.
+    Without `ask`, a call that would ask is denied. `caller_id` names the caller where the call is recorded.
     """
     if (servers := session.runtime.calls.delegates.servers) is not None:
         await servers.join(session.runtime.calls)
     calls = replace(session.runtime.calls, ask=ask, agent_id=caller_id or session.runtime.calls.agent_id)
     ended: list[ToolFinished] = []
 
-    def hear(event: Event) -> None:
+    def emit(event: Event) -> None:
         session.publish(event)
         if isinstance(event, ToolFinished):
             ended.append(event)
 
     def store(body: Body) -> Awaitable[object]:
-        """Only what undo and blame have to know: other entries belong to calls of the model's."""
+        """Store what undo and blame need: other entries belong to calls of the model."""
         return session.append(body) if isinstance(body, FilesChanged) else at_once()
 
-    spending = SubagentSpending(budgets=session.state.budgets)
-    turn = TurnCalls(session=calls, state=session.state, emit=hear, store=store, spending=spending)
+    turn = TurnCalls(session=calls, state=session.state, emit=emit, store=store, budgets=session.state.budgets)
     call = Call(use, turn)
     try:
         async with asyncio.timeout(timeout_s):

@@ -1,35 +1,37 @@
-"""Publishes the events of one call while it runs, and makes its result."""
+"""Publishes the events of a call and makes its result, without secrets."""
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
 
-from agentcli.agent.calls.masking import Mask
 from agentcli.agent.events import CallError, Emit, OutputDelta, ToolFinished, ToolStarted
 from agentcli.agent.hooks import CallRecord
 from agentcli.conversation.entries import Result
 from agentcli.errors import Declined, ToolError
-from agentcli.llm.messages import ToolResult, ToolUse
+from agentcli.llm.messages import Text, ToolResult, ToolUse
 from agentcli.tools.observation import MAX_INLINE_BYTES, cut_middle, formatted
 from agentcli.tools.summary import call_title
-from agentcli.tools.tool import LazyResult
-from agentcli.tools.tool import ToolOutput as Output
+from agentcli.tools.tool import LazyResult, ToolOutput
 
 if TYPE_CHECKING:
-    from agentcli.safety.secrets.masking import StreamMask
+    from agentcli.safety.secrets.masking import Masker, StreamMask
+    from agentcli.safety.secrets.rules import Secret
 
 INTERRUPTED = "Not run: interrupted by the user."
 OMITTED = {"omitted": "larger than 1 MB"}
 
 
 class Report:
-    """The report on one call; `result` is set once it has ended. `heard` is the output so far.
+    """The report on one call; `result` is set once it has ended. `shown` is the output so far.
 
     With `gives_all` a structured result that is made on request is made, else left out. An interrupt of a call that
     `is_dry_run` has left no trace, one of a call that only `is_running` may have.
@@ -41,30 +43,29 @@ class Report:
         self.mask = mask
         self.result: Result | None = None
         self.record: CallRecord | None = None
-        self.heard: list[str] = []
+        self.shown: list[str] = []
         self.answer = self.level = ""
         self.is_running = self.is_dry_run = False
         self.retry_count, self.last_error = 0, ""
-        self.waited_s = 0.0
         self._gives_all = gives_all
         self._stream: StreamMask | None = None
         self._started = time.perf_counter()
 
-    @contextmanager
+    @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
         """Leave the time that the person takes out of the call's own."""
         since = time.perf_counter()
         try:
             yield
         finally:
-            self.waited_s += time.perf_counter() - since
+            self._started += time.perf_counter() - since
 
     def start(self) -> None:
         use = self.use
         self.emit(ToolStarted(use.id, use.name, use.input, call_title(use.name, use.input)))
 
     def show(self, text: str) -> None:
-        """Output of a call that runs; a word that may be the beginning of a secret waits for its end."""
+        """Publish output of a running call; a word that may be the beginning of a secret waits for its end."""
         if self.mask is not None:
             self._stream = self._stream or self.mask.stream()
             text = self._stream.feed(text)
@@ -72,7 +73,7 @@ class Report:
 
     def _emit_output(self, text: str) -> None:
         if text:
-            self.heard.append(text)
+            self.shown.append(text)
             self.emit(OutputDelta(self.use.id, text))
 
     def _end_output(self) -> None:
@@ -80,7 +81,8 @@ class Report:
             self._emit_output(self._stream.close())
             self._stream = None
 
-    def finish(self, output: Output, error: CallError | None = None) -> None:
+    def finish(self, output: ToolOutput, error: CallError | None = None) -> None:
+        """Make the result of the call, without secrets, and publish `ToolFinished`."""
         self._end_output()
         if self._gives_all:
             output = output.whole()
@@ -89,26 +91,25 @@ class Report:
         if self.mask is not None:
             output = self.mask.output(output, tool=self.use.name)
         if error is None and output.error_kind is not None:
-            said, _, why = str(output.content).rpartition("\n")
-            failed = ToolError(why.strip("[]"), kind=output.error_kind)  # tools end with what was out of the ordinary
-            error = self._error(failed)
-            output = replace(output, content=_with_partial(failed, said))
+            text, _, why = str(output.content).rpartition("\n")  # tools end with what was out of the ordinary
+            failure = ToolError(why.strip("[]"), kind=output.error_kind)
+            error = self._error(failure)
+            output = replace(output, content=_with_partial(failure, text))
         if self.mask is not None and error is not None:
             error = replace(error, message=self.mask.text(error.message))
-        result = ToolResult(self.use.id, output.content or "", output.is_error)
         record, kind = self.record, error.kind if error else ""
-        # What is very large is in the content, or in a data file.
-        is_large = len(msgspec.json.encode(output.structured, enc_hook=str)) > MAX_INLINE_BYTES
         common: dict[str, Any] = {
             "name": self.use.name,
-            "result": result,
+            "result": ToolResult(self.use.id, output.content or "", output.is_error),
             "summary": output.summary,
-            "duration_ms": round(max(0.0, time.perf_counter() - self._started - self.waited_s) * 1000, 1),
+            "duration_ms": round(max(0.0, time.perf_counter() - self._started) * 1000, 1),
             "error_kind": kind,
             "retry_count": self.retry_count,
             "last_error": self.last_error,
             "answer": self.answer,
         }
+        # What is very large is in the content, or in a data file.
+        is_large = len(msgspec.json.encode(output.structured, enc_hook=str)) > MAX_INLINE_BYTES
         self.result = Result(
             **common,
             structured=OMITTED if is_large else output.structured,
@@ -124,23 +125,157 @@ class Report:
         return CallError(error.kind, error.code, str(error), self.use.id, error.is_retryable)
 
     def fail(self, error: ToolError) -> None:
-        """Also with what the call had said when its time ran out, as brief as results can be."""
+        """Make the result of a call that failed, with its output until then, as brief as results can be."""
         self._end_output()
-        partial = error.partial or ("".join(self.heard) if error.kind == "timeout" else "")
-        shown = _with_partial(error, formatted(partial.strip(), "brief"))
+        partial = error.partial or ("".join(self.shown) if error.kind == "timeout" else "")
+        content = _with_partial(error, formatted(partial.strip(), "brief"))
+        summary = str(error)
         if isinstance(error, Declined):
-            self.answer = error.answer
-        summary = self.answer if isinstance(error, Declined) else str(error)
-        self.finish(Output(shown, is_error=True, summary=summary.split("\n", 1)[0][:200]), self._error(error))
+            self.answer = summary = error.answer
+        self.finish(ToolOutput(content, is_error=True, summary=summary.split("\n", 1)[0][:200]), self._error(error))
 
     def interrupt(self) -> None:
+        """Make the result of a call that the person ended."""
         self._end_output()
-        said = cut_middle("".join(self.heard))
         effects = "it was a dry run, and nothing of it was kept" if self.is_dry_run else "it may have had effects"
-        ended = f"{said}\n[interrupted by the user; {effects}]".lstrip()
-        self.finish(Output(ended if self.is_running else INTERRUPTED, is_error=True, summary="interrupted"))
+        ended = f"{cut_middle(''.join(self.shown))}\n[interrupted by the user; {effects}]".lstrip()
+        self.finish(ToolOutput(ended if self.is_running else INTERRUPTED, is_error=True, summary="interrupted"))
 
 
-def _with_partial(error: ToolError, said: str) -> str:
-    """The error as the model reads it, below what the call said before."""
-    return f"{said.rstrip()}\n[{error.told}]" if said.strip() else error.told
+def _with_partial(error: ToolError, output: str) -> str:
+    """Return the error as the model reads it, below the output of the call before it."""
+    return f"{output.rstrip()}\n[{error.told}]" if output.strip() else error.told
+
+
+class Mask:
+    """The mask of a session. `make` returns the masker of some values at the first output: importing it takes 20 ms."""
+
+    def __init__(self, make: Callable[[frozenset[str]], Masker], *, keeps_structured: Collection[str] = ()) -> None:
+        self._make = make
+        self._values: frozenset[str] = frozenset()
+        self._masker: Masker | None = None
+        self._lock = threading.Lock()  # what is exported is masked in a thread
+        self.keeps_structured = keeps_structured
+
+    @property
+    def _mask(self) -> Masker:
+        with self._lock:
+            if self._masker is None:
+                self._masker = self._make(self._values)
+            return self._masker
+
+    def know(self, values: frozenset[str]) -> None:
+        """Mask these values from now on, and no others."""
+        with self._lock:
+            if values != self._values:
+                self._values, self._masker = values, None
+
+    def knowing(self, values: frozenset[str]) -> Mask:
+        """Return a mask like this one, for other values."""
+        mask = Mask(self._make, keeps_structured=self.keeps_structured)
+        mask.know(values)
+        return mask
+
+    def stream(self) -> StreamMask:
+        """Return a mask for output that comes in pieces."""
+        return self._mask.stream()
+
+    def text(self, text: str) -> str:
+        return self._mask.mask(text)
+
+    def output(self, output: ToolOutput, *, tool: str) -> ToolOutput:
+        content = output.content
+        if isinstance(content, str):
+            content = self.text(content)
+        elif content is not None:
+            content = tuple(Text(self.text(part.text)) if isinstance(part, Text) else part for part in content)
+        structured = output.structured if tool in self.keeps_structured else self.value(output.structured)[0]
+        return replace(output, content=content, summary=self.text(output.summary), structured=structured)
+
+    def value(self, value: Any) -> tuple[Any, int]:
+        """Return a value for JSON, in plain values, and the number of places that are masked in it."""
+        with contextlib.suppress(TypeError, ValueError):  # a value that JSON cannot hold is left as it is
+            value = msgspec.to_builtins(value)
+        # All texts are searched together: a key may be in several of them, and one search costs least.
+        texts = _texts_in(value)
+        found = self._mask.secrets("\n".join(texts))
+        return (_replaced(value, _masked(texts, found)) if found else value), len(found)
+
+    def written(self, value: Any) -> tuple[Any, int]:
+        """As `value`, for a document: secrets that only the name before them gives away are masked as well."""
+        value, count = self.value(value)
+        text = msgspec.json.encode(value).decode()
+        named = {}
+        for one in self._mask.secrets(text):
+            secret = max(text[one.start : one.end].split('"'), key=len)
+            with contextlib.suppress(msgspec.DecodeError):  # cut within an escape
+                named[msgspec.json.decode(f'"{secret}"')] = f"[masked: {one.rule}]"
+        changed = {}
+        for old in _texts_in(value) if named else ():
+            new = old
+            for secret, mask in named.items():
+                new = new.replace(secret, mask)
+            if new != old:
+                changed[old] = new
+        return (_replaced(value, changed) if changed else value), count + len(changed)
+
+
+def _texts_in(value: Any) -> list[str]:
+    """Return every text in a value, in order, equal neighbours as one.
+
+    Rows are read column by column, so that the lines of a table's column stay together.
+    """
+    texts: list[str] = [""]
+    waiting = [value]  # recursion would take three times as long
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, str):
+            if item != texts[-1]:
+                texts.append(item)
+        elif isinstance(item, dict):
+            waiting.extend(reversed(item.values()))
+        elif isinstance(item, list | tuple):
+            waiting.extend(reversed(_columns(item)))
+        elif isinstance(item, msgspec.Struct):
+            waiting.append(msgspec.structs.asdict(item))
+    return texts
+
+
+def _columns(rows: Sequence[Any]) -> Sequence[Any]:
+    if not rows or not all(isinstance(row, dict) for row in rows):
+        return rows
+    names = dict.fromkeys(chain.from_iterable(rows))
+    return [row[name] for name in names for row in rows if name in row]
+
+
+def _masked(texts: Iterable[str], found: Sequence[Secret]) -> dict[str, str]:
+    """Mask the texts in which something was found. `found` has positions in all texts, joined by line ends."""
+    masked: dict[str, str] = {}
+    begin, waiting = 0, deque(found)
+    for text in texts:
+        end = begin + len(text)
+        pieces: list[str] = []
+        position = begin
+        while waiting and waiting[0].end <= begin:
+            waiting.popleft()
+        while waiting and waiting[0].start < end:
+            secret = waiting[0]
+            pieces += (text[position - begin : max(secret.start, begin) - begin], f"[masked: {secret.rule}]")
+            position = min(secret.end, end)
+            if secret.end > end:
+                break
+            waiting.popleft()
+        if pieces and text:
+            masked[text] = "".join((*pieces, text[position - begin :]))
+        begin = end + 1
+    return masked
+
+
+def _replaced(value: Any, masked: Mapping[str, str]) -> Any:
+    if isinstance(value, dict):
+        return {key: _replaced(item, masked) for key, item in value.items()}
+    if isinstance(value, msgspec.Struct):
+        return _replaced(msgspec.structs.asdict(value), masked)
+    if isinstance(value, list | tuple):
+        return [_replaced(item, masked) for item in value]
+    return masked.get(value, value) if isinstance(value, str) else value

@@ -1,27 +1,49 @@
-"""Runs one call: parse, hooks, permission, perform, observe, report."""
+"""Runs the calls of a reply, each with a result for the model in any case, and the commands that the person types.
+
+The stages of a call are: parse, hooks, permission, perform, observe, report.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import os
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from signal import SIGINT
+from typing import Any, get_args
 
 import msgspec
 
-from agentcli.agent.calls.model import SAME_CALL_LIMIT, Call
-from agentcli.agent.calls.observe import asked_level, mask_for, observed
+from agentcli.agent.calls.model import SAME_CALL_LIMIT, Call, SessionCalls, TurnCalls
 from agentcli.agent.calls.perform import perform
+from agentcli.agent.calls.report import INTERRUPTED, Mask, Report
+from agentcli.agent.events import Emit, Steered
 from agentcli.agent.hooks import CallRecord, HookAnswer
-from agentcli.agent.permissions.approvals import permit
+from agentcli.agent.ops import OWN_CALL
+from agentcli.agent.permissions.approvals import PermittedCall, permit
 from agentcli.agent.questions import make_ask
-from agentcli.conversation.entries import Result, reminder
+from agentcli.conversation.entries import Body, ContextNote, Result, User, reminder
 from agentcli.errors import ToolError
-from agentcli.tools.tool import Tool, ToolContext
+from agentcli.llm.messages import Text, ToolResult, ToolUse
+from agentcli.tools.builtin import bash
+from agentcli.tools.command import Grants
+from agentcli.tools.observation import (
+    MAX_INLINE_BYTES,
+    MAX_UNPAGED_BYTES,
+    cut_middle,
+    data_summary,
+    formatted,
+    leaves_out,
+    pages_of,
+)
+from agentcli.tools.tool import OutputLevel, Tool, ToolContext, ToolOutput
 
 MAX_ARGUMENT_BYTES = 10 * 1024 * 1024
 
 
-async def run_call(call: Call) -> Result:
-    """One call, from what the model wrote to what it reads. Every failure is a result, a cancellation too."""
+async def run_call(call: Call) -> None:
+    """Run one call, from what the model wrote to what it reads. Every failure becomes a result, also a cancellation."""
     report, services = call.report, call.turn.session.services
     report.start()
     try:
@@ -29,17 +51,17 @@ async def run_call(call: Call) -> Result:
         context = _context(call, tool, arguments)
         permitted = await permit(call, tool, arguments, context, hooks=hooks)
         report.answer = permitted.answer
-        is_speaking = tool.effect in ("command", "foreign")  # heard while it runs, and may make any file
-        if is_speaking:
+        has_output = tool.effect in ("command", "foreign")  # while it runs, and it may make any file
+        if has_output:
             await services.know_secrets()
         output, _ = await asyncio.gather(perform(call, permitted, context), services.know_secrets())
         report.mask = await mask_for(services.mask, permitted)
         output = await observed(tool, output, context)
-        if is_speaking:
+        if has_output:
             await services.know_secrets(is_changed=True)
         report.finish(output)
     except ToolError as error:
-        await services.know_secrets(is_changed=bool(report.heard))  # whatever failed, and however early
+        await services.know_secrets(is_changed=bool(report.shown))  # the failure may have come before that
         report.fail(error)
     except asyncio.CancelledError:
         report.interrupt()
@@ -50,12 +72,10 @@ async def run_call(call: Call) -> Result:
             for hook in services.hooks:
                 if report.record and (note := await hook.after_call(report.record, report.result.result)):
                     call.turn.state.notes.append(reminder(note))
-    assert report.result is not None, "whatever happens is reported"
-    return report.result
 
 
 async def _parse(call: Call) -> tuple[Tool, Any, HookAnswer]:
-    """The tool, its arguments as hooks leave them, and what the hooks decided. Raises `ToolError`."""
+    """Return the tool, its arguments after the hooks, and the decision of the hooks. Raises `ToolError`."""
     use, session = call.use, call.turn.session
     tool = session.tools.get(use.name)
     if use.unparsed:
@@ -79,11 +99,11 @@ async def _parse(call: Call) -> tuple[Tool, Any, HookAnswer]:
 
 
 async def _ask_hooks(call: Call, record: CallRecord) -> HookAnswer:
-    """The answers of all hooks as one: a deny wins over an ask, an ask over an allow. Raises `ToolError`."""
+    """Return the answers of all hooks as one: a denial wins over asking, asking over a grant. Raises `ToolError`."""
     merged = HookAnswer()
     for hook in call.turn.session.services.hooks:
-        given = call.use.input if merged.input is None else merged.input
-        answer = await hook.before_call(record, given) or HookAnswer()
+        input = call.use.input if merged.input is None else merged.input
+        answer = await hook.before_call(record, input) or HookAnswer()
         call.turn.is_stopped |= answer.stops
         if answer.context:
             call.turn.state.notes.append(reminder(answer.context))
@@ -100,8 +120,175 @@ async def _ask_hooks(call: Call, record: CallRecord) -> HookAnswer:
 
 def _context(call: Call, tool: Tool, arguments: Any) -> ToolContext:
     services, turn = call.turn.session.services, call.turn
-    asked, share = asked_level(tool, arguments), turn.state.window_share
+    asked, share = asked_level(tool, arguments), turn.state.model.window_share
     level = services.levels.level_for(tool.name, asked=asked, own=tool.level, window_share=share)
     call.report.level = level
     ask = make_ask(turn.session, call) if tool.server and turn.session.ask is not None else None
     return ToolContext(services.workspace, call.use.id, call.report.show, level=level, publish=turn.emit, ask=ask)
+
+
+async def run_calls(turn: TurnCalls, uses: Sequence[ToolUse]) -> list[Result]:
+    """Run the calls of a reply, and store and return a result for each, in their order.
+
+    Neighbouring calls that only read run together, the others one after another; those of a client come last, all
+    together. Calls that have not started when the person says something, or stops or cancels the turn, are skipped,
+    and their results say so.
+    """
+    calls = [Call(use, turn) for use in uses]
+    results: list[Result] = []
+
+    def store(why: str = "") -> None:
+        """Store results in the order of the calls: up to the first that has none, or with a reason all of them."""
+        for call in calls[len(results) :]:
+            if call.report.result is None and not why:
+                return
+            results.append(call.report.result or not_run(call.use, why))
+            turn.store(results[-1])
+
+    try:
+        for batch in _batches(turn, calls):
+            if turn.must_pause:
+                break
+            await _run_batch(turn, batch)
+            store()
+    except asyncio.CancelledError:
+        store(INTERRUPTED)
+        raise
+    skipped = tuple(call.use for call in calls if call.report.result is None)
+    if skipped and not turn.is_stopped:
+        turn.emit(Steered(skipped))
+    why = "the user declined another call" if turn.is_stopped else "a new message from the user came first"
+    store(f"Not run: {why}.")
+    return results
+
+
+def _batches(turn: TurnCalls, calls: Sequence[Call]) -> Iterator[list[Call]]:
+    tools = turn.session.tools
+    for_client = [call for call in calls if turn.session.is_for_client(call.use)]
+    ours = (call for call in calls if call not in for_client)
+    for overlaps, batch in groupby(ours, lambda call: call.use.name in tools and tools.get(call.use.name).may_overlap):
+        together = list(batch)
+        yield from [together] if overlaps else [[call] for call in together]
+    if for_client:
+        yield for_client
+
+
+async def _run_batch(turn: TurnCalls, batch: list[Call]) -> None:
+    if len(batch) == 1:
+        await run_call(batch[0])
+        return
+    session = turn.session
+    places = asyncio.Semaphore(len(batch) if session.is_for_client(batch[0].use) else session.services.max_parallel)
+
+    async def run_one(call: Call) -> None:
+        async with places:
+            if not turn.must_pause:
+                await run_call(call)
+
+    async with asyncio.TaskGroup() as group:
+        for call in batch:
+            group.create_task(run_one(call))
+
+
+def not_run(call: ToolUse, why: str) -> Result:
+    return Result(ToolResult(call.id, why, is_error=True), call.name, summary=why)
+
+
+def asked_level(tool: Tool, arguments: Any) -> OutputLevel | None:
+    """Return the output level that a call asks for; a tool of an MCP server may have such an argument for itself."""
+    if not isinstance(arguments, dict):
+        asked: OutputLevel | None = getattr(arguments, "output_level", None)
+        return asked
+    level = arguments.get("output_level")
+    is_own = "output_level" in (tool.schema or {}).get("properties", {})
+    return level if level in get_args(OutputLevel) and tool.server and not is_own else None
+
+
+async def observed(tool: Tool, output: ToolOutput, context: ToolContext) -> ToolOutput:
+    """Return the output as the model sees it: a text of its level, or its first page; a data file has all of it."""
+    content, full = output.content, output.full
+    if content is None and output.structured is not None:
+        show, value = tool.show or formatted, output.structured
+        try:
+            content, full = show(value, context.level), show(value, "full")
+        except Exception as error:  # a caller's function: whatever it raises ends this call and nothing else
+            from agentcli.tools.own_tools import failed
+
+            raise failed(tool.name, error) from error
+        if not leaves_out(value, content, full, context.level):
+            full = ""
+    content = "" if content is None else content
+    if not isinstance(content, str) or (len(content.encode()) <= MAX_UNPAGED_BYTES and not full):
+        return msgspec.structs.replace(output, content=content)
+    shown, openable = await asyncio.to_thread(_shown, content, full, context)
+    context.workspace.grants += Grants(readable=openable)
+    return msgspec.structs.replace(output, content=shown)
+
+
+def _shown(text: str, full: str, context: ToolContext) -> tuple[str, tuple[Path, ...]]:
+    """Return a short text or the first page, with a note on the rest, and the files that may be read from now on."""
+    data = context.workspace.resources.data
+    if data is None:
+        return cut_middle(text), ()
+    is_short = len(text.encode()) <= MAX_UNPAGED_BYTES
+    whole = full if is_short else text
+    try:
+        stored = data.store(whole.encode(), context.call_id)
+    except OSError as error:
+        return text if is_short else f"{cut_middle(text)}\n[the rest could not be kept: {error}]", ()
+    pages = pages_of(whole)
+    more = f'read_more with result_id="{context.call_id}"'
+    if is_short:
+        notes = f"[{more} and page=1 shows all of it{f', in {len(pages)} pages' if len(pages) > 1 else ''}]"
+    else:
+        notes = f"[page 1 of {len(pages)}; {more} and page=2 shows the next]"
+    openable = stored.size > MAX_INLINE_BYTES
+    if openable:
+        file = f"{stored.path} ({stored.size:,} bytes, sha256 {stored.hash[:12]}…)"
+        notes += f"\n[all of it: {file}, which file_read opens: {data_summary(whole)}]"
+    return f"{(text if is_short else pages[0]).rstrip()}\n{notes}", (stored.path.resolve(),) if openable else ()
+
+
+async def mask_for(mask: Mask | None, permitted: PermittedCall) -> Mask | None:
+    """Return the mask for the output of a call that has run: a secret file that was granted is shown as it is."""
+    facts = permitted.policy.facts
+    if mask is None or facts.tool.name != "file_read" or not permitted.grants.readable:
+        return mask
+    values = await asyncio.to_thread(facts.workspace.facts.secret_values, apart_from=facts.files[0].real)
+    return mask.knowing(values)
+
+
+async def run_own_command(calls: SessionCalls, command: str, emit: Emit) -> Result:
+    """Run a command with the events of a call, and return its result; after a cancellation, with the output so far."""
+    call = ToolUse(f"{OWN_CALL}{os.urandom(6).hex()}", "bash", {"command": command})
+    report = Report(call, emit, calls.services.mask)
+    report.is_running = True
+    report.start()
+    try:
+        await calls.services.know_secrets()
+        with calls.history.detach_sign() as sign:
+            context = ToolContext(calls.workspace, call.id, report.show, sign)
+            output = await bash.run_own(command, context)
+        await calls.services.know_secrets(is_changed=True)
+        report.finish(output)
+    except ToolError as error:
+        report.fail(error)
+    except OSError as error:
+        report.fail(ToolError(f"The command failed: {error}.", kind="resource_error"))
+    except asyncio.CancelledError:
+        report.interrupt()
+    assert report.result is not None
+    return report.result
+
+
+async def run_in_terminal(calls: SessionCalls, command: str, terminal: str) -> str:
+    """Run a command in the terminal at a path, and return what to add to its output, such as an exit code."""
+    context = ToolContext(calls.workspace, f"{OWN_CALL}{os.urandom(6).hex()}")
+    text = str((await bash.run_own(command, context, terminal=terminal)).content)
+    return text.replace(f"[ended by signal {int(SIGINT)}]", "[interrupted by the user]")
+
+
+def own_command_entry(command: str, output: object, *, to_model: bool) -> Body:
+    """Return the entry of a command of the person's: a note for the model, or one that the model does not see."""
+    text = f"<bash-input>{command}</bash-input>\n<bash-output>{output}</bash-output>"
+    return User((Text(text),), is_reminder=True) if to_model else ContextNote(text)

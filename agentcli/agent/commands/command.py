@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 
 from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.session import Session
-from agentcli.errors import UsageError
+from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.llm.messages import Text
 
 SKILLS = "Skills"  # the heading of skills in /help
@@ -18,13 +18,13 @@ SCREEN_COMMANDS = ("theme", "copy", "login", "logout")  # the terminal's own: el
 
 
 class ChoiceIndex(int):
-    """The index of a choice in a list; with `keeps` it is to hold for good."""
+    """The index of a choice in a list; with `keeps` the person made it for good."""
 
     keeps = False
 
 
 class CommandHost(Protocol):
-    """The front end of a command: its session, a few ways to talk to the person, and other sessions."""
+    """The front end of a command: its session, ways to talk to the person, and other sessions."""
 
     @property
     def session(self) -> Session: ...
@@ -34,24 +34,24 @@ class CommandHost(Protocol):
         """Where conversations are kept."""
 
     async def sessions(self) -> Sequence[SessionInfo]:
-        """Stored sessions of this directory, newest first."""
+        """Return the stored sessions of this directory, newest first."""
 
     async def open_session(self, session_id: str | None, *, fork: bool = False, take_over: bool = False) -> Session:
         """Open a stored session, with `fork` a copy, or for None a new one. Raises `UserError`, and `SessionInUse`."""
 
     async def check_model(self, name: str) -> str:
-        """A sentence on `provider/model`; asks for a key it lacks. Raises `UserError` when it cannot be used."""
+        """Return a sentence on `provider/model`; ask for a missing key. Raises `UserError` if it cannot be used."""
 
     async def models(self) -> Sequence[tuple[str, str]]:
-        """Models there are, as `provider/model`, with what is known of each: its key, its window, its prices."""
+        """Return the known models as `provider/model`, each with its window, its prices, and if its key is missing."""
 
     async def store_setting(self, key: str, value: Any) -> str:
-        """Write `section.key` to the person's settings, or take it out with None; says where. Raises `UserError`."""
+        """Write `section.key` to the person's settings, or remove it with None; return where. Raises `UserError`."""
 
     async def choose(
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
     ) -> ChoiceIndex | None:
-        """Let the person pick one of (label, detail), with `can_keep` for good if they like. None without a picker."""
+        """Let the person choose one of (label, detail), with `can_keep` also for good. None without a picker."""
 
     async def confirm(self, shown: str, question: str) -> bool | None:
         """Show a text and ask a question about it; None where nobody can be asked, and nothing is shown."""
@@ -60,10 +60,10 @@ class CommandHost(Protocol):
         """Return a text on the front end's surroundings: the settings in force, the state of the installation."""
 
     async def document(self, file: str) -> str:
-        """This conversation without secrets, in the form that the file's ending names. Raises `UsageError`."""
+        """Return this conversation without secrets, in the form of the file's ending. Raises `UsageError`."""
 
     async def edit(self, text: str) -> str | None:
-        """The text as the person's editor left it; None where there is no terminal for one. Raises `UserError`."""
+        """Open a text in the person's editor and return the result; None without a terminal. Raises `UserError`."""
 
     def put_into_input(self, text: str) -> None:
         """Lay a text where the person types, to be changed and sent."""
@@ -74,7 +74,7 @@ class CommandHost(Protocol):
 
 @dataclass(frozen=True)
 class AsPrompt:
-    """A prompt to submit, answered by `model` if given; names in `more`, which others wrote, mean nothing."""
+    """A prompt to submit, answered by `model` if given. In `more`, which others wrote, names of files mean nothing."""
 
     text: str
     model: str = ""
@@ -91,7 +91,7 @@ class FileDiff:
 
 @dataclass(frozen=True)
 class AsDiff:
-    """A command's outcome that is shown as changes of files; `note` stands below them."""
+    """A command's outcome that is shown as changes of files, with a `note` below them."""
 
     files: tuple[FileDiff, ...]
     note: str = ""
@@ -106,10 +106,10 @@ Outcome = str | AsPrompt | AsDiff  # a text to show (empty: nothing), a prompt t
 
 @dataclass(frozen=True)
 class SlashCommand:
-    """`run` gets the rest of the line. `argument` is a hint for help; a command without one takes no argument.
+    """A slash command; `run` gets the rest of the line.
 
-    What is said after a command waits for its end, but not after one that `is_aside`: it changes nothing. `forms` are
-    the ways to write it; `group` is its heading in /help.
+    `argument` is a hint for help; a command without one takes no argument. Messages that follow a command wait for its
+    end, unless it `is_aside`, which changes nothing. `forms` are the ways to write it, `group` is its heading in /help.
     """
 
     name: str
@@ -121,6 +121,13 @@ class SlashCommand:
     forms: tuple[str, ...] = ()
     group: str = "Your own"
 
+    async def execute(self, host: CommandHost, argument: str) -> Outcome:
+        """Run the command. Raises `UserError`, also where a part of a tool that it uses fails."""
+        try:
+            return await self.run(host, argument)
+        except ToolError as error:
+            raise UserError(str(error)) from error
+
 
 def listed(options: Sequence[tuple[str, str]], how: str, *, marks: Sequence[str] = ()) -> str:
     """Return the choices as lines, numbered or with these marks, and how to choose without a picker."""
@@ -131,18 +138,18 @@ def listed(options: Sequence[tuple[str, str]], how: str, *, marks: Sequence[str]
 
 
 def marked(options: Sequence[tuple[str, str]], current: int | None, how: str) -> str:
-    """The values of a setting as lines, the present one marked, and how to take another."""
+    """Return the values of a setting as lines, the present one marked, and how to choose another."""
     return listed(options, how, marks=["●" if number == current else " " for number in range(len(options))])
 
 
 def without_keep(argument: str) -> tuple[str, bool]:
-    """A command's argument without the word that makes a setting last, and whether it was there."""
+    """Return a command's argument without a last word `keep`, and True if it was there."""
     words = argument.split()
     return (" ".join(words[:-1]), True) if words and words[-1] == "keep" else (argument.strip(), False)
 
 
 def number_in(argument: str, count: int, what: str) -> int:
-    """The index a person means by a number from 1 on. Raises `UsageError`."""
+    """Return the index of a number that counts from 1. Raises `UsageError`."""
     if not argument.isdecimal() or not 1 <= int(argument) <= count:
         raise UsageError(f"There is no {what} {argument}: give a number from 1 to {count}." if count else f"No {what}.")
     return int(argument) - 1
@@ -168,7 +175,7 @@ class CommandSet:
         self._by_name |= dict.fromkeys((command.name, *command.aliases), command)
 
     def parse(self, text: str) -> tuple[SlashCommand, str] | None:
-        """The command and its argument; None for what is none, such as /etc/hosts. Raises `UsageError`."""
+        """Return the command and its argument; None for other texts, such as /etc/hosts. Raises `UsageError`."""
         first, *others = text.split(None, 1) or ("",)
         rest = others[0] if others else ""
         if not first.startswith("/") or "/" in first[1:] or len(first) < 2:

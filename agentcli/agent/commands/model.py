@@ -1,13 +1,27 @@
-"""The model and what it costs: which one, how hard it thinks, what fills its window, a question beside the work."""
+"""Commands about the model: which one answers, its effort, its window, its use and its cache, side questions."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import get_args
 
+from msgspec import Struct
+
+from agentcli.agent.accounting.budgets import in_words
+from agentcli.agent.accounting.usage import UsageCollector, counted
 from agentcli.agent.commands.command import CommandHost, Outcome, SlashCommand, marked, without_keep
 from agentcli.agent.ops import SetEffort, SetModel
-from agentcli.agent.requests.side_question import answer_side_question
-from agentcli.errors import UsageError
+from agentcli.agent.requests.paid_request import PaidRequest, Target
+from agentcli.agent.requests.repairs import without
+from agentcli.agent.requests.request import build_request
+from agentcli.agent.session import Session
+from agentcli.conversation.entries import Assistant, Compaction, Entry, PaidReason
+from agentcli.errors import UsageError, UserError
+from agentcli.llm.errors import ProviderError
+from agentcli.llm.messages import Message, Text, Usage, repair_messages
+from agentcli.llm.models import ModelInfo, Prices
 from agentcli.llm.provider import Effort
 
 _LEVELS: tuple[Effort, ...] = get_args(Effort)
@@ -25,7 +39,7 @@ async def _model(host: CommandHost, argument: str) -> Outcome:
     name, _, effort = name.partition(" ")
     if not name:
         options = list(await host.models())
-        now = host.session.state.model
+        now = host.session.state.model.name
         if now not in (label for label, _ in options):
             options.insert(0, (now, ""))
         current = [label for label, _ in options].index(now)
@@ -33,18 +47,18 @@ async def _model(host: CommandHost, argument: str) -> Outcome:
         if picked is None:
             return marked(options, current, "Another one: /model PROVIDER/MODEL; any other works too.")
         name, keeps = options[picked][0], picked.keeps
-    level = _level(effort) if effort.strip() else None
-    said = [await host.check_model(name)]
+    level = _parse_effort(effort) if effort.strip() else None
+    sentences = [await host.check_model(name)]
     host.session.submit(SetModel(name))
     if level:
         host.session.submit(SetEffort(level))
-        said.append(f"Effort {level}.")
+        sentences.append(f"Effort {level}.")
     if keeps:
-        said.append(await host.store_setting("provider.model", name))
-        said += [await host.store_setting("tokens.effort", level)] if level else []
+        sentences.append(await host.store_setting("provider.model", name))
+        sentences += [await host.store_setting("tokens.effort", level)] if level else []
     else:
-        said.append(f"For this session; /model {name} keep keeps it.")
-    return " ".join(said)
+        sentences.append(f"For this session; /model {name} keep keeps it.")
+    return " ".join(sentences)
 
 
 async def _effort(host: CommandHost, argument: str) -> Outcome:
@@ -53,20 +67,19 @@ async def _effort(host: CommandHost, argument: str) -> Outcome:
     if not level:
         options = [("default", f"{session.runtime.models.effort or 'as the model has it'}"), *_IN_WORDS.items()]
         names = [name for name, _ in options]
-        current = names.index(session.state.effort or "default")
+        current = names.index(session.state.model.effort or "default")
         picked = await host.choose("How hard the model thinks", options, current=current, can_keep=True)
         if picked is None:
             return marked(options, current, "Another one: /effort LEVEL")
         level, keeps = names[picked], picked.keeps
-    effort = None if level == "default" else _level(level)
+    effort = None if level == "default" else _parse_effort(level)
     session.submit(SetEffort(effort))
-    said = f"Effort from the next request on: {effort or session.runtime.models.effort or 'as the model has it'}."
-    if keeps:
-        return f"{said} {await host.store_setting('tokens.effort', effort)}"
-    return f"{said} For this session; /effort {level} keep keeps it."
+    text = f"Effort from the next request on: {effort or session.runtime.models.effort or 'as the model has it'}."
+    more = await host.store_setting("tokens.effort", effort) if keeps else ""
+    return f"{text} {more or f'For this session; /effort {level} keep keeps it.'}"
 
 
-def _level(text: str) -> Effort:
+def _parse_effort(text: str) -> Effort:
     for level in _LEVELS:
         if level == text.strip():
             return level
@@ -105,4 +118,216 @@ MODEL_COMMANDS = (
     ),
     SlashCommand("context", "show what fills the model's window", _context),
     SlashCommand("btw", "ask beside the work; it is not kept", _btw, "QUESTION", ("side",), is_aside=True),
+)
+
+
+MAX_ANSWER_TOKENS = 4_096
+_PREAMBLE = (
+    "<system-reminder>A question beside the work. Answer it in a few sentences from what you know; "
+    "call no tool, change nothing.</system-reminder>\n"
+)
+
+
+async def answer_side_question(session: Session, question: str) -> str:
+    """Return the model's answer, also while a turn runs. Calls it makes are not run. Raises `UserError`."""
+    state, runtime = session.state, session.runtime
+    target = Target(*await runtime.models.resolve(state))
+    info = target.info
+    prefix = runtime.prefix(info)  # the same bytes as the work's, so that its cache is used
+    messages = repair_messages((*state.conversation.messages, Message("user", (Text(_PREAMBLE + question),))))
+    request = build_request(runtime, state, prefix, messages, max_tokens=min(MAX_ANSWER_TOKENS, info.max_output))
+    request = without(request, state.model.rejected.get(target.name, ()))
+
+    def charge(used: Usage, reason: PaidReason = "broken") -> None:
+        session.record_cost(target.name, used, info.cost(used), reason, duration_ms=paid.attempt.duration_ms)
+
+    paid = PaidRequest(target=target, budgets=state.budgets, policy=runtime.models.retry, on_broken=charge)
+    try:
+        reply = await paid.reply(request)
+    except ProviderError as error:
+        raise UserError(f"The question could not be answered: {error}") from error
+    charge(reply.usage, "aside")
+    return reply.message.text.strip() or "(The model said nothing.)"
+
+
+MAX_TOOLS = 12
+
+
+async def _usage(host: CommandHost, argument: str) -> Outcome:
+    session = host.session
+    meter = session.state.meter
+    if not meter.by_model:
+        return "Nothing was used yet."
+    rows = [_usage_row(model, usage, cost) for model, (usage, cost) in meter.by_model.items()]
+    if len(rows) > 1:
+        rows.append(_usage_row("total", meter.total.usage, meter.total.whole_usd))
+    others = _lines(session)
+    width = max(len(row[0]) for row in (*rows, *others))
+    lines = [f"  {name:<{width}}  {text}" for name, text in (*rows, *others)]
+    return "\n".join([*lines, "agentcli usage shows days and other sessions, /cache what the prompt cache saves."])
+
+
+def _usage_row(name: str, usage: Usage, cost: float | None) -> tuple[str, str]:
+    price = "price unknown" if cost is None else f"${cost:.4f}"
+    cached = usage.cache_read_input_tokens
+    return name, f"{usage.prompt_tokens:,} tokens in ({cached:,} cached), {usage.output_tokens:,} out, {price}"
+
+
+def _lines(session: Session) -> list[tuple[str, str]]:
+    """Return rows on the newest turn, the conversation, its tools and budgets."""
+    entries = session.state.conversation.entries
+    prompts = [number for number, entry in enumerate(entries) if entry.is_prompt]
+    whole, newest = _collected(entries), _collected(entries[prompts[-1] :] if prompts else ())
+    lines = []
+    if newest.total.requests:
+        name, text = _usage_row("last turn", newest.total.usage, newest.total.whole_usd)
+        lines.append((name, f"{text}, {counted(newest.total.requests, 'request')}, {_seconds(newest)}"))
+    (conversation,) = whole.sessions.values()
+    counts = [(conversation.turns, "turn"), (conversation.rounds, "round"), (conversation.messages, "message")]
+    if conversation.compactions:
+        counts.append((conversation.compactions, "compaction"))
+    parts = [counted(count, noun) for count, noun in counts]
+    parts += [counted(whole.total.retries, "retry", "retries")] if whole.total.retries else []
+    lines.append(("session", ", ".join([*parts, _seconds(whole)])))
+    tools = sorted(whole.tools.items(), key=lambda item: -item[1].calls)
+    for name, tool in tools[:MAX_TOOLS]:
+        errors = "".join(f", {kind} {count}" for kind, count in tool.errors.most_common(2))
+        text = f"{counted(tool.calls, 'call')}, {tool.success_rate:.0%} ok, {tool.mean_ms:,.0f} ms on average"
+        lines.append((name, f"{text}, about {tool.tokens:,} tokens{errors}"))
+    for account, kind, limit, spent in session.state.budgets.limits():
+        text = f"{in_words(kind, spent)} of {in_words(kind, limit)} ({spent / limit:.0%})"
+        lines.append((f"{account.scope}'s budget", text))
+    return lines
+
+
+def _collected(entries: Iterable[Entry]) -> UsageCollector:
+    collector = UsageCollector()
+    for entry in entries:
+        collector.add("", entry)
+    return collector
+
+
+def _seconds(used: UsageCollector) -> str:
+    return f"{used.total.duration_ms / 1000:,.1f} s of requests"
+
+
+TIME_TO_LIVE_S = 300  # since the prefix was last sent, which Anthropic promises and others come close to
+_STEP_TOKENS = 128  # by which OpenAI's automatic cache grows
+_MIN_CACHED_TOKENS = 1_024  # a prompt that is shorter is cached by nobody
+_MAX_ENTRIES_BACK, _MAX_LOSSES = 24, 10
+CAUSES = {
+    "model": "another model answered",
+    "compaction": "the conversation was compacted",
+    "tools": "the tools changed",
+    "system": "the system text changed",
+    "time to live": f"more than {TIME_TO_LIVE_S // 60} minutes had passed",
+    "provider": "the provider had dropped it, or earlier messages were sent in another form",
+}
+
+
+class CacheLoss(Struct, frozen=True, kw_only=True):
+    """The tokens of a request that the cache held and did not give. `usd` is None where the price is unknown."""
+
+    time: float
+    reply: Assistant
+    held: int
+    lost: int
+    usd: float | None
+    cause: str
+
+
+def cache_losses(entries: Sequence[Entry], model_info: Callable[[str], ModelInfo]) -> Iterator[CacheLoss]:
+    """Yield the losses of a log, each of a reply compared with the one before it on its branch."""
+    numbers: dict[str | None, int] = {}  # by id: those of results are a model's and may come again
+    parents: list[int | None] = []
+    for number, entry in enumerate(entries):
+        parents.append(numbers.get(entry.parent_id))
+        numbers[entry.id] = number
+        if not isinstance(reply := entry.body, Assistant) or reply.is_estimated or reply.stop_reason == "interrupted":
+            continue
+        prices, is_compacted = model_info(f"{reply.provider}/{reply.model}").prices, False
+        for earlier in islice(_ancestors(number, entries, parents), _MAX_ENTRIES_BACK):
+            is_compacted |= isinstance(before := earlier.body, Compaction)
+            if isinstance(before, Assistant) and (held := _held(before, prices, reply.usage)):
+                held = min(held, reply.usage.prompt_tokens)
+                lost = held - reply.usage.cache_read_input_tokens
+                if lost > (0 if _is_explicit(prices, before.usage) else 2 * _STEP_TOKENS):
+                    cause = "compaction" if is_compacted else _cause(before, reply, _sent(entry) - _sent(earlier))
+                    usd = None
+                    if prices:  # what the lost tokens cost more than if they had been read from the cache
+                        written = min(lost, reply.usage.cache_creation_input_tokens)
+                        hit = reply.usage + Usage(written - lost, 0, -written, lost)
+                        usd = prices.cost(reply.usage) - prices.cost(hit)
+                    yield CacheLoss(time=entry.time, reply=reply, held=held, lost=lost, usd=usd, cause=cause)
+                break
+
+
+def _ancestors(number: int, entries: Sequence[Entry], parents: Sequence[int | None]) -> Iterator[Entry]:
+    while (parent := parents[number]) is not None:
+        number = parent
+        yield entries[number]
+
+
+def _sent(entry: Entry) -> float:
+    return entry.time - (entry.body.duration_ms / 1000 if isinstance(entry.body, Assistant) else 0)
+
+
+def _is_explicit(prices: Prices | None, usage: Usage) -> bool:
+    """Return True where writing to the cache has a price, and is counted."""
+    return usage.cache_creation_input_tokens > 0 or (prices is not None and prices.cache_write is not None)
+
+
+def _held(before: Assistant, prices: Prices | None, now: Usage) -> int:
+    """Return the tokens that the cache held after a request; 0 where its provider caches nothing that could be seen."""
+    used = Usage() if before.is_estimated else before.usage
+    written = used.cache_read_input_tokens + used.cache_creation_input_tokens
+    if _is_explicit(prices, used):
+        return written
+    is_cached = written or now.cache_read_input_tokens or (prices is not None and prices.cache_read is not None)
+    is_long = used.prompt_tokens >= _MIN_CACHED_TOKENS
+    return used.prompt_tokens // _STEP_TOKENS * _STEP_TOKENS if is_cached and is_long else 0
+
+
+def _cause(before: Assistant, now: Assistant, passed_s: float) -> str:
+    if (before.provider, before.model) != (now.provider, now.model):
+        return "model"
+    for part, earlier, later in zip(("tools", "system"), before.prefix.split("."), now.prefix.split("."), strict=False):
+        if earlier not in ("", later):
+            return part
+    return "time to live" if passed_s > TIME_TO_LIVE_S else "provider"
+
+
+async def _show_cache(host: CommandHost, argument: str) -> Outcome:
+    if argument not in ("", "why"):
+        raise UsageError("Write /cache, or /cache why for the newest losses and their causes.")
+    entries = host.session.state.conversation.entries
+    losses = list(cache_losses(entries, host.session.runtime.models.info))
+    if argument:
+        return "\n".join(map(_line, losses[-_MAX_LOSSES:])) or "Nothing was lost."
+    usage = sum((entry.body.usage for entry in entries if isinstance(entry.body, Assistant)), Usage())
+    if not (sent := usage.prompt_tokens):
+        return "Nothing was sent yet."
+    read = usage.cache_read_input_tokens
+    lines = [f"{sent:,} tokens were sent, {read:,} of them were read from the cache ({read / sent:.0%})."]
+    for cause in dict.fromkeys(loss.cause for loss in losses):
+        caused = [loss for loss in losses if loss.cause == cause]
+        lines.append(f"  lost by {cause}: {sum(loss.lost for loss in caused):,} tokens, {_usd(caused)}")
+    lines.append("/cache why shows the newest losses." if losses else "Nothing that it held was lost.")
+    return "\n".join(lines)
+
+
+def _line(loss: CacheLoss) -> str:
+    at = time.strftime("%H:%M:%S", time.localtime(loss.time))
+    read = f"{loss.reply.usage.cache_read_input_tokens:,} of {loss.held:,} tokens read"
+    return f"  {at}  {loss.reply.model}: {read}, {_usd([loss])} lost: {CAUSES[loss.cause]}"
+
+
+def _usd(losses: Sequence[CacheLoss]) -> str:
+    known = [loss.usd for loss in losses if loss.usd is not None]
+    return f"${sum(known):.4f}" if known else "price unknown"
+
+
+USAGE_COMMANDS = (
+    SlashCommand("usage", "show what the session used and cost", _usage, aliases=("cost", "stats")),
+    SlashCommand("cache", "show what the prompt cache gave and lost", _show_cache, "[why]", forms=("", "why")),
 )

@@ -28,8 +28,8 @@ async def _permissions(host: CommandHost, argument: str) -> Outcome:
             rule = parse_rule(rest, "session")
             warning = check_rule(rule, host.session.runtime.calls.tools, written=rest)
             rules.of(verb).append(rule)
-            said = f"{rule} is {_DONE[verb]} in this session; /permissions forget {rule} takes it back."
-            return f"{said} {warning}".rstrip()
+            text = f"{rule} is {_DONE[verb]} in this session; /permissions forget {rule} takes it back."
+            return f"{text} {warning}".rstrip()
         case "forget" | "revoke":
             return await _forget(host, rest.strip())
         case _:
@@ -43,14 +43,12 @@ _DONE = {"allow": "allowed", "ask": "asked about", "deny": "refused"}
 
 
 async def _picked(host: CommandHost) -> str:
-    """Let the person take another mode, or take back a rule that they granted."""
+    """Let the person choose another mode, or a rule of theirs to remove."""
     state, granted = host.session.state, await _granted(host)
-    own = [str(rule) for _, rule in _every(state.rules) if _is_own(rule)]
-    rules = list(dict.fromkeys([*granted, *own]))
+    rules = [*dict.fromkeys([*granted, *(str(rule) for _, rule in _every(state.rules) if _is_own(rule))])]
     forgetting = [(f"forget {rule}", "in this project" if rule in granted else "") for rule in rules]
     options = [*((mode, MODE_TEXTS[mode][1]) for mode in MODES), *forgetting]
-    current = MODES.index(state.mode)
-    picked = await host.choose("Mode, or a rule to forget", options, current=current)
+    picked = await host.choose("Mode, or a rule to forget", options, current=MODES.index(state.mode))
     if picked is None:
         return await _shown(host)
     if picked < len(MODES):
@@ -83,8 +81,8 @@ async def _shown(host: CommandHost) -> str:
 def _rows(rules: Rules, granted: list[str], *, only_own: bool = False) -> Iterator[str]:
     """Yield a line for each rule with its source, then the lasting grants by their numbers."""
     for word, rule in _every(rules):
-        is_kept = (word, rule.source) == ("allowed", "granted") and str(rule) in granted
-        if not is_kept and (_is_own(rule) or not only_own):
+        is_lasting = (word, rule.source) == ("allowed", "granted") and str(rule) in granted
+        if not is_lasting and (_is_own(rule) or not only_own):
             yield f"  {word:<7}  {rule}  ({rule.quote or rule.source or 'settings'})"
     for number, text in enumerate(granted, 1):
         yield f"  {number:>7}  {text}  (granted for good in this project)"
@@ -96,7 +94,7 @@ async def _granted(host: CommandHost) -> list[str]:
 
 
 async def _forget(host: CommandHost, what: str) -> str:
-    """Take back a lasting grant, by its number or as it is written, or a rule of this session. Raises `UsageError`."""
+    """Remove a lasting grant, by its number or as it is written, or a rule of this session. Raises `UsageError`."""
     granted, rules = await _granted(host), host.session.state.rules
     if not what and (rows := [*_rows(rules, granted, only_own=True)]):
         raise UsageError("\n".join(("Write /permissions forget RULE, or the NUMBER of a lasting grant:", *rows)))
@@ -104,17 +102,17 @@ async def _forget(host: CommandHost, what: str) -> str:
         raise UsageError("There is nothing to forget: no rule of this session, and no lasting grant.")
     text = granted[number_in(what, len(granted), "lasting grant")] if what.isdecimal() else str(parse_rule(what))
     same = [rule for _, rule in _every(rules) if str(rule) == text]
-    taken = [rule for rule in same if _is_own(rule)]
-    is_kept = text in granted or any(rule.source == "granted" for rule in taken)
-    if is_kept and (grants := host.session.runtime.calls.services.grants) is not None:
+    own = [rule for rule in same if _is_own(rule)]
+    is_lasting = text in granted or any(rule.source == "granted" for rule in own)
+    if is_lasting and (grants := host.session.runtime.calls.services.grants) is not None:
         await asyncio.to_thread(grants.remove, text)
-    elif not taken:
+    elif not own:
         why = "comes from the settings: take it out there" if same else "is no rule here: /permissions shows them"
         raise UsageError(f"{text} {why}.")
-    restricted = any(rule in rules.deny or rule in rules.ask for rule in taken)
+    has_restricted = any(rule in rules.deny or rule in rules.ask for rule in own)
     for of in (rules.deny, rules.ask, rules.allow):
-        of[:] = [rule for rule in of if rule not in taken]
-    return f"{text} does not hold any more." if restricted else f"{text} asks again."
+        of[:] = [rule for rule in of if rule not in own]
+    return f"{text} does not hold any more." if has_restricted else f"{text} asks again."
 
 
 async def _plan(host: CommandHost, argument: str) -> Outcome:
@@ -134,7 +132,7 @@ async def _sandbox(host: CommandHost, argument: str) -> Outcome:
         case "":
             return "\n".join(await asyncio.to_thread(lambda: workspace.facts.description))
         case "host" if name:
-            from agentcli.safety.addresses.hosts import read_grant
+            from agentcli.safety.hosts import read_grant
 
             try:
                 read_grant(name)

@@ -14,6 +14,7 @@ from agentcli.agent.interfaces import Checkpoints
 from agentcli.agent.undo import shown_name
 from agentcli.conversation.entries import ADDED_FOLDER, Compaction, Entry, User, reminder
 from agentcli.conversation.file_changes import FilesChanged, FilesRestored, FileState, real_path
+from agentcli.conversation.history import listed_names
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.llm.tokens import estimate_text
 from agentcli.settings.paths import from_home
@@ -26,10 +27,10 @@ from agentcli.tools.workspace import Memory, Workspace
 _GIT = ("git", "--no-optional-locks", "-c", "core.quotepath=off", "-c", "core.fsmonitor=false")
 _DIFF = ("diff", "--no-ext-diff", "--no-textconv", "--no-color")
 _GIT_TIME_LIMIT_S = 30.0
-LONGEST_DIFF = 10_000_000  # bytes
+MAX_DIFF_BYTES = 10_000_000
 MAX_NAMES = 10  # in a note
 MAX_FILES = 200  # shown
-LARGEST_COMPARED = 10_000_000  # bytes of a file
+MAX_COMPARED_BYTES = 10_000_000  # of a file
 _ONE_FILE = re.compile(r"^diff --git .*\n(?:(?!diff --git ).*\n?)*", re.MULTILINE)
 WORKING_CHANGES = "the uncommitted changes of this repository (git status, git diff HEAD, and files not yet tracked)"
 
@@ -47,8 +48,7 @@ async def _diff(host: CommandHost, argument: str) -> Outcome:
         host.session.append(*changed)
     entries = host.session.state.conversation.entries
     files, others = await asyncio.to_thread(_net_changes, entries, checkpoints, calls.workspace)
-    more = f" and {len(others) - MAX_NAMES:,} more" if len(others) > MAX_NAMES else ""
-    notes = [f"Changed, but not shown here: {', '.join(others[:MAX_NAMES])}{more}."] if others else []
+    notes = [f"Changed, but not shown here: {listed_names(others, MAX_NAMES)}."] if others else []
     left_out = dict.fromkeys(
         name for entry in entries if isinstance(entry.body, FilesChanged) for name in entry.body.left_out
     )
@@ -87,7 +87,7 @@ def _text(state: FileState | None, checkpoints: Checkpoints, workspace: Workspac
     """Return a recorded file's text, empty where there is no file; None for other kinds, and for what is no text."""
     if state is None:
         return ""
-    if state.kind != "file" or not state.content or state.size > LARGEST_COMPARED:
+    if state.kind != "file" or not state.content or state.size > MAX_COMPARED_BYTES:
         return None
     try:
         content = checkpoints.content(state.content)
@@ -109,25 +109,22 @@ async def _uncommitted(workspace: Workspace) -> Outcome:
 
 
 def _path_in(diff: str) -> str:
-    """The file of one part of git's diff: its new name, or the old one of what is gone."""
+    """Return the file of one part of git's diff: its new name, or the old one of a deleted file."""
     names = re.findall(r"^(?:---|\+\+\+) [ab]/(.*)$", diff.partition("\n@@")[0], re.MULTILINE)
     return names[-1] if names else diff.partition("\n")[0].rpartition(" b/")[2]
 
 
 async def _git(workspace: Workspace, *arguments: str) -> tuple[bool, str]:
     """Run git; return True if it succeeded, and its output."""
-    try:
-        result = await workspace.sandbox.run(
-            Command(
-                shlex.join([*_GIT, *arguments]),
-                workspace.cwd,
-                timeout_s=_GIT_TIME_LIMIT_S,
-                most_bytes=LONGEST_DIFF,
-                grants=workspace.grants,
-            )
+    result = await workspace.sandbox.run(
+        Command(
+            shlex.join([*_GIT, *arguments]),
+            workspace.cwd,
+            timeout_s=_GIT_TIME_LIMIT_S,
+            most_bytes=MAX_DIFF_BYTES,
+            grants=workspace.grants,
         )
-    except ToolError as error:
-        raise UserError(str(error)) from error
+    )
     return result.exit_code == 0, result.output
 
 
@@ -177,10 +174,7 @@ async def _remember(host: CommandHost, text: str) -> Outcome:
     if not text:
         raise UsageError("Say what: /remember TEXT")
     memory = _memory_of(host)
-    try:
-        await asyncio.to_thread(memory.append, NOTES, f"- {text}")
-    except ToolError as error:
-        raise UserError(str(error)) from error
+    await asyncio.to_thread(memory.append, NOTES, f"- {text}")
     note = reminder(f"The user asked to remember, and {NOTES} of the memory holds now: {text}")
     host.session.state.notes.append(note)
     return f"Remembered in {memory.place_of(NOTES)}"
@@ -225,22 +219,19 @@ def instruction_files(host: CommandHost) -> dict[str, str]:
 
 async def _edit(host: CommandHost, name: str) -> Outcome:
     memory = _memory_of(host)
+    place = memory.place_of(name)
     try:
-        place = memory.place_of(name)
-        try:
-            before = await asyncio.to_thread(memory.view, name)
-        except ToolError as error:
-            if error.kind != "not_found":
-                raise
-            before = ""
-        after = await host.edit(before)
-        if after is None:
-            return f"Edit {place}"
-        if after.rstrip("\n") == before.rstrip("\n"):
-            return f"{place} is as it was."
-        await asyncio.to_thread(memory.write, name, after.rstrip("\n") + "\n")
+        before = await asyncio.to_thread(memory.view, name)
     except ToolError as error:
-        raise UserError(str(error)) from error
+        if error.kind != "not_found":
+            raise
+        before = ""
+    after = await host.edit(before)
+    if after is None:
+        return f"Edit {place}"
+    if after.rstrip("\n") == before.rstrip("\n"):
+        return f"{place} is as it was."
+    await asyncio.to_thread(memory.write, name, after.rstrip("\n") + "\n")
     return f"Kept in {place}"
 
 

@@ -7,18 +7,17 @@ from dataclasses import replace
 from functools import partial
 
 from agentcli.agent.commands.command import CommandHost, CommandSet, Outcome, SlashCommand, Topic, number_in
-from agentcli.agent.commands.model import MODEL_COMMANDS
+from agentcli.agent.commands.model import MODEL_COMMANDS, USAGE_COMMANDS
 from agentcli.agent.commands.permissions import PERMISSION_COMMANDS
 from agentcli.agent.commands.project import MEMORY_COMMANDS, PROJECT_COMMANDS
 from agentcli.agent.commands.sessions import SESSION_COMMANDS, UNDO_COMMANDS
-from agentcli.agent.commands.usage import USAGE_COMMANDS
 from agentcli.conversation.entries import Compaction, Pinned, reminder
-from agentcli.errors import ToolError, UsageError, UserError
+from agentcli.errors import UsageError, UserError
 from agentcli.tools.command import BackgroundJob
 from agentcli.version import __version__
 
 PROGRAM = "Program"
-LONGEST_NAME = 12  # characters
+MAX_WIDTH = 12  # characters of a name or hint that count for the width of its column
 DRY = "--dry-run"
 
 
@@ -42,9 +41,9 @@ def conversation_commands() -> CommandSet:
 
 
 def _listed(commands: CommandSet) -> str:
-    """Columns of names, arguments and help, under headings; somebody's own long name or hint widens no column."""
-    names = max(len(c.name) for c in commands if len(c.name) <= LONGEST_NAME) + 1
-    hints = max(len(c.argument) for c in commands if len(c.argument) <= LONGEST_NAME)
+    """Format names, arguments and help in columns, under headings. A user's long name or hint widens no column."""
+    names = max(len(c.name) for c in commands if len(c.name) <= MAX_WIDTH) + 1
+    hints = max(len(c.argument) for c in commands if len(c.argument) <= MAX_WIDTH)
     lines = []
     for group in dict.fromkeys(command.group for command in commands):
         lines.append(group)
@@ -67,11 +66,11 @@ async def _status(host: CommandHost, argument: str) -> Outcome:
     session = host.session
     state, workspace = session.state, session.runtime.calls.workspace
     use = await session.runtime.context_use(state)
-    effort = state.effort or session.runtime.models.effort
+    effort = state.model.effort or session.runtime.models.effort
     rows = {
         "agentcli": __version__,
         "session": session.id,
-        "model": f"{state.model}, effort {effort}" if effort else state.model,
+        "model": f"{state.model.name}, effort {effort}" if effort else state.model.name,
         "mode": state.mode,
         "folder": ", ".join(map(str, workspace.facts.roots)),
         "context": f"about {use.request:,} of {use.window:,} tokens ({use.request / use.window:.0%})",
@@ -107,10 +106,7 @@ async def _stop(host: CommandHost, which: str) -> Outcome:
         running = [f"job_{which}" if which.isdecimal() else which]
     if not running:
         return "No command runs in the background."
-    try:
-        await asyncio.gather(*map(workspace.sandbox.jobs.stop, running))
-    except ToolError as error:
-        raise UserError(str(error)) from error
+    await asyncio.gather(*map(workspace.sandbox.jobs.stop, running))
     return f"Ended {', '.join(running)}."
 
 
@@ -126,24 +122,25 @@ async def _compact(host: CommandHost, argument: str) -> Outcome:
     is_dry = DRY in words
     if unknown := next((word for word in words if word.startswith("--") and word != DRY), None):
         raise UsageError(f"/compact takes no {unknown}: /compact [FOCUS], /compact {DRY} [FOCUS].")
-    made = await session.compact(" ".join(word for word in words if word != DRY), is_dry=is_dry)
-    if isinstance(made, str):
-        raise UserError(f"Nothing was compacted: {made}.")
+    compaction = await session.compact(" ".join(word for word in words if word != DRY), is_dry=is_dry)
+    if isinstance(compaction, str):
+        raise UserError(f"Nothing was compacted: {compaction}.")
     if is_dry:
-        return _plan_text(made)
-    cost = f" It cost ${made.cost_usd:.4f}." if made.cost_usd else ""
-    return f"Compacted: {made.tokens_before:,} → {made.tokens_after:,} tokens ({made.strategy}).{cost}"
+        return _plan_text(compaction)
+    cost = f" It cost ${compaction.cost_usd:.4f}." if compaction.cost_usd else ""
+    tokens = f"{compaction.tokens_before:,} → {compaction.tokens_after:,} tokens"
+    return f"Compacted: {tokens} ({compaction.strategy}).{cost}"
 
 
-def _plan_text(made: Compaction) -> str:
-    cut = f"{len(made.stubs)} of the newest entries would be cut" if made.stubs else "the newest turns stay whole"
+def _plan_text(plan: Compaction) -> str:
+    cut = f"{len(plan.stubs)} of the newest entries would be cut" if plan.stubs else "the newest turns stay whole"
     cost = "It would cost nothing."
-    if made.cost_usd:
-        cost = f"A model would summarise it, for ${made.cost_usd:.4f} at most; without one it is as above."
-    elif made.cost_usd is None:
+    if plan.cost_usd:
+        cost = f"A model would summarise it, for ${plan.cost_usd:.4f} at most; without one it is as above."
+    elif plan.cost_usd is None:
         cost = "A model would summarise it; its price is not known."
-    plan = f"{made.tokens_before:,} → {made.tokens_after:,} tokens ({made.strategy}); {cut}. {cost}"
-    return f"{plan}\nThe log keeps all of it. The model would read, ahead of the newest turns:\n\n{made.carried}"
+    tokens = f"{plan.tokens_before:,} → {plan.tokens_after:,} tokens ({plan.strategy}); {cut}. {cost}"
+    return f"{tokens}\nThe log keeps all of it. The model would read, ahead of the newest turns:\n\n{plan.carried}"
 
 
 async def _pin(host: CommandHost, argument: str) -> Outcome:

@@ -8,22 +8,31 @@ from collections.abc import Sequence
 from functools import partial
 
 from agentcli.agent.accounting.usage import counted
-from agentcli.agent.blame import blame, format_author
 from agentcli.agent.commands.command import CommandHost, Outcome, SlashCommand, listed, number_in
 from agentcli.agent.interfaces import Checkpoints, SessionInfo
-from agentcli.agent.rewind import Point, points
 from agentcli.agent.session import Session
-from agentcli.agent.undo import Confirm, Direction, History, TurnChanges, UndoHost, UndoResult, undo
+from agentcli.agent.state import Point, points
+from agentcli.agent.undo import (
+    Confirm,
+    Direction,
+    History,
+    TurnChanges,
+    UndoHost,
+    UndoResult,
+    blame,
+    format_author,
+    undo,
+)
 from agentcli.conversation.entries import Labelled
-from agentcli.conversation.history import shortened
+from agentcli.conversation.history import shorten
 from agentcli.errors import NoSession, SessionInUse, UsageError, UserError
 from agentcli.settings.paths import from_home
 
 MAX_LISTED = 20
 _MAX_OFFERED = 200
 MAX_LABEL = 80  # characters
-MAX_TITLE = 46  # of a title, so that what else is told of a conversation stands beside it
-MAX_SAID = 60
+MAX_TITLE = 46  # characters of a title, so that there is room for prompts beside it
+MAX_PROMPT = 60
 
 
 async def _clear(host: CommandHost, argument: str) -> Outcome:
@@ -37,15 +46,15 @@ async def _resume(host: CommandHost, which: str) -> Outcome:
         return await _chosen_session(host)
     sessions = [info for info in await host.sessions() if info.id != host.session.id]
     if which.isdigit() and len(which) < 4:
-        return await _gone_on(host, sessions[number_in(which, len(sessions), "conversation")].id)
+        return await _continue(host, sessions[number_in(which, len(sessions), "conversation")].id)
     try:
-        return await _gone_on(host, which)
+        return await _continue(host, which)
     except NoSession:
         return await _searched(host, which)
 
 
 async def _chosen_session(host: CommandHost) -> Outcome:
-    """Offer those of this directory, and then those of all."""
+    """Offer the conversations of this directory, and then those of all directories."""
     sessions = [info for info in await host.sessions() if info.id != host.session.id]
     options = [_in_columns(info) for info in sessions]
     chosen = await host.choose("Go on with", [*options, ("Those of every directory …", "")])
@@ -56,27 +65,27 @@ async def _chosen_session(host: CommandHost) -> Outcome:
     if chosen == len(options):
         sessions = [info for info in await host.stored_sessions.list(limit=_MAX_OFFERED) if info.id != host.session.id]
         columns = [(info.cwd, *_in_columns(info)) for info in sessions]
-        chosen = await host.choose("Go on with", [(what, f"{cwd}  {said}".rstrip()) for cwd, what, said in columns])
-    return await _gone_on(host, sessions[chosen].id) if chosen is not None else ""
+        chosen = await host.choose("Go on with", [(what, f"{cwd}  {rest}".rstrip()) for cwd, what, rest in columns])
+    return await _continue(host, sessions[chosen].id) if chosen is not None else ""
 
 
 async def _searched(host: CommandHost, words: str) -> Outcome:
-    """Offer the conversations in which words were said, the newest first."""
+    """Offer the conversations that contain some words, newest first."""
     found = {one.session_id: one for one in reversed(await host.stored_sessions.search(words, limit=_MAX_OFFERED))}
     found.pop(host.session.id, None)
     if not found:
         raise NoSession(words)
     hits = list(reversed(found.values()))
-    options = [(f"{age(time.time() - hit.time):<10}  {shortened(hit.title, MAX_TITLE)}", hit.excerpt) for hit in hits]
+    options = [(f"{age(time.time() - hit.time):<10}  {shorten(hit.title, MAX_TITLE)}", hit.excerpt) for hit in hits]
     chosen = await host.choose("Go on with", options)
     if chosen is None:
         rows = [(f"{label}  {hit.session_id[:13]}", detail) for hit, (label, detail) in zip(hits, options, strict=True)]
         return listed(rows[:MAX_LISTED], "Go on with one: /resume ID")
-    return await _gone_on(host, hits[chosen].session_id)
+    return await _continue(host, hits[chosen].session_id)
 
 
-async def _gone_on(host: CommandHost, session_id: str) -> Outcome:
-    """Open a session; where another program has it, the person decides what becomes of that."""
+async def _continue(host: CommandHost, session_id: str) -> Outcome:
+    """Open a session; if another program has it open, the person decides what to do."""
     try:
         session = await host.open_session(session_id)
     except SessionInUse as error:
@@ -94,17 +103,17 @@ async def _gone_on(host: CommandHost, session_id: str) -> Outcome:
 
 
 def _in_columns(info: SessionInfo) -> tuple[str, str]:
-    """When and what it is; then what was said first, where a name does not tell it, and what was said last."""
+    """Return the age and title of a session; then its first prompt, unless that is the title, and its last one."""
     title = info.name or info.title or "(no prompt)"
     first = info.title if info.name else ""
     last = info.last_prompt if info.last_prompt != info.title else ""
-    said = " → ".join(shortened(part, MAX_SAID) for part in (first, last) if part)
+    prompts = " → ".join(shorten(part, MAX_PROMPT) for part in (first, last) if part)
     when = f"{age(time.time() - info.updated):<10}"
-    return f"{when}  {shortened(title, MAX_TITLE)}", f"→ {said}" if last == said else said
+    return f"{when}  {shorten(title, MAX_TITLE)}", f"→ {prompts}" if last == prompts else prompts
 
 
 def age(seconds: float) -> str:
-    """Return in words how long ago something was; a clock that was wrong says nothing."""
+    """Return in words how long ago something was; "some time" for a time in the future, from a wrong clock."""
     if seconds < 60:
         return "just now" if seconds > -60 else "some time"
     for unit, length, most in (("min", 60, 60), ("h", 3_600, 24), ("d", 86_400, 61), ("months", 2_629_746, 24)):
@@ -124,7 +133,7 @@ async def _fork(host: CommandHost, argument: str) -> Outcome:
 
 
 def label(text: str) -> str:
-    return shortened(" ".join(text.split()), MAX_LABEL)
+    return shorten(" ".join(text.split()), MAX_LABEL)
 
 
 async def _rename(host: CommandHost, name: str) -> Outcome:
@@ -136,9 +145,8 @@ async def _rename(host: CommandHost, name: str) -> Outcome:
 
 async def _export(host: CommandHost, name: str) -> Outcome:
     text = await host.document(name)
-    title = text.split("\n", 1)[0]  # of a Markdown document, where a name is wanted
-    named_by_title = re.sub(r"[^\w]+", "-", title.lower()).strip("-")[:60] or "conversation"
-    name = name or f"{named_by_title}.md"
+    title = text.split("\n", 1)[0]  # of a Markdown document, which is the form without a name
+    name = name or (re.sub(r"[^\w]+", "-", title.lower()).strip("-")[:60] or "conversation") + ".md"
     if re.search(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", name):  # it would garble a list of files
         raise UsageError(f"{name!r} holds a control character: name another file, /export FILE.")
     file = host.session.runtime.calls.workspace.cwd / from_home(name)
@@ -171,15 +179,15 @@ SESSION_COMMANDS = (
 
 
 async def undo_in(
-    session: Session, direction: Direction, given: str, confirm: Confirm, *, turn: TurnChanges | None = None
+    session: Session, direction: Direction, how: str, confirm: Confirm, *, turn: TurnChanges | None = None
 ) -> UndoResult:
-    """`undo` in an open session, also of what runs in the background."""
+    """Call `undo` in an open session, also for changes of jobs that still run."""
     _require_idle(session, "then take its changes back")
     checkpoints, calls = _checkpoints_of(session), session.runtime.calls
     if changed := await checkpoints.under_way():
         session.append(*changed)
     host = UndoHost(checkpoints, session.append, calls.services.locks, calls.workspace.shown, confirm)
-    return await undo(session.state.conversation.entries, direction, given, host, turn=turn)
+    return await undo(session.state.conversation.entries, direction, how, host, turn=turn)
 
 
 def _require_idle(session: Session, then: str) -> None:
@@ -215,7 +223,7 @@ _POINTS = {"prompt": "", "label": "a label: to just there", "branch": "abandoned
 
 
 async def _rewind(host: CommandHost, argument: str) -> Outcome:
-    """Go back to a point in the files, the conversation or both. Changes to files are shown and confirmed first."""
+    """Go back to a point in the conversation, the files or both. Changes of files are shown and confirmed first."""
     session, report = host.session, []
     there = points(session.state.conversation)
     if not there:
@@ -251,7 +259,7 @@ async def _rewind(host: CommandHost, argument: str) -> Outcome:
 
 
 def _named_point(which: str, there: Sequence[Point]) -> Point:
-    """The one with that number, label or id. Raises `UsageError`."""
+    """Return the point with that number, label or id. Raises `UsageError`."""
     if which.isdecimal():
         return there[number_in(which, len(there), "prompt")]
     for point in there:

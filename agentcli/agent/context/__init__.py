@@ -18,7 +18,7 @@ Paid = Callable[[str, Usage, float | None, PaidReason], None]  # model, tokens, 
 
 
 def request_tokens(conversation: Conversation, model: ModelInfo, prefix: Prefix) -> int:
-    """Tokens of the next request: the newest count of this model, and a calibrated estimate of what came since."""
+    """Return the tokens of the next request: the model's newest count, and a calibrated estimate of what came since."""
     return conversation.size.tokens(prefix.system, prefix.tools, model)
 
 

@@ -1,34 +1,62 @@
-"""Compacts a session's conversation: before a request that would fill the window, after one that did, when asked."""
+"""Compacts a session's conversation: before a request that would fill the window, after one that did, when asked.
+
+A model may write summaries of older turns, ahead of time where it can. They are kept by the hash of their turn.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import logging
 import re
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from importlib.resources import files
+from math import inf
+from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentcli.agent.context import message_tokens, prefix_tokens, request_tokens
-from agentcli.agent.context.summaries import Summaries
+from agentcli.agent.accounting.budgets import Budgets
+from agentcli.agent.context import Paid, message_tokens, prefix_tokens, request_tokens
 from agentcli.agent.events import Emit, Notice
+from agentcli.agent.requests.paid_request import PaidRequest, Target
 from agentcli.conversation.compaction.digest import SeenHash, collect
 from agentcli.conversation.compaction.planning import Budget, Planner
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import Assistant, Compaction, CompactionTrigger, User
-from agentcli.conversation.history import TurnRecord, turn_records
+from agentcli.conversation.entries import Assistant, Compaction, CompactionTrigger, Result, User
+from agentcli.conversation.history import TurnRecord, calls_in, text_of, turn_records
+from agentcli.errors import UserError
+from agentcli.llm.errors import ProviderError
+from agentcli.llm.messages import Usage, user_message
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Prefix
+from agentcli.llm.provider import Prefix, Provider, Request, RetryPolicy
+from agentcli.llm.tokens import estimate_text
 from agentcli.settings.structs import CompactionSettings
+from agentcli.tools.observation import cut_middle
+from agentcli.tools.summary import call_title
 
-FORCED_AT = 0.95  # share of the window from which nothing is waited for
+log = logging.getLogger(__name__)
 
-Opening = Callable[[ModelInfo], Sequence[User]]  # the notes of a session's start, read anew
+FORCED_AT = 0.95  # share of the window from which on a compaction does not wait
+MAX_AT_ONCE = 4  # requests for summaries
+FIRST_PAUSE_S = 30.0  # after a failure; doubled with each further one, up to an hour
+MAX_RESULT_CHARS = 2_000  # of a result that the writer reads
+THINKING_TOKENS = 2_000  # of a reply, beside the summary
+MAX_SHARE_READ = 0.5  # of the writer's window that a turn may fill
+_AN_HOUR = 3_600.0
+_RUNNING: set[asyncio.Task[None]] = set()  # a task that nobody refers to may be collected
+_BEING_WRITTEN: set[str] = set()  # keys of summaries, in all sessions
+
+Opening = Callable[[ModelInfo], Sequence[User]]  # reads the notes of a session's start anew
+Writer = Callable[[], Awaitable[tuple[Provider, ModelInfo]]]  # returns the model that writes summaries
 
 
 class Basis(Struct, frozen=True):
-    """The basis of a compaction: the conversation, the model that continues it, the tokens of the next request."""
+    """The basis of a compaction: the conversation, the model that continues it, the tokens of its next request."""
 
     conversation: Conversation
     model: ModelInfo
@@ -40,75 +68,74 @@ class Basis(Struct, frozen=True):
 
 @dataclass
 class Compactor:
-    """`opening` gives the notes of a session's start as they are now, `seen_hash` a file's hash as it was last seen."""
+    """Plans compactions. `opening` reads the notes of a session's start, `seen_hash` gives a file's last known hash."""
 
     settings: CompactionSettings
     opening: Opening
     seen_hash: SeenHash
     summaries: Summaries
-    _told: set[str] = field(default_factory=set)
+    _reported: set[str] = field(default_factory=set)
 
     async def when_due(
-        self, conversation: Conversation, model: ModelInfo, prefix: Prefix, *, used: int, tell: Emit
+        self, conversation: Conversation, model: ModelInfo, prefix: Prefix, *, used: int, emit: Emit
     ) -> Compaction | None:
-        """The compaction a request needs; None where there is room, or where it is too soon or too late for one."""
+        """Return the compaction that a request needs; None where there is room, or the last one was too recent."""
         basis = Basis(conversation, model, prefix, used)
         share, is_forced = used / model.window, used >= FORCED_AT * model.window
         if share < self.settings.at:
-            self.write_ahead(basis, tell)
+            self.write_ahead(basis, emit)
             return None
         is_short = self.settings.strategy == "auto" and len(conversation.messages) < self.settings.min_messages
-        if not is_forced and (is_short or _replies_since(conversation) < self.settings.cooldown):
+        if not is_forced and (is_short or not _has_cooled_down(conversation, self.settings.cooldown)):
             return None
-        made = await self.made(basis)
+        compaction = await self.compact(basis)
         if problem := self.summaries.problem:
-            self._notify_once(f"No summary could be written ({problem}): older turns are told by rules.", tell)
-        if isinstance(made, Compaction):
+            self._notify_once(f"No summary could be written ({problem}): older turns are told by rules.", emit)
+        if isinstance(compaction, Compaction):
             if not problem:
-                self._told.clear()
-            if any(entry.is_prompt and entry.id in made.stubs for entry in conversation.path):
-                tell(Notice("Your message does not fit whole: the model is given its beginning, without images."))
-            return made
-        self._notify_once(f"The conversation could not be compacted: {made}. /clear begins a new one.", tell)
+                self._reported.clear()
+            if any(entry.is_prompt and entry.id in compaction.stubs for entry in conversation.path):
+                emit(Notice("Your message does not fit whole: the model is given its beginning, without images."))
+            return compaction
+        self._notify_once(f"The conversation could not be compacted: {compaction}. /clear begins a new one.", emit)
         return None
 
-    def _notify_once(self, text: str, tell: Emit) -> None:
-        """Unless it was told before; its numbers do not count."""
+    def _notify_once(self, text: str, emit: Emit) -> None:
+        """Emit a notice, unless one that differs only in its numbers was emitted before."""
         key = re.sub(r"[\d,.]+", "", text)
-        if key not in self._told:
-            self._told.add(key)
-            tell(Notice(text))
+        if key not in self._reported:
+            self._reported.add(key)
+            emit(Notice(text))
 
     async def after_overflow(self, conversation: Conversation, model: ModelInfo, prefix: Prefix) -> Compaction | str:
-        """As the provider refused the request for its length: its window may be smaller than is known here."""
+        """Compact after the provider rejected a request for its length: the window may be smaller than assumed."""
         used = request_tokens(conversation, model, prefix)
         model = replace(model, window=min(model.window, max(used, 1)))
-        return await self.made(Basis(conversation, model, prefix, used, "overflow"))
+        return await self.compact(Basis(conversation, model, prefix, used, "overflow"))
 
     async def by_hand(
         self, conversation: Conversation, model: ModelInfo, prefix: Prefix, *, focus: str = "", is_dry: bool = False
     ) -> Compaction | str:
-        """As the person asks. A dry run asks no model; its cost is what one would take at most."""
+        """Compact because the person asks for it. A dry run asks no model; its cost is what one would take at most."""
         basis = Basis(conversation, model, prefix, request_tokens(conversation, model, prefix), "manual", focus=focus)
-        made = await self.made(basis, may_ask=not is_dry)
-        if is_dry and isinstance(made, Compaction) and self._may_summarize(basis):
+        compaction = await self.compact(basis, may_ask=not is_dry)
+        if is_dry and isinstance(compaction, Compaction) and self._may_summarize(basis):
             older = turn_records(conversation)[: -self.settings.keep_turns]
-            return replace(made, cost_usd=await self.summaries.cost_of(older, focus))
-        return made
+            return replace(compaction, cost_usd=await self.summaries.cost_of(older, focus))
+        return compaction
 
-    async def made(self, basis: Basis, *, may_ask: bool = True) -> Compaction | str:
-        """The compaction, or why there is none. Unless it `may_ask`, no model writes a summary for it."""
+    async def compact(self, basis: Basis, *, may_ask: bool = True) -> Compaction | str:
+        """Return a compaction, or why there is none. Unless it `may_ask`, no model writes a summary for it."""
         turns = turn_records(basis.conversation)
-        made = self._planned(basis, turns, await self._summaries(basis, turns, may_ask=may_ask))
-        if isinstance(made, str) or not may_ask:
-            return made
-        return replace(made, model=self.summaries.model, cost_usd=self.summaries.cost_since_compaction())
+        compaction = self._planned(basis, turns, await self._summaries(basis, turns, may_ask=may_ask))
+        if isinstance(compaction, str) or not may_ask:
+            return compaction
+        return replace(compaction, model=self.summaries.model, cost_usd=self.summaries.cost_since_compaction())
 
     def _planned(self, basis: Basis, turns: Sequence[TurnRecord], summaries: dict[int, str]) -> Compaction | str:
         prefix = prefix_tokens(basis.prefix, basis.model)
-        # The estimate errs: what was counted says by how much.
-        estimated = prefix + message_tokens(basis.conversation.messages, basis.model)
-        scale = basis.used / max(1, estimated)
+        # The provider's count says by how much the estimate errs.
+        scale = basis.used / max(1, prefix + message_tokens(basis.conversation.messages, basis.model))
         budget = Budget(
             basis.model.window,
             int(scale * prefix),
@@ -129,7 +156,7 @@ class Compactor:
         ).plan()
 
     async def _summaries(self, basis: Basis, turns: Sequence[TurnRecord], *, may_ask: bool) -> dict[int, str]:
-        """Return the summaries that a model wrote of the turns that do not stay; none where they are not ready."""
+        """Return the summaries that are ready of the turns that do not stay whole, by their numbers."""
         settings, older = self.settings, turns[: -self.settings.keep_turns]
         if not older or not self._may_summarize(basis):
             return {}
@@ -141,8 +168,8 @@ class Compactor:
                 self.summaries.fail(f"none came within {settings.summary_timeout:g} s")
         return self.summaries.ready(older, basis.focus)
 
-    def write_ahead(self, basis: Basis, tell: Emit) -> None:
-        """Have the summary ready by the time it is due, where cutting results will not be enough."""
+    def write_ahead(self, basis: Basis, emit: Emit) -> None:
+        """Begin to write summaries before they are due, where cutting results will not be enough."""
         turns = turn_records(basis.conversation)
         older = turns[: -self.settings.keep_turns]
         missing = self.summaries.missing(older)
@@ -151,7 +178,7 @@ class Compactor:
             return
         by_rules = self._planned(basis, turns, {})
         if isinstance(by_rules, str) or by_rules.strategy != "truncate" or self.settings.strategy == "summarize":
-            self.summaries.begin(older, tell)
+            self.summaries.begin(older, emit)
 
     def _may_summarize(self, basis: Basis) -> bool:
         settings = self.settings
@@ -160,11 +187,194 @@ class Compactor:
         return settings.strategy == "summarize" or len(basis.conversation.messages) >= settings.summary_messages
 
 
-def _replies_since(conversation: Conversation) -> int:
-    """Replies since the newest compaction; where there is none, more than any cool-down asks for."""
-    count = 0
-    for entry in reversed(conversation.path):
-        if isinstance(entry.body, Compaction):
-            return count
-        count += isinstance(entry.body, Assistant)
-    return 1_000_000
+def _has_cooled_down(conversation: Conversation, replies: int) -> bool:
+    """Return True if the model has replied so often since the newest compaction, or if there was none."""
+    bodies = [entry.body for entry in conversation.path]
+    newest = max((n for n, body in enumerate(bodies) if isinstance(body, Compaction)), default=None)
+    return newest is None or sum(isinstance(body, Assistant) for body in bodies[newest:]) >= replies
+
+
+class TextCache(Protocol):
+    """Texts by key, some of which may be gone."""
+
+    def get(self, key: str, /) -> str | None: ...
+
+    def __setitem__(self, key: str, text: str, /) -> None: ...
+
+
+@dataclass(kw_only=True)
+class Summaries:
+    """Has a model summarize turns, in one request for each, and caches the texts by the hash of the turn.
+
+    `problem` says why the newest summary could not be written; a pause follows, which grows with each failure.
+    """
+
+    settings: CompactionSettings
+    writer: Writer
+    paid: Paid
+    cache: TextCache
+    budgets: Budgets = field(default_factory=Budgets)
+    model: str = ""
+    problem: str = ""
+
+    def __post_init__(self) -> None:
+        self._running: asyncio.Task[None] | None = None
+        self._spent: list[tuple[float, float]] = []  # when, USD
+        self._unreported = 0.0
+        self._pause_s, self._asked_again_at = FIRST_PAUSE_S, 0.0
+
+    def ready(self, turns: Sequence[TurnRecord], focus: str) -> dict[int, str]:
+        """Return the summaries of these turns that are written, by the turns' numbers."""
+        return {turn.number: text for turn in turns if (text := self.cache.get(self._key(turn, focus)))}
+
+    def missing(self, turns: Sequence[TurnRecord], focus: str = "") -> list[TurnRecord]:
+        """Return the turns that have no summary."""
+        return [turn for turn in turns if self.cache.get(self._key(turn, focus)) is None]
+
+    def begin(self, turns: Sequence[TurnRecord], emit: Emit) -> None:
+        """Write in the background, unless that is being done."""
+        if self._running is None or self._running.done():
+            self._running = asyncio.create_task(self._write_quietly(turns, emit))
+            _RUNNING.add(self._running)
+            self._running.add_done_callback(_RUNNING.discard)
+
+    async def _write_quietly(self, turns: Sequence[TurnRecord], emit: Emit) -> None:
+        try:
+            await self.write(turns, emit=emit)
+        except Exception:  # nobody waits for it, and a digest by rules takes its place
+            log.exception("a summary could not be written")
+
+    async def write(self, turns: Sequence[TurnRecord], focus: str = "", *, emit: Emit | None = None) -> None:
+        """Write the missing summaries of these turns; with `emit`, in the background, within the hourly budget."""
+        missing = self.missing(turns, focus)
+        if emit is not None:
+            missing = [turn for turn in missing if self._key(turn, focus) not in _BEING_WRITTEN]
+        if not missing or time.monotonic() < self._asked_again_at:
+            return
+        keys = {self._key(turn, focus) for turn in missing}
+        _BEING_WRITTEN.update(keys)
+        try:
+            provider, writer = await self.writer()
+            if writer.small:
+                return
+            self.model = f"{provider.name}/{provider.model}"
+            if emit is not None and not self._may_spend(missing, writer, emit):
+                return
+            gate = asyncio.Semaphore(MAX_AT_ONCE)
+
+            async def write_one(turn: TurnRecord) -> None:
+                async with gate:
+                    self.cache[self._key(turn, focus)] = await self._about(turn_text(turn), focus, provider, writer)
+
+            async with asyncio.TaskGroup() as group:
+                for turn in missing:
+                    group.create_task(write_one(turn))
+        except* (ProviderError, UserError) as errors:
+            self.fail(str(errors.exceptions[0]))
+        else:
+            self.problem, self._pause_s = "", FIRST_PAUSE_S
+        finally:
+            _BEING_WRITTEN.difference_update(keys)
+
+    def fail(self, problem: str) -> None:
+        """Note why there is no summary, and make a pause."""
+        log.warning("a summary could not be written: %s", problem)
+        self.problem, self._asked_again_at = problem, time.monotonic() + self._pause_s
+        self._pause_s = min(2 * self._pause_s, _AN_HOUR)
+
+    def _may_spend(self, turns: Sequence[TurnRecord], writer: ModelInfo, emit: Emit) -> bool:
+        cost, most, now = self._most_cost(turns, writer), self.settings.summary_usd_per_hour, time.monotonic()
+        self._spent = [(at, usd) for at, usd in self._spent if now - at < _AN_HOUR]
+        if most < inf and (cost is None or sum(usd for _, usd in self._spent) + cost > most):
+            return False
+        if cost:
+            emit(Notice(f"{self.model} summarises {len(turns)} older turns, for ${cost:.4f} at most."))
+        return True
+
+    async def cost_of(self, turns: Sequence[TurnRecord], focus: str) -> float | None:
+        """Return the USD that summaries of these turns cost at most; None where no price is known."""
+        _, writer = await self.writer()
+        return self._most_cost(self.missing(turns, focus), writer)
+
+    def _most_cost(self, turns: Sequence[TurnRecord], writer: ModelInfo) -> float | None:
+        tokens = sum(estimate_text(turn_text(turn), writer) + estimate_text(_prose(), writer) for turn in turns)
+        return writer.cost(Usage(tokens, len(turns) * (self.settings.summary_tokens + _thinking_room(writer))))
+
+    def cost_since_compaction(self) -> float:
+        """Return the USD of the requests since the last call."""
+        cost, self._unreported = self._unreported, 0.0
+        return cost
+
+    async def aclose(self) -> None:
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait((self._running,))
+
+    def _key(self, turn: TurnRecord, focus: str) -> str:
+        of = f"{turn_text(turn)}\0{focus}\0{self.settings.summary_words}"
+        return hashlib.sha256(of.encode(errors="replace")).hexdigest()
+
+    async def _about(self, text: str, focus: str, provider: Provider, writer: ModelInfo) -> str:
+        """Return the summary of a text, whose middle is left out where the window is small. Raises as a request."""
+        settings, room = self.settings, int(MAX_SHARE_READ * writer.window)
+        if (tokens := estimate_text(text, writer)) > room:
+            text = cut_middle(text, len(text) * room // tokens)
+        about = f"\nPay attention to: {focus}" if focus else ""
+        system = _prose().replace("{words}", str(settings.summary_words)) + about
+        request = Request(
+            system,
+            (user_message(f"<conversation>\n{text}\n</conversation>"),),
+            max_tokens=min(settings.summary_tokens + _thinking_room(writer), writer.max_output),
+            effort="low" if writer.takes_effort else None,
+        )
+        paid = PaidRequest(
+            target=Target(provider, writer),
+            budgets=self.budgets,
+            policy=RetryPolicy(0),
+            on_broken=partial(self._book, writer),
+        )
+        done = await paid.reply(request)
+        self._book(writer, done.usage)
+        reply = _shortened(done.message.text.strip(), settings.summary_words, settings.summary_tokens, writer)
+        if not reply:
+            raise ProviderError(f"{self.model} wrote nothing")
+        return reply
+
+    def _book(self, writer: ModelInfo, used: Usage) -> None:
+        cost = writer.cost(used)
+        self.paid(self.model, used, cost, "summary")
+        self._unreported += cost or 0.0
+        self._spent.append((time.monotonic(), cost or 0.0))
+
+
+def _thinking_room(writer: ModelInfo) -> int:
+    return 0 if writer.thinking == "none" else THINKING_TOKENS
+
+
+def _shortened(text: str, words: int, tokens: int, writer: ModelInfo) -> str:
+    """Cut a text to so many words and tokens."""
+    ends = [word.end() for word in re.finditer(r"\S+", text)]
+    text = text[: ends[words - 1]] if len(ends) > words else text
+    counted = estimate_text(text, writer)
+    return text if counted <= tokens else text[: len(text) * tokens // counted].rstrip()
+
+
+def turn_text(turn: TurnRecord) -> str:
+    """Return a turn as the writer reads it."""
+    inputs = {use.id: use.input for use in turn.calls}
+    lines = []
+    for step in turn.steps:
+        match step.entry.body:
+            case User(is_reminder=False) as prompt:
+                lines.append(f"User: {prompt.text}")
+            case Assistant() as reply if text := text_of(reply).strip():
+                lines.append(f"{'Thought' if calls_in(reply) else 'Answer'}: {text}")
+            case Result() as result:
+                failed = " FAILED" if result.result.is_error else ""
+                title = call_title(result.name, inputs.get(result.result.tool_use_id, {}))
+                lines.append(f"{title}{failed}: {cut_middle(result.result.text, MAX_RESULT_CHARS)}")
+    return "\n".join(lines)
+
+
+def _prose() -> str:
+    return files("agentcli.agent.context").joinpath("summary.md").read_text("utf-8").strip()

@@ -10,8 +10,7 @@ from math import inf
 from cachetools import TTLCache
 
 from agentcli.agent.context import message_tokens
-from agentcli.agent.context.compaction import Basis, Compactor
-from agentcli.agent.context.summaries import Summaries, TextCache
+from agentcli.agent.context.compaction import Basis, Compactor, Summaries, TextCache
 from agentcli.agent.runtime import ContextTransform
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Body, Result, User, entry_now
@@ -33,10 +32,10 @@ def create_context_transform(
     max_context_tokens: int = 32_768,
     threshold_ratio: float = 0.80,
 ) -> ContextTransform:
-    """A function from messages to messages that compacts them once they fill `threshold_ratio` of the window.
+    """Return a function from messages to messages that compacts them once they fill `threshold_ratio` of the window.
 
-    `resolve_provider` gives the model that writes summaries; without it none are written. Use one function for each
-    conversation: it changes no byte of what it gave earlier until the window is full again.
+    `resolve_provider` returns the model that writes summaries; without it none are written. Use one function for each
+    conversation: it changes no byte of what it returned earlier until the window is full again.
     """
     settings = CompactionSettings(
         at=threshold_ratio,
@@ -49,12 +48,12 @@ def create_context_transform(
     model = ModelInfo("", "", window=max_context_tokens)
 
     async def writer() -> tuple[Provider, ModelInfo]:
-        assert resolve_provider is not None, "without a provider nothing is summarised"
-        made = resolve_provider()
-        provider = await made if inspect.isawaitable(made) else made
+        assert resolve_provider is not None, "summaries are switched off without a provider"
+        resolved = resolve_provider()
+        provider = await resolved if inspect.isawaitable(resolved) else resolved
         return provider, getattr(provider, "info", ModelInfo(provider.model, provider.name))
 
-    summaries = Summaries(settings=settings, writer=writer, paid=lambda *request: None, kept=_SUMMARIES)
+    summaries = Summaries(settings=settings, writer=writer, paid=lambda *request: None, cache=_SUMMARIES)
     compactor = Compactor(settings, lambda info: (), lambda path: "", summaries)
     followed = _Followed()
 
@@ -62,37 +61,41 @@ def create_context_transform(
         conversation = followed.with_messages(messages)
         used = message_tokens(conversation.messages, model)
         if used >= settings.warn_at * max_context_tokens:
-            made = await compactor.when_due(conversation, model, Prefix("", ()), used=used, tell=lambda event: None)
-            if made is not None:
-                compactor.write_ahead(Basis(conversation, model, Prefix("", ()), used), lambda event: None)
-                followed.add(made)
-        followed.given = conversation.valid_messages()
-        return followed.given
+            prefix, emit = Prefix("", ()), lambda event: None
+            compaction = await compactor.when_due(conversation, model, prefix, used=used, emit=emit)
+            if compaction is not None:
+                compactor.write_ahead(Basis(conversation, model, prefix, used), emit)
+                followed.add(compaction)
+        followed.sent = conversation.valid_messages()
+        return followed.sent
 
     return transform
 
 
 class _Followed:
-    """A conversation made of the messages of one request after another."""
+    """A conversation compaction of the messages of one request after another."""
 
     def __init__(self) -> None:
         self._begin()
 
     def _begin(self) -> None:
         self.conversation = Conversation()
-        self._seen: tuple[Message, ...] = ()
-        self.given: tuple[Message, ...] = ()
+        self._received: tuple[Message, ...] = ()
+        self.sent: tuple[Message, ...] = ()
         self._names: dict[str, str] = {}
         self._ids = count()
 
     def with_messages(self, messages: tuple[Message, ...]) -> Conversation:
-        """The conversation that goes on with these: those of before and more, or those that were `given` and more."""
-        known = next((one for one in (self._seen, self.given) if messages[: len(one)] == one), None)
+        """Continue the conversation with messages that begin with the last ones, or with those that were `sent`.
+
+        Other messages begin a new conversation.
+        """
+        known = next((one for one in (self._received, self.sent) if messages[: len(one)] == one), None)
         if known is None:
             self._begin()  # it is another conversation, or was changed
         for message in messages[len(known or ()) :]:
             self._take(message)
-        self._seen = messages
+        self._received = messages
         return self.conversation
 
     def _take(self, message: Message) -> None:

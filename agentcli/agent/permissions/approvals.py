@@ -1,10 +1,16 @@
-"""Permits a call: decides whether it may run, and asks the person where it may not run by itself."""
+"""Permits a call: decides whether it may run, and asks the person where it may not run by itself.
+
+The question says in words what the call would do, so that a person can judge it at a glance.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from dataclasses import replace as copied
+from pathlib import PurePath
 from typing import Any
 
 from msgspec import Struct
@@ -15,13 +21,15 @@ from agentcli.agent.events import AnyQuestion, CallApproval, CommandApproval, De
 from agentcli.agent.hooks import HookAnswer
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.decide import CHANGES_A_FILE, Verdict, decide, decide_with_exposure, suggested_rules
-from agentcli.agent.permissions.effects import call_effects
 from agentcli.agent.permissions.facts import CallFacts, DryRunUse, can_dry_run, find_facts
 from agentcli.agent.permissions.rule_text import check_rule, parse_rules
 from agentcli.agent.permissions.rules import Rules
-from agentcli.agent.questions import check_offered, hunks_of
+from agentcli.agent.questions import check_offered
 from agentcli.conversation.entries import CallDenied
+from agentcli.conversation.history import listed_names
 from agentcli.errors import Declined, StorageError, ToolError, UsageError
+from agentcli.safety.commands.records import UNKNOWN, CommandAnalysis, known
+from agentcli.safety.paths.judge import WHY
 from agentcli.tools.command import NO_GRANTS, Grants
 from agentcli.tools.summary import call_title
 from agentcli.tools.text.diff import diff_hunks
@@ -37,7 +45,10 @@ class CallPolicy:
     hooks: HookAnswer
 
     def decide(self) -> Verdict:
-        """Hooks let through what would ask, and ask about what would run; skills may leave the tool out."""
+        """Decide about the call. Hooks may allow a call that would ask, or ask about one that would run.
+
+        Skills may deny it.
+        """
         state, hooks, skills = self.call.turn.state, self.hooks, self.call.turn.session.delegates.skills
         verdict = decide_with_exposure(self.facts, state.mode, state.rules)
         if hooks.decision == "allow" and verdict.decision in ("ask", "dry_run"):
@@ -48,7 +59,7 @@ class CallPolicy:
 
     @property
     def offered_rules(self) -> tuple[str, ...]:
-        """The rules that would let the call through."""
+        """The rules that would allow the call, narrowest first."""
         state = self.call.turn.state
         return suggested_rules(self.facts, state.mode, state.rules)
 
@@ -65,7 +76,7 @@ class CallPolicy:
         return answer
 
     async def _grant(self, answer: Approve, offered: tuple[str, ...]) -> None:
-        """Add the rule of an answer to the session's, and for good where that was meant. The call runs in any case."""
+        """Add the rule of an answer to the session's, and for good if the person said so. The call runs in any case."""
         turn, text = self.call.turn, answer.rule or next(iter(offered), "")
         if not text:
             turn.emit(Notice("No rule covers this call: it is allowed this once."))
@@ -131,7 +142,7 @@ async def permit(call: Call, tool: Tool, arguments: Any, context: ToolContext, *
 
 
 def _permitted(policy: CallPolicy, verdict: Verdict, answer: str = "") -> PermittedCall:
-    """A call that nobody need be asked about."""
+    """Return a call that needs no question."""
     if verdict.decision == "allow":
         return PermittedCall(policy, policy.facts.arguments, verdict, answer=answer)
     writing = replace(verdict, only_reads=False)  # nothing of that is in the workspace yet
@@ -139,7 +150,7 @@ def _permitted(policy: CallPolicy, verdict: Verdict, answer: str = "") -> Permit
 
 
 async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context: ToolContext) -> PermittedCall:
-    """Raises `ToolError` (permission_denied) when the answer is no, or nobody can give one."""
+    """Ask about a call. Raises `ToolError` (permission_denied) if the answer is no, or nobody can be asked."""
     facts, turn = policy.facts, call.turn
     tool, arguments = facts.tool, facts.arguments
     context = copied(context, terms=RunTerms(grants=facts.grants))  # the preview is for the person alone
@@ -175,7 +186,7 @@ async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context:
     context.workspace.session_grants.exposed.update(verdict.exposes)
     words = f"“{answer.comment}”" if answer.comment else ""
     scope = {"once": "allowed", "session": "allowed for the session", "always": "allowed always"}.get(answer.scope, "")
-    hunks = hunks_of(question)
+    hunks: tuple[str, ...] = question.hunks
     chosen = [number for number in range(len(hunks)) if answer.hunks is None or number in answer.hunks]
     if tool.narrow is None or len(chosen) == len(hunks):
         remark = f"[The user allowed this and says: {answer.comment}]" if answer.comment else ""
@@ -211,3 +222,99 @@ def _question(policy: CallPolicy, verdict: Verdict, preview: str) -> CallApprova
         mode = "acceptEdits" if verdict.reason == CHANGES_A_FILE else ""
         return EditApproval(**asdict(approval), hunks=hunks, mode=mode)
     return approval
+
+
+MAX_SHOWN = 6
+OUTSIDE = "runs OUTSIDE the sandbox: it can read, change and send anything you can"
+
+# Reasons to ask that say no more than the effects.
+_BEYOND = "acts beyond the workspace$|reaches other machines$|fetches what it runs$"
+_IN_EFFECTS = "is not known to only read$|^it writes |may hold secrets|is outside the workspace"
+# Programs that run what they read: from a host, it is a script from there.
+_INTERPRETERS = frozenset("sh bash dash zsh ksh fish python python3 perl ruby node php".split())
+
+
+class CallEffects(Struct, frozen=True):
+    """The effects of a call in words, the weightiest first; a person must not overlook those that are `grave`."""
+
+    lines: tuple[str, ...]
+    grave: tuple[str, ...] = ()
+
+
+def call_effects(facts: CallFacts, verdict: Verdict) -> CallEffects:
+    """Return the effects of a call, and then why it asks, where that says more."""
+    if facts.command is not None:
+        return _of_command(facts, facts.command, verdict)
+    if facts.tool.effect in ("read", "edit"):
+        return _of_file_tool(facts, verdict)
+    return CallEffects((verdict.reason,))
+
+
+def _of_file_tool(facts: CallFacts, verdict: Verdict) -> CallEffects:
+    is_edit = facts.tool.effect == "edit"
+    words = WHY | {"outside": "writes outside the project" if is_edit else "outside the project"}
+    kinds = dict.fromkeys(path.kind for path in facts.files if path.kind != "plain")
+    grave = tuple(words[kind] for kind in kinds if kind != "outside" or is_edit)
+    says_more = verdict.reason not in (CHANGES_A_FILE, *(path.why for path in facts.files))
+    return CallEffects((*(words[kind] for kind in kinds), *((verdict.reason,) if says_more else ())), grave)
+
+
+def _of_command(facts: CallFacts, command: CommandAnalysis, verdict: Verdict) -> CallEffects:
+    effects, workspace, arguments = command_effects(facts, command), facts.workspace, facts.arguments
+    folder = getattr(arguments, "cwd", None) or (workspace.shell_cwd and workspace.shown(workspace.shell_cwd))
+    where = [f"runs in {folder}"] if folder and folder != "." else []
+    where += ["goes on in the background"] if getattr(arguments, "background", False) else []
+    lines, grave = (*effects.lines, *where), effects.grave
+    if getattr(arguments, "unconfined", False):
+        return CallEffects((OUTSIDE, *lines), (OUTSIDE, *grave))
+    is_in_effects = verdict.reason == command.reason and re.search(_IN_EFFECTS, command.reason)
+    is_by_host = command.effects.hosts and re.search(_BEYOND, verdict.reason)
+    return CallEffects(lines if is_in_effects or is_by_host else (*lines, verdict.reason), grave)
+
+
+def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
+    """Return lines such as `deletes docs, build` or `reaches example.org`, and one about unpredictable effects."""
+    effects, needs, shown = command.effects, facts.needs, facts.paths.shown
+    hosts, programs = known(effects.hosts), [_program(program) for program in effects.runs]
+    is_opaque = all(UNKNOWN in things for things in (effects.reads, effects.writes, effects.deletes, effects.hosts))
+    is_script = bool(hosts) and is_opaque and any(name in _INTERPRETERS for name in programs)
+    deletes_found = any(
+        segment.words and segment.words[0] == "find" and "-delete" in segment.words for segment in command.segments
+    )
+    opened = {str(need.real) for need in needs}
+    grave = [
+        _row("deletes", [*shown(effects.deletes), *(["what find finds"] if deletes_found else [])]),
+        _row("runs a script from" if is_script else "reaches", hosts),
+        _row("writes outside the project:", shown(tuple(str(n.real) for n in needs if n.kind == "outside"))),
+        *(f"{n.access}s {shown((str(n.real),))[0]}, which {WHY[n.kind]}" for n in needs if n.kind != "outside"),
+    ]
+    plain = [_row("writes", shown(tuple(path for path in effects.writes if path not in opened)))]
+    if is_opaque and not is_script:
+        runs = "what else it does" if any((*grave, *plain)) else f"{_row('runs', programs)}: what it does"
+        plain.append(f"{runs} cannot be told")
+    elif not is_opaque and (hidden := _hidden(command)):
+        (grave if UNKNOWN in (*effects.deletes, *effects.hosts) else plain).append(hidden)
+    if not any((*grave, *plain)):
+        outside = tuple(path.given for path in facts.paths.find_each(effects.reads, "read") if path.kind == "outside")
+        reads = _row("reads outside the project:" if outside else "reads", shown(outside or effects.reads))
+        plain = [reads or _row("runs", programs)]
+    return CallEffects(tuple(filter(None, (*grave, *plain))), tuple(filter(None, grave)))
+
+
+def _hidden(command: CommandAnalysis) -> str:
+    """Return the line about effects of a command that only the shell knows, where the others are known."""
+    effects = command.effects
+    verbs = [verb for verb, paths in (("deletes", effects.deletes), ("writes", effects.writes)) if UNKNOWN in paths]
+    parts = [f"{' and '.join(verbs)} files"] if verbs else []
+    if UNKNOWN in effects.hosts:
+        parts.append("reaches hosts")
+    return f"{' and '.join(parts)} that cannot be told" if parts else ""
+
+
+def _row(verb: str, things: Iterable[str]) -> str:
+    things = list(dict.fromkeys(things))
+    return f"{verb} {listed_names(things, MAX_SHOWN)}" if things else ""
+
+
+def _program(program: str) -> str:
+    return "something" if program == UNKNOWN else PurePath(program).name

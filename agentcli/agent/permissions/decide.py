@@ -17,7 +17,8 @@ from msgspec.structs import replace
 from agentcli.agent.permissions.facts import CallFacts
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rule_text import parse_rules
-from agentcli.agent.permissions.rules import Rule, RuleMatches, Rules, covers_path, find_matches, speaks_of_edits
+from agentcli.agent.permissions.rules import Rule, RuleMatches, Rules, covers_path, find_matches, restricts_edits
+from agentcli.conversation.history import listed_names
 from agentcli.errors import UsageError
 from agentcli.safety.commands.records import CommandAnalysis, escaped, rules_by_segment
 from agentcli.tools.tool import kind_argument
@@ -26,9 +27,10 @@ CHANGES_A_FILE = "it changes a file"  # the reason to ask that says no more than
 
 
 class Verdict(Struct, frozen=True):
-    """A call that is allowed, by a person or by itself, `opens` what the sandbox keeps from it: its needs and hosts.
+    """The decision on a call, with its reason.
 
-    The sandbox holds a command that `only_reads` to that. `exposes` are the secret files that a yes lets commands read.
+    An allowed call `opens` what the sandbox keeps from it: the files and hosts that it needs. The sandbox lets a
+    command that `only_reads` change nothing. `exposes` are the secret files that a yes lets commands read.
     """
 
     decision: Literal["allow", "dry_run", "ask", "deny"]
@@ -39,7 +41,7 @@ class Verdict(Struct, frozen=True):
 
 
 def decide(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
-    """Decide if a call runs, is denied, or needs a person's yes. The catastrophic is refused in every mode."""
+    """Decide if a call runs, is denied, or needs a person's yes. A catastrophic command is denied in every mode."""
     tool, address, found = facts.tool, facts.address, find_matches(facts, rules)
     if facts.command is not None:
         only_reads = facts.verdict == "allow" or mode == "plan"
@@ -67,8 +69,9 @@ def decide(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
             whose = f"a tool of the MCP server {tool.server}" if tool.server else tool.name
             return _asks(mode, f"what {whose} does is not known here")
         case _:
-            why = "each of its calls is decided about" if kind_argument(tool) else "it changes nothing"
-            return Verdict("allow", why)
+            return Verdict(
+                "allow", "each of its calls is decided about" if kind_argument(tool) else "it changes nothing"
+            )
 
 
 def _decide_files(facts: CallFacts, mode: Mode) -> Verdict:
@@ -85,7 +88,7 @@ def _decide_files(facts: CallFacts, mode: Mode) -> Verdict:
 
 
 def _bypassed(facts: CallFacts) -> Verdict:
-    """No mode is a yes to secrets, and none widens the sandbox."""
+    """Decide about files while permissions are bypassed: no mode opens secrets or widens the sandbox."""
     profile = facts.workspace.facts.profile
     for path in facts.files:
         if path.holds_secrets:
@@ -97,7 +100,7 @@ def _bypassed(facts: CallFacts) -> Verdict:
 
 
 def _as_rule(path: str) -> str:
-    """A path as rules write it: `//x` is absolute, `~/x` at home, `./x` in the working directory."""
+    """Return a path as rules write it: `//x` is absolute, `~/x` at home, `./x` in the working directory."""
     if path.startswith("/"):
         return f"/{path}"
     return path if path.startswith("~/") else f"./{path.removeprefix('./')}"
@@ -136,7 +139,7 @@ def _decide_command(
         return Verdict("ask", command.deletes_unseen)
     reaches_out = bool(facts.hosts) or any(str(need.real) not in command.scratch for need in facts.needs)
     may_dry_run = facts.verdict == "try" and not reaches_out
-    is_unsure = command.problem or speaks_of_edits(rules)
+    is_unsure = command.problem or restricts_edits(rules)
     if mode == "bypassPermissions" and not granting:
         if may_dry_run and is_unsure:
             return Verdict("dry_run", command.problem or command.reason, opens=False)
@@ -161,7 +164,7 @@ _MAX_SHOWN = 3
 
 
 def decide_with_exposure(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
-    """The decision, or one that asks about the secret files in `exposes` as well."""
+    """Decide as `decide`, and ask about secret files that the sandbox cannot hide from a command."""
     verdict, workspace = decide(facts, mode, rules), facts.workspace
     if facts.tool.effect != "command" or verdict.decision == "deny" or mode == "bypassPermissions":
         return verdict
@@ -171,8 +174,7 @@ def decide_with_exposure(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
     if not exposed or (verdict.only_reads and facts.command is not None and not _may_show(facts.command, exposed)):
         return verdict
     shown = [workspace.shown(path) for path in exposed]
-    more = f" and {len(shown) - _MAX_SHOWN} more" if len(shown) > _MAX_SHOWN else ""
-    why = f"this sandbox cannot hide {', '.join(shown[:_MAX_SHOWN])}{more} from commands"
+    why = f"this sandbox cannot hide {listed_names(shown, _MAX_SHOWN)} from commands"
     why += f" (to allow it always: the rule Read({shown[0]}))"
     return replace(
         verdict,
@@ -203,8 +205,7 @@ def _lets_through(text: str, facts: CallFacts, mode: Mode, rules: Rules) -> bool
         more = parse_rules(text)
     except UsageError:
         return False
-    with_them = Rules([*rules.allow, *more], rules.deny, rules.ask)
-    return decide(facts, mode, with_them).decision == "allow"
+    return decide(facts, mode, Rules([*rules.allow, *more], rules.deny, rules.ask)).decision == "allow"
 
 
 def _candidates(facts: CallFacts) -> Iterator[str]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
 from msgspec import Struct
 
 from agentcli.errors import ToolError
-from agentcli.safety.addresses.urls import BadUrl, UrlVerdict, parse_url
 from agentcli.safety.commands import analyse
 from agentcli.safety.commands.records import CommandAnalysis, Places, known
 from agentcli.safety.commands.records import Verdict as CommandVerdict
@@ -23,6 +22,7 @@ from agentcli.safety.paths.judge import (
     is_secret,
     judge_path,
 )
+from agentcli.safety.urls import BadUrl, UrlVerdict, parse_url
 from agentcli.tools.command import Access, Grants
 from agentcli.tools.path_names import parse_name
 from agentcli.tools.sandbox import PathStatus, SandboxFacts
@@ -31,11 +31,11 @@ from agentcli.tools.workspace import Workspace
 
 
 class PathLookup:
-    """Looks at the paths of one call, at each once."""
+    """Finds the facts of the paths of one call, and looks at each path only once."""
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
-        self._looks: dict[tuple[Path, Access], PathStatus] = {}
+        self._look = cache(workspace.look)
         self._facts: dict[tuple[str, Access], PathFacts] = {}
 
     @cached_property
@@ -48,7 +48,7 @@ class PathLookup:
         return self.workspace.facts.roots
 
     def is_readable(self, path: Path) -> bool:
-        """True if the sandbox lets everybody read an absolute path."""
+        """Return True if the sandbox lets every call read an absolute path."""
         try:
             return self._look(path, "read").is_usable
         except ToolError:
@@ -57,11 +57,6 @@ class PathLookup:
     def program_of_git(self, folder: Path) -> str:
         """Return the setting by which git, started in a folder, may run a program even to read."""
         return self.workspace.look(folder, "git").git_program
-
-    def _look(self, path: Path, access: Access) -> PathStatus:
-        if (status := self._looks.get((path, access))) is None:
-            status = self._looks[path, access] = self.workspace.look(path, access)
-        return status
 
     def find(self, given: str, access: Access) -> PathFacts:
         """Return the facts of a path. Raises `ToolError` (invalid_parameters) for one that leads nowhere."""
@@ -132,7 +127,7 @@ class CallFacts(Struct, frozen=True):
     """The facts of a call. Rules, modes, the person and the sandbox all work from this record.
 
     `files` are those of a file tool, `hosts` those of a web tool or a command. `paths` looks at further paths.
-    `dry_run` says when a command whose text does not tell runs as a dry run first.
+    `dry_run` says when a command runs as a dry run first, because its text does not show what it does.
     """
 
     tool: Tool
@@ -150,7 +145,7 @@ class CallFacts(Struct, frozen=True):
 
     @property
     def verdict(self) -> CommandVerdict | None:
-        """The judgement on a command. One that a dry run would show asks where there are none."""
+        """The verdict on a command; "ask" in place of "try" where there are no dry runs."""
         found = self.command.verdict if self.command is not None else None
         return "ask" if found == "try" and self.dry_run != "always" else found
 
@@ -161,7 +156,7 @@ class CallFacts(Struct, frozen=True):
 
     @property
     def needs(self) -> tuple[PathFacts, ...]:
-        """The files that the sandbox keeps from the call: outside the workspace, secret, auto-executed."""
+        """The files that the sandbox keeps from the call: those outside the workspace, secret or auto-executed."""
         if self.command is None:
             return tuple(path for path in self.files if path.kind != "plain")
         effects, find = self.command.effects, self.paths.find_each
@@ -175,13 +170,13 @@ class CallFacts(Struct, frozen=True):
 
     @property
     def grants(self) -> Grants:
-        """The exceptions of the sandbox that let the call do what it is about."""
+        """The grants that let the call reach the files and hosts it needs."""
         readable, writable = ([need.real for need in self.needs if need.access == how] for how in ("read", "write"))
         return Grants(tuple(readable), tuple(writable), self.hosts if self.command is not None else ())
 
 
 def find_facts(tool: Tool, arguments: Any, workspace: Workspace) -> CallFacts:
-    """Read a call. Raises `ToolError` for a path that leads nowhere."""
+    """Find the facts of a call. Raises `ToolError` for a path that leads nowhere."""
     paths = PathLookup(workspace)
     match tool.effect:
         case "command" if isinstance(getattr(arguments, "command", None), str):
@@ -201,14 +196,14 @@ def find_facts(tool: Tool, arguments: Any, workspace: Workspace) -> CallFacts:
             url = getattr(arguments, "url", None)
             web = workspace.resources.web
             address = web.judge(url) if url is not None and web is not None else None
-            hosts = (host_of(url),) if isinstance(url, str) else ()
+            hosts = (_host_of(url),) if isinstance(url, str) else ()
             return CallFacts(tool, arguments, paths, hosts=hosts, address=address)
         case _:
             return CallFacts(tool, arguments, paths)
 
 
 def can_dry_run(tool: Tool, arguments: Any, sandbox: SandboxFacts) -> bool:
-    """True for what runs confined, in the foreground, where overlays work. Probes once; call it in a thread."""
+    """Return True for a command that runs confined, in the foreground, where overlays work. Blocks the first time."""
     if not tool.runs_commands or getattr(arguments, "background", False) or getattr(arguments, "unconfined", False):
         return False
     try:
@@ -217,8 +212,8 @@ def can_dry_run(tool: Tool, arguments: Any, sandbox: SandboxFacts) -> bool:
         return False
 
 
-def host_of(url: str) -> str:
-    """The host of an address, as the fetch would understand it; empty for what is no address."""
+def _host_of(url: str) -> str:
+    """Return the host of an address, as the fetch would understand it; empty for an invalid address."""
     try:
         return parse_url(url).host
     except BadUrl:

@@ -27,7 +27,7 @@ _PLAN_OFF = reminder("Plan mode is off: you may make changes now.")
 
 
 def parse_mode(text: str) -> Mode:
-    """Raises `UsageError` naming the modes there are."""
+    """Return the mode of that name. Raises `UsageError`, which lists the modes."""
     mode = _LIKE_MODES.get(text, text)
     if mode not in MODES:
         raise UsageError(f"No permission mode {text!r}; there is {', '.join(MODES)}.")
@@ -35,14 +35,14 @@ def parse_mode(text: str) -> Mode:
 
 
 def mode_notes(before: str, after: str) -> list[User]:
-    """The notes for the model on a change of mode: only plan mode asks something of it."""
+    """Return the notes for the model on a change of mode: only plan mode asks something of it."""
     if after == "plan":
         return [_PLAN_ON]
     return [_PLAN_OFF] if before == "plan" else []
 
 
-def untold_mode(mode: Mode, told: Iterable[Body]) -> list[User]:
-    """The note that is missing among what the model was told, where the one about the mode was taken back."""
-    newest = next((body for body in reversed([*told]) if body in (_PLAN_ON, _PLAN_OFF)), _PLAN_OFF)
+def untold_mode(mode: Mode, known: Iterable[Body]) -> list[User]:
+    """Return the note about the mode that the model needs, if the newest one it has seen says something else."""
+    newest = next((body for body in reversed([*known]) if body in (_PLAN_ON, _PLAN_OFF)), _PLAN_OFF)
     due = _PLAN_ON if mode == "plan" else _PLAN_OFF
     return [] if newest == due else [due]

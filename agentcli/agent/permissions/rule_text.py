@@ -26,7 +26,7 @@ ALIASES = dict(
 
 
 def parse_rule(text: str, source: str = "", quote: str = "") -> Rule:
-    """`bash(git log *)`, `Edit(src/**)`, `WebFetch(domain:example.org)`, `file_write`. Raises `UsageError`."""
+    """Parse a rule such as `bash(git log *)`, `WebFetch(domain:example.org)` or `file_write`. Raises `UsageError`."""
     found = re.fullmatch(r"\s*([A-Za-z_][\w*-]*)\s*(?:\((.*\S.*)\))?\s*", text, re.DOTALL)
     if not found:
         raise UsageError(f"{text!r} is not a permission rule: write TOOL or TOOL(pattern), such as bash(git log *).")
@@ -35,9 +35,8 @@ def parse_rule(text: str, source: str = "", quote: str = "") -> Rule:
 
 
 def parse_rules(text: str, source: str = "") -> list[Rule]:
-    """One rule, or several joined by "and". Raises `UsageError`."""
-    parts = re.split(r"(?<=\)) and (?=[A-Za-z_][\w*-]*\()", text)
-    return [parse_rule(part, source) for part in parts]
+    """Parse one rule, or several that are joined by "and". Raises `UsageError`."""
+    return [parse_rule(part, source) for part in re.split(r"(?<=\)) and (?=[A-Za-z_][\w*-]*\()", text)]
 
 
 # Tools of other agents that nothing here stands for: a list of rules that names them is no mistake.
@@ -66,9 +65,13 @@ def check_rule(
     more_may_come: bool = False,
     under_any_name: bool = False,
 ) -> str:
-    """A warning about a rule whose tool is not there yet, or nothing. Raises `UsageError` for one that never holds.
+    """Return a warning about a rule whose tool is not there yet; empty for a rule that holds.
 
-    If `more_may_come`, an unknown name may yet mean a tool, unless it is nearly that of one; `under_any_name` then too.
+    If `more_may_come`, an unknown name may be that of a later tool, unless it is nearly the name of a known one; with
+    `under_any_name` even then.
+
+    Raises:
+        UsageError: For a rule that can never hold.
     """
     known, shown, name = list(tools), written.strip() or str(rule), rule.tool
     if rule.pattern and name.startswith("mcp__"):
@@ -108,7 +111,7 @@ def _form_of(tool: Tool) -> Form:
 
 
 def _may_match(pattern: str, tool: Tool) -> bool:
-    """False for a pattern that can match no call of a tool, so that a rule with it would protect nothing."""
+    """Return False for a pattern that matches no call of a tool, so that a rule with it would protect nothing."""
     match _form_of(tool):
         case "host":
             return host_meant(pattern) is not None

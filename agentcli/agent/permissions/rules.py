@@ -5,6 +5,7 @@ Grants of commands are kept away from files that no rule names: those with secre
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import time
@@ -12,25 +13,24 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from itertools import islice
 from pathlib import Path, PurePath
 from typing import Literal
 
 from msgspec import Struct
 
 from agentcli.agent.permissions.facts import CallFacts
-from agentcli.safety.addresses.urls import BadUrl, parse_url
 from agentcli.safety.commands.records import CommandAnalysis, Effects, Segment, covers, escaped, known, touches
 from agentcli.safety.paths.globs import is_literal, matches_path
 from agentcli.safety.paths.judge import WHY, PathFacts, PathGround, auto_executed, is_protected, is_secret
+from agentcli.safety.urls import BadUrl, parse_url
 from agentcli.tools.command import Access
 from agentcli.tools.tool import kind_argument
 
 
 class Rule(Struct, frozen=True):
-    """A tool and what of its calls is meant: a glob over commands or paths, `domain:HOST`; empty means every call.
+    """A tool, and a pattern for its calls: a glob over commands or paths, or `domain:HOST`; empty means every call.
 
-    `source` is where it comes from, in a word; `quote` is the line of the project's that it stands for.
+    `source` is where the rule comes from, in a word; `quote` is the line of an instruction file that it stands for.
     """
 
     tool: str
@@ -40,14 +40,14 @@ class Rule(Struct, frozen=True):
 
     @property
     def phrase(self) -> str:
-        """The rule in a sentence, with the line it stands for."""
+        """Return the rule as part of a sentence, with the line it stands for."""
         return f"the rule {self} ({self.quote})" if self.quote else f"the rule {self}"
 
     def __str__(self) -> str:
         return f"{self.tool}({self.pattern})" if self.pattern else self.tool
 
     def names(self, tool: str) -> bool:
-        """True if it is about a tool of that name: by name, by a glob, or by the MCP server the tool comes from."""
+        """Return True if the rule is about a tool: by its name, by a glob, or by the MCP server it comes from."""
         if self.tool == tool or ("*" in self.tool and fnmatchcase(tool, self.tool)):
             return True
         return self.tool.startswith("mcp__") and self.tool.count("__") == 1 and tool.startswith(f"{self.tool}__")
@@ -58,7 +58,7 @@ Verb = Literal["allow", "ask", "deny"]
 
 @dataclass
 class Rules:
-    """The rules that allow, ask about and deny calls: a denial wins, then asking."""
+    """The rules that allow, ask about and deny calls. A denial wins over asking, and asking over a grant."""
 
     allow: list[Rule] = field(default_factory=list)
     deny: list[Rule] = field(default_factory=list)
@@ -69,7 +69,7 @@ class Rules:
 
 
 def reading_denial(rules: Rules, ground: PathGround) -> Callable[[Path], bool] | None:
-    """Return a test for files that deny rules keep from all that reads; the same one while the rules keep the same."""
+    """Return a test for files that deny rules keep from every reader; the same function for the same rules."""
     patterns = tuple(rule.pattern for rule in rules.deny if rule.tool == "file_read" and rule.pattern)
     return _matching(patterns, ground) if patterns else None
 
@@ -80,14 +80,14 @@ def _matching(patterns: tuple[str, ...], ground: PathGround) -> Callable[[Path],
 
 
 def matches_host(pattern: str, host: str) -> bool:
-    """Return True if `domain:example.org` speaks of a host: itself and what is below it, by whole labels."""
+    """Return True if `domain:example.org` covers a host: that one, and those below it."""
     domain = host_meant(pattern)
     return domain is not None and f".{host.lower().rstrip('.')}".endswith(f".{domain}")
 
 
 @lru_cache(maxsize=1_000)
 def host_meant(pattern: str) -> str | None:
-    """The host of `domain:example.org` or `domain:*.example.org`, as an address names it; None where there is none."""
+    """Return the host of `domain:example.org` or `domain:*.example.org`, as addresses have it; None where none is."""
     if not pattern.startswith("domain:"):
         return None
     domain = pattern.removeprefix("domain:").strip().removeprefix("*.").rstrip(".")
@@ -100,7 +100,7 @@ def host_meant(pattern: str) -> str | None:
         return None
 
 
-# A path refused to one tool is refused to those that do the same to it.
+# A rule that denies a path to one tool denies it to the tools that do the same with it.
 READERS = frozenset(("file_read", "file_list", "grep_search"))
 EDITORS = frozenset(("file_edit", "file_write"))
 
@@ -108,7 +108,7 @@ EDITORS = frozenset(("file_edit", "file_write"))
 class RuleMatches(Struct, frozen=True):
     """The first rule that denies a call, the first that asks about it, and those that allow it.
 
-    `why_not` says why grants that speak of a command do not hold; `denies_some` is a rule that denies some commands.
+    `why_not` says why grants that cover a command do not hold; `denies_some` is a rule that denies some commands.
     """
 
     deny: Rule | None = None
@@ -119,7 +119,7 @@ class RuleMatches(Struct, frozen=True):
 
 
 def find_matches(facts: CallFacts, rules: Rules) -> RuleMatches:
-    """Hold all rules against a call. Blocks: of a command it looks where the paths lead."""
+    """Match all rules against a call. Blocks: it looks where the paths of a command lead."""
     tool, command = facts.tool, facts.command
     if command is not None:
         deny, ask = (_restricting(facts, command, some) for some in (rules.deny, rules.ask))
@@ -129,7 +129,7 @@ def find_matches(facts: CallFacts, rules: Rules) -> RuleMatches:
         kin, ground = EDITORS if tool.effect == "edit" else READERS, facts.paths.ground
 
         def is_refused(pattern: str) -> bool:
-            return any(speaks_of(pattern, path, ground) for path in facts.files)
+            return any(restriction_covers(pattern, path, ground) for path in facts.files)
 
         def is_denied(rule: Rule) -> bool:
             is_about = rule.names(tool.name) or (rule.pattern != "" and any(map(rule.names, kin)))
@@ -139,22 +139,22 @@ def find_matches(facts: CallFacts, rules: Rules) -> RuleMatches:
         allow = next((rule for rule in mine if all(covers_path(rule, path, ground) for path in facts.files)), None)
         deny = next(filter(is_denied, rules.deny), None)
         return RuleMatches(deny, _first(rules.ask, tool.name, is_refused), (allow,) if allow else ())
-    speaks = _speaks_of_other(facts)
-    allow = _first(rules.allow, tool.name, speaks) if tool.effect == "web" else _first(rules.allow, tool.name)
+    matches = _pattern_test(facts)
+    allow = _first(rules.allow, tool.name, matches) if tool.effect == "web" else _first(rules.allow, tool.name)
     # Patterns in rules that ask mean all calls of a tool whose calls no pattern can tell apart.
-    asks = speaks if tool.effect == "web" or kind_argument(tool) else lambda pattern: True
+    asks = matches if tool.effect == "web" or kind_argument(tool) else lambda pattern: True
     return RuleMatches(
-        _first(rules.deny, tool.name, speaks), _first(rules.ask, tool.name, asks), (allow,) if allow else ()
+        _first(rules.deny, tool.name, matches), _first(rules.ask, tool.name, asks), (allow,) if allow else ()
     )
 
 
-def _first(of: Iterable[Rule], tool: str, speaks: Callable[[str], bool] = lambda pattern: False) -> Rule | None:
-    """The first rule that speaks of a call of a tool: of every call, or of this one by its pattern."""
-    return next((rule for rule in of if rule.names(tool) and (not rule.pattern or speaks(rule.pattern))), None)
+def _first(of: Iterable[Rule], tool: str, matches: Callable[[str], bool] = lambda pattern: False) -> Rule | None:
+    """Return the first rule that covers a call of a tool: every call, or this one by its pattern."""
+    return next((rule for rule in of if rule.names(tool) and (not rule.pattern or matches(rule.pattern))), None)
 
 
-def _speaks_of_other(facts: CallFacts) -> Callable[[str], bool]:
-    """The meaning of a pattern for a web tool, a subagent or a skill; none for the rest."""
+def _pattern_test(facts: CallFacts) -> Callable[[str], bool]:
+    """Return what a pattern means for a web tool, a subagent or a skill; other tools have no patterns."""
     if facts.tool.effect == "web":
         return lambda pattern: any(matches_host(pattern, host) for host in facts.hosts)
     if (kind := kind_argument(facts.tool)) and facts.tool.effect in ("agent", "none"):
@@ -163,7 +163,7 @@ def _speaks_of_other(facts: CallFacts) -> Callable[[str], bool]:
 
 
 def covers_path(rule: Rule, path: PathFacts, ground: PathGround) -> bool:
-    """True if a grant speaks of a path. What is more than a plain file has to be meant by the rule itself."""
+    """Return True if a grant covers a path. The rule itself must mean a path that is more than a plain file."""
     if not rule.pattern:
         return path.kind == "plain"
     if not matches_path(rule.pattern, path.real, ground):
@@ -174,28 +174,28 @@ def covers_path(rule: Rule, path: PathFacts, ground: PathGround) -> bool:
     return (path.kind == "secret" and is_secret(name, ground.home)) or (path.kind == "protected" and is_protected(name))
 
 
-def speaks_of(pattern: str, path: PathFacts, ground: PathGround) -> bool:
-    """True if a denial speaks of a path: by where it leads, or by how it is written."""
+def restriction_covers(pattern: str, path: PathFacts, ground: PathGround) -> bool:
+    """Return True if the pattern of a denial covers a path: by where it leads, or by how it is written."""
     patterns = (pattern, f"**/{pattern}", f"/{pattern}")  # generous: `/etc/x` may be meant as it is written
     return any(matches_path(one, name, ground) for one in patterns for name in (path.real, path.named))
 
 
-def speaks_of_edits(rules: Rules) -> bool:
-    """True if a rule restricts which files are changed: what a command did is held against those as well."""
+def restricts_edits(rules: Rules) -> bool:
+    """Return True if a rule restricts which files may change. Changes of commands are checked against it as well."""
     return any(rule.pattern and rule.tool in EDITORS for rule in (*rules.deny, *rules.ask))
 
 
 def rule_about(
     paths: Sequence[Path], rules: Sequence[Rule], ground: PathGround, *, tools: Collection[str]
 ) -> Rule | None:
-    """The first rule about these tools that speaks of one of these real paths."""
+    """Return the first rule about these tools that covers one of these real paths."""
     used = [PathFacts(str(path), path, path, "write") for path in paths]
     about = (rule for rule in rules if rule.pattern and rule.tool in tools)
-    return next((rule for rule in about if any(speaks_of(rule.pattern, path, ground) for path in used)), None)
+    return next((rule for rule in about if any(restriction_covers(rule.pattern, path, ground) for path in used)), None)
 
 
 def _restricting(facts: CallFacts, command: CommandAnalysis, rules: Sequence[Rule]) -> Rule | None:
-    """The first restricting rule that speaks of a command: of any part of it, or of a file or host it uses."""
+    """Return the first restricting rule that covers a command: any part of it, or a file or host that it uses."""
     effects = command.effects | command.doubts.effects if rules else Effects()
     whole = " ".join(facts.text.split())
     segments = (*command.segments, Segment(whole, None, "try", "", deny_forms=(whole,)))
@@ -213,7 +213,7 @@ def _restricting(facts: CallFacts, command: CommandAnalysis, rules: Sequence[Rul
             paths = facts.paths.find_each(effects.reads, "read")
         elif rule.tool in EDITORS:
             paths = facts.paths.find_each(written, "write")
-        return any(speaks_of(rule.pattern, path, facts.paths.ground) for path in paths)
+        return any(restriction_covers(rule.pattern, path, facts.paths.ground) for path in paths)
 
     return next(filter(is_about, rules), None)
 
@@ -221,9 +221,9 @@ def _restricting(facts: CallFacts, command: CommandAnalysis, rules: Sequence[Rul
 def _grants_of_command(
     facts: CallFacts, command: CommandAnalysis, rules: Sequence[Rule]
 ) -> tuple[tuple[Rule, ...], str]:
-    """The grants that together cover every part of a command that does not only read; else why they do not hold.
+    """Return the grants that together cover every part of a command that may do more than read, or why none hold.
 
-    No grant opens a file with secrets or an auto-executed one, unless it is the very command or names the file.
+    A grant opens a file with secrets, or an auto-executed one, only if it is this very command or names the file.
     """
     mine = [rule for rule in rules if rule.names(facts.tool.name)]
     if command.problem:
@@ -240,7 +240,7 @@ def _grants_of_command(
 
 
 def _unnamed_file(facts: CallFacts, command: CommandAnalysis, rules: Sequence[Rule]) -> str:
-    """The reason why grants that speak of a command do not hold: it opens a file that none of them names."""
+    """Return why grants that cover a command do not hold: it opens a file that none of them names."""
     mine = [rule for rule in rules if rule.pattern and rule.names(facts.tool.name) and not command.problem]
     search = GlobSearch("dotglob" in facts.text)
     parts: list[tuple[Effects, list[str]]] = [(command.doubts.effects, [])]
@@ -255,7 +255,7 @@ def _unnamed_file(facts: CallFacts, command: CommandAnalysis, rules: Sequence[Ru
 
 
 def _opened_files(facts: CallFacts, effects: Effects, search: GlobSearch) -> Iterator[PathFacts]:
-    """The files of a command; a glob stands for itself and for the first files that it finds."""
+    """Yield the files of a command: for a glob the glob itself, and the first files that it finds."""
     workspace, paths = facts.workspace, facts.paths
     opened: list[tuple[str, Access]] = [(path, "read") for path in known(effects.reads)]
     opened += [(path, "write") for path in known((*effects.writes, *effects.deletes))]
@@ -271,7 +271,7 @@ def _opened_files(facts: CallFacts, effects: Effects, search: GlobSearch) -> Ite
 def _why_unnamed(
     path: PathFacts, facts: CallFacts, rules: Sequence[Rule], *, patterns: Sequence[str], is_written: bool
 ) -> str:
-    """The reason why a file of a command must be named by a rule and is not; `patterns` are those of grants for it."""
+    """Return why a rule must name a file of a command, if none does. `patterns` are those of grants for the file."""
     home, ground = facts.workspace.settings.home, facts.paths.ground
     if path.kind not in ("secret", "protected"):
         around = (home, *(home / each for each in auto_executed().home))  # a folder around them opens them too
@@ -286,7 +286,7 @@ def _why_unnamed(
 
 
 def _names(pattern: str, path: str, home: Path) -> bool:
-    """True if a word of a rule about commands means a file as one that holds secrets or is auto-executed."""
+    """Return True if a word of a rule about commands means a file that holds secrets or is auto-executed."""
     for word in re.split(r"[\s=:'\"]+", pattern):
         name = re.sub(r"^(?:~|\.)?/", "", word)
         meant = PurePath(re.sub(r"\[([*?[])\]", r"\1", name).replace("*", ".x"))
@@ -307,32 +307,17 @@ class GlobSearch:
         self.is_cut_off = False
         self._deadline = time.monotonic() + _MAX_SEARCH_S
 
-    def found_by(self, glob: str) -> list[str]:
-        if not re.search(r"[*?\[]", glob):
-            return []
-        found = [*islice(self._below("/", glob.replace("[^", "[!").strip("/").split("/")), _MAX_FOUND + 1)]
+    def found_by(self, pattern: str) -> list[str]:
+        """Return the first files that an absolute glob finds; none for a path without wildcards."""
+        found = ["/"] if glob.has_magic(pattern) else []
+        for part in filter(None, pattern.replace("[^", "[!").split("/")):
+            folders, found = found, []
+            for folder in folders:
+                if time.monotonic() > self._deadline:
+                    self.is_cut_off = True
+                    break
+                # Paths stay texts, which is faster than `Path` objects.
+                names = glob.glob(part, root_dir=folder, include_hidden=self.finds_hidden)  # noqa: PTH207
+                found += [os.path.join(folder, name) for name in names]  # noqa: PTH118
         self.is_cut_off |= len(found) > _MAX_FOUND
         return found[:_MAX_FOUND]
-
-    def _below(self, folder: str, parts: Sequence[str]) -> Iterator[str]:
-        """The paths below a folder. The time counts only here: nothing is found without reading a folder."""
-        if not parts:
-            yield folder
-            return
-        part, rest = parts[0], parts[1:]
-        names = [part]
-        if re.search(r"[*?\[]", part):
-            if time.monotonic() > self._deadline:
-                self.is_cut_off = True
-                return
-            try:
-                with os.scandir(folder) as entries:
-                    all = [entry.name for entry in entries if not rest or entry.is_dir()]
-            except OSError:
-                return
-            is_open = self.finds_hidden or part.startswith(".")
-            names = [name for name in all if (is_open or not name.startswith(".")) and fnmatchcase(name, part)]
-        for name in names:
-            path = os.path.join(folder, name)  # noqa: PTH118  # as text, which is faster
-            if rest or os.path.lexists(path):
-                yield from self._below(path, rest)

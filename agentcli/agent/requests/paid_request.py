@@ -8,10 +8,12 @@ import time
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 from msgspec import structs
 
-from agentcli.agent.accounting.budgets import Budgets, Reservation
+from agentcli.agent.accounting.budgets import Budgets, Reservation, most_tokens
 from agentcli.errors import UserError
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ProviderError
@@ -21,33 +23,51 @@ from agentcli.llm.provider import OnRetry, Provider, Request, RetryPolicy, Strea
 from agentcli.llm.tokens import estimate
 
 
-@dataclass(kw_only=True)
-class PaidRequest:
-    """A request and its retries.
-
-    `on_broken` gets the usage of a try that ended without a reply: what its stream reported, else an estimate; the
-    budgets are charged with the worst case. `retries`, and of the newest try `sent`, `duration_ms` and `is_estimated`,
-    are read afterwards.
-    """
+class Target(NamedTuple):
+    """The model that a request goes to."""
 
     provider: Provider
     info: ModelInfo
+
+    @property
+    def name(self) -> str:
+        """`provider/model`."""
+        return f"{self.provider.name}/{self.provider.model}"
+
+
+@dataclass(kw_only=True)
+class Attempt:
+    """The newest try of a request. `retries` counts the tries before it."""
+
+    sent: Request
+    retries: int = 0
+    duration_ms: int = 0
+    is_estimated: bool = False  # the provider did not count the tokens of the reply
+
+
+@dataclass(kw_only=True)
+class PaidRequest:
+    """A request and its retries, each within the budgets.
+
+    `max_prompt_tokens` bounds the tokens of a prompt. `on_broken` is called for a try that ended without a reply,
+    with the usage that its stream reported, else an estimate; the budgets are charged with the worst case.
+    """
+
+    target: Target
     budgets: Budgets
     policy: RetryPolicy
-    most_prompt_tokens: Callable[[], int]
     on_broken: Callable[[Usage], None]
     on_retry: OnRetry = lambda *failure: None
-    retries: int = 0
-    duration_ms: float = 0.0
-    is_estimated: bool = False
+    max_prompt_tokens: Callable[[Request, ModelInfo], int] = most_tokens
 
-    async def reply(self, request: Request, on_event: Callable[[StreamEvent], None]) -> llm.Done:
+    async def reply(self, request: Request, on_event: Callable[[StreamEvent], object] = lambda event: None) -> llm.Done:
         """Return the reply with what it used. Raises `ProviderError`, and `OverBudget` if a try cannot be paid for."""
         self._held: Reservation | None = None
+        self.attempt = Attempt(sent=request)
         try:
             async with asyncio.timeout(None) as self._deadline:
                 stream = stream_with_retry(
-                    self.provider, request, policy=self.policy, on_retry=self._failed, before_try=self._begin
+                    self.target.provider, request, policy=self.policy, on_retry=self._failed, before_try=self._begin
                 )
                 async with aclosing(stream) as events:
                     async for event in events:
@@ -66,26 +86,27 @@ class PaidRequest:
             raise
         finally:
             self._break()
-        raise AssertionError(f"{self.provider.name} ended its stream without Done")
+        raise AssertionError(f"{self.target.name} ended its stream without Done")
 
     def _begin(self, request: Request) -> Request:
-        self._held = self.budgets.reserve(self.most_prompt_tokens, request.max_tokens, self._at_highest_price(request))
-        self.sent = structs.replace(request, max_tokens=self._held.max_tokens)
+        prompt_tokens = partial(self.max_prompt_tokens, request, self.target.info)
+        self._held = self.budgets.reserve(prompt_tokens, request.max_tokens, self._at_highest_price(request))
+        self.attempt.sent = structs.replace(request, max_tokens=self._held.max_tokens)
         self._used, self._received, self._has_begun, self._started = Usage(), 0, False, time.monotonic()
         if self._held.seconds < math.inf:
             self._deadline.reschedule(asyncio.get_running_loop().time() + self._held.seconds)
-        return self.sent
+        return self.attempt.sent
 
     def _at_highest_price(self, request: Request) -> ModelInfo:
         """Return the model, at the price of keeping its prompt for an hour where the request asks for that."""
-        prices = self.info.prices
+        info, prices = self.target.info, self.target.info.prices
         if not self.budgets.is_limited or prices is None or prices.cache_write_1h is None or not lasts_an_hour(request):
-            return self.info
-        return structs.replace(self.info, prices=structs.replace(prices, cache_write=prices.cache_write_1h))
+            return info
+        return structs.replace(info, prices=structs.replace(prices, cache_write=prices.cache_write_1h))
 
     def _failed(self, number: int, delay_s: float, error: ProviderError) -> None:
         self._break(error)
-        self.retries = number
+        self.attempt.retries = number
         self.on_retry(number, delay_s, error)
 
     def _count(self, event: StreamEvent) -> None:
@@ -95,13 +116,11 @@ class PaidRequest:
                 self._received += len(text) if text.isascii() else len(text.encode(errors="replace"))
             case llm.UsageUpdate(usage):
                 self._used = usage
-            case _:
-                pass
 
     def _whole(self, done: llm.Done) -> llm.Done:
         """Return a reply, its usage estimated where the server did not count: some never do, or the end was lost."""
-        self.is_estimated = done.usage == Usage()
-        if not self.is_estimated:
+        self.attempt.is_estimated = done.usage == Usage()
+        if not self.attempt.is_estimated:
             self._settle(done.usage)
             return done
         used, worst = self._uncounted()
@@ -110,8 +129,9 @@ class PaidRequest:
 
     def _settle(self, usage: Usage) -> None:
         assert self._held is not None
-        self.duration_ms = (time.monotonic() - self._started) * 1000
-        self._held.settle(usage, self.info.cost(usage), self.duration_ms / 1000)
+        duration_s = time.monotonic() - self._started
+        self.attempt.duration_ms = round(duration_s * 1000)
+        self._held.settle(usage, self.target.info.cost(usage), duration_s)
 
     def _break(self, error: ProviderError | None = None) -> None:
         """End a try that brought no reply. One that the server refused, or that never reached it, is free."""
@@ -127,12 +147,13 @@ class PaidRequest:
     def _uncounted(self) -> tuple[Usage, Usage]:
         """Return what a reply took that was not counted to its end: an estimate, and the most it can have been."""
         assert self._held is not None
+        info, sent = self.target.info, self.attempt.sent
         used, most = self._with_output(self._received // 4), self._with_output(self._received // 2)
-        if self.info.thinking != "none" or not self.info.is_known:  # it may have reasoned all it was allowed to
+        if info.thinking != "none" or not info.is_known:  # it may have reasoned all it was allowed to
             most = self._with_output(self._held.max_tokens)
         if not used.prompt_tokens and used.cost_usd is None:
-            used = structs.replace(used, input_tokens=estimate(self.sent, self.info).tokens)
-            most = structs.replace(most, cache_creation_input_tokens=self.most_prompt_tokens())
+            used = structs.replace(used, input_tokens=estimate(sent, info).tokens)
+            most = structs.replace(most, cache_creation_input_tokens=self.max_prompt_tokens(sent, info))
         return used, most
 
     def _with_output(self, tokens: int) -> Usage:

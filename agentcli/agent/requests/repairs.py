@@ -1,4 +1,4 @@
-"""Sends a request, and again in another form where the provider refuses it, so that no session is stuck."""
+"""Sends a request again in another form where the provider rejects it, so that no session is stuck."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ T = TypeVar("T")
 
 
 class Rewrite(NamedTuple):
-    """A change to a refused request, as keys for `without`. One that `stands_alone` is undone if it does not help."""
+    """A change to a rejected request, as keys for `without`. One that `stands_alone` is undone if it does not help."""
 
     how: str
     keys: frozenset[str]
@@ -75,12 +75,12 @@ class Rewrite(NamedTuple):
 async def with_repairs(
     turn: Turn, request: Request, send: Callable[[Request], Awaitable[T]], *, model: str, info: ModelInfo
 ) -> T:
-    """Return what `send` gives for a request, in the form that the model takes, which is kept for the session.
+    """Return what `send` gives for a request, in the form that the model accepts, which is kept for the session.
 
-    Raises `ProviderError` for a refusal that stays in every form, or has other reasons.
+    Raises `ProviderError` for a rejection that stays in every form, or has other reasons.
     """
-    # Other words show that a rewrite helped: it is kept.
-    refused = forms = kept = turn.state.refused.get(model, frozenset())
+    # Another error shows that a rewrite helped: it stays.
+    refused = forms = proven = turn.state.model.rejected.get(model, frozenset())
     words, tried = "", set[str]()
     while True:
         try:
@@ -88,23 +88,23 @@ async def with_repairs(
         except ProviderError as failure:
             error = _without_guess(failure, request, info)
             if str(error) != words:
-                words, forms, kept = str(error), refused, refused
-            ladder = rewrites(without(request, kept), error)
+                words, forms, proven = str(error), refused, refused
+            ladder = rewrites(without(request, proven), error)
             rewrite = next((found for found in ladder if found.how not in tried and not found.keys <= refused), None)
             if error.shown or rewrite is None or len(tried) == MAX_REWRITES:
                 raise error from failure.__cause__
             log.warning("the provider refused a request (%s): it is sent again %s", error, rewrite.how)
             turn.emit(Notice(f"The provider refused the request ({error}): trying again {rewrite.how}."))
             tried.add(rewrite.how)
-            refused = (kept if rewrite.stands_alone else forms) | rewrite.keys
+            refused = (proven if rewrite.stands_alone else forms) | rewrite.keys
             forms = forms if rewrite.stands_alone else refused
         else:
-            turn.state.refused[model] = refused
+            turn.state.model.rejected[model] = refused
             return sent
 
 
 def _without_guess(error: ProviderError, request: Request, info: ModelInfo) -> ProviderError:
-    """Return the error, but a plain refusal in place of a guess that a short request (half the window) was too long."""
+    """Return the error, or a plain rejection for a guess that a short request (half the window) was too long."""
     if not isinstance(error, ContextOverflow) or not error.is_guess or estimate(request, info).tokens * 2 > info.window:
         return error
     plain = BadRequest(str(error), status=error.status)
@@ -113,7 +113,7 @@ def _without_guess(error: ProviderError, request: Request, info: ModelInfo) -> P
 
 
 def blames_content(error: ProviderError) -> bool:
-    """Return True if a refusal may be about what the request holds, not about its address, its model or the account."""
+    """Return True if a rejection may be about the request's content, not its address, its model or the account."""
     if not isinstance(error, BadRequest) or isinstance(error, ModelNotFound):
         return False
     if isinstance(error, ContextOverflow) or error.status == TOO_LARGE:
@@ -126,10 +126,10 @@ def blames_content(error: ProviderError) -> bool:
 
 
 def rewrites(request: Request, error: ProviderError) -> list[Rewrite]:
-    """Return the rewrites of a request that was refused, in the order in which to try them.
+    """Return the rewrites of a rejected request, in the order in which to try them.
 
-    A tool and fields that the refusal names go first, then reasoning, media, calls and new results: first of these
-    what the refusal is about.
+    First come a tool and fields that the rejection names, then reasoning, media, calls and new results; of these
+    first what the rejection is about.
     """
     tools = _named_tool(request, error)
     if not blames_content(error):
@@ -137,7 +137,7 @@ def rewrites(request: Request, error: ProviderError) -> list[Rewrite]:
     fields = [field for field, words in _FIELDS.items() if field in error.sent and _is_about(words, error)]
     more = {"tools": ("tools", "parallel_tool_calls")}
     unsent = [(field, frozenset(_FIELD + name for name in more.get(field, (field,)))) for field in fields]
-    # What the wire format left out is not to blame. Empty if nobody knows what was sent.
+    # What the wire format left out is not to blame. This is empty if nobody knows what was sent.
     held = str(error.sent.get("messages") or error.sent.get("input", ""))
     blocks = [block for message in request.messages for block in message.content]
     thoughts = [repr(block) for block in blocks if _is_thought(block)] if re.search(_A_THOUGHT, held) else []
@@ -161,14 +161,14 @@ def rewrites(request: Request, error: ProviderError) -> list[Rewrite]:
 
 
 def _named_tool(request: Request, error: ProviderError) -> list[Rewrite]:
-    """Return the rewrite without the tool whose name, or whose place in the body, the refusal gives."""
+    """Return the rewrite without the tool that the rejection gives by its name or its place in the body."""
     if not isinstance(error, BadRequest) or isinstance(error, ContextOverflow | ModelNotFound):
         return []
     sent, names = error.sent.get("tools") or [], [tool.name for tool in request.tools]
     places = [int(place) for place in re.findall(_TOOL_INDEX, _words(error))][-1:]
     named = [(sent[place].get("function") or sent[place]).get("name") for place in places if place < len(sent)]
     if _is_about(_ABOUT_SCHEMA, error):
-        # In quotes, because many names are words that a refusal may use; a server's tool also without.
+        # Names in quotes, because many are ordinary words; those of a server's tools also without.
         quoted = {name: rf"(['\"`]){re.escape(name)}\1" for name in names}
         bare = {name: rf"|\b{re.escape(name)}\b" if name.startswith("mcp__") else "" for name in names}
         named += [name for name in names if re.search(quoted[name] + bare[name], _words(error))]
@@ -217,8 +217,8 @@ def _rewritten(block: Block, keys: Collection[str]) -> Block:
     if isinstance(block, ToolResult) and _RESULT + block.tool_use_id in keys:
         block = replace(block, content="[The call was carried out; its result is left out: the provider refused it]")
     match block:
-        case ToolUse(id, name, given) if id in keys:
-            return Text(f"\n[called {name} with {encode_json(given).decode()}]")
+        case ToolUse(id, name, arguments) if id in keys:
+            return Text(f"\n[called {name} with {encode_json(arguments).decode()}]")
         case ToolResult(id) if id in keys:
             return Text(f"[result{' (an error)' if block.is_error else ''}]\n{block.text}")
         case _:

@@ -35,8 +35,6 @@ class ReplyBlocks:
                 self._emit(events.InputDelta(id, partial_json, self._calls.get(id, self._count - 1)))
             case llm.ToolCallEnded(id) if id in self._calls:
                 self._emit(events.BlockEnded(self._calls.pop(id)))
-            case _:
-                pass
 
     def _start(self, kind: events.BlockKind, id: str = "", name: str = "") -> int:
         if self._count == 0:

@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 import zlib
 from functools import partial
-from typing import NamedTuple
 
 import msgspec
 
 from agentcli.agent.accounting.budgets import MEDIA_MARGIN, most_tokens
-from agentcli.agent.calls.model import fire
 from agentcli.agent.events import Notice, ProviderSwitched, Retry, TurnEnded, UsageReported
-from agentcli.agent.requests.paid_request import PaidRequest
+from agentcli.agent.requests.paid_request import Attempt, PaidRequest, Target
 from agentcli.agent.requests.repairs import with_repairs
 from agentcli.agent.requests.reply_blocks import ReplyBlocks
 from agentcli.agent.runtime import Runtime, Turn, unchanged
 from agentcli.agent.state import AgentState
-from agentcli.agent.turn_log import add, book, compacted, settled
+from agentcli.agent.turn_log import add, apply_compaction, charge_request, settled
 from agentcli.conversation import entries as log
 from agentcli.conversation.entries import SHORTENED_SOON, Assistant, CallsStarted, Paid, Retracted, reminder
 from agentcli.errors import ConfigError, UsageError, UserError
@@ -26,7 +24,7 @@ from agentcli.llm.errors import ContextOverflow, ProviderError
 from agentcli.llm.media import BoundsMedia, omission_notices
 from agentcli.llm.messages import Message, Text, Usage, repair_messages
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Prefix, Provider, Request, time_span, with_wait
+from agentcli.llm.provider import Prefix, Request, time_span, with_wait
 from agentcli.llm.tokens import estimate, request_size
 
 OTHER_COUNT = 1.5  # tokens of one model for each of another's: the newest tokenizers make a third more of a text
@@ -35,83 +33,78 @@ MAX_WINDOWS = 4  # beyond that no error of the estimate explains it
 
 
 async def request_reply(turn: Turn) -> llm.Done:
-    """Request a reply, stream its text and store it. A request that was too long is shortened and sent again."""
+    """Request a reply, stream its text and store it.
+
+    A request that was too long is sent again after a compaction, and one that failed to another model, if there is one.
+    """
     try:
         return await _request(turn)
     except ContextOverflow:
         if not await shrink(turn):
             raise
     except (ProviderError, UsageError, ConfigError) as error:
-        other, failed = _other_model(turn, error), turn.state.model
-        if not other:
+        failed, substitute = turn.state.model.name, _substitute(turn, error)
+        if not substitute:
             raise
-        turn.emit(Notice(f"{failed} failed ({describe_error(error).rstrip('.')}): going on with {other}."))
-        turn.state.model, turn.state.switch_reason = other, "fallback"
+        turn.emit(Notice(f"{failed} failed ({describe_error(error).rstrip('.')}): going on with {substitute}."))
+        turn.state.model.name, turn.state.model.switch_reason = substitute, "fallback"
     return await _request(turn)
 
 
-def _other_model(turn: Turn, error: ProviderError | UserError) -> str:
+def _substitute(turn: Turn, error: ProviderError | UserError) -> str:
     """Return the model that answers in place of one that failed; empty if none does."""
-    fallback, dearer = turn.runtime.models.fallback, turn.spending.dearer_model
     if isinstance(error, ProviderError) and error.shown:
         return ""
-    if dearer:  # the cheaper one was not asked for by the person, so it ends nothing
+    if dearer := turn.spending.dearer_model:  # the person did not ask for the cheaper one, so its failure ends nothing
         turn.spending.dearer_model = ""
         return dearer
     is_passing = isinstance(error, ProviderError) and error.is_retryable
-    return fallback if is_passing and fallback != turn.state.model else ""
-
-
-class _Target(NamedTuple):
-    """The model that a request goes to."""
-
-    provider: Provider
-    info: ModelInfo
-
-    @property
-    def name(self) -> str:
-        return f"{self.provider.name}/{self.provider.model}"
+    fallback = turn.runtime.models.fallback
+    return fallback if is_passing and fallback != turn.state.model.name else ""
 
 
 async def _request(turn: Turn) -> llm.Done:
     save_money(turn)
-    target = _Target(*await turn.runtime.models.resolve(turn.state))
+    target = Target(*await turn.runtime.models.resolve(turn.state))
     info = target.info
-    turn.state.is_small = info.small
+    turn.state.model.is_small = info.small
     is_switched = note_switch(turn, target.name)
     add_notes(turn)
-    await make_room(turn, info, turn.runtime.prefix(info))
+    policy = turn.runtime.context.policy
+    conversation, prefix = turn.state.conversation, turn.runtime.prefix(info)
+    if policy and (compaction := await policy(conversation, model=info, prefix=prefix, tell=turn.emit)):
+        await _compact(turn, compaction)
+        add_notes(turn)
     request = await next_request(turn, info, turn.runtime.prefix(info))  # a compaction may have changed the tools
     if turn.round == 1:
         refuse_oversized(request, info, known=0 if is_switched else request.earlier_messages)
-        await settled(turn)  # an answer that could not be stored is not asked for
+        await settled(turn)  # an answer to a prompt that could not be stored is not asked for
     report_omitted_media(turn, target, request)
-    send = partial(_streamed, turn, target)
-    reply, paid = await with_repairs(turn, request, send, model=target.name, info=info)
+    reply, attempt = await with_repairs(turn, request, partial(_stream, turn, target), model=target.name, info=info)
     report_omitted_media(turn, target, request)  # a server may have said only now what its model takes
-    await store_reply(turn, target, reply, paid)
+    await store_reply(turn, target, reply, attempt)
     return reply
 
 
-def report_omitted_media(turn: Turn, target: _Target, request: Request) -> None:
+def report_omitted_media(turn: Turn, target: Target, request: Request) -> None:
     """Tell the person once which images and PDFs this model is not shown; a text stands for each."""
-    if not isinstance(target.provider, BoundsMedia):
-        return
-    for text in omission_notices(request.messages, target.provider.media_rules):
-        if (notice := f"{target.name}: {text}") not in turn.state.told:
-            turn.state.told.add(notice)
-            turn.emit(Notice(f"{notice}."))
+    reported, provider = turn.state.model.reported, target.provider
+    texts = omission_notices(request.messages, provider.media_rules) if isinstance(provider, BoundsMedia) else []
+    for notice in (f"{target.name}: {text}." for text in texts):
+        if notice not in reported:
+            reported.add(notice)
+            turn.emit(Notice(notice))
 
 
 def save_money(turn: Turn) -> None:
-    """Go on with the cheaper model from its share of a budget in money on; once, so that the person can go back."""
+    """Switch to the cheaper model from its share of a budget in money on; once, so that the person can switch back."""
     limits, state, budgets = turn.runtime.limits, turn.state, turn.spending.budgets
-    if limits.cheaper_model not in ("", state.model):
+    if limits.cheaper_model not in ("", state.model.name):
         share = max((spent / limit for _, kind, limit, spent in budgets.limits() if kind == "usd"), default=0.0)
         if share >= limits.cheaper_at and budgets.is_first("cheaper model"):
             turn.emit(Notice(f"{share:.0%} of a budget is used: going on with {limits.cheaper_model}."))
-            turn.spending.dearer_model = state.model
-            state.model, state.switch_reason = limits.cheaper_model, "budget"
+            turn.spending.dearer_model = state.model.name
+            state.model.name, state.model.switch_reason = limits.cheaper_model, "budget"
 
 
 def add_notes(turn: Turn) -> None:
@@ -121,29 +114,19 @@ def add_notes(turn: Turn) -> None:
 
 
 def note_switch(turn: Turn, now: str) -> bool:
-    """Tell that another model answers now; False if it is the same."""
-    before, reason = turn.state.last_used, turn.state.switch_reason
-    turn.state.switch_reason = "chosen"
-    if before in ("", now):
-        return False
-    add(turn, log.ProviderSwitch(before, now, reason))
-    turn.emit(ProviderSwitched(before, now, reason))
-    turn.state.last_used = now
-    return True
-
-
-async def make_room(turn: Turn, info: ModelInfo, prefix: Prefix) -> None:
-    """Let the context policy compact the conversation."""
-    policy = turn.runtime.context.policy
-    if policy and (compaction := await policy(turn.state.conversation, model=info, prefix=prefix, tell=turn.emit)):
-        await fire(turn.runtime.calls, "PreCompact", subject=compaction.trigger, trigger=compaction.trigger)
-        _compact(turn, compaction)
-        await fire(turn.runtime.calls, "PostCompact", subject=compaction.trigger, trigger=compaction.trigger)
-        add_notes(turn)
+    """Note in the log if another model answers now, and return True then."""
+    model = turn.state.model
+    before, reason = model.last_used, model.switch_reason
+    model.switch_reason = "chosen"
+    if is_switched := before not in ("", now):
+        add(turn, log.ProviderSwitch(before, now, reason))
+        turn.emit(ProviderSwitched(before, now, reason))
+        model.last_used = now
+    return is_switched
 
 
 async def shrink(turn: Turn) -> bool:
-    """Compact the conversation after it did not fit; False where that cannot be done, or has been."""
+    """Compact the conversation after it did not fit; False where that cannot be done, or was done before."""
     watch, state = turn.runtime.context.watch, turn.state
     if watch is None or turn.log.has_shrunk:
         return False
@@ -151,28 +134,24 @@ async def shrink(turn: Turn) -> bool:
     _, info = await turn.runtime.models.resolve(state)
     compaction = await watch.compactor.after_overflow(state.conversation, info, turn.runtime.prefix(info))
     if not isinstance(compaction, str):
-        _compact(turn, compaction)
-        return True
-    if turn.round > 1 or len(state.conversation.messages) > 1:
+        await _compact(turn, compaction)
+    elif turn.round > 1 or len(state.conversation.messages) > 1:
         turn.emit(Notice(f"The conversation does not fit, and could not be compacted: {compaction}."))
-    return False
+    return not isinstance(compaction, str)
 
 
-def _compact(turn: Turn, compaction: log.Compaction) -> None:
-    add(turn, compaction)
-    compacted(turn.state, turn.emit, compaction)
-    turn.runtime.calls.refresh_tools()
+async def _compact(turn: Turn, compaction: log.Compaction) -> None:
+    await apply_compaction(turn.state, turn.runtime, turn.emit, compaction, append=partial(add, turn))
 
 
 async def next_request(turn: Turn, info: ModelInfo, prefix: Prefix) -> Request:
     """Return the prefix, and the conversation's messages as library users have them transformed."""
-    state, runtime = turn.state, turn.runtime
-    valid = state.conversation.valid_messages()
+    runtime, valid = turn.runtime, turn.state.conversation.valid_messages()
     messages = await runtime.context.transform(valid)
     if messages is not valid:
         messages = repair_messages(tuple(messages))
-    most = runtime.limits.max_tokens or min(info.max_output, 32_000)
-    request = build_request(runtime, state, prefix, messages, max_tokens=most)
+    max_tokens = runtime.limits.max_tokens or min(info.max_output, 32_000)
+    request = build_request(runtime, turn.state, prefix, messages, max_tokens=max_tokens)
     for step in turn.steps:
         request = step.shape(request)
     return msgspec.structs.replace(request, max_tokens=min(request.max_tokens, info.max_output))
@@ -188,7 +167,7 @@ def build_request(
         prefix.tools,
         max_tokens=max_tokens,
         temperature=runtime.models.temperature,
-        effort=state.effort or runtime.models.effort,
+        effort=state.model.effort or runtime.models.effort,
     )
 
 
@@ -200,11 +179,13 @@ def refuse_oversized(request: Request, info: ModelInfo, *, known: int) -> None:
         raise ContextOverflow(f"The prompt is about {tokens:,} tokens, the window of {info.id} {info.window:,}")
 
 
-async def _streamed(turn: Turn, target: _Target, request: Request) -> tuple[llm.Done, PaidRequest]:
-    """Pass the provider's stream on as events, and return how it was paid. If it breaks off, its text is kept."""
+async def _stream(turn: Turn, target: Target, request: Request) -> tuple[llm.Done, Attempt]:
+    """Pass the provider's stream on as events, and return the reply with its last try.
+
+    The text of a reply that breaks off is kept.
+    """
     text_so_far: list[str] = []
-    provider, info = target
-    blocks = ReplyBlocks(provider, turn.emit)
+    blocks = ReplyBlocks(target.provider, turn.emit)
 
     def on_event(event: llm.StreamEvent) -> None:
         blocks.feed(event)
@@ -214,41 +195,39 @@ async def _streamed(turn: Turn, target: _Target, request: Request) -> tuple[llm.
             # The sandbox is imported while the model writes its first call.
             preload = turn.runtime.calls.workspace.preload
             loading = asyncio.get_running_loop().run_in_executor(None, preload)
-            loading.add_done_callback(lambda done: done.exception())  # the call meets it again, and reports it
+            loading.add_done_callback(lambda done: done.exception())  # the call fails the same way, and reports it
 
     def on_broken(used: Usage) -> None:
         blocks.end()
-        store_partial(turn, target, "".join(text_so_far), used, paid=paid)
+        store_partial(turn, target, "".join(text_so_far), used, attempt=paid.attempt)
 
     def on_retry(number: int, delay_s: float, error: ProviderError) -> None:
         nonlocal blocks
-        blocks = ReplyBlocks(provider, turn.emit)
+        blocks = ReplyBlocks(target.provider, turn.emit)
         turn.emit(Retry(number, delay_s, describe_error(error)))
 
     paid = PaidRequest(
-        provider=provider,
-        info=info,
+        target=target,
         budgets=turn.spending.budgets,
         policy=turn.runtime.models.retry,
-        most_prompt_tokens=lambda: most_prompt_tokens(turn, target, request),
         on_broken=on_broken,
         on_retry=on_retry,
+        max_prompt_tokens=partial(max_prompt_tokens, turn, target.name),
     )
     try:
-        return await paid.reply(request, on_event), paid
+        return await paid.reply(request, on_event), paid.attempt
     except (asyncio.CancelledError, ProviderError, UserError):
         if text_so_far:
             turn.answer.is_half = True  # of a call that had begun nothing has run
         raise
     finally:
         blocks.end()
-        for warning in turn.spending.budgets.warnings(info):
+        for warning in turn.spending.budgets.warnings(target.info):
             turn.emit(Notice(warning))
 
 
-def most_prompt_tokens(turn: Turn, target: _Target, request: Request) -> int:
-    """Bound the tokens of a prompt: those that were counted for an earlier one, and what came since."""
-    info = target.info
+def max_prompt_tokens(turn: Turn, model: str, request: Request, info: ModelInfo) -> int:
+    """Return the most tokens that a prompt can have: the count for an earlier one, and a bound for what came since."""
     replies = [number for number, message in enumerate(request.messages, 1) if message.role == "assistant"]
     is_changed = turn.runtime.context.transform is not unchanged
     for body in (entry.body for entry in (() if is_changed else reversed(turn.state.conversation.path))):
@@ -257,7 +236,7 @@ def most_prompt_tokens(turn: Turn, target: _Target, request: Request) -> int:
         if isinstance(body, Assistant):
             since = replies.pop()
             if body.usage.prompt_tokens and not (body.is_estimated or body.stop_reason == "interrupted"):
-                is_same = f"{body.provider}/{body.model}" == target.name
+                is_same = f"{body.provider}/{body.model}" == model
                 known = int(body.usage.prompt_tokens * (1.01 if is_same else OTHER_COUNT))
                 if not is_same:  # the other one may not have been shown the images
                     known += int(request_size(Request("", request.messages[:since]), info).media * MEDIA_MARGIN)
@@ -275,36 +254,35 @@ def prefix_hash(request: Request) -> str:
     return f"{tools:08x}.{zlib.crc32(request.system.encode(errors='replace')):08x}"
 
 
-async def store_reply(turn: Turn, target: _Target, reply: llm.Done, paid: PaidRequest) -> None:
+async def store_reply(turn: Turn, target: Target, reply: llm.Done, attempt: Attempt) -> None:
     """Store the reply together with the starts of its calls, then announce it. A refusal is kept out of the log."""
-    provider, took = target.provider, round(paid.duration_ms)
-    turn.state.last_used = target.name
-    cost = book(turn, target.name, target.info, reply.usage)
+    turn.state.model.last_used = target.name
+    cost = charge_request(turn, target, reply.usage)
     if reply.stop_reason == "refusal":
-        refused = Paid(target.name, reply.usage, cost, "refused", reply.note, duration_ms=took)
-        add(turn, refused, Retracted(tuple(turn.log.entry_ids)))
+        paid = Paid(target.name, reply.usage, cost, "refused", reply.note, duration_ms=attempt.duration_ms)
+        add(turn, paid, Retracted(tuple(turn.log.entry_ids)))
         why = reply.note or "the provider's safety rules"
         raise UserError(f"The model refused to answer ({why}). The message was taken back: rephrase it or use /model.")
     turn.answer.parts.append(reply.message.text)
     turn.answer.is_half, turn.spending.dearer_model = False, ""
     turn.log.accepted = len(turn.log.entry_ids)
-    starts = tuple(use.id for use in reply.message.tool_uses)
     stored = Assistant(
         reply.message.content,
-        provider.name,
-        provider.model,
+        target.provider.name,
+        target.provider.model,
         reply.usage,
         reply.stop_reason,
         cost_usd=cost,
-        duration_ms=took,
-        retries=paid.retries,
-        prefix=prefix_hash(paid.sent),
-        is_estimated=paid.is_estimated,
+        duration_ms=attempt.duration_ms,
+        retries=attempt.retries,
+        prefix=prefix_hash(attempt.sent),
+        is_estimated=attempt.is_estimated,
     )
-    add(turn, stored, *([CallsStarted(starts)] if starts else ()))
+    calls = tuple(use.id for use in reply.message.tool_uses)
+    add(turn, stored, *([CallsStarted(calls)] if calls else ()))
     await settled(turn)
     report_usage(turn, target, reply.usage, cost)
-    turn.emit(TurnEnded(turn.round, reply.stop_reason, provider.model, provider.name))
+    turn.emit(TurnEnded(turn.round, reply.stop_reason, target.provider.model, target.provider.name))
     if reply.note:
         turn.emit(Notice(reply.note))
     warn_when_full(turn, target.info)
@@ -312,33 +290,41 @@ async def store_reply(turn: Turn, target: _Target, reply: llm.Done, paid: PaidRe
         raise UserError("The conversation does not fit the model's window any more: begin anew, or use a larger model.")
 
 
-def report_usage(turn: Turn, target: _Target, used: Usage, cost: float | None) -> None:
-    total, provider = turn.state.meter.total.whole_usd, target.provider
-    turn.emit(UsageReported(used, cost, total, provider.model, provider.name))
-
-
-def store_partial(turn: Turn, target: _Target, text: str, used: Usage, *, paid: PaidRequest) -> None:
-    """Keep the text of a broken reply and what it cost, but no calls and no thinking: nothing of them may run."""
-    provider, took = target.provider, round(paid.duration_ms)
-    cost = book(turn, target.name, target.info, used)
-    if len(text) > MAX_PARTIAL_CHARS:  # it goes back with each request
+def store_partial(turn: Turn, target: Target, text: str, used: Usage, *, attempt: Attempt) -> None:
+    """Store the text of a broken reply and its cost, but no calls and no thinking, of which nothing may run."""
+    cost, duration_ms = charge_request(turn, target, used), attempt.duration_ms
+    if len(text) > MAX_PARTIAL_CHARS:  # it is sent with each later request
         half = MAX_PARTIAL_CHARS // 2
         text = f"{text[:half]}\n\n[{len(text) - 2 * half:,} characters of this reply were left out]\n\n{text[-half:]}"
     if text.strip():
         turn.answer.parts.append(text)
-        partly = Assistant((Text(text),), provider.name, provider.model, used, "interrupted")
-        add(turn, msgspec.structs.replace(partly, cost_usd=cost, duration_ms=took, retries=paid.retries))
+        partial_reply = Assistant(
+            (Text(text),),
+            target.provider.name,
+            target.provider.model,
+            used,
+            "interrupted",
+            cost_usd=cost,
+            duration_ms=duration_ms,
+            retries=attempt.retries,
+        )
+        add(turn, partial_reply)
     else:
-        add(turn, Paid(target.name, used, cost, "broken", duration_ms=took))
+        add(turn, Paid(target.name, used, cost, "broken", duration_ms=duration_ms))
     if used.prompt_tokens:
         report_usage(turn, target, used, cost)
 
 
+def report_usage(turn: Turn, target: Target, used: Usage, cost: float | None) -> None:
+    total, provider = turn.state.meter.total.whole_usd, target.provider
+    turn.emit(UsageReported(used, cost, total, provider.model, provider.name))
+
+
 def warn_when_full(turn: Turn, info: ModelInfo) -> None:
-    """Tell the person and the model, once until there is room again."""
-    before, warn_at, prefix = turn.state.window_share, turn.runtime.context.warn_at, turn.runtime.prefix(info)
+    """Tell the person and the model that the window is nearly full; once, until there is room again."""
+    before, warn_at, prefix = turn.state.model.window_share, turn.runtime.context.warn_at, turn.runtime.prefix(info)
     tokens = turn.state.conversation.size.tokens(prefix.system, prefix.tools, info)
-    used = turn.state.window_share = tokens / info.window
+    used = turn.state.model.window_share = tokens / info.window
     if info.is_known and used >= warn_at > before:
         text = f"The conversation fills {used:.0%} of the model's window ({info.window:,} tokens)."
         turn.emit(Notice(text))

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from agentcli.agent.context.nested_instructions import NestedInstructions
 from agentcli.agent.result import AnswerSchema
 from agentcli.agent.runtime import TurnStep
-from agentcli.agent.steps.hooks import PromptHooks, ReplyHook, StopHooks
 from agentcli.agent.steps.limits import BudgetLimit, RepeatLimit, ResetWait, RoundLimit
-from agentcli.agent.steps.messages import FolderInstructions, QueuedMessages
+from agentcli.agent.steps.messages import (
+    FolderInstructions,
+    NestedInstructions,
+    PromptHooks,
+    QueuedMessages,
+    ReplyHook,
+    StopHooks,
+)
 from agentcli.agent.steps.replies import (
     CallsPending,
     ContinuedReply,
@@ -24,9 +29,9 @@ from agentcli.agent.steps.replies import (
 def usual_steps(
     *, nested: NestedInstructions | None = None, schema: AnswerSchema | None = None
 ) -> list[Callable[[], TurnStep]]:
-    """Return what makes the steps of a turn; features add theirs behind them.
+    """Return the factories of a turn's steps, in order; features append theirs.
 
-    `nested` finds the instruction files of folders that calls go to; an answer has to fit the `schema`.
+    `nested` finds the instruction files of folders that calls go to; an answer must fit the `schema`.
     """
     return [
         PromptHooks,

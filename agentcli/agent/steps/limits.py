@@ -13,22 +13,22 @@ from agentcli.agent.ops import Approve
 from agentcli.agent.requests.request import describe_error
 from agentcli.agent.runtime import EarlyEnd, Turn, TurnStep
 from agentcli.agent.state import awaited_reset
-from agentcli.agent.turn_start import GO_ON
+from agentcli.agent.turn import GO_ON, broke_off, has_distant_reset
 from agentcli.conversation.entries import ResetAwaited, Result, reminder
 from agentcli.errors import LoopError
 from agentcli.llm import provider as llm
-from agentcli.llm.errors import ProviderError, RateLimit
+from agentcli.llm.errors import ProviderError
 from agentcli.llm.messages import Text
-from agentcli.llm.provider import MAX_WAIT_S, clock_time
+from agentcli.llm.provider import clock_time
 
-COUNTDOWN_S = 60.0  # between two events that tell how long it still takes
+COUNTDOWN_S = 60.0  # between two events of the countdown
 
 
 class RoundLimit(TurnStep):
-    """Asks the person at the limit of rounds for as many more. Within it an answer that broke off goes on unasked."""
+    """Asks the person at the limit of rounds for as many more; within it, an answer that broke off is continued."""
 
     def __init__(self) -> None:
-        self._allowed = 0  # beyond the limit of the settings
+        self._allowed = 0  # rounds beyond the limit of the settings
         self._breaks = 0
 
     async def before_request(self, turn: Turn) -> DoneReason | None:
@@ -41,8 +41,8 @@ class RoundLimit(TurnStep):
 
     async def recover(self, turn: Turn, error: ProviderError | OverBudget) -> bool:
         """Continue an answer that broke off with a reminder that asks for the rest."""
-        is_cut = broke_off(turn, error) and self._has_rounds(turn)
-        if not is_cut or self._breaks >= turn.runtime.limits.max_breaks:
+        can_continue = self._has_rounds(turn) and self._breaks < turn.runtime.limits.max_breaks
+        if not (broke_off(turn, error) and can_continue):
             return False
         self._breaks += 1
         turn.emit(Notice(f"The answer broke off ({describe_error(error).rstrip('.')}): going on where it stopped."))
@@ -60,13 +60,8 @@ class RoundLimit(TurnStep):
         return is_allowed
 
 
-def broke_off(turn: Turn, error: Exception) -> bool:
-    """Return True if an answer stopped in its text, and may go on."""
-    return turn.answer.is_half and isinstance(error, ProviderError) and error.is_retryable
-
-
 class BudgetLimit(TurnStep):
-    """Holds requests and calls to the budgets; where one is used up, the person may allow as much again."""
+    """Keeps requests and calls within the budgets; where one is used up, the person may allow as much again."""
 
     async def recover(self, turn: Turn, error: ProviderError | OverBudget) -> bool | DoneReason:
         if not isinstance(error, OverBudget):
@@ -93,8 +88,9 @@ class BudgetLimit(TurnStep):
         return None
 
     async def after_calls(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> None:
-        own = (one.duration_ms for one in results if one.name != "create_subagent")  # which charges its own
-        turn.spending.budgets.charge({"seconds": sum(own) / 1000})
+        # Subagents charge their time themselves.
+        duration_ms = sum(result.duration_ms for result in results if result.name != "create_subagent")
+        turn.spending.budgets.charge({"seconds": duration_ms / 1000})
 
     async def _allow_more(self, turn: Turn, over: OverBudget) -> bool:
         title, reason = f"{over} Allow {over.more} in all?", f"The budget is {over.setting}."
@@ -104,7 +100,7 @@ class BudgetLimit(TurnStep):
 
 
 async def _ask(turn: Turn, id: str, title: str, reason: str) -> bool:
-    """Ask the person about the turn; their comment to a no is the next prompt."""
+    """Ask the person if the turn may continue; the comment of a no becomes the next prompt."""
     ask, queue = turn.runtime.calls.ask, turn.state.conversation.queue
     if not turn.runtime.limits.asks or ask is None:
         return False
@@ -119,10 +115,10 @@ async def _ask(turn: Turn, id: str, title: str, reason: str) -> bool:
 
 
 class RepeatLimit(TurnStep):
-    """Ends a turn that the person stopped at a call, and one whose model makes the same call again and again."""
+    """Ends a turn that the person stopped at a call, or whose model makes the same call again and again."""
 
     async def after_calls(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> DoneReason | None:
-        """Raises `LoopError` for such a model if nobody can be asked."""
+        """Raise `LoopError` for such a model if nobody can be asked."""
         if turn.calls.is_stopped:
             return "declined"
         history = turn.runtime.calls.history
@@ -139,7 +135,7 @@ class RepeatLimit(TurnStep):
 
 
 class ResetWait(TurnStep):
-    """Waits, once a turn, for the end of a usage limit that the provider names, also after a restart."""
+    """Waits once a turn for the end of a usage limit that the provider names, also after a restart."""
 
     def __init__(self) -> None:
         self._resets_at = 0.0  # the time that an earlier run of the program waited for
@@ -161,20 +157,12 @@ class ResetWait(TurnStep):
         return True
 
     async def _wait_until(self, turn: Turn, resets_at: float) -> None:
-        """Count down to a time. A later start of the program finds in the log that this is under way."""
-        self._has_waited, turn.state.awaits_reset = True, True
-        try:
-            log.add(turn, ResetAwaited(resets_at))
-            await log.settled(turn)
-            while (left := resets_at - time.time()) > 0:  # by the wall clock: the machine may sleep meanwhile
-                turn.emit(Retry(1, left, f"The usage limit resets at {clock_time(resets_at)}."))
-                await asyncio.sleep(min(left, COUNTDOWN_S))
-            log.add(turn, ResetAwaited(0.0))
-            await log.settled(turn)
-        finally:
-            turn.state.awaits_reset = False
-
-
-def has_distant_reset(error: Exception) -> bool:
-    """True for a limit that names its end, too far away for a usual retry."""
-    return isinstance(error, RateLimit) and (error.retry_after or 0.0) > MAX_WAIT_S
+        """Wait until a time, with a countdown. A later start of the program finds the wait in the log."""
+        self._has_waited = True
+        log.add(turn, ResetAwaited(resets_at))
+        await log.settled(turn)
+        while (remaining_s := resets_at - time.time()) > 0:  # by the wall clock: the machine may sleep meanwhile
+            turn.emit(Retry(1, remaining_s, f"The usage limit resets at {clock_time(resets_at)}."))
+            await asyncio.sleep(min(remaining_s, COUNTDOWN_S))
+        log.add(turn, ResetAwaited(0.0))
+        await log.settled(turn)

@@ -29,21 +29,21 @@ _CHANGED = "The user has changed your plan to the following, and accepted it: ca
 
 
 class CallsPending(TurnStep):
-    """Sends the results of calls, except where a small model answered with its calls, and all went well."""
+    """Asks for another request after calls, unless a small model answered beside them and all calls succeeded."""
 
     async def after_reply(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
-        is_answered = turn.state.is_small and reply.stop_reason == "end_turn"
+        is_answered = turn.state.model.is_small and reply.stop_reason == "end_turn"
         if is_answered and not any(one.result.is_error or IS_INVALID in one.result.text for one in results):
             return False
         return bool(reply.message.tool_uses)
 
 
 class ContinuedReply(TurnStep):
-    """Has a reply that is no answer yet go on, with a note that says how."""
+    """Continues a reply that is no answer yet, with a note that says how."""
 
     def __init__(self) -> None:
         self._count = 0
-        self._length = 1  # times the usual, after a reply that was cut inside a call
+        self._length = 1  # a factor of the reply's length, doubled when a reply was cut inside a call
 
     def shape(self, request: Request) -> Request:
         return structs.replace(request, max_tokens=request.max_tokens * self._length)
@@ -71,7 +71,7 @@ class ContinuedReply(TurnStep):
 
 
 class PlanReview(TurnStep):
-    """Asks about the plan that an answer in plan mode holds; the turn goes on with what the person says."""
+    """Asks about the plan in an answer of plan mode; the turn continues with the person's answer."""
 
     async def after_reply(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
         state, calls = turn.state, turn.runtime.calls
@@ -116,10 +116,13 @@ class FittingAnswer(TurnStep):
 
 
 class SmallModelNudge(TurnStep):
-    """Has a small model go on, once, that was asked for a change and made none. Larger ones mean it."""
+    """Nudges a small model, once a prompt, that was asked for a change and only described it.
+
+    Large models stop because they are done; small ones often stop after an explanation.
+    """
 
     async def after_reply(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
-        if not turn.state.is_small:
+        if not turn.state.model.is_small:
             return False
         path = turn.state.conversation.path
         start = max((n for n, entry in enumerate(path) if entry.is_prompt), default=0)
@@ -145,10 +148,10 @@ def _changes_files(entry: Entry) -> bool:
 
 
 class RequiredAnswer(TurnStep):
-    """Fails a turn that would end without a word: that is no success."""
+    """Fails a turn that would end without a word, which is no success."""
 
     async def after_reply(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
-        """Raises `ServerError`."""
+        """Raise `ServerError` for such a turn."""
         if reply.message.tool_uses or any(part.strip() for part in (*turn.answer.earlier, *turn.answer.parts)):
             return False
         if reply.stop_reason == "max_tokens":

@@ -54,7 +54,7 @@ def load_command(name: str) -> Any:
         case "blame":
             from agentcli.cli.subcommands.undo import blame_command as command
         case "usage":
-            from agentcli.cli.subcommands.usage import app as command
+            from agentcli.cli.subcommands.sessions import usage_command as command
         case "models":
             from agentcli.cli.subcommands.models import app as command
         case "login":
@@ -62,9 +62,9 @@ def load_command(name: str) -> Any:
         case "config":
             from agentcli.cli.subcommands.config import app as command
         case "permissions":
-            from agentcli.cli.subcommands.permissions import app as command
+            from agentcli.cli.subcommands.tools import permissions_app as command
         case "local":
-            from agentcli.cli.subcommands.local import app as command
+            from agentcli.cli.subcommands.models import local_app as command
         case "acp":
             from agentcli.cli.subcommands import acp as command
         case "eval":

@@ -1,4 +1,4 @@
-"""`agentcli acp`: serves an editor over the Agent Client Protocol, on stdin and stdout."""
+"""`agentcli acp` serves an editor over the Agent Client Protocol, on stdin and stdout."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import os
 import sys
 from functools import partial
 
-from agentcli.cli.log_file import set_up_logging
 from agentcli.cli.options import SERVER_FLAGS, load_for, server_parser, unshared_stdin
-from agentcli.cli.output import echo, warn
+from agentcli.cli.output import echo, set_up_logging, warn
 from agentcli.cli.session_opener import open_for_client
 from agentcli.errors import UsageError
 from agentcli.frontends.acp.agent import AcpAgent
@@ -32,22 +31,18 @@ def run(arguments: list[str]) -> int:
     set_up_logging(config)
     if sys.stdin is not None and sys.stdin.isatty():
         warn("this speaks JSON-RPC with an editor, which starts it itself. Ctrl-D ends it.")
-    return asyncio.run(_serve(options, config, _own_stdout()))
+    return asyncio.run(_serve(options, config))
 
 
-def _own_stdout() -> int:
-    """Reserve stdout for messages: anything else that is printed goes to stderr."""
+async def _serve(options: argparse.Namespace, config: Config) -> int:
+    """Serve until the editor closes stdin or a signal comes. Stdout is for messages; all else goes to stderr."""
     sys.stdout.flush()
     out = os.dup(1)
     try:
         os.dup2(2, 1)
-    except OSError:  # there is no stderr
+    except OSError:  # stderr is closed
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    return out
-
-
-async def _serve(options: argparse.Namespace, config: Config, out: int) -> int:
-    store = SqliteSessions(config.paths.sessions, on_notice=warn)  # stderr, which editors keep as a log
+    store = SqliteSessions(config.paths.sessions, on_notice=warn)  # editors keep stderr as a log
     agent = AcpAgent(partial(open_for_client, options, store, is_server=False, on_notice=warn), store, out=out)
     with interrupt_on_signals(agent.leave) as received:
         await agent.run(unshared_stdin())
@@ -55,15 +50,11 @@ async def _serve(options: argparse.Namespace, config: Config, out: int) -> int:
 
 
 def _log_in(config: Config) -> int:
-    """Ask whose key it is, and then for the key."""
+    """Ask for a provider, and let `agentcli login` ask for its key."""
     from agentcli.cli.subcommands import run_command
 
-    takers = Models(config).keys.takers()
-    echo(f"Providers that take a key: {', '.join(takers)}.")
-    try:
-        provider = input("The provider: ").strip()
-    except EOFError:
-        provider = ""
-    if not provider:
+    echo(f"Providers that take a key: {', '.join(Models(config).keys.takers())}.")
+    print("The provider: ", end="", flush=True)
+    if not (provider := sys.stdin.readline().strip()):
         raise UsageError("No provider was named.")
     return run_command("login", [provider])

@@ -1,4 +1,4 @@
-"""`agentcli config`: shows and changes settings, trusts a project's, imports those of other tools."""
+"""`agentcli config` shows and changes settings, trusts those of a project, and imports those of other tools."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import typer
 from agentcli.app import Builder
 from agentcli.cli.importing import TOOLS, Draft, drafts
 from agentcli.cli.output import echo, warn
-from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json
+from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_answer
 from agentcli.errors import ConfigError, UsageError, did_you_mean
 from agentcli.extensions.hooks.config import Hooks
 from agentcli.extensions.mcp.config import describe_server, server_specs
@@ -40,17 +40,13 @@ app = make_app("Look at the settings, and change them.")
 def show(json: AsJson = False) -> None:
     """The settings that differ from the defaults (with --json: all); what is wrong with them is told."""
     config = configuration()
-    builder = _checked(config)
-    if json:
-        print_json(write.without_secrets(msgspec.to_builtins(config.settings), mask))
-        return
-    for line in (*config.notices, *builder.models.keys.lines()):
-        echo(f"# {line}")
-    echo(mask(write.readable_settings(config.settings)))
+    comments = [f"# {line}" for line in (*config.notices, *_check(config).models.keys.lines())]
+    text = "\n".join((*comments, mask(write.readable_settings(config.settings))))
+    print_answer(write.without_secrets(msgspec.to_builtins(config.settings), mask), text, as_json=json)
 
 
-def _checked(config: Config) -> Builder:
-    """Check what only the parts that use a setting can judge. Raises `ConfigError`."""
+def _check(config: Config) -> Builder:
+    """Check the settings that only the parts that use them can check. Raises `ConfigError`."""
     builder = Builder(config, store=MemorySessions(), on_notice=warn)
     builder.tool_registry()
     builder.rules()
@@ -72,13 +68,12 @@ def get(key: Key, json: AsJson = False) -> None:
         if not isinstance(value, dict) or part not in value:
             raise UsageError(f"{key} is not set.")
         value = value[part]
-    if json:
-        layer = config.layer_of(".".join(parts))
-        print_json({"key": key, "value": value, "source": layer.source if layer else "default"})
-    elif isinstance(value, dict):
-        echo(write.to_toml(value).rstrip())
+    if isinstance(value, dict):
+        text = write.to_toml(value).rstrip()
     else:
-        echo("" if value is None else value if isinstance(value, str) else tomlkit.item(value).as_string())
+        text = "" if value is None else value if isinstance(value, str) else tomlkit.item(value).as_string()
+    layer = config.layer_of(".".join(parts))
+    print_answer({"key": key, "value": value, "source": layer.source if layer else "default"}, text, as_json=json)
 
 
 @app.command("set")
@@ -95,16 +90,14 @@ def set_setting(
     parsed = write.parse_value(value, parts)
     file = paths.user_config if scope == "user" else project_root(cwd) / PROJECT_FILES[scope]
     if scope != "user":
-        if refused := personal_keys(nested(parts, parsed)):
-            raise UsageError(project_refusal(refused[0], paths))
+        if personal := personal_keys(nested(parts, parsed)):
+            raise UsageError(project_refusal(personal[0], paths))
         _require_within(file, project_root(cwd))
     text = write.with_setting(file, parts, parsed)
-    flags = tomllib.loads(text.removeprefix("\ufeff"))
-    config = load_config(cwd, flags=flags, caller=str(file), without=file)
-    _checked(config)
+    _check(load_config(cwd, flags=tomllib.loads(text.removeprefix("\ufeff")), caller=str(file), without=file))
     write.write_settings(file, text, mode=0o600 if scope == "user" else 0o644)
-    wins = write.describe_override(configuration(), ".".join(parts), file) if scope == "user" else ""
-    echo(f"{key} is set in {file}.{wins}" + " It counts after agentcli config trust." * (scope != "user"))
+    override = write.describe_override(configuration(), ".".join(parts), file) if scope == "user" else ""
+    echo(f"{key} is set in {file}.{override}" + " It counts after agentcli config trust." * (scope != "user"))
 
 
 @app.command()
@@ -119,11 +112,8 @@ def path(json: AsJson = False) -> None:
         "cache": config.paths.cache,
         **{f"read {number}": file for number, file in enumerate(config.files, 1)},
     }
-    if json:
-        print_json({name: str(value) for name, value in rows.items()})
-        return
-    for name, value in rows.items():
-        echo(f"{name:<14} {value}")
+    text = "\n".join(f"{name:<14} {value}" for name, value in rows.items())
+    print_answer({name: str(value) for name, value in rows.items()}, text, as_json=json)
 
 
 @app.command()
@@ -139,8 +129,8 @@ def trust(yes: Annotated[bool, typer.Option("--yes", help="Trust it without aski
     servers = server_specs(trusted, echo)
     programs = WorkspacePrograms(trusted)
     try:
-        _ = Hooks(trusted, is_bare=False, tell=echo, programs=programs).specs
-    except ConfigError as error:  # a broken file runs nothing; whoever mends it has to trust it again
+        _ = Hooks(trusted, is_bare=False, on_notice=echo, programs=programs).specs
+    except ConfigError as error:  # a broken file runs nothing; after a repair it must be trusted again
         warn(str(error))
     for server in servers:
         programs.add_server(server)
@@ -148,20 +138,19 @@ def trust(yes: Annotated[bool, typer.Option("--yes", help="Trust it without aski
     texts = [
         f"# {file}\n{mask(file.read_text(errors='replace'))}"
         for file in files
-        if file.suffix in (".toml", ".json") and file.name != MCP_FILE  # servers are shown with all they are given
+        if file.suffix in (".toml", ".json") and file.name != MCP_FILE  # servers are described below
     ]
     for spec in servers:
         if spec.is_of_project:
             own = " (in place of your own one)" if spec.name in config.settings.mcp_servers else ""
             texts.append(f"{describe_server(spec)}{own}")
     names = ", ".join([*map(str, files), *sorted(path for path, digest in digests.items() if digest)])
-    asks = not yes and sys.stdin.isatty()
-    if asks:
-        texts.append(f"The project's files: {names}")
-    shown = exposed("\n".join(texts))
-    if not asks:
-        echo(shown)
-    elif not _read_to_the_end(shown) or not typer.confirm("Trust them as they are now?"):
+    if yes or not sys.stdin.isatty():
+        echo(exposed("\n".join(texts)))
+    elif not (
+        _show_by_pages(exposed("\n".join((*texts, f"The project's files: {names}"))))
+        and typer.confirm("Trust them as they are now?")
+    ):
         return
     if project_fingerprints(current_folder()) != fingerprints or programs.pins.to_trust() != digests:
         raise UsageError("The project's files were changed meanwhile: run agentcli config trust again to see them.")
@@ -169,8 +158,8 @@ def trust(yes: Annotated[bool, typer.Option("--yes", help="Trust it without aski
     echo(f"Trusted as they are now: {names}")
 
 
-def _read_to_the_end(text: str) -> bool:
-    """Show a text page by page; False if the person does not want the rest."""
+def _show_by_pages(text: str) -> bool:
+    """Show a text page by page; return False if the person does not want to read the rest."""
     rest: list[Fragment] = [("", f"{text}\n")]
     while rest:
         columns, lines = shutil.get_terminal_size()
@@ -207,17 +196,17 @@ def import_settings(
 
 
 def _show(draft: Draft, plan: write.MergedFile) -> None:
+    """Print what would be written, and what is left out."""
     if plan.added:
         echo(f"# {draft.target}\n{tomli_w.dumps(plan.added)}")
     for target, text in draft.copies.items():
         echo(f"# {target}: {len(text.splitlines())} lines of instructions\n")
-    left_out = [*draft.left_out, *(f"{key}: {draft.target} sets it already, and that stays." for key in plan.stays)]
+    left_out = [*draft.left_out, *(f"{key}: {draft.target} sets it already, and that stays." for key in plan.kept)]
     if left_out:
-        echo("Left out:\n" + "\n".join(f"  {line}" for line in left_out) + "\n")
+        echo("\n".join(("Left out:", *(f"  {line}" for line in left_out), "")))
 
 
 def _write(draft: Draft, plan: write.MergedFile) -> None:
-    """Raises `UserError`."""
     if draft.is_project:
         _require_within(draft.target, project_root(current_folder()))
     if plan.added:

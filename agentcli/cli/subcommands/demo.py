@@ -1,11 +1,13 @@
-"""`agentcli demo`: the main job on a sample repository, with a scripted model and the real tools."""
+"""`agentcli demo` shows the main job on a sample repository, with a scripted model and the real tools."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +15,7 @@ from typing import Annotated
 import typer
 
 from agentcli.agent.events import TurnFailed
-from agentcli.cli.subcommands.shared import single_command, wait_for
+from agentcli.cli.subcommands.shared import single_command
 from agentcli.conversation.mentions import with_attachments
 from agentcli.errors import UserError
 from agentcli.frontends.terminal.output.turn_view import TurnView
@@ -31,7 +33,7 @@ def app(model: Annotated[str, typer.Option("-m", "--model", help="A real one, no
     with tempfile.TemporaryDirectory(prefix="agentcli-demo-") as folder:
         repository = Path(folder) / "shop"
         make_sample(repository)
-        raise typer.Exit(wait_for(_tour(repository, model)))
+        raise typer.Exit(asyncio.run(_tour(repository, model)))
 
 
 def make_sample(repository: Path) -> None:
@@ -40,26 +42,23 @@ def make_sample(repository: Path) -> None:
     repository.mkdir(parents=True)
     for name in ("price.py", "test_price.py", "README.md"):
         (repository / name).write_text(sample.joinpath(f"{name}.txt").read_text("utf-8"), "utf-8")
-    try:
+    with suppress(FileNotFoundError):  # the tour works without git
         subprocess.run(["git", "init", "-q", str(repository)], check=False, stdin=subprocess.DEVNULL)
-    except FileNotFoundError:
-        pass  # the tour works without git
 
 
 async def _tour(repository: Path, model: str) -> int:
     theme = Theme(palette_for("auto", os.environ, is_terminal=True)) if sys.stdout.isatty() else None
-    output = LinearOutput(sys.stdout, theme)
-    view = TurnView(output, unfold_key="")
+    view = TurnView(LinearOutput(sys.stdout, theme), unfold_key="")
     script = files("agentcli.cli.subcommands").joinpath("demo_sample", "script.jsonl")
     kind = model or "scripted (SCRIPTED: its answers were written beforehand; tools, files and tests are real)"
-    view.line(f"agentcli demo — model: {kind}", "bold")
-    view.line(f"Sample repository: {repository}\n", "muted")
+    view.print_line(f"agentcli demo — model: {kind}", "bold")
+    view.print_line(f"Sample repository: {repository}\n", "muted")
     settings = {"permissions": {"allow": ["file_edit"]}}
     async with Agent(model or f"scripted/{script}", cwd=repository, settings=settings) as agent:
         session = await agent.session()
         small = session.runtime.models.info(session.snapshot().model).small
         for prompt in (QUESTION, CHANGE):
-            view.prompt(prompt)
+            view.print_prompt(prompt)
             blocks = with_attachments(prompt, session.snapshot().workspace, bare_names=small)
             async for event in agent.stream(blocks):
                 view.show(event)
@@ -69,12 +68,12 @@ async def _tour(repository: Path, model: str) -> int:
 
 
 def _verify(repository: Path, view: TurnView) -> int:
-    """Say what really happened, by running the sample's own test."""
+    """Run the sample's own test, print the outcome, and return the exit code."""
     tests = subprocess.run(
         [sys.executable, "-m", "unittest", "-q"], cwd=repository, capture_output=True, text=True, check=False
     )
     if tests.returncode == 0:
-        view.line("✓ The sample's test passes now: the change does what was asked.", "ok")
+        view.print_line("✓ The sample's test passes now: the change does what was asked.", "ok")
         return 0
-    view.line("✗ The sample's test still fails: this model did not make the change. A larger one will.", "error")
+    view.print_line("✗ The sample's test still fails: this model did not make the change. A larger one will.", "error")
     return 1

@@ -1,24 +1,29 @@
-"""`agentcli doctor`: finds what is wrong with this installation, and says how to mend it."""
+"""`agentcli doctor` runs the checks of an installation and shows what they find."""
 
 from __future__ import annotations
 
+import asyncio
 import os
+import platform
+import sys
 from collections.abc import Iterator, Sequence
 
 import msgspec
 import typer
 
-from agentcli.cli.doctor import checks, models
-from agentcli.cli.doctor.checks import Check, Result, Status, Subject
-from agentcli.cli.output import echo
-from agentcli.cli.subcommands.shared import AsJson, configuration, print_json, single_command, wait_for
+from agentcli import __version__
+from agentcli.cli import doctor as checks
+from agentcli.cli.doctor import Check, Result, Status, Subject, check_program
+from agentcli.cli.subcommands.shared import AsJson, configuration, print_answer, single_command
 from agentcli.errors import AgentcliError, ConfigError
 from agentcli.settings.keys import KeptKeys
 from agentcli.settings.load import Config
 from agentcli.settings.paths import current_folder, find_paths
 from agentcli.settings.structs import Settings
 
-MARKS: dict[Status, str] = {"ok": "✓", "warning": "!", "problem": "✗"}
+_MARKS: dict[Status, str] = {"ok": "✓", "warning": "!", "problem": "✗"}
+_NO_BASH = "commands run in /bin/sh, which takes fewer of them"
+_NO_GIT = "no commits, no /diff all and /review, and nobody is told what a command did to a repository"
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -31,37 +36,27 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 CHECKS: dict[str, Check] = {
-    "agentcli": checks.version,
-    "installation": checks.installation,
-    "ripgrep": checks.ripgrep,
-    "bash": lambda subject: checks.check_program(subject.program("bash"), "bash", checks.NO_BASH),
-    "git": lambda subject: checks.check_program(subject.program("git"), "git", checks.NO_GIT),
-    "sandbox": checks.sandbox,
-    "local model": checks.local_model,
-    "state": checks.state,
-    "sessions": checks.sessions,
-    "keys": checks.keys,
-    "settings": checks.settings,
-    "model": models.model,
-    "servers": lambda subject: wait_for(models.servers(subject)),
-    "hooks": checks.hooks,
-    "MCP servers": checks.mcp_servers,
-    "terminal": checks.terminal,
+    "agentcli": lambda subject: [("ok", f"{__version__}, Python {platform.python_version()}, {sys.platform}", "")],
+    "installation": checks.check_installation,
+    "ripgrep": checks.check_ripgrep,
+    "bash": lambda subject: check_program(subject.find_program("bash"), "bash", _NO_BASH),
+    "git": lambda subject: check_program(subject.find_program("git"), "git", _NO_GIT),
+    "sandbox": checks.check_sandbox,
+    "local model": checks.check_local_model,
+    "state": checks.check_state,
+    "sessions": checks.check_sessions,
+    "keys": checks.check_keys,
+    "settings": checks.check_settings,
+    "model": checks.check_model,
+    "servers": lambda subject: asyncio.run(checks.check_servers(subject)),
+    "hooks": checks.check_hooks,
+    "MCP servers": checks.check_mcp_servers,
+    "terminal": checks.check_terminal,
 }
 
 
-def subject_here() -> Subject:
-    """Return what a session here would have; the defaults where its settings cannot be read."""
-    try:
-        return Subject(configuration())
-    except ConfigError as error:
-        paths = find_paths(os.environ.get("AGENTCLI_HOME"))
-        kept = KeptKeys(paths.credentials)
-        return Subject(Config(Settings(), paths, current_folder(), dict(os.environ), kept_keys=kept), error)
-
-
 def examine(subject: Subject) -> Iterator[Finding]:
-    """Yield what every check finds, in order; where the settings cannot be read, those of models are left out."""
+    """Yield the findings of every check, in order; those of models need settings that could be read."""
     for name, check in CHECKS.items():
         if subject.unread is None or name not in ("model", "servers"):
             results: list[Result] = []
@@ -72,20 +67,32 @@ def examine(subject: Subject) -> Iterator[Finding]:
             yield from (Finding(name, *result) for result in results or [("ok", "", "")])
 
 
-def lines(found: Sequence[Finding]) -> list[str]:
+def format_findings(findings: Sequence[Finding]) -> str:
     """Return the findings in columns, each with its mend below it; checks that found nothing are counted at the end."""
-    texts = [(one, one.message + (f"\n→ {one.mend}" if one.mend else "")) for one in found if one.message]
-    silent, indent = len(found) - len(texts), "\n" + " " * 16
-    listed = (f"{MARKS[one.status]} {one.check:<12}  {text}".replace("\n", indent) for one, text in texts)
-    return [*listed, f"{silent} more check{'s' * (silent != 1)} found nothing."]
+    rows = [(one, one.message + (f"\n→ {one.mend}" if one.mend else "")) for one in findings if one.message]
+    silent, indent = len(findings) - len(rows), "\n" + " " * 16
+    lines = [f"{_MARKS[one.status]} {one.check:<12}  {text}".replace("\n", indent) for one, text in rows]
+    return "\n".join([*lines, f"{silent} more check{'s' * (silent != 1)} found nothing."])
 
 
 @single_command
 def app(json: AsJson = False) -> None:
     """Look at everything a session needs, and say how to mend what is wrong; exit 1 where something does not work."""
-    found = list(examine(subject_here()))
-    if json:
-        print_json([msgspec.to_builtins(one) for one in found])
-    else:
-        echo("\n".join(lines(found)))
-    raise typer.Exit(int(any(one.status == "problem" for one in found)))
+    try:
+        subject = Subject(configuration())
+    except ConfigError as error:  # what needs no settings is checked all the same
+        paths = find_paths(os.environ.get("AGENTCLI_HOME"))
+        kept_keys = KeptKeys(paths.credentials)
+        subject = Subject(
+            Config(
+                settings=Settings(),
+                paths=paths,
+                cwd=current_folder(),
+                environment=dict(os.environ),
+                kept_keys=kept_keys,
+            ),
+            error,
+        )
+    findings = list(examine(subject))
+    print_answer(list(map(msgspec.to_builtins, findings)), format_findings(findings), as_json=json)
+    raise typer.Exit(int(any(one.status == "problem" for one in findings)))

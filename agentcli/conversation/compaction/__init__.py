@@ -1,5 +1,5 @@
-"""Compaction: what stays of a conversation that has to shrink.
+"""Compaction: replaces the older part of a conversation by a digest.
 
-`planning` fills the room there is, from the newest turn to the oldest; `digest` writes older turns as text, at
-several lengths; `carried` collects what no compaction may lose.
+`planning` fills the tokens that are free, from the newest turn to the oldest. `digest` writes older turns as text, at
+several lengths, and collects what no compaction may lose; `excerpts` picks sentences where turns have no room.
 """

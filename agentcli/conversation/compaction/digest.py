@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
-from agentcli.conversation.compaction.excerpts import Sentence, split_sentences
+from agentcli.conversation.compaction.excerpts import Passage, split_passages
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import ADDED_FOLDER, SHORTENED_SOON, Assistant, Body, Result, User, bare_note
 from agentcli.conversation.history import Step, TurnRecord, calls_in, one_line, skill_of, text_of
@@ -17,15 +17,15 @@ from agentcli.llm.messages import Text
 from agentcli.settings.structs import CompactionSettings
 from agentcli.tools.summary import call_title
 
-LONGEST_ANSWER = 300  # characters of an answer that is decided in, at the usual length
-LONGEST_ERROR = 500
-NEWEST_START = 2_000  # characters of the prompt that is to be answered, where it does not fit
-_MARK = 20  # characters that a mark takes, so that cutting less would save nothing
+MIN_ANSWER_CHARS = 300  # of an answer at the usual length, because decisions are made in answers
+MAX_ERROR_CHARS = 500
+NEWEST_START = 2_000  # characters of the prompt that is to be answered, if it does not fit
+_MARK = 20  # characters of a mark, so that cutting fewer would save nothing
 _TAGS = re.compile(r"<(?=/?(?:system-reminder|instructions)\b)")
 
 
 class Length(Struct, frozen=True):
-    """Characters that each part of a turn may have. None is all of it, 0 a number in its place, or nothing."""
+    """The number of characters of each part of a turn. None keeps all of it; 0 leaves its number, or nothing."""
 
     prompt: int | None
     error: int = 0
@@ -37,24 +37,24 @@ class Length(Struct, frozen=True):
 def lengths(settings: CompactionSettings) -> tuple[Length, ...]:
     """From a shortened prompt to nearly all of a turn. At `BRIEF` prompts are whole and answers short."""
     chars, result = settings.message_chars, settings.result_chars
-    answer = max(chars, LONGEST_ANSWER)
+    answer = max(chars, MIN_ANSWER_CHARS)
     return (
         Length(NEWEST_START),
         Length(None),
         Length(None, 80),
         Length(None, 200, chars),
-        *(Length(None, LONGEST_ERROR, times * answer, times * chars, times * result) for times in TIMES),
+        *(Length(None, MAX_ERROR_CHARS, times * answer, times * chars, times * result) for times in TIMES),
     )
 
 
 BRIEF = 3
-TIMES = (1, 3, 8, 20, 50, 125)  # the usual length, where there is room
+TIMES = (1, 3, 8, 20, 50, 125)  # multiples of the usual length, if there is room
 
 
 class DigestWriter(Struct, frozen=True):
     """Shortens turns of a conversation whose newest turn has the number `newest`.
 
-    A turn that has a summary by a model in `summaries`, by its number, keeps only its prompts and failures beside it.
+    A turn with a model's summary in `summaries`, by its number, keeps only its prompts and failures beside it.
     """
 
     settings: CompactionSettings
@@ -79,37 +79,37 @@ class DigestWriter(Struct, frozen=True):
             lines.append(_quoted(f"Summary of this turn: {summary}"))
         return "\n".join(lines)
 
-    def sentences(self, turn: TurnRecord, length: Length | None) -> Iterator[Sentence]:
+    def sentences(self, turn: TurnRecord, length: Length | None) -> Iterator[Passage]:
         """Yield the sentences of a turn that it does not show at this length; None stands for a turn without a text."""
         inputs = {use.id: use.input for use in turn.calls}
         for step in turn.steps:
             match step.entry.body:
                 case User() if step.entry.is_prompt and length is None:
-                    yield from split_sentences(step.number, "prompt", "User", self._typed(step))
+                    yield from split_passages(step.number, "prompt", "User", self._typed(step))
                 case Result(result) as body if result.is_error and (length is None or not length.error):
-                    title = call_title(body.name, inputs.get(result.tool_use_id, {}), LONGEST_ERROR)
-                    text = _quoted(result.text[-LONGEST_ERROR:])
-                    yield from split_sentences(step.number, "failure", f"- {title} FAILED", text)
+                    title = call_title(body.name, inputs.get(result.tool_use_id, {}), MAX_ERROR_CHARS)
+                    text = _quoted(result.text[-MAX_ERROR_CHARS:])
+                    yield from split_passages(step.number, "failure", f"- {title} FAILED", text)
                 case Assistant() as reply if not calls_in(reply) and (length is None or not length.answer):
-                    yield from split_sentences(step.number, "answer", "Answer", _quoted(text_of(reply)))
+                    yield from split_passages(step.number, "answer", "Answer", _quoted(text_of(reply)))
                 case _:
                     pass
 
-    def _prompt(self, step: Step, most: int | None) -> str:
+    def _prompt(self, step: Step, max_chars: int | None) -> str:
         """The person's message word for word; where it is too long, its beginning and its number."""
         text = self._typed(step)
-        return f"User [#{step.number}]: {text if most is None else self._start(text, most, step)}"
+        return f"User [#{step.number}]: {text if max_chars is None else self._start(text, max_chars, step)}"
 
     def start_of_newest(self, step: Step) -> str:
-        """Return the beginning of the message to be answered now, where it is cut; else an empty string."""
+        """Return the beginning of the message to be answered now if it must be cut; else an empty string."""
         text = self._typed(step)
         has_more = isinstance(step.entry.body, User) and len(step.entry.body.content) > 1
         return self._start(text, NEWEST_START, step) if len(text) > NEWEST_START or has_more else ""
 
-    def _start(self, text: str, most: int, step: Step) -> str:
-        if len(text) <= most + _MARK:
+    def _start(self, text: str, max_chars: int, step: Step) -> str:
+        if len(text) <= max_chars + _MARK:
             return text
-        return f"{text[:most].rstrip()}… [the whole message has {len(text):,} characters{self._recalled(step)}]"
+        return f"{text[:max_chars].rstrip()}… [the whole message has {len(text):,} characters{self._recalled(step)}]"
 
     def _typed(self, step: Step) -> str:
         body = step.entry.body
@@ -125,24 +125,24 @@ class DigestWriter(Struct, frozen=True):
         age = self.newest - turn.number
         match step.entry.body:
             case User() as note:
-                is_told = length.answer and age < self.settings.low_turns and SHORTENED_SOON not in note.text
-                if skill := skill_of(note):  # the text of one that is active is carried whole
-                    return f"Note: the skill {skill} was activated" if is_told else ""
-                return f"Note: {bare_note(note.text)}" if is_told else ""
+                is_shown = length.answer and age < self.settings.low_turns and SHORTENED_SOON not in note.text
+                skill = skill_of(note)  # the text of an active skill is carried whole
+                text = f"the skill {skill} was activated" if skill else bare_note(note.text)
+                return f"Note: {text}" if is_shown else ""
             case Result(result) as body:
-                title = call_title(body.name, inputs.get(result.tool_use_id, {}), LONGEST_ERROR)
+                title = call_title(body.name, inputs.get(result.tool_use_id, {}), MAX_ERROR_CHARS)
                 if result.is_error:
                     return f"- {title} FAILED: {' '.join(result.text[: length.error].split())} [#{step.number}]"
                 if not length.result:
                     return ""
-                is_usual = length.result <= self.settings.result_chars
-                said = (body.summary if is_usual else "") or " ".join(result.text[: length.result].split())
-                return f"- {title}: {said[: length.result]} [#{step.number}]"
+                summary = body.summary if length.result <= self.settings.result_chars else ""
+                text = summary or " ".join(result.text[: length.result].split())
+                return f"- {title}: {text[: length.result]} [#{step.number}]"
             case Assistant() as reply if text := text_of(reply).strip():
                 if not calls_in(reply):
                     return f"Answer: {cut(text, length.answer, step, turn.number)}" if length.answer else ""
-                is_told = age < self.settings.medium_turns or length.thought > self.settings.message_chars
-                return f"Thought: {cut(text, length.thought, step, turn.number)}" if is_told and length.thought else ""
+                is_shown = age < self.settings.medium_turns or length.thought > self.settings.message_chars
+                return f"Thought: {cut(text, length.thought, step, turn.number)}" if is_shown and length.thought else ""
             case _:
                 return ""
 
@@ -154,23 +154,23 @@ def is_about(turn: TurnRecord, words: Sequence[str]) -> bool:
 
 
 def stub_of(step: Step, turn: int, *, result: int, message: int) -> str | None:
-    """The text in place of an entry's own; None where it is short enough as it is. Notes become empty."""
+    """Return the text in place of an entry's own; None if that is short enough. Notes become empty."""
     match step.entry.body:
         case User(is_reminder=True):
             return ""
         case Result(found):
-            most = max(result, LONGEST_ERROR) if found.is_error else result
+            max_chars = max(result, MAX_ERROR_CHARS) if found.is_error else result
             has_media = not isinstance(found.content, str)
-            return cut(found.text, most, step, turn) if len(found.text) > most or has_media else None
+            return cut(found.text, max_chars, step, turn) if len(found.text) > max_chars or has_media else None
         case Assistant() as reply:
             return cut(text_of(reply), message, step, turn)
         case _:
             return None
 
 
-def cut(text: str, most: int, step: Step, turn: int) -> str:
-    """The first characters, then the turn and the number by which the rest is recalled."""
-    return text if len(text) <= most + _MARK else f"{text[:most].rstrip()}… [turn {turn} #{step.number}]"
+def cut(text: str, max_chars: int, step: Step, turn: int) -> str:
+    """Return the first characters of a text, then the turn and the number by which the rest is recalled."""
+    return text if len(text) <= max_chars + _MARK else f"{text[:max_chars].rstrip()}… [turn {turn} #{step.number}]"
 
 
 def is_failure(body: Body) -> bool:
@@ -183,7 +183,7 @@ def _quoted(text: str) -> str:
 
 
 def _counted(turn: TurnRecord) -> str:
-    """The calls of a turn that worked, by tool, and between which numbers they stand."""
+    """Return the number of a turn's successful calls of each tool, and the numbers of their first and last entry."""
     found = [
         (s.number, body.name) for s in turn.steps if isinstance(body := s.entry.body, Result) and not is_failure(body)
     ]
@@ -191,17 +191,17 @@ def _counted(turn: TurnRecord) -> str:
         return ""
     tools = ", ".join(f"{name} ×{count}" if count > 1 else name for name, count in Counter(n for _, n in found).items())
     first, last = found[0][0], found[-1][0]
-    return one_line(f"{tools} [#{first} to #{last}]" if last > first else f"{tools} [#{first}]", LONGEST_ANSWER)
+    return one_line(f"{tools} [#{first} to #{last}]" if last > first else f"{tools} [#{first}]", MIN_ANSWER_CHARS)
 
 
-MOST_FILES, FEW_FILES = 40, 10
+MAX_FILES, FEW_FILES = 40, 10
 _READS, _CHANGES = ("file_read",), ("file_write", "file_edit")
 
-SeenHash = Callable[[str], str]  # a file's hash as this session last saw it; empty where it has not
+SeenHash = Callable[[str], str]  # returns the hash of a file that this session saw last; empty if it saw none
 
 
 class FileNote(Struct, frozen=True):
-    """A file that was worked on: what was done to it last, and in which turn."""
+    """A file that was worked on: the last action ("read" or "changed") and its turn."""
 
     path: str
     done: str
@@ -214,7 +214,10 @@ class FileNote(Struct, frozen=True):
 
 
 class Carried(Struct, frozen=True, kw_only=True):
-    """`opening` are the notes of a session's start as they read now, `focus` is what the user asked to keep in mind."""
+    """The facts that every compaction carries.
+
+    `opening` has the notes of a session's start in their present form, and `focus` what the user asked to keep in mind.
+    """
 
     pins: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
@@ -223,9 +226,9 @@ class Carried(Struct, frozen=True, kw_only=True):
     folders: tuple[str, ...] = ()
     focus: str = ""
 
-    def parts(self, most_files: int = MOST_FILES) -> list[str]:
-        """As the model reads it; of the files the newest, those that were changed before those that were read."""
-        newest = sorted(self.files, key=lambda file: (file.done == "read", -file.turn))[:most_files]
+    def parts(self, max_files: int = MAX_FILES) -> list[str]:
+        """Return the facts as the model reads them, with the newest files (changed ones first)."""
+        newest = sorted(self.files, key=lambda file: (file.done == "read", -file.turn))[:max_files]
         shown = [file.line for file in self.files if file in newest]
         if (more := len(self.files) - len(shown)) > 0:
             shown.insert(0, f"- {more} more before these")
@@ -247,6 +250,7 @@ def collect(
     *,
     focus: str = "",
 ) -> Carried:
+    """Collect the facts from the conversation's path. `opening` and `focus` are those of `Carried`."""
     # The reminders of folders that the user added to the workspace, also those before a compaction.
     bodies = (entry.body for entry in conversation.entries)
     notes = (bare_note(body.text) for body in bodies if isinstance(body, User) and body.is_reminder)
@@ -261,7 +265,6 @@ def collect(
 
 
 def _tasks(turns: Sequence[TurnRecord]) -> list[str]:
-    """The newest task list, if anything of it is open."""
     results = (result for turn in reversed(turns) for result in reversed(turn.observations))
     newest = next((result for result in results if result.name == "todo" and not result.result.is_error), None)
     lines = newest.result.text.splitlines() if newest else []
@@ -269,15 +272,15 @@ def _tasks(turns: Sequence[TurnRecord]) -> list[str]:
 
 
 def _files(turns: Sequence[TurnRecord], seen_hash: SeenHash) -> list[FileNote]:
-    """Files by the time they were last worked on; a change is told rather than a later look."""
+    """Return the files in the order they were last worked on; a change counts more than a later read."""
     found: dict[str, FileNote] = {}
     for turn in turns:
         inputs = {use.id: use.input for use in turn.calls}
         for result in turn.observations:
             for path, done in _worked_on(result, inputs.get(result.result.tool_use_id, {})):
                 before = found.pop(path, None)
-                is_look = done == "read" and before is not None and before.done == "changed"
-                found[path] = before if is_look and before is not None else FileNote(path, done, turn.number)
+                was_changed = before is not None and before.done == "changed"
+                found[path] = before if before and was_changed and done == "read" else FileNote(path, done, turn.number)
     return [FileNote(note.path, note.done, note.turn, seen_hash(note.path)) for note in found.values()]
 
 
@@ -286,5 +289,5 @@ def _worked_on(result: Result, input: dict[str, object]) -> list[tuple[str, str]
         return []
     if result.name in _READS + _CHANGES and isinstance(path := input.get("path"), str):
         return [(path, "read" if result.name in _READS else "changed")]
-    kept = result.structured.get("kept") if isinstance(result.structured, dict) else None
-    return [(path, "changed") for path in kept or () if isinstance(path, str)]
+    applied = result.structured.get("kept") if isinstance(result.structured, dict) else None
+    return [(path, "changed") for path in applied or () if isinstance(path, str)]

@@ -35,7 +35,7 @@ Kind = Literal["failure", "answer", "prompt"]
 SHARES: dict[Kind, float] = {"failure": 0.2, "answer": 0.3, "prompt": 0.5}
 
 
-class Sentence(Struct, frozen=True):
+class Passage(Struct, frozen=True):
     """A sentence of the entry with this number; `speaker` introduces it."""
 
     entry: int
@@ -44,13 +44,13 @@ class Sentence(Struct, frozen=True):
     text: str
 
 
-def split_sentences(entry: int, kind: Kind, speaker: str, text: str) -> Iterator[Sentence]:
+def split_passages(entry: int, kind: Kind, speaker: str, text: str) -> Iterator[Passage]:
     """Yield the sentences of an entry's text on one line each, the long ones cut."""
     for part in _SENTENCE_END.split(text):
         if _WORD.search(part):
             line = " ".join(part[: 2 * MAX_SENTENCE_CHARS].split())
             shown = line if len(line) <= MAX_SENTENCE_CHARS else f"{line[:MAX_SENTENCE_CHARS].rstrip()}…"
-            yield Sentence(entry, kind, speaker, shown)
+            yield Passage(entry, kind, speaker, shown)
 
 
 class Scorer:
@@ -59,7 +59,7 @@ class Scorer:
     Sentences with words of `focus`, in lower case, come before all others.
     """
 
-    def __init__(self, sentences: Iterable[Sentence], focus: Collection[str] = ()) -> None:
+    def __init__(self, sentences: Iterable[Passage], focus: Collection[str] = ()) -> None:
         found = [_words(sentence.text) for sentence in sentences]
         self._uses = Counter(word for words in found for word in words)
         self._count = len(found) + 1
@@ -83,7 +83,7 @@ def _words(text: str) -> set[str]:
 
 
 def pick_excerpts(
-    sentences: Sequence[Sentence], max_tokens: int, size: Callable[[str], int], scorer: Scorer
+    sentences: Sequence[Passage], max_tokens: int, size: Callable[[str], int], scorer: Scorer
 ) -> list[str]:
     """Return lines of the most informative sentences in their order, one line for each entry.
 

@@ -14,7 +14,7 @@ ClaimVerdict = Literal["verified", "refuted", "unverified"]
 
 
 class Claim(Struct, frozen=True):
-    """A claim of a final message, in its words. `entries` are ids of the log's entries that speak for or against it.
+    """A claim of a final message, in its words. `entries` has the ids of the log's entries that support or refute it.
 
     docs/evidence.md lists the values of `kind`.
     """
@@ -26,10 +26,10 @@ class Claim(Struct, frozen=True):
 
 
 class Statement(Struct, frozen=True, kw_only=True):
-    """A claim that can be checked, made at `start` of a sentence.
+    """A claim that can be checked. It begins at `start` of its sentence.
 
-    `target` is the command or the file. `count` of `out_of` tests pass or fail (of a command `count` is its exit code);
-    `names` are tests and files that it is about. `is_all`: it is about every test.
+    `target` is the command or the file. `count` of `out_of` tests pass or fail; for a command, `count` is its exit
+    code. `names` are the tests and files it is about. `is_all`: it is about every test.
     """
 
     kind: str
@@ -47,5 +47,4 @@ class Statement(Struct, frozen=True, kw_only=True):
 
     @property
     def is_good(self) -> bool:
-        """True if it says that a check or a command passed."""
         return self.kind.endswith(("pass", "passes", "passed", "clean"))

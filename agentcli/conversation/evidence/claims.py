@@ -1,4 +1,4 @@
-"""Finds what a final message claims, by the words in `wording.toml`: that checks pass, that files were changed."""
+"""Finds the claims in a final message, by the patterns in `wording.toml`: checks that pass, files that were changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agentcli.conversation.evidence.verdicts import check_kinds, runner_tables
 
 _MAX_MESSAGE_CHARS, _MAX_SENTENCE_CHARS, _MAX_CLAIMS = 30_000, 600, 100
 _WORDS = "zero one two three four five six seven eight nine ten eleven twelve".split()
-# The ends of the kinds of claims: that a check is bad, that it is good.
+# The end of the kind of a claim: for a check that failed, and for one that passed.
 _OUTCOMES = {"tests": ("fail", "pass"), "types": ("fail", "clean"), "checks": ("fail", "pass")}
 _OUTCOMES |= {"lint": ("fails", "clean"), "format": ("fails", "clean")}
 _OUTCOMES |= {"build": ("fails", "passes"), "command": ("failed", "passed")}
@@ -30,30 +30,29 @@ _QUOTED = re.compile(r"[\"“„«](?:[^\"“”„«»\n]*\s[^\"“”„«»\n
 _CODE = re.compile(r"(`+)(?!`)(.+?)(?<!`)\1(?!`)")
 _LINK = re.compile(r"\[([^\[\]\n]+)\]\([^()\n]+\)")
 _EMPHASIS = re.compile(r"\*\*|__|(?<!\w)[*_](?=\w)|(?<=[\w.!])[*_](?!\w)")
-_LINE_END = re.compile(r"\n(?![ \t]*(?:\n|$|[-*+•|]|\d+[.)]|\S[^.\n]{0,30}:\s))[ \t]*")  # of a line that goes on
+_LINE_END = re.compile(r"\n(?![ \t]*(?:\n|$|[-*+•|]|\d+[.)]|\S[^.\n]{0,30}:\s))[ \t]*")  # of a line that continues
 _ITEM = re.compile(r"^[ \t]*(?:[-*+•]|\d+[.)])[ \t]+(?:\[[xX]\]\s*)?", re.MULTILINE)
 _END = re.compile(r"(?<=[.!?;])(?=[\s✅❌]|$)|\n")
 _MARK = re.compile(r"⟦(\w)(\d+)[^⟧]*⟧")
 
 
-class Sentence(Struct, frozen=True):
+class MarkedSentence(Struct, frozen=True):
     """A sentence with marks, as `wording.toml` explains them, and their texts by number."""
 
     marks: str
     marked: list[str]
 
     def written(self, marks: str, kinds: str = "pcktn") -> list[str]:
-        """Return the texts of the marks of these kinds in a part of the sentence."""
         return [self.marked[int(found[2])] for found in _MARK.finditer(marks) if found[1] in kinds]
 
     def search(self, name: str) -> Iterator[re.Match[str]]:
-        """Yield the matches of a pattern, if they are said to be so."""
+        """Yield the matches of a pattern that the sentence asserts."""
         for found in _wording()[name].finditer(self.marks):
             if self.is_asserted(found.start()):
                 yield found
 
     def is_asserted(self, at: int) -> bool:
-        """True if nothing before a place, in its clause, makes it a wish, a condition or a denial."""
+        """Return True if the clause before `at` makes no wish, condition or denial of it."""
         start = max((end.end() for end in _wording()["clause_end"].finditer(self.marks, 0, at)), default=0)
         return not _wording()["hedge"].search(self.marks, start, at)
 
@@ -63,7 +62,6 @@ class Sentence(Struct, frozen=True):
 
 
 def find_claims(message: str) -> list[Statement]:
-    """Return the claims of a message, in its order."""
     claims: list[Statement] = []
     before: list[re.Match[str]] = []
     for sentence in split_sentences(message[:_MAX_MESSAGE_CHARS]):
@@ -89,14 +87,14 @@ def _wording() -> dict[str, re.Pattern[str]]:
     return {name: re.compile(text, re.IGNORECASE) for name, text in texts.items()}
 
 
-def split_sentences(text: str) -> Iterator[Sentence]:
+def split_sentences(text: str) -> Iterator[MarkedSentence]:
     """Yield the sentences of a message, without code blocks, headings, quotations and open tasks."""
     marked: list[str] = []
     text = _mark(_SKIPPED.sub("\n", text.replace("⟦", "[").replace("⟧", "]")), marked)
     text = re.sub(r"[✔✓☑]️?", "✅", _EMPHASIS.sub("", _QUOTED.sub(" ⟦q⟧ ", text))).replace("|", " : ")
     for part in _END.split(_ITEM.sub("", _LINE_END.sub(" ", text))):
         if part.strip(" -*✅❌.|"):
-            yield Sentence(part[:_MAX_SENTENCE_CHARS].strip(), marked)
+            yield MarkedSentence(part[:_MAX_SENTENCE_CHARS].strip(), marked)
 
 
 def _mark(text: str, marked: list[str]) -> str:
@@ -122,7 +120,7 @@ def _mark(text: str, marked: list[str]) -> str:
     return re.sub(names, lambda found: mark("c", found[0], f":{programs[found[0].lower()]}"), text, flags=re.IGNORECASE)
 
 
-def _checks(sentence: Sentence, subjects: Sequence[re.Match[str]]) -> Iterator[Statement]:
+def _checks(sentence: MarkedSentence, subjects: Sequence[re.Match[str]]) -> Iterator[Statement]:
     text, kinds, wording = sentence.marks, set[str](), _wording()
     has_past = wording["history"].search(text) is not None
     state, later = None, None
@@ -146,9 +144,9 @@ def _checks(sentence: Sentence, subjects: Sequence[re.Match[str]]) -> Iterator[S
 
 
 def _about_earlier(
-    sentence: Sentence, subjects: Sequence[re.Match[str]], before: Sequence[re.Match[str]]
+    sentence: MarkedSentence, subjects: Sequence[re.Match[str]], before: Sequence[re.Match[str]]
 ) -> Iterator[Statement]:
-    """Yield claims about what was named before: `I added a test and it passes`."""
+    """Yield claims about things that were named before: `I added a test and it passes`."""
     for they in sentence.search("they"):
         earlier = [subject for subject in subjects if subject.end() <= they.start()] or before
         newest = {subject.lastgroup: subject for subject in (earlier[-1:] if they[0][:2].lower() == "it" else earlier)}
@@ -156,13 +154,13 @@ def _about_earlier(
 
 
 def _claim(
-    sentence: Sentence, subject: re.Match[str], state: re.Match[str] | None, *, is_good: bool = True
+    sentence: MarkedSentence, subject: re.Match[str], state: re.Match[str] | None, *, is_good: bool = True
 ) -> Statement:
     topic, marks = subject.lastgroup or "", subject[0]
     kind = f"{topic}_{_OUTCOMES[topic][is_good]}"
     groups = ("code", "other_code") if topic == "command" else ("passed", "ratio", "failed")
-    said = next((state[group] for group in groups if state[group]), "") if state else ""
-    numbers = _numbers(subject["n"] or said)
+    number = next((state[group] for group in groups if state[group]), "") if state else ""
+    numbers = _numbers(subject["n"] or number)
     if topic == "tests" and not numbers:  # those that stand by themselves: `all tests pass (12 passed)`
         counts = [found[0] for found in _wording()["count"].finditer(sentence.marks, subject.start()) if found[kind]]
         ratios = re.findall(r"(?<![\w/])\d+/\d+\b", sentence.marks) if is_good else []
@@ -185,8 +183,7 @@ def _numbers(text: str) -> dict[str, int]:
     return dict(zip(("count", "out_of"), values, strict=False))
 
 
-def _files(sentence: Sentence) -> Iterator[Statement]:
-    """Yield claims about files, one for each."""
+def _files(sentence: MarkedSentence) -> Iterator[Statement]:
     seen = set[str]()
     for kind, marks, at in _file_candidates(sentence):
         for path in sentence.written(marks) or [""]:
@@ -195,7 +192,7 @@ def _files(sentence: Sentence) -> Iterator[Statement]:
                 yield sentence.claim(kind, at, path)
 
 
-def _file_candidates(sentence: Sentence) -> Iterator[tuple[str, str, int]]:
+def _file_candidates(sentence: MarkedSentence) -> Iterator[tuple[str, str, int]]:
     for found in _wording()["unchanged"].finditer(sentence.marks):
         yield "file_unchanged", found["a"] or found["b"] or found["c"] or "", found.start()
     for found in sentence.search("moved"):

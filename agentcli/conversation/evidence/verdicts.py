@@ -1,4 +1,4 @@
-"""Compares the claims of a final message with the log: checks that ran, by the tables in `runners.toml`, and files."""
+"""Compares the claims of a final message with the log: the checks that ran (`runners.toml`), and changes of files."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from agentcli.llm.messages import ToolUse
 from agentcli.safety.commands.reader.commands import read_commands
 from agentcli.safety.commands.reader.syntax import CommandNode
 
-CallPlace = tuple[int, int]  # of a call in the log: its reply, and its place among that reply's calls
-_MAX_OUTPUT_CHARS, _MAX_LINE_CHARS, _MAX_COMMAND_CHARS = 100_000, 200, 2_000  # summaries stand at an output's end
+CallPlace = tuple[int, int]  # of a call: the position of its reply in the log, and its own among that reply's calls
+_MAX_OUTPUT_CHARS, _MAX_LINE_CHARS, _MAX_COMMAND_CHARS = 100_000, 200, 2_000  # summaries are at the end of an output
 ContentId = Callable[[str], str | None]
-Comparison = tuple[bool | None, Sequence[str]]  # whether a claim is so, and the entries that say it
+Comparison = tuple[bool | None, Sequence[str]]  # whether a claim is true (None: unknown), and the ids of entries
 _VERDICTS: dict[bool | None, ClaimVerdict] = {True: "verified", False: "refuted", None: "unverified"}
 _WRITING_TOOLS = ("bash", "file_edit", "file_write")
 _NOT_STARTED = (126, 127)  # bash(1), EXIT STATUS
-_WHOLE = frozenset("run all auto test tests src test/ tests/ ./... .".split())  # words that leave no tests out
+_WHOLE = frozenset("run all auto test tests src test/ tests/ ./... .".split())  # arguments that select all tests
 
 
 class CallEnd(Struct, frozen=True):
-    """A call that ended. `text` holds its arguments; one of `bash` has a command, which may lack an exit code."""
+    """A call that ended. `text` holds its arguments; a call of `bash` has a command, perhaps without an exit code."""
 
     name: str
     text: str
@@ -42,7 +42,7 @@ class CallEnd(Struct, frozen=True):
 
 
 class CheckRun(Struct, frozen=True):
-    """A check that ran. `passed` is None where its outcome is unknown; `counts` are the numbers in its summary."""
+    """A check that ran. `passed` is None if its outcome is unknown; `counts` has the numbers in its summary."""
 
     kind: str
     program: str
@@ -53,9 +53,9 @@ class CheckRun(Struct, frozen=True):
 
 
 class Record:
-    """The calls and the changes of files in a conversation's log, all of the latter only if it `is_complete`.
+    """The calls and the changes of files in a conversation's log. If it `is_complete`, no changes are missing.
 
-    `content_id` returns the id of what a file holds now: empty if it is gone, None where that is unknown.
+    `content_id` returns the id of a file's present contents: empty if it is deleted, None if the id is unknown.
     """
 
     def __init__(
@@ -90,13 +90,12 @@ class Record:
         return [run for end in self.ends if end.command for run in find_runs(end)]
 
     def is_stale(self, run: CheckRun) -> bool:
-        """True if files that a check may depend on changed after it."""
         return any(at > run.end.at and self._is_source(change) for change, at, _ in self.changes)
 
     def is_about(self, change: FileChange, claim: Statement) -> bool:
-        """True if a claim means the changed file, which it may call by the end of its path, or all files."""
-        path, wanted = PurePath(change.path), PurePath(claim.target).parts
-        return not claim.target or path == PurePath(self.cwd, claim.target) or path.parts[-len(wanted) :] == wanted
+        """Return True if a claim is about the changed file, perhaps by the end of its path, or about all files."""
+        path, named = PurePath(change.path), PurePath(claim.target).parts
+        return not claim.target or path == PurePath(self.cwd, claim.target) or path.parts[-len(named) :] == named
 
     def _is_source(self, change: FileChange) -> bool:
         path, other = PurePath(change.path.removeprefix(f"{self.cwd}/")), runner_tables()["no_source"]
@@ -107,13 +106,13 @@ class Record:
 
 def _call_end(at: CallPlace, entry_id: str, arguments: dict[str, Any], result: Result) -> CallEnd:
     data = result.structured if isinstance(result.structured, dict) else {}
-    kept = data.get("kept") or ()
-    discarded = [name for change in data.get("changes") or () if (name := change.get("name", "")) not in kept]
+    applied = data.get("kept") or ()
+    discarded = [name for change in data.get("changes") or () if (name := change.get("name", "")) not in applied]
     text = "\n".join([*map(str, arguments.values()), *discarded])
     end = CallEnd(result.name, text, at, entry_id, result.result.is_error or bool(discarded))
     if result.name != "bash":
         return end
-    code = None if data.get("timed_out") or (discarded and not kept) else data.get("exit_code")
+    code = None if data.get("timed_out") or (discarded and not applied) else data.get("exit_code")
     return structs.replace(
         end, command=str(arguments.get("command", "")), exit_code=code, output=str(data.get("output", ""))
     )
@@ -126,9 +125,9 @@ def runner_tables() -> dict[str, Any]:
 
 @cache
 def _runners() -> list[tuple[dict[str, Any], re.Pattern[str]]]:
-    """Return the rows of programs, each with a pattern for commands that run them, perhaps through wrappers."""
+    """Return the rows of programs, each with a pattern for the commands that run them, perhaps through wrappers."""
     wrapper = rf"(?:{'|'.join(runner_tables()['wrappers'])}|python[\d.]*|-\S*|\w+=\S*|[\d.]+[smh]?) "
-    wrappers = rf"(?:(?=(?P<wrapper>{wrapper}))(?P=wrapper))*?"  # each is atomic, in a form that any Python reads well
+    wrappers = rf"(?:(?=(?P<wrapper>{wrapper}))(?P=wrapper))*?"  # each is atomic, in a form that every Python supports
     start = rf"{wrappers}(?=(?:\S*/)?(?P<program>\S+))"
     rows = runner_tables()["runner"]
     return [
@@ -137,7 +136,7 @@ def _runners() -> list[tuple[dict[str, Any], re.Pattern[str]]]:
 
 
 def _pattern(name: str) -> str:
-    """Return a pattern for a program and the words that follow it, in this order, perhaps with others between."""
+    """Return a pattern for a program and the words that follow it in this order, perhaps with others between."""
     words = [re.escape(word).replace(r"\*", r"\S*") for word in name.removesuffix(" $").split()]
     words[0] = ("" if "/" in name else r"(?:\S*/)?") + words[0].replace("python", r"python[\d.]*")
     only_options = r"(?=(?: (?:[^a-zA-Z ]\S*|\S*=\S*))*$)"
@@ -154,13 +153,11 @@ def _checks_in(command: CommandNode) -> Iterator[tuple[dict[str, Any], re.Match[
 
 @lru_cache(maxsize=500)
 def check_kinds(command: str) -> list[str]:
-    """Return the kinds of checks that a command runs."""
     parts = [part for pipeline in read_commands(command).commands for part in pipeline.parts]
     return [kind for part in parts for row, _ in _checks_in(part) for kind in row["kinds"]]
 
 
 def find_runs(end: CallEnd) -> list[CheckRun]:
-    """Return the checks that a command ran."""
     output = "\n".join(line[:_MAX_LINE_CHARS] for line in end.output[-_MAX_OUTPUT_CHARS:].splitlines())
     found = []
     for part, code in _parts(end.command, end.exit_code):
@@ -179,7 +176,7 @@ def find_runs(end: CallEnd) -> list[CheckRun]:
 
 
 def _parts(command: str, exit_code: int | None) -> Iterator[tuple[CommandNode, int | None]]:
-    """Yield the simple commands of a command, each with its exit code; None where others hide that."""
+    """Yield the simple commands of a command, each with its exit code; None if other commands hide it."""
     script, asides = read_commands(command).commands, runner_tables()["asides"]
     words = [part.words[0].text for pipeline in script for part in pipeline.parts if part.words]
     code = exit_code if not exit_code or sum(word not in asides for word in words) <= 1 else None
@@ -190,7 +187,6 @@ def _parts(command: str, exit_code: int | None) -> Iterator[tuple[CommandNode, i
 
 
 def _counts(summary: dict[str, Any], output: str) -> dict[str, int]:
-    """Return the sums of the numbers in the summaries of an output."""
     matches = [match for pattern in summary["counts"] for match in re.finditer(pattern, output, re.MULTILINE)]
     numbers = [(name, int(number)) for match in matches for name, number in match.groupdict().items() if number]
     return {name: sum(number for other, number in numbers if other == name) for name, _ in numbers}
@@ -199,26 +195,25 @@ def _counts(summary: dict[str, Any], output: str) -> dict[str, int]:
 def _outcome(
     summary: dict[str, Any], code: int | None, output: str, counts: dict[str, int], *, is_shown: bool
 ) -> bool | None:
-    """Return whether a check passed, by its exit code if that is known, and by its output."""
-    says = {
+    """Return True if a check passed, by its exit code and its output; None if neither is conclusive."""
+    shows = {
         key: any(re.search(each, output, re.MULTILINE) for each in summary[key]) for key in ("nothing", "bad", "good")
     }
-    if says["nothing"] or code in _NOT_STARTED:
+    if shows["nothing"] or code in _NOT_STARTED:
         return None
-    if counts.get("failed") or says["bad"]:
+    if counts.get("failed") or shows["bad"]:
         return False
-    is_good = any(counts.values()) or says["good"]
+    is_good = any(counts.values()) or shows["good"]
     if code is None:
         return True if is_good or (summary.get("is_silent") and is_shown and not output.strip()) else None
     return None if code and is_good else code == 0  # it may have failed for another reason, such as coverage
 
 
 def check_claims(claims: Iterable[Statement], record: Record) -> Iterator[Claim]:
-    """Yield the claims, each with a verdict."""
     comparisons = {"file": _file, "command": _command, "checks": _all_checks}
     for claim in claims:
-        is_so, entries = comparisons.get(claim.topic, _check)(claim, record)
-        yield Claim(claim.text, claim.kind, _VERDICTS[is_so], tuple(dict.fromkeys(entries)))
+        is_true, entries = comparisons.get(claim.topic, _check)(claim, record)
+        yield Claim(claim.text, claim.kind, _VERDICTS[is_true], tuple(dict.fromkeys(entries)))
 
 
 def _check(claim: Statement, record: Record) -> Comparison:
@@ -227,20 +222,20 @@ def _check(claim: Statement, record: Record) -> Comparison:
     if not runs or runs[-1].passed is None:
         return None, [run.end.entry_id for run in runs[-1:]]
     run, newest = runs[-1], {run.program: run for run in of_kind}.values()
-    is_so: bool | None = run.passed is claim.is_good
+    is_true: bool | None = run.passed is claim.is_good
     if claim.names and not run.passed and (claim.is_good or claim.count is None):
-        is_so = None  # which of the tests failed is not read
+        is_true = None  # which of the tests failed is not read
     elif claim.count is not None and claim.topic == "tests":
-        is_so = _is_count(claim, run) if run.counts and (len(newest) == 1 or claim.target) else None
-    if is_so and claim.is_good:
+        is_true = _is_count(claim, run) if run.counts and (len(newest) == 1 or claim.target) else None
+    if is_true and claim.is_good:
         is_some = claim.is_all and claim.count is None and run.is_partial
         failed = [other for other in newest if other.passed is False and other is not run]
-        is_so = None if is_some or record.is_stale(run) or not all(map(record.is_stale, failed)) else True
-    return is_so, [run.end.entry_id]
+        is_true = None if is_some or record.is_stale(run) or not all(map(record.is_stale, failed)) else True
+    return is_true, [run.end.entry_id]
 
 
 def _is_count(claim: Statement, run: CheckRun) -> bool | None:
-    """Compare the numbers of a claim with those of a run; None if so many passed where others failed."""
+    """Compare the numbers of a claim with those of a run; None if as many passed and others failed."""
     failed = run.counts.get("failed", 0)
     total = run.counts.get("total", run.counts.get("passed", 0) + failed)
     counts = {total - failed, run.counts.get("passed", total - failed)} if claim.is_good else {failed}
@@ -251,7 +246,7 @@ def _is_count(claim: Statement, run: CheckRun) -> bool | None:
 
 
 def _is_about(claim: Statement, run: CheckRun) -> bool:
-    """True if a run is of the program that a claim names, and covers the tests and files that it names."""
+    """Return True if a run is of the program that a claim names, and covers the tests and files that it names."""
     words = [word for word in claim.target.lower().split() if not word.startswith("-")]
     is_covered = not run.is_partial or all(name in run.end.command + run.end.output for name in claim.names)
     return is_covered and all(word in run.end.command.lower() for word in words)
@@ -265,16 +260,16 @@ def _all_checks(claim: Statement, record: Record) -> Comparison:
 
 
 def _command(claim: Statement, record: Record) -> Comparison:
-    wanted = " ".join(claim.target.split())
-    ends = [(end, command) for end in record.ends if wanted in (command := " ".join(end.command.split()))]
+    named = " ".join(claim.target.split())
+    ends = [(end, command) for end in record.ends if named in (command := " ".join(end.command.split()))]
     if not ends:
         return None, []
     (end, command), has_only_run = ends[-1], claim.kind == "command_ran"
-    is_hidden = re.search(r"[|;&]", command.replace("&& ", "")) or not command.endswith(wanted)
+    is_hidden = re.search(r"[|;&]", command.replace("&& ", "")) or not command.endswith(named)
     if end.exit_code is None or (is_hidden and not has_only_run):
         return None, [end.entry_id]
-    is_so = (end.exit_code == 0) is claim.is_good and claim.count in (None, end.exit_code)
-    return has_only_run or is_so, [end.entry_id]
+    is_true = (end.exit_code == 0) is claim.is_good and claim.count in (None, end.exit_code)
+    return has_only_run or is_true, [end.entry_id]
 
 
 def _file(claim: Statement, record: Record) -> Comparison:
@@ -284,20 +279,20 @@ def _file(claim: Statement, record: Record) -> Comparison:
         is_same = claim.target and changes and _is_same(changes[0][0].before, changes[-1][0].after)
         is_known = changes or record.is_complete or not any(end.at >= record.turn_start for end in record.ends)
         return bool(not changes or is_same) if is_known else None, [entry_id for *_, entry_id in changes]
-    if not changes:  # it is not so if the call failed that should have changed it
+    if not changes:  # the claim is false if the call that should have changed the file failed
         name, errors = PurePath(claim.target).name, [end for end in record.ends if end.is_error]
         failed = [end.entry_id for end in errors if name in end.text and end.name in _WRITING_TOOLS]
         return False if failed else None, failed[-1:]
     before, (last, _, _) = changes[0][0].before, changes[-1]
-    is_so = {
+    is_true = {
         "file_created": before is None and last.after is not None,
         "file_deleted": last.after is None and any(change.before for change, *_ in changes),
         "file_changed": last.after is not None and not _is_same(before, last.after),
     }[claim.kind]
     is_left = record.content_id(last.path) in (None, last.after.content if last.after else "")
-    return is_so if is_left or not is_so else None, [changes[0][2], changes[-1][2]]
+    return is_true if is_left or not is_true else None, [changes[0][2], changes[-1][2]]
 
 
 def _is_same(before: FileState | None, after: FileState | None) -> bool:
-    """True if a file holds what it held; one without an id of its contents may hold anything."""
+    """Return True if a file is unchanged; without the id of its contents, that is unknown."""
     return before == after and (before is None or before.is_stored)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
+import xml.etree.ElementTree as ET
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,14 +22,14 @@ TEST_S = 60.0
 def record() -> dict[str, Any]:
     """Return the agent's run: `{"answer", "calls": [{"name", "input", "is_error", "content"}], "compactions": 0}`.
 
-    `answer` is empty where it came to no end; `calls` are its own, in order, without those of its subagents.
+    `answer` is empty where the agent came to no end; `calls` are its own, in order, without those of its subagents.
     """
-    made: dict[str, Any] = json.loads(Path(os.environ["AGENTCLI_EVAL_RECORD"]).read_text("utf-8"))
-    return made
+    run: dict[str, Any] = json.loads(Path(os.environ["AGENTCLI_EVAL_RECORD"]).read_text("utf-8"))
+    return run
 
 
 def calls(name: str) -> list[dict[str, Any]]:
-    """The agent's calls of one tool that came to a result without an error."""
+    """Return the agent's calls of one tool that had a result without an error."""
     return [call for call in record()["calls"] if call["name"] == name and not call["is_error"]]
 
 
@@ -41,7 +44,7 @@ def require(condition: object, reason: str) -> None:
 
 
 def text_of(path: str) -> str:
-    """A file of the copy; fails the check where it is not there."""
+    """Return the text of a file of the copy. Fails the check if it is not there."""
     try:
         return Path(path).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -61,7 +64,7 @@ def run(
     """Run a program in the copy; both outputs are in `stdout`. One that takes too long fails the check."""
     environment = environment or {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     try:
-        # A pipe would be waited for as long as a child that was left behind holds it.
+        # A pipe would keep this waiting for as long as a background process of the program holds it.
         with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
             done = subprocess.run(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, timeout=timeout_s,
@@ -76,7 +79,10 @@ def run(
 
 
 def tests(folder: str | Path) -> tuple[int, bool, str]:
-    """Run the unittest files of a folder on the copy: how many ran (by the summary), whether all passed, the output."""
+    """Run the unittest files of a folder on the copy.
+
+    Returns how many ran (by the summary), True if all passed, and the output.
+    """
     done = run(sys.executable, "-m", "unittest", "discover", "-s", str(folder), "-t", str(folder))
     count = re.findall(r"^Ran (\d+) tests? in", done.stdout, re.MULTILINE)
     passed = done.returncode == 0 and re.search(r"^OK\b", done.stdout, re.MULTILINE) is not None
@@ -87,3 +93,100 @@ def require_tests(folder: str | Path, count: int) -> None:
     """Fail unless exactly `count` tests of a folder ran, and all passed."""
     ran, passed, output = tests(folder)
     require(passed and ran == count, f"{ran} of {count} tests ran, or some failed:\n{output[-2_000:]}")
+
+
+# SWE-bench
+
+RESULTS = TASK / "results.xml"
+_MAX_NAMED = 20
+_RUNS_PYTEST = re.compile(r"\b(?:pytest|py\.test)\b[^;&|\n]*\{tests\}")
+
+
+def check_swe_bench() -> None:
+    """Put the tests of a task of SWE-bench's form into the copy, and run them.
+
+    `tests.json` lists the tests that the fix mends (FAIL_TO_PASS) and those that it must not break (PASS_TO_PASS).
+    """
+    tests = json.loads((TASK / "tests.json").read_text("utf-8"))
+    to_mend, to_keep = tests["FAIL_TO_PASS"], tests["PASS_TO_PASS"]
+    _put_tests(TASK / "test.patch", tests["base_commit"])
+    command, ids = tests["command"], [*to_mend, *to_keep]
+    if not _RUNS_PYTEST.search(command):
+        done = _run_tests(command.replace("{tests}", shlex.join(ids)))
+        if done.returncode:
+            fail(f"{done.stdout[-1_500:]}\nThe tests ended with {done.returncode}.\n0")
+        return
+    # Files and not ids: pytest runs nothing at all where one id is not there, and the data set cuts ids at spaces.
+    files = dict.fromkeys(id.partition("::")[0] for id in ids)
+    options = ["-p", "no:cacheprovider", "--rootdir=.", f"--junitxml={RESULTS}"]
+    done = _run_tests(command.replace("{tests}", shlex.join([*options, *files])))
+    passed = _passed()
+    broken = [id for id in to_keep if not passed.get(_as_reported(id))]
+    failed = [id for id in to_mend if not passed.get(_as_reported(id))]
+    if broken or failed:
+        named = "\n".join([*broken, *failed][:_MAX_NAMED])
+        score = 0 if broken else 1 - len(failed) / len(to_mend)
+        fail(
+            f"{done.stdout[-800:]}\n{len(failed)} of {len(to_mend)} tests that should pass now do not, "
+            f"{len(broken)} of {len(to_keep)} that passed are broken:\n{named}\n{score:.3f}"
+        )
+
+
+def _put_tests(patch: Path, commit: str) -> None:
+    """Apply the tests to the files as they were at the start, even if the agent has changed or removed them."""
+    if not patch.stat().st_size:
+        return
+    # In both directions, because of a file that is renamed each lists only one name.
+    changes = _git("apply", "--numstat", "-z", str(patch)) + _git("apply", "--numstat", "-z", "-R", str(patch))
+    names = sorted({entry.split("\t", 2)[2] for entry in changes.split("\0") if entry})
+    for path in map(Path, names):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.parent.is_dir():
+            path.unlink(missing_ok=True)
+    if before := [name for name in _git("ls-tree", "-z", "--name-only", commit, "--", *names).split("\0") if name]:
+        _git("checkout", "--quiet", commit, "--", *before)
+    _git("apply", "--whitespace=nowarn", str(patch))
+
+
+def _git(*arguments: str) -> str:
+    # The agent may have changed the index, or replaced objects of the commit.
+    own = {"GIT_INDEX_FILE": str(TASK / "index"), "GIT_NO_REPLACE_OBJECTS": "1", "GIT_LITERAL_PATHSPECS": "1"}
+    done = subprocess.run(
+        ["git", *arguments], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, env=os.environ | own
+    )
+    if done.returncode:
+        fail(f"The tests cannot be put in place: git {arguments[0]}: {done.stderr.strip()}\n0")
+    return done.stdout
+
+
+def _run_tests(command: str) -> subprocess.CompletedProcess[str]:
+    """Run the tests without the helpers' PYTHONPATH; both outputs are in `stdout`."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    script = TASK / "run-tests"  # a file, as thousands of ids are too long for one argument
+    script.write_text(command, "utf-8")
+    return run("bash", str(script), timeout_s=None, environment=environment)
+
+
+def _passed() -> dict[str, bool]:
+    """Return the tests that pytest reports, each by its class and name, and also by the part before the first space."""
+    try:
+        cases = ET.parse(RESULTS).iter("testcase")  # noqa: S314 - pytest's own, confined like the tests
+    except (OSError, ET.ParseError):
+        return {}
+    found: dict[str, bool] = {}
+    for case in cases:
+        name = f"{case.get('classname')}.{case.get('name')}"
+        passed = all(
+            end.tag not in ("failure", "error", "skipped") or end.get("type") == "pytest.xfail" for end in case
+        )
+        for key in {name, name.partition(" ")[0]}:
+            found[key] = found.get(key, True) and passed
+    return found
+
+
+def _as_reported(id: str) -> str:
+    """Return an id in the form of a report: `a/test_b.py::C::test_d[x]` is `a.test_b.C.test_d[x]`."""
+    name, bracket, parameters = id.partition("[")
+    file, *within = name.split("::")
+    return ".".join([file.removesuffix(".py").replace("/", "."), *within]) + bracket + parameters

@@ -1,9 +1,9 @@
-"""Finds the hooks that settings and trust let a session have; what runs them is loaded where there are some."""
+"""Finds the hooks that the settings of a session name; the code that runs them is loaded only if there are some."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,17 +16,21 @@ from agentcli.settings.paths import project_root
 from agentcli.settings.trust import HOOKS_FILE
 
 if TYPE_CHECKING:
-    from agentcli.extensions.hooks.run import CommandHooks
-    from agentcli.extensions.hooks.specs import HookSpec
+    from agentcli.extensions.hooks.run import CommandHooks, HookSpec
 
 
 class Hooks:
-    """The command hooks of one configuration, whose `programs` are trusted as they are; `tell` hears of faults."""
+    """The command hooks of one configuration; the programs that they run are pinned in `programs`."""
 
     def __init__(
-        self, config: Config, *, is_bare: bool, tell: Callable[[str], None], programs: WorkspacePrograms | None = None
+        self,
+        config: Config,
+        *,
+        is_bare: bool,
+        on_notice: Callable[[str], None],
+        programs: WorkspacePrograms | None = None,
     ) -> None:
-        self._config, self._is_bare, self._tell = config, is_bare, tell
+        self._config, self._is_bare, self._on_notice = config, is_bare, on_notice
         self._programs = programs or WorkspacePrograms(config)
 
     @cached_property
@@ -34,20 +38,20 @@ class Hooks:
         """List the person's hooks, then those of the project. Raises `ConfigError` for a file that cannot be read."""
         config = self._config
         tables = [(layer.values["hooks"], layer.source) for layer in config.layers if "hooks" in layer.values]
-        if config.uses_project and is_file(file := project_root(config.cwd) / HOOKS_FILE):
+        if config.project.is_allowed and is_file(file := project_root(config.cwd) / HOOKS_FILE):
             try:
-                held = msgspec.json.decode(read_small_file(file), type=dict[str, Any])
+                content = msgspec.json.decode(read_small_file(file), type=dict[str, Any])
             except (OSError, msgspec.MsgspecError) as error:
                 raise ConfigError(f"could not be read ({error}).", file=str(file)) from error
-            tables.append((held.get("hooks", {}), str(file)))
+            tables.append((content.get("hooks", {}), str(file)))
         if self._is_bare or not tables:
             return []
-        from agentcli.extensions.hooks.specs import read_hooks
+        from agentcli.extensions.hooks.run import read_hooks
 
         problems: list[str] = []
         specs = [spec for table, source in tables for spec in read_hooks(table, source, problems)]
         for problem in problems:
-            self._tell(problem)
+            self._on_notice(problem)
         for spec in specs:
             self._programs.add_hook(spec)
         return specs
@@ -56,8 +60,8 @@ class Hooks:
         """Return the hooks of a session; None where there are none."""
         if not self.specs:
             return None
-        from agentcli.extensions.hooks.run import CommandHooks, run_hook
+        from agentcli.extensions.hooks.run import CommandHooks, HookSession
 
+        session, programs = HookSession(id=session_id, mode=mode), self._programs.pins
         cwd, environment = self._config.cwd, program_environment(self._config, session_id)
-        run, programs = partial(run_hook, cwd=cwd, environment=environment), self._programs.pins
-        return CommandHooks(specs=self.specs, run=run, programs=programs, session_id=session_id, cwd=cwd, mode=mode)
+        return CommandHooks(specs=self.specs, session=session, programs=programs, cwd=cwd, environment=environment)

@@ -1,4 +1,4 @@
-"""`agentcli hooks`: shows which commands run at which events, and what they answer."""
+"""`agentcli hooks` shows which commands run at which events, and what they answer."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import typer
 from agentcli.agent.events import HookRan
 from agentcli.agent.hooks import EventAnswer
 from agentcli.agent.permissions.rule_text import ALIASES
-from agentcli.cli.output import echo, warn
-from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json
+from agentcli.cli.output import warn
+from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_answer
 from agentcli.errors import UsageError, did_you_mean
 from agentcli.extensions.hooks.config import Hooks
-from agentcli.extensions.hooks.specs import EVENTS
+from agentcli.extensions.hooks.run import EVENTS
 from agentcli.llm.messages import ToolUse
 
 app = make_app("Show which commands run at which events, and try them.")
@@ -25,20 +25,15 @@ _ABOUT_CALLS = ("PreToolUse", "PostToolUse", "PostToolUseFailure", "PermissionRe
 @app.command("list")
 def list_hooks(json: AsJson = False) -> None:
     """List the hooks that count here: yours, then those of the project where it is trusted."""
+    specs = Hooks(configuration(), is_bare=False, on_notice=warn).specs
     keys = ("event", "matcher", "command", "timeout", "onError", "if", "source")
     rows = [
-        dict(zip(keys, (event, matcher or "*", command, *others), strict=True))
-        for event, command, matcher, *others in map(
-            msgspec.structs.astuple, Hooks(configuration(), is_bare=False, tell=warn).specs
-        )
+        (spec.event, spec.matcher or "*", spec.command, spec.timeout_s, spec.on_error, spec.condition, spec.source)
+        for spec in specs
     ]
-    if json:
-        print_json(rows)
-        return
-    for row in rows:
-        echo(f"{row['event']:<18} {row['matcher']:<16} {row['command']}  ({row['source']})")
-    if not rows:
-        echo("No hook is set: see docs/hooks.md.")
+    lines = [f"{spec.event:<18} {spec.matcher or '*':<16} {spec.command}  ({spec.source})" for spec in specs]
+    text = "\n".join(lines) or "No hook is set: see docs/hooks.md."
+    print_answer([dict(zip(keys, row, strict=True)) for row in rows], text, as_json=json)
 
 
 @app.command("test")
@@ -52,25 +47,24 @@ def try_hooks(
     if event not in EVENTS:
         raise UsageError(f"There is no event {event!r}{did_you_mean(event, EVENTS)}; there is {', '.join(EVENTS)}.")
     try:
-        given = msgspec.json.decode(input, type=dict[str, Any])
+        fields = msgspec.json.decode(input, type=dict[str, Any])
     except msgspec.MsgspecError as error:
         raise UsageError(f"--input is no JSON object: {error}.") from error
-    ran: list[HookRan] = []
-    said = EventAnswer()
-    if (hooks := Hooks(configuration(), is_bare=False, tell=warn).of_session("test", lambda: "default")) is not None:
-        hooks.publish = lambda one: ran.append(one) if isinstance(one, HookRan) else None
-        use = ToolUse("test", ALIASES.get(tool, tool), given)
-        fired = hooks.fire_about(event, use, given) if event in _ABOUT_CALLS else hooks.fire(event, **given)
-        said = asyncio.run(fired)
-    if json:
-        print_json({"ran": [msgspec.to_builtins(one) for one in ran], "answer": msgspec.to_builtins(said)})
-        return
-    for one in ran:
-        told = " · ".join(part for part in (one.decision or "says nothing", one.reason, one.problem) if part)
-        echo(f"{one.command}: {told} ({one.duration_ms} ms)")
-    if not ran:
-        echo("No hook is for that.")
-    if said.input is not None:
-        echo(f"The arguments become {msgspec.json.encode(said.input).decode()}")
-    if said.context:
-        echo(f"The model is told: {said.context}")
+    runs: list[HookRan] = []
+    answer = EventAnswer()
+    if hooks := Hooks(configuration(), is_bare=False, on_notice=warn).of_session("test", lambda: "default"):
+        hooks.session.publish = lambda event: runs.append(event) if isinstance(event, HookRan) else None
+        use = ToolUse("test", ALIASES.get(tool, tool), fields)
+        is_about_call = event in _ABOUT_CALLS
+        answer = asyncio.run(hooks.fire_about(event, use, fields) if is_about_call else hooks.fire(event, **fields))
+    lines = []
+    for run in runs:
+        parts = " · ".join(filter(None, (run.decision or "says nothing", run.reason, run.problem)))
+        lines.append(f"{run.command}: {parts} ({run.duration_ms} ms)")
+    lines = lines or ["No hook is for that."]
+    if answer.input is not None:
+        lines.append(f"The arguments become {msgspec.json.encode(answer.input).decode()}")
+    if answer.context:
+        lines.append(f"The model is told: {answer.context}")
+    data = {"ran": list(map(msgspec.to_builtins, runs)), "answer": msgspec.to_builtins(answer)}
+    print_answer(data, "\n".join(lines), as_json=json)

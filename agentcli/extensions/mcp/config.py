@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
 from agentcli.errors import ConfigError, ToolError
-from agentcli.extensions.mcp.client import STARTUP_TIMEOUT_S, Scope, ServerSpec
+from agentcli.extensions.mcp.tools import STARTUP_TIMEOUT_S, HttpSpec, Scope, ServerSpec, StdioSpec
 from agentcli.extensions.programs import WorkspacePrograms, program_environment
 from agentcli.settings.files import read_small_file
 from agentcli.settings.load import Config
@@ -21,10 +21,10 @@ from agentcli.settings.paths import project_root
 from agentcli.settings.trust import MCP_FILE, is_project_file
 
 if TYPE_CHECKING:
-    from agentcli.extensions.mcp.client import MCPClient
     from agentcli.extensions.mcp.server import Server
     from agentcli.extensions.mcp.servers import Servers
     from agentcli.extensions.mcp.stdio import ServerProgram
+    from agentcli.extensions.mcp.tools import MCPClient
 
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 _TYPES = {
@@ -37,15 +37,13 @@ _KEYS = {
     "includeTools": "enabled_tools", "excludeTools": "disabled_tools",
 }  # fmt: skip
 LOCAL_FILE = ".agentcli/config.local.toml"
-Source = tuple[Mapping[str, Any], Scope, str]  # servers, where they count, and what names them
+Source = tuple[Mapping[str, Any], Scope, str]  # servers, their scope, and the file or caller that names them
 EXTRA = "MCP servers need the extra mcp: ./install.sh --extras mcp, or pip install 'agentcli[mcp]'."
-
-
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class _ServerEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A server as `.mcp.json` and settings have it; keys that mean nothing here are passed over."""
+    """A server in the form of `.mcp.json` and of the settings; unknown keys are ignored."""
 
     type: str = ""
     command: str | list[str] = ""
@@ -67,34 +65,45 @@ class _ServerEntry(msgspec.Struct, frozen=True, kw_only=True):
     disabled: bool = False
 
 
+class _ServerFile(msgspec.Struct, frozen=True):
+    """A file in the form of `.mcp.json`."""
+
+    mcpServers: dict[str, Any] = {}  # noqa: N815 - the field's name
+
+
 def server_specs(
     config: Config,
-    tell: Callable[[str], None],
+    on_notice: Callable[[str], None],
     *,
     file: str = "",
     added: Mapping[str, Any] = {},
     is_strict: bool = False,
 ) -> list[ServerSpec]:
-    """Return the servers that count, `added` ones first, and `tell` what is wrong. Raises `ConfigError`."""
+    """Return the servers that are switched on; of two with one name the first counts, `added` ones before all others.
+
+    An entry that cannot be read is reported. If `is_strict`, those of the settings and the project are left out.
+
+    Raises:
+        ConfigError: If a file cannot be read.
+    """
     sources: list[Source] = [(added, "flag", "the client")]
     sources += [(servers_in(Path(file).expanduser()), "flag", file)] if file else []
     sources += _settings(config) if not is_strict else []
-    found: dict[str, ServerSpec | None] = {}
-    call_s, start_s = (_from_environment(config, name, tell) for name in ("MCP_TOOL_TIMEOUT", "MCP_TIMEOUT"))
+    specs: dict[str, ServerSpec | None] = {}
+    call_s, start_s = (_from_environment(config, name, on_notice) for name in ("MCP_TOOL_TIMEOUT", "MCP_TIMEOUT"))
     timeouts = (call_s or config.settings.mcp.call_timeout_s, start_s or STARTUP_TIMEOUT_S)
     for servers, scope, source in sources:
-        for name, entry in servers.items():
-            if name not in found:
-                try:
-                    found[name] = _spec(name, entry, timeouts, scope=scope, source=source)
-                except (ValueError, msgspec.ValidationError) as error:
-                    found[name] = None
-                    tell(f"{source}: the MCP server {name} is not used: {error}.")
-    return [spec for spec in found.values() if spec is not None]
+        for name in [name for name in servers if name not in specs]:
+            try:
+                specs[name] = _spec(name, servers[name], timeouts, scope=scope, source=source)
+            except ValueError as error:
+                specs[name] = None
+                on_notice(f"{source}: the MCP server {name} is not used: {error}.")
+    return [spec for spec in specs.values() if spec is not None]
 
 
 def _settings(config: Config) -> list[Source]:
-    """Return the tables of the settings and of the project's file, that which counts most first."""
+    """Return the servers of the settings and of the project's file, in the order of precedence."""
     root = project_root(config.cwd)
     user, local, file = str(config.paths.user_config), str(root / LOCAL_FILE), root / MCP_FILE
     tables: list[Source] = []
@@ -103,75 +112,69 @@ def _settings(config: Config) -> list[Source]:
             of_project = Path(layer.source).is_relative_to(root / ".agentcli")
             scope: Scope = "local" if layer.source == local else "project" if of_project else "user"
             tables.append((servers, scope, layer.source))
-    if config.uses_project and is_project_file(file, root):
+    if config.project.is_allowed and is_project_file(file, root):
         tables.append((servers_in(file), "project", str(file)))
-        tables.sort(key=lambda table: table[2] == user)  # whose servers count less than those of the file
+        tables.sort(key=lambda table: table[2] == user)  # the user's servers come after those of the file
     return tables
 
 
 def servers_in(file: Path) -> Mapping[str, Any]:
     """Return the servers of a file in the form of `.mcp.json`. Raises `ConfigError`."""
     try:
-        held = msgspec.json.decode(read_small_file(file), type=dict[str, Any])
-        servers = held.get("mcpServers", {})
-        if not isinstance(servers, dict):
-            raise ConfigError("mcpServers is no object.", file=str(file))
-        return servers
+        return msgspec.json.decode(read_small_file(file), type=_ServerFile).mcpServers
     except (OSError, msgspec.MsgspecError) as error:
         raise ConfigError(f"could not be read ({error}).", file=str(file)) from error
 
 
 def _spec(name: str, entry: Any, timeouts: tuple[float, float], *, scope: Scope, source: str) -> ServerSpec | None:
-    """Return a server; None if it is off. Raises `ValueError` or `ValidationError` for one that cannot be read."""
+    """Return a server; None if it is switched off. Raises `ValueError` for an entry that cannot be read."""
     if isinstance(entry, Mapping):
         entry = {ours: entry[theirs] for theirs, ours in _KEYS.items() if theirs in entry} | dict(entry)
-    given = msgspec.convert(entry, _ServerEntry)
-    kind = _TYPES.get(given.type)
+    read = msgspec.convert(entry, _ServerEntry)
+    kind = _TYPES.get(read.type)
     if kind is None:
-        raise ValueError(f"there is no type {given.type!r}, but stdio, http and sse")
-    if not (given.command or given.url):
+        raise ValueError(f"there is no type {read.type!r}, but stdio, http and sse")
+    if not (read.command or read.url):
         raise ValueError("it has neither a command nor a url")
-    if given.disabled or not given.enabled:
+    if read.disabled or not read.enabled:
         return None
-    variables = {name: f"${{{variable}}}" for name, variable in given.env_http_headers.items()}
-    if given.bearer_token_env_var:
-        variables["Authorization"] = f"Bearer ${{{given.bearer_token_env_var}}}"
-    command, *arguments = [given.command] if isinstance(given.command, str) else given.command
+    transport: StdioSpec | HttpSpec
+    if kind == "stdio" or not (kind or read.url):
+        command, *arguments = [read.command] if isinstance(read.command, str) else read.command
+        transport = StdioSpec(command, (*arguments, *read.args), read.env, read.cwd)
+    else:
+        headers = {name: f"${{{variable}}}" for name, variable in read.env_http_headers.items()}
+        if read.bearer_token_env_var:
+            headers["Authorization"] = f"Bearer ${{{read.bearer_token_env_var}}}"
+        transport = HttpSpec(read.url, "sse" if kind == "sse" else "http", headers | read.headers, read.oauth)
     return ServerSpec(
         name=name,
-        type=kind or ("http" if given.url else "stdio"),  # type: ignore[arg-type]
-        command=command,
-        args=(*arguments, *given.args),
-        env=given.env,
-        url=given.url,
-        headers={**variables, **given.headers},
-        timeout_s=given.tool_timeout_sec or (given.timeout or 0) / 1000 or timeouts[0],
-        oauth=given.oauth,
+        transport=transport,
         scope=scope,
         source=source,
-        cwd=given.cwd,
-        startup_timeout_s=given.startup_timeout_sec or (given.startup_timeout_ms or 0) / 1000 or timeouts[1],
-        enabled_tools=given.enabled_tools,
-        disabled_tools=given.disabled_tools,
+        timeout_s=read.tool_timeout_sec or (read.timeout or 0) / 1000 or timeouts[0],
+        startup_timeout_s=read.startup_timeout_sec or (read.startup_timeout_ms or 0) / 1000 or timeouts[1],
+        enabled_tools=read.enabled_tools,
+        disabled_tools=read.disabled_tools,
     )
 
 
-def _from_environment(config: Config, name: str, tell: Callable[[str], None]) -> float:
-    """Return a time limit in seconds from a variable in milliseconds; 0 if it is not set."""
-    try:
-        value = config.environment.get(name, "").strip()
-        return msgspec.convert(value, Positive, strict=False) / 1000 if value else 0
-    except msgspec.ValidationError as error:
-        tell(f"{name} is not used: {error}.")
-        return 0
+def _from_environment(config: Config, name: str, on_notice: Callable[[str], None]) -> float:
+    """Return a time limit in seconds from a variable in milliseconds; 0 if it is not set, or is no number."""
+    if value := config.environment.get(name, "").strip():
+        try:
+            return msgspec.convert(value, Positive, strict=False) / 1000
+        except msgspec.ValidationError as error:
+            on_notice(f"{name} is not used: {error}.")
+    return 0
 
 
-def expanded(text: str, environment: Mapping[str, str], *, refused: Collection[str] = ()) -> str:
-    """Replace `${VAR}` and `${VAR:-default}`. Raises `ToolError` for a variable that is not set, or is `refused`."""
+def expanded(text: str, environment: Mapping[str, str], *, forbidden: Collection[str] = ()) -> str:
+    """Replace `${VAR}` and `${VAR:-default}`. Raises `ToolError` for a variable that is not set, or is `forbidden`."""
 
     def value(found: re.Match[str]) -> str:
         name, default = found[1], found[2]
-        if name in refused:
+        if name in forbidden:
             raise ToolError(
                 f"A server of the project may not have {name}, a key of a model: put the server in your own settings.",
                 kind="permission_denied",
@@ -185,71 +188,64 @@ def expanded(text: str, environment: Mapping[str, str], *, refused: Collection[s
     return _VARIABLE.sub(value, text)
 
 
-def texts_of(spec: ServerSpec) -> tuple[str, ...]:
-    """Everything of a server in which variables are expanded, its command first."""
-    oauth = (str(value) for value in spec.oauth.values())
-    return (spec.command, *spec.args, spec.cwd, *spec.env.values(), spec.url, *spec.headers.values(), *oauth)
-
-
 def describe_server(spec: ServerSpec) -> str:
-    """List all that a server is started with or sent, as it is written, for whoever is to trust it."""
-    given = [f"{name}={value}" for name, value in spec.env.items()]
-    given += [f"{name}: {value}" for name, value in spec.headers.items()]
-    given += [f"in {spec.cwd}"] if spec.cwd else []
-    return f"The MCP server {spec.name} {'reaches' if spec.url else 'runs'}: {'; '.join((spec.target, *given))}"
+    """List all that a server is started with or sent, as it is written, for the person who may trust it."""
+    match spec.transport:
+        case StdioSpec(env=env, cwd=cwd):
+            verb, parts = "runs", [*(f"{name}={value}" for name, value in env.items()), *([f"in {cwd}"] if cwd else ())]
+        case HttpSpec(headers=headers):
+            verb, parts = "reaches", [f"{name}: {value}" for name, value in headers.items()]
+    return f"The MCP server {spec.name} {verb}: {'; '.join((str(spec.transport), *parts))}"
 
 
-class Connecting:
-    """Implements `Connect` for the servers of one configuration."""
+class Connector:
+    """Connects to the servers of one configuration. Implements `Connect`."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
 
     async def __call__(self, spec: ServerSpec, server: Server) -> MCPClient:
         sdk = await asyncio.to_thread(load_sdk)
-        root = self._config.cwd
-        client: MCPClient
-        if spec.type == "stdio":
-            client = await sdk.connect(spec, server, root, program=self._program(spec))
-            return client
+        connect: Callable[..., Awaitable[MCPClient]] = partial(sdk.connect, spec, server, self._config.cwd)
+        if isinstance(spec.transport, StdioSpec):
+            return await connect(self._program(spec, spec.transport))
         from agentcli.extensions.mcp.oauth import KeptLogins, stored_auth
 
-        url, headers = self.address(spec)
-        logins = KeptLogins(self._config.kept_keys)
-        login = await asyncio.to_thread(logins.load, url)
-        auth = None if "authorization" in map(str.lower, headers) else stored_auth(logins, url, login)
-        client = await sdk.connect(spec, server, root, url=url, headers=headers, auth=auth)
-        return client
+        address, logins = self.expand_address(spec, spec.transport), KeptLogins(self._config.kept_keys)
+        login = await asyncio.to_thread(logins.load, address.url)
+        has_authorization = "authorization" in map(str.lower, address.headers)
+        return await connect(address, auth=None if has_authorization else stored_auth(logins, address.url, login))
 
-    def address(self, spec: ServerSpec) -> tuple[str, dict[str, str]]:
-        """Return the address of a server and the headers it is sent. Raises `ToolError`."""
-        headers = {name: self.expanded(spec, value) for name, value in spec.headers.items()}
-        return self.expanded(spec, spec.url), headers
+    def expand_address(self, spec: ServerSpec, address: HttpSpec) -> HttpSpec:
+        """Return the address of a server with its variables replaced. Raises `ToolError`."""
+        expand = partial(self._expand, spec)
+        headers = {name: expand(value) for name, value in address.headers.items()}
+        oauth = {key: expand(value) if isinstance(value, str) else value for key, value in address.oauth.items()}
+        return msgspec.structs.replace(address, url=expand(address.url), headers=headers, oauth=oauth)
 
-    def expanded(self, spec: ServerSpec, text: str, more: Mapping[str, str] = {}) -> str:
-        """Replace the variables in a text of a server. Raises `ToolError`."""
-        return expanded(text, {**self._config.environment, **more}, refused=self._keys if spec.is_of_project else ())
+    def _expand(self, spec: ServerSpec, text: str, more: Mapping[str, str] = {}) -> str:
+        return expanded(text, {**self._config.environment, **more}, forbidden=self._keys if spec.is_of_project else ())
 
     @cached_property
     def _keys(self) -> frozenset[str]:
-        """The variables that hold keys of models."""
+        """The names of the variables that hold keys of models."""
         from agentcli.models.providers import ProviderKeys
 
         keys = ProviderKeys(self._config)
         return frozenset(name for provider in keys.takers() for name in keys.variables(provider))
 
-    def _program(self, spec: ServerSpec) -> ServerProgram:
+    def _program(self, spec: ServerSpec, program: StdioSpec) -> ServerProgram:
         from agentcli.extensions.mcp.stdio import ServerProgram
 
-        own = program_environment(self._config)
-        own |= {name: self.expanded(spec, value) for name, value in spec.env.items()}
-        argv = tuple(self.expanded(spec, part, own) for part in (spec.command, *spec.args))
-        folder = Path(self.expanded(spec, spec.cwd, own)).expanduser()
-        return ServerProgram(argv, own, self._config.cwd / folder)
+        environment = program_environment(self._config)
+        environment |= {name: self._expand(spec, value) for name, value in program.env.items()}
+        argv = tuple(self._expand(spec, part, environment) for part in (program.command, *program.args))
+        folder = Path(self._expand(spec, program.cwd, environment)).expanduser()
+        return ServerProgram(argv, environment, self._config.cwd / folder)
 
 
 def load_sdk() -> Any:
-    """Import what uses the SDK, which takes 0.6 s, without the collector a fifth less. Raises `ToolError`."""
+    """Import the module that uses the SDK: 0.6 s, a fifth less without the garbage collector. Raises `ToolError`."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -267,10 +263,10 @@ def make_servers(
     config: Config,
     specs: Sequence[ServerSpec],
     programs: WorkspacePrograms,
-    tell: Callable[[str], None],
+    on_notice: Callable[[str], None],
     clients: Sequence[MCPClient] = (),
 ) -> Servers:
-    """Return the servers of a program with the `clients` of a caller, held to the offers and programs approved."""
+    """Return the configured servers and a caller's own `clients`; offers and programs are held to what was approved."""
     from agentcli.extensions.mcp.server import Pins
     from agentcli.extensions.mcp.servers import Servers
 
@@ -278,4 +274,4 @@ def make_servers(
         programs.add_server(spec)
     pins = Pins(config.paths.state / "mcp", project_root(config.cwd), programs.pins)
     only = [name for name in config.settings.tools.only if name.startswith("mcp__")]
-    return Servers(specs, Connecting(config), pins, tell=tell, clients=clients, only=only)
+    return Servers(specs, Connector(config), pins, on_notice=on_notice, clients=clients, only=only)

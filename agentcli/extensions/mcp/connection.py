@@ -1,11 +1,11 @@
-"""Speaks to one MCP server with the official SDK: over stdio, Streamable HTTP or SSE, in both eras of the protocol."""
+"""Connects to one MCP server with the official SDK, over stdio, Streamable HTTP or SSE, in both protocol eras."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -27,24 +27,35 @@ from pydantic import ValidationError
 
 from agentcli.errors import ToolError
 from agentcli.extensions.mcp import messages
-from agentcli.extensions.mcp.client import Offer, Parts, RemotePrompt, RemoteResult, RemoteTool, ServerSpec
 from agentcli.extensions.mcp.server import NeedsLogin, Server
 from agentcli.extensions.mcp.stdio import ServerProgram, stdio_transport
+from agentcli.extensions.mcp.tools import (
+    HttpSpec,
+    Offer,
+    Parts,
+    RemotePrompt,
+    RemoteResult,
+    RemoteTool,
+    ServerSpec,
+    StdioSpec,
+)
 from agentcli.llm.messages import Text
 from agentcli.tools.tool import Ask
 from agentcli.version import __version__
 
-MAX_PAGES = 100  # of a list; a server that goes on for ever is not followed
+MAX_PAGES = 100  # of a list: a server may send pages without end
 MAX_EVENT_BYTES = 16 * 1024 * 1024  # of a stream
-CONNECT_S = 10.0
-_CLOSE_S = {"stdio": 8.0, "http": 2.0, "sse": 2.0}  # a process is ended step by step
+CONNECT_S, CLOSE_PROGRAM_S, CLOSE_HTTP_S = 10.0, 8.0, 2.0  # a program is ended step by step
 
 log = logging.getLogger(__name__)
 Listed = TypeVar("Listed")
 
 
 class ServerConnection:
-    """Implements `MCPClient` and `OffersPrompts`. The SDK's client lives in a task of its own, as it has to."""
+    """A connection to a server. Implements `MCPClient` and `OffersPrompts`.
+
+    The SDK's client must be opened and closed in one task, so it has a task of its own.
+    """
 
     def __init__(self, spec: ServerSpec, server: Server) -> None:
         self._spec = spec
@@ -59,9 +70,9 @@ class ServerConnection:
         return self._spec.name
 
     async def open(self, transport: Transport, root: Path) -> None:
-        """Connect. Raises `ToolError`, and `NeedsLogin`."""
+        """Connect. Raises `ToolError` and `NeedsLogin`."""
         opened: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
-        self._task = asyncio.create_task(self._live(transport, root, opened))
+        self._task = asyncio.create_task(self._run(transport, root, opened))
         try:
             self._client = await asyncio.shield(opened)
         except asyncio.CancelledError:
@@ -70,22 +81,24 @@ class ServerConnection:
         except Exception as error:
             raise self._own_error(error) from error
 
-    async def _live(self, transport: Transport, root: Path, opened: asyncio.Future[Client]) -> None:
-        async def roots(context: ClientRequestContext) -> types.ListRootsResult:
+    async def _run(self, transport: Transport, root: Path, opened: asyncio.Future[Client]) -> None:
+        """Open the SDK's client, and keep it open until `close` is called or the server ends."""
+
+        async def list_roots(context: ClientRequestContext) -> types.ListRootsResult:
             return types.ListRootsResult(roots=[types.Root(uri=root.as_uri(), name=root.name)])  # type: ignore[arg-type]
 
         client = Client(
             transport,
             client_info=types.Implementation(name="agentcli", version=__version__),
             elicitation_callback=self._elicit,
-            list_roots_callback=roots,
-            message_handler=self._hear,
+            list_roots_callback=list_roots,
+            message_handler=self._handle_message,
             cache=None,
         )
         try:
             async with client:
-                # A regular expression of the server's would hold up the event loop, and nobody relies on it.
-                client.session.validate_tool_result = _unchecked  # type: ignore[method-assign]
+                # A regular expression in a server's schema could block the event loop, and nothing needs the check.
+                client.session.validate_tool_result = _accept_result  # type: ignore[method-assign]
                 self._repair_results(client)
                 opened.set_result(client)
                 listening = asyncio.create_task(self._listen(client))
@@ -103,27 +116,29 @@ class ServerConnection:
                 opened.cancel()
 
     def _repair_results(self, client: Client) -> None:
-        """Have an odd item of a result cost nothing but itself; the SDK gives up all of the result."""
+        """Let an item that is not valid cost only itself: the SDK would reject the whole result."""
         dispatcher = client.session._dispatcher  # noqa: SLF001 - no other seam lies before the validation of results
         send = dispatcher.send_raw_request
 
-        def report(problem: str) -> None:
-            self._server.report(f"The MCP server {self.name}: {problem}.")
-
-        async def send_and_repair(method: str, *given: Any, **options: Any) -> dict[str, Any]:
-            result = await send(method, *given, **options)
-            return messages.repair_result(method, client.protocol_version, result, report)
+        async def send_and_repair(method: str, *arguments: Any, **options: Any) -> dict[str, Any]:
+            result = await send(method, *arguments, **options)
+            return messages.repair_result(
+                method,
+                client.protocol_version,
+                result,
+                lambda problem: self._server.report(f"The MCP server {self.name}: {problem}."),
+            )
 
         dispatcher.send_raw_request = send_and_repair  # type: ignore[method-assign]
 
     def lost(self, why: str) -> None:
-        """The transport has ended; a server that is being left ends in order."""
+        """Report that the transport has ended, unless `close` ended it."""
         if not self._leave.is_set():
             self._leave.set()
             self._server.lost(f"The MCP server {self.name} is gone. {why}")
 
     async def _listen(self, client: Client) -> None:
-        """Have a server of the newer era tell of changes; one of the older does so unasked."""
+        """Subscribe to changes, which servers of the older era announce without that."""
         if client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
             return
         with suppress(ListenNotSupportedError, SubscriptionLost, MCPError, TimeoutError):
@@ -131,17 +146,17 @@ class ServerConnection:
                 async for _ in events:
                     self._server.offer_changed()
 
-    async def _hear(self, message: IncomingMessage) -> None:
+    async def _handle_message(self, message: IncomingMessage) -> None:
         if isinstance(message, types.ToolListChangedNotification | types.PromptListChangedNotification):
             self._server.offer_changed()
         elif isinstance(message, Exception):
             log.warning("MCP server %s: %s", self.name, message)
 
     async def _elicit(self, context: ClientRequestContext, params: types.ElicitRequestParams) -> types.ElicitResult:
-        """Servers of the older era do not say which call their question belongs to: it is put by the newest one."""
-        return await messages.elicited(params, next((ask for ask in reversed(self._asking) if ask is not None), None))
+        """Ask the person about the newest call: servers of the older era do not name the call of a question."""
+        return await messages.elicit(params, next((ask for ask in reversed(self._asking) if ask is not None), None))
 
-    # What it offers
+    # Its offer
 
     async def list_tools(self) -> Sequence[RemoteTool]:
         client = self._open_client()
@@ -150,11 +165,10 @@ class ServerConnection:
 
     async def offer(self) -> Offer:
         client = self._open_client()
-        has = client.server_capabilities
-        tools = await self.list_tools() if has.tools is not None else ()
+        tools = await self.list_tools() if client.server_capabilities.tools is not None else ()
         prompts: list[types.Prompt] = []
-        if has.prompts is not None:
-            with suppress(ToolError):  # some say that they have prompts, and know no such request
+        if client.server_capabilities.prompts is not None:
+            with suppress(ToolError):  # some servers claim to have prompts, and do not know the request
                 prompts = await self._guarded(_all_pages(client.list_prompts, lambda page: page.prompts))
         return Offer(tuple(tools), tuple(map(_prompt, prompts)), client.instructions or "")
 
@@ -164,8 +178,8 @@ class ServerConnection:
         return "\n\n".join(part.text if isinstance(part, Text) else "[an image or a document]" for part in parts)
 
     async def read_resource(self, uri: str) -> Parts:
-        result = await self._guarded(self._open_client().read_resource(uri))
-        return tuple(map(messages.resource_part, result.contents))
+        resource = await self._guarded(self._open_client().read_resource(uri))
+        return tuple(map(messages.resource_part, resource.contents))
 
     # Calls
 
@@ -190,7 +204,8 @@ class ServerConnection:
         if self._task is not None and not self._task.done():
             if self._client is None:  # it waits for a server that may never answer
                 self._task.cancel()
-            _, late = await asyncio.wait((self._task,), timeout=_CLOSE_S[self._spec.type])
+            is_program = isinstance(self._spec.transport, StdioSpec)
+            _, late = await asyncio.wait((self._task,), timeout=CLOSE_PROGRAM_S if is_program else CLOSE_HTTP_S)
             for task in late:
                 task.cancel()
                 await asyncio.wait((task,))
@@ -201,19 +216,18 @@ class ServerConnection:
         return self._client
 
     async def _guarded(self, request: Awaitable[Listed], *, ask: Ask | None = None) -> Listed:
-        """The answer to a request. Raises `ToolError`."""
+        """Return the answer to a request. Raises `ToolError`."""
         try:
             return await request
         except Exception as error:
             if isinstance(error, MCPError) and error.code == types.URL_ELICITATION_REQUIRED and ask is not None:
-                data = types.ElicitationRequiredErrorData.model_validate(error.data)
-                for wanted in data.elicitations:
-                    await messages.elicited(wanted, ask)
+                for question in types.ElicitationRequiredErrorData.model_validate(error.data).elicitations:
+                    await messages.elicit(question, ask)
                 raise ToolError("The person was asked to open an address first: make the call again.") from error
             raise self._own_error(error) from error
 
     def _own_error(self, error: Exception) -> Exception:
-        """An error of the SDK, or of what is below it, as one of ours; others stay what they are."""
+        """Return the error of ours for one of the SDK or its transport; others are returned unchanged."""
         where = f"The MCP server {self.name}"
         match error:
             case ToolError():
@@ -244,19 +258,20 @@ class ServerConnection:
                 return error
 
 
-async def _unchecked(name: str, result: types.CallToolResult) -> None:
-    """Take results as they are, whatever schema the server gives for them."""
+async def _accept_result(name: str, result: types.CallToolResult) -> None:
+    """Accept a result whatever schema the server gives for it."""
 
 
 async def _all_pages(fetch: Callable[..., Awaitable[Any]], items: Callable[[Any], Sequence[Listed]]) -> list[Listed]:
-    found: list[Listed] = []
+    """Return the items of all pages of a list."""
+    listed: list[Listed] = []
     cursor = None
     for _ in range(MAX_PAGES):
         page = await fetch(cursor=cursor)
-        found += items(page)
+        listed += items(page)
         if (cursor := page.next_cursor) is None:
             break
-    return found
+    return listed
 
 
 def _prompt(prompt: types.Prompt) -> RemotePrompt:
@@ -265,47 +280,44 @@ def _prompt(prompt: types.Prompt) -> RemotePrompt:
 
 
 def _first(error: BaseException) -> Exception:
-    """The error that a group of errors is about."""
+    """Return the first error in a group of errors."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error if isinstance(error, Exception) else RuntimeError(str(error))
 
 
 async def connect(
-    spec: ServerSpec,
-    server: Server,
-    root: Path,
-    *,
-    program: ServerProgram | None = None,
-    url: str = "",
-    headers: Mapping[str, str] = {},
-    auth: httpx2.Auth | None = None,
+    spec: ServerSpec, server: Server, root: Path, target: ServerProgram | HttpSpec, *, auth: httpx2.Auth | None = None
 ) -> ServerConnection:
-    """Connect to a program, else to an address. Raises `ToolError`, and `NeedsLogin`."""
+    """Connect to a program or an address, in which all variables are replaced. Raises `ToolError` and `NeedsLogin`."""
     client = ServerConnection(spec, server)
-    patience = httpx2.Timeout(CONNECT_S, read=spec.timeout_s)
-    made = partial(httpx2.AsyncClient, headers=headers, auth=auth, timeout=patience)
-    transport = stdio_transport(program, on_end=client.lost) if program else _http_transport(spec, url, made)
+    if isinstance(target, ServerProgram):
+        transport = stdio_transport(target, on_end=client.lost)
+    else:
+        timeout = httpx2.Timeout(CONNECT_S, read=spec.timeout_s)
+        transport = _http_transport(
+            target, partial(httpx2.AsyncClient, headers=target.headers, auth=auth, timeout=timeout)
+        )
     await client.open(transport, root)
     return client
 
 
 @asynccontextmanager
 async def _http_transport(
-    spec: ServerSpec, url: str, made: Callable[[], httpx2.AsyncClient]
+    address: HttpSpec, make_http: Callable[[], httpx2.AsyncClient]
 ) -> AsyncIterator[TransportStreams]:
-    if spec.type == "sse":
-        async with sse_client(url, httpx_client_factory=lambda *_, **__: made()) as streams:
+    if address.type == "sse":
+        async with sse_client(address.url, httpx_client_factory=lambda *_, **__: make_http()) as streams:
             yield streams
         return
     async with (
-        made() as http,
-        streamable_http_client(url, http_client=http, max_sse_event_size=MAX_EVENT_BYTES) as streams,
+        make_http() as http,
+        streamable_http_client(address.url, http_client=http, max_sse_event_size=MAX_EVENT_BYTES) as streams,
     ):
         yield streams
 
 
-# Its transports for HTTP take no reader of ours.
+# The SDK's transports for HTTP do not take a reader of ours as an argument.
 streamable_http.jsonrpc_message_adapter = messages.MessageReader()  # type: ignore[attr-defined, assignment]
 types.jsonrpc_message_adapter = messages.MessageReader()  # type: ignore[assignment]
 warnings.filterwarnings("ignore", category=MCPDeprecationWarning)

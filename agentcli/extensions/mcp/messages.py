@@ -1,4 +1,4 @@
-"""Reads the messages of MCP servers: repairs what the SDK would drop as a whole, and asks the person what they ask."""
+"""Reads the messages of MCP servers: repairs those that the SDK would reject, and asks the person their questions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import binascii
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import mcp_types as types
@@ -14,13 +15,13 @@ from mcp_types import jsonrpc_message_adapter as _sdk_reader  # by its own name:
 from mcp_types import methods
 from pydantic import ValidationError
 
-from agentcli.extensions.mcp.client import Parts
+from agentcli.extensions.mcp.tools import Parts
 from agentcli.llm.messages import Base64Source, Document, Image, Text
 from agentcli.tools.tool import Ask
 
 Item = dict[str, Any]
 Value = str | int | float | bool | list[str] | None
-# By the method, the list that a result is about, and what stays of an item of it that is not valid as a whole.
+# By method: the list in its result, and the keys that are kept of an item that is not valid as a whole.
 _LISTS = {
     "tools/list": ("tools", ("name", "description", "inputSchema")),
     "prompts/list": ("prompts", ("name", "description", "arguments")),
@@ -28,38 +29,37 @@ _LISTS = {
     "prompts/get": ("messages", ("role", "content")),
     "resources/read": ("contents", ("uri", "mimeType", "text", "blob")),
 }
-# The id of a reply that is no JSON, where it can be no other's: at the beginning, or at the very end.
+# The id of a reply that is no JSON. At the beginning or at the very end it cannot be another object's.
 _ID = re.compile(
     r'\A\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d+|"[^"\\]*")|"id"\s*:\s*(\d+|"[^"\\]*")\s*\}\s*\Z'
 )
 _UNREADABLE = "its reply cannot be read: "
-_IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")  # what all providers take
+_IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")  # which all providers take
 _YES, _DONE, _NO, _SKIP = "Yes", "I have done it", "No", "Leave it out"
-_LEFT = object()
-_MAX_TRIES = 3  # for an answer that does not fit
+_CANCELLED = object()
 _NUMBERS = {"integer": (int, "a whole number"), "number": (float, "a number")}
 
 
 class MessageReader:
-    """Takes the place of the SDK's `jsonrpc_message_adapter`."""
+    """Replaces the SDK's `jsonrpc_message_adapter`: a reply that cannot be read becomes an error for its call."""
 
     def validate_json(self, data: str | bytes, *, by_name: bool | None = None) -> types.JSONRPCMessage:
-        """Read one message, or the error with its id that a broken reply becomes. Raises `ValueError`."""
+        """Return a message; for a broken reply, an error with its id. Raises `ValueError`."""
         try:
             return _sdk_reader.validate_json(data, by_name=by_name)
         except ValidationError as error:
             text = data.decode(errors="replace") if isinstance(data, bytes) else data
-            try:
-                whole = json.dumps(json.loads(text), ensure_ascii=False).encode("utf-16", "surrogatepass")
-                message = json.loads(whole.decode("utf-16", "replace"))
-            except (ValueError, RecursionError) as broken:
-                if '"method"' in text or '"jsonrpc"' not in text or (found := _ID.search(text)) is None:
-                    raise error from broken
-                return _failure(json.loads(found[1] or found[2]), types.PARSE_ERROR, f"{_UNREADABLE}{broken}")
-        return _message(message)
+            try:  # the SDK takes no lone surrogates: each one becomes U+FFFD
+                encoded = json.dumps(json.loads(text), ensure_ascii=False).encode("utf-16", "surrogatepass")
+                message = json.loads(encoded.decode("utf-16", "replace"))
+            except (ValueError, RecursionError) as problem:
+                if '"method"' in text or '"jsonrpc"' not in text or (id := _ID.search(text)) is None:
+                    raise error from problem
+                return _failure(json.loads(id[1] or id[2]), types.PARSE_ERROR, f"{_UNREADABLE}{problem}")
+        return _validate(message)
 
 
-def _message(message: Any) -> types.JSONRPCMessage:
+def _validate(message: Any) -> types.JSONRPCMessage:
     try:
         return _sdk_reader.validate_python(message, by_name=False)
     except ValidationError as error:
@@ -68,8 +68,8 @@ def _message(message: Any) -> types.JSONRPCMessage:
                 raise
             case {"id": int() | str() as id, "error": {"code": int() as code, "message": text}} if text is not None:
                 return _failure(id, code, str(text))
-            case {"id": int() | str() as id, "error": given} if given is not None:
-                return _failure(id, types.INTERNAL_ERROR, json.dumps(given))
+            case {"id": int() | str() as id, "error": problem} if problem is not None:
+                return _failure(id, types.INTERNAL_ERROR, json.dumps(problem))
             case {"id": int() | str() as id}:
                 return _failure(id, types.PARSE_ERROR, f"{_UNREADABLE}{fault_of(error, 'result')}")
             case _:
@@ -77,7 +77,7 @@ def _message(message: Any) -> types.JSONRPCMessage:
 
 
 def fault_of(error: ValidationError, about: str = "") -> str:
-    """Say where the first fault is that is `about` a field, else the first one."""
+    """Return the place and the text of the first fault that is `about` a field, else of the first one."""
     faults = error.errors()
     fault = next((one for one in faults if about in map(str, one["loc"])), faults[0])
     return f"{'.'.join(map(str, fault['loc'][-4:]))}: {fault['msg']}"
@@ -87,42 +87,44 @@ def _failure(id: int | str, code: int, message: str) -> types.JSONRPCError:
     return types.JSONRPCError(jsonrpc="2.0", id=id, error=types.ErrorData(code=code, message=message))
 
 
-# Results with odd items
+# Results with items that are not valid
 
 
 def repair_result(method: str, version: str, result: Item, report: Callable[[str], None]) -> Item:
-    """Return the result with odd items simplified, replaced by a text, or left out and reported; other faults stay."""
+    """Return a result whose items are all valid, unless it has other faults.
+
+    Items that are not valid are simplified, replaced by a text, or left out and reported.
+    """
 
     def fault(items: Any = None) -> str:
-        try:
-            methods.parse_server_result(method, version, result if items is None else whole | {key: items})
-        except ValidationError as error:
-            return fault_of(error)
-        except KeyError:  # the SDK knows no form of it in this version
-            pass
+        with suppress(KeyError):  # the SDK does not know the method in this version of the protocol
+            try:
+                methods.parse_server_result(method, version, result if items is None else whole | {key: items})
+            except ValidationError as error:
+                return fault_of(error)
         return ""
 
     key, needed = _LISTS.get(method, ("", ()))
     if not key or not fault():
         return result
-    whole = _plain(result)
+    whole = _without_odd_options(result)
     items = whole.get(key, [])
     items = [{"type": "text", "text": items}] if isinstance(items, str) and key == "content" else items
     if not isinstance(items, list) or fault([]):
         return result
-    kept = []
+    valid = []
     for number, item in enumerate(items, 1):
         if (form := next((form for form in _forms(key, needed, item) if not fault([form])), None)) is not None:
-            kept.append(form)
+            valid.append(form)
         else:
             name = item.get("name") if isinstance(item, dict) else None
             why = fault([item]).removeprefix(f"{key}.0.")
             report(f"{key.removesuffix('s')} {name or f'number {number}'} is left out: {why}")
-    return whole | {key: kept}
+    return whole | {key: valid}
 
 
-def _plain(result: Item) -> Item:
-    """Return a result without optional values of the wrong type; structured values that are no object become text."""
+def _without_odd_options(result: Item) -> Item:
+    """Return a result without optional values of the wrong type; a structured value that is no object becomes text."""
     structured = result.get("structuredContent")
     plain = {name: value for name, value in result.items() if name not in ("_meta", "structuredContent", "isError")}
     plain |= {"structuredContent": structured} if isinstance(structured, dict) else {}
@@ -134,14 +136,14 @@ def _plain(result: Item) -> Item:
 
 
 def _forms(key: str, needed: Iterable[str], item: Any) -> list[Item]:
-    """Return an item, and what can be made of it, the fullest first."""
+    """Return an item and simpler forms of it, the most complete first."""
     if not isinstance(item, dict):
         return [_note("of no type")] if key == "content" else []
     plain = {name: item[name] for name in needed if item.get(name) is not None}
     match key:
         case "tools":
-            given = item.get("inputSchema")
-            schema = {"inputSchema": {**(given if isinstance(given, dict) else {}), "type": "object"}}
+            schema = item.get("inputSchema")
+            schema = {"inputSchema": {**(schema if isinstance(schema, dict) else {}), "type": "object"}}
             return [item | schema, plain | schema, {"name": item["name"]} | schema] if item.get("name") else []
         case "content":
             return [item, plain, _note(f"of the type {item.get('type')!r}")]
@@ -156,7 +158,7 @@ def _note(kind: str) -> Item:
 
 
 def parts_of(blocks: Iterable[types.ContentBlock]) -> Parts:
-    """Return text, images and PDFs as they are, and a line about anything else."""
+    """Return texts, images and PDFs as they are, and a line of text about anything else."""
     return tuple(map(_part, blocks))
 
 
@@ -196,12 +198,12 @@ def _media(data: str, mime_type: str, what: str) -> Text | Image | Document:
 # Questions
 
 
-async def elicited(params: types.ElicitRequestParams, ask: Ask | None) -> types.ElicitResult:
-    """Ask for the fields of a form one by one, or to open an address; declined where nobody can be asked."""
+async def elicit(params: types.ElicitRequestParams, ask: Ask | None) -> types.ElicitResult:
+    """Ask the person for the fields of a form one by one, or to open an address; decline if nobody can be asked."""
     if ask is None:
         return types.ElicitResult(action="decline")
     if isinstance(params, types.ElicitRequestURLParams):
-        # The whole address is shown, and nothing opens it but the person.
+        # The whole address is shown, and only the person opens it.
         question = f"{params.message} Open this address in your browser: {params.url}"
         return _result(await ask(question, (_DONE, _NO)), _DONE)
     fields: dict[str, Any] = params.requested_schema.get("properties", {})
@@ -212,7 +214,7 @@ async def elicited(params: types.ElicitRequestParams, ask: Ask | None) -> types.
         about = (params.message, field.get("title") or name, field.get("description"))
         is_optional = name not in params.requested_schema.get("required", ())
         value = await _ask_field(" · ".join(str(part) for part in about if part), field, ask, is_optional=is_optional)
-        if value is _LEFT:
+        if value is _CANCELLED:
             return types.ElicitResult(action="cancel")
         content |= {name: value} if value is not None else {}
     return types.ElicitResult(action="accept", content=content)
@@ -225,11 +227,11 @@ def _result(answer: str | None, accepting: str, content: dict[str, Value] | None
 
 
 async def _ask_field(about: str, field: Mapping[str, Any], ask: Ask, *, is_optional: bool) -> Any:
-    """Return the value of a field, None if it is left out, `_LEFT` if the person leaves the form."""
+    """Return the value of a field, None if it is left out, `_CANCELLED` if the person leaves the form."""
     values, default = _values(field), field.get("default")
     proposed = [_SKIP if default is None else f"As it is: {default}"] if is_optional or default is not None else []
     problem = ""
-    for _ in range(_MAX_TRIES):
+    for _ in range(3):  # until an answer fits
         answer = await ask(f"{about}{problem}", [*values, *proposed])
         if answer is None:
             break
@@ -239,7 +241,7 @@ async def _ask_field(about: str, field: Mapping[str, Any], ask: Ask, *, is_optio
             return _read(answer.strip(), field.get("type"), values)
         except ValueError as error:
             problem = f" ({error})"
-    return _LEFT
+    return _CANCELLED
 
 
 def _values(field: Mapping[str, Any]) -> dict[str, Value]:
@@ -249,18 +251,21 @@ def _values(field: Mapping[str, Any]) -> dict[str, Value]:
         return {_YES: True, _NO: False}
     if choices := source.get("oneOf") or source.get("anyOf"):
         return {choice.get("title") or str(choice["const"]): choice["const"] for choice in choices if "const" in choice}
-    names = source.get("enumNames") or source.get("enum", ())
-    return dict(zip(map(str, names), source.get("enum", ()), strict=False))
+    values = source.get("enum", ())
+    return dict(zip(map(str, source.get("enumNames") or values), values, strict=False))
 
 
 def _read(answer: str, kind: Any, values: Mapping[str, Value]) -> Value:
-    """Return the value that an answer means. Raises `ValueError` that says what would fit."""
+    """Return the value that an answer stands for. Raises `ValueError` that says which answers fit."""
     if kind == "array":
         return [str(values.get(part.strip(), part.strip())) for part in answer.split(",") if part.strip()]
-    if values and answer not in values:
-        raise ValueError(f"it is one of {', '.join(values)}")
-    convert, what = (str, "") if values else _NUMBERS.get(kind, (str, ""))
+    if values:
+        if answer not in values:
+            raise ValueError(f"it is one of {', '.join(values)}")
+        return values[answer]
+    convert, name = _NUMBERS.get(kind, (str, ""))
     try:
-        return values[answer] if values else convert(answer)
+        value: Value = convert(answer)
+        return value
     except ValueError:
-        raise ValueError(f"it is {what}") from None
+        raise ValueError(f"it is {name}") from None

@@ -1,4 +1,4 @@
-"""Logs the person in to MCP servers by OAuth 2.1, and keeps the tokens as API keys are kept."""
+"""Logs the person in to MCP servers by OAuth 2.1, and stores the tokens where API keys are stored."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 from urllib.parse import parse_qs, urlsplit
 
 import httpx2
@@ -22,16 +22,15 @@ from mcp.shared.auth import (
 from msgspec import Struct
 from pydantic import AnyUrl
 
-from agentcli.extensions.mcp.client import ServerSpec
+from agentcli.extensions.mcp.tools import HttpSpec
 from agentcli.settings.keys import KeptKeys
 
-LOGIN_PATIENCE_S = 300.0
-_LONGEST_REQUEST = 16_384  # bytes of the browser's request
+_LOGIN_TIMEOUT_S, _MAX_REQUEST_BYTES = 300.0, 16_384  # of the browser's request
 _PAGE = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\nConnection: close\r\n\r\n<p>%s</p>"
 
 
 class ServerLogin(Struct, frozen=True, omit_defaults=True):
-    """A login as it is kept: the SDK's records as JSON texts, and when the token expires (seconds since 1970)."""
+    """A stored login: the SDK's records as JSON texts, and the time when the token expires (seconds since 1970)."""
 
     token: str = ""
     expires_at: float | None = None
@@ -51,7 +50,7 @@ class KeptLogins:
         return msgspec.json.decode(kept, type=ServerLogin) if kept else None
 
     def save(self, url: str, login: ServerLogin) -> str:
-        """Gives the place. Raises `ConfigError`."""
+        """Store a login, and return a sentence on the place. Raises `ConfigError`."""
         return self._keys.store(_name(url), msgspec.json.encode(login).decode())
 
     def remove(self, url: str) -> bool:
@@ -64,7 +63,7 @@ def _name(url: str) -> str:
 
 
 class LoginTokens:
-    """Implements the SDK's `TokenStorage` for one server."""
+    """The tokens of one server. Implements the SDK's `TokenStorage`."""
 
     def __init__(self, logins: KeptLogins, url: str, login: ServerLogin) -> None:
         self._logins = logins
@@ -85,7 +84,7 @@ class LoginTokens:
         await self._change(client=client_info.model_dump_json(exclude_none=True))
 
     async def keep_server(self, metadata: OAuthMetadata) -> None:
-        """Keep where tokens are refreshed, which a later process would have to find out again."""
+        """Store where tokens are refreshed, so that a later process does not have to find it out again."""
         await self._change(server=metadata.model_dump_json(exclude_none=True))
 
     async def _change(self, **changes: object) -> None:
@@ -94,7 +93,7 @@ class LoginTokens:
 
 
 class _Provider(OAuthClientProvider):
-    """The SDK's, which also knows from an earlier process when a token expires and where it is refreshed."""
+    """The SDK's provider, with what an earlier process stored: when the token expires and where it is refreshed."""
 
     tokens: LoginTokens
 
@@ -107,7 +106,7 @@ class _Provider(OAuthClientProvider):
 
 
 class AsksForLogin(httpx2.Auth):
-    """For a server without a login: a refusal says that one is wanted."""
+    """Requests without a login: a server that rejects them needs one."""
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
         response = yield request
@@ -116,7 +115,7 @@ class AsksForLogin(httpx2.Auth):
 
 
 def stored_auth(logins: KeptLogins, url: str, login: ServerLogin | None) -> httpx2.Auth:
-    """Return what requests to a server carry. It sends nobody to a browser: it raises `OAuthFlowError` instead."""
+    """Return the authentication of requests to a server; it raises `OAuthFlowError` instead of opening a browser."""
     if login is None:
         return AsksForLogin()
 
@@ -147,51 +146,53 @@ def _provider(
 
 @asynccontextmanager
 async def login_auth(
-    logins: KeptLogins, spec: ServerSpec, url: str, show: Callable[[str], None]
+    logins: KeptLogins, server_address: HttpSpec, show: Callable[[str], None]
 ) -> AsyncIterator[httpx2.Auth]:
-    """Yield what a login's requests carry, and `show` the address; where no client is set one is registered."""
-    answers: asyncio.Queue[Mapping[str, str]] = asyncio.Queue()  # a server may want a second login, for more rights
+    """Yield the authentication of requests during a login, and `show` the address for the browser.
 
+    If the settings of the server name no client, one is registered.
+    """
+    url, oauth = server_address.url, server_address.oauth
+    answers: asyncio.Queue[Mapping[str, str]] = asyncio.Queue()  # a server may want a second login, for more rights
     states: set[str] = set()  # of the answers that were asked for; any page could send others
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         line = (await reader.readline()).decode("ascii", errors="replace")
         target = urlsplit(line.split(" ")[1] if line.count(" ") == 2 else "")
-        given = {name: values[0] for name, values in parse_qs(target.query).items()}
-        is_answer = target.path == "/callback" and bool(given) and given.get("state") in states
+        query = {name: values[0] for name, values in parse_qs(target.query).items()}
+        is_answer = target.path == "/callback" and bool(query) and query.get("state") in states
         writer.write(_PAGE % (b"You are logged in: back to the terminal." if is_answer else b"Nothing is here."))
         writer.close()
         if is_answer:
-            answers.put_nowait(given)
+            answers.put_nowait(query)
 
     async def send(address: str) -> None:
         states.update(parse_qs(urlsplit(address).query).get("state", ()))
         show(address)
 
     async def wait() -> AuthorizationCodeResult:
-        async with asyncio.timeout(LOGIN_PATIENCE_S):
-            given = await answers.get()
-        if "code" not in given:
-            raise OAuthFlowError(given.get("error_description") or given.get("error") or "There is no code.")
-        return AuthorizationCodeResult(code=given["code"], state=given.get("state"), iss=given.get("iss"))
+        async with asyncio.timeout(_LOGIN_TIMEOUT_S):
+            values = await answers.get()
+        if "code" not in values:
+            raise OAuthFlowError(values.get("error_description") or values.get("error") or "There is no code.")
+        return AuthorizationCodeResult(code=values["code"], state=values.get("state"), iss=values.get("iss"))
 
-    server = await asyncio.start_server(answer, "127.0.0.1", spec.oauth.get("callbackPort", 0), limit=_LONGEST_REQUEST)
+    server = await asyncio.start_server(answer, "127.0.0.1", oauth.get("callbackPort", 0), limit=_MAX_REQUEST_BYTES)
     async with server:
-        port = server.sockets[0].getsockname()[1]
-        callback = f"http://127.0.0.1:{port}/callback"
-        tokens = LoginTokens(logins, url, ServerLogin(client=_named_client(spec, callback)))
-        about_us = spec.oauth.get("clientMetadataUrl")
+        callback = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/callback"
+        tokens = LoginTokens(logins, url, ServerLogin(client=_configured_client(oauth, callback)))
+        about_us = oauth.get("clientMetadataUrl")
         provider = _provider(tokens, url, callback, send=send, wait=wait, about_us=about_us)
         yield provider
         if provider.context.oauth_metadata is not None and tokens.login.token:
             await tokens.keep_server(provider.context.oauth_metadata)
 
 
-def _named_client(spec: ServerSpec, callback: str) -> str:
-    """The client that the settings name, as JSON; empty where they name none."""
-    if not (id := spec.oauth.get("clientId", "")):
+def _configured_client(oauth: Mapping[str, Any], callback: str) -> str:
+    """Return the client that the settings name, as JSON; empty if they name none."""
+    if not (id := oauth.get("clientId", "")):
         return ""
-    secret = spec.oauth.get("clientSecret") or None
+    secret = oauth.get("clientSecret") or None
     return OAuthClientInformationFull(
         client_id=id,
         client_secret=secret,

@@ -1,4 +1,4 @@
-"""Offers agentcli's tools as an MCP server on stdin and stdout: sandboxed, and asked about as in a session."""
+"""Offers agentcli's tools as an MCP server on stdin and stdout, with the sandbox and the permissions of a session."""
 
 from __future__ import annotations
 
@@ -13,18 +13,16 @@ from mcp.server.stdio import stdio_server
 from agentcli.agent.permissions.modes import parse_mode
 from agentcli.app import Builder
 from agentcli.cli.output import warn
-from agentcli.cli.subcommands.tools import ToolLine, open_bench
+from agentcli.cli.subcommands.tools import ToolCallLine, open_bench
 from agentcli.errors import UsageError
 from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.settings.load import Config
 from agentcli.tools.tool import Tool
 from agentcli.version import __version__
 
-_READ_ONLY = ("none", "read", "web")
-
 
 async def serve_tools(config: Config, mode: str, only: Collection[str]) -> None:
-    """Serve until stdin ends. Raises `UsageError` for a tool that is not there."""
+    """Serve the tools named in `only` (empty: all) until stdin ends. Raises `UsageError` for an unknown tool."""
     builder = Builder(config, store=MemorySessions(), on_notice=warn)
     registry = builder.offered_tools()
     tools = [tool.name for tool in registry if tool.mode == "server" and not tool.server]
@@ -33,19 +31,19 @@ async def serve_tools(config: Config, mode: str, only: Collection[str]) -> None:
     offered = registry.clone(only=[name for name in tools if not only or name in only])
 
     async def list_tools(context: Any, params: Any) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=list(map(_described, offered)))
+        return types.ListToolsResult(tools=list(map(_describe, offered)))
 
     async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
-        return _result(await bench.answer(ToolLine(params.name, params.arguments or {})))
+        return _result(await bench.answer(ToolCallLine(params.name, params.arguments or {})))
 
     server: Server[Any] = Server("agentcli", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)
     async with open_bench(builder, offered, parse_mode(mode)) as bench, stdio_server() as (read, write):
         await server.run(read, write, server.create_initialization_options())
 
 
-def _described(tool: Tool) -> types.Tool:
-    spec = tool.spec()
-    hints = types.ToolAnnotations(read_only_hint=tool.effect in _READ_ONLY, open_world_hint=tool.effect == "web")
+def _describe(tool: Tool) -> types.Tool:
+    spec, only_reads = tool.spec(), tool.effect in ("none", "read", "web")
+    hints = types.ToolAnnotations(read_only_hint=only_reads, open_world_hint=tool.effect == "web")
     return types.Tool(name=spec.name, description=spec.description, input_schema=spec.input_schema, annotations=hints)
 
 

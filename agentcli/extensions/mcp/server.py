@@ -1,4 +1,4 @@
-"""Looks after one MCP server: connects when needed, restarts it a few times, and holds it to what was approved."""
+"""Manages one MCP server: connects when needed, restarts it a few times, and holds it to what the person approved."""
 
 from __future__ import annotations
 
@@ -16,18 +16,24 @@ import msgspec
 from msgspec.structs import replace
 
 from agentcli.errors import AgentcliError, StorageError, ToolError, UserError
-from agentcli.extensions.mcp.client import MCPClient, Offer, OffersPrompts, RemoteResult, RemoteTool, ServerSpec
-from agentcli.extensions.mcp.tools import plain, tool_name
+from agentcli.extensions.mcp.tools import (
+    MCPClient,
+    Offer,
+    OffersPrompts,
+    RemoteResult,
+    RemoteTool,
+    ServerSpec,
+    plain,
+    tool_name,
+)
 from agentcli.extensions.program_pins import ProgramPins, refusal
 from agentcli.llm.messages import Text
 from agentcli.settings.files import make_private_folder, replace_file
 from agentcli.tools.tool import Ask, ToolContext
 from agentcli.tools.workspace import FileLedger
 
-MAX_RESTARTS = 3
-RESTARTS_WITHIN_S = 600.0
-LAST_LOOK_S = 1.0
-MAX_INSTRUCTIONS = 2_000  # characters of what a server tells the model about itself
+MAX_RESTARTS, RESTARTS_WITHIN_S = 3, 600.0
+MAX_INSTRUCTIONS = 2_000  # characters of a server's instructions
 
 Status = Literal["idle", "connecting", "connected", "failed", "needs-auth", "changed"]
 
@@ -38,19 +44,19 @@ class NeedsLogin(ToolError):
     """The server wants the person to log in first."""
 
 
-# Connects to a server, which is told what becomes of the connection. Raises `ToolError`, and `NeedsLogin`.
+# Connects to a server, and tells the `Server` when the connection is lost. Raises `ToolError` and `NeedsLogin`.
 Connect = Callable[[ServerSpec, "Server"], Awaitable[MCPClient]]
 
 
 class Pins(NamedTuple):
-    """Keeps what servers offered when last approved, a file each; a project's is pinned for that project."""
+    """Stores the offers that were approved, a file for each server; a project's server is approved for that project."""
 
     folder: Path
     project: Path
     programs: ProgramPins
 
     def load(self, spec: ServerSpec) -> Offer | None:
-        """Return the kept offer, None without one. A file that cannot be read approves nothing."""
+        """Return the approved offer; None if there is none. A file that cannot be read approves nothing."""
         try:
             return msgspec.json.decode(self._file(spec).read_bytes(), type=Offer)
         except FileNotFoundError:
@@ -59,7 +65,7 @@ class Pins(NamedTuple):
             return Offer()
 
     def save(self, spec: ServerSpec, offer: Offer) -> None:
-        """Raises `StorageError`."""
+        """Store an offer as approved. Raises `StorageError`."""
         try:
             make_private_folder(self.folder)
             replace_file(self._file(spec), msgspec.json.encode(offer))
@@ -67,13 +73,13 @@ class Pins(NamedTuple):
             raise StorageError(f"What the MCP server {spec.name} offers could not be kept: {error}.") from error
 
     def _file(self, spec: ServerSpec) -> Path:
-        where = str(self.project) if spec.is_of_project else ""
-        digest = hashlib.sha256(f"{spec.fingerprint} {where}".encode()).hexdigest()
+        project = str(self.project) if spec.is_of_project else ""
+        digest = hashlib.sha256(f"{spec.fingerprint} {project}".encode()).hexdigest()
         return self.folder / f"{plain(spec.name)[:40]}-{digest[:16]}.json"
 
 
 class Server:
-    """One server. Models are shown the offer `pinned`; `now` is its newest offer, None before the first connection."""
+    """One server. Models see the approved offer, `pinned`; the `current` one is None before the first connection."""
 
     def __init__(
         self,
@@ -81,28 +87,24 @@ class Server:
         connect: Connect,
         pins: Pins | None,
         *,
-        tell: Callable[[str], None],
-        updated: Callable[[], None],
+        on_notice: Callable[[str], None],
+        on_update: Callable[[], None],
     ) -> None:
-        self.spec = spec
-        self.name = spec.name
+        self.spec, self.name = spec, spec.name
         self.prefix = tool_name(spec.name, "")  # of the names of its tools
         self.pinned = pins.load(spec) if pins else None
-        self.now: Offer | None = None
+        self.current: Offer | None = None
         self.problem = ""
-        self._command = spec.start_command
-        self._connect = connect
-        self._pins = pins
-        self._tell = tell
-        self._updated = updated
+        self._connect, self._pins = connect, pins
+        self._on_notice, self._on_update = on_notice, on_update
         self._client: MCPClient | None = None
         self._connecting: asyncio.Task[MCPClient] | None = None
-        self._looking: asyncio.Task[None] | None = None
+        self._refreshing: asyncio.Task[None] | None = None
         self._starts: deque[float] = deque(maxlen=MAX_RESTARTS + 1)
         self._needs_login = False
         self._asking = asyncio.Lock()
         self._reported: set[str] = set()
-        self._introduced_to: WeakSet[FileLedger] = WeakSet()  # each conversation has one of its own
+        self._introduced_to: WeakSet[FileLedger] = WeakSet()  # each conversation has its own ledger
 
     @property
     def status(self) -> Status:
@@ -116,15 +118,15 @@ class Server:
 
     @property
     def is_changed(self) -> bool:
-        """True if a project's server offers something else than what was approved; others are approved unasked."""
-        return self.now is not None and self.pinned is not None and self.now != self.pinned
+        """Return True if the server offers something else than what was approved."""
+        return self.current is not None and self.pinned is not None and self.current != self.pinned
 
     async def try_to_connect(self) -> None:
-        with suppress(ToolError):  # its state says what is wrong
+        with suppress(ToolError):  # `problem` says what is wrong
             await self.client()
 
     async def client(self) -> MCPClient:
-        """The connection, made now if there is none. Raises `ToolError` that says why there can be none."""
+        """Return the connection, after making it if there is none. Raises `ToolError` that says why there is none."""
         if self._client is not None:
             return self._client
         if self._connecting is None:
@@ -136,7 +138,7 @@ class Server:
                     kind="dependency_error",
                 )
             self._starts.append(now)
-            self._connecting = asyncio.create_task(self._connected())
+            self._connecting = asyncio.create_task(self._open_client())
         connecting = self._connecting
         try:
             return await asyncio.shield(connecting)
@@ -146,7 +148,7 @@ class Server:
                 raise ToolError(f"The MCP server {self.name} is being restarted.", kind="resource_error") from None
             raise
 
-    async def _connected(self) -> MCPClient:
+    async def _open_client(self) -> MCPClient:
         self.problem = ""
         try:
             await self._check_programs(None)
@@ -159,7 +161,7 @@ class Server:
                     raise
         except ToolError as error:
             self._needs_login = isinstance(error, NeedsLogin)
-            if self._needs_login or not self.problem:  # how a server ended says more than that it is gone
+            if self._needs_login or not self.problem:  # `lost` may have set a problem that says more
                 self.problem = str(error)
             raise ToolError(self.problem, kind=error.kind) from error
         except (UserError, OSError) as error:
@@ -173,64 +175,70 @@ class Server:
         finally:
             self._connecting = None
 
-    # What it offers, and what of that is approved
+    # Its offer, and the approval of it
 
     async def _take_offer(self, client: MCPClient) -> None:
-        """Ask what the server offers; approve it where nobody has to be asked."""
+        """Get the server's offer, and approve it if the person does not have to be asked."""
         offer = await client.offer() if isinstance(client, OffersPrompts) else Offer(tuple(await client.list_tools()))
         tools = {tool.name: tool for tool in reversed(offer.tools)}  # of two with one name the first counts
         if len(tools) < len(offer.tools):
-            self._tell(f"The MCP server {self.name} names a tool twice: the first counts.")
-        self.now = replace(offer, tools=tuple(reversed(tools.values())))
+            self._on_notice(f"The MCP server {self.name} names a tool twice: the first counts.")
+        self.current = replace(offer, tools=tuple(reversed(tools.values())))
         if self.pinned is None or (self.is_changed and not self.spec.is_of_project):
-            self._pin(self.now)
+            self._pin(self.current)
         elif self.is_changed:
-            self._tell(
+            self._on_notice(
                 f"The MCP server {self.name} of this project offers something else than what you approved "
                 f"({self.changes()}). You are asked before it is used; `/mcp approve {self.name}` approves all of it."
             )
 
     def changes(self) -> str:
-        """The names of tools that are new, gone or changed, in words."""
-        offers = self.pinned or Offer(), self.now or Offer()
+        """Return the names of the tools that are new, gone or changed since the approval, as text."""
+        offers = self.pinned or Offer(), self.current or Offer()
         before, after = ({tool.name: tool for tool in offer.tools} for offer in offers)
         names = {
             "new": [name for name in after if name not in before],
             "gone": [name for name in before if name not in after],
             "changed": [name for name in after if name in before and after[name] != before[name]],
         }
-        words = [f"{what}: {', '.join(found)}" for what, found in names.items() if found]
-        return "; ".join(words) or "its prompts or its instructions"
+        changes = [f"{change}: {', '.join(tools)}" for change, tools in names.items() if tools]
+        return "; ".join(changes) or "its prompts or its instructions"
 
     async def approve(self) -> str:
-        """Trust the files that start it, and its offer; returns what had changed. Raises `ToolError`, `ConfigError`."""
+        """Trust the files that start the server, and its current offer; return the changes since the last approval.
+
+        Raises:
+            ToolError: If the server cannot be reached.
+            ConfigError: If the trust cannot be stored.
+        """
         changes: list[str] = []
-        if self._pins is not None and self._command:
-            changes += map(str, await asyncio.to_thread(self._pins.programs.changed, self._command))
+        if self._pins is not None and (command := self.spec.start_command):
+            changes += map(str, await asyncio.to_thread(self._pins.programs.changed, command))
             if changes:
-                self._pins.programs.accept(self._command)
+                self._pins.programs.accept(command)
         await (self.restart() if changes else self.client())
-        if self.is_changed and self.now:
+        if self.is_changed and self.current:
             changes.append(self.changes())
-            self._pin(self.now)
+            self._pin(self.current)
         return "; ".join(changes) or "nothing was changed"
 
     def _pin(self, offer: Offer) -> None:
+        """Approve an offer, so that models see it."""
         self.pinned = offer
         try:
             if self._pins is not None:
                 self._pins.save(self.spec, offer)
         except StorageError as error:
-            self._tell(str(error))
-        self._updated()
+            self._on_notice(str(error))
+        self._on_update()
 
     async def _check_approved(self, tool: RemoteTool, ask: Ask | None) -> None:
-        """Ask about a server that is not what was approved. Raises `ToolError` if it is not to be used."""
-        if self.now is None or all(one.name != tool.name for one in self.now.tools):
+        """Ask about a server that has changed since it was approved. Raises `ToolError` if it may not be used."""
+        if self.current is None or all(one.name != tool.name for one in self.current.tools):
             raise ToolError(f"The MCP server {self.name} has no tool {tool.name} any more.", kind="not_found")
-        async with self._asking:  # several calls may be about it: the person is asked once
-            while self.is_changed:  # once more where it has changed while the question was asked
-                offer, about = self.now, f"({self.changes()})"
+        async with self._asking:  # several calls may need the answer: the person is asked once
+            while self.is_changed:  # again if it has changed while the question was asked
+                offer, about = self.current, f"({self.changes()})"
                 question = f"The project's MCP server {self.name} offers something else than what you approved {about}."
                 texts = _new_texts(self.pinned or Offer(), offer)
                 if ask is None or await ask(" ".join((question, *texts)), (_USE, _REFUSE)) != _USE:
@@ -239,88 +247,81 @@ class Server:
                         "used before they approve it.",
                         kind="permission_denied",
                     )
-                if self.now == offer:
+                if self.current == offer:
                     self._pin(offer)
 
     async def _check_programs(self, ask: Ask | None) -> None:
-        """Ask about files that would be started and have changed. Raises `ToolError` if they are not to be started."""
-        if self._pins is None or not self._command:
+        """Ask about files that the server runs and that have changed. Raises `ToolError` if they may not be run."""
+        if self._pins is None or not (command := self.spec.start_command):
             return
         user = f"the MCP server {self.name}"
-        if why := await refusal(self._pins.programs, self._command, user, ask=ask, tell=self._tell):
+        if why := await refusal(self._pins.programs, command, user, ask=ask, tell=self._on_notice):
             raise ToolError(
                 f"{why} The server was not started. Check the change, then run `/mcp approve {self.name}` or "
                 f"`agentcli mcp approve {self.name}` to trust the new version.",
                 kind="permission_denied",
             )
 
-    # The connection tells of these
+    # The connection calls these
 
     def lost(self, why: str) -> None:
         self._client, self.problem = None, why
 
     def offer_changed(self) -> None:
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look_again())
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.create_task(self._refresh_offer())
 
     def report(self, problem: str) -> None:
-        """Tell of something that cannot be used; each problem is told only once."""
+        """Report a part of the server that cannot be used; each problem is reported only once."""
         if problem not in self._reported:
             self._reported.add(problem)
-            self._tell(problem)
+            self._on_notice(problem)
 
-    async def _look_again(self) -> None:
+    async def _refresh_offer(self) -> None:
         if (client := self._client) is not None:
-            with suppress(ToolError):  # `lost` tells of a connection that is gone
+            with suppress(ToolError):  # `lost` reports a connection that is gone
                 await self._take_offer(client)
 
     # Calls
 
     async def call(self, tool: RemoteTool, input: dict[str, Any], context: ToolContext) -> RemoteResult:
-        """Raises `ToolError`."""
+        """Call a tool, after asking the person about a server that has changed. Raises `ToolError`."""
         if self._client is None:
             await self._check_programs(context.ask)
         client = await self.client()
         await self._check_approved(tool, context.ask)
-        deadline = asyncio.timeout(self.spec.timeout_s)
+        deadline, emit_line = asyncio.timeout(self.spec.timeout_s), lambda line: context.emit(f"{line}\n")
         try:
             async with deadline:
-                ask = context.ask and _outside(deadline, self.name, context.ask)
-                result = await client.call_tool(
-                    tool.name, input, progress=lambda line: context.emit(f"{line}\n"), ask=ask
-                )
+                ask = context.ask and _ask_without_deadline(context.ask, deadline, self.name)
+                result = await client.call_tool(tool.name, input, progress=emit_line, ask=ask)
         except TimeoutError as error:
             raise ToolError(
                 f"{tool.name} did not end within {self.spec.timeout_s:g} s; {self.name} was told to stop it.",
                 kind="timeout",
             ) from error
-        return self._introduced(result, context.workspace.files)
-
-    def _introduced(self, result: RemoteResult, conversation: FileLedger) -> RemoteResult:
-        """The first result of a conversation, with what the server says of itself, as that was approved."""
-        from_server = self.pinned.instructions.strip() if self.pinned else ""
-        if conversation in self._introduced_to or not from_server or result.is_error:
+        conversation, instructions = context.workspace.files, self.pinned.instructions.strip() if self.pinned else ""
+        if conversation in self._introduced_to or not instructions or result.is_error:
             return result
-        self._introduced_to.add(conversation)
-        note = Text(f"[The MCP server {self.name} says of itself: {from_server[:MAX_INSTRUCTIONS]}]")
+        self._introduced_to.add(conversation)  # the first result of a conversation has the server's instructions
+        note = Text(f"[The MCP server {self.name} says of itself: {instructions[:MAX_INSTRUCTIONS]}]")
         return RemoteResult((*result.content, note), result.structured)
 
     async def restart(self) -> None:
-        """Connect anew, however often that failed. Raises `ToolError`."""
+        """Connect anew, even if that has failed too often. Raises `ToolError`."""
         await self.aclose()
         self.problem, self._needs_login = "", False
         await self.client()
 
     async def aclose(self, *, for_good: bool = True) -> None:
         """Disconnect; a caller's own client is closed only `for_good`."""
-        if self._looking is not None:  # it is about to keep what the server has announced
-            await asyncio.wait((self._looking,), timeout=LAST_LOOK_S)
-        for task in (self._connecting, self._looking):
-            if task is not None:
-                task.cancel()
-                with suppress(asyncio.CancelledError, AgentcliError):
-                    await task
-        self._starts.clear()  # leaving it is no failure of its own
+        if self._refreshing is not None:  # it is about to store the offer that the server has announced
+            await asyncio.wait((self._refreshing,), timeout=1.0)
+        for task in filter(None, (self._connecting, self._refreshing)):
+            task.cancel()
+            with suppress(asyncio.CancelledError, AgentcliError):
+                await task
+        self._starts.clear()  # an orderly end does not count as a failure
         client, self._client = self._client, None
         if client is not None and (for_good or self.spec.scope != "caller"):
             await client.close()
@@ -338,8 +339,8 @@ def _new_texts(before: Offer, after: Offer) -> Iterator[str]:
         yield f"It says of itself: {after.instructions}"
 
 
-def _outside(deadline: asyncio.Timeout, server: str, ask: Ask) -> Ask:
-    """`ask`, with the server named, and a deadline that stands still until there is an answer."""
+def _ask_without_deadline(ask: Ask, deadline: asyncio.Timeout, server: str) -> Ask:
+    """Return an `ask` that names the server, and during which the time until the deadline does not run."""
 
     async def asked(question: str, options: Sequence[str]) -> str | None:
         loop, when = asyncio.get_running_loop(), deadline.when()

@@ -1,37 +1,46 @@
-"""Holds the MCP servers of a program: starts them behind the prompt, and adds their tools to sessions."""
+"""Holds the MCP servers of a program: starts them behind the prompt, adds their tools to sessions, and has `/mcp`."""
 
 from __future__ import annotations
 
 import asyncio
 import re
+import shlex
 from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from agentcli.agent.calls.model import SessionCalls
+from agentcli.agent.commands.command import AsPrompt, CommandHost, CommandSet, Outcome, SlashCommand
 from agentcli.agent.events import Emit, Notice
 from agentcli.agent.permissions.rules import Rule
 from agentcli.agent.runtime import Turn, TurnStep
 from agentcli.agent.state import AgentState
 from agentcli.conversation.entries import User
-from agentcli.conversation.mentions import typed_blocks
+from agentcli.conversation.history import shorten
+from agentcli.conversation.mentions import foreign_text, typed_blocks
 from agentcli.errors import ToolError, UsageError, did_you_mean
-from agentcli.extensions.mcp.client import MCPClient, OffersPrompts, RemotePrompt, ServerSpec
-from agentcli.extensions.mcp.server import Connect, Pins, Server
-from agentcli.extensions.mcp.tools import remote_tools
+from agentcli.extensions.mcp.server import Connect, Pins, Server, Status
+from agentcli.extensions.mcp.tools import (
+    MCPClient,
+    Offer,
+    OffersPrompts,
+    RemotePrompt,
+    ServerSpec,
+    remote_tools,
+    tool_name,
+)
 from agentcli.llm.messages import Text
 from agentcli.tools.observation import cut_middle
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.tool import Tool
 
-QUIET_WAIT_S = 1.0  # most servers are there by then
 MAX_TEXT = 100_000  # characters of one resource
 _MENTION = re.compile(r"(?<!\S)@([\w.-]+):(\S+)")  # a resource in a prompt: `@server:uri`
-_PIPED = "\n\n<stdin>\n"  # what was piped in is somebody else's text
 
 
 class JoinServers(TurnStep):
-    """Gives a turn the servers' tools before its first request, and the resources that its prompt names."""
+    """Adds the servers' tools to a session before a turn's first request, and the resources that its prompt names."""
 
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
@@ -42,13 +51,13 @@ class JoinServers(TurnStep):
 
 
 class Servers:
-    """The servers of one program, by name; `clients` are a caller's own. `only` names the tools that count.
+    """The servers of one program, by name; `clients` are a caller's own. `only` names the tools that are offered.
 
-    What models see of a server is fixed until the next conversation or compaction, so that requests begin the same.
-    Only a server that was not known before joins at a later prompt. `can_skip`: Enter ends the waiting.
+    The tools that models see of a server are fixed until the next conversation or compaction, so that all requests
+    have the same beginning. Only a server that was not known before joins at a later prompt.
     """
 
-    can_skip = False
+    can_skip = False  # True: Enter ends the waiting for servers
 
     def __init__(
         self,
@@ -56,18 +65,19 @@ class Servers:
         connect: Connect,
         pins: Pins,
         *,
-        tell: Callable[[str], None],
+        on_notice: Callable[[str], None],
         clients: Sequence[MCPClient] = (),
         only: Sequence[str] = (),
     ) -> None:
-        self.tell = tell
+        self.on_notice = on_notice
         self.on_prompts: Callable[[], None] = lambda: None
         self._only = [Rule(name) for name in only]
-        made = partial(Server, tell=lambda text: self.tell(text), updated=self._note_update)  # noqa: PLW0108 - of now
-        self._servers = {spec.name: made(spec, connect, pins) for spec in specs}
+        on_notice_of_now = lambda text: self.on_notice(text)  # noqa: E731, PLW0108 - it changes with the session
+        make = partial(Server, on_notice=on_notice_of_now, on_update=self._note_update)
+        self._servers = {spec.name: make(spec, connect, pins) for spec in specs}
         for client in clients:
             spec = ServerSpec(name=client.name, scope="caller")
-            self._servers[client.name] = made(spec, partial(_connected, client), None)
+            self._servers[client.name] = make(spec, partial(_return_client, client), None)
         self._starting: set[asyncio.Task[None]] = set()
         self._joining = asyncio.Lock()
         self._waiting: asyncio.Timeout | None = None
@@ -76,29 +86,26 @@ class Servers:
     def __iter__(self) -> Iterator[Server]:
         return iter(self._servers.values())
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._servers
-
     def get(self, name: str) -> Server:
-        """Raises `UsageError` that lists what there is."""
+        """Return a server by its name. Raises `UsageError` that lists the servers."""
         if name not in self._servers:
             known = ", ".join(self._servers) or "none"
             raise UsageError(f"There is no MCP server {name!r}{did_you_mean(name, self._servers)}; there is {known}.")
         return self._servers[name]
 
     def start(self) -> None:
-        """Begin to connect to all of them, and return at once."""
+        """Begin to connect to all servers, and return at once."""
         for server in self:
-            self._begin(server)
+            self._start(server)
 
-    def _begin(self, server: Server) -> asyncio.Task[None]:
+    def _start(self, server: Server) -> asyncio.Task[None]:
         task = asyncio.create_task(server.try_to_connect())
         self._starting.add(task)
         task.add_done_callback(self._starting.discard)
         return task
 
     async def join(self, calls: SessionCalls) -> None:
-        """Let a session have the tools, before its first request, and where a server has come late."""
+        """Add the tools to a session before its first request, and before a later one if a server came late."""
         async with self._joining:
             if calls.delegates.unknown_servers is None:
                 await self._wait_for_new()
@@ -107,62 +114,62 @@ class Servers:
                 return
             unknown = [server for server in self if server.name in calls.delegates.unknown_servers]
             if late := [server for server in unknown if server.pinned is not None]:
-                calls.delegates.unknown_servers.difference_update(server.name for server in late)
+                names = [server.name for server in late]
+                calls.delegates.unknown_servers.difference_update(names)
                 self.add_tools(calls)
-                names = ", ".join(server.name for server in late)
-                self.tell(f"From this prompt on, the model can use the tools of: {names}")
+                self.on_notice(f"From this prompt on, the model can use the tools of: {', '.join(names)}")
             for server in unknown:
                 if server.pinned is None:
-                    self._begin(server)  # it may have downloaded by now what it needs
+                    self._start(server)  # by now it may have downloaded the programs that it needs
 
     def stop_waiting(self) -> None:
-        """Have sessions begin without the servers that still connect."""
+        """Let sessions begin without the servers that are still connecting."""
         if self._waiting is not None:
             self._waiting.reschedule(0)
 
     async def _wait_for_new(self) -> None:
+        """Wait for the servers whose tools are not known; report those that do not answer."""
         new = [server for server in self if server.pinned is None]
-        late = {self._begin(server) for server in new if not server.problem}
-        if late:
-            _, late = await asyncio.wait(late, timeout=QUIET_WAIT_S)
-        if late:
+        pending = {self._start(server) for server in new if not server.problem}
+        if pending:
+            _, pending = await asyncio.wait(pending, timeout=1.0)  # most servers answer by then
+        if pending:
             waiting = [server for server in new if server.pinned is None and not server.problem]
             names = ", ".join(server.name for server in waiting)
-            most_s = max((server.spec.startup_timeout_s for server in waiting), default=0)
-            how = " Press Enter to start without them." if self.can_skip else ""
-            self.tell(f"Waiting up to {most_s:g} s for new MCP servers: {names}.{how}")
+            max_s = max((server.spec.startup_timeout_s for server in waiting), default=0)
+            hint = " Press Enter to start without them." if self.can_skip else ""
+            self.on_notice(f"Waiting up to {max_s:g} s for new MCP servers: {names}.{hint}")
             try:
-                async with asyncio.timeout(None) as self._waiting:
-                    await asyncio.wait(late)
-            except TimeoutError:
-                pass
-            finally:  # also where the turn is interrupted
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(None) as self._waiting:
+                        await asyncio.wait(pending)
+            finally:  # also if the turn is interrupted
                 self._waiting = None
         for server in new:
             if server.pinned is None:
-                why = "has not answered yet. Its tools are available from the first prompt after it answers."
-                why = f"offers no tools: {server.problem}" if server.problem else why
-                self.tell(f"The MCP server {server.name} {why}")
+                state = "has not answered yet. Its tools are available from the first prompt after it answers."
+                state = f"offers no tools: {server.problem}" if server.problem else state
+                self.on_notice(f"The MCP server {server.name} {state}")
 
     def add_tools(self, calls: SessionCalls) -> None:
-        """Have a session's tools be its own and those of the servers, as they are now."""
+        """Set a session's tools to its own and those that the servers have now."""
         self._has_news = False
         tools = list(self.tools())
         if [tool.spec() for tool in tools] != [tool.spec() for tool in calls.tools if tool.server]:
             calls.tools = ToolRegistry((*(tool for tool in calls.tools if not tool.server), *tools))
 
     def refresh(self, calls: SessionCalls) -> None:
-        """Use what has changed, now that the beginning of requests changes anyway."""
+        """Set the tools anew if a server changed, at a time when the beginning of requests changes anyway."""
         if self._has_news:
             self.add_tools(calls)
 
     def tools(self) -> Iterator[Tool]:
         """Yield the tools that are known of all servers."""
-        taken: set[str] = set()
+        used_names: set[str] = set()
         for server in self:
-            offered = server.pinned.tools if server.pinned else ()
-            wanted = [tool for tool in offered if server.spec.offers(tool.name)]
-            for tool in remote_tools(server.name, wanted, server.call, taken):
+            known = server.pinned.tools if server.pinned else ()
+            offered = [tool for tool in known if server.spec.offers(tool.name)]
+            for tool in remote_tools(server.name, offered, server.call, used_names):
                 if not self._only or any(rule.names(tool.name) for rule in self._only):
                     yield tool
 
@@ -172,8 +179,8 @@ class Servers:
                 yield server, prompt
 
     async def attach_named(self, state: AgentState, prompt_ids: Container[str], emit: Emit) -> None:
-        """Add the resources that a prompt names to it; the person is told of one that cannot be read."""
-        for server, uri in dict.fromkeys(self._named(state, prompt_ids)):
+        """Append the resources that a prompt names (`@server:uri`); one that cannot be read is reported."""
+        for server, uri in dict.fromkeys(self._mentions(state, prompt_ids)):
             try:
                 client = await self._servers[server].client()
                 if not isinstance(client, OffersPrompts):
@@ -181,26 +188,27 @@ class Servers:
                 async with asyncio.timeout(self._servers[server].spec.timeout_s):
                     parts = await client.read_resource(uri)
             except (ToolError, TimeoutError) as error:
-                why = str(error) or "it took too long"
-                emit(Notice(f"@{server}:{uri} was not read: {why}"))
-                parts = (Text(f"It could not be read: {why}"),)
+                reason = str(error) or "it took too long"
+                emit(Notice(f"@{server}:{uri} was not read: {reason}"))
+                parts = (Text(f"It could not be read: {reason}"),)
             cut = (Text(cut_middle(part.text, MAX_TEXT)) if isinstance(part, Text) else part for part in parts)
             head = Text(f"The resource {uri} of the MCP server {server}, which the prompt names:")
             state.notes.append(User((head, *cut), is_reminder=True))
 
-    def _named(self, state: AgentState, prompt_ids: Container[str]) -> Iterator[tuple[str, str]]:
+    def _mentions(self, state: AgentState, prompt_ids: Container[str]) -> Iterator[tuple[str, str]]:
+        """Yield the server and the URI of each resource that the prompts name, but not in text that was piped in."""
         for entry in state.conversation.path:
             if entry.id in prompt_ids and isinstance(entry.body, User):
-                for block in typed_blocks(entry.body.content):
-                    typed = block.text.partition(_PIPED)[0] if isinstance(block, Text) else ""
-                    yield from ((server, uri) for server, uri in _MENTION.findall(typed) if server in self)
+                texts = (block.text for block in typed_blocks(entry.body.content) if isinstance(block, Text))
+                typed = "\n".join(text.partition("\n\n<stdin>\n")[0] for text in texts)
+                yield from ((server, uri) for server, uri in _MENTION.findall(typed) if server in self._servers)
 
     def listing(self) -> list[dict[str, Any]]:
-        """Return each server with its state, for programs."""
+        """Return each server's name and status, for the JSON stream."""
         return [{"name": server.name, "status": server.status} for server in self]
 
     async def aclose(self, *, for_good: bool = True) -> None:
-        """Disconnect from all; unless `for_good`, a later call connects again."""
+        """Disconnect from all servers; unless `for_good`, a later call connects again."""
         for task in list(self._starting):
             task.cancel()
         await asyncio.gather(*(server.aclose(for_good=for_good) for server in self))
@@ -210,5 +218,104 @@ class Servers:
         self.on_prompts()
 
 
-async def _connected(client: MCPClient, spec: ServerSpec, server: Server) -> MCPClient:
+async def _return_client(client: MCPClient, spec: ServerSpec, server: Server) -> MCPClient:
     return client
+
+
+GROUP = "MCP"
+NO_SERVERS = "No MCP server is configured here. Add one: agentcli mcp add NAME -- COMMAND, or with its URL."
+_MAX_HELP = 80  # characters
+_MARKS = {"connected": "●", "connecting": "…", "idle": "○", "changed": "!", "needs-auth": "!", "failed": "✗"}
+
+
+def add_mcp_commands(commands: CommandSet, servers: Servers | None) -> None:
+    """Add `/mcp`, and the servers' prompts as `/mcp__SERVER__PROMPT`, also those that become known later."""
+    help, forms = "show the MCP servers; restart or approve one", ("", "NAME", "restart NAME", "approve NAME")
+    commands.add(SlashCommand("mcp", help, partial(_mcp, servers), "[NAME]", group=GROUP, forms=forms))
+    if servers is not None:
+        servers.on_prompts = partial(_add_prompts, commands, servers)
+        servers.on_prompts()
+
+
+def _add_prompts(commands: CommandSet, servers: Servers) -> None:
+    for server, prompt in servers.prompts():
+        if (name := tool_name(server.name, prompt.name)) not in commands.names:
+            help = shorten(prompt.description or f"a prompt of {server.name}", _MAX_HELP)
+            commands.add(SlashCommand(name, help, partial(_use_prompt, server, prompt), _hint(prompt), group=GROUP))
+
+
+def _hint(prompt: RemotePrompt) -> str:
+    return " ".join(name.upper() if needed else f"[{name.upper()}]" for name, needed in prompt.arguments)
+
+
+async def _use_prompt(server: Server, prompt: RemotePrompt, host: CommandHost, argument: str) -> Outcome:
+    try:
+        client = await server.client()
+        assert isinstance(client, OffersPrompts), "only those that have prompts are listed"
+        text = await client.get_prompt(prompt.name, prompt_arguments(prompt, argument))
+    except ToolError as error:
+        raise UsageError(str(error)) from error
+    if not text.strip():
+        raise UsageError(f"The prompt {prompt.name} of the MCP server {server.name} is empty.")
+    request = f"Do what this prompt of the MCP server {server.name} says."
+    return AsPrompt(request, more=(foreign_text(f"prompt {prompt.name}", text),))
+
+
+def prompt_arguments(prompt: RemotePrompt, line: str) -> dict[str, str]:
+    """Read the arguments of a prompt from a line: `name=value`, or values in order; the last one takes the rest.
+
+    Raises:
+        UsageError: If the line has an open quotation mark, or a required argument is missing.
+    """
+    names = [name for name, _ in prompt.arguments]
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        raise UsageError(f"The arguments cannot be read: {error}.") from error
+    named = {key: value for key, equals, value in (word.partition("=") for word in words) if equals and key in names}
+    values = [word for word in words if word.partition("=")[0] not in named]
+    free = [name for name in names if name not in named]
+    if len(values) > len(free) > 0:
+        values = [*values[: len(free) - 1], " ".join(values[len(free) - 1 :])]
+    arguments = named | dict(zip(free, values, strict=False))
+    if missing := [name for name, is_required in prompt.arguments if is_required and name not in arguments]:
+        raise UsageError(f"{prompt.name} also needs {', '.join(missing)}.")
+    return arguments
+
+
+async def _mcp(servers: Servers | None, host: CommandHost, argument: str) -> Outcome:
+    if servers is None:
+        return NO_SERVERS
+    word, _, rest = argument.partition(" ")
+    name = rest.strip()
+    try:
+        match word:
+            case "":
+                return "\n".join(server_row(server, server.status) for server in servers)
+            case "restart" if name:
+                await (server := servers.get(name)).restart()
+                return server_row(server, server.status)
+            case "approve" if name:
+                changes = await servers.get(name).approve()
+                return f"Approved: {changes}. The model sees it from the next conversation or compaction on."
+            case _:
+                return describe_offer(server := servers.get(argument), server.status)
+    except ToolError as error:
+        raise UsageError(str(error)) from error
+
+
+def server_row(server: Server, status: Status) -> str:
+    """Return a server as a line of `/mcp`, with its changes and its problem below it."""
+    tools = f"{len(server.pinned.tools)} tools" if server.pinned else "its tools are not known yet"
+    about = (server.name, status, tools, server.spec.scope, str(server.spec.transport))
+    row = f"  {_MARKS[status]} {' · '.join(about)}"
+    changed = f"\n    changed: {server.changes()}" if server.is_changed else ""
+    return row + changed + (f"\n    {server.problem}" if server.problem else "")
+
+
+def describe_offer(server: Server, status: Status) -> str:
+    """Return a server, its tools and its prompts, a line each."""
+    offer = server.current or server.pinned or Offer()
+    tools = [f"    {one.name}  {shorten(' '.join(one.description.split()), _MAX_HELP)}" for one in offer.tools]
+    prompts = [f"    /{tool_name(server.name, one.name)} {_hint(one)}".rstrip() for one in offer.prompts]
+    return "\n".join((server_row(server, status), *tools, *prompts))

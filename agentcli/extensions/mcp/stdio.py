@@ -20,15 +20,15 @@ from msgspec import Struct
 from agentcli.errors import ToolError
 from agentcli.extensions.mcp.messages import MessageReader
 
-LONGEST_MESSAGE = 16 * 1024 * 1024  # bytes; a server that writes a longer line is ended
-KEPT_STDERR = 4_096  # bytes, the newest
+MAX_MESSAGE_BYTES = 16 * 1024 * 1024  # a server that writes a longer line is ended
+MAX_STDERR_BYTES = 4_096  # that are kept, the newest
 GRACE_S = 1.0  # to end after its stdin was closed, and again after SIGTERM
 
 log = logging.getLogger(__name__)
 
 
 class ServerProgram(Struct, frozen=True):
-    """A program with its arguments, environment and folder, all expanded."""
+    """A program with its arguments, environment and folder, in which all variables are replaced."""
 
     argv: tuple[str, ...]
     environment: dict[str, str]
@@ -37,30 +37,30 @@ class ServerProgram(Struct, frozen=True):
 
 @asynccontextmanager
 async def stdio_transport(launch: ServerProgram, *, on_end: Callable[[str], None]) -> AsyncIterator[TransportStreams]:
-    """Yield the streams of a server; `on_end` is told why one has ended by itself. Raises `ToolError`."""
-    process, transport, exited = await _started(launch)
+    """Yield the streams of a server; `on_end` gets the reason if it ends by itself. Raises `ToolError`."""
+    process, transport, exited = await _start(launch)
     to_session, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     write, from_session = anyio.create_memory_object_stream[SessionMessage](0)
-    heard = bytearray()
+    stderr = bytearray()
     tasks = [
-        asyncio.create_task(_keep_newest(process, heard)),
+        asyncio.create_task(_collect_stderr(process, stderr)),
         asyncio.create_task(_write(process, from_session)),
-        asyncio.create_task(_read(process, to_session, heard, on_end)),
+        asyncio.create_task(_read(process, to_session, stderr, on_end)),
         asyncio.create_task(_end_reading(transport, exited)),
     ]
     try:
         yield read, write
     finally:
-        await asyncio.shield(asyncio.create_task(_ended(process, exited, tasks)))
+        await asyncio.shield(asyncio.create_task(_end(process, exited, tasks)))
         for stream in (to_session, read, write, from_session):
             stream.close()
 
 
 class _Protocol(asyncio.subprocess.SubprocessStreamProtocol):
-    """Tells when the server itself has ended; `Process.wait()` also waits for children that hold its pipes."""
+    """Knows when the server itself has ended; `Process.wait()` also waits for children that hold its pipes."""
 
     def __init__(self) -> None:
-        super().__init__(limit=LONGEST_MESSAGE, loop=asyncio.get_running_loop())
+        super().__init__(limit=MAX_MESSAGE_BYTES, loop=asyncio.get_running_loop())
         self.exited = asyncio.Event()
 
     def process_exited(self) -> None:
@@ -68,7 +68,7 @@ class _Protocol(asyncio.subprocess.SubprocessStreamProtocol):
         self.exited.set()
 
 
-async def _started(
+async def _start(
     launch: ServerProgram,
 ) -> tuple[asyncio.subprocess.Process, asyncio.SubprocessTransport, asyncio.Event]:
     program, *arguments = launch.argv
@@ -76,8 +76,8 @@ async def _started(
     if found is None:
         raise ToolError(f"The program {program} is not there: install it, or name it with its path.", kind="not_found")
     argv = [found, *arguments]
-    if binder := shutil.which("setpriv"):  # a server that heeds no closed stdin ends with us, however we end
-        argv = [binder, "--pdeathsig", "KILL", *argv]
+    if setpriv := shutil.which("setpriv"):  # a server that ignores the end of its stdin is killed when agentcli ends
+        argv = [setpriv, "--pdeathsig", "KILL", *argv]
     try:
         loop = asyncio.get_running_loop()
         transport, protocol = await loop.subprocess_exec(
@@ -97,7 +97,7 @@ async def _started(
 
 async def _write(process: asyncio.subprocess.Process, messages: MemoryObjectReceiveStream[SessionMessage]) -> None:
     assert process.stdin is not None
-    with suppress(OSError):  # the server has gone, which the reader tells
+    with suppress(OSError):  # the server has ended, which the reader reports
         async for message in messages:
             process.stdin.write(message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
             await process.stdin.drain()
@@ -106,10 +106,10 @@ async def _write(process: asyncio.subprocess.Process, messages: MemoryObjectRece
 async def _read(
     process: asyncio.subprocess.Process,
     session: MemoryObjectSendStream[SessionMessage | Exception],
-    heard: bytearray,
+    stderr: bytearray,
     on_end: Callable[[str], None],
 ) -> None:
-    """Hand on the server's messages, until it ends or writes what is none."""
+    """Send the server's messages to the session, until it ends or writes a line that is too long."""
     assert process.stdout is not None
     why, reader = "", MessageReader()
     try:
@@ -118,56 +118,56 @@ async def _read(
                 continue
             try:
                 message: SessionMessage | Exception = SessionMessage(reader.validate_json(line))
-            except ValueError as error:  # servers print to stdout what they mean for people
+            except ValueError as error:  # some servers print texts for people to stdout
                 log.warning("no message of MCP: %.200r", line)
                 message = error
             await session.send(message)
     except ValueError:
-        why = f"It wrote a line of more than {LONGEST_MESSAGE // 2**20} MB."
+        why = f"It wrote a line of more than {MAX_MESSAGE_BYTES // 2**20} MB."
     except (anyio.BrokenResourceError, anyio.ClosedResourceError):
         return
     with suppress(TimeoutError):
         async with asyncio.timeout(GRACE_S):
             await process.wait()
-    said = heard.decode(errors="replace").strip()
-    ended = why or (f"It ended with {process.returncode}." if process.returncode is not None else "It closed stdout.")
-    on_end(f"{ended} Its last words: {said[-500:]}" if said else ended)
+    code, last_words = process.returncode, stderr.decode(errors="replace").strip()[-500:]
+    why = why or (f"It ended with {code}." if code is not None else "It closed stdout.")
+    on_end(f"{why} Its last words: {last_words}" if last_words else why)
     session.close()
 
 
-async def _keep_newest(process: asyncio.subprocess.Process, heard: bytearray) -> None:
+async def _collect_stderr(process: asyncio.subprocess.Process, stderr: bytearray) -> None:
     assert process.stderr is not None
     while chunk := await process.stderr.read(65_536):
-        heard.extend(chunk)
-        del heard[:-KEPT_STDERR]
+        stderr.extend(chunk)
+        del stderr[:-MAX_STDERR_BYTES]
 
 
 async def _end_reading(transport: asyncio.SubprocessTransport, exited: asyncio.Event) -> None:
-    """End the messages of a server that has ended, though a child of it may still hold its output."""
+    """Close the output of a server that has ended, because a child of it may hold it open."""
     await exited.wait()
-    await asyncio.sleep(GRACE_S)  # for what it wrote last
+    await asyncio.sleep(GRACE_S)  # for its last output
     if (output := transport.get_pipe_transport(1)) is not None:
         output.close()
 
 
-async def _ended(process: asyncio.subprocess.Process, exited: asyncio.Event, tasks: list[asyncio.Task[None]]) -> None:
-    """Let the server end as the specification says: stdin closes, then SIGTERM, then SIGKILL for all of its group."""
+async def _end(process: asyncio.subprocess.Process, exited: asyncio.Event, tasks: list[asyncio.Task[None]]) -> None:
+    """End the server as the specification says: close stdin, then SIGTERM, then SIGKILL for its process group."""
     assert process.stdin is not None
     try:
         process.stdin.close()
-        for sign in (signal.SIGTERM, signal.SIGKILL):
+        for number in (signal.SIGTERM, signal.SIGKILL):
             with suppress(TimeoutError):
                 async with asyncio.timeout(GRACE_S):
                     await exited.wait()
                 break
-            _signal(process, sign)
+            _signal(process, number)
     finally:
-        _signal(process, signal.SIGKILL)  # children that outlive the server
+        _signal(process, signal.SIGKILL)  # for children that outlive the server
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _signal(process: asyncio.subprocess.Process, sign: signal.Signals) -> None:
+def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
     with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, sign)
+        os.killpg(process.pid, number)

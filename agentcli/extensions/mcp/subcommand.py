@@ -15,19 +15,18 @@ import msgspec
 import typer
 
 from agentcli.cli.output import echo, warn
-from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app, wait_for
+from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_answer, run_app
 from agentcli.errors import ToolError, UsageError, UserError
-from agentcli.extensions.mcp.config import LOCAL_FILE, Connecting, load_sdk, make_servers, server_specs, servers_in
+from agentcli.extensions.mcp.config import LOCAL_FILE, Connector, load_sdk, make_servers, server_specs, servers_in
 from agentcli.extensions.mcp.server import Server, Status
-from agentcli.extensions.mcp.servers import Servers
-from agentcli.extensions.mcp.slash_commands import NO_SERVERS, describe_offer, server_row
+from agentcli.extensions.mcp.servers import NO_SERVERS, Servers, describe_offer, server_row
+from agentcli.extensions.mcp.tools import HttpSpec, ServerSpec, StdioSpec
 from agentcli.extensions.programs import WorkspacePrograms
 from agentcli.llm.addresses import is_loopback
-from agentcli.settings.files import replace_file
 from agentcli.settings.load import Config, read_layer
 from agentcli.settings.paths import project_root
 from agentcli.settings.trust import MCP_FILE
-from agentcli.settings.write import store_in, store_setting
+from agentcli.settings.write import store_in, store_setting, write_settings
 
 app = make_app("Add, list and remove MCP servers, log in to one; be one.")
 
@@ -45,25 +44,21 @@ def run(arguments: list[str]) -> int:
 @app.command("list")
 def list_servers(json: AsJson = False) -> None:
     """Connect to the servers that count here, and show what each offers. Exits with 1 if one cannot be used."""
-    servers = [*_servers(configuration(warns=True))]
-    statuses = wait_for(_reached(*servers))
-    if json:
-        print_json(list(map(_entry, servers, statuses)))
-    else:
-        echo("\n".join(map(server_row, servers, statuses)) or NO_SERVERS)
-    raise typer.Exit(int(any(server.now is None for server in servers)))
+    servers = list(_servers(configuration(warns=True)))
+    statuses = asyncio.run(_connect(*servers))
+    text = "\n".join(map(server_row, servers, statuses)) or NO_SERVERS
+    print_answer(list(map(_entry, servers, statuses)), text, as_json=json)
+    raise typer.Exit(int(any(server.current is None for server in servers)))
 
 
 @app.command("get")
 def show_server(name: Name, json: AsJson = False) -> None:
     """Connect to one server and show its tools. Exits with 1 if it cannot be used."""
     server = _servers(configuration(warns=True)).get(name)
-    (status,) = wait_for(_reached(server))
-    if json:
-        print_json(_entry(server, status) | {"tools": msgspec.to_builtins(server.now.tools if server.now else ())})
-    else:
-        echo(describe_offer(server, status))
-    raise typer.Exit(int(server.now is None))
+    (status,) = asyncio.run(_connect(server))
+    tools = msgspec.to_builtins(server.current.tools if server.current else ())
+    print_answer(_entry(server, status) | {"tools": tools}, describe_offer(server, status), as_json=json)
+    raise typer.Exit(int(server.current is None))
 
 
 @app.command("add", context_settings={"ignore_unknown_options": True})
@@ -93,8 +88,8 @@ def add_server(
     if header:
         entry["headers"] = dict(_pair(one, ":", "--header") for one in header)
     load_sdk()  # a server that could not be used is not added
-    what = "replaced" if name in _written(config, scope) else "added"
-    echo(f"{name} is {what}. {_write(config, scope, name, entry)}")
+    change = "replaced" if name in _servers_of(config, scope) else "added"
+    echo(f"{name} is {change}. {_write(config, scope, name, entry)}")
 
 
 @app.command("remove")
@@ -103,11 +98,11 @@ def remove_server(
 ) -> None:
     """Take a server out of the settings."""
     config = configuration()
-    found = [place for place in get_args(Scope) if scope in ("", place) and name in _written(config, place)]
-    if not found:
+    scopes = [one for one in get_args(Scope) if scope in ("", one) and name in _servers_of(config, one)]
+    if not scopes:
         raise UsageError(f"No settings of yours, this project or this folder name an MCP server {name!r}.")
-    for place in found:
-        echo(_write(config, place, name, None))
+    for one in scopes:
+        echo(_write(config, one, name, None))
 
 
 @app.command("approve")
@@ -121,14 +116,14 @@ def approve_server(name: Name) -> None:
         finally:
             await server.aclose()
 
-    echo(f"Approved: {wait_for(approve())}.")
+    echo(f"Approved: {asyncio.run(approve())}.")
 
 
 @app.command("login")
 def log_in(name: Name) -> None:
     """Log in to a server in your browser; the tokens are kept as API keys are."""
     config = configuration(warns=True)
-    echo(wait_for(_logged_in(config, _servers(config).get(name))))
+    echo(asyncio.run(_log_in(config, _servers(config).get(name))))
 
 
 @app.command("logout")
@@ -139,8 +134,8 @@ def log_out(name: Name) -> None:
     load_sdk()
     from agentcli.extensions.mcp.oauth import KeptLogins  # the SDK: 0.6 s
 
-    was_there = KeptLogins(config.kept_keys).remove(Connecting(config).address(spec)[0])
-    echo(f"The login of {name} is forgotten." if was_there else f"There is no login of {name}.")
+    is_removed = KeptLogins(config.kept_keys).remove(_address(config, spec).url)
+    echo(f"The login of {name} is forgotten." if is_removed else f"There is no login of {name}.")
 
 
 @app.command("serve")
@@ -152,15 +147,15 @@ def serve(
     load_sdk()
     from agentcli.extensions.mcp.serve import serve_tools  # the SDK: 0.6 s
 
-    wait_for(serve_tools(configuration(warns=True), permission_mode, [name for name in tools.split(",") if name]))
+    asyncio.run(serve_tools(configuration(warns=True), permission_mode, [name for name in tools.split(",") if name]))
 
 
 def _servers(config: Config) -> Servers:
     return make_servers(config, server_specs(config, warn), WorkspacePrograms(config), warn)
 
 
-async def _reached(*servers: Server) -> list[Status]:
-    """Connect to servers and disconnect again; return the state of each in between."""
+async def _connect(*servers: Server) -> list[Status]:
+    """Connect to servers and disconnect again; return the status that each had in between."""
     try:
         await asyncio.gather(*(server.client() for server in servers), return_exceptions=True)
         return [server.status for server in servers]
@@ -169,15 +164,15 @@ async def _reached(*servers: Server) -> list[Status]:
 
 
 def _entry(server: Server, status: Status) -> dict[str, Any]:
-    tools = [tool.name for tool in server.now.tools] if server.now else []
+    tools = [tool.name for tool in server.current.tools] if server.current else []
     problem = {"problem": server.problem} if server.problem else {}
     spec = server.spec
     return {"name": spec.name, "source": spec.source, "scope": spec.scope, "status": status, "tools": tools, **problem}
 
 
 def _pair(text: str, sign: str, flag: str) -> tuple[str, str]:
-    name, found, value = text.partition(sign)
-    if not found or not name.strip():
+    name, has_sign, value = text.partition(sign)
+    if not has_sign or not name.strip():
         raise UsageError(f"{flag} {text!r} has no {sign!r}.")
     return name.strip(), value.strip()
 
@@ -187,35 +182,39 @@ def _file(config: Config, scope: str) -> Path:
     return {"user": config.paths.user_config, "local": root / LOCAL_FILE, "project": root / MCP_FILE}[scope]
 
 
-def _written(config: Config, scope: str) -> Mapping[str, Any]:
-    """The servers that one place names."""
+def _servers_of(config: Config, scope: str) -> Mapping[str, Any]:
     if not (file := _file(config, scope)).exists():
         return {}
     return servers_in(file) if scope == "project" else read_layer(file).values.get("mcp_servers", {})
 
 
 def _write(config: Config, scope: str, name: str, entry: dict[str, Any] | None) -> str:
-    """Set a server in one place, or take it out with None; says where. Raises `UserError`."""
+    """Write a server to the file of a scope, or remove it (None); return a sentence on it. Raises `UserError`."""
     file, key = _file(config, scope), f"mcp_servers.{name}"
     if scope != "project":
         return store_setting(config, key, entry) if scope == "user" else store_in(file, key, entry)
-    servers = {**_written(config, scope), name: entry}
+    changed = {**_servers_of(config, scope), name: entry}
+    servers = {key: value for key, value in changed.items() if value is not None}
+    content = msgspec.json.decode(file.read_bytes(), type=dict[str, Any]) if file.exists() else {}
+    text = msgspec.json.format(msgspec.json.encode({**content, "mcpServers": servers}), indent=2)
+    write_settings(file, f"{text.decode()}\n", mode=0o644)
     if entry is None:
-        del servers[name]
-    try:
-        held = msgspec.json.decode(file.read_bytes(), type=dict[str, Any]) if file.exists() else {}
-        text = msgspec.json.format(msgspec.json.encode({**held, "mcpServers": servers}), indent=2)
-        replace_file(file, text + b"\n", mode=0o644)
-    except OSError as error:
-        raise UserError(f"{file} could not be written: {error.strerror}.") from error
-    is_in = f"It is in {file}, which counts once you trust the project: agentcli config trust."
-    return is_in if entry is not None else f"Taken out of {file}."
+        return f"Taken out of {file}."
+    return f"It is in {file}, which counts once you trust the project: agentcli config trust."
 
 
-async def _logged_in(config: Config, server: Server) -> str:
-    spec = server.spec
-    if not spec.url:
+def _address(config: Config, spec: ServerSpec) -> HttpSpec:
+    """Return the address of a server, with its variables replaced. Raises `UsageError` for a program."""
+    if isinstance(spec.transport, StdioSpec):
         raise UsageError(f"{spec.name} runs on this machine: it takes what it needs from its env, and no login.")
+    return Connector(config).expand_address(spec, spec.transport)
+
+
+async def _log_in(config: Config, server: Server) -> str:
+    """Log in to a server in the browser; return a sentence on it. Raises `UsageError` and `ToolError`."""
+    spec, address = server.spec, _address(config, server.spec)
+    if address.url.startswith("http://") and not is_loopback(urlsplit(address.url).hostname or ""):
+        raise UsageError(f"{spec.name} is reached without encryption: a login would be open to all on the way.")
     sdk = load_sdk()
     from agentcli.extensions.mcp.oauth import KeptLogins, login_auth  # the SDK: 0.6 s
 
@@ -225,14 +224,8 @@ async def _logged_in(config: Config, server: Server) -> str:
         if config.environment.get("BROWSER") != "none":
             webbrowser.open(address)
 
-    connecting = Connecting(config)
-    url, headers = connecting.address(spec)
-    if url.startswith("http://") and not is_loopback(urlsplit(url).hostname or ""):
-        raise UsageError(f"{spec.name} is reached without encryption: a login would be open to all on the way.")
-    oauth = {key: connecting.expanded(spec, one) if isinstance(one, str) else one for key, one in spec.oauth.items()}
-    spec = msgspec.structs.replace(spec, oauth=oauth)
-    async with login_auth(KeptLogins(config.kept_keys), spec, url, show) as auth:
-        client = await sdk.connect(spec, server, config.cwd, url=url, headers=headers, auth=auth)
+    async with login_auth(KeptLogins(config.kept_keys), address, show) as auth:
+        client = await sdk.connect(spec, server, config.cwd, address, auth=auth)
         tools = await client.list_tools()
         await client.close()
     return f"You are logged in to {spec.name}, which has {len(tools)} tools."

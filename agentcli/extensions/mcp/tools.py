@@ -1,24 +1,183 @@
-"""Turns tools of MCP servers into ours, with names and schemas that providers accept; stubs where room is short."""
+"""Defines MCP servers as agentcli sees them, and turns their tools into ours.
+
+The tools get names and schemas that providers accept, and become stubs where room in the model's window is short.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
+import shlex
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
-from typing import Any
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from agentcli.errors import ToolError
-from agentcli.extensions.mcp.client import Parts, RemoteResult, RemoteTool
-from agentcli.llm.messages import Text
+from agentcli.llm.messages import Document, Image, Text
 from agentcli.llm.provider import ToolSpec
 from agentcli.tools.observation import cut_middle
-from agentcli.tools.tool import Tool, ToolContext, ToolOutput
+from agentcli.tools.tool import Ask, Tool, ToolContext, ToolOutput
+
+# Variables that make an interpreter run a file.
+STARTS_FILES = ("BASH_ENV", "ENV", "NODE_OPTIONS", "PYTHONSTARTUP", "LD_PRELOAD", "PERL5OPT", "RUBYOPT")
+Scope = Literal["project", "local", "user", "flag", "caller"]
+STARTUP_TIMEOUT_S = 30.0  # npx and uvx may have to download a server first
+
+
+class StdioSpec(Struct, frozen=True):
+    """The program of a server. Its texts are as written: `${VAR}` is replaced when it is started."""
+
+    command: str = ""
+    args: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    cwd: str = ""
+
+    def __str__(self) -> str:
+        return " ".join((self.command, *self.args))
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Return all texts in which variables are replaced, the command first."""
+        return (self.command, *self.args, self.cwd, *self.env.values())
+
+
+class HttpSpec(Struct, frozen=True):
+    """The address of a server. Its texts are as written, as those of `StdioSpec`; `oauth` is in docs/mcp.md."""
+
+    url: str
+    type: Literal["http", "sse"] = "http"
+    headers: dict[str, str] = {}
+    oauth: dict[str, Any] = {}
+
+    def __str__(self) -> str:
+        return self.url
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return (self.url, *self.headers.values(), *map(str, self.oauth.values()))
+
+
+class ServerSpec(Struct, frozen=True, kw_only=True):
+    """A configured server. `source` names the file that it comes from.
+
+    `timeout_s` bounds a call, without the time a person takes to answer; `startup_timeout_s` bounds connecting. If
+    `enabled_tools` names some tools, only these are offered.
+    """
+
+    name: str
+    transport: StdioSpec | HttpSpec = StdioSpec()
+    scope: Scope = "user"
+    source: str = ""
+    timeout_s: float = 300.0
+    startup_timeout_s: float = STARTUP_TIMEOUT_S
+    enabled_tools: tuple[str, ...] = ()
+    disabled_tools: tuple[str, ...] = ()
+
+    def offers(self, tool: str) -> bool:
+        """Return True if the settings let a tool be offered, by the server's own name for it."""
+        return (not self.enabled_tools or tool in self.enabled_tools) and tool not in self.disabled_tools
+
+    @property
+    def is_of_project(self) -> bool:
+        """Return True if files of the project name the server, so that the person has to approve what it offers."""
+        return self.scope in ("project", "local")
+
+    @property
+    def start_command(self) -> str:
+        """Return the shell command that starts it, after files that variables name for it; empty for an address."""
+        if isinstance(program := self.transport, HttpSpec):
+            return ""
+        started = [value for name, value in program.env.items() if name in STARTS_FILES]
+        files = [f"./{value}" if re.fullmatch(r"\w[\w.-]*", value) else value for value in started]
+        folder = [shlex.join(("cd", program.cwd))] if program.cwd else []
+        return " && ".join((*folder, *map(shlex.quote, files), shlex.join((program.command, *program.args))))
+
+    @property
+    def fingerprint(self) -> str:
+        """Return a hash, in hexadecimal digits, of the way to start or reach the server."""
+        # The order of the parts, and that `cwd` is left out where it is empty, keep earlier approvals valid.
+        match self.transport:
+            case StdioSpec(command, args, env, cwd):
+                parts: tuple[Any, ...] = ("stdio", command, args, sorted(env.items()), "", [], *([cwd] if cwd else ()))
+            case HttpSpec(url, type, headers):
+                parts = (type, "", (), [], url, sorted(headers.items()))
+        return hashlib.sha256(msgspec.json.encode((self.name, *parts))).hexdigest()
+
+
+class RemoteTool(Struct, frozen=True):
+    """A tool of a server. `schema` is the JSON Schema of its arguments, whatever the server says."""
+
+    name: str
+    description: str = ""
+    schema: dict[str, Any] = {}
+
+
+class RemotePrompt(Struct, frozen=True):
+    """A prompt that a server offers; `arguments` are names, each with True if it is required."""
+
+    name: str
+    description: str = ""
+    arguments: tuple[tuple[str, bool], ...] = ()
+
+
+class Offer(Struct, frozen=True):
+    """All that a server offers, in its own order. `instructions` is its text for the model about itself."""
+
+    tools: tuple[RemoteTool, ...] = ()
+    prompts: tuple[RemotePrompt, ...] = ()
+    instructions: str = ""
+
+
+Parts = tuple[Text | Image | Document, ...]
+
+
+class RemoteResult(Struct, frozen=True):
+    """The result of a call. `structured` is any JSON value."""
+
+    content: Parts = ()
+    structured: Any = None
+    is_error: bool = False
+
+
+class MCPClient(Protocol):
+    """A connection to one server; `Agent(mcp_clients=[…])` takes your own.
+
+    Calls may overlap.
+
+    Raises:
+        ToolError: By each method. Its kind is `resource_error` if the connection is lost, `timeout`,
+            `invalid_parameters` if the server does not accept the arguments, else `execution_error`.
+    """
+
+    @property
+    def name(self) -> str:
+        """The server's name, as in `mcp__NAME__tool`."""
+
+    async def list_tools(self) -> Sequence[RemoteTool]: ...
+
+    async def call_tool(
+        self, name: str, input: dict[str, Any], *, progress: Callable[[str], None], ask: Ask | None
+    ) -> RemoteResult:
+        """Call a tool; `progress` gets lines, `ask` asks the person. Cancelling it cancels the call on the server."""
+
+    async def close(self) -> None: ...
+
+
+@runtime_checkable
+class OffersPrompts(Protocol):
+    """A client whose server may have prompts and resources."""
+
+    async def offer(self) -> Offer: ...
+
+    async def get_prompt(self, name: str, arguments: dict[str, str]) -> str: ...
+
+    async def read_resource(self, uri: str) -> Parts: ...
+
 
 # Calls a tool of a server by the server's name for it.
 CallRemote = Callable[[RemoteTool, dict[str, Any], ToolContext], Awaitable[RemoteResult]]
@@ -26,7 +185,7 @@ CallRemote = Callable[[RemoteTool, dict[str, Any], ToolContext], Awaitable[Remot
 MAX_NAME = 64  # characters; Anthropic's and OpenAI's limit for the name of a tool
 _DIGEST = 8  # characters that tell shortened names apart
 BYTES_PER_TOKEN = 3.2  # of names and short descriptions in JSON, by the o200k encoding
-STUB_WORDS = (12, 8, 5, 0)  # of a description, the most that fits
+STUB_WORDS = (12, 8, 5, 0)  # of a description; the largest number that fits is used
 NOTE = "Tools named mcp__… are described in a few words: call one with {} to be told its arguments."
 MAX_DEPTH = 40  # levels; what is deeper may be anything
 _TYPES = ("string", "integer", "number", "boolean", "object", "array", "null")
@@ -64,28 +223,31 @@ def tool_name(server: str, tool: str) -> str:
 
 
 def plain(name: str) -> str:
-    """A name with `_` in place of each character that providers refuse."""
+    """Return a name with `_` in place of each character that providers do not accept."""
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)
 
 
 class NoArguments(Struct, frozen=True):
-    """Stands where a struct describes arguments; a server's schema does it here."""
+    """The arguments of a server's tool, which its schema describes instead of a struct."""
 
 
-def remote_tools(server: str, tools: Sequence[RemoteTool], call: CallRemote, taken: set[str]) -> Iterator[Tool]:
-    """Yield a server's tools under the names models see, added to `taken`; a hash tells long or equal names apart."""
+def remote_tools(server: str, tools: Sequence[RemoteTool], call: CallRemote, used_names: set[str]) -> Iterator[Tool]:
+    """Yield a server's tools under the names that models see, which are added to `used_names`.
+
+    A name that is too long or used already ends with a hash.
+    """
     for tool in tools:
         name = tool_name(server, tool.name)
-        if len(name) > MAX_NAME or name in taken:
+        if len(name) > MAX_NAME or name in used_names:
             digest = hashlib.sha256(f"{server}\0{tool.name}".encode()).hexdigest()[:_DIGEST]
             name = f"{name[: MAX_NAME - _DIGEST - 1]}_{digest}"
-        taken.add(name)
+        used_names.add(name)
         yield Tool(
             name,
             tool.description.strip() or tool.name,
             NoArguments,
             partial(_run, tool, call),
-            "foreign",  # what a server says of a tool (readOnlyHint and the like) proves nothing
+            "foreign",  # a server's hints about a tool (readOnlyHint and the like) prove nothing
             source=f"mcp:{server}",
             time_limit_s=None,  # the call has its own, which stops while the person is asked something
             schema=provider_schema(tool.schema),
@@ -93,10 +255,10 @@ def remote_tools(server: str, tools: Sequence[RemoteTool], call: CallRemote, tak
         )
 
 
-async def _run(tool: RemoteTool, call: CallRemote, given: dict[str, Any], context: ToolContext) -> ToolOutput:
-    """Raises `ToolError`; where the server refuses the arguments it tells what they have to be."""
-    own_level = "output_level" in provider_schema(tool.schema)["properties"]
-    input = {name: value for name, value in given.items() if name != "output_level" or own_level}
+async def _run(tool: RemoteTool, call: CallRemote, arguments: dict[str, Any], context: ToolContext) -> ToolOutput:
+    """Call a tool. Raises `ToolError`, with the schema of the arguments if the server does not accept them."""
+    has_level = "output_level" in provider_schema(tool.schema)["properties"]  # else it is agentcli's argument
+    input = {name: value for name, value in arguments.items() if name != "output_level" or has_level}
     try:
         return output_of(await call(tool, input, context))
     except ToolError as error:
@@ -107,7 +269,7 @@ async def _run(tool: RemoteTool, call: CallRemote, given: dict[str, Any], contex
 
 
 def output_of(result: RemoteResult) -> ToolOutput:
-    """A server's result as that of a tool. Text alone stays one text; structured data is told where nothing else is."""
+    """Return a server's result as that of a tool: texts are joined; structured data is shown if there is no text."""
     content: str | Parts
     if all(isinstance(part, Text) for part in result.content):
         content = "\n".join(part.text for part in result.content if isinstance(part, Text))
@@ -120,7 +282,7 @@ def output_of(result: RemoteResult) -> ToolOutput:
 
 
 def fitted(specs: Sequence[ToolSpec], most_tokens: int) -> tuple[ToolSpec, ...]:
-    """The tools in as much detail as fits: all of them whole, else a stub each, else only the first stubs that fit."""
+    """Return the tools in as much detail as fits: all of them whole, else stubs, else only the first stubs."""
     if _tokens(specs) <= most_tokens:
         return tuple(specs)
     room = most_tokens - _tokens((ToolSpec("", NOTE, {}),))
@@ -128,12 +290,12 @@ def fitted(specs: Sequence[ToolSpec], most_tokens: int) -> tuple[ToolSpec, ...]:
         stubs = [_stub(spec, words) for spec in specs]
         if _tokens(stubs) <= room:
             return tuple(stubs)
-    taken = accumulate(_tokens((one,)) for one in stubs)
-    return tuple(one for one, tokens in zip(stubs, taken, strict=True) if tokens <= room)
+    totals = accumulate(_tokens((stub,)) for stub in stubs)
+    return tuple(stub for stub, tokens in zip(stubs, totals, strict=True) if tokens <= room)
 
 
 def _stub(spec: ToolSpec, words: int) -> ToolSpec:
-    """Return a tool with the first words of its description, which takes any arguments."""
+    """Return a tool that takes any arguments, with only the first words of its description."""
     described = spec.description.split()
     short = " ".join(described[:words]) + (" …" if 0 < words < len(described) else "")
     return ToolSpec(spec.name, short, {"type": "object"})
@@ -144,18 +306,18 @@ def _tokens(specs: Sequence[ToolSpec]) -> float:
 
 
 def provider_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema as far as it is one; what makes no sense in it is left out, so that more is allowed."""
+    """Return a valid schema that all providers accept; parts that are not valid are left out, so it allows more."""
     top = dict(schema)
-    if isinstance(found := _resolved(top.get("$ref"), schema), Mapping):
-        top = {**found, **{key: value for key, value in top.items() if key != "$ref"}}
-    normal = _merged(_normal(top, schema), schema)
+    if isinstance(target := _resolve(top.get("$ref"), schema), Mapping):
+        top = {**target, **{key: value for key, value in top.items() if key != "$ref"}}
+    normal = _merge_unions(_normal(top, schema), schema)
     for key in (*_UNIONS, "$ref", "enum", "const", "not", "if", "then", "else"):
         normal.pop(key, None)
     return {**normal, "type": "object", "properties": normal.get("properties", {})}
 
 
 def _normal(schema: Any, root: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
-    """Normalize a part of the schema `root`, to which its references lead."""
+    """Return a part of the schema `root` without keywords that are not valid."""
     if not isinstance(schema, Mapping) or depth > MAX_DEPTH:  # true allows anything, as {} does
         return {}
     normal: dict[str, Any] = {}
@@ -171,11 +333,11 @@ def _normal(schema: Any, root: Mapping[str, Any], depth: int = 0) -> dict[str, A
 
 
 def _keyword(key: str, value: Any, root: Mapping[str, Any], depth: int) -> Any:
-    """Return the value of a keyword; None for one that is left out."""
+    """Return the value of a keyword; None if it is left out."""
     if key == "type":
         return _type(value)
     if key == "$ref":
-        return value if isinstance(_resolved(value, root), Mapping | bool) else None
+        return value if isinstance(_resolve(value, root), Mapping | bool) else None
     if key in ("required", "enum"):
         return _unique(value, key)
     if key == "additionalProperties" and isinstance(value, bool):
@@ -200,42 +362,40 @@ def _type(value: Any) -> str | list[str] | None:
         return name if name in _TYPES else None
     names = [_type(one) for one in value] if isinstance(value, list) else []
     known = list(dict.fromkeys(name for name in names if isinstance(name, str)))
-    return known if known and len(known) == len(set(map(str, names))) else None  # with "any" in it, it says nothing
+    return known if known and len(known) == len(set(map(str, names))) else None  # a list with "any" allows anything
 
 
 def _unique(value: Any, key: str) -> list[Any] | None:
-    """The items of `required` or `enum`, each once."""
+    """Return the items of `required` or `enum`, each only once."""
     items = value if isinstance(value, list) else []
-    kept = {msgspec.json.encode(item): item for item in items if key == "enum" or isinstance(item, str)}
-    return list(kept.values()) or None
+    unique = {msgspec.json.encode(item): item for item in items if key == "enum" or isinstance(item, str)}
+    return list(unique.values()) or None
 
 
-def _resolved(reference: Any, root: Mapping[str, Any]) -> Any:
-    """Follow a reference within the parts of the schema that stay; None for others."""
+def _resolve(reference: Any, root: Mapping[str, Any]) -> Any:
+    """Return the part of a schema that a reference names; None if it is none, or lies in a part that is left out."""
     if not isinstance(reference, str) or not _REFERENCE.match(reference):
         return None
-    found: Any = root
+    part: Any = root
     for name in filter(None, reference[1:].split("/")):
-        found = found.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
-    return found
+        part = part.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(part, Mapping) else None
+    return part
 
 
-def _merged(normal: dict[str, Any], root: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema with the properties of the alternatives at its top; required is what all of them require."""
+def _merge_unions(normal: dict[str, Any], root: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a schema with the properties of its alternatives; a property that all require is required."""
     properties, required = dict(normal.get("properties", {})), list(normal.get("required", ()))
     for union in _UNIONS:
         branches = [_branch(branch, root) for branch in normal.get(union, ())]
-        wanted = [set(branch.get("required", ())) for branch in branches]
         for branch in branches:
-            for name, part in branch.get("properties", {}).items():
-                properties.setdefault(name, part)
-        if wanted:
-            shared = set.union(*wanted) if union == "allOf" else set.intersection(*wanted)
+            properties = properties | branch.get("properties", {}) | properties  # new ones come last
+        if sets := [set(branch.get("required", ())) for branch in branches]:
+            shared = set.union(*sets) if union == "allOf" else set.intersection(*sets)
             required += sorted(shared.difference(required))
     return {**normal, "properties": properties, **({"required": required} if required else {})}
 
 
 def _branch(branch: dict[str, Any], root: Mapping[str, Any]) -> dict[str, Any]:
-    found = _resolved(branch.get("$ref"), root)
-    branch = _normal(found, root, 1) if isinstance(found, Mapping) else branch
-    return _merged(branch, root) if any(union in branch for union in _UNIONS) and found is None else branch
+    target = _resolve(branch.get("$ref"), root)
+    branch = _normal(target, root, 1) if isinstance(target, Mapping) else branch
+    return _merge_unions(branch, root) if any(union in branch for union in _UNIONS) and target is None else branch

@@ -1,4 +1,4 @@
-"""Activates skills: the stack of those that are active, and what they change in a session while they last."""
+"""Activates skills, and keeps what they change in a session while they are active."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import SkillActivated, SkillEnded, reminder
-from agentcli.conversation.history import active_on, note_of
+from agentcli.conversation.history import active_skills, note_of
 from agentcli.errors import ToolError, UsageError, UserError, did_you_mean
-from agentcli.extensions.commands.user_commands import Template, expanded
 from agentcli.extensions.skills.find import Catalog
 from agentcli.extensions.skills.skill import Skill
+from agentcli.extensions.user_commands import Template, expanded
 from agentcli.llm.messages import Message, Text
 from agentcli.settings.files import read_small_file
 from agentcli.tools.builtin.toolset import SkillCall
@@ -35,14 +35,16 @@ from agentcli.tools.tool import ToolOutput
 log = logging.getLogger(__name__)
 
 MAX_DEPTH = 3  # skills that a model may activate within each other
-_MAX_LISTED = 40  # resources that are named with the instructions
+_MAX_LISTED = 40  # resources that are listed with the instructions
+_MAX_FOUND = 50  # skills that a search lists
 
+Store = Callable[..., object]  # appends entries to the log
 By = Literal["person", "model"]
 Level = Literal[1, 2, 3]
 
 
 class SkillMessage(Struct, frozen=True):
-    """A part of what an activation says. The model is told the instructions; the person sees what is visible."""
+    """A text about an activation. The model reads the instructions; the person sees the texts that are visible."""
 
     type: Literal["metadata", "instruction", "permissions"]
     text: str
@@ -50,7 +52,7 @@ class SkillMessage(Struct, frozen=True):
 
 
 class Activation(Struct, frozen=True):
-    """A skill that is active. One of the model's ends with the turn, one of the person's when they say so."""
+    """A skill that is active. One that the model activated ends with the turn, one of the person's when they end it."""
 
     id: str
     skill: Skill
@@ -64,20 +66,20 @@ class Activation(Struct, frozen=True):
 
 
 class SkillRegistry:
-    """The skills there are, and the `active` ones, the oldest first: the person's, then a stack of the model's."""
+    """All skills, and the `active` ones, the oldest first: the person's, then a stack of the model's."""
 
     def __init__(self, skills: Catalog | Iterable[Skill] = ()) -> None:
         self.catalog = skills if isinstance(skills, Catalog) else Catalog(tuple(skills))
         self.active: list[Activation] = []
 
     def register(self, skill: Skill) -> None:
-        """Add a skill. Raises `UsageError` when its name is taken."""
+        """Add a skill. Raises `UsageError` if its name is taken."""
         if skill.name in self.catalog.by_name:
             raise UsageError(f"There is a skill named {skill.name!r} already, in {self.get(skill.name).folder}.")
         self.catalog.by_name[skill.name] = skill
 
     def get(self, name: str) -> Skill:
-        """Raises `UsageError` that names the nearest."""
+        """Return a skill by its name. Raises `UsageError` that suggests a similar name."""
         if (skill := self.catalog.find(name)) is None:
             raise UsageError(f"There is no skill {name!r}{did_you_mean(name, list(self.catalog.by_name))}.")
         return skill
@@ -88,16 +90,16 @@ class SkillRegistry:
     def check(self, name: str, *, by: By = "person") -> Skill:
         """Return the skill, if it may be activated now. Raises `UsageError` that says why it may not."""
         skill = self.get(name)
+        path = " → ".join((*(one.skill.name for one in self.active), skill.name))
         if by == "model" and not skill.for_model:
             raise UsageError(f"Only the user activates the skill {skill.name}.")
-        way = " → ".join((*(one.skill.name for one in self.active), skill.name))
         if self.is_active(skill.name):
-            raise UsageError(f"The skill {skill.name} is active already ({way}): follow its instructions.")
+            raise UsageError(f"The skill {skill.name} is active already ({path}): follow its instructions.")
         if by == "model":
             if closed := next((one.skill.name for one in self.active if not one.skill.may_nest), None):
                 raise UsageError(f"While the skill {closed} is active no other one is activated.")
             if sum(one.by == "model" for one in self.active) == MAX_DEPTH:
-                raise UsageError(f"Skills nest {MAX_DEPTH} deep at most ({way}): end one first.")
+                raise UsageError(f"Skills nest {MAX_DEPTH} deep at most ({path}): end one first.")
         return skill
 
     def activate(
@@ -109,20 +111,28 @@ class SkillRegistry:
         by: By = "person",
         instructions: str | None = None,
     ) -> Activation:
-        """Activate a skill for a `request`; its instructions join `history`. Raises `UsageError`, changing nothing."""
+        """Activate a skill for a `request`, and append its instructions to `history`.
+
+        Raises:
+            UsageError: If the skill may not be activated or cannot be read; nothing has changed then.
+        """
         skill = self.check(name, by=by)
         try:
             text = skill.instructions() if instructions is None else instructions
-            made = Activation(os.urandom(6).hex(), skill, by, 2, _messages(skill, text, request))
+            activation = Activation(os.urandom(6).hex(), skill, by, 2, _messages(skill, text, request))
         except (OSError, ValueError) as error:
             raise UsageError(f"The skill {skill.name} cannot be used: {error}.") from error
         if history is not None:
-            history.append(Message("user", (Text(made.instructions),)))
-        self.active.append(made)
-        return made
+            history.append(Message("user", (Text(activation.instructions),)))
+        self.active.append(activation)
+        return activation
 
     def deactivate(self, name: str = "", *, by: By = "person") -> Activation:
-        """End an active skill, by its name or the innermost, as the model must. Raises `UsageError` where none is."""
+        """End an active skill by its name, or the innermost one; the model can end no other.
+
+        Raises:
+            UsageError: If no such skill is active, or it is not the innermost one.
+        """
         own = [one for one in self.active if one.by == by]
         if not own:
             raise UsageError("No skill is active." if by == "person" else "No skill that you activated is active.")
@@ -138,7 +148,7 @@ class SkillRegistry:
 
 
 def _messages(skill: Skill, text: str, request: str) -> tuple[SkillMessage, ...]:
-    """Raises `ValueError` for a skill without instructions."""
+    """Return the texts about an activation. Raises `ValueError` for a skill without instructions."""
     if not text.strip():
         raise ValueError("it has no instructions")
     active = f"The skill {skill.name} is active{f': {request}' if request else ''}"
@@ -155,36 +165,33 @@ def _resources(skill: Skill) -> str:
     if not (names := skill.resources()):
         return ""
     more = f"\n({len(names) - _MAX_LISTED} more)" if len(names) > _MAX_LISTED else ""
-    listed = "\n".join(names[:_MAX_LISTED])
-    return f"\nFiles in its folder, to be read or run when the instructions say so:\n{listed}{more}\n"
-
-
-_MAX_FOUND = 50
-Store = Callable[..., object]  # appends entries to the log
+    lines = "\n".join(names[:_MAX_LISTED])
+    return f"\nFiles in its folder, to be read or run when the instructions say so:\n{lines}{more}\n"
 
 
 @dataclass
 class SessionSkills:
-    """Keeps the session's active skills as the log has them; only tools that those of `outer` leave count."""
+    """Keeps the active skills of a session in step with its log.
+
+    `outer` are the parent's, if the session is a subagent's: they restrict its tools, too. `known_model` completes the
+    name of a model, given that of the current one.
+    """
 
     registry: SkillRegistry
     session: Session
     known_model: Callable[[str, str], str]
     outer: SkillsInUse | None = None
-    _granted: dict[str, list[Rule]] = field(default_factory=dict)
-    _is_fresh: set[str] = field(default_factory=set)
-    # By what skills choose in place of the session: the skill, its value, and the value that it goes back to.
-    _overrides: dict[str, list[tuple[str, Any, Any]]] = field(default_factory=lambda: {"model": [], "effort": []})
+    _granted: dict[str, list[Rule]] = field(default_factory=dict)  # by activation
+    _activated_for_next: set[str] = field(default_factory=set)  # activations since the last turn
+    # For model and effort: the activation that chose a value, the value, and the one that it replaced.
+    _overrides: dict[str, list[tuple[str, Any, Any]]] = field(default_factory=lambda: {"name": [], "effort": []})
 
     @property
     def state(self) -> AgentState:
         return self.session.state
 
-    def _notify(self, text: str) -> None:
-        self.session.publish(Notice(text))
-
     async def activate(self, name: str, *, request: str = "", by: By = "person") -> Activation:
-        """Activate a skill; its instructions reach the model with the next request. Raises `UserError`."""
+        """Activate a skill; the model reads its instructions with the next request. Raises `UserError`."""
         skill = self.registry.check(name, by=by)
         text = await self._text(skill, request)
         activation = self.registry.activate(name, request=request, by=by, instructions=text)
@@ -194,7 +201,7 @@ class SessionSkills:
                 self.session.append(SkillActivated(activation.id, skill, by))
                 self.state.notes.append(note)
             else:
-                self._is_fresh.add(activation.id)
+                self._activated_for_next.add(activation.id)
                 self.session.append(SkillActivated(activation.id, skill, by), note)
         except BaseException:
             self.registry.active.remove(activation)
@@ -205,6 +212,7 @@ class SessionSkills:
         return activation
 
     async def _text(self, skill: Skill, request: str) -> str:
+        """Return a skill's instructions with the request and the output of its commands. Raises `UserError`."""
         try:
             body = skill.instructions()
         except (OSError, ValueError) as error:
@@ -215,24 +223,24 @@ class SessionSkills:
         template = Template(skill.name, body, allowed, skill.file, takes_words=words, adds_argument=False)
         return await expanded(template, request, self.state, self.session.runtime.calls)
 
-    async def answer(self, call: Call, given: SkillCall) -> ToolOutput:
-        """Run a call of `skill`: find, activate or end one, or read its files. Raises `ToolError`."""
+    async def answer(self, call: Call, arguments: SkillCall) -> ToolOutput:
+        """Run a call of `skill`: search for skills, activate or end one, or read its files. Raises `ToolError`."""
         try:
-            if given.end:
-                ended = self.end(given.name, by="model")
+            if arguments.end:
+                ended = self.end(arguments.name, by="model")
                 return ToolOutput(f"The skill {ended.skill.name} has ended.", summary=f"{ended.skill.name} ended")
-            if given.level == 1:
-                return _found(self.registry, given.name)
-            if given.resource or given.level == 3:
-                return await asyncio.to_thread(_resource, self.registry, given)
-            activation = await self.activate(given.name, by="model")
+            if arguments.level == 1:
+                return _search(self.registry, arguments.name)
+            if arguments.resource or arguments.level == 3:
+                return await asyncio.to_thread(_read_resource, self.registry, arguments)
+            activation = await self.activate(arguments.name, by="model")
         except UserError as error:
             raise ToolError(str(error), kind="validation_error") from error
         name = activation.skill.name
         return ToolOutput(f"The skill {name} is active; its instructions follow.", summary=f"{name} is active")
 
     def end(self, name: str = "", *, by: By = "person", store: Store | None = None) -> Activation:
-        """End a skill, or the innermost one of the model's. Raises `UsageError`."""
+        """End a skill, or the innermost one; the entry goes to `store`, if there is one. Raises `UsageError`."""
         ended = self.registry.deactivate(name, by=by)
         self._undo(ended)
         (store or self.session.append)(SkillEnded(ended.id))
@@ -240,16 +248,16 @@ class SessionSkills:
         return ended
 
     def end_turn(self, store: Store) -> None:
-        """End what the model activated, the innermost first."""
+        """End the skills that the model activated, the innermost first."""
         while any(one.by == "model" for one in self.registry.active):
             self.end(by="model", store=store)
 
     def begin_turn(self, conversation: Conversation, *, is_resumed: bool = False) -> None:
-        """Follow the log, which may have gone back to an earlier point; grants for the prompt before end."""
-        for id in [id for id in self._granted if id not in self._is_fresh]:
-            self._take_back_grants(id)
-        self._is_fresh.clear()
-        logged = {entry.id: entry for entry in active_on(conversation.path)}
+        """End the grants for the last prompt, and follow the log, which may have been rewound."""
+        for id in [id for id in self._granted if id not in self._activated_for_next]:
+            self._revoke_grants(id)
+        self._activated_for_next.clear()
+        logged = {entry.id: entry for entry in active_skills(conversation.path)}
         for activation in [one for one in self.registry.active if one.id not in logged]:
             self.registry.active.remove(activation)
             self._undo(activation)
@@ -260,29 +268,30 @@ class SessionSkills:
                 self._resume(entry, conversation)
 
     def _resume(self, entry: SkillActivated, conversation: Conversation) -> None:
-        """Take up a skill of an earlier run, with its instructions as they were told then."""
+        """Activate a skill of an earlier run again; its instructions are those that the model read then."""
         skill = Skill(**structs.asdict(entry.skill))
         activation = Activation(entry.id, skill, entry.by)
         if note_of(entry, conversation.path) is None:
             try:
-                made = SkillRegistry([skill]).activate(entry.skill.name)
+                instructions = SkillRegistry([skill]).activate(entry.skill.name).instructions
             except UsageError as error:
                 self.session.append(SkillEnded(entry.id))
-                self._notify(str(error))
+                self.session.publish(Notice(str(error)))
                 return
-            self.state.notes.append(reminder(made.instructions))
+            self.state.notes.append(reminder(instructions))
         self.registry.active.append(activation)
         self._apply(activation)
 
     def narrowed(self, tool: str, verdict: Verdict) -> Verdict:
-        """Return the verdict on a call, a denial where an active skill leaves the tool out."""
+        """Return the verdict on a call, or a denial if an active skill does not allow the tool."""
         if self.outer is not None:
             verdict = self.outer.narrowed(tool, verdict)
         for skill in (one.skill for one in self.registry.active if one.skill.tools is not None):
-            tools = skill.tools or ()
-            left = [ALIASES.get(each, each) for each in (rule.partition("(")[0] for rule in tools)]
-            if tool not in (*left, "skill"):  # so that the model can end what narrows its tools
-                return Verdict("deny", f"the skill {skill.name} leaves only {', '.join(tools) or 'no tool'}")
+            names = [rule.partition("(")[0] for rule in skill.tools or ()]
+            allowed = (*(ALIASES.get(name, name) for name in names), "skill")  # with `skill` the model can end it
+            if tool not in allowed:
+                tools = ", ".join(skill.tools or ()) or "no tool"
+                return Verdict("deny", f"the skill {skill.name} leaves only {tools}")
         return verdict
 
     def _rules(self, skill: Skill) -> list[Rule]:
@@ -291,40 +300,42 @@ class SessionSkills:
             try:
                 rules.append(parse_rule(text, f"skill {skill.name}"))
             except UsageError as error:
-                self._notify(f"The skill {skill.name}, allowed-tools: {error}")
+                self.session.publish(Notice(f"The skill {skill.name}, allowed-tools: {error}"))
         return rules
 
-    def _take_back_grants(self, id: str) -> None:
+    def _revoke_grants(self, id: str) -> None:
         for rule in self._granted.pop(id, ()):
             if rule in self.state.rules.allow:
                 self.state.rules.allow.remove(rule)
 
     def _apply(self, activation: Activation) -> None:
-        """Let the skill choose model and effort, and its files be read."""
+        """Use the skill's model and effort, and let its files be read."""
         skill, state = activation.skill, self.state
         if skill.model:
             try:
-                self._override(activation.id, "model", self.known_model(skill.model, state.model))
+                self._override(activation.id, "name", self.known_model(skill.model, state.model.name))
             except UserError as error:
-                self._notify(f"The skill {skill.name} asks for {skill.model}: {error} Going on with {state.model}.")
+                name = state.model.name
+                notice = f"The skill {skill.name} asks for {skill.model}: {error} Going on with {name}."
+                self.session.publish(Notice(notice))
         if skill.effort:
             self._override(activation.id, "effort", skill.effort)
         self.session.runtime.calls.workspace.grants += Grants(readable=self._files(skill))
 
-    def _override(self, id: str, key: Literal["model", "effort"], value: Any) -> None:
-        self._overrides[key].append((id, value, getattr(self.state, key)))
-        setattr(self.state, key, value)
+    def _override(self, id: str, key: Literal["name", "effort"], value: Any) -> None:
+        self._overrides[key].append((id, value, getattr(self.state.model, key)))
+        setattr(self.state.model, key, value)
 
     def _undo(self, activation: Activation) -> None:
-        """Take back what the skill changed; a choice that the person, or a later skill, has made since stays."""
-        self._take_back_grants(activation.id)
+        """Undo the changes of a skill; a model or effort that the person or a later skill chose since then stays."""
+        self._revoke_grants(activation.id)
         for key, overrides in self._overrides.items():
             for at, (id, value, before) in enumerate(overrides):
                 if id == activation.id:
                     if at + 1 < len(overrides):
                         overrides[at + 1] = (*overrides[at + 1][:2], before)
-                    elif getattr(self.state, key) == value:
-                        setattr(self.state, key, before)
+                    elif getattr(self.state.model, key) == value:
+                        setattr(self.state.model, key, before)
                     del overrides[at]
                     break
         self.session.runtime.calls.workspace.grants -= Grants(readable=self._files(activation.skill))
@@ -335,14 +346,14 @@ class SessionSkills:
 
 
 def skills_of(calls: SessionCalls) -> SessionSkills:
-    """Return the skills of a session. Raises `UsageError` where there are none."""
+    """Return the skills of a session. Raises `UsageError` if it has none."""
     skills = calls.delegates.open_skills()
     assert isinstance(skills, SessionSkills), "the session's builder makes no others"
     return skills
 
 
-def _found(registry: SkillRegistry, word: str) -> ToolOutput:
-    """Level 1: the skills whose name or description has a word."""
+def _search(registry: SkillRegistry, word: str) -> ToolOutput:
+    """Return the skills whose name or description contains a word (level 1)."""
     offered = [skill for skill in registry.catalog if skill.for_model]
     found = [skill for skill in offered if word.lower() in f"{skill.name} {skill.description}".lower()]
     lines = [f"- {skill.name}: {skill.description}" for skill in found[:_MAX_FOUND]]
@@ -351,19 +362,19 @@ def _found(registry: SkillRegistry, word: str) -> ToolOutput:
     return ToolOutput("\n".join(lines) or f"No skill has {word!r} in its name or description.", summary=f"{len(found)}")
 
 
-def _resource(registry: SkillRegistry, given: SkillCall) -> ToolOutput:
-    """Level 3: a file of a skill's folder, or without a name the list of them. Raises `ToolError`."""
-    skill = registry.get(given.name or next((one.skill.name for one in reversed(registry.active)), ""))
+def _read_resource(registry: SkillRegistry, arguments: SkillCall) -> ToolOutput:
+    """Return a file of a skill's folder, or the list of its files (level 3). Raises `ToolError` and `UsageError`."""
+    skill = registry.get(arguments.name or next((one.skill.name for one in reversed(registry.active)), ""))
     if not skill.for_model and not registry.is_active(skill.name):
         raise ToolError(f"Only the user activates the skill {skill.name}.", kind="permission_denied")
-    if not given.resource:
+    if not arguments.resource:
         return ToolOutput("\n".join(skill.resources()) or "The skill has no other files.")
     try:
-        path = skill.resource(given.resource)
+        path = skill.resource(arguments.resource)
         text = read_small_file(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ToolError(f"{path} is no text: run it, or read it with file_read.", kind="validation_error") from error
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
-        raise ToolError(f"{given.resource} of the skill {skill.name}: {why}.", kind="not_found") from error
-    return ToolOutput(text, summary=f"{skill.name}: {given.resource}")
+        raise ToolError(f"{arguments.resource} of the skill {skill.name}: {why}.", kind="not_found") from error
+    return ToolOutput(text, summary=f"{skill.name}: {arguments.resource}")

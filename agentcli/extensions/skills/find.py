@@ -1,4 +1,4 @@
-"""Finds the skills that settings, trust and flags let a session have, and tells the model of them."""
+"""Finds the skills that settings, trust and flags let a session have, and lists them for the model."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 from msgspec import Struct
 
+from agentcli.agent.calls.model import SkillsInUse
 from agentcli.agent.runtime import Turn, TurnStep
+from agentcli.agent.session import Session
 from agentcli.agent.turn_log import add
 from agentcli.conversation.entries import FILE, Source
 from agentcli.errors import UsageError
@@ -26,86 +28,74 @@ from agentcli.settings.load import Config
 from agentcli.settings.paths import home_of, project_root
 from agentcli.settings.trust import SKILL_FOLDERS, project_places
 
-if TYPE_CHECKING:
-    from agentcli.agent.calls.model import SkillsInUse
-    from agentcli.agent.session import Session
-
-
 T = TypeVar("T")
 Stamp = tuple[int, ...]
 
-MAX_FOLDERS = 2_000  # of one place
+MAX_FOLDERS = 2_000  # in which one place is searched
 _MAX_DEPTH = 4
-_CACHE_FORM = "2"  # changes with what is kept
+_MAX_NOTICES = 3
+_MAX_DESCRIPTION = 1_024  # characters in the list for the model
 _BYTES_PER_TOKEN = 3  # of prose; few tokenizers make more of it
-_MAX_DESCRIPTION = 1_024  # characters that a model is told
-_PASSED_OVER = frozenset((".git", "node_modules", "__pycache__"))
+_CACHE_VERSION = "2"  # changes with the form of the cached values
+_SKIPPED_FOLDERS = frozenset((".git", "node_modules", "__pycache__"))
 _HEAD = """\
 # Skills
 When a task fits one of these, call `skill` with its name first: it gives instructions for such tasks.
 """
 
 
-class LeftOut(NamedTuple):
-    """A file, or a skill's folder, that cannot be used, and why."""
-
-    path: str
-    why: str
+# Reading files of definitions, with a cache
 
 
 class CachedRead(Struct, Generic[T], frozen=True, array_like=True):
-    """The content of a file when it had this stamp; without a value `problem` says why it cannot be used."""
+    """The value that was read from a file when it had this stamp, or the problem that kept it from being read."""
 
     stamp: Stamp
     value: T | None
     problem: str = ""
 
 
-class FileValues(NamedTuple, Generic[T]):
-    """The values of files by their paths, those without one, and the paths that were read now, not from the cache."""
-
-    values: dict[str, T]
-    left_out: list[LeftOut]
-    fresh: set[str]
-
-
 def stamp_of(status: os.stat_result) -> Stamp:
-    """Return values that change with a file and its contents; a program cannot choose the second, `ctime`."""
+    """Return numbers that change with a file and its contents; no program can choose the second one, `ctime`."""
     return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
 
 def read_once(
     files: Mapping[str, Stamp], kind: type[T], read: Callable[[str], T], *, cache: Path, place: Path
-) -> FileValues[T]:
-    """Read files, or take what `cache` has of them: a start reads one file. `read` raises `OSError` or `ValueError`."""
+) -> dict[str, CachedRead[T]]:
+    """Read files, except those that the cache of this place has with the same stamp; return the results by path.
+
+    A usual start reads only the cache. `read` raises `OSError` or `ValueError` for a file that cannot be used.
+    """
     if not files:
-        return FileValues({}, [], set())
-    kept_in = cache / f"{sha256(os.fsencode(place)).hexdigest()[:16]}.json"
-    known: dict[str, CachedRead[T]] = {}
+        return {}
+    cache_file = cache / f"{sha256(os.fsencode(place)).hexdigest()[:16]}.json"
+    cached: dict[str, CachedRead[T]] = {}
     with suppress(OSError, msgspec.MsgspecError):
-        form, kept = msgspec.json.decode(kept_in.read_bytes(), type=tuple[str, dict[str, CachedRead[kind]]])  # type: ignore[valid-type]
-        known = kept if form == _CACHE_FORM else {}
-    now: dict[str, CachedRead[T]] = {}
-    fresh: set[str] = set()
+        form = tuple[str, dict[str, CachedRead[kind]]]  # type: ignore[valid-type]
+        version, reads = msgspec.json.decode(cache_file.read_bytes(), type=form)
+        cached = reads if version == _CACHE_VERSION else {}
+    results: dict[str, CachedRead[T]] = {}
     for path, stamp in files.items():
-        if path in known and known[path].stamp == stamp:
-            now[path] = known[path]
+        if path in cached and cached[path].stamp == stamp:
+            results[path] = cached[path]
             continue
-        fresh.add(path)
         try:
-            now[path] = CachedRead(stamp, read(path))
+            results[path] = CachedRead(stamp, read(path))
         except (OSError, ValueError) as error:
-            now[path] = CachedRead(stamp, None, getattr(error, "strerror", None) or str(error))
-    if fresh or len(now) != len(known):
-        with suppress(OSError, UnicodeEncodeError):  # the next start reads them again
-            make_private_folder(kept_in.parent)
-            replace_file(kept_in, msgspec.json.encode((_CACHE_FORM, now)), syncs=False)
-    values = {path: one.value for path, one in now.items() if one.value is not None}
-    return FileValues(values, [LeftOut(path, one.problem) for path, one in now.items() if one.value is None], fresh)
+            results[path] = CachedRead(stamp, None, getattr(error, "strerror", None) or str(error))
+    if results != cached:
+        with suppress(OSError, UnicodeEncodeError):  # the next start reads the files again
+            make_private_folder(cache_file.parent)
+            replace_file(cache_file, msgspec.json.encode((_CACHE_VERSION, results)), syncs=False)
+    return results
+
+
+# Catalogs and lists of skills
 
 
 class SkillFolder(Struct, frozen=True):
-    """A folder of skills. One with a `root` holds only what lies below that, links followed."""
+    """A folder of skills. If it has a `root`, only files below that count, with links followed."""
 
     folder: Path
     source: Source
@@ -113,27 +103,21 @@ class SkillFolder(Struct, frozen=True):
 
 
 class Catalog:
-    """Skills by name; the first of a name counts, others are `shadowed`. `fresh` did not come from the cache."""
+    """Skills by name. The first skill of a name counts, others are `shadowed`; `problems` are by the skill's folder."""
 
-    def __init__(
-        self, skills: Sequence[Skill] = (), left_out: Sequence[LeftOut] = (), fresh: Sequence[Skill] = ()
-    ) -> None:
+    def __init__(self, skills: Sequence[Skill] = (), problems: Mapping[str, str] = {}) -> None:
         self.by_name: dict[str, Skill] = {}
         self.shadowed: list[Skill] = []
         for skill in skills:
             if self.by_name.setdefault(skill.name, skill) is not skill:
                 self.shadowed.append(skill)
-        self.left_out = tuple(left_out)
-        self.fresh = tuple(fresh)
+        self.problems = problems
 
     def __iter__(self) -> Iterator[Skill]:
         return iter(self.by_name.values())
 
-    def __len__(self) -> int:
-        return len(self.by_name)
-
     def find(self, name: str) -> Skill | None:
-        """By its name, or as `user:name` where another one stands before it."""
+        """Return a skill by its name, or as `SOURCE:NAME`, which also finds one that is shadowed."""
         if (skill := self.by_name.get(name)) is not None:
             return skill
         source, _, rest = name.partition(":")
@@ -141,40 +125,41 @@ class Catalog:
         return next((one for one in (*self, *self.shadowed) if one.source == source and one.name == rest), None)
 
 
-def listing(skills: Sequence[Skill], most_tokens: int) -> str:
-    """Return the text that tells a model of skills (level 1): the longer, the less of each is listed."""
+def listing(skills: Sequence[Skill], max_tokens: int) -> str:
+    """Return the text that lists skills for a model (level 1): the more skills, the shorter each description."""
     if not skills:
         return ""
-    most = most_tokens * _BYTES_PER_TOKEN - len(_HEAD)
+    room = max_tokens * _BYTES_PER_TOKEN - len(_HEAD)
 
     def size(length: int) -> int:
         return sum(len(_line(skill, length).encode()) + 1 for skill in skills)
 
-    longest = max(bisect(range(_MAX_DESCRIPTION + 1), most, key=size) - 1, 0)
+    length = max(bisect(range(_MAX_DESCRIPTION + 1), room, key=size) - 1, 0)
     lines: list[str] = []
     for skill in skills:
-        line = _line(skill, longest)
-        most -= len(line.encode()) + 1
-        if most < 0 and lines:
+        line = _line(skill, length)
+        room -= len(line.encode()) + 1
+        if room < 0 and lines:
             lines.append(f"({len(skills) - len(lines)} more: skill with level 1 and a word for its name looks for one)")
             break
         lines.append(line)
     return _HEAD + "\n".join(lines)
 
 
-def _line(skill: Skill, longest: int) -> str:
-    short = skill.description if len(skill.description) <= longest else f"{skill.description[: longest - 1].rstrip()}…"
-    return f"- {skill.name}: {short}" if longest else f"- {skill.name}"
+def _line(skill: Skill, max_chars: int) -> str:
+    text = skill.description
+    short = text if len(text) <= max_chars else f"{text[: max_chars - 1].rstrip()}…"
+    return f"- {skill.name}: {short}" if max_chars else f"- {skill.name}"
 
 
-def _files_in(place: SkillFolder) -> Iterator[tuple[str, Stamp]]:
-    """Yield the folders with a SKILL.md, in the order of their names, and the stamp of that file."""
+def _skill_files(place: SkillFolder) -> Iterator[tuple[str, Stamp]]:
+    """Yield the folders that have a SKILL.md, in the order of their names, and the stamp of that file."""
     root = os.path.realpath(place.root) if place.root is not None else None
     waiting = [(str(place.folder), 0)]
-    looked_at = 0
-    while waiting and looked_at < MAX_FOLDERS:
+    count = 0
+    while waiting and count < MAX_FOLDERS:
         folder, depth = waiting.pop()
-        looked_at += 1
+        count += 1
         if root is not None and not f"{os.path.realpath(folder)}/".startswith(f"{root}/"):
             continue
         if depth:
@@ -185,48 +170,43 @@ def _files_in(place: SkillFolder) -> Iterator[tuple[str, Stamp]]:
                 continue
         if depth < _MAX_DEPTH:
             with suppress(OSError), os.scandir(folder) as entries:
-                inside = [entry.path for entry in entries if entry.name not in _PASSED_OVER and entry.is_dir()]
+                inside = [entry.path for entry in entries if entry.name not in _SKIPPED_FOLDERS and entry.is_dir()]
                 waiting += [(path, depth + 1) for path in sorted(inside, reverse=True)]
 
 
-_MAX_NOTICES = 3
-
-
 def places(config: Config, *, with_untrusted: bool = False, added: Sequence[Path] = ()) -> list[SkillFolder]:
-    """Return the folders of skills, in the order in which they count: a caller's `added` ones, then the usual ones."""
+    """Return the folders of skills in the order of precedence; a caller's `added` ones come first.
+
+    Those of a project that is not trusted are among them only `with_untrusted`.
+    """
     home, root = home_of(config.environment), project_root(config.cwd)
-    found = [SkillFolder(folder, "project", root) for folder in project_places(config.cwd, SKILL_FOLDERS)]
-    if not (config.uses_project or with_untrusted):
-        found = []
+    folders = [SkillFolder(folder, "user") for folder in added]
+    if config.project.is_allowed or with_untrusted:
+        folders += [SkillFolder(folder, "project", root) for folder in project_places(config.cwd, SKILL_FOLDERS)]
     users = (config.paths.config / "skills", home / ".agents/skills", home / ".claude/skills")
-    found += [SkillFolder(folder, "user") for folder in users if folder.is_dir()]
+    folders += [SkillFolder(folder, "user") for folder in users if folder.is_dir()]
     package = Path(__file__).parents[2]
     bundled = package / "bundled_skills"  # in the wheel
-    found += [SkillFolder(bundled if bundled.is_dir() else package.parent / "skills", "bundled")]
-    return [*(SkillFolder(folder, "user") for folder in added), *found]
+    return [*folders, SkillFolder(bundled if bundled.is_dir() else package.parent / "skills", "bundled")]
 
 
 def all_skills(config: Config, *, with_untrusted: bool = False, added: Sequence[Path] = ()) -> Catalog:
-    """Return the skills of all these folders; `with_untrusted` also those of a project that is not trusted."""
-    cache = config.paths.cache / "skills"
-    found = [
-        read_once(dict(_files_in(one)), Skill, partial(read_skill, source=one.source), cache=cache, place=one.folder)
-        for one in places(config, with_untrusted=with_untrusted, added=added)
-    ]
-    return Catalog(
-        [skill for each in found for skill in each.values.values()],
-        [one for each in found for one in each.left_out],
-        [skill for each in found for folder, skill in each.values.items() if folder in each.fresh],
-    )
+    """Return the skills of all these folders."""
+    reads: list[tuple[str, CachedRead[Skill]]] = []
+    for place in places(config, with_untrusted=with_untrusted, added=added):
+        read, files = partial(read_skill, source=place.source), dict(_skill_files(place))
+        reads += read_once(files, Skill, read, cache=config.paths.cache / "skills", place=place.folder).items()
+    skills = [one.value for _, one in reads if one.value is not None]
+    return Catalog(skills, {folder: one.problem for folder, one in reads if one.value is None})
 
 
 @dataclass(kw_only=True)
 class Skills:
-    """The skills of one configuration, looked for when they are asked for. `tell` hears of those that are left out."""
+    """The skills of one configuration, which are searched for when they are first needed."""
 
     config: Config
     is_bare: bool
-    tell: Callable[[str], None]
+    on_notice: Callable[[str], None]
     added: Sequence[Path] = ()
 
     @property
@@ -235,13 +215,17 @@ class Skills:
 
     @cached_property
     def catalog(self) -> Catalog:
+        """The skills that are not switched off; those that cannot be used are reported."""
         if self._is_off:
             return Catalog()
         catalog = all_skills(self.config, added=self.added)
-        for notice in _notices(catalog):
-            self.tell(notice)
+        notices = [f"The skill in {folder} is left out: {why}." for folder, why in catalog.problems.items()]
+        for notice in notices[:_MAX_NOTICES]:
+            self.on_notice(notice)
+        if len(notices) > _MAX_NOTICES:
+            self.on_notice(f"{len(notices) - _MAX_NOTICES} more about skills: agentcli skills list")
         off = self.config.settings.skills.off
-        return Catalog([skill for skill in (*catalog, *catalog.shadowed) if skill.name not in off], catalog.left_out)
+        return Catalog([skill for skill in (*catalog, *catalog.shadowed) if skill.name not in off], catalog.problems)
 
     @cached_property
     def offered(self) -> Sequence[Skill]:
@@ -252,11 +236,14 @@ class Skills:
         return [skill for skill in self.catalog if skill.for_model and (settings.bundled or skill.source != "bundled")]
 
     def listing(self, window: int) -> str:
-        """Return the list of skills at the beginning of each request."""
+        """Return the list of skills at the beginning of each request; `window` is the model's, in tokens."""
         return listing(self.offered, int(window * self.config.settings.skills.share))
 
     def attach(self, session: Session, models: Models, *, outer: SkillsInUse | None = None) -> None:
-        """Let a session use skills, when it asks for them first; `outer` are those of the agent that made its agent."""
+        """Let a session use skills; `outer` are those of the parent, if the session is a subagent's.
+
+        What activates them is imported when the first one is used.
+        """
 
         def make() -> SkillsInUse:
             from agentcli.extensions.skills.activation import SessionSkills, SkillRegistry
@@ -268,7 +255,7 @@ class Skills:
 
 
 class ActiveSkills(TurnStep):
-    """Keeps the active skills of a session in step with its log, and ends with a turn those that the model chose."""
+    """Keeps the active skills of a session in step with its log, and ends those that the model chose with the turn."""
 
     def start(self, turn: Turn, *, is_resumed: bool) -> None:
         if (skills := turn.runtime.calls.delegates.skills) is not None:
@@ -279,18 +266,10 @@ class ActiveSkills(TurnStep):
             skills.end_turn(partial(add, turn))
 
 
-def _notices(catalog: Catalog) -> list[str]:
-    """Name the skills that are left out, and what is odd about those that were not there before."""
-    notices = [f"The skill in {one.path} is left out: {one.why}." for one in catalog.left_out]
-    notices += [f"The skill {skill.name}: {warning}." for skill in catalog.fresh for warning in skill.warnings]
-    more = len(notices) - _MAX_NOTICES
-    return [*notices[:_MAX_NOTICES], f"{more} more about skills: agentcli skills list"] if more > 0 else notices
-
-
-def model_named(name: str, now: str, models: Models) -> str:
-    """Return `provider/model` for a name, which may be of the provider of `now`. Raises `UsageError`."""
+def model_named(name: str, current: str, models: Models) -> str:
+    """Return `PROVIDER/MODEL` for a name, which may be of the provider of the `current` model. Raises `UsageError`."""
     if "/" not in name:
-        provider = now.partition("/")[0]
+        provider = current.partition("/")[0]
         if not models.info(f"{provider}/{name}").is_known:
             raise UsageError(f"{provider} has no model {name} that is known here.")
         name = f"{provider}/{name}"

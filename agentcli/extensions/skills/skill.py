@@ -1,4 +1,7 @@
-"""Reads SKILL.md files (agentskills.io) leniently: skills for other tools load unchanged, what is odd is reported."""
+"""Reads SKILL.md files (agentskills.io). Skills for other tools load unchanged; what breaks the specification is noted.
+
+The frontmatter of commands and subagents is read here, too.
+"""
 
 from __future__ import annotations
 
@@ -30,31 +33,32 @@ _EFFORTS = ("low", "medium", "high", "xhigh", "max")
 
 
 class Skill(SkillRecord, frozen=True):
-    """A skill as it is known before it is activated (level 1). `digest` is its SKILL.md's SHA-256.
+    """A skill before it is activated (level 1). `digest` is the SHA-256 of its SKILL.md.
 
-    It grants the rules `allowed_tools`, leaves only `tools` (None: all) while it is active, and lets `model` and
-    `effort` answer. Others are activated meanwhile only if it `may_nest`. `takes_words`: `$1` stands for one.
+    While it is active, its rules `allowed_tools` grant calls, only its `tools` may be called (None: all), and its
+    `model` and `effort` are used. Others may be activated within it if it `may_nest`. If it `takes_words`, `$1` in its
+    text stands for the first word of the request.
     """
 
     def instructions(self) -> str:
-        """Return the text below the frontmatter (level 2). Raises `OSError`, `ValueError`."""
+        """Return the text below the frontmatter (level 2). Raises `OSError` and `ValueError`."""
         data = read_small_file(self.file)
-        # A project's skill has to be as it was when it was trusted: what the model may edit must not grant it more.
+        # A project's skill must be as it was when it was trusted, because it grants rights and the model may edit it.
         if self.source == "project" and sha256(data).hexdigest() != self.digest:
             raise ValueError("it has changed since the session began: begin anew, and trust the project as it is now")
         return split_frontmatter(data)[1].strip()
 
     def resources(self) -> list[str]:
-        """Its other files (level 3), by their paths from its folder on; those of hidden folders are left out."""
-        found: list[str] = []
+        """Return its other files (level 3) as paths relative to its folder, without hidden ones."""
+        paths: list[str] = []
         for folder, folders, names in os.walk(self.folder):
-            folders[:] = filter(_is_shown, folders)
-            paths = (Path(folder, name) for name in filter(_is_shown, names))
-            found += [str(path.relative_to(self.folder)) for path in paths if path.is_file()]
-        return [path for path in sorted(found) if path != FILE][:MAX_RESOURCES]
+            folders[:] = filter(_is_visible, folders)
+            files = (Path(folder, name) for name in filter(_is_visible, names))
+            paths += [str(file.relative_to(self.folder)) for file in files if file.is_file()]
+        return [path for path in sorted(paths) if path != FILE][:MAX_RESOURCES]
 
     def resource(self, name: str) -> Path:
-        """The real path of a resource. Raises `OSError`, `ValueError` for one outside of the skill's folder."""
+        """Return the real path of a resource. Raises `OSError`, and `ValueError` for one outside of its folder."""
         folder = Path(self.folder).resolve()
         path = (folder / name).resolve(strict=True)
         if not path.is_relative_to(folder) or not path.is_file():
@@ -63,7 +67,7 @@ class Skill(SkillRecord, frozen=True):
 
 
 def read_skill(folder: Path | str, source: Source) -> Skill:
-    """Return the skill of a folder. Raises `OSError` or `ValueError` for one that cannot be used."""
+    """Return the skill in a folder. Raises `OSError` or `ValueError` if it cannot be used."""
     folder = Path(folder)
     data = read_small_file(folder / FILE)
     keys, body = split_frontmatter(data)
@@ -93,16 +97,16 @@ def read_skill(folder: Path | str, source: Source) -> Skill:
         tools=tuple(tool_rules(keys["tools"])) if "tools" in keys else None,
         model="" if one_line(keys, "model") == "inherit" else one_line(keys, "model"),
         effort=effort if effort in _EFFORTS else "",
-        for_model=not _is_on(keys, "disable-model-invocation", otherwise=False),
-        for_person=_is_on(keys, "user-invocable", otherwise=True),
-        may_nest=_is_on(keys, "nested-skills", otherwise=True),
+        for_model=not _is_on(keys, "disable-model-invocation", default=False),
+        for_person=_is_on(keys, "user-invocable", default=True),
+        may_nest=_is_on(keys, "nested-skills", default=True),
         takes_words="argument-hint" in keys or "arguments" in keys,
         warnings=tuple(warnings),
     )
 
 
 def problems_in(keys: dict[str, Any], folder: str) -> Iterator[str]:
-    """Name what breaks the specification in the keys of a skill; keys that other tools have added are fine."""
+    """Yield the faults of a skill's keys by the specification; keys that other tools have added are no fault."""
     name = one_line(keys, "name")
     if not name:
         yield "it has no name: that of its folder is taken"
@@ -118,36 +122,36 @@ def problems_in(keys: dict[str, Any], folder: str) -> Iterator[str]:
 
 
 def keys_of(folder: Path) -> tuple[dict[str, Any], str]:
-    """Return the frontmatter of a skill as it stands, and its body. Raises `OSError`, `ValueError`."""
+    """Return the frontmatter of a skill, as it is written, and its body. Raises `OSError` and `ValueError`."""
     return split_frontmatter(read_small_file(folder / FILE))
 
 
 def tool_rules(value: Any) -> Sequence[str]:
-    """Return rules or names of tools, from a YAML list or from a line with spaces or commas between them."""
+    """Return rules or names of tools from a YAML list, or from a line in which spaces or commas separate them."""
     return [str(one) for one in value] if isinstance(value, list) else _TOOL.findall(str(value or ""))
 
 
 def split_frontmatter(data: bytes) -> tuple[dict[str, Any], str]:
     """Return the keys and the body of a Markdown file; no keys if it does not begin with `---`. Raises `ValueError`."""
     text = data.decode("utf-8-sig").replace("\r\n", "\n")
-    found = re.match(r"(?sm)\A---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)", text)
-    if found is None:
+    head = re.match(r"(?sm)\A---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)", text)
+    if head is None:
         return {}, text
-    # People write `argument-hint: [since] [until]`, which is no YAML, or another YAML: its value is text as it stands.
-    source = re.sub(r"(?m)^(argument-hint):[ \t]+([^\s\"'|>].*?)[ \t]*$", _quoted, found[1])
+    # People write `argument-hint: [since] [until]`, which is no YAML, or another YAML: the value is the text as it is.
+    source = re.sub(r"(?m)^(argument-hint):[ \t]+([^\s\"'|>].*?)[ \t]*$", _quoted, head[1])
     try:
-        keys = _loaded(source)
+        keys = _load_yaml(source)
     except ValueError as error:
         try:
-            keys = _loaded(re.sub(_PLAIN_VALUE, _quoted, source))
+            keys = _load_yaml(re.sub(_PLAIN_VALUE, _quoted, source))
         except ValueError:
             raise error from error.__cause__
     if isinstance(keys, dict | None):
-        return {str(key): value for key, value in (keys or {}).items()}, text[found.end() :]
+        return {str(key): value for key, value in (keys or {}).items()}, text[head.end() :]
     raise ValueError("its frontmatter is no list of keys and values")
 
 
-def _loaded(source: str) -> Any:
+def _load_yaml(source: str) -> Any:
     import yaml  # 10 ms
 
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -157,21 +161,21 @@ def _loaded(source: str) -> Any:
         raise ValueError(" ".join(str(error).split())) from error
 
 
-def _quoted(found: re.Match[str]) -> str:
-    value = found[2].replace("'", "''")
-    return f"{found[1]}: '{value}'"
+def _quoted(line: re.Match[str]) -> str:
+    value = line[2].replace("'", "''")
+    return f"{line[1]}: '{value}'"
 
 
 def one_line(keys: dict[str, Any], key: str) -> str:
-    """Return a value on one line; lists and maps are none."""
+    """Return the value of a key on one line; empty for a list or a map."""
     value = keys.get(key)
     return "" if value is None or isinstance(value, list | dict) else " ".join(str(value).split())
 
 
-def _is_on(keys: dict[str, Any], key: str, *, otherwise: bool) -> bool:
-    value = keys.get(key, otherwise)
+def _is_on(keys: dict[str, Any], key: str, *, default: bool) -> bool:
+    value = keys.get(key, default)
     return value if isinstance(value, bool) else str(value).strip().lower() in ("true", "yes", "on", "1")
 
 
-def _is_shown(name: str) -> bool:
+def _is_visible(name: str) -> bool:
     return not name.startswith(".") and name not in ("node_modules", "__pycache__")

@@ -1,4 +1,4 @@
-"""`agentcli skills`: lists, shows, checks and begins skills."""
+"""`agentcli skills` lists, shows, checks and creates skills."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from msgspec import to_builtins
 from msgspec.json import encode
 
 from agentcli.cli.output import echo, warn
-from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json
+from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_answer, print_json
 from agentcli.conversation.entries import FILE
-from agentcli.conversation.history import shortened
+from agentcli.conversation.history import shorten
 from agentcli.errors import UsageError
 from agentcli.extensions.skills.activation import SkillRegistry
 from agentcli.extensions.skills.find import Catalog, all_skills
@@ -30,7 +30,6 @@ description: {description}
 
 1. …
 """
-_MAX_SHOWN = 80  # characters of a description
 _DESCRIPTION = "Does …. Use when the user asks for …"
 
 app = make_app("List, show, check and begin skills: folders with a SKILL.md.")
@@ -44,20 +43,17 @@ def list_skills(json: AsJson = False) -> None:
     usable = {skill.folder for skill in all_skills(config) if settings.enabled and skill.name not in settings.off}
     rows = [_row(skill, catalog, is_active=skill.folder in usable) for skill in catalog]
     rows += [_row(skill, catalog, is_active=False) for skill in catalog.shadowed]
-    for one in catalog.left_out:
-        about = {"name": Path(one.path).name, "description": "", "path": f"{one.path}/{FILE}", "source": ""}
-        rows.append({**about, "active": False, "warnings": [f"left out: {one.why}"]})
-    if json:
-        print_json(rows)
-        return
-    width = max((len(row["name"]) for row in rows), default=0)
+    for folder, why in catalog.problems.items():
+        about = {"name": Path(folder).name, "description": "", "path": f"{folder}/{FILE}", "source": ""}
+        rows.append({**about, "active": False, "warnings": [f"left out: {why}"]})
+    lines, width = [], max((len(row["name"]) for row in rows), default=0)
     for row in rows:
-        mark = "●" if row["active"] else "○"
-        echo(f"{mark} {row['name']:<{width}}  {row['source']:<8} {shortened(row['description'], _MAX_SHOWN)}")
-        for warning in row["warnings"]:
-            echo(f"  {'':<{width}}  {warning}")
+        mark, description = "●" if row["active"] else "○", shorten(row["description"], 80)
+        lines.append(f"{mark} {row['name']:<{width}}  {row['source']:<8} {description}")
+        lines += [f"  {'':<{width}}  {warning}" for warning in row["warnings"]]
     if any(not row["active"] for row in rows):
-        echo("○: not used. A project's skills count after `agentcli config trust`.")
+        lines.append("○: not used. A project's skills count after `agentcli config trust`.")
+    print_answer(rows, "\n".join(lines), as_json=json)
 
 
 @app.command()
@@ -91,13 +87,11 @@ def validate(
     if not chosen:
         every = all_skills(configuration(), with_untrusted=True)
         chosen = [Path(skill.folder) for skill in every if skill.source != "bundled"]
-    checked = [(str(folder), *_check(folder.parent if folder.name == FILE else folder)) for folder in chosen]
-    if json:
-        print_json([{"path": path, "problems": problems} for path, problems, _ in checked])
-    for path, problems, notes in checked if not json else ():
-        echo("\n  ".join((f"{'✗' if problems else '✓'} {path}", *problems, *notes)))
-    if any(problems for _, problems, _ in checked):
-        raise typer.Exit(1)
+    checks = [(str(folder), *_check(folder.parent if folder.name == FILE else folder)) for folder in chosen]
+    texts = ["\n  ".join((f"{'✗' if faults else '✓'} {path}", *faults, *notes)) for path, faults, notes in checks]
+    data = [{"path": path, "problems": faults} for path, faults, _ in checks]
+    print_answer(data, "\n".join(texts), as_json=json)
+    raise typer.Exit(int(any(faults for _, faults, _ in checks)))
 
 
 @app.command()
@@ -107,12 +101,11 @@ def new(
     project: Annotated[bool, typer.Option("--project", help="For this project, not for you.")] = False,
 ) -> None:
     """Begin a skill: a folder with a SKILL.md to fill in."""
-    config = configuration()
-    base = project_root(current_folder()) / ".agentcli" if project else config.paths.config
+    base = project_root(current_folder()) / ".agentcli" if project else configuration().paths.config
     folder = base / "skills" / name
-    if problems := list(problems_in({"name": name, "description": description}, name)):
-        most = f"{MAX_CHARS['name']} and {MAX_CHARS['description']:,} characters"
-        raise UsageError(f"{problems[0]} (at most {most}).")
+    if faults := list(problems_in({"name": name, "description": description}, name)):
+        limits = f"{MAX_CHARS['name']} and {MAX_CHARS['description']:,} characters"
+        raise UsageError(f"{faults[0]} (at most {limits}).")
     if folder.exists():
         raise UsageError(f"{folder} is there already.")
     try:
@@ -127,22 +120,21 @@ def new(
 
 
 def _row(skill: Skill, catalog: Catalog, *, is_active: bool) -> dict[str, Any]:
-    hidden = catalog.by_name.get(skill.name)
-    warnings = list(skill.warnings)
-    if hidden is not None and hidden.folder != skill.folder:
-        warnings.append(f"{hidden.folder} stands before it; /{skill.source}:{skill.name} begins with this one")
+    first, warnings = catalog.by_name.get(skill.name), list(skill.warnings)
+    if first is not None and first.folder != skill.folder:
+        warnings.append(f"{first.folder} stands before it; /{skill.source}:{skill.name} begins with this one")
     about = {"name": skill.name, "description": skill.description, "path": str(skill.file), "source": skill.source}
     return {**about, "active": is_active, "warnings": warnings}
 
 
 def _check(folder: Path) -> tuple[list[str], list[str]]:
-    """Return the faults of a skill, and what is no fault but may not work elsewhere."""
+    """Return the faults of a skill, and notes on keys that may not work in other tools."""
     try:
         keys, body = keys_of(folder)
-        problems = list(read_skill(folder, "user").warnings)
+        faults = list(read_skill(folder, "user").warnings)
     except (OSError, ValueError) as error:
         return [getattr(error, "strerror", None) or str(error)], []
     if (lines := len(body.splitlines())) > MAX_LINES:
-        problems.append(f"its instructions have {lines} lines: of more than {MAX_LINES} move parts to references/")
+        faults.append(f"its instructions have {lines} lines: of more than {MAX_LINES} move parts to references/")
     added = ", ".join(key for key in keys if key in ADDED_KEYS)
-    return problems, [f"(not in the specification, so other tools may refuse it: {added})"] if added else []
+    return faults, [f"(not in the specification, so other tools may refuse it: {added})"] if added else []

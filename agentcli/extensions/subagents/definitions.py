@@ -1,4 +1,4 @@
-"""Reads definitions of subagents: Markdown files with a name, a description, tools, a model, and a prompt as text."""
+"""Reads definitions of subagents: Markdown files with a name, a description, tools, a model and the prompt."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _HEAD = "# Agents\nBesides explore, review and general, create_subagent knows:\n
 
 
 class AgentDefinition(Struct, frozen=True, omit_defaults=True):
-    """A kind of subagent. `tools` are the only ones it has (None: all); `model` answers (empty: the parent's)."""
+    """A kind of subagent. It has only these `tools` (None: all); an empty `model` stands for the parent's."""
 
     name: str
     description: str
@@ -39,7 +39,7 @@ class AgentDefinition(Struct, frozen=True, omit_defaults=True):
 
 
 def _read(name: str, source: str) -> AgentDefinition:
-    """Raises `OSError`, `ValueError`."""
+    """Read a definition from a file. Raises `OSError` and `ValueError`."""
     file = Path(name)
     keys, body = split_frontmatter(read_small_file(file))
     if not body.strip():
@@ -57,7 +57,7 @@ def _read(name: str, source: str) -> AgentDefinition:
 
 
 def _tools(value: Any) -> tuple[str, ...] | None:
-    """The names of tools, without what rules about them say in brackets; None for all."""
+    """Return the names of tools, without the patterns in brackets that rules have; None for all tools."""
     if not value or value in ("*", ["*"]):
         return None
     names = (rule.partition("(")[0].strip() for rule in tool_rules(value))
@@ -66,42 +66,42 @@ def _tools(value: Any) -> tuple[str, ...] | None:
 
 @dataclass(kw_only=True)
 class Agents:
-    """The kinds of subagents that settings and trust let a session have, looked for when they are asked for."""
+    """The subagents that settings and trust let a session have, which are searched for when they are first needed."""
 
     config: Config
     is_bare: bool
-    tell: Callable[[str], None]
+    on_notice: Callable[[str], None]
 
     @cached_property
     def places(self) -> list[tuple[Path, str]]:
-        """The folders that are there, that which counts most first."""
+        """The folders of definitions and their sources, in the order of precedence."""
         if self.is_bare:
             return []
         config = self.config
-        places = project_places(config.cwd, AGENT_FOLDERS) if config.uses_project else []
+        places = project_places(config.cwd, AGENT_FOLDERS) if config.project.is_allowed else []
         found = [(place, "project") for place in places]
         users = (config.paths.config / "agents", home_of(config.environment) / ".claude/agents")
         return found + [(folder, "user") for folder in users if folder.is_dir()]
 
     @cached_property
     def definitions(self) -> dict[str, AgentDefinition]:
-        """The kinds by their names, of which the first counts; a file that defines none is reported."""
-        found: dict[str, AgentDefinition] = {}
+        """The definitions by name; of several with one name the first counts. A file that has none is reported."""
+        definitions: dict[str, AgentDefinition] = {}
         for folder, source in (*self.places, (BUILT_IN, "built in")):
             stamps = {}
             for file in markdown_files(folder):
                 with suppress(OSError):
                     stamps[os.fspath(file)] = stamp_of(file.stat())
             read, cache = partial(_read, source=source), self.config.paths.cache / "agents"
-            reading = read_once(stamps, AgentDefinition, read, cache=cache, place=folder)
-            for kind in reading.values.values():
-                found.setdefault(kind.name, kind)
-            for one in reading.left_out:
-                self.tell(f"{one.path} defines no agent: {one.why}.")
-        return found
+            for path, one in read_once(stamps, AgentDefinition, read, cache=cache, place=folder).items():
+                if one.value is None:
+                    self.on_notice(f"{path} defines no agent: {one.problem}.")
+                else:
+                    definitions.setdefault(one.value.name, one.value)
+        return definitions
 
     def listing(self) -> str:
-        """The text that tells a model of those that are not built in; empty where there is none."""
+        """Return the text that lists those that are not built in for a model; empty if there are none."""
         kinds = self.definitions.values() if self.places else ()
         own = [f"- {one.name}: {one.description[:_MAX_DESCRIPTION]}" for one in kinds if one.source != "built in"]
         return _HEAD + "\n".join(own) if own else ""

@@ -3,114 +3,139 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from msgspec.structs import replace
+from msgspec import structs
 
 from agentcli.agent import events
-from agentcli.agent.accounting.budgets import in_words
-from agentcli.agent.calls.model import NOBODY_LEFT, Ask, Call, Decide
-from agentcli.agent.interfaces import SessionInfo, SessionStore, subagents_owner
+from agentcli.agent.accounting.budgets import Account, in_words
+from agentcli.agent.accounting.usage import UsageCollector
+from agentcli.agent.calls.model import NOBODY_LEFT, Ask, Call, Decide, Delegates, SessionCalls, TurnCalls
+from agentcli.agent.context.window import ContextWatch
+from agentcli.agent.interfaces import SessionInfo, SessionLog, SessionStore, subagents_owner
 from agentcli.agent.ops import Approve, Interrupt, Op, Prompt
 from agentcli.agent.permissions.decide import Verdict
+from agentcli.agent.permissions.modes import mode_notes
+from agentcli.agent.permissions.rule_text import ALIASES
+from agentcli.agent.permissions.rules import Rule
+from agentcli.agent.runtime import TurnLimits
 from agentcli.agent.session import Session
-from agentcli.conversation.entries import Assistant, Entry, User
-from agentcli.errors import ToolError, UsageError, UserError, did_you_mean
+from agentcli.agent.state import AgentState, ModelChoice, rebuilt
+from agentcli.agent.steps import usual_steps
+from agentcli.agent.steps.messages import NestedInstructions
+from agentcli.conversation.entries import Assistant, Entry, Paid, User
+from agentcli.errors import NoSession, ToolError, UsageError, UserError, did_you_mean
+from agentcli.extensions.skills.find import Skills, model_named
 from agentcli.extensions.subagents.definitions import DEFAULT, AgentDefinition, Agents
 from agentcli.llm.messages import Text, Usage
+from agentcli.llm.models import ModelInfo
+from agentcli.llm.provider import Prefix
+from agentcli.models.choice import Models
 from agentcli.tools.builtin.toolset import CreateSubagent
+from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.tool import ToolOutput
+from agentcli.tools.workspace import FileLedger, Workspace
 
 MAX_RUNNING = 4  # at a time; the others wait
-_MAX_EARLIER = 20
+
+
+@dataclass
+class AgentProgress:
+    """The rounds of a subagent, the title of its newest call, and the meter of its tokens and costs."""
+
+    turns: int = 0
+    title: str = ""
+    meter: UsageCollector = field(default_factory=UsageCollector)
+
+    @property
+    def summary(self) -> str:
+        """Return the rounds, the tokens and the cost as text: `3 rounds · 1,200 tokens · $0.02`."""
+        rounds, usd = f"{self.turns} round{'s' * (self.turns != 1)}", self.meter.total.whole_usd
+        cost = f" · {in_words('usd', usd)}" if usd else ""
+        return f"{rounds} · {self.meter.total.usage.context_tokens:,} tokens{cost}"
 
 
 @dataclass(kw_only=True)
 class AgentRun:
-    """A subagent of this session, also one that has ended. `doing` is what it does now, in a line."""
+    """A subagent of a session, which runs or has ended; it has a `session` only while it runs."""
 
     id: str
     definition: AgentDefinition
-    given: CreateSubagent
+    arguments: CreateSubagent
     call: Call = field(repr=False)
     session: Session | None = field(default=None, repr=False)
     session_id: str = ""
     end: events.SubagentEnd | None = None
-    doing: str = ""
-    turns: int = 0
-    usage: Usage = Usage()
-    cost_usd: float | None = 0.0
-
-    @property
-    def spent(self) -> str:
-        """Its rounds, its tokens and its price, in words."""
-        rounds = f"{self.turns} round{'s' * (self.turns != 1)}"
-        cost = f" · {in_words('usd', self.cost_usd)}" if self.cost_usd else ""
-        return f"{rounds} · {self.usage.context_tokens:,} tokens{cost}"
-
-
-MakeSession = Callable[[AgentRun], Awaitable[Session]]
+    progress: AgentProgress = field(default_factory=AgentProgress)
 
 
 class Subagents:
-    """The subagents of the session `parent`. Those in the background add to `reports`, which start its next turn."""
+    """Runs the subagents of a session.
 
-    def __init__(self, agents: Agents, store: SessionStore, parent: Session, make: MakeSession) -> None:
-        self.definitions = agents.definitions
+    Those in the background add to `reports`, which start the session's next turn.
+    """
+
+    def __init__(self, children: ChildSessions) -> None:
+        self.definitions = children.agents.definitions
         self.runs: list[AgentRun] = []
         self.reports: list[str] = []
-        self._store = store
-        self._parent = parent
-        self._make = make
-        self._places = asyncio.Semaphore(MAX_RUNNING)
+        self._children = children
+        self._slots = asyncio.Semaphore(MAX_RUNNING)
         self._background: dict[str, asyncio.Task[None]] = {}
 
-    async def answer(self, call: Call, given: CreateSubagent) -> ToolOutput:
-        """Let a subagent do a task, and give its answer. Raises `ToolError`."""
-        if not given.task.strip():
-            raise ToolError("The task is empty: say all that the subagent needs to know.", kind="invalid_parameters")
-        if (definition := self.definitions.get(given.agent or DEFAULT)) is None:
-            near, all = did_you_mean(given.agent, self.definitions), ", ".join(self.definitions)
-            raise ToolError(f"There is no agent {given.agent!r}{near}; there is {all}.", kind="not_found")
-        run = AgentRun(id=f"{definition.name}-{len(self.runs) + 1}", definition=definition, given=given, call=call)
-        self.runs.append(run)
-        if not given.background:
-            return await self._answer_of(run)
-        task = asyncio.create_task(self._report(run))
-        self._background[run.id] = task
-        task.add_done_callback(lambda done: self._background.pop(run.id, None))
-        return ToolOutput(f"{run.id} works in the background; its report comes by itself.", summary=run.id)
+    async def answer(self, call: Call, arguments: CreateSubagent) -> ToolOutput:
+        """Let a subagent do a task and return its answer; one in the background is answered for at once.
 
-    async def _report(self, run: AgentRun) -> None:
+        Raises:
+            ToolError: If the task is empty, there is no such agent, or the subagent could not be started.
+        """
+        if not arguments.task.strip():
+            raise ToolError("The task is empty: say all that the subagent needs to know.", kind="invalid_parameters")
+        if (definition := self.definitions.get(arguments.agent or DEFAULT)) is None:
+            near, all = did_you_mean(arguments.agent, self.definitions), ", ".join(self.definitions)
+            raise ToolError(f"There is no agent {arguments.agent!r}{near}; there is {all}.", kind="not_found")
+        id = f"{definition.name}-{len(self.runs) + 1}"
+        run = AgentRun(id=id, definition=definition, arguments=arguments, call=call)
+        self.runs.append(run)
+        if not arguments.background:
+            return await self._run(run)
+        self._background[id] = task = asyncio.create_task(self._run_in_background(run))
+        task.add_done_callback(lambda done: self._background.pop(id, None))
+        return ToolOutput(f"{id} works in the background; its report comes by itself.", summary=id)
+
+    async def _run_in_background(self, run: AgentRun) -> None:
         try:
-            output = str((await self._answer_of(run)).content)
+            output = str((await self._run(run)).content)
         except ToolError as error:
             output = str(error)
         self.reports.append(f"<system-reminder>The subagent {run.id} reports:\n{output}</system-reminder>")
-        self._parent.deliver_reports()
+        self._children.parent.deliver_reports()
 
-    async def _answer_of(self, run: AgentRun) -> ToolOutput:
-        """Run a subagent once one of the places is free. Raises `ToolError`."""
-        turn = run.call.turn
+    async def _run(self, run: AgentRun) -> ToolOutput:
+        """Run a subagent once a slot is free. Raises `ToolError`."""
+        turn, use_id = run.call.turn, run.call.use.id
         try:
-            async with self._places:
+            async with self._slots:
                 try:
-                    run.session = child = await self._make(run)
+                    run.session = child = await self._children.make(run)
                 except UserError as error:
                     raise ToolError(str(error), kind="validation_error") from error
-                run.session_id = child.id
-                child.runtime.calls.ask = self._asks(run) if turn.session.ask is not None else None
-                about = (run.definition.name, run.given.task, child.id, child.state.model)
-                turn.emit(events.SubagentStarted(run.id, run.call.use.id, *about, agent_id=run.id))
+                run.session_id, run.progress.meter = child.id, child.state.meter
+                child.runtime.calls.ask = self._ask_parent(run) if turn.session.ask is not None else None
+                about = (run.definition.name, run.arguments.task, child.id, child.state.model.name)
+                turn.emit(events.SubagentStarted(run.id, use_id, *about, agent_id=run.id))
                 try:
-                    end = await self._heard(run, child)
+                    end = await self._relay_events(run, child)
                 finally:
                     try:
-                        await _closed(child)
+                        await _close(child)
                     finally:
-                        turn.emit(_ended(run, child))
+                        run.session, run.end, total = None, run.end or "stopped", child.state.meter.total
+                        spent = (run.progress.turns, total.usage, total.whole_usd, _answer_texts(child))
+                        turn.emit(events.SubagentEnded(run.id, use_id, run.end, *spent, agent_id=run.id))
         except ToolError:
             run.end = run.end or "failed"
             raise
@@ -119,66 +144,65 @@ class Subagents:
         turn.denials.extend(end.denials)
         return _output(run, end, _answer_texts(child))
 
-    async def _heard(self, run: AgentRun, child: Session) -> events.Done | events.TurnFailed:
-        """Ask the subagent and pass its events on until its turn ends."""
-        async with aclosing(child.subscribe()) as heard:
-            child.submit(Prompt((Text(run.given.task),)))
-            async for event in heard:
+    async def _relay_events(self, run: AgentRun, child: Session) -> events.Done | events.TurnFailed:
+        """Give the subagent its task and pass its events on, until the last one, which is returned."""
+        async with aclosing(child.subscribe()) as child_events:
+            child.submit(Prompt((Text(run.arguments.task),)))
+            async for event in child_events:
                 match event:
                     case events.Done() | events.TurnFailed():
-                        run.turns = event.turns
+                        run.progress.turns = event.turns
                         run.end = "failed" if isinstance(event, events.TurnFailed) else _ENDS.get(event.reason, "done")
                         return event
                     case events.ToolStarted(title=title):
-                        run.doing = title
+                        run.progress.title = title
                     case events.UsageReported():
-                        run.usage, run.cost_usd = child.state.meter.total.usage, child.state.meter.total.whole_usd
-                        run.turns += 1
+                        run.progress.turns += 1
                     case _:
                         pass
                 run.call.turn.emit(event)
         raise AssertionError("a subscription does not end by itself")
 
-    def _asks(self, run: AgentRun) -> Ask:
-        """Let the parent's person answer a question of the subagent, under an id of its own."""
+    def _ask_parent(self, run: AgentRun) -> Ask:
+        """Return what lets the parent's person answer the subagent's questions, which get ids of their own."""
 
         async def ask(request: events.AnyQuestion, decide: Decide | None) -> Approve | Verdict:
             if (outer := run.call.turn.session.ask) is None:
                 return Approve(request.id, False, comment=NOBODY_LEFT)
-            asked = replace(request, id=f"{run.id}/{request.id}", title=f"{run.id}: {request.title}", agent_id=run.id)
+            asked = structs.replace(
+                request, id=f"{run.id}/{request.id}", title=f"{run.id}: {request.title}", agent_id=run.id
+            )
             try:
                 answer = await outer(asked, decide)
             except asyncio.CancelledError:  # it is stopped while it waits
                 run.call.turn.emit(events.ApprovalSettled(asked.id, agent_id=run.id))
                 raise
             if isinstance(answer, Approve) and answer.stops and not answer.allowed and run.session is not None:
-                run.session.submit(Interrupt())  # the person stops all of it
+                run.session.submit(Interrupt())  # the person stops the whole subagent
             return answer
 
         return ask
 
     def stop(self, id: str) -> None:
-        """End one that runs; its parent gets what it has. Raises `UsageError`."""
+        """Interrupt a subagent; its parent gets the answer so far. Raises `UsageError` if no such one runs."""
         running = {run.id: run.session for run in self.runs if run.session is not None}
         if id not in running:
             raise UsageError(f"No subagent {id!r} runs{did_you_mean(id, running)}.")
         running[id].submit(Interrupt())
 
     async def earlier(self) -> Sequence[SessionInfo]:
-        """The stored subagents of this session, the newest first."""
-        return await self._store.list(user_id=subagents_owner(self._parent.id), limit=_MAX_EARLIER)
+        """Return the 20 newest stored subagents of this session."""
+        return await self._children.store.list(user_id=self._children.owner, limit=20)
 
     async def transcript(self, id: str) -> Sequence[Entry]:
-        """The entries of one, by its id or its session's. Raises `UserError`."""
+        """Return the entries of a subagent, by its own id or that of its session. Raises `UserError`."""
         run = next((run for run in self.runs if run.id == id), None)
         if run is not None and run.session is not None:
             return run.session.state.conversation.path
-        owner = subagents_owner(self._parent.id)
-        _, entries = await self._store.load(run.session_id if run else id, user_id=owner)
+        _, entries = await self._children.store.load(run.session_id if run else id, user_id=self._children.owner)
         return entries
 
     def submit(self, op: Op) -> None:
-        """Ask all that run now for something."""
         for run in self.runs:
             if run.session is not None:
                 run.session.submit(op)
@@ -188,42 +212,28 @@ class Subagents:
         return reports
 
     async def finished_one(self) -> None:
-        """Wait until one of those in the background has reported, if there are any."""
+        """Wait until a subagent in the background has reported, if there is one."""
         if self._background and not self.reports:
             await asyncio.wait(self._background.values(), return_when="FIRST_COMPLETED")
 
     async def aclose(self) -> None:
-        """End those that run in the background."""
         tasks = list(self._background.values())
         for task in tasks:
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _closed(child: Session) -> None:
-    """Close the subagent's session, also while its parent is being cancelled; the cancellation goes on afterwards."""
-    closing, is_cancelled = asyncio.ensure_future(child.close()), False
-    while not closing.done():
-        try:
-            await asyncio.shield(closing)
-        except asyncio.CancelledError:
-            is_cancelled = True
-    closing.result()
-    if is_cancelled:
-        raise asyncio.CancelledError
-
-
-def _ended(run: AgentRun, child: Session) -> events.SubagentEnded:
-    """Note how a subagent ended, and the event that tells it."""
-    total = child.state.meter.total
-    run.session, run.end, run.usage, run.cost_usd = None, run.end or "stopped", total.usage, total.whole_usd
-    spent = (run.turns, run.usage, run.cost_usd)
-    return events.SubagentEnded(run.id, run.call.use.id, run.end, *spent, _answer_texts(child), agent_id=run.id)
+async def _close(child: Session) -> None:
+    """Close a subagent's session, also while its parent is being cancelled; the cancellation continues afterwards."""
+    closing = asyncio.ensure_future(child.close())
+    try:
+        await asyncio.shield(closing)
+    finally:
+        await asyncio.wait((closing,))
 
 
 def _answer_texts(child: Session) -> str:
-    """All that it has said on its task, the newest last."""
+    """Return all texts of the answer to the newest prompt, the newest last."""
     parts: list[str] = []
     for body in (entry.body for entry in child.state.conversation.path):
         if isinstance(body, User) and not body.is_reminder:
@@ -243,12 +253,151 @@ _WHY = {
 }
 
 
-def _output(run: AgentRun, end: events.Done | events.TurnFailed, said: str) -> ToolOutput:
-    """The answer, or what there is of one (`said`), and what it took."""
-    said = end.text if isinstance(end, events.Done) and run.end == "done" else said
+def _output(run: AgentRun, end: events.Done | events.TurnFailed, texts: str) -> ToolOutput:
+    """Return the answer, or the `texts` of an unfinished one, with the subagent's usage."""
+    answer = end.text if isinstance(end, events.Done) and run.end == "done" else texts
     error, reason = getattr(end, "error", ""), getattr(end, "reason", "")
     why = _WHY.get(run.end or "", "").format(error=error, reason=reason)
-    told = f"{run.id}: {run.spent} · session {run.session_id}"
-    content = "\n\n".join(filter(None, (why, said or (why and "It had said nothing yet."), f"[{told}]")))
-    structured = {"agent": run.definition.name, "session_id": run.session_id, "end": run.end, "cost_usd": run.cost_usd}
-    return ToolOutput(content, structured, f"{run.end} · {run.spent}", is_error=run.end == "failed")
+    used, cost_usd = run.progress.summary, run.progress.meter.total.whole_usd
+    about = f"[{run.id}: {used} · session {run.session_id}]"
+    content = "\n\n".join(filter(None, (why, answer or (why and "It had said nothing yet."), about)))
+    structured = {"agent": run.definition.name, "session_id": run.session_id, "end": run.end, "cost_usd": cost_usd}
+    return ToolOutput(content, structured, f"{run.end} · {used}", is_error=run.end == "failed")
+
+
+NOT_FOR_SUBAGENTS = ("create_subagent", "ask_user")
+_IN_PLAN_MODE = frozenset(("none", "read", "web", "command"))
+
+
+class _ChargingMeter(UsageCollector):
+    """Counts the requests of a subagent, and stores their cost with the turn that made it."""
+
+    def __init__(self, parent: TurnCalls) -> None:
+        super().__init__()
+        self._parent = parent
+
+    def add_request(
+        self, model: str, usage: Usage, cost_usd: float | None, duration_ms: int = 0, retries: int = 0
+    ) -> None:
+        super().add_request(model, usage, cost_usd, duration_ms, retries)
+        self._parent.store(Paid(model, usage, cost_usd, "subagent"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContextParts:
+    """Makes the parts of a conversation's context."""
+
+    prefix_for: Callable[[str], Callable[[ModelInfo, ToolRegistry], Prefix]]  # by the agent's prompt
+    nested: Callable[[], NestedInstructions | None]
+    watch: Callable[[AgentState, Workspace, Any], ContextWatch]
+    notes: Callable[[Workspace, ModelInfo], list[User]]  # the system reminders before the first prompt
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChildSessions:
+    """Makes the sessions of the subagents of one parent."""
+
+    parent: Session
+    store: SessionStore
+    agents: Agents
+    models: Models
+    skills: Skills
+    context: ContextParts
+
+    @property
+    def owner(self) -> str:  # the user id under which the subagents' sessions are stored
+        return subagents_owner(self.parent.id)
+
+    async def make(self, run: AgentRun) -> Session:
+        """Return the session of a subagent, ready for its task. Raises `UserError` and `ToolError`."""
+        runtime, parent, call = self.parent.runtime, self.parent.state, run.call
+        tools = self._tools(runtime.calls.tools, run)
+        log, entries = await self._log(run)
+        workspace = runtime.calls.workspace
+        resources = replace(workspace.resources, past=None)
+        workspace = replace(workspace, files=FileLedger(), shell_cwd=None, resources=resources)
+        account = Account("subagent", {"usd": run.arguments.max_budget_usd} if run.arguments.max_budget_usd else {})
+        model = ModelChoice(name=self._model(run, parent.model.name), effort=parent.model.effort)
+        budgets = call.turn.budgets.within(account)
+        state = AgentState(model=model, mode=parent.mode, rules=parent.rules, budgets=budgets)
+        state = rebuilt(state, entries)
+        state.meter = _ChargingMeter(call.turn)
+        info = self.models.info(state.model.name)
+        if not entries:
+            state.notes.extend(self.context.notes(workspace, info))
+        state.notes.extend(mode_notes("default", state.mode))
+        nested = self.context.nested()
+        watch = self.context.watch(state, workspace, nested)
+        delegates = runtime.calls.delegates
+        calls = SessionCalls(
+            services=replace(runtime.calls.services, workspace=workspace),
+            tools=tools,
+            agent_id=run.id,
+            made_by=call,
+            delegates=Delegates(client=delegates.client, events=delegates.events),
+            recording=runtime.calls.recording,
+        )
+        agents = self.agents.config.settings.agents
+        max_turns = min(run.arguments.max_turns or agents.max_turns, agents.max_turns)
+        child = replace(
+            runtime,
+            models=replace(runtime.models, prefix_for=self.context.prefix_for(run.definition.prompt)),
+            calls=calls,
+            log=log,
+            steps=usual_steps(nested=nested),
+            limits=TurnLimits(max_turns, runtime.limits.max_tokens, max_breaks=1),
+            context=replace(runtime.context, policy=watch, watch=watch),
+            collect=lambda session_id, entry: None,
+        )
+        session = Session(state, child)
+        watch.paid = session.record_cost
+        self.skills.attach(session, self.models, outer=delegates.skills)
+        if delegates.skills is not None:  # what narrows the parent's tools holds here, too
+            calls.delegates.open_skills()
+        return session
+
+    async def _log(self, run: AgentRun) -> tuple[SessionLog, Sequence[Entry]]:
+        if resumed := run.arguments.resume:
+            try:
+                info, _ = await self.store.load(resumed, user_id=self.owner)
+            except NoSession as error:
+                raise UsageError(f"{resumed} is no subagent of this session.") from error
+            return await self.store.open(info.id)
+        name = f"{run.id}: {' '.join(run.arguments.task.split())[:60]}"
+        return await self.store.create(cwd=self.agents.config.cwd, name=name, user_id=self.owner), []
+
+    def _model(self, run: AgentRun, current: str) -> str:
+        """Return the model that the call, the settings or the definition name, else the parent's `current` one.
+
+        A model that cannot be used is an error only if the call names it. Raises `UsageError`.
+        """
+        name, asked = run.definition.name, run.arguments.model
+        wanted = asked or self.agents.config.settings.agents.models.get(name) or run.definition.model
+        if not wanted:
+            return current
+        try:
+            if wanted.startswith("scripted/") and not current.startswith("scripted/"):
+                raise UsageError("a script answers only where one was chosen for the session.")
+            return model_named(wanted, current, self.models)
+        except UsageError as error:
+            if asked:
+                raise
+            notice = f"The agent {name} asks for {wanted}: {error} Going on with {current}."
+            self.parent.publish(events.Notice(notice))
+            return current
+
+    def _tools(self, tools: ToolRegistry, run: AgentRun) -> ToolRegistry:
+        """Return those of the parent's tools that its mode, the definition and the call allow. Raises `ToolError`."""
+        definition, names = run.definition, run.arguments.tools
+        tools = tools.clone(exclude=NOT_FOR_SUBAGENTS)
+        if definition.tools is not None:
+            rules = [Rule(name) for name in definition.tools]
+            tools = tools.clone(only=[tool.name for tool in tools if any(rule.names(tool.name) for rule in rules)])
+        if names is not None:
+            wanted = [ALIASES.get(name, name) for name in names]
+            if missing := [name for name in wanted if name not in tools]:
+                known = ", ".join(tool.name for tool in tools)
+                raise ToolError(f"{definition.name} has no tool {missing[0]!r}; there is {known}.", kind="not_found")
+            tools = tools.clone(only=wanted)
+        changing = [tool.name for tool in tools if tool.effect not in _IN_PLAN_MODE]
+        return tools.clone(exclude=changing if self.parent.state.mode == "plan" else ())

@@ -1,4 +1,4 @@
-"""Subagents: those of this conversation, what they did, and the kinds there are as slash commands."""
+"""Slash commands of subagents: `/agents` shows and stops them, and each kind of subagent is a command."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 
 from agentcli.agent.commands.command import AsPrompt, CommandHost, CommandSet, Outcome, SlashCommand
 from agentcli.conversation.entries import Assistant, Entry, Result, User
-from agentcli.conversation.history import shortened
+from agentcli.conversation.history import shorten
 from agentcli.errors import UsageError
 from agentcli.extensions.subagents.definitions import AgentDefinition
 from agentcli.extensions.subagents.running import AgentRun, Subagents
@@ -20,17 +20,17 @@ _MARKS = {None: "●", "done": "✓", "stopped": "■", "failed": "✗", "limit"
 
 
 def add_agent_commands(commands: CommandSet, definitions: Iterable[AgentDefinition]) -> None:
-    """Add `/agents` and a command for each kind; where the name is taken, as `/agent:NAME`."""
+    """Add `/agents` and a command for each kind, called `/agent:NAME` if its name is taken."""
     help, forms = "show the subagents, or what one did; end one", ("", "show ID", "stop ID")
     commands.add(SlashCommand("agents", help, _agents, "[show|stop ID]", is_aside=True, forms=forms, group=GROUP))
     for one in definitions:
         name = f"agent:{one.name}" if one.name in commands.names else one.name
-        if not any(sign.isspace() or sign == "/" for sign in name):
-            help = shortened(one.description, _MAX_HELP)
-            commands.add(SlashCommand(name, help, partial(_begin, one.name), "TASK", group=GROUP))
+        if not any(letter.isspace() or letter == "/" for letter in name):
+            help = shorten(one.description, _MAX_HELP)
+            commands.add(SlashCommand(name, help, partial(_delegate, one.name), "TASK", group=GROUP))
 
 
-async def _begin(kind: str, host: CommandHost, task: str) -> Outcome:
+async def _delegate(kind: str, host: CommandHost, task: str) -> Outcome:
     if not task:
         raise UsageError(f"Say what the agent {kind} is to do.")
     return AsPrompt(f"Let a subagent do this (create_subagent with agent={kind}), and tell me its answer: {task}")
@@ -42,7 +42,10 @@ async def _agents(host: CommandHost, argument: str) -> Outcome:
     word, _, id = argument.partition(" ")
     match word:
         case "":
-            return await _listed(agents)
+            known = {run.session_id for run in agents.runs}
+            earlier = [f"  ✓ {info.name}  {info.id[:13]}" for info in await agents.earlier() if info.id not in known]
+            rows = [*map(_row, agents.runs), *earlier] or ["No subagent has worked here yet."]
+            return "\n".join([*rows, f"Kinds: {', '.join(agents.definitions)}."])
         case "stop":
             agents.stop(id.strip())
             return f"{id.strip()} ends; its parent gets what it has."
@@ -52,21 +55,14 @@ async def _agents(host: CommandHost, argument: str) -> Outcome:
             raise UsageError("Write /agents, /agents show ID or /agents stop ID.")
 
 
-async def _listed(agents: Subagents) -> str:
-    rows = [*map(_row, agents.runs)]
-    known = {run.session_id for run in agents.runs}
-    rows += [f"  ✓ {info.name}  {info.id[:13]}" for info in await agents.earlier() if info.id not in known]
-    return "\n".join([*(rows or ["No subagent has worked here yet."]), f"Kinds: {', '.join(agents.definitions)}."])
-
-
 def _row(run: AgentRun) -> str:
-    task = shortened(" ".join(run.given.task.split()), _MAX_TASK)
-    doing = f"\n    {shortened(run.doing, _MAX_TASK)}" if run.end is None and run.doing else ""
-    return f"  {_MARKS[run.end]} {run.id} · {run.spent} · {run.session_id[:13]}\n    {task}{doing}"
+    task, title = shorten(" ".join(run.arguments.task.split()), _MAX_TASK), run.progress.title
+    now = f"\n    {shorten(title, _MAX_TASK)}" if run.end is None and title else ""
+    return f"  {_MARKS[run.end]} {run.id} · {run.progress.summary} · {run.session_id[:13]}\n    {task}{now}"
 
 
 def _transcript_lines(entries: Sequence[Entry]) -> Iterator[str]:
-    """A conversation in short: what was said, and each call with a line on what came of it."""
+    """Yield a conversation in short: the texts, and each call with a line on its result."""
     for body in (entry.body for entry in entries):
         match body:
             case User(is_reminder=False):

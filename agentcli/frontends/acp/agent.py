@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, BinaryIO
@@ -16,7 +16,7 @@ from agentcli.errors import NoKey, NoModel, NoSession, SessionInUse, UsageError,
 from agentcli.frontends.acp import messages, rpc
 from agentcli.frontends.acp.client import Client, ClientFiles
 from agentcli.frontends.acp.session import ClientSession
-from agentcli.frontends.session_opener import (
+from agentcli.frontends.hosts import (
     Editor,
     OpenForClient,
     OpenRequest,
@@ -29,7 +29,7 @@ from agentcli.version import __version__
 log = logging.getLogger(__name__)
 
 PROTOCOL_VERSION = 1
-PAGE = 50  # sessions of a list
+PAGE_SIZE = 50  # sessions of a list
 
 _LOGIN = {
     "id": "login",
@@ -45,8 +45,6 @@ _CAPABILITIES = {
     "sessionCapabilities": {"list": {}, "resume": {}, "close": {}, "delete": {}, "additionalDirectories": {}},
 }
 
-Method = tuple[type[messages.AcpMessage], Callable[[Any], Awaitable[dict[str, Any]]]]
-
 
 class AcpAgent:
     """One connection with all its sessions. `out` is the descriptor that the client reads from."""
@@ -59,22 +57,9 @@ class AcpAgent:
         self._opening: set[str] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self._is_introduced = self._is_leaving = False
-        self._methods: dict[str, Method] = {
-            "initialize": (messages.Initialize, self._initialize),
-            "authenticate": (messages.Authenticate, self._authenticate),
-            "session/new": (messages.NewSessionRequest, self._new),
-            "session/load": (messages.StoredSession, self._load),
-            "session/resume": (messages.StoredSession, self._resume),
-            "session/list": (messages.ListSessions, self._list),
-            "session/close": (messages.OfSession, self._close),
-            "session/delete": (messages.OfSession, self._delete),
-            "session/prompt": (messages.PromptRequest, self._prompt),
-            "session/set_mode": (messages.SetModeRequest, self._set_mode),
-            "session/set_config_option": (messages.SetOption, self._set_option),
-        }
 
     async def run(self, input: BinaryIO) -> None:
-        """Serve until the client has gone or `leave` is called; then end what runs, and store everything."""
+        """Serve until the client has gone or `leave` is called; then interrupt all turns and store everything."""
         await self._connection.run(input)
         self._is_leaving = True
         closing = (*(session.close() for session in self._open.values()), *self._closing)
@@ -88,39 +73,72 @@ class AcpAgent:
         self._connection.close()
 
     async def _handle(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        found = self._methods.get(method)
-        if found is None:
+        if method not in messages.METHODS:
             raise rpc.RpcError(rpc.METHOD_NOT_FOUND, f"Method not found: {method[:200]}", {"method": method[:200]})
         if not self._is_introduced and method != "initialize":
             raise rpc.RpcError(rpc.INVALID_REQUEST, "Invalid request: initialize comes first.")
-        form, answer = found
         try:
-            given = msgspec.convert(params, form)
+            request = msgspec.convert({**params, "method": method}, messages.Request)
         except msgspec.ValidationError as error:
             raise rpc.RpcError(rpc.INVALID_PARAMS, f"Invalid params: {error}") from error
         try:
-            return await answer(given)
+            return await self._answer(request)
+        except SessionInUse as error:
+            message = f"Session {error.session_id} is open in another agentcli: close it there first."
+            raise rpc.RpcError(rpc.INTERNAL_ERROR, message) from error
         except UserError as error:
-            if isinstance(error, SessionInUse):
-                text = f"Session {error.session_id} is open in another agentcli: close it there first."
-                raise rpc.RpcError(rpc.INTERNAL_ERROR, text) from error
-            code = next((code for kinds, code in _CODES if isinstance(error, kinds)), rpc.INTERNAL_ERROR)
+            code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), rpc.INTERNAL_ERROR)
             raise rpc.RpcError(code, str(error)) from error
 
     def _handle_notification(self, method: str, params: dict[str, Any]) -> None:
-        if method != "session/cancel":
-            return  # others are for those who know them
-        try:
-            session = self._open.get(msgspec.convert(params, messages.OfSession).session_id)
-        except msgspec.ValidationError as error:
-            log.warning("session/cancel: %s", error)
-            return
-        if session is not None:
-            session.cancel()
+        match method, params:
+            case "session/cancel", {"sessionId": str(id)} if id in self._open:
+                self._open[id].cancel()
 
-    async def _initialize(self, given: messages.Initialize) -> dict[str, Any]:
-        """Only one version is spoken here, so it answers every request."""
-        self._client.can = given.client_capabilities or messages.ClientCapabilities()
+    async def _answer(self, request: messages.Request) -> dict[str, Any]:
+        match request:
+            case messages.Initialize():
+                return self._initialize(request)
+            case messages.Authenticate():
+                raise UsageError(
+                    f"There is no method {request.method_id[:80]!r} to authenticate by here: keys come from the "
+                    "environment of this program, or are kept with `agentcli login PROVIDER` in a terminal."
+                )
+            case messages.LoadSession():
+                session = await self._open_session_for(request, request.session_id)
+                await session.replay()
+                return _state_of_opened(session)
+            case messages.ResumeSession():
+                return _state_of_opened(await self._open_session_for(request, request.session_id))
+            case messages.NewSession():
+                session = await self._open_session_for(request)
+                return _state_of_opened(session) | {"sessionId": session.id}
+            case messages.ListSessions():
+                return await self._list(request)
+            case messages.CloseSession():
+                await self._close(request.session_id)
+                return {}
+            case messages.DeleteSession():
+                if request.session_id in self._open:
+                    await self._close(request.session_id)
+                with suppress(NoSession):  # counts as deleted
+                    await self._store.remove(request.session_id)
+                return {}
+            case messages.PromptRequest():
+                return await self._session(request.session_id).prompt(request.prompt)
+            case messages.SetModeRequest():
+                await self._session(request.session_id).set("mode", request.mode_id)
+                return {}
+            case messages.SetOption():
+                session = self._session(request.session_id)
+                if not isinstance(request.value, str):
+                    raise UsageError(f"The option {request.config_id[:80]!r} takes the name of a value, no boolean.")
+                await session.set(request.config_id, request.value)
+                return {"configOptions": session.state()["configOptions"]}
+
+    def _initialize(self, request: messages.Initialize) -> dict[str, Any]:
+        """Answer with the only version that is spoken here, whichever the client asks for."""
+        self._client.can = request.client_capabilities or messages.ClientCapabilities()
         self._is_introduced = True
         return {
             "protocolVersion": PROTOCOL_VERSION,
@@ -129,39 +147,21 @@ class AcpAgent:
             "authMethods": [_LOGIN] if self._client.can.has_terminal_login else [],
         }
 
-    async def _authenticate(self, given: messages.Authenticate) -> dict[str, Any]:
-        raise UsageError(
-            f"There is no method {given.method_id[:80]!r} to authenticate by here: keys come from the environment of "
-            "this program, or are kept with `agentcli login PROVIDER` in a terminal."
-        )
-
     # Sessions
 
-    async def _new(self, given: messages.NewSessionRequest) -> dict[str, Any]:
-        session = await self._opened(given)
-        return _introduced(session) | {"sessionId": session.id}
-
-    async def _load(self, given: messages.StoredSession) -> dict[str, Any]:
-        session = await self._opened(given, given.session_id)
-        await session.replay()
-        return _introduced(session)
-
-    async def _resume(self, given: messages.StoredSession) -> dict[str, Any]:
-        return _introduced(await self._opened(given, given.session_id))
-
-    async def _opened(self, given: messages.NewSessionRequest, id: str = "") -> ClientSession:
+    async def _open_session_for(self, request: messages.NewSession, id: str = "") -> ClientSession:
         """Open a session; one that is already open here is closed first. Raises `UserError` and `RpcError`."""
-        cwd, folders = working_folder(given.cwd), tuple(map(working_folder, given.additional_directories or ()))
-        servers = {server.name: server.entry for server in given.mcp_servers or ()}
+        cwd, folders = working_folder(request.cwd), tuple(map(working_folder, request.additional_directories or ()))
+        servers = {server.name: server.entry for server in request.mcp_servers or ()}
         files = partial(ClientFiles, self._client, cwd) if self._client.can.has_files else None
-        request = OpenRequest(cwd=cwd, id=id, editor=Editor(folders, servers, files))
+        editor = Editor(folders, servers, files)
         if id and id in self._opening:
             raise rpc.RpcError(rpc.INVALID_REQUEST, f"Session {id[:80]} is being opened.")
         self._opening.add(id)
         try:
             if (before := self._open.pop(id, None)) is not None:
                 await before.close()
-            opened = await self._open_session(request)
+            opened = await self._open_session(OpenRequest(cwd=cwd, id=id, editor=editor))
             key = opened.session.id
             try:
                 models = await opened.opener.list_models(with_key=True)
@@ -170,7 +170,7 @@ class AcpAgent:
                 await opened.aclose()
                 raise
             session = ClientSession(opened, models, self._client, on_taken_over=partial(self._close_taken_over, key))
-            if self._is_leaving or (id and key != id):  # a part of an id is none here
+            if self._is_leaving or (id and key != id):  # the store also opens a session by the beginning of its id
                 await session.close()
                 raise NoSession(id)
         finally:
@@ -179,71 +179,49 @@ class AcpAgent:
         return session
 
     def _close_taken_over(self, id: str) -> None:
-        """Close a session that another program goes on with."""
+        """Close a session that another program has taken over."""
         if (session := self._open.pop(id, None)) is not None:
             task = asyncio.create_task(session.close())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
     def _session(self, id: str) -> ClientSession:
-        """Raises `RpcError`."""
         if (session := self._open.get(id)) is None:
             message = f"No session {id[:80]!r} is open here: begin one with session/new, or load it with session/load."
             raise rpc.RpcError(rpc.NOT_FOUND, message, {"sessionId": id[:80]})
         return session
 
-    async def _list(self, given: messages.ListSessions) -> dict[str, Any]:
-        start = 0
-        if given.cursor is not None:
-            if not given.cursor.isdecimal() or len(given.cursor) > 9:
-                raise UsageError(f"{given.cursor[:80]!r} is no cursor of a list that was given here.")
-            start = int(given.cursor)
-        cwd = absolute_path(given.cwd) if given.cwd is not None else None
-        found = await self._store.list(cwd=cwd, limit=start + PAGE + 1)
-        more = {"nextCursor": str(start + PAGE)} if len(found) > start + PAGE else {}
-        return {"sessions": [_listed(info) for info in found[start : start + PAGE]], **more}
+    async def _list(self, request: messages.ListSessions) -> dict[str, Any]:
+        cursor = request.cursor or "0"
+        if not cursor.isdecimal() or len(cursor) > 9:
+            raise UsageError(f"{cursor[:80]!r} is no cursor of a list that was given here.")
+        start, end = int(cursor), int(cursor) + PAGE_SIZE
+        cwd = absolute_path(request.cwd) if request.cwd is not None else None
+        found = await self._store.list(cwd=cwd, limit=end + 1)
+        more = {"nextCursor": str(end)} if len(found) > end else {}
+        return {"sessions": [_row_of(info) for info in found[start:end]], **more}
 
-    async def _close(self, given: messages.OfSession) -> dict[str, Any]:
-        session = self._session(given.session_id)
-        del self._open[given.session_id]
+    async def _close(self, id: str) -> None:
+        session = self._session(id)
+        del self._open[id]
         await session.close()
-        return {}
-
-    async def _delete(self, given: messages.OfSession) -> dict[str, Any]:
-        """Move a session to the trash. One that does not exist counts as deleted."""
-        if given.session_id in self._open:
-            await self._close(given)
-        try:
-            await self._store.remove(given.session_id)
-        except NoSession:
-            log.debug("there was no session %s to delete", given.session_id[:80])
-        return {}
-
-    async def _prompt(self, given: messages.PromptRequest) -> dict[str, Any]:
-        return await self._session(given.session_id).prompt(given.prompt)
-
-    async def _set_mode(self, given: messages.SetModeRequest) -> dict[str, Any]:
-        await self._session(given.session_id).set("mode", given.mode_id)
-        return {}
-
-    async def _set_option(self, given: messages.SetOption) -> dict[str, Any]:
-        session = self._session(given.session_id)
-        if not isinstance(given.value, str):
-            raise UsageError(f"The option {given.config_id[:80]!r} takes the name of a value, no boolean.")
-        await session.set(given.config_id, given.value)
-        return {"configOptions": session.state()["configOptions"]}
 
 
-def _introduced(session: ClientSession) -> dict[str, Any]:
+def _state_of_opened(session: ClientSession) -> dict[str, Any]:
     """Return the state of a session that was just opened, and have its commands sent after the answer."""
-    asyncio.get_running_loop().call_soon(session.introduce)
+    asyncio.get_running_loop().call_soon(session.send_commands)
     return session.state()
 
 
-_CODES = (((NoSession,), rpc.NOT_FOUND), ((NoKey, NoModel), rpc.AUTH_REQUIRED), ((UsageError,), rpc.INVALID_PARAMS))
+_CODES: dict[type[UserError], int] = {
+    NoSession: rpc.NOT_FOUND,
+    NoKey: rpc.AUTH_REQUIRED,
+    NoModel: rpc.AUTH_REQUIRED,
+    UsageError: rpc.INVALID_PARAMS,
+}
 
 
-def _listed(info: SessionInfo) -> dict[str, Any]:
+def _row_of(info: SessionInfo) -> dict[str, Any]:
     updated = datetime.fromtimestamp(info.updated, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     title = info.name or info.title
     return {"sessionId": info.id, "cwd": info.cwd, "updatedAt": updated, **({"title": title} if title else {})}

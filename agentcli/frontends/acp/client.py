@@ -1,4 +1,4 @@
-"""Represents the client: its capabilities, the requests and updates sent to it, and the files it holds."""
+"""Represents the client: the requests and updates sent to it, the files it holds, and the questions put to it."""
 
 from __future__ import annotations
 
@@ -6,26 +6,30 @@ import asyncio
 import errno
 import io
 import logging
+import uuid
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
 
-import msgspec
-
+from agentcli.agent.calls.model import NOBODY_LEFT
+from agentcli.agent.commands.command import ChoiceIndex, CommandSet
+from agentcli.agent.events import AnyQuestion, CallApproval, ChangesApproval, PlanApproval, Question
 from agentcli.agent.interfaces import Checkpoints
-from agentcli.errors import ToolError
-from agentcli.frontends.acp.messages import AcpMessage, ClientCapabilities, FormAnswer, Permission, TextFile
+from agentcli.agent.ops import Approve, Interrupt
+from agentcli.agent.session import Session
+from agentcli.errors import ToolError, UsageError, UserError
+from agentcli.frontends.acp import updates
+from agentcli.frontends.acp.messages import ClientCapabilities
 from agentcli.frontends.acp.rpc import INTERNAL_ERROR, Connection, RpcError
+from agentcli.frontends.choices import choices_for
+from agentcli.frontends.hosts import ScreenlessHost, SessionOpener
+from agentcli.frontends.printable import exposed, fenced
 from agentcli.tools.command import Grants
 from agentcli.tools.sandbox import Sandbox
 from agentcli.tools.text.encoding import DecodedText, decode
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-M = TypeVar("M", bound=AcpMessage)
-
-MAX_FILE_BYTES = 10 * 1024 * 1024  # of a file that an editor is asked for
-FILE_TIMEOUT_S = 30.0
 
 
 def option(id: str, name: str, kind: str) -> dict[str, str]:
@@ -34,7 +38,7 @@ def option(id: str, name: str, kind: str) -> dict[str, str]:
 
 
 class Client:
-    """`can` is known once the client has introduced itself."""
+    """`can` is known once the client has introduced itself. The requests raise `RpcError`."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -43,33 +47,55 @@ class Client:
     def update(self, session_id: str, update: dict[str, Any]) -> None:
         self.connection.notify("session/update", {"sessionId": session_id, "update": update})
 
-    async def request(self, method: str, answer: type[M], **params: Any) -> M:
-        """Raises `RpcError`, also for an answer that makes no sense."""
-        given = await self.connection.request(method, params)
-        try:
-            return msgspec.convert(given, answer)
-        except msgspec.ValidationError as error:
-            raise RpcError(INTERNAL_ERROR, f"The client's answer to {method} makes no sense: {error}") from error
-
     async def choose(self, session_id: str, call: dict[str, Any], options: Sequence[dict[str, str]]) -> str | None:
-        """Ask for permission; returns the id of the option, None if the turn was cancelled. Raises `RpcError`."""
+        """Ask for permission; returns the id of the option, None if the turn was cancelled."""
         params = {"sessionId": session_id, "toolCall": call, "options": options}
-        outcome = (await self.request("session/request_permission", Permission, **params)).outcome
-        return outcome.option_id if outcome.outcome == "selected" else None
+        match await self.connection.request("session/request_permission", params):
+            case {"outcome": {"outcome": "selected", "optionId": str(id)}}:
+                return id
+            case {"outcome": {"outcome": "cancelled"}}:
+                return None
+            case answer:
+                raise _nonsense("session/request_permission", answer)
 
     async def fill_in(
         self, session_id: str, message: str, fields: dict[str, Any], *, required: Sequence[str] = (), call_id: str = ""
-    ) -> dict[str, Any] | None:
-        """Show a form; returns its values, None if the person did not fill it in. Raises `RpcError`."""
+    ) -> dict[str, Any]:
+        """Show a form; returns its values, an empty dictionary if the person did not fill it in."""
         schema = {"type": "object", "properties": fields, "required": list(required)}
         params = {"sessionId": session_id, "mode": "form", "message": message, "requestedSchema": schema}
         about = {"toolCallId": call_id} if call_id else {}
-        filled = await self.request("elicitation/create", FormAnswer, **params, **about)
-        return (filled.content or {}) if filled.action == "accept" else None
+        match await self.connection.request("elicitation/create", {**params, **about}):
+            case {"action": "accept", "content": dict(values)}:
+                return values
+            case {"action": str()}:
+                return {}
+            case answer:
+                raise _nonsense("elicitation/create", answer)
+
+    async def read_file(self, params: dict[str, Any]) -> str:
+        match await self.connection.request("fs/read_text_file", params):
+            case {"content": str(text)}:
+                return text
+            case answer:
+                raise _nonsense("fs/read_text_file", answer)
+
+
+def _nonsense(method: str, answer: object) -> RpcError:
+    return RpcError(INTERNAL_ERROR, f"The client's answer to {method} makes no sense: {answer!r:.200}")
+
+
+# Files
+
+MAX_FILE_BYTES = 10 * 1024 * 1024  # of a file that an editor is asked for
+FILE_TIMEOUT_S = 30.0
 
 
 class ClientFiles:
-    """Asks the editor first for files with unsaved changes; commands see the disk. A refused write fails."""
+    """Reads and writes files through the editor, so that its unsaved changes count. Commands see the disk.
+
+    A write that the editor refuses fails.
+    """
 
     def __init__(self, client: Client, cwd: Path, session_id: str) -> None:
         self._client = client
@@ -81,7 +107,7 @@ class ClientFiles:
 
     def sandbox(self, made: Sandbox, roots: Callable[[], Sequence[Path]]) -> Sandbox:
         self._disk, self._roots = made, roots
-        return cast("Sandbox", _Over(made, read=self._read, write=self._write))
+        return cast("Sandbox", _Wrapper(made, read=self._read, write=self._write))
 
     def checkpoints(self, made: Checkpoints) -> Checkpoints:
         """Save unsaved changes before a call edits their file, so that undoing the call leaves them alone."""
@@ -91,7 +117,7 @@ class ClientFiles:
                 await asyncio.to_thread(self._save, path)
             return await made.begin(call_id, paths)
 
-        return cast("Checkpoints", _Over(made, begin=begin))
+        return cast("Checkpoints", _Wrapper(made, begin=begin))
 
     def _read(self, path: Path) -> BinaryIO:
         file = self._disk.read(path)
@@ -110,7 +136,7 @@ class ClientFiles:
         is_plain = decoded is not None and decoded.encoding == "utf-8" and not decoded.bom
         has_folder = self._disk.look(path.parent).kind is not None
         if decoded is not None and is_plain and has_folder and self._is_shared(path):
-            params = {**self._about(path), "content": decoded.text}
+            params = {**self._params(path), "content": decoded.text}
             try:
                 self._wait(self._client.connection.request("fs/write_text_file", params))
             except (RpcError, TimeoutError) as error:
@@ -120,7 +146,7 @@ class ClientFiles:
         self._disk.write(path, content)
 
     def _save(self, path: Path) -> None:
-        """Raises `ToolError`."""
+        """Write the editor's unsaved changes to the disk. Raises `ToolError`."""
         on_disk = self._on_disk(path)
         if on_disk is None or not self._is_shared(path):
             return
@@ -128,21 +154,19 @@ class ClientFiles:
             if (unsaved := self._unsaved(path, on_disk)) is not None:
                 self._write(path, unsaved)
         except OSError as error:
-            raise ToolError(
-                f"The changes of {path.name} in the editor could not be saved: {error.strerror}."
-            ) from error
+            message = f"The changes of {path.name} in the editor could not be saved: {error.strerror}."
+            raise ToolError(message) from error
 
     def _unsaved(self, path: Path, on_disk: bytes) -> bytes | None:
         """Return the file as the editor would save it; None if it has no unsaved changes."""
         if len(on_disk) > MAX_FILE_BYTES or (decoded := decode(on_disk)) is None or not decoded.is_certain:
             return None  # in a file of unknown encoding, other letters than the editor's are no change
         try:
-            asked = self._client.request("fs/read_text_file", TextFile, **self._about(path))
-            text = _lines(self._wait(asked).content)
+            text = _as_edited(self._wait(self._client.read_file(self._params(path))))
         except (RpcError, TimeoutError) as error:
             log.debug("%s is read from the disk: %s", path, error)
             return None
-        return None if text == _lines(decoded.text) else _as_saved(text, decoded)
+        return None if text == _as_edited(decoded.text) else _as_saved(text, decoded)
 
     def _on_disk(self, path: Path) -> bytes | None:
         try:
@@ -159,33 +183,32 @@ class ClientFiles:
         except RuntimeError:
             pass  # in a thread, as it should be
         roots = tuple(self._roots())
-        if not any(map(path.is_relative_to, roots)):
-            return False
-        return not self._disk.look(path, "write", Grants(roots=roots)).is_auto_executed
+        is_inside = any(map(path.is_relative_to, roots))
+        return is_inside and not self._disk.look(path, "write", Grants(roots=roots)).is_auto_executed
 
-    def _about(self, path: Path) -> dict[str, Any]:
-        """The path is the editor's own, which may have opened the folder through a link."""
+    def _params(self, path: Path) -> dict[str, Any]:
+        """Name a file by the editor's own path, which may lead to the folder through a link."""
         if path.is_relative_to(self._real_cwd):
             path = self._cwd / path.relative_to(self._real_cwd)
         return {"sessionId": self._session_id, "path": str(path)}
 
-    def _wait(self, asked: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(asyncio.wait_for(asked, FILE_TIMEOUT_S), self._loop).result()
+    def _wait(self, answer: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(asyncio.wait_for(answer, FILE_TIMEOUT_S), self._loop).result()
 
 
-class _Over:
+class _Wrapper:
     """An object with some of its methods replaced."""
 
-    def __init__(self, made: object, **methods: Any) -> None:
-        self._made = made
+    def __init__(self, wrapped: object, **methods: Any) -> None:
+        self._wrapped = wrapped
         vars(self).update(methods)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._made, name)
+        return getattr(self._wrapped, name)
 
 
-def _lines(text: str) -> str:
-    """A text as editors hold it: line ends and a byte order mark are not part of it."""
+def _as_edited(text: str) -> str:
+    """Return a text as editors hold it: line ends and a byte order mark are not part of it."""
     return text.removeprefix("\ufeff").replace("\r\n", "\n")
 
 
@@ -196,3 +219,158 @@ def _as_saved(text: str, before: DecodedText) -> bytes:
         return before.encoded(text)
     except ToolError:  # the encoding lacks a character: the editor will need another one, too
         return text.encode()
+
+
+# Questions
+
+_YES_OR_NO = (option("yes", "Yes", "allow_once"), option("no", "No", "reject_once"))
+_OWN_WORDS = "Or in your own words"
+
+
+class ClientQuestions:
+    """Puts each open question of a session to the client, in a task that ends with the question."""
+
+    def __init__(self, client: Client, session: Session) -> None:
+        self._client = client
+        self._session = session
+        self._cwd: Path = session.snapshot().workspace.cwd
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def ask(self, question: AnyQuestion) -> None:
+        task = self._tasks[question.id] = asyncio.create_task(self._ask(question))
+        task.add_done_callback(lambda _: self._tasks.pop(question.id, None))
+
+    def withdraw_settled(self) -> None:
+        """Withdraw the requests whose questions need no answer any more."""
+        for id in self._tasks.keys() - self._session.asked.keys():
+            self._tasks[id].cancel()
+
+    async def aclose(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks.values())
+
+    async def _ask(self, question: AnyQuestion) -> None:
+        answer: Approve | None = Approve(question.id, False, comment=NOBODY_LEFT)
+        try:
+            match question:
+                case PlanApproval() if self._client.can.has_forms:
+                    answer = await self._review_plan(question)
+                case Question() if self._client.can.has_forms:
+                    answer = await self._answer_in_words(question)
+                case Question(options=()):
+                    pass  # without a form there is no room for an answer
+                case _:
+                    answer = await self._choose_answer(question)
+        except RpcError as error:
+            log.warning("the client could not be asked: %s", error)
+        except Exception:  # a bug here must not leave the turn waiting for good
+            log.exception("a question could not be put")
+        self._session.submit(answer if answer is not None else Interrupt())
+
+    async def _choose_answer(self, question: AnyQuestion) -> Approve | None:
+        """Offer the choices of a question as a permission request; None where the turn was cancelled."""
+        choices = choices_for(question, question.rules)
+        options = []  # what lasts longer than the call names its rule
+        for choice in choices:
+            lasts = choice.answer and (choice.answer.mode or choice.answer.scope in ("session", "always"))
+            kind = "allow_always" if lasts else "allow_once" if choice.is_yes else "reject_once"
+            name = f"{choice.label}: {exposed(choice.rule)}" if choice.rule else choice.label
+            options.append(option(choice.id, name, kind))
+        call = self._call_of(question)
+        chosen = await self._client.choose(self._session.id, call, options)
+        answer = next((choice.answer for choice in choices if choice.id == chosen), None)
+        is_call = question.call.name and not isinstance(question, Question | PlanApproval)
+        if is_call and answer is not None and answer.allowed:
+            self._client.update(self._session.id, updates.updated(call["toolCallId"], status="in_progress"))
+        return answer
+
+    def _call_of(self, question: AnyQuestion) -> dict[str, Any]:
+        """Describe the call with everything that it would do; no character of it is invisible."""
+        use, content = question.call, list[dict[str, Any]]()
+        call: dict[str, Any] = {
+            "toolCallId": updates.call_id(question.agent_id, use.id),
+            "title": exposed(question.title),
+            "kind": updates.kind_of(use.name),
+            "status": "pending",
+        }
+        match question:
+            case ChangesApproval(hunks=hunks):
+                for text in hunks:
+                    content += updates.changes_content(text, self._cwd)
+            case CallApproval(preview=preview):
+                if changes := updates.file_diff(preview, self._cwd):
+                    content += [*changes["content"], *updates.hidden_characters(preview)]
+                    call["locations"] = changes["locations"]
+                elif preview:
+                    content.append(updates.code_content(exposed(preview), "sh" if use.name == "bash" else ""))
+            case PlanApproval(preview=preview):
+                call["kind"] = "switch_mode"
+                content = [updates.text_content(exposed(preview))]
+        why = " · ".join(exposed(text) for text in (*question.effects, question.reason) if text)
+        if use.input:
+            call["rawInput"] = use.input
+        return {**call, "content": [*([updates.text_content(why)] if why else []), *content]}
+
+    async def _answer_in_words(self, question: Question) -> Approve:
+        """Show the model's own question as a form. Words take precedence over a choice."""
+        fields, required = _form(question.options, "Answer")
+        key = updates.call_id(question.agent_id, question.call.id)
+        values = await self._client.fill_in(self._session.id, question.title, fields, required=required, call_id=key)
+        texts = (str(values.get(name) or "").strip() for name in ("words", "choice"))
+        words = next(filter(None, texts), "")
+        return Approve(question.id, bool(words), comment=words)
+
+    async def _review_plan(self, question: PlanApproval) -> Approve:
+        answers = {choice.label: choice.answer for choice in choices_for(question)}
+        fields, _ = _form([*answers], question.title)
+        fields["words"] |= {"title": "What to change first"}
+        values = await self._client.fill_in(self._session.id, question.title, fields)
+        refusal = Approve(question.id, False, comment=str(values.get("words") or "").strip())
+        return refusal if refusal.comment else answers.get(str(values.get("choice"))) or refusal
+
+
+def _form(options: Sequence[str], title: str) -> tuple[dict[str, Any], list[str]]:
+    """Return the fields of a form and the required ones: a choice, if there are options, and a field for words."""
+    if not options:
+        return {"words": {"type": "string", "title": title}}, ["words"]
+    choice = {"type": "string", "title": title, "enum": list(options)}
+    return {"choice": choice, "words": {"type": "string", "title": _OWN_WORDS}}, []
+
+
+class ClientHost(ScreenlessHost):
+    """Implements `CommandHost`. It opens no other session, because clients do that themselves."""
+
+    def __init__(self, opener: SessionOpener, session: Session, commands: CommandSet, client: Client) -> None:
+        super().__init__(opener, session, commands, stays_open=False)
+        self._client = client
+
+    async def open_session(self, session_id: str | None, *, fork: bool = False, take_over: bool = False) -> Session:
+        raise UsageError("Begin or load another session in your editor: this one goes on.")
+
+    async def confirm(self, shown: str, question: str) -> bool | None:
+        content = [updates.code_content(shown)]
+        call = {"toolCallId": uuid.uuid4().hex, "title": question, "kind": "other", "status": "pending"}
+        return await self._put(self._client.choose(self.session.id, call | {"content": content}, _YES_OR_NO)) == "yes"
+
+    async def choose(
+        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
+    ) -> ChoiceIndex | None:
+        if not self._client.can.has_forms or not options or current is not None:
+            return None
+        rows = [{"const": str(n), "title": f"{label}  {detail}".strip()} for n, (label, detail) in enumerate(options)]
+        fields = {"choice": {"type": "string", "title": title, "oneOf": rows}}
+        values = await self._put(self._client.fill_in(self.session.id, title, fields, required=["choice"]))
+        chosen = str(values.get("choice", ""))
+        return ChoiceIndex(chosen) if chosen.isdecimal() and int(chosen) < len(options) else None
+
+    async def _put(self, request: Coroutine[Any, Any, T]) -> T:
+        try:
+            return await request
+        except RpcError as error:
+            raise UserError(f"The question could not be put: {error}") from error
+
+    def put_into_input(self, text: str) -> None:
+        again = updates.notice(f"To be sent again, changed or not:\n{fenced(text)}")
+        self._client.update(self.session.id, again)

@@ -1,108 +1,48 @@
-"""Defines the parts of a client's messages that are read: its requests, and its answers to ours."""
+"""Defines the client's requests, as far as they are read, and reads its prompts.
+
+Schema: https://agentclientprotocol.com/protocol/schema. Unknown fields are ignored.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
+from agentcli.frontends.json_input import DOCUMENT_TYPES, IMAGE_TYPES, Media, check_media
+from agentcli.llm.messages import Base64Source, Document, Image, Text
+
 
 class AcpMessage(Struct, frozen=True, rename="camel"):
-    """Unknown fields are ignored."""
+    pass
 
 
-class FileAccess(AcpMessage, frozen=True):
-    read_text_file: bool = False
-    write_text_file: bool = False
-
-
-class Elicitation(AcpMessage, frozen=True):
-    form: dict[str, Any] | None = None
-
-
-class AuthAccess(AcpMessage, frozen=True):
-    terminal: bool = False
+class AcpRequest(AcpMessage, frozen=True, tag_field="method"):
+    """A request of the client: its parameters, tagged by its method."""
 
 
 class ClientCapabilities(AcpMessage, frozen=True):
-    fs: FileAccess | None = None
-    elicitation: Elicitation | None = None
-    auth: AuthAccess | None = None
+    fs: dict[str, Any] | None = None
+    elicitation: dict[str, Any] | None = None
+    auth: dict[str, Any] | None = None
 
     @property
     def has_files(self) -> bool:
         """True if files can be read and written through the client: one without the other would split them in two."""
-        return self.fs is not None and self.fs.read_text_file and self.fs.write_text_file
+        return self.fs is not None and bool(self.fs.get("readTextFile") and self.fs.get("writeTextFile"))
 
     @property
     def has_forms(self) -> bool:
-        return self.elicitation is not None and self.elicitation.form is not None
+        return self.elicitation is not None and self.elicitation.get("form") is not None
 
     @property
     def has_terminal_login(self) -> bool:
-        return self.auth is not None and self.auth.terminal
-
-
-class Initialize(AcpMessage, frozen=True):
-    protocol_version: int
-    client_capabilities: ClientCapabilities | None = None
-
-
-class Authenticate(AcpMessage, frozen=True):
-    method_id: str
-
-
-class NamedValue(AcpMessage, frozen=True):
-    name: str
-    value: str
-
-
-class McpServer(AcpMessage, frozen=True):
-    """A server to connect to: by `command`, or with another `type` by `url`."""
-
-    name: str
-    type: Literal["stdio", "http", "sse", "acp"] = "stdio"
-    command: str = ""
-    args: tuple[str, ...] = ()
-    env: tuple[NamedValue, ...] = ()
-    url: str = ""
-    headers: tuple[NamedValue, ...] = ()
-
-    @property
-    def entry(self) -> dict[str, Any]:
-        """The server as a file of MCP servers has it."""
-        env, headers = ({one.name: one.value for one in named} for named in (self.env, self.headers))
-        if self.type == "stdio":
-            return {"command": self.command, "args": list(self.args), "env": env}
-        return {"type": self.type, "url": self.url, "headers": headers}
-
-
-class NewSessionRequest(AcpMessage, frozen=True):
-    cwd: str
-    mcp_servers: tuple[McpServer, ...] | None = None
-    additional_directories: tuple[str, ...] | None = None
-
-
-class StoredSession(NewSessionRequest, frozen=True, kw_only=True):
-    session_id: str
-
-
-class OfSession(AcpMessage, frozen=True):
-    session_id: str
-
-
-class ListSessions(AcpMessage, frozen=True):
-    cwd: str | None = None
-    cursor: str | None = None
-
-
-class SetModeRequest(OfSession, frozen=True):
-    mode_id: str
-
-
-class SetOption(OfSession, frozen=True):
-    config_id: str
-    value: str | bool
+        return self.auth is not None and bool(self.auth.get("terminal"))
 
 
 class TextContent(AcpMessage, frozen=True, tag="text"):
@@ -135,29 +75,161 @@ class ResourceContent(AcpMessage, frozen=True, tag="resource"):
 Content = TextContent | ImageContent | LinkContent | ResourceContent
 
 
-class PromptRequest(OfSession, frozen=True):
+class Initialize(AcpRequest, frozen=True, tag="initialize"):
+    protocol_version: int
+    client_capabilities: ClientCapabilities | None = None
+
+
+class Authenticate(AcpRequest, frozen=True, tag="authenticate"):
+    method_id: str
+
+
+class NamedValue(AcpMessage, frozen=True):
+    name: str
+    value: str
+
+
+class McpServer(AcpMessage, frozen=True, kw_only=True):
+    """A server to connect to: by `command`, or with another `type` by `url`."""
+
+    name: str
+    type: Literal["stdio", "http", "sse", "acp"] = "stdio"
+    command: str = ""
+    args: tuple[str, ...] = ()
+    env: tuple[NamedValue, ...] = ()
+    url: str = ""
+    headers: tuple[NamedValue, ...] = ()
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """The server as a file of MCP servers has it."""
+        env, headers = ({one.name: one.value for one in named} for named in (self.env, self.headers))
+        if self.type == "stdio":
+            return {"command": self.command, "args": list(self.args), "env": env}
+        return {"type": self.type, "url": self.url, "headers": headers}
+
+
+class NewSession(AcpRequest, frozen=True, tag="session/new"):
+    cwd: str
+    mcp_servers: tuple[McpServer, ...] | None = None
+    additional_directories: tuple[str, ...] | None = None
+
+
+class LoadSession(NewSession, frozen=True, kw_only=True, tag="session/load"):
+    session_id: str
+
+
+class ResumeSession(NewSession, frozen=True, kw_only=True, tag="session/resume"):
+    session_id: str
+
+
+class ListSessions(AcpRequest, frozen=True, tag="session/list"):
+    cwd: str | None = None
+    cursor: str | None = None
+
+
+class OfSession(AcpRequest, frozen=True):
+    session_id: str
+
+
+class CloseSession(OfSession, frozen=True, tag="session/close"):
+    pass
+
+
+class DeleteSession(OfSession, frozen=True, tag="session/delete"):
+    pass
+
+
+class PromptRequest(OfSession, frozen=True, tag="session/prompt"):
     prompt: tuple[Content, ...]
 
 
-class PermissionOutcome(AcpMessage, frozen=True):
-    outcome: Literal["selected", "cancelled"]
-    option_id: str = ""
+class SetModeRequest(OfSession, frozen=True, tag="session/set_mode"):
+    mode_id: str
 
 
-class Permission(AcpMessage, frozen=True):
-    """The answer to `session/request_permission`."""
-
-    outcome: PermissionOutcome
-
-
-class FormAnswer(AcpMessage, frozen=True):
-    """The answer to `elicitation/create`."""
-
-    action: str
-    content: dict[str, Any] | None = None
+class SetOption(OfSession, frozen=True, tag="session/set_config_option"):
+    config_id: str
+    value: str | bool
 
 
-class TextFile(AcpMessage, frozen=True):
-    """The answer to `fs/read_text_file`."""
+Request = (
+    Initialize
+    | Authenticate
+    | NewSession
+    | LoadSession
+    | ResumeSession
+    | ListSessions
+    | CloseSession
+    | DeleteSession
+    | PromptRequest
+    | SetModeRequest
+    | SetOption
+)
+METHODS = frozenset(str(form.__struct_config__.tag) for form in get_args(Request))
 
-    content: str
+# Prompts
+
+_LINES = re.compile(r"L(\d+)(?:[:-]L?(\d+))?")
+
+
+class PromptParts(Struct, frozen=True):
+    """An editor's prompt: its text with links to files as `@path`, those links quoted, and its embedded files."""
+
+    text: str
+    links: tuple[str, ...]
+    media: tuple[Media, ...]
+
+
+def parse_prompt(content: Sequence[Content], cwd: Path) -> PromptParts:
+    """Raises `ValueError` for an empty prompt, and for images or documents that no model takes."""
+    text = ""
+    links: list[str] = []
+    media: list[Media] = []
+    for before, part in zip((None, *content), content, strict=False):
+        if text and not text[-1].isspace():
+            text += "\n" if isinstance(before, TextContent) and isinstance(part, TextContent) else " "
+        match part:
+            case TextContent(typed):
+                text += typed
+            case LinkContent(uri, name) if (file := _file_of(uri, cwd)) is not None:
+                links.append(f'@"{file[0]}"{file[1]}')
+                text += f"@{file[0]}{file[1]}"
+            case LinkContent(uri, name):
+                text += f"[{name}]({uri})"
+            case ResourceContent(resource):
+                name = "".join(_file_of(resource.uri, cwd) or (resource.uri,))
+                text += f"@{name}"
+                media += _embedded(resource, name)
+            case ImageContent(data, mime_type):
+                media.append(Image(Base64Source(mime_type, data)))
+    check_media(media)
+    if not text.strip() and not media:
+        raise ValueError("the prompt is empty")
+    return PromptParts(text, tuple(links), tuple(media))
+
+
+def _file_of(uri: str, cwd: Path) -> tuple[str, str] | None:
+    """Split a `file:` address into its path, relative to `cwd` if inside, and its lines: `:10-20` for `#L10:20`."""
+    try:
+        parts = urlsplit(uri)
+    except ValueError:
+        return None
+    if parts.scheme != "file":
+        return None
+    path = unquote(parts.path, errors="replace").removeprefix(f"{os.path.normpath(cwd)}/")
+    lines = _LINES.fullmatch(parts.fragment)
+    return path, f":{lines[1]}-{lines[2] or lines[1]}" if lines else ""
+
+
+def _embedded(resource: Resource, name: str) -> Iterator[Media]:
+    kind, blob = resource.mime_type or "", resource.blob or ""
+    if resource.text is not None:
+        yield Text(f'<file path="{name}">\n{resource.text}\n</file>')
+    elif kind in IMAGE_TYPES:
+        yield Image(Base64Source(kind, blob))
+    elif kind in DOCUMENT_TYPES:
+        yield Document(Base64Source(kind, blob))
+    else:
+        size = len(blob) * 3 // 4
+        yield Text(f'<file path="{name}">\n[{kind or "binary"}, about {size:,} bytes: not shown]\n</file>')

@@ -1,4 +1,7 @@
-"""Speaks JSON-RPC 2.0 over two pipes, one message a line, with requests both ways."""
+"""Speaks JSON-RPC 2.0 over two pipes, one message a line, with requests both ways.
+
+https://www.jsonrpc.org/specification
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from itertools import count
 from queue import SimpleQueue
 from typing import Any, BinaryIO
 
-from agentcli.frontends.json_forms.input import json_in, read_lines
+from agentcli.frontends.json_input import json_in, read_lines
 from agentcli.llm.json_text import encode_json
 
 log = logging.getLogger(__name__)
@@ -20,9 +23,11 @@ log = logging.getLogger(__name__)
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32700, -32600, -32601, -32602, -32603
 AUTH_REQUIRED, NOT_FOUND, CANCELLED = -32000, -32002, -32800  # ACP's own
 
-MOST_WAITING = 1024 * 1024  # bytes that wait to be read by the peer before updates are held back
+MAX_UNREAD_BYTES = 1024 * 1024  # that the peer has not read before updates are held back
 NO_MESSAGE = "Invalid request: this is no message of JSON-RPC 2.0."
-LAST_WORDS_S = 2.0  # for a peer that does not read, at the end
+FLUSH_TIMEOUT_S = 2.0  # at the end, for a peer that does not read
+
+RequestId = str | int | None
 
 
 class RpcError(Exception):
@@ -39,23 +44,26 @@ OnNotification = Callable[[str, dict[str, Any]], None]
 
 
 class Connection:
-    """A connection to the peer at `out`. `handle` answers each request in a task and raises `RpcError`."""
+    """A connection to the peer, which reads from the descriptor `out`.
+
+    `handle` answers each request in a task of its own, and raises `RpcError`.
+    """
 
     def __init__(self, out: int, *, handle: Handle, on_notification: OnNotification) -> None:
         self._handle, self._on_notification = handle, on_notification
         self._lines: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._out = Output(out, on_failure=self.close)
-        self._answering: dict[str | int | None, asyncio.Task[None]] = {}
-        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._answering: dict[RequestId, asyncio.Task[None]] = {}
+        self._requests: dict[int, asyncio.Future[Any]] = {}
         self._ids = count()
 
     async def run(self, input: BinaryIO) -> None:
         """Take messages until the peer has gone, or `close` is called."""
         read_lines(input, self._lines)
         while (line := await self._lines.get()) is not None:
-            self._take(line)
-        self._out.hold_nothing_back()
-        for future in self._asked.values():
+            self._receive(line)
+        self._out.stop_holding_back()
+        for future in self._requests.values():
             if not future.done():
                 future.set_exception(RpcError(CANCELLED, "The client has gone."))
 
@@ -74,83 +82,83 @@ class Connection:
     async def request(self, method: str, params: dict[str, Any]) -> Any:
         """Send a request and return its result. Raises `RpcError`. Cancelling it also cancels it at the peer."""
         id = next(self._ids)
-        self._asked[id] = asyncio.get_running_loop().create_future()
+        self._requests[id] = asyncio.get_running_loop().create_future()
         self._send(id=id, method=method, params=params)
         try:
-            return await self._asked[id]
+            return await self._requests[id]
         except asyncio.CancelledError:
             self.notify("$/cancel_request", {"requestId": id})
             raise
         finally:
-            del self._asked[id]
+            del self._requests[id]
 
     def notify(self, method: str, params: dict[str, Any]) -> None:
         self._send(method=method, params=params)
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """Wait while the peer is behind with reading."""
-        await self._out.room()
+        await self._out.wait_for_room()
 
     def _send(self, **fields: Any) -> None:
         self._out.write(encode_json({"jsonrpc": "2.0", **fields}) + b"\n")
 
-    def _take(self, line: bytes) -> None:
+    def _receive(self, line: bytes) -> None:
         try:
             message = json_in(line)
         except ValueError as error:
-            self._fail(None, RpcError(PARSE_ERROR, f"Parse error: {error}"))
+            self._send_error(None, RpcError(PARSE_ERROR, f"Parse error: {error}"))
             return
         match message:
             case {"jsonrpc": "2.0", "id": str() | int() | None as id, "method": str(method)} if not isinstance(
                 id, bool
             ):
-                self._begin(id, method, message.get("params"))
+                self._receive_request(id, method, message.get("params"))
             case {"jsonrpc": "2.0", "method": str(method)} if "id" not in message:
-                self._hear(method, message.get("params"))
+                self._receive_notification(method, message.get("params"))
             case {"jsonrpc": "2.0", "id": int(id), "result": result}:
-                self._settle(id, result=result)
+                self._receive_answer(id, result=result)
             case {"jsonrpc": "2.0", "id": int(id), "error": error}:
-                self._settle(id, error=error)
+                self._receive_answer(id, error=error)
             case {"id": str() | int() as id}:
-                self._fail(id, RpcError(INVALID_REQUEST, NO_MESSAGE))
+                self._send_error(id, RpcError(INVALID_REQUEST, NO_MESSAGE))
             case _:
-                self._fail(None, RpcError(INVALID_REQUEST, NO_MESSAGE))
+                self._send_error(None, RpcError(INVALID_REQUEST, NO_MESSAGE))
 
-    def _begin(self, id: str | int | None, method: str, params: Any) -> None:
+    def _receive_request(self, id: RequestId, method: str, params: Any) -> None:
         if id in self._answering:
-            self._fail(id, RpcError(INVALID_REQUEST, f"Invalid request: {id!r} is the id of one that is under way."))
+            message = f"Invalid request: {id!r} is the id of one that is under way."
+            self._send_error(id, RpcError(INVALID_REQUEST, message))
             return
         task = self._answering[id] = asyncio.create_task(self._answer(id, method, params))
         task.add_done_callback(lambda _: self._answering.pop(id))
 
-    async def _answer(self, id: str | int | None, method: str, params: Any) -> None:
+    async def _answer(self, id: RequestId, method: str, params: Any) -> None:
         try:
-            self._send(id=id, result=await self._handle(method, _object(params)))
+            self._send(id=id, result=await self._handle(method, _as_object(params)))
         except RpcError as error:
-            self._fail(id, error)
+            self._send_error(id, error)
         except asyncio.CancelledError:  # by $/cancel_request
-            self._fail(id, RpcError(CANCELLED, "The request was cancelled."))
+            self._send_error(id, RpcError(CANCELLED, "The request was cancelled."))
         except Exception as bug:  # a bug in one request must not end the sessions of the others
             log.exception("%s failed", method)
-            self._fail(id, RpcError(INTERNAL_ERROR, f"Internal error: {bug!r}. The log has details."))
+            self._send_error(id, RpcError(INTERNAL_ERROR, f"Internal error: {bug!r}. The log has details."))
 
-    def _fail(self, id: str | int | None, error: RpcError) -> None:
-        told = {"code": error.code, "message": str(error), **({"data": error.data} if error.data is not None else {})}
-        self._send(id=id, error=told)
+    def _send_error(self, id: RequestId, error: RpcError) -> None:
+        data = {"data": error.data} if error.data is not None else {}
+        self._send(id=id, error={"code": error.code, "message": str(error), **data})
 
-    def _hear(self, method: str, params: Any) -> None:
+    def _receive_notification(self, method: str, params: Any) -> None:
         try:
-            given = _object(params)
-            match method, given:
+            match method, _as_object(params):
                 case "$/cancel_request", {"requestId": str() | int() as id} if id in self._answering:
                     self._answering[id].cancel()
-                case _:
-                    self._on_notification(method, given)
+                case _, fields:
+                    self._on_notification(method, fields)
         except RpcError as error:
             log.warning("%s: %s", method, error)
 
-    def _settle(self, id: int, *, result: Any = None, error: Any = None) -> None:
-        future = self._asked.get(id)
+    def _receive_answer(self, id: int, *, result: Any = None, error: Any = None) -> None:
+        future = self._requests.get(id)
         if future is None or future.done():
             return
         match error:
@@ -162,13 +170,11 @@ class Connection:
                 future.set_exception(RpcError(INTERNAL_ERROR, f"The client failed: {error!r:.200}"))
 
 
-def _object(params: Any) -> dict[str, Any]:
-    """Raises `RpcError`."""
-    if params is None:
-        return {}
-    if not isinstance(params, dict):
-        raise RpcError(INVALID_PARAMS, "Invalid params: an object is expected.")
-    return params
+def _as_object(params: Any) -> dict[str, Any]:
+    """Return the parameters, none as an empty object. Raises `RpcError` for anything else."""
+    if params is None or isinstance(params, dict):
+        return params or {}
+    raise RpcError(INVALID_PARAMS, "Invalid params: an object is expected.")
 
 
 class Output:
@@ -179,36 +185,36 @@ class Output:
         self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
         self._lines: SimpleQueue[bytes] = SimpleQueue()
-        self._waiting = 0
+        self._unread = 0  # bytes
         self._holds_back = True
         self._has_failed = False
-        self._news = asyncio.Event()
+        self._progress = asyncio.Event()
         threading.Thread(target=self._work, name="agentcli-stdout", daemon=True).start()
 
     def write(self, line: bytes) -> None:
         if not self._has_failed:
-            self._waiting += len(line)
+            self._unread += len(line)
             self._lines.put(line)
 
-    async def room(self) -> None:
-        while self._waiting > MOST_WAITING and self._holds_back:
-            await self._next()
+    async def wait_for_room(self) -> None:
+        while self._unread > MAX_UNREAD_BYTES and self._holds_back:
+            await self._next_progress()
 
-    def hold_nothing_back(self) -> None:
+    def stop_holding_back(self) -> None:
         self._holds_back = False
-        self._news.set()
+        self._progress.set()
 
     async def aclose(self) -> None:
         try:
-            async with asyncio.timeout(LAST_WORDS_S):
-                while self._waiting and not self._has_failed:
-                    await self._next()
+            async with asyncio.timeout(FLUSH_TIMEOUT_S):
+                while self._unread and not self._has_failed:
+                    await self._next_progress()
         except TimeoutError:
-            log.warning("the client has not read the last %d bytes", self._waiting)
+            log.warning("the client has not read the last %d bytes", self._unread)
 
-    async def _next(self) -> None:
-        self._news.clear()
-        await self._news.wait()
+    async def _next_progress(self) -> None:
+        self._progress.clear()
+        await self._progress.wait()
 
     def _work(self) -> None:
         with suppress(RuntimeError):  # the loop has ended, and nobody waits any more
@@ -218,15 +224,15 @@ class Output:
                     while line:
                         written = os.write(self._out, line)
                         line = line[written:]
-                        self._loop.call_soon_threadsafe(self._written, written)
+                        self._loop.call_soon_threadsafe(self._note_written, written)
             except OSError:
-                self._loop.call_soon_threadsafe(self._failed)
+                self._loop.call_soon_threadsafe(self._fail)
 
-    def _written(self, size: int) -> None:
-        self._waiting -= size
-        self._news.set()
+    def _note_written(self, size: int) -> None:
+        self._unread -= size
+        self._progress.set()
 
-    def _failed(self) -> None:
+    def _fail(self) -> None:
         self._has_failed = True
-        self.hold_nothing_back()
+        self.stop_holding_back()
         self._on_failure()

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import re
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, get_args
-from urllib.parse import unquote, urlsplit
-
-from msgspec import Struct
 
 from agentcli.agent import events
 from agentcli.agent.ops import Op, Prompt, SetEffort, SetMode, SetModel
@@ -21,16 +15,14 @@ from agentcli.agent.state import SessionSnapshot
 from agentcli.conversation.entries import Entry, Paid, User
 from agentcli.conversation.history import title_of
 from agentcli.errors import UsageError
-from agentcli.frontends.acp.client import Client
-from agentcli.frontends.acp.messages import Content, ImageContent, LinkContent, Resource, ResourceContent, TextContent
-from agentcli.frontends.acp.questions import ClientHost, ClientQuestions
+from agentcli.frontends.acp.client import Client, ClientHost, ClientQuestions
+from agentcli.frontends.acp.messages import Content, parse_prompt
 from agentcli.frontends.acp.rpc import AUTH_REQUIRED, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, RpcError
-from agentcli.frontends.acp.updates import LiveOutput, Updates, call_id, fenced, notice, replayed
-from agentcli.frontends.json_forms.input import DOCUMENT_TYPES, IMAGE_TYPES, check_media
+from agentcli.frontends.acp.updates import LiveOutput, Updates, call_id, notice, replayed
+from agentcli.frontends.hosts import NOT_OFFERED, OpenSession, TypedCommand
+from agentcli.frontends.printable import fenced
 from agentcli.frontends.run_end import ended_jobs, running_jobs
-from agentcli.frontends.screenless import NOT_OFFERED, TypedCommand
-from agentcli.frontends.session_opener import OpenSession
-from agentcli.llm.messages import Base64Source, Block, Document, Image, Text
+from agentcli.llm.messages import Block
 from agentcli.llm.provider import Effort
 
 log = logging.getLogger(__name__)
@@ -40,12 +32,12 @@ Models = Sequence[tuple[str, str]]  # names, and what is known of each
 _STOP_REASONS = {"max_tokens": "max_tokens", "max_turns": "max_turn_requests", "interrupted": "cancelled"}
 _EFFORTS: tuple[Effort, ...] = get_args(Effort)
 _MODES = [(mode, MODE_TEXTS[mode][0].capitalize(), MODE_TEXTS[mode][1]) for mode in MODES]
-AS_SET = "default"  # the effort of the settings
+DEFAULT_EFFORT = "default"  # the effort of the settings
 _CANCELLED = {"stopReason": "cancelled"}
 
 
 class ClientSession:
-    """A session as a client sees it. `on_taken_over` is called when another program goes on with it."""
+    """A session as a client sees it. `on_taken_over` is called when another program takes it over."""
 
     def __init__(
         self, opened: OpenSession, models: Models, client: Client, *, on_taken_over: Callable[[], None]
@@ -60,10 +52,10 @@ class ClientSession:
         self._updates = Updates(self._cwd, window=self._window, shows_claims=opened.opener.shows_claims)
         self._live = LiveOutput(self._send)
         self._questions = ClientQuestions(client, session)
-        self._turns_told = session.turns_begun
-        self._turn_told = asyncio.Event()
+        self._turns_sent = session.turns_begun  # turns whose end was sent
+        self._turn_sent = asyncio.Event()
         self._end: events.Done | events.TurnFailed | None = None  # of the newest turn
-        self._is_prompted = self._is_cancelled = self._is_refused = False
+        self._is_prompted = self._is_cancelled = self._is_rejected = False
         self._title = title_of(session.snapshot().conversation.path)
         self._settings = self._settings_now()
         self._following = asyncio.create_task(self._follow(session.subscribe()))
@@ -83,14 +75,12 @@ class ClientSession:
         return {"modes": shown_modes, "configOptions": config_options(shown, self._models)}
 
     async def replay(self) -> None:
-        """Send the whole conversation."""
         shown = self._session.snapshot()
         for update in replayed(shown, window=self._window(shown.model)):
             self._send(update)
-            await self._client.connection.room()
+            await self._client.connection.wait_for_room()
 
-    def introduce(self) -> None:
-        """Send the list of slash commands."""
+    def send_commands(self) -> None:
         commands = [
             {"name": one.name, "description": one.help} | ({"input": {"hint": one.argument}} if one.argument else {})
             for one in self._opened.commands
@@ -101,12 +91,12 @@ class ClientSession:
     # Prompts
 
     async def prompt(self, content: Sequence[Content]) -> dict[str, Any]:
-        """Answer a prompt, or run the command that it is; gives the answer to session/prompt. Raises `RpcError`."""
+        """Answer a prompt, or run the command that it is; returns the answer to session/prompt. Raises `RpcError`."""
         if self._is_prompted:
             raise RpcError(INVALID_REQUEST, "A prompt of this session is being answered: session/cancel ends it.")
-        self._is_prompted, self._is_cancelled, self._is_refused = True, False, False
+        self._is_prompted, self._is_cancelled, self._is_rejected = True, False, False
         try:
-            return await self._answered(content)
+            return await self._answer(content)
         except asyncio.CancelledError:  # by $/cancel_request
             self.cancel()
             await self._wait_for_turns()
@@ -118,62 +108,64 @@ class ClientSession:
         self._is_cancelled = True
         self._host.interrupt()
 
-    async def _answered(self, content: Sequence[Content]) -> dict[str, Any]:
-        said = parse_prompt(content, self._cwd)
-        if (typed := self._host.typed(said.text)) is not None:
-            prompt = await self._run(typed, said.more)
+    async def _answer(self, content: Sequence[Content]) -> dict[str, Any]:
+        try:
+            parts = parse_prompt(content, self._cwd)
+        except ValueError as error:
+            raise RpcError(INVALID_PARAMS, f"Invalid params: {error}.") from error
+        if (typed := self._host.command_in(parts.text)) is not None:
+            prompt = await self._run(typed, parts.media)
             if prompt is None:
                 return _CANCELLED if self._is_cancelled else {"stopReason": "end_turn"}
         else:
-            names = " ".join((said.text, *said.links))
+            names = " ".join((parts.text, *parts.links))
             attach = self._opened.opener.attach
-            blocks = await asyncio.to_thread(attach, said.text, self._session, typed=names)
-            prompt = Prompt((*blocks, *said.more))
+            blocks = await asyncio.to_thread(attach, parts.text, self._session, typed=names)
+            prompt = Prompt((*blocks, *parts.media))
         await self._wait_for_turns()  # reports of subagents start turns, too
         if self._is_cancelled:
             return _CANCELLED
-        self._updates.said.append(prompt.content)
+        self._updates.own_prompts.append(prompt.content)
         self._session.submit(prompt)
         await self._wait_for_turns()
-        assert self._end is not None, "a turn has been told"
-        return self._answer(self._end)
+        return self._stop_reason()
 
-    async def _run(self, typed: TypedCommand, more: Sequence[Block]) -> Prompt | None:
+    async def _run(self, typed: TypedCommand, media: Sequence[Block]) -> Prompt | None:
         """Run a command and send its output; returns a prompt if the command stands for one."""
-        ended = await self._host.run(typed, more=more)
+        ended = await self._host.run(typed, more=media)
         self._send_settings()
         if ended.prompt is not None:
             return ended.prompt
         self._is_cancelled |= ended.exit_code == INTERRUPTED_EXIT
         if ended.output:
             is_line = "\n" not in ended.output.strip()
-            self._send(notice(ended.output if is_line or ended.is_error else fenced(ended.output)))
+            self._send(notice(ended.output if is_line or ended.exit_code else fenced(ended.output)))
         return None
 
-    def _answer(self, end: events.Done | events.TurnFailed) -> dict[str, Any]:
-        match end:
+    def _stop_reason(self) -> dict[str, Any]:
+        """Return the answer to session/prompt for the turn that has just ended. Raises `RpcError`."""
+        match self._end:
             case events.Done(reason=reason):
                 stopped = _STOP_REASONS.get(reason, "end_turn")
                 return {"stopReason": stopped, "_meta": {"agentcli": {"reason": reason}}}
-            case events.TurnFailed() if self._is_cancelled:
-                return _CANCELLED
-            case events.TurnFailed(error) if self._is_refused:
-                self._send(notice(error))
-                return {"stopReason": "refusal"}
-            case events.TurnFailed(error, is_retryable, kind):
+            case events.TurnFailed(error, is_retryable, kind) if not self._is_cancelled:
+                if self._is_rejected:
+                    self._send(notice(error))
+                    return {"stopReason": "refusal"}
                 code = AUTH_REQUIRED if kind in ("AuthError", "NoKey") else INTERNAL_ERROR
                 raise RpcError(code, error, {"errorType": kind, "isRetryable": is_retryable})
+            case _:
+                return _CANCELLED
 
     async def _wait_for_turns(self) -> None:
         """Wait until the end of every turn has been sent."""
-        while self._session.turns_begun > self._turns_told:
-            self._turn_told.clear()
-            await self._turn_told.wait()
+        while self._session.turns_begun > self._turns_sent:
+            self._turn_sent.clear()
+            await self._turn_sent.wait()
 
     # Settings
 
     async def set(self, option: str, value: str) -> None:
-        """Raises `UserError`."""
         op: Op
         match option:
             case "model":
@@ -183,8 +175,8 @@ class ClientSession:
                 op = SetMode(parse_mode(value))
             case "effort":
                 effort = next((effort for effort in _EFFORTS if effort == value), None)
-                if effort is None and value != AS_SET:
-                    raise UsageError(f"No thought level {value!r}; there is {', '.join((AS_SET, *_EFFORTS))}.")
+                if effort is None and value != DEFAULT_EFFORT:
+                    raise UsageError(f"No thought level {value!r}; there is {', '.join((DEFAULT_EFFORT, *_EFFORTS))}.")
                 op = SetEffort(effort)
             case _:
                 raise UsageError(f"There is no option {option!r}; there is mode, model, effort.")
@@ -210,38 +202,36 @@ class ClientSession:
         async for event in stream:
             try:
                 self._show(event)
-            except Exception:  # a bug in what is shown must not leave the prompt without an answer
-                log.exception("an event could not be told: %r", event)
+            except Exception:  # a bug in an update must not leave the prompt without an answer
+                log.exception("no update could be made of an event: %r", event)
             if isinstance(event, events.Done | events.TurnFailed) and event.agent_id == "main":
                 self._end = event
-                self._turns_told += 1
-                self._turn_told.set()
-            await self._client.connection.room()
+                self._turns_sent += 1
+                self._turn_sent.set()
+            await self._client.connection.wait_for_room()
 
     def _show(self, event: events.Event) -> None:
         if isinstance(event, events.ToolFinished):
-            self._live.ended(call_id(event.agent_id, event.id))
+            self._live.end(call_id(event.agent_id, event.id))
         for update in self._updates.of(event):
             self._send(update)
         match event:
             case events.OutputDelta(id, text):
-                self._live.heard(call_id(event.agent_id, id), text)
+                self._live.add(call_id(event.agent_id, id), text)
             case events.QuestionEvent():
                 self._questions.ask(event)
             case events.ApprovalSettled() | events.ToolFinished() | events.Done() | events.TurnFailed():
-                self._questions.forget_settled()
+                self._questions.withdraw_settled()
             case events.ModeChanged() | events.ProviderSwitched() if event.agent_id == "main":
                 self._send_settings()
             case events.EntryStored(Entry(body=Paid(reason="refused"))):
-                self._is_refused = True
+                self._is_rejected = True
             case events.EntryStored(Entry(body=User())) if not self._title:
                 if title := title_of(self._session.snapshot().conversation.path):
                     self._title = title
                     self._send({"sessionUpdate": "session_info_update", "title": title})
             case events.TakenOver():
                 self._on_taken_over()
-            case _:
-                pass
 
     async def close(self) -> None:
         """Interrupt what runs, which answers the prompt, and store everything."""
@@ -260,15 +250,15 @@ class ClientSession:
 
 
 def config_options(shown: SessionSnapshot, models: Models) -> list[dict[str, Any]]:
-    """The model in use need not be among the `models`."""
+    """Return the options that a client may set. The model in use need not be among the `models`."""
     if shown.model not in (name for name, _ in models):
         models = [(shown.model, ""), *models]
-    efforts = [(AS_SET, "Default", "as the settings or the model have it")]
+    efforts = [(DEFAULT_EFFORT, "Default", "as the settings or the model have it")]
     efforts += [(effort, effort.capitalize(), "") for effort in _EFFORTS]
     return [
         _select("mode", "Permission mode", shown.mode, _MODES),
         _select("model", "Model", shown.model, [(name, name, detail) for name, detail in models]),
-        _select("effort", "Thinking", shown.effort or AS_SET, efforts),
+        _select("effort", "Thinking", shown.effort or DEFAULT_EFFORT, efforts),
     ]
 
 
@@ -279,77 +269,3 @@ def _select(id: str, name: str, current: str, options: Sequence[tuple[str, str, 
     ]
     category = "thought_level" if id == "effort" else id
     return {"id": id, "name": name, "category": category, "type": "select", "currentValue": current, "options": rows}
-
-
-# Prompts as clients send them
-
-_LINES = re.compile(r"L(\d+)(?:[:-]L?(\d+))?")
-
-
-class PromptParts(Struct, frozen=True):
-    """A prompt as an editor sends it: text with links to files as `@path`, those links quoted, and embedded files."""
-
-    text: str
-    links: tuple[str, ...]
-    more: tuple[Text | Image | Document, ...]
-
-
-def parse_prompt(content: Sequence[Content], cwd: Path) -> PromptParts:
-    """Raises `RpcError` for an empty prompt, and for images or documents that no model takes."""
-    text = ""
-    links: list[str] = []
-    more: list[Text | Image | Document] = []
-    for before, part in zip((None, *content), content, strict=False):
-        if text and not text[-1].isspace():
-            text += "\n" if isinstance(before, TextContent) and isinstance(part, TextContent) else " "
-        match part:
-            case TextContent(said):
-                text += said
-            case LinkContent(uri, name) if (file := _file(uri, cwd)) is not None:
-                links.append(f'@"{file[0]}"{file[1]}')
-                text += f"@{file[0]}{file[1]}"
-            case LinkContent(uri, name):
-                text += f"[{name}]({uri})"
-            case ResourceContent(resource):
-                text += f"@{_name(resource.uri, cwd)}"
-                more += _contents(resource, cwd)
-            case ImageContent(data, mime_type):
-                more.append(Image(Base64Source(mime_type, data)))
-    try:
-        check_media(more)
-    except ValueError as error:
-        raise RpcError(INVALID_PARAMS, f"Invalid params: {error}.") from error
-    if not text.strip() and not more:
-        raise RpcError(INVALID_PARAMS, "Invalid params: the prompt is empty.")
-    return PromptParts(text, tuple(links), tuple(more))
-
-
-def _file(uri: str, cwd: Path) -> tuple[str, str] | None:
-    """Split a `file:` address into its path, relative to `cwd` if inside, and its lines: `:10-20` for `#L10:20`."""
-    try:
-        parts = urlsplit(uri)
-    except ValueError:
-        return None
-    if parts.scheme != "file":
-        return None
-    path = unquote(parts.path, errors="replace").removeprefix(f"{os.path.normpath(cwd)}/")
-    lines = _LINES.fullmatch(parts.fragment)
-    return path, f":{lines[1]}-{lines[2] or lines[1]}" if lines else ""
-
-
-def _name(uri: str, cwd: Path) -> str:
-    return "".join(_file(uri, cwd) or (uri,))
-
-
-def _contents(resource: Resource, cwd: Path) -> Iterator[Text | Image | Document]:
-    name = _name(resource.uri, cwd)
-    kind = resource.mime_type or ""
-    if resource.text is not None:
-        yield Text(f'<file path="{name}">\n{resource.text}\n</file>')
-    elif kind in IMAGE_TYPES:
-        yield Image(Base64Source(kind, resource.blob or ""))
-    elif kind in DOCUMENT_TYPES:
-        yield Document(Base64Source(kind, resource.blob or ""))
-    else:
-        size = len(resource.blob or "") * 3 // 4
-        yield Text(f'<file path="{name}">\n[{kind or "binary"}, about {size:,} bytes: not shown]\n</file>')

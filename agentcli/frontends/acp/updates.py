@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +14,16 @@ from agentcli.agent import events
 from agentcli.agent.state import SessionSnapshot, todo_items
 from agentcli.conversation.entries import Assistant, Entry, Result, User
 from agentcli.conversation.mentions import typed_blocks
-from agentcli.frontends.printable import exposed
+from agentcli.frontends.printable import exposed, fenced
 from agentcli.llm.messages import Block, Image, Text, Thinking, ToolResult, ToolUse
 from agentcli.tools.summary import call_title
 from agentcli.tools.text.diff import path_of, sides_of_hunks, split_files
 
 Update = dict[str, Any]
 
-STEP_S = 0.25  # between two updates of output that is still coming
-MOST_SHOWN = 8_000  # characters of it: its end
-LARGEST_RAW = 32 * 1024  # bytes of a structured result that goes along
+LIVE_INTERVAL_S = 0.25  # between two updates of output that is still coming
+MAX_LIVE_CHARS = 8_000  # of such output: its end
+MAX_RAW_BYTES = 32 * 1024  # of a structured result that goes along
 
 _KINDS = {
     "file_read": "read", "read_more": "read", "skill": "read", "file_write": "edit", "file_edit": "edit",
@@ -33,19 +32,23 @@ _KINDS = {
 }  # fmt: skip
 _IN_MARKDOWN = frozenset(("create_subagent", "web_fetch", "web_search", "skill", "recall", "think", "ask_user"))
 _OF_FILES = frozenset(("file_read", "file_write", "file_edit", "file_list", "grep_search"))
-_TOLD = frozenset(("output", "text", "diff", "items", "matches", "paths"))  # of results: it is in their content
+_IN_CONTENT = frozenset(("output", "text", "diff", "items", "matches", "paths"))  # fields of structured results
+_MARKS = {"verified": ("✓", ""), "unverified": ("?", " - not verified"), "refuted": ("✗", " - the log says otherwise")}
 
 
 class Updates:
-    """Follows one session. `window` gives a model's window in tokens; prompts in `said` are the client's own."""
+    """Turns one session's events into updates. `window` returns a model's window in tokens.
+
+    The client's own prompts are put into `own_prompts`, so that they are not sent back to it.
+    """
 
     def __init__(self, cwd: Path, *, window: Callable[[str], int], shows_claims: bool) -> None:
         self._cwd = cwd
         self._window = window
         self._shows_claims = shows_claims
-        self._message = ""  # the id of the one that comes
+        self._message_id = ""  # of the reply that is being streamed
         self._open: set[str] = set()  # calls that were announced and have not ended
-        self.said: list[tuple[Block, ...]] = []
+        self.own_prompts: list[tuple[Block, ...]] = []
 
     def of(self, event: events.Event) -> Iterator[Update]:
         match event:
@@ -60,17 +63,15 @@ class Updates:
                 yield notice(text)
             case _ if event.agent_id == "main":
                 yield from self._of_main(event)
-            case _:
-                pass
 
     def _of_main(self, event: events.Event) -> Iterator[Update]:
         match event:
             case events.ReplyStarted():
-                self._message = uuid.uuid4().hex
+                self._message_id = uuid.uuid4().hex
             case events.TextDelta(text):
-                yield chunk("agent_message_chunk", text, self._message)
+                yield chunk("agent_message_chunk", text, self._message_id)
             case events.ThinkingDelta(text):
-                yield chunk("agent_thought_chunk", text, f"{self._message}-thought")
+                yield chunk("agent_thought_chunk", text, f"{self._message_id}-thought")
             case events.EntryStored(entry):
                 yield from self._of_entry(entry)
             case events.UsageReported(usage, _, total, model, provider):
@@ -86,57 +87,49 @@ class Updates:
             case events.Done(claims=claims) if self._shows_claims and claims:
                 marked = ((_MARKS[claim.verdict], " ".join(claim.text.split())) for claim in claims)
                 yield notice("\n".join(f"- {mark} {text}{why}" for (mark, why), text in marked))
-            case _:
-                pass
 
     def _started(self, agent_id: str, id: str, name: str, input: dict[str, Any]) -> Update:
         key = call_id(agent_id, id)
         if key in self._open:
             return updated(key, status="in_progress")
         self._open.add(key)
-        return begun(key, name, input, self._cwd, status="in_progress", of="" if agent_id == "main" else agent_id)
+        return begun(key, name, input, self._cwd, status="in_progress", agent="" if agent_id == "main" else agent_id)
 
     def _of_entry(self, entry: Entry) -> Iterator[Update]:
-        """Calls are announced with their reply; those that never began end with their result."""
+        """Announce calls with their reply, and end those that never began with their result."""
         match entry.body:
             case Assistant(content):
                 for block in content:
                     if isinstance(block, ToolUse):
                         self._open.add(block.id)
                         yield begun(block.id, block.name, block.input, self._cwd, status="pending")
-            case Result(result) as made if result.tool_use_id in self._open:
+            case Result(result) as body if result.tool_use_id in self._open:
                 self._open.discard(result.tool_use_id)
-                yield ended(result.tool_use_id, made, self._cwd)
+                yield ended(result.tool_use_id, body, self._cwd)
+            case User(content, is_reminder=False) if content in self.own_prompts:
+                self.own_prompts.remove(content)
             case User(content, is_reminder=False):
-                if content in self.said:
-                    self.said.remove(content)
-                else:
-                    yield from _typed(content, entry.id)
-            case _:
-                pass
+                yield from _prompt_chunks(content, entry.id)
 
 
 def replayed(shown: SessionSnapshot, *, window: int) -> Iterator[Update]:
-    """Replay a whole conversation as updates."""
     cwd, conversation = shown.workspace.cwd, shown.conversation
     for entry in conversation.path:
         match entry.body:
             case User(content, is_reminder=False):
-                yield from _typed(content, entry.id)
+                yield from _prompt_chunks(content, entry.id)
             case Assistant(content):
-                yield from _answered(content, entry.id, cwd)
-            case Result() as made:
-                yield ended(made.result.tool_use_id, made, cwd)
-            case _:
-                pass
+                yield from _reply_updates(content, entry.id, cwd)
+            case Result() as body:
+                yield ended(body.result.tool_use_id, body, cwd)
     for id in conversation.open_calls:  # the program ended while they ran
         yield updated(id, status="failed")
     if items := todo_items(conversation.path):
-        yield plan([{"content": item.content, "status": item.status} for item in items])
+        yield plan({"content": item.content, "status": item.status} for item in items)
     yield used(shown.context_tokens, window, shown.cost_usd)
 
 
-def _answered(content: Sequence[Block], id: str, cwd: Path) -> Iterator[Update]:
+def _reply_updates(content: Sequence[Block], id: str, cwd: Path) -> Iterator[Update]:
     for block in content:
         match block:
             case Text(text) if text.strip():
@@ -145,19 +138,15 @@ def _answered(content: Sequence[Block], id: str, cwd: Path) -> Iterator[Update]:
                 yield chunk("agent_thought_chunk", text, f"{id}-thought")
             case ToolUse(call, name, input):
                 yield begun(call, name, input, cwd, status="pending")
-            case _:
-                pass
 
 
-def _typed(content: Sequence[Block], id: str) -> Iterator[Update]:
+def _prompt_chunks(content: Sequence[Block], id: str) -> Iterator[Update]:
     for block in typed_blocks(content):
         match block:
             case Text(text):
                 yield chunk("user_message_chunk", text, id)
             case Image():
                 yield {"sessionUpdate": "user_message_chunk", "content": _image(block), "messageId": id}
-            case _:
-                pass
 
 
 def chunk(kind: str, text: str, message_id: str) -> Update:
@@ -165,12 +154,12 @@ def chunk(kind: str, text: str, message_id: str) -> Update:
 
 
 def notice(text: str) -> Update:
-    """Something the person should know, as a message of its own."""
+    """Return a message of its own for the person."""
     return chunk("agent_message_chunk", f"{text}\n", uuid.uuid4().hex)
 
 
-def plan(items: Sequence[dict[str, Any]]) -> Update:
-    """The model's list of tasks, whose states have the protocol's names; it knows no priorities."""
+def plan(items: Iterable[dict[str, Any]]) -> Update:
+    """Return the model's todo list. Its states have the protocol's names; it knows no priorities."""
     entries = [{"content": item["content"], "priority": "medium", "status": item["status"]} for item in items]
     return {"sessionUpdate": "plan", "entries": entries}
 
@@ -180,21 +169,21 @@ def used(tokens: int, window: int, cost_usd: float | None) -> Update:
     return {"sessionUpdate": "usage_update", "used": tokens, "size": window, **cost}
 
 
-_MARKS = {"verified": ("✓", ""), "unverified": ("?", " - not verified"), "refuted": ("✗", " - the log says otherwise")}
+# Calls
 
 
 def call_id(agent_id: str, id: str) -> str:
-    """The id of a call for the client; those of a subagent are told apart from its parent's."""
+    """Return the id of a call for the client. A subagent's may be the same as one of its parent, so it is prefixed."""
     return id if agent_id == "main" else f"{agent_id}/{id}"
 
 
-def begun(id: str, name: str, input: dict[str, Any], cwd: Path, *, status: str, of: str = "") -> dict[str, Any]:
-    """Announce a call; `of` names the subagent that makes it."""
+def begun(id: str, name: str, input: dict[str, Any], cwd: Path, *, status: str, agent: str = "") -> Update:
+    """Announce a call; `agent` names the subagent that makes it."""
     title = call_title(name, input)
     return {
         "sessionUpdate": "tool_call",
         "toolCallId": id,
-        "title": f"{of}: {title}" if of else title,
+        "title": f"{agent}: {title}" if agent else title,
         "kind": kind_of(name),
         "status": status,
         "locations": _locations(name, input, cwd),
@@ -202,20 +191,19 @@ def begun(id: str, name: str, input: dict[str, Any], cwd: Path, *, status: str, 
     }
 
 
-def updated(id: str, **fields: Any) -> dict[str, Any]:
+def updated(id: str, **fields: Any) -> Update:
     return {"sessionUpdate": "tool_call_update", "toolCallId": id, **fields}
 
 
-def ended(id: str, call: events.ToolFinished | Result, cwd: Path) -> dict[str, Any]:
-    """Report a call that has ended, with its result."""
+def ended(id: str, call: events.ToolFinished | Result, cwd: Path) -> Update:
     result, structured = call.result, call.structured
     fields: dict[str, Any] = {"status": "failed" if result.is_error else "completed"}
     diff = structured.get("diff") if isinstance(structured, dict) and not result.is_error else None
     if isinstance(diff, str) and (changes := file_diff(diff, cwd)):
         fields |= changes
     else:
-        fields["content"] = _contents(result, is_markdown=call.name in _IN_MARKDOWN)
-    if raw := _beside_content(structured):
+        fields["content"] = list(_result_content(result, is_markdown=call.name in _IN_MARKDOWN))
+    if raw := _raw_output(structured):
         fields["rawOutput"] = raw
     return updated(id, **fields)
 
@@ -233,7 +221,7 @@ def file_diff(diff: str, cwd: Path) -> dict[str, Any]:
 
 
 def changes_content(text: str, cwd: Path) -> list[dict[str, Any]]:
-    """Turn the changes that a person is asked about into content: the diffs of files, and any text before them."""
+    """Turn the changes of a dry run into content: the diffs of files, and any text before them."""
     content: list[dict[str, Any]] = []
     for part in split_files(text):
         content += _diffs(part, cwd) if path_of(part) else [code_content(exposed(part))]
@@ -257,12 +245,6 @@ def code_content(text: str, language: str = "") -> dict[str, Any]:
     return text_content(fenced(text, language))
 
 
-def fenced(text: str, language: str = "") -> str:
-    """A text as a block of code in Markdown."""
-    fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", text)), 3)
-    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
-
-
 def _diffs(diff: str, cwd: Path) -> Iterator[dict[str, Any]]:
     path = str(cwd / path_of(diff))
     for line, old, new in sides_of_hunks(diff):
@@ -270,27 +252,22 @@ def _diffs(diff: str, cwd: Path) -> Iterator[dict[str, Any]]:
         yield {"type": "diff", "path": path, "oldText": None if is_new else old, "newText": new}
 
 
-def _beside_content(structured: Any) -> Any:
+def _raw_output(structured: Any) -> Any:
     """Return the fields of a structured result that its content does not show; None if there are none, or too many."""
     if isinstance(structured, dict):
-        structured = {name: value for name, value in structured.items() if name not in _TOLD}
-    if not structured or len(encoded := msgspec.json.encode(structured, enc_hook=str)) > LARGEST_RAW:
+        structured = {name: value for name, value in structured.items() if name not in _IN_CONTENT}
+    if not structured or len(encoded := msgspec.json.encode(structured, enc_hook=str)) > MAX_RAW_BYTES:
         return None
     return msgspec.Raw(encoded)
 
 
-def _contents(result: ToolResult, *, is_markdown: bool) -> list[dict[str, Any]]:
-    parts = (Text(result.content),) if isinstance(result.content, str) else result.content
-    content = []
-    for part in parts:
+def _result_content(result: ToolResult, *, is_markdown: bool) -> Iterator[dict[str, Any]]:
+    for part in (Text(result.content),) if isinstance(result.content, str) else result.content:
         match part:
             case Text(text) if text.strip():
-                content.append(text_content(text) if is_markdown else code_content(text))
+                yield text_content(text) if is_markdown else code_content(text)
             case Image():
-                content.append({"type": "content", "content": _image(part)})
-            case _:
-                pass
-    return content
+                yield {"type": "content", "content": _image(part)}
 
 
 def _image(block: Image) -> dict[str, Any]:
@@ -305,28 +282,28 @@ def _locations(name: str, input: dict[str, Any], cwd: Path) -> list[dict[str, An
 
 
 class LiveOutput:
-    """Streams the output of running calls; each update replaces the one before."""
+    """Sends the output of running calls as it comes; each update replaces the one before."""
 
-    def __init__(self, send: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, send: Callable[[Update], None]) -> None:
         self._send = send
-        self._heard: dict[str, str] = {}
+        self._texts: dict[str, str] = {}
         self._due: dict[str, asyncio.TimerHandle] = {}
 
-    def heard(self, id: str, text: str) -> None:
-        self._heard[id] = (self._heard.get(id, "") + text)[-MOST_SHOWN:]
+    def add(self, id: str, text: str) -> None:
+        self._texts[id] = (self._texts.get(id, "") + text)[-MAX_LIVE_CHARS:]
         if id not in self._due:
-            self._due[id] = asyncio.get_running_loop().call_later(STEP_S, self._flush, id)
+            self._due[id] = asyncio.get_running_loop().call_later(LIVE_INTERVAL_S, self._flush, id)
 
-    def ended(self, id: str) -> None:
-        """The call's result stands in place of what was heard."""
-        self._heard.pop(id, None)
+    def end(self, id: str) -> None:
+        """Drop what was not sent yet, because the call's result replaces it."""
+        self._texts.pop(id, None)
         if timer := self._due.pop(id, None):
             timer.cancel()
 
     def close(self) -> None:
-        for id in list(self._heard):
-            self.ended(id)
+        for id in list(self._texts):
+            self.end(id)
 
     def _flush(self, id: str) -> None:
         del self._due[id]
-        self._send(updated(id, content=[code_content(self._heard[id])]))
+        self._send(updated(id, content=[code_content(self._texts[id])]))

@@ -1,16 +1,26 @@
-"""Writes a session in the requested form, without secrets."""
+"""Writes a session as Markdown, JSON or one HTML page, without secrets.
+
+The page needs no network and runs nothing of its content.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from html import escape
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
 
-from agentcli.agent.calls.masking import Mask
+from agentcli.agent.calls.report import Mask
 from agentcli.agent.interfaces import SessionInfo
 from agentcli.agent.result import usage_object
 from agentcli.agent.session import Session
@@ -18,10 +28,23 @@ from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Entry
 from agentcli.conversation.history import title_of
 from agentcli.errors import UsageError
-from agentcli.frontends.export.markdown import as_markdown
-from agentcli.frontends.export.page import as_page
-from agentcli.frontends.export.story import story_of
-from agentcli.frontends.json_forms.output import wire_messages
+from agentcli.frontends.export.markdown import (
+    CallItem,
+    Item,
+    PromptItem,
+    Remark,
+    Reply,
+    Story,
+    as_markdown,
+    facts,
+    money,
+    story_of,
+    usage_table,
+    when,
+)
+from agentcli.frontends.json_output import wire_messages
+from agentcli.frontends.printable import pictured
+from agentcli.llm.messages import Base64Source
 from agentcli.version import __version__
 
 Form = Literal["md", "json", "html"]
@@ -29,7 +52,7 @@ _ENDINGS: dict[str, Form] = {"": "md", ".md": "md", ".markdown": "md", ".json": 
 
 
 def form_of(file: str) -> Form:
-    """Return the form that a file's ending names; Markdown without one. Raises `UsageError` for any other ending."""
+    """Return the form that a file's ending names; Markdown without an ending. Raises `UsageError` for another one."""
     ending = Path(file).suffix.lower()
     if ending not in _ENDINGS:
         raise UsageError(f"No form is known by the ending {ending}: there is .md, .json and .html.")
@@ -45,19 +68,25 @@ def document(form: Form, info: SessionInfo, entries: Sequence[Entry], mask: Mask
     story = story_of(info, entries)
     match form:
         case "md":
-            return as_markdown(story), places
+            text = as_markdown(story)
         case "html":
-            return as_page(story), places
+            text = as_page(story)
         case "json":
-            value = {
-                "session_id": info.id,
-                **{name: getattr(info, name) for name in ("cwd", "name", "title", "created", "updated")},
-                "model": story.models[-1] if story.models else "",
-                **shown(info, entries),
-                "usage": usage_object(story.cost.total.usage) | {"cost_usd": story.cost.total.whole_usd},
-                "version": __version__,
-            }
-            return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n", places
+            text = _as_json(story, entries)
+    return text, places
+
+
+def _as_json(story: Story, entries: Sequence[Entry]) -> str:
+    info, total = story.info, story.cost.total
+    value = {
+        "session_id": info.id,
+        **{name: getattr(info, name) for name in ("cwd", "name", "title", "created", "updated")},
+        "model": story.models[-1] if story.models else "",
+        **shown(info, entries),
+        "usage": usage_object(total.usage) | {"cost_usd": total.whole_usd},
+        "version": __version__,
+    }
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
 
 
 async def live_document(session: Session, file: str, known: Sequence[SessionInfo]) -> str:
@@ -76,3 +105,128 @@ def shown(info: SessionInfo, entries: Sequence[Entry]) -> dict[str, Any]:
     """Return a session as plain values: the messages as the next request would send them, and all entries."""
     messages = wire_messages(Conversation(entries).valid_messages())
     return {"session_id": info.id, "messages": messages, "entries": msgspec.to_builtins(list(entries))}
+
+
+_SAFE_LINK = re.compile(r"(?:https?://|mailto:)", re.IGNORECASE)
+_IMAGE = re.compile(r"image/(?:png|jpeg|gif|webp)")
+_BASE64 = re.compile(r"[A-Za-z0-9+/\s]*={0,2}\s*")
+_NAV = '<nav><button hidden value="open">Unfold all</button><button hidden value="">Fold all</button></nav>'
+
+
+def as_page(story: Story) -> str:
+    total = story.cost.total.usage
+    tokens = f"{total.prompt_tokens:,} in ({total.cache_read_input_tokens:,} cached), {total.output_tokens:,} out"
+    shown = facts(story) | {"Tokens": tokens, "Folder": story.info.cwd}
+    rows = "".join(f"<dt>{name}</dt><dd>{line(fact)}</dd>" for name, fact in shown.items())
+    usage = markdown().render(usage_table(story)) if len(story.cost.by_model) > 1 else ""
+    parts = [f"<header><h1>{line(story.title)}</h1><dl>{rows}</dl></header>{usage}{_NAV}<main>"]
+    for turn in story.turns:
+        parts += ("<section>", *(part for item in turn for part in _item(item)), "</section>")
+    return html_page(story.title, f"{''.join(parts)}</main>", script=_read_beside("page.js"))
+
+
+def html_page(title: str, body: str, *, more_style: str = "", script: str = "") -> str:
+    """Return a page whose policy allows only this style and this script."""
+    style = _read_beside("page.css") + more_style
+    policy = f"default-src 'none'; style-src '{_hash(style)}'; img-src data:; base-uri 'none'; form-action 'none'"
+    if script:
+        policy, script = f"{policy}; script-src '{_hash(script)}'", f"<script>{script}</script>"
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="referrer" content="no-referrer">'
+        f"<title>{line(title)}</title><style>{style}</style></head><body>{body}{script}</body></html>\n"
+    )
+
+
+@cache
+def _read_beside(name: str) -> str:
+    return Path(__file__).with_name(name).read_text("utf-8")
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def line(text: str) -> str:
+    """Return foreign text for a page, in one line."""
+    return _text(" ".join(text.split()))
+
+
+def _text(text: str) -> str:
+    return escape(pictured(text))
+
+
+def _item(item: Item) -> Iterator[str]:
+    match item:
+        case PromptItem(time, text, images, attached):
+            more = f" · with {line(', '.join(attached))}" if attached else ""
+            yield f'<div class="meta">{when(time)}{more}</div><div class="prompt">{_text(text)}</div>'
+            yield from _images(images)
+        case Reply() as reply:
+            yield _folded("Thinking", reply.thinking)
+            rendered: str = markdown().render(pictured(reply.text))
+            yield rendered.replace("<a href=", '<a rel="noopener noreferrer nofollow" href=')
+            for call in reply.calls:
+                yield from _call(call)
+            took = f"{reply.body.duration_ms / 1000:.1f} s"
+            cut = " · interrupted" if reply.body.stop_reason == "interrupted" else ""
+            yield f'<div class="meta">{line(reply.model)} · {took} · {money(reply.body.cost_usd)}{cut}</div>'
+        case Remark(text, detail):
+            yield f'<div class="remark">{_text(text)}</div>{_folded("Its text", detail)}'
+
+
+def _folded(title: str, text: str) -> str:
+    return f"<details><summary>{title}</summary><div>{_text(text)}</div></details>" if text else ""
+
+
+def _call(call: CallItem) -> Iterator[str]:
+    sign, kind = ("✗", ' class="failed"') if call.failed else ("✓", "")
+    outcome = f" <small>{line(call.outcome)}</small>" if call.outcome else ""
+    yield f"<details{kind}><summary>{sign} {line(call.title)}{outcome}</summary>"
+    yield f"<pre>{''.join(_diff(call.diff)) if call.diff else _text(call.text)}</pre>"
+    yield from _images(call.images)
+    yield "</details>"
+
+
+_LINES = {"+": "add", "-": "del", "@": "hunk"}
+
+
+def _diff(diff: str) -> Iterable[str]:
+    for text in pictured(diff).rstrip("\n").split("\n"):
+        kind = "hunk" if text.startswith(("+++ ", "--- ")) else _LINES.get(text[:1], "")
+        yield f'<span class="{kind}">{escape(text)}</span>\n' if kind else f"{escape(text)}\n"
+
+
+def _images(images: Sequence[Base64Source]) -> Iterator[str]:
+    for image in images:
+        if _IMAGE.fullmatch(image.media_type) and _BASE64.fullmatch(image.data):
+            yield f'<img alt="" loading="lazy" src="data:{image.media_type};base64,{image.data}">'
+
+
+def _cell(_: object, tokens: Sequence[Token], index: int, *_more: object) -> str:
+    """Write a cell's alignment as a class, because the page's policy forbids the style attribute of the library."""
+    token = tokens[index]
+    return f'<{token.tag} class="n">' if token.attrGet("style") == "text-align:right" else f"<{token.tag}>"
+
+
+class _PageMarkdown(MarkdownIt):
+    """Renders no HTML, loads no images, and accepts only these links."""
+
+    def __init__(self, links: re.Pattern[str]) -> None:
+        super().__init__("commonmark", {"html": False})
+        self._links = links
+        self.enable(["table", "strikethrough"]).disable("image")
+        self.add_render_rule("table_open", lambda *_: '<div class="table"><table>')
+        self.add_render_rule("table_close", lambda *_: "</table></div>")
+        self.add_render_rule("th_open", _cell)
+        self.add_render_rule("td_open", _cell)
+
+    def validateLink(self, url: str) -> bool:  # noqa: N802  # the library's name
+        return self._links.match(url) is not None
+
+
+@cache
+def markdown(links: re.Pattern[str] = _SAFE_LINK) -> MarkdownIt:
+    return _PageMarkdown(links)

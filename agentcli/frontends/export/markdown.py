@@ -1,14 +1,191 @@
-"""Writes a session as Markdown for a pull request: results folded, changes as diffs."""
+"""Turns a session's entries into a story, and writes it as Markdown for a pull request.
+
+A story has the parts of a document: turns of prompts, replies, calls with their results, and remarks.
+"""
 
 from __future__ import annotations
 
 import html
 import re
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 
-from agentcli.frontends.export.story import CallItem, Item, PromptItem, Remark, Reply, Story
-from agentcli.frontends.printable import pictured
+from msgspec import Struct
+
+from agentcli.agent.accounting.usage import UsageCollector
+from agentcli.agent.interfaces import SessionInfo
+from agentcli.conversation import entries
+from agentcli.conversation.conversation import Conversation
+from agentcli.conversation.file_changes import FilesRestored
+from agentcli.conversation.history import calls_in, text_of
+from agentcli.conversation.mentions import typed_blocks
+from agentcli.frontends.printable import fenced, pictured
+from agentcli.llm.messages import Base64Source, Block, Document, Image, Text, Thinking, ToolUse
+from agentcli.tools.summary import call_title
+
+_ATTACHED = re.compile(r'<(?:file|folder) path="([^"]*)"')
+
+
+class PromptItem(Struct, frozen=True):
+    """A message of the person; `attached` names the files that came with it."""
+
+    time: float
+    text: str
+    images: tuple[Base64Source, ...] = ()
+    attached: tuple[str, ...] = ()
+
+
+class CallItem(Struct, frozen=True):
+    """A call and its result, None where it has none."""
+
+    use: ToolUse
+    result: entries.Result | None
+
+    @property
+    def title(self) -> str:
+        return call_title(self.use.name, self.use.input)
+
+    @property
+    def diff(self) -> str:
+        structured = self.result.structured if self.result else None
+        diff = structured.get("diff") if isinstance(structured, dict) else None
+        return diff if isinstance(diff, str) else ""
+
+    @property
+    def text(self) -> str:
+        return self.result.result.text if self.result else ""
+
+    @property
+    def images(self) -> tuple[Base64Source, ...]:
+        content = self.result.result.content if self.result else ""
+        return _images(() if isinstance(content, str) else content)
+
+    @property
+    def failed(self) -> bool:
+        return self.result is None or self.result.result.is_error
+
+    @property
+    def outcome(self) -> str:
+        """The summary of the result and the person's answer, in a line."""
+        if self.result is None:
+            return "no result"
+        return " · ".join(filter(None, (self.result.summary, self.result.answer)))
+
+
+class Reply(Struct, frozen=True):
+    """One reply, and its calls."""
+
+    body: entries.Assistant
+    calls: tuple[CallItem, ...]
+
+    @property
+    def model(self) -> str:
+        return f"{self.body.provider}/{self.body.model}"
+
+    @property
+    def text(self) -> str:
+        return text_of(self.body).strip()
+
+    @property
+    def thinking(self) -> str:
+        return "\n\n".join(b.thinking.strip() for b in self.body.content if isinstance(b, Thinking) and b.thinking)
+
+
+class Remark(Struct, frozen=True):
+    """A line on an event of the session, and a longer text that belongs to it."""
+
+    text: str
+    detail: str = ""
+
+
+Item = PromptItem | Reply | Remark
+
+
+class Story(Struct, frozen=True):
+    """A session as documents show it: the turns of its path. `cost` also covers entries that were taken back."""
+
+    info: SessionInfo
+    turns: tuple[tuple[Item, ...], ...]
+    cost: UsageCollector
+
+    @property
+    def title(self) -> str:
+        return " ".join((self.info.name or self.info.title or "Conversation").split())
+
+    @property
+    def replies(self) -> list[Reply]:
+        return [item for turn in self.turns for item in turn if isinstance(item, Reply)]
+
+    @property
+    def models(self) -> list[str]:
+        return list(dict.fromkeys(reply.model for reply in self.replies))
+
+
+def story_of(info: SessionInfo, log: Sequence[entries.Entry]) -> Story:
+    conversation = Conversation(log)
+    cost = UsageCollector()
+    for entry in conversation.entries:
+        cost.add(info.id, entry)
+    turns: list[list[Item]] = [[]]
+    results: dict[str, deque[entries.Result]] = {}  # a queue for each call id, because a model may use an id again
+    for entry in conversation.path:
+        if isinstance(entry.body, entries.Result):
+            results.setdefault(entry.body.result.tool_use_id, deque()).append(entry.body)
+    for entry in conversation.path:
+        match entry.body:
+            case entries.User(content) if entry.is_prompt:
+                turns.append([_prompt(entry.time, content)])
+            case entries.Assistant() as body:
+                uses = ((use, results.get(use.id)) for use in calls_in(body))
+                calls = tuple(CallItem(use, ends.popleft() if ends else None) for use, ends in uses)
+                turns[-1].append(Reply(body, calls))
+            case _:
+                turns[-1] += _remarks(entry)
+    return Story(info, tuple(tuple(items) for items in turns if items), cost)
+
+
+def _prompt(time: float, content: Sequence[Block]) -> PromptItem:
+    typed = typed_blocks(content)
+    text = "".join(block.text for block in typed if isinstance(block, Text)).strip()
+    others = (block for block in content if isinstance(block, Text) and block not in typed)
+    attached = [found[1] for block in others if (found := _ATTACHED.match(block.text))]
+    attached += ["a document" for block in content if isinstance(block, Document)]
+    return PromptItem(time, text, _images(content), tuple(attached))
+
+
+def _images(content: Sequence[Block]) -> tuple[Base64Source, ...]:
+    return tuple(block.source for block in content if isinstance(block, Image))
+
+
+def _remarks(entry: entries.Entry) -> Iterator[Remark]:
+    match entry.body:
+        case entries.Compaction() as body:
+            sizes = f"{body.tokens_before:,} → {body.tokens_after:,} tokens, {body.strategy}, {body.trigger}"
+            yield Remark(f"The conversation was compacted ({sizes}).", body.carried.strip())
+        case entries.ProviderSwitch(before, after, reason):
+            yield Remark(f"Another model answers: {before} → {after} ({reason}).")
+        case entries.Rewound() | entries.HeadMoved():
+            yield Remark("The person went back to here; what followed is left out.")
+        case entries.Retracted(ids):
+            yield Remark(f"{len(ids)} entr{'y was' if len(ids) == 1 else 'ies were'} taken back.")
+        case entries.Labelled(name):
+            yield Remark(f"Label: {name}")
+        case FilesRestored(_, changes):
+            yield Remark(f"Changes to {len(changes)} file{'s' * (len(changes) != 1)} were taken back, or done again.")
+        case entries.PlanAccepted(plan):
+            yield Remark("The plan was accepted.", plan.strip())
+        case entries.SkillActivated(_, skill, by):
+            yield Remark(f"The skill {skill.name} was activated by the {by}.")
+        case entries.Paid(model, reason="refused" | "broken" as reason):
+            yield Remark(f"A request to {model} brought no reply ({reason}).")
+        case entries.ContextNote(text):
+            yield Remark(text)
+        case entries.Unreadable(error):
+            yield Remark(f"[{error}]")
+
+
+# Markdown
 
 MAX_RESULT_CHARS = 20_000  # a page of a pull request takes 65,536 in all
 
@@ -16,7 +193,7 @@ MAX_RESULT_CHARS = 20_000  # a page of a pull request takes 65,536 in all
 def as_markdown(story: Story) -> str:
     parts = [f"# {_line(story.title)}", "\n".join(f"- {name}: {_line(fact)}" for name, fact in facts(story).items())]
     for turn in story.turns:
-        model = ""  # that has answered so far
+        model = ""  # of the newest heading
         for item in turn:
             if isinstance(item, Reply) and item.text and item.model != model:
                 parts.append(f"### {_line(item.model)}")
@@ -67,13 +244,7 @@ def _folded(title: str, text: str) -> str:
     if (more := len(text) - MAX_RESULT_CHARS) > 0:
         half = MAX_RESULT_CHARS // 2
         text = f"{text[:half]}\n[… {more:,} characters left out …]\n{text[-half:]}"
-    return f"<details><summary>{title}</summary>\n\n{fenced(text, '')}\n\n</details>"
-
-
-def fenced(text: str, language: str) -> str:
-    """Return a code block whose fence is longer than any in the text."""
-    fence = "`" * (max(map(len, re.findall(r"`{3,}", text)), default=2) + 1)
-    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
+    return f"<details><summary>{title}</summary>\n\n{fenced(text)}\n\n</details>"
 
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
@@ -81,7 +252,7 @@ _TAG = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)|<(?=[/!?A-Za-z])")  # apart from t
 
 
 def contained(text: str) -> str:
-    """Return foreign Markdown so that no tag of it counts, and a block of code that it leaves open ends with it."""
+    """Return foreign Markdown whose tags are escaped, and whose last code block is closed."""
     lines, open_fence = [], ""
     for line in pictured(text).split("\n"):
         fence = _FENCE.match(line)
@@ -95,7 +266,7 @@ def contained(text: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Quote a prompt: no heading and no fence in it reaches what follows."""
+    """Quote a prompt, so that no heading or fence in it affects what follows."""
     return "\n".join(f"> {line}".rstrip() for line in text.split("\n"))
 
 

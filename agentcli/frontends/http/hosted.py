@@ -1,4 +1,4 @@
-"""Runs one session for all who follow and steer it over HTTP."""
+"""Runs one session for everybody who follows and steers it over HTTP."""
 
 from __future__ import annotations
 
@@ -11,32 +11,30 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 from agentcli.agent import events
-from agentcli.agent.event_store import StreamStatus
+from agentcli.agent.interfaces import StreamStatus
 from agentcli.agent.ops import GoOn, Prompt, RunQueued, SetModel, Steer
 from agentcli.agent.result import ResultBuilder
-from agentcli.agent.turn_start import half_answer, is_unanswered
+from agentcli.agent.turn import half_answer, is_unanswered
 from agentcli.conversation.entries import Assistant, Entry, User
 from agentcli.errors import StorageError, StreamMoved, UsageError, UserError
-from agentcli.frontends.http.guard import HttpError
+from agentcli.frontends import json_input
+from agentcli.frontends.hosts import NOT_OFFERED, OpenSession, ScreenlessHost, TypedCommand
+from agentcli.frontends.http.requests import HttpError
 from agentcli.frontends.http.stream import StreamWriter, Waiting, hash_of
-from agentcli.frontends.json_forms.input import Control, Message, RunCommand, content_of, control
-from agentcli.frontends.json_forms.input import Steer as SayNow
-from agentcli.frontends.json_forms.output import JsonOutput, entry_object, init_object, system_object
-from agentcli.frontends.screenless import NOT_OFFERED, ScreenlessHost, TypedCommand
-from agentcli.frontends.session_opener import OpenSession
+from agentcli.frontends.json_output import JsonOutput, entry_object, init_object, system_object
 from agentcli.llm.messages import Block, Text, Usage
 from agentcli.llm.provider import ToolSpec
 
 log = logging.getLogger(__name__)
 
 BATCH_S = 0.05  # deltas of this time are stored together
-MOST_WAITING = 50  # messages, each of which is stored again with each change of the queue
-LONGEST_BEGINNING = 200  # characters
-MOST_TAKEN = 32  # messages that are known when they are sent again
+MAX_QUEUED = 50  # messages, each of which is stored again with each change of the queue
+MAX_EXCERPT_CHARS = 200  # of a queued message
+MAX_ACCEPTED = 32  # messages that are recognized when they are sent again
 
 
 class HostedSession:
-    """A session that this process owns. `on_given_up` is called when another program goes on with it."""
+    """A session that this process owns. `on_given_up` is called when another program takes it over."""
 
     def __init__(self, opened: OpenSession, writer: StreamWriter, *, on_given_up: Callable[[str], None]) -> None:
         self._opened = opened
@@ -48,8 +46,8 @@ class HostedSession:
         self._output = JsonOutput(session, self._objects.append, partial=True)
         self._status: StreamStatus | None = None
         self._messages: deque[tuple[tuple[Block, ...], str]] = deque()  # prompts whose turn has not begun
-        self._steers: dict[str, str] = {}  # names of the turns they were sent to, by their hashes
-        self._taking = asyncio.Lock()
+        self._steers: dict[str, str] = {}  # names of the turns that steering messages were sent to, by their hashes
+        self._submitting = asyncio.Lock()
         self._asides: set[asyncio.Task[None]] = set()
         self._offset = 0  # from the number of an entry in its log to its place in the session
         self._following: asyncio.Task[None] | None = None
@@ -65,36 +63,38 @@ class HostedSession:
         """True if nothing runs here and nobody is asked."""
         return not (self._session.is_busy or self._asides or self._messages or self._session.asked)
 
+    # The stream of a resumed session
+
     async def begin(self, *, was_running: bool) -> None:
-        """Tell what the stream has not told yet, and go on with what a kill cut short. Raises `StorageError`."""
+        """Write the entries that the stream lacks, and continue a turn that a kill cut short. Raises `StorageError`."""
         session, conversation = self._session, self._session.snapshot().conversation
         self._offset = len(conversation.entries) - await session.stored()
         missing = conversation.entries[self._writer.note.entries :]
         if self._writer.note.entries > len(conversation.entries):  # the session was emptied
             self._writer.change(entries=0)
             missing = conversation.entries
-        told, is_open = self._missing_objects(missing)
-        self._remember_waiting()
+        objects, is_open = self._missing_objects(missing)
+        self._restore_queue()
         shown = session.snapshot()
         self._writer.change(model=shown.model, mode=shown.mode, entries=len(conversation.entries))
         self._following = asyncio.create_task(self._follow(session.subscribe_batches()))
         self._writer.change(is_open=is_open and was_running)
         is_cut = is_open and bool(conversation.asked_again or is_unanswered(conversation) or half_answer(conversation))
-        await self._writer.write([*told, self._introduced(is_resumed=was_running and is_cut)])
+        offered = [command.name for command in self._host.commands if command.name not in NOT_OFFERED]
+        await self._writer.write([*objects, init_object(session, offered, is_resumed=was_running and is_cut)])
         if was_running and is_cut:
             session.submit(GoOn(is_killed=True))
         elif was_running:
             self._writer.change(is_open=False)
             status: StreamStatus = "running" if conversation.queue.follow_ups else "complete"
-            await self._writer.write([self._ended(_last_reply(conversation.entries))] if is_open else [], status=status)
+            await self._writer.write([self._result(conversation.entries)] if is_open else [], status=status)
             session.submit(RunQueued())
 
-    def _introduced(self, *, is_resumed: bool) -> dict[str, Any]:
-        offered = [command.name for command in self._host.commands if command.name not in NOT_OFFERED]
-        return init_object(self._session, offered, is_resumed=is_resumed)
-
     def _missing_objects(self, missing: Sequence[Entry]) -> tuple[list[dict[str, Any]], bool]:
-        """The objects of entries not yet sent, and whether a turn is open; a prompt that waited ends the last turn."""
+        """Return the objects of entries not yet sent, and True if a turn is open.
+
+        A prompt that waited in the queue ends the turn before it.
+        """
         entries = self._session.snapshot().conversation.entries
         objects: list[dict[str, Any]] = []
         is_open = self._writer.note.is_open
@@ -104,46 +104,45 @@ class HostedSession:
                 found = next((one for one in self._writer.note.waiting if one.content == content), None)
                 if found or not is_open:
                     if is_open:
-                        objects.append(self._ended(_last_reply(entries[:position])))
+                        objects.append(self._result(entries[:position]))
                     waiting = tuple(one for one in self._writer.note.waiting if one is not found)
                     self._writer.change(span=found.stream_id if found else uuid.uuid4().hex, waiting=waiting)
                     is_open = True
-            if made := entry_object(entry, self.id):
-                objects.append(made | {"stream_id": self._writer.note.span} if is_open else made)
+            if value := entry_object(entry, self.id):
+                objects.append(value | {"stream_id": self._writer.note.span} if is_open else value)
         return objects, is_open
 
-    def _remember_waiting(self) -> None:
-        follow_ups = self._session.snapshot().conversation.queue.follow_ups
+    def _restore_queue(self) -> None:
+        """Find the names of the queued messages in the stream's note."""
         note = self._writer.note
-        left = list(note.waiting)
-        for content in follow_ups:
-            if found := next((one for one in left if one.content == hash_of(content)), None):
-                left.remove(found)
+        unmatched = list(note.waiting)
+        for content in self._session.snapshot().conversation.queue.follow_ups:
+            if found := next((one for one in unmatched if one.content == hash_of(content)), None):
+                unmatched.remove(found)
                 self._messages.append((content, found.stream_id))
-        kept = {name for _, name in self._messages}
-        lost = {one.stream_id for one in note.waiting} - kept  # noted, and not stored: they may be sent again
+        # A message that was noted but not stored may be sent again.
+        lost = {one.stream_id for one in note.waiting} - {name for _, name in self._messages}
         self._writer.change(waiting=self._waiting(), taken=tuple(name for name in note.taken if name not in lost))
 
     def _waiting(self) -> tuple[Waiting, ...]:
         return tuple(Waiting(name, hash_of(content)) for content, name in self._messages)
 
-    def _ended(self, reply: Assistant | None) -> dict[str, Any]:
-        """The result of a turn that ended with a reply when nobody was left to tell it."""
-        text, usage, cost = "", Usage(), None
-        if reply is not None:
-            usage, cost = reply.usage, reply.cost_usd
-            text = "".join(block.text for block in reply.content if isinstance(block, Text))
-        end = events.Done(text, 1, usage, cost_usd=cost)
+    def _result(self, entries: Sequence[Entry]) -> dict[str, Any]:
+        """Return the result of a turn that ended with its newest reply while no server had the session."""
+        replies = (entry.body for entry in reversed(entries) if isinstance(entry.body, Assistant))
+        reply = next(replies, None)
+        text = "".join(block.text for block in reply.content if isinstance(block, Text)) if reply else ""
+        end = events.Done(text, 1, reply.usage if reply else Usage(), cost_usd=reply.cost_usd if reply else None)
         return ResultBuilder(self._session).build(end) | {"stream_id": self._writer.note.span}
 
-    # What happens
+    # Events
 
     async def _follow(self, batches: AsyncGenerator[list[events.Event], None]) -> None:
         try:
             async for batch in batches:
                 began = time.monotonic()
                 for event in batch:
-                    self._take(event)
+                    self._add(event)
                 objects, status = [*self._objects], self._status
                 self._objects.clear()
                 self._status = None
@@ -153,27 +152,27 @@ class HostedSession:
         except StreamMoved as moved:
             log.warning("%s", moved)
             self._on_given_up(self.id)
-        except Exception:  # a bug in what is told must be seen, and not leave readers waiting for good
+        except Exception:  # a bug must be logged, and not leave readers waiting for good
             log.exception("the stream of session %s ended", self.id)
             self._on_given_up(self.id)
 
-    def _take(self, event: events.Event) -> None:
-        """Make objects of an event, and note what the next writer has to know."""
+    def _add(self, event: events.Event) -> None:
+        """Make objects of an event, and note the state that the next writer needs."""
         start = len(self._objects)
         is_main = event.agent_id == "main"
         match event:
             case events.EntryStored(entry, seq) if is_main:
                 if seq + self._offset <= self._writer.note.entries:
-                    return  # it was told among those that were missing
+                    return  # `begin` has written it
                 self._writer.change(entries=seq + self._offset)
                 if (prompt := _prompt_in(entry)) is not None:
                     self._begin_span(prompt)
-                if made := entry_object(entry, self.id):
-                    self._objects.append(made)
+                if value := entry_object(entry, self.id):
+                    self._objects.append(value)
             case events.Compaction() | events.ProviderSwitched() if is_main:
-                pass  # their entries tell it
+                pass  # their entries have objects
             case events.QueueChanged(steering, follow_ups) if is_main:
-                waiting = {"steering": _beginnings(steering), "follow_ups": _beginnings(follow_ups)}
+                waiting = {"steering": _excerpts(steering), "follow_ups": _excerpts(follow_ups)}
                 self._objects.append(system_object("queue_changed", self.id, **waiting))
             case events.ModeChanged(mode) if is_main:
                 self._writer.change(mode=mode)
@@ -183,16 +182,16 @@ class HostedSession:
             case _:
                 self._output.show(event)
         if is_main:
-            self._note_turn(event)
+            self._note_status(event)
         if self._writer.note.is_open:
-            for made in self._objects[start:]:
-                made["stream_id"] = self._writer.note.span
+            for value in self._objects[start:]:
+                value["stream_id"] = self._writer.note.span
         if isinstance(event, events.Done | events.TurnFailed) and is_main:
             self._writer.change(is_open=False)
             if not self._is_closing:
-                self._session.submit(RunQueued())  # nobody is asked whether what waits still counts
+                self._session.submit(RunQueued())  # here nobody decides whether queued messages still count
 
-    def _note_turn(self, event: events.Event) -> None:
+    def _note_status(self, event: events.Event) -> None:
         match event:
             case events.TurnStarted(1):
                 self._writer.change(model=self._session.snapshot().model)
@@ -205,7 +204,7 @@ class HostedSession:
                 return
         queue = self._session.snapshot().conversation.queue
         if queue.steering or queue.follow_ups or self._messages:
-            self._status = "running"  # what waits comes next, also after a restart
+            self._status = "running"  # queued messages come next, also after a restart
 
     def _begin_span(self, prompt: User) -> None:
         """Name the turn that begins with a prompt; a message that joins a turn belongs to it."""
@@ -213,29 +212,34 @@ class HostedSession:
         if self._messages and self._messages[0][0] == prompt.content:
             _, span = self._messages.popleft()
             self._writer.change(span=span, waiting=self._waiting())
-        elif not self._writer.note.is_open:  # steering that came too late keeps the name it was given
+        elif not self._writer.note.is_open:  # a steering message that came too late keeps the name it was given
             self._writer.change(span=steered or uuid.uuid4().hex)
         self._writer.change(is_open=True)
 
-    # What is asked for
+    # Requests
 
-    async def message(self, message: Message, *, steers: bool, tools: Sequence[ToolSpec], stream_id: str) -> str:
-        """Take a message, once; it is stored when this gives the `stream_id` of its turn. Raises `UserError`."""
+    async def message(
+        self, message: json_input.Message, *, steers: bool, tools: Sequence[ToolSpec], stream_id: str
+    ) -> str:
+        """Accept a message and return the `stream_id` of its turn. It is stored when this returns.
+
+        A message whose `stream_id` was accepted before is not submitted again. Raises `UserError`.
+        """
         self.last_used = time.monotonic()
-        async with self._taking:
+        async with self._submitting:
             if stream_id in self._writer.note.taken:
                 return self._writer.note.span if steers else stream_id
             queue = self._session.snapshot().conversation.queue
-            if len(queue.steering) + len(queue.follow_ups) >= MOST_WAITING:
-                why = f"{MOST_WAITING} messages wait already: send this when some are answered."
+            if len(queue.steering) + len(queue.follow_ups) >= MAX_QUEUED:
+                why = f"{MAX_QUEUED} messages wait already: send this when some are answered."
                 raise HttpError(429, "queue_full", why)
             if tools:
                 self._session.offer_tools(tools)
-            if (typed := self._host.command_in(message.blocks)) is not None:
+            if (typed := self._host.command_of(message.blocks)) is not None:
                 await self._store_stream_id(stream_id)
-                self._spawn_command(typed, stream_id, more=message.blocks[1:], answers=True)
+                self._spawn_command(typed, stream_id, more=message.blocks[1:], has_result=True)
                 return stream_id
-            content = content_of(self._host, message)
+            content = json_input.content_of(self._host, message)
             if steers and self._session.is_busy:
                 span = self._writer.note.span
                 self._steers[hash_of(content)] = span
@@ -247,16 +251,17 @@ class HostedSession:
             return stream_id
 
     async def _store_stream_id(self, stream_id: str) -> None:
-        """Raises `StorageError`."""
-        self._writer.change(taken=(*self._writer.note.taken, stream_id)[-MOST_TAKEN:])
+        self._writer.change(taken=(*self._writer.note.taken, stream_id)[-MAX_ACCEPTED:])
         await self._writer.write_now(status=None)
 
     async def _submit(self, prompt: Prompt, stream_id: str) -> None:
-        """Note the prompt, then store it: whoever goes on after a kill finds both, or only a note of nothing."""
+        """Note a prompt in the stream, then store it.
+
+        After a kill the next owner finds both, or only the note, which it drops.
+        """
         before = self._writer.note
         self._messages.append((prompt.content, stream_id))
-        taken = (*before.taken, stream_id)[-MOST_TAKEN:]
-        self._writer.change(waiting=self._waiting(), taken=taken)
+        self._writer.change(waiting=self._waiting(), taken=(*before.taken, stream_id)[-MAX_ACCEPTED:])
         try:
             await self._writer.write_now(status="running")
         except StorageError:
@@ -266,31 +271,31 @@ class HostedSession:
         self._session.submit(prompt)
         await self._session.stored()
 
-    async def control(self, asks: Control) -> None:
-        """Raises `UserError`."""
+    async def control(self, request: json_input.Control) -> None:
+        """Carry out a control. Raises `UserError`."""
         self.last_used = time.monotonic()
-        match asks:
-            case RunCommand(text):
-                self._spawn_command(self._host.command(text), uuid.uuid4().hex)
-            case SayNow(message):
+        match request:
+            case json_input.RunCommand(text):
+                self._spawn_command(self._host.require_command(text), uuid.uuid4().hex)
+            case json_input.Steer(message):
                 await self.message(message, steers=True, tools=(), stream_id=uuid.uuid4().hex)
             case _:
-                await self._writer.write_now(status=None)  # it is still ours
-                if isinstance(asks, SetModel):
-                    await self._host.check_model(asks.name)
-                await control(self._host, asks)
+                await self._writer.write_now(status=None)  # fails if another server has taken the session over
+                if isinstance(request, SetModel):
+                    await self._host.check_model(request.name)
+                await json_input.control(self._host, request)
                 self._writer.change(model=self._session.snapshot().model)
                 await self._writer.write([])
 
     def _spawn_command(
-        self, typed: TypedCommand, stream_id: str, *, more: Sequence[Block] = (), answers: bool = False
+        self, typed: TypedCommand, stream_id: str, *, more: Sequence[Block] = (), has_result: bool = False
     ) -> None:
-        task = asyncio.create_task(self._run(typed, stream_id, more, answers=answers))
+        task = asyncio.create_task(self._run(typed, stream_id, more, has_result=has_result))
         self._asides.add(task)
         task.add_done_callback(self._asides.discard)
 
-    async def _run(self, typed: TypedCommand, stream_id: str, more: Sequence[Block], *, answers: bool) -> None:
-        """Run a command, and tell its output; one that `answers` a message ends with a result, as a prompt does."""
+    async def _run(self, typed: TypedCommand, stream_id: str, more: Sequence[Block], *, has_result: bool) -> None:
+        """Run a command and write its output; one that came as a message also has a result, as a prompt does."""
         objects: list[dict[str, Any]] = []
         output = JsonOutput(self._session, objects.append, partial=True)
         started = time.monotonic()
@@ -298,10 +303,10 @@ class HostedSession:
             typed = TypedCommand(typed.name, error=UsageError(f"{typed.name} is for terminals: see POST /v1/sessions."))
         ended = await self._host.run(typed, more=more)
         output.command(ended)
-        if ended.prompt is None and answers:
+        if ended.prompt is None and has_result:
             output.command_result(ended, started)
         self._writer.change(model=self._session.snapshot().model)
-        await self._writer.write([made | {"stream_id": stream_id} for made in objects])
+        await self._writer.write([value | {"stream_id": stream_id} for value in objects])
         if ended.prompt is not None:
             try:
                 await self._submit(ended.prompt, stream_id)
@@ -309,7 +314,7 @@ class HostedSession:
                 log.warning("the prompt of %s was not taken: %s", typed.name, error)
 
     async def close(self) -> None:
-        """Interrupt what runs, tell its end, and give the session back."""
+        """Interrupt what runs, write its end, and release the session."""
         self._is_closing = True
         self._host.interrupt()
         await self._session.close()
@@ -322,11 +327,7 @@ def _prompt_in(entry: Entry) -> User | None:
     return entry.body if isinstance(entry.body, User) and not entry.body.is_reminder else None
 
 
-def _last_reply(entries: Sequence[Entry]) -> Assistant | None:
-    return next((entry.body for entry in reversed(entries) if isinstance(entry.body, Assistant)), None)
-
-
-def _beginnings(messages: Sequence[Sequence[Block]]) -> list[str]:
-    """Messages that wait, in short: they are told again with each change."""
+def _excerpts(messages: Sequence[Sequence[Block]]) -> list[str]:
+    """Shorten queued messages, because all of them are sent again with each change of the queue."""
     texts = ("".join(block.text for block in message if isinstance(block, Text)) for message in messages)
-    return [text[:LONGEST_BEGINNING] for text in texts]
+    return [text[:MAX_EXCERPT_CHARS] for text in texts]

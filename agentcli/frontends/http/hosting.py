@@ -1,4 +1,4 @@
-"""Keeps the sessions of one server process: opens them, finds their owners, takes over those whose owner died."""
+"""Keeps the sessions of one server process: opens them, finds their owners, and takes over those whose owner died."""
 
 from __future__ import annotations
 
@@ -15,25 +15,29 @@ from weakref import WeakValueDictionary
 from msgspec.structs import replace
 
 from agentcli.agent.accounting.budgets import Account
-from agentcli.agent.event_store import EventStore, StreamEvent
+from agentcli.agent.interfaces import EventStore, StreamEvent
 from agentcli.errors import SessionInUse, StorageError, StreamMoved, UserError
+from agentcli.frontends.hosts import OpenForClient, OpenRequest, UsageStore
 from agentcli.frontends.http.hosted import HostedSession
 from agentcli.frontends.http.stream import StreamWriter
-from agentcli.frontends.json_forms.output import system_object
-from agentcli.frontends.session_opener import OpenForClient, OpenRequest, UsageStore
+from agentcli.frontends.json_output import system_object
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 0.5
+CHECK_INTERVAL_S = 0.5
 IDLE_S = 600.0
-# What the end of a server takes at most: its own sessions, those of other processes that end with it, slow readers.
+# How long the end of a server may take: for its own sessions, for other processes that end with it, for slow readers.
 CLOSE_TIMEOUT_S, PEERS_TIMEOUT_S, READERS_TIMEOUT_S = 10.0, 3.0, 1.0
-_ENDS = "The server is ending: send this again in a moment."
-_MOST_WAIT_S = 60.0
+_ENDING = "The server is ending: send this again in a moment."
+_MAX_BACKOFF_S = 60.0
 
 
 class Hosting:
-    """The sessions that are open here. `account_of` gives the account of a user who may not spend without limit."""
+    """The sessions that are open here.
+
+    `account_of` returns the account of a user whose spending is limited. A session that nobody uses for `idle_s` is
+    closed.
+    """
 
     def __init__(
         self,
@@ -51,11 +55,11 @@ class Hosting:
         self._open: dict[str, HostedSession] = {}
         self._opening: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._readers: Counter[str] = Counter()
-        self._failed: dict[str, tuple[float, float]] = {}  # the next wait, and when it is over
+        self._backoff: dict[str, tuple[float, float]] = {}  # of sessions that failed: the next wait, and its end
         self._closing: set[asyncio.Task[None]] = set()
         self._waiting: set[asyncio.Task[object]] = set()
         self._leaving: asyncio.Task[None] | None = None
-        self._is_over = False  # no session is open here any more, and readers hear the rest
+        self._is_over = False  # no session is open here any more, and readers get the rest
 
     def hosted(self, session_id: str) -> HostedSession | None:
         return self._open.get(session_id)
@@ -63,13 +67,16 @@ class Hosting:
     async def create(self, request: OpenRequest) -> str:
         """Open a new session, which is stored when this returns. Raises `UserError`."""
         if self._leaving is not None:
-            raise StorageError(_ENDS)
-        return (await self._opened(request)).id
+            raise StorageError(_ENDING)
+        return (await self._open_here(request)).id
 
     async def owner(self, session_id: str, *, take_over: bool = False) -> HostedSession | str:
-        """Open the session here, or return the address of the process that has it, if any. Raises `UserError`."""
+        """Open the session here, or return the address of the process that has it open.
+
+        The address is empty for a process that is no server. Raises `UserError`.
+        """
         if self._leaving is not None:
-            raise StorageError(_ENDS)
+            raise StorageError(_ENDING)
         async with self._opening.setdefault(session_id, asyncio.Lock()):
             if (hosted := self._open.get(session_id)) is not None:
                 return hosted
@@ -79,13 +86,14 @@ class Hosting:
                 return holder
             try:
                 request = OpenRequest(cwd=Path(info.cwd), id=session_id, user_id=info.user_id, take_over=take_over)
-                return await self._opened(request)
+                return await self._open_here(request)
             except SessionInUse:
                 return await self.store.holder(session_id) or ""
 
-    async def _opened(self, request: OpenRequest) -> HostedSession:
-        state = await self.events.state(request.id) if request.id else None
+    async def _open_here(self, request: OpenRequest) -> HostedSession:
+        state = None
         if request.id:
+            state = await self.events.state(request.id)
             note = (await StreamWriter.of(self.events, request.id)).note
             request = replace(request, model=note.model, mode=note.mode)
         opened = await self._open_session(request)
@@ -102,12 +110,12 @@ class Hosting:
             raise
         if self._leaving is not None:
             await hosted.close()
-            raise StorageError(_ENDS)
+            raise StorageError(_ENDING)
         self._open[id] = hosted
         return hosted
 
     def give_up(self, session_id: str) -> None:
-        """Close a session that another program goes on with."""
+        """Close a session that another program has taken over, or that nobody needs here."""
 
         async def close(hosted: HostedSession) -> None:
             try:
@@ -130,7 +138,7 @@ class Hosting:
 
     @asynccontextmanager
     async def reading(self, session_id: str) -> AsyncIterator[None]:
-        """Somebody follows the session: meanwhile it stays open, and its stream is kept up to date."""
+        """Keep a session open, and its stream up to date, while somebody follows it."""
         self._readers[session_id] += 1
         try:
             yield
@@ -140,7 +148,10 @@ class Hosting:
                 del self._readers[session_id]
 
     def leave(self) -> asyncio.Task[None]:
-        """End what runs, let all readers hear its end, then end their streams: they may come back to another server."""
+        """Close the sessions, let all readers get their last events, then end the streams.
+
+        Readers may come back to another server.
+        """
         if self._leaving is None:
             self._leaving = asyncio.create_task(self._leave())
         return self._leaving
@@ -152,8 +163,8 @@ class Hosting:
         if self._closing:
             _, late = await asyncio.wait(self._closing, timeout=CLOSE_TIMEOUT_S)
             if late:
-                told = "%d sessions did not end within %.0f s: they go on with the next server"
-                log.warning(told, len(late), CLOSE_TIMEOUT_S)
+                message = "%d sessions did not end within %.0f s: they go on with the next server"
+                log.warning(message, len(late), CLOSE_TIMEOUT_S)
         deadline = time.monotonic() + PEERS_TIMEOUT_S
         while time.monotonic() < deadline and await self._are_peers_running(own):
             await asyncio.sleep(0.1)
@@ -191,12 +202,12 @@ class Hosting:
         raise StorageError("The server ends.")
 
     async def catch_up(self, session_id: str) -> None:
-        """Tell what the log has and the stream has not, where no server has the session open. Raises `StorageError`."""
+        """Add the log's newest entries to the stream, where no server has the session open. Raises `StorageError`."""
         if session_id in self._open or (holder := await self.store.holder(session_id)):
             return
         state = await self.events.state(session_id)
         if holder is None and state is not None and state.status == "running":
-            return  # whoever goes on with it tells what is missing, and answers it
+            return  # the server that takes the session over adds what is missing
         writer = await StreamWriter.of(self.events, session_id)
         info, missing = await self.store.load(session_id, after=writer.note.entries)
         if not missing and writer.note.epoch + writer.note.entries:
@@ -207,18 +218,18 @@ class Hosting:
                 await writer.write(first, status="complete")
             await writer.write_missing(missing)
         except StreamMoved:
-            log.debug("another process has told what was missing of session %s", session_id)
+            log.debug("another process has added what was missing in the stream of session %s", session_id)
 
     async def run(self) -> None:
         """Take over running sessions without an owner, follow those of terminals, and close those nobody needs."""
         while self._leaving is None:
-            await asyncio.sleep(LOOK_EVERY_S * random.uniform(0.8, 1.2))  # noqa: S311  # so that servers take turns
+            await asyncio.sleep(CHECK_INTERVAL_S * random.uniform(0.8, 1.2))  # noqa: S311  # so that servers take turns
             try:
                 for session_id in await self.events.running():
                     if session_id not in self._open:
-                        await self._look_after(session_id, self._take_over)
+                        await self._try(session_id, self._take_over)
                 for session_id in list(self._readers):
-                    await self._look_after(session_id, self.catch_up)
+                    await self._try(session_id, self.catch_up)
             except StorageError as error:
                 log.warning("%s", error)
             long_ago = time.monotonic() - self._idle_s
@@ -230,18 +241,17 @@ class Hosting:
         if await self.store.holder(session_id) is None:
             await self.owner(session_id)
 
-    async def _look_after(self, session_id: str, work: Callable[[str], Awaitable[None]]) -> None:
-        """Do it; what fails is tried again later and later, and keeps nothing else from being done."""
-        wait_s, not_before = self._failed.get(session_id, (LOOK_EVERY_S, 0.0))
+    async def _try(self, session_id: str, work: Callable[[str], Awaitable[None]]) -> None:
+        """Do some work for a session; after a failure it is not tried again before a wait, which doubles each time."""
+        wait_s, not_before = self._backoff.get(session_id, (CHECK_INTERVAL_S, 0.0))
         if time.monotonic() < not_before:
             return
         try:
             await work(session_id)
-        except Exception as error:  # whatever it is: the other sessions wait
-            self._failed[session_id] = min(2 * wait_s, _MOST_WAIT_S), time.monotonic() + wait_s
+            self._backoff.pop(session_id, None)
+        except Exception as error:  # also a bug, because the other sessions wait
+            self._backoff[session_id] = min(2 * wait_s, _MAX_BACKOFF_S), time.monotonic() + wait_s
             log.warning("session %s: %s", session_id, error, exc_info=not isinstance(error, UserError))
-        else:
-            self._failed.pop(session_id, None)
 
     async def aclose(self) -> None:
         await self.leave()

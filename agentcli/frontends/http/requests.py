@@ -1,31 +1,158 @@
-"""Defines the bodies of requests and of answers, reads the former, and describes them in the form of OpenAPI 3.1.
+"""Lets requests in, defines and reads their bodies, and describes them and the answers as OpenAPI 3.1.
 
 https://spec.openapis.org/oas/v3.1.1.html
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Collection, Sequence
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta, Struct
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from agentcli.frontends.http.guard import HttpError
-from agentcli.frontends.json_forms import input as json_input
+from agentcli.errors import AmbiguousSession, NoSession, SessionInUse, StorageError, UsageError, UserError
+from agentcli.frontends import json_input
 from agentcli.llm.provider import ToolSpec
+from agentcli.settings.structs import ServeTokenSettings
 from agentcli.version import __version__
 
-LARGEST_BODY = 32 * 1024 * 1024  # bytes: what the Messages API takes in one request
+MAX_BODY_BYTES = 32 * 1024 * 1024  # what the Messages API takes in one request
+PAGE_FILES = ("page.css", "page.js", "markdown.js", "questions.js", "stream.js", "view.js")
 
-_REF = "#/components/schemas/{name}"
-_ABOUT = (
-    "Sessions of a coding assistant. A session has one stream of events, numbered by integers that only grow: follow "
-    "it with GET /v1/sessions/{session_id}/events, and send messages and ops beside it. The objects in it are those of "
-    "`agentcli -p --output-format stream-json --include-partial-messages`."
+
+class HttpError(UserError):
+    """A request that is not served: an HTTP status, and a word for programs."""
+
+    def __init__(self, status: int, code: str, message: str, *, headers: dict[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.headers = headers or {}
+
+
+def json_answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(msgspec.json.encode(value), status, headers, "application/json")
+
+
+_FAILURES: tuple[tuple[type[UserError], int, str], ...] = (
+    (NoSession, 404, "not_found"),
+    (AmbiguousSession, 404, "not_found"),
+    (json_input.NobodyWaits, 409, "nobody_waits"),
+    (SessionInUse, 409, "in_use"),
+    (StorageError, 503, "storage"),
+    (UsageError, 400, "invalid"),
+    (UserError, 422, "refused"),
 )
+
+
+def error_answer(error: UserError) -> Response:
+    """Answer a request that failed: `{"error": {"code", "message"}}`."""
+    if not isinstance(error, HttpError):
+        status, code = next((status, code) for kind, status, code in _FAILURES if isinstance(error, kind))
+        error = HttpError(status, code, str(error))
+    return json_answer({"error": {"code": error.code, "message": str(error)}}, error.status, error.headers)
+
+
+# Who may send requests
+
+_OPEN_PATHS = frozenset(("/", "/health", "/openapi.json", *(f"/{name}" for name in PAGE_FILES)))  # show no session
+_HOW_TO_AUTHORIZE = "Send the header Authorization: Bearer TOKEN, with what is in the token file."
+_LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
+BURST_S = 10.0
+
+
+class RateLimit:
+    """Lets `per_minute` requests through in a minute, and at once as many as in `BURST_S` seconds (at least one)."""
+
+    def __init__(self, per_minute: float) -> None:
+        self._interval_s = 60 / per_minute
+        self._lead_s = max(0.0, BURST_S - self._interval_s)
+        self._due = 0.0  # when the next request would come if all came evenly
+
+    def wait_s(self) -> float:
+        """Let a request through and return 0, or return the seconds until one may come."""
+        now = time.monotonic()
+        if (wait_s := self._due - self._lead_s - now) > 0:
+            return wait_s
+        self._due = max(self._due, now) + self._interval_s
+        return 0.0
+
+
+class Guard:
+    """ASGI middleware that lets in requests with a token, from an address of ours, and not too often.
+
+    `hosts` are names of this server beside the loopback's; on a unix socket any name will do. A token without a
+    `user_id` opens the sessions of all users.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        tokens: Sequence[ServeTokenSettings],
+        hosts: Collection[str] = (),
+        is_socket: bool = False,
+    ) -> None:
+        self._app = app
+        self._tokens = {token.sha256: (token, RateLimit(token.rate_per_minute)) for token in tokens}
+        self._hosts = {host.lower() for host in hosts} | _LOOPBACK
+        self._is_socket = is_socket
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._app
+        if scope["type"] == "http":
+            try:
+                scope["state"] = {**scope.get("state", {}), "token": self._check(HTTPConnection(scope))}
+            except HttpError as error:
+                app = error_answer(error)
+        await app(scope, receive, send)
+
+    def _check(self, request: HTTPConnection) -> ServeTokenSettings | None:
+        """Return the token of a request, None for a path that needs none. Raises `HttpError`."""
+        host, origin = request.headers.get("host", ""), request.headers.get("origin")
+        if not self._is_socket and _name_of(f"//{host}") not in self._hosts:  # a foreign name may lead here by DNS
+            why = f"This server is not called {host[:200]!r}: name it in serve.hosts if it should be."
+            raise HttpError(403, "host", why)
+        if origin is not None and origin.partition("://")[2].lower() != host.lower():
+            raise HttpError(403, "origin", f"A page of {origin[:200]!r} may not use this server.")
+        if request.scope["path"] in _OPEN_PATHS:
+            return None
+        kind, _, secret = request.headers.get("authorization", "").partition(" ")
+        if kind.lower() != "bearer" or not secret:
+            raise HttpError(401, "no_token", _HOW_TO_AUTHORIZE, headers={"WWW-Authenticate": "Bearer"})
+        # Looked up by its hash, so the time that this takes says nothing about a token.
+        found = self._tokens.get(hashlib.sha256(secret.strip().encode()).hexdigest())
+        if found is None:
+            headers = {"WWW-Authenticate": 'Bearer error="invalid_token"'}
+            raise HttpError(401, "wrong_token", "That token is not one of this server's.", headers=headers)
+        token, limit = found
+        if wait_s := limit.wait_s():
+            headers = {"Retry-After": str(int(wait_s) + 1)}
+            raise HttpError(429, "rate_limit", f"Too many requests: try again in {wait_s:.1f} s.", headers=headers)
+        return token
+
+
+def token_of(request: Request) -> ServeTokenSettings:
+    token: ServeTokenSettings = request.state.token
+    return token
+
+
+def _name_of(address: str) -> str:
+    try:
+        return (urlsplit(address).hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+# Bodies
 
 Time = Annotated[float, Meta(description="Seconds since 1970.")]
 Messages = Annotated[list[dict[str, Any]], Meta(description="In the form of the Messages API.")]
@@ -144,31 +271,43 @@ class Operation(Struct, frozen=True, kw_only=True):
 
 
 async def body_of(request: Request) -> bytes:
-    """Raises `HttpError`."""
+    """Raises `HttpError` for a body that is too large or breaks off."""
     parts: list[bytes] = []
     size = 0
     try:
         async for part in request.stream():
             size += len(part)
-            if size > LARGEST_BODY:
-                raise HttpError(413, "too_large", f"A request has at most {LARGEST_BODY // 1024**2} MB.")
+            if size > MAX_BODY_BYTES:
+                raise HttpError(413, "too_large", f"A request has at most {MAX_BODY_BYTES // 1024**2} MB.")
             parts.append(part)
     except ClientDisconnect as gone:
         raise HttpError(400, "invalid", "The request broke off.") from gone
     return b"".join(parts)
 
 
-def parsed(body: bytes, form: Any) -> Any:
+def parse_body(body: bytes, form: Any) -> Any:
     """Return the body as a `form`. Raises `HttpError` that says what was expected."""
     try:
         given = msgspec.convert(json_input.json_in(body or b"{}"), form)
-        is_message = isinstance(given, NewMessage)
-        for part in (json_input.Say(given.message), json_input.ClientTools(given.tools)) if is_message else (given,):
-            json_input.check_request(part)
+        if isinstance(given, NewMessage):
+            json_input.check_request(json_input.UserMessage(given.message))
+            json_input.check_request(json_input.ClientTools(given.tools))
+        else:
+            json_input.check_request(given)
     except (ValueError, RecursionError) as error:
         types = f" The type of an op is one of {', '.join((*json_input.CONTROLS, 'take_over'))}." if form is Op else ""
         raise HttpError(400, "invalid", f"{str(error).rstrip('.')}.{types}") from error
     return given
+
+
+# OpenAPI
+
+_REF = "#/components/schemas/{name}"
+_ABOUT = (
+    "Sessions of a coding assistant. A session has one stream of events, numbered by integers that only grow: follow "
+    "it with GET /v1/sessions/{session_id}/events, and send messages and ops beside it. The objects in it are those of "
+    "`agentcli -p --output-format stream-json --include-partial-messages`."
+)
 
 
 def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
@@ -178,23 +317,16 @@ def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
     rest = iter(schemas)
     paths: dict[str, dict[str, Any]] = {}
     for one in operations:
-        made: dict[str, Any] = {"summary": one.summary}
-        places: list[tuple[str, str, type]] = [(name, "path", str) for name in re.findall(r"\{(\w+)\}", one.path)]
-        places += [(name, "header" if "-" in name else "query", kind) for name, kind in one.query.items()]
-        made["parameters"] = [
-            {"name": name, "in": place, "required": place == "path", "schema": msgspec.json.schema(kind)}
-            for name, place, kind in places
-        ]
+        path = paths.setdefault(one.path, {})
+        described: dict[str, Any] = {"summary": one.summary, "parameters": _parameters(one)}
         if one.body is not None:
             is_union = not isinstance(one.body, type)
             is_required = is_union or any(field.required for field in msgspec.structs.fields(one.body))
-            made["requestBody"] = {"required": is_required, **_content("application/json", next(rest))}
+            described["requestBody"] = {"required": is_required, **_content("application/json", next(rest))}
         kind = "text/event-stream" if one.answer is Event else "application/json"
         answer = _content(kind, next(rest) if one.answer is not None else None, "Done.")
-        made["responses"] = {str(one.status): answer, "4XX": failure}
-        if one.is_open:
-            made["security"] = []
-        paths.setdefault(one.path, {})[one.method.lower()] = made
+        described["responses"] = {str(one.status): answer, "4XX": failure}
+        path[one.method.lower()] = described | ({"security": []} if one.is_open else {})
     return {
         "openapi": "3.1.0",
         "info": {"title": "agentcli", "version": __version__, "description": _ABOUT},
@@ -202,6 +334,15 @@ def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
         "paths": paths,
         "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}, "schemas": components},
     }
+
+
+def _parameters(operation: Operation) -> list[dict[str, Any]]:
+    places: list[tuple[str, str, type]] = [(name, "path", str) for name in re.findall(r"\{(\w+)\}", operation.path)]
+    places += [(name, "header" if "-" in name else "query", kind) for name, kind in operation.query.items()]
+    return [
+        {"name": name, "in": place, "required": place == "path", "schema": msgspec.json.schema(kind)}
+        for name, place, kind in places
+    ]
 
 
 def _content(kind: str, schema: Any, description: str = "") -> dict[str, Any]:

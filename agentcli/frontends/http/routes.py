@@ -1,39 +1,41 @@
-"""Answers the requests of clients."""
+"""Answers the requests of clients, or passes them to the server process that has the session open.
+
+Server-sent events: https://html.spec.whatwg.org/multipage/server-sent-events.html
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 
+import httpx2
 import msgspec
-from msgspec import structs
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from agentcli.agent.interfaces import SessionInfo
+from agentcli.agent.interfaces import SessionInfo, StreamEvent
 from agentcli.agent.permissions.modes import parse_mode
 from agentcli.conversation.conversation import Conversation
-from agentcli.errors import NoSession, StreamMoved, UserError
+from agentcli.errors import NoSession, StorageError, StreamMoved, UserError
+from agentcli.frontends.hosts import OpenRequest, working_folder
 from agentcli.frontends.http import requests as forms
-from agentcli.frontends.http.guard import PAGE_FILES, HttpError, failed, json_answer, token_of
 from agentcli.frontends.http.hosted import HostedSession
 from agentcli.frontends.http.hosting import Hosting
-from agentcli.frontends.http.relay import forward, stream_events
+from agentcli.frontends.http.requests import PAGE_FILES, HttpError, error_answer, json_answer, token_of
 from agentcli.frontends.http.stream import StreamWriter
-from agentcli.frontends.json_forms.output import wire_messages
-from agentcli.frontends.session_opener import OpenRequest, working_folder
+from agentcli.frontends.json_output import system_object, wire_messages
 
-MOST_LISTED = 200
+MAX_LISTED = 200
 _KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
 _LIST, _USAGE = "List sessions, the one used last first.", "Tell what sessions used and cost."
 _SAY = "Say something. It is stored before the answer; its turn carries the stream_id."
@@ -43,7 +45,7 @@ _IN_TERMINAL = (
     "Session {id} is open in a terminal, where it can be followed but not steered: take it over with the op "
     '{{"type":"take_over"}}, which ends it there in order.'
 )
-_TRY_FOR_S = 8.0  # an owner that died is known after its lease
+_OWNER_TIMEOUT_S = 8.0  # an owner that died is known after its lease
 
 Answer = Callable[[Request], Awaitable[Response]]
 Handler = TypeVar("Handler", bound=Callable[[Any, Request], Awaitable[Response]])
@@ -53,7 +55,6 @@ _SESSION = "/v1/sessions/{session_id}"
 
 
 def _operation(method: str, path: str, summary: str, **more: Any) -> Callable[[Handler], Handler]:
-    """Have a method of `Routes` answer requests, and describe it."""
 
     def register(handler: Handler) -> Handler:
         _OPERATIONS.append((forms.Operation(method=method, path=path, summary=summary, **more), handler))
@@ -70,15 +71,16 @@ class Routes:
         self._cwd = cwd
 
     def application(self, *, on_ready: Callable[[], Any]) -> Starlette:
-        """The ASGI application; calls `on_ready` once it answers."""
+        """Return the ASGI application; it calls `on_ready` once it answers."""
         pages = {"/": "page.html", **{f"/{name}": name for name in PAGE_FILES}}
-        routes = [Route(path, _page(name)) for path, name in pages.items()]
-        for one, handler in _OPERATIONS:
-            routes.append(Route(one.path, partial(handler, self), methods=[one.method]))
-        routes.append(Route("/openapi.json", _describe))
+        routes = [
+            *(Route(path, _page(name)) for path, name in pages.items()),
+            *(Route(one.path, partial(answer, self), methods=[one.method]) for one, answer in _OPERATIONS),
+            Route("/openapi.json", _describe),
+        ]
 
         @asynccontextmanager
-        async def running(app: Starlette) -> Any:
+        async def lifespan(app: Starlette) -> Any:
             looking = asyncio.create_task(self._hosting.run())
             on_ready()
             try:
@@ -88,7 +90,7 @@ class Routes:
                 await self._hosting.aclose()
 
         failures = {HTTPException: _failure, UserError: _failure}
-        return Starlette(routes=routes, lifespan=running, exception_handlers=failures)
+        return Starlette(routes=routes, lifespan=lifespan, exception_handlers=failures)
 
     @_operation("GET", "/health", "Tell that the server runs.", answer=forms.Health, is_open=True)
     async def _health(self, request: Request) -> Response:
@@ -98,28 +100,28 @@ class Routes:
 
     @_operation("POST", "/v1/sessions", "Begin a session.", body=forms.NewSession, status=201, answer=forms.Begun)
     async def _create(self, request: Request) -> Response:
-        given: forms.NewSession = forms.parsed(await forms.body_of(request), forms.NewSession)
-        token = token_of(request)
-        if given.permission_mode:
-            parse_mode(given.permission_mode)
-        if token.user_id and given.user_id not in ("", token.user_id):
-            raise HttpError(403, "user", f"This token begins sessions of {token.user_id} alone.")
-        cwd = await asyncio.to_thread(working_folder, given.cwd) if given.cwd else self._cwd
-        user_id = token.user_id or given.user_id
-        wanted = OpenRequest(cwd=cwd, model=given.model, mode=given.permission_mode, name=given.name, user_id=user_id)
-        session_id = await self._hosting.create(wanted)
+        new: forms.NewSession = forms.parse_body(await forms.body_of(request), forms.NewSession)
+        user_id = token_of(request).user_id
+        if new.permission_mode:
+            parse_mode(new.permission_mode)
+        if user_id and new.user_id not in ("", user_id):
+            raise HttpError(403, "user", f"This token begins sessions of {user_id} alone.")
+        cwd = await asyncio.to_thread(working_folder, new.cwd) if new.cwd else self._cwd
+        user_id = user_id or new.user_id
+        opening = OpenRequest(cwd=cwd, model=new.model, mode=new.permission_mode, name=new.name, user_id=user_id)
+        session_id = await self._hosting.create(opening)
         return json_answer(forms.Begun(session_id), 201, {"Location": f"/v1/sessions/{session_id}"})
 
     @_operation("GET", "/v1/sessions", _LIST, answer=list[forms.SessionRow], query={"limit": int})
     async def _list(self, request: Request) -> Response:
-        limit = _number(request, "limit", 50, most=MOST_LISTED)
+        limit = _number(request, "limit", 50, maximum=MAX_LISTED)
         found = await self._hosting.store.list(limit=limit, user_id=token_of(request).user_id or None)
         running = set(await self._hosting.events.running())
         return json_answer([forms.SessionRow(**_fields(info), is_running=info.id in running) for info in found])
 
     @_operation("GET", _SESSION, "Show a session with its messages.", answer=forms.WholeSession)
     async def _show(self, request: Request) -> Response:
-        info = await self._found(request)
+        info = await self._session_of(request)
         _, entries = await self._hosting.store.load(info.id)
         note = (await StreamWriter.of(self._hosting.events, info.id)).note
         state = await self._hosting.events.state(info.id)
@@ -137,17 +139,17 @@ class Routes:
 
     @_operation("DELETE", _SESSION, "Move a session to the trash; its stream ends.", status=204)
     async def _remove(self, request: Request) -> Response:
-        info = await self._found(request)
+        info = await self._session_of(request)
         owner = None if self._hosting.hosted(info.id) else await self._hosting.store.holder(info.id)
         if owner == "":
             raise HttpError(409, "in_use", "A terminal has the session open: end it there, or take it over first.")
-        if owner and (there := await forward(request, owner, b"", is_repeatable=True)) is not None:
-            return there
+        if owner and (answer := await forward(request, owner, b"", is_repeatable=True)) is not None:
+            return answer
         await self._hosting.remove(info.id)
         return Response(status_code=204)
 
-    async def _found(self, request: Request) -> SessionInfo:
-        """The session of the address; another user's is not there. Raises `NoSession`."""
+    async def _session_of(self, request: Request) -> SessionInfo:
+        """Return the session that the address names. Raises `NoSession`, also for another user's."""
         session_id = request.path_params["session_id"]
         user = token_of(request).user_id or None
         info, _ = await self._hosting.store.load(session_id, after=1 << 40, user_id=user)
@@ -155,51 +157,57 @@ class Routes:
             raise NoSession(session_id[:80])
         return info
 
-    # What is asked of a session
+    # Messages and controls
 
     @_operation("POST", f"{_SESSION}/messages", _SAY, body=forms.NewMessage, status=202, answer=forms.MessageTaken)
     async def _message(self, request: Request) -> Response:
-        body, info = await forms.body_of(request), await self._found(request)
-        given: forms.NewMessage = forms.parsed(body, forms.NewMessage)
-        name = given.stream_id or uuid.uuid4().hex
-        given = structs.replace(given, stream_id=name)  # before it is handed on, perhaps twice
+        body, info = await forms.body_of(request), await self._session_of(request)
+        new: forms.NewMessage = forms.parse_body(body, forms.NewMessage)
+        # The message gets its stream_id before it is forwarded, perhaps twice.
+        new = msgspec.structs.replace(new, stream_id=new.stream_id or uuid.uuid4().hex)
 
-        async def take(hosted: HostedSession) -> forms.MessageTaken:
-            steers = given.mode == "steer"
-            told = await hosted.message(given.message, steers=steers, tools=given.tools, stream_id=name)
-            return forms.MessageTaken(told)
+        async def submit(hosted: HostedSession) -> forms.MessageTaken:
+            steers = new.mode == "steer"
+            return forms.MessageTaken(
+                await hosted.message(new.message, steers=steers, tools=new.tools, stream_id=new.stream_id)
+            )
 
-        return await self._asked(request, msgspec.json.encode(given), info, take, is_repeatable=True)
+        return await self._to_owner(request, msgspec.json.encode(new), info, submit, is_repeatable=True)
 
     @_operation("POST", f"{_SESSION}/ops", _CONTROL, body=forms.Op, status=202, answer=forms.OpTaken)
     async def _op(self, request: Request) -> Response:
-        body, info = await forms.body_of(request), await self._found(request)
-        op: forms.Op = forms.parsed(body, forms.Op)
+        body, info = await forms.body_of(request), await self._session_of(request)
+        op: forms.Op = forms.parse_body(body, forms.Op)
 
-        async def take(hosted: HostedSession) -> forms.OpTaken:
+        async def submit(hosted: HostedSession) -> forms.OpTaken:
             if not isinstance(op, forms.TakeOver):
                 await hosted.control(op)
             return forms.OpTaken()
 
-        return await self._asked(request, body, info, take, take_over=isinstance(op, forms.TakeOver))
+        return await self._to_owner(request, body, info, submit, take_over=isinstance(op, forms.TakeOver))
 
-    async def _asked(
+    async def _to_owner(
         self,
         request: Request,
         body: bytes,
         info: SessionInfo,
-        take: Callable[[HostedSession], Awaitable[forms.MessageTaken | forms.OpTaken]],
+        submit: Callable[[HostedSession], Awaitable[forms.MessageTaken | forms.OpTaken]],
         *,
         take_over: bool = False,
         is_repeatable: bool = False,
     ) -> Response:
-        """Have it done here, or by the server that owns the session. Raises `UserError`."""
-        deadline = time.monotonic() + _TRY_FOR_S
+        """Submit a request to the session here, or forward it to the server that owns the session.
+
+        Raises:
+            HttpError: If a terminal has the session, or its owner does not answer.
+            UserError: If the session rejects the request.
+        """
+        deadline = time.monotonic() + _OWNER_TIMEOUT_S
         while True:
             owner = await self._hosting.owner(info.id, take_over=take_over)
             if isinstance(owner, HostedSession):
                 try:
-                    return json_answer(await take(owner), 202)
+                    return json_answer(await submit(owner), 202)
                 except StreamMoved:
                     self._hosting.give_up(info.id)  # another server has taken it
             elif not owner:
@@ -212,17 +220,16 @@ class Routes:
 
     @_operation("GET", f"{_SESSION}/events", _FOLLOW, answer=forms.Event, query={"Last-Event-ID": int, "after": int})
     async def _events(self, request: Request) -> Response:
-        info = await self._found(request)
-        after = 0
-        if given := request.headers.get("last-event-id") or request.query_params.get("after"):
-            after = int(given) if given.isdecimal() and len(given) < 19 else -1  # what is no id of ours is not known
+        info = await self._session_of(request)
+        last_id = request.headers.get("last-event-id") or request.query_params.get("after") or "0"
+        after = int(last_id) if last_id.isdecimal() and len(last_id) < 19 else -1  # an id that was never given
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         events = stream_events(self._hosting, info.id, after)
         return StreamingResponse(events, media_type="text/event-stream", headers=headers)
 
     @_operation("GET", "/v1/usage", _USAGE, answer=dict[str, Any], query={"days": int, "session": str})
     async def _usage(self, request: Request) -> Response:
-        days, session = _number(request, "days", 30, most=36_500), request.query_params.get("session", "")
+        days, session = _number(request, "days", 30, maximum=36_500), request.query_params.get("session", "")
         since = time.time() - days * 86_400 if days and not session else 0.0
         user = token_of(request).user_id or None
         return json_answer((await self._hosting.store.usage(since=since, session=session, user_id=user)).report())
@@ -233,17 +240,15 @@ def _fields(info: SessionInfo) -> dict[str, Any]:
     return {"session_id": info.id, **{name: getattr(info, name) for name in names}}
 
 
-def _number(request: Request, name: str, otherwise: int, *, most: int) -> int:
-    given = request.query_params.get(name)
-    if given is None:
-        return otherwise
-    if not given.isdecimal() or len(given) > 9 or int(given) > most:
-        raise HttpError(400, "invalid", f"{name} is a number from 0 to {most}.")
-    return int(given)
+def _number(request: Request, name: str, default: int, *, maximum: int) -> int:
+    text = request.query_params.get(name, str(default))
+    if not text.isdecimal() or len(text) > 9 or int(text) > maximum:
+        raise HttpError(400, "invalid", f"{name} is a number from 0 to {maximum}.")
+    return int(text)
 
 
 def _page(name: str) -> Answer:
-    """Send a file of the page, plain HTML, CSS or JavaScript, as it is."""
+    """Return the route of a file of the page, which is plain HTML, CSS or JavaScript."""
     content, kind = files(__package__).joinpath("page", name).read_bytes(), _KINDS[name.rpartition(".")[2]]
     policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:"
     headers = {
@@ -267,4 +272,85 @@ async def _failure(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         error = HttpError(error.status_code, "not_found", f"{error.detail}: /openapi.json names what there is.")
     assert isinstance(error, UserError)
-    return failed(error)
+    return error_answer(error)
+
+
+# Streams of events
+
+KEEPALIVE_S = 15.0
+_MAX_EVENTS = 200  # that are read at once
+_HELLO = b"retry: 1000\n\n"
+_KEEPALIVE = b": alive\n\n"
+
+
+async def stream_events(hosting: Hosting, session_id: str, after: int) -> AsyncIterator[bytes]:
+    """Send the server-sent events after an id until the session is removed; an unknown id gives a `reset` first."""
+    events = hosting.events
+    async with hosting.reading(session_id):
+        await hosting.catch_up(session_id)
+        yield _HELLO
+        if after and not await events.has(session_id, after):
+            event = await _reset(hosting, session_id)
+            after = event.id
+            yield _frame(event)
+        while True:
+            try:
+                found = await hosting.events_after(session_id, after, _MAX_EVENTS, wait_s=KEEPALIVE_S)
+            except StorageError as error:
+                yield b": " + str(error).replace("\n", " ").encode() + b"\n\n"
+                return  # the reader comes again
+            if not found and await events.state(session_id) is None:
+                return
+            yield b"".join(map(_frame, found)) or _KEEPALIVE
+            after = found[-1].id if found else after
+
+
+def _frame(event: StreamEvent) -> bytes:
+    return b"id: %d\ndata: %b\n\n" % (event.id, event.data)
+
+
+async def _reset(hosting: Hosting, session_id: str) -> StreamEvent:
+    """Return the log as one event. Its id is that of the event of the newest entry, after which deltas may follow."""
+    note = (await StreamWriter.of(hosting.events, session_id)).note
+    info, entries = await hosting.store.load(session_id)
+    reset = system_object(
+        "reset",
+        session_id,
+        messages=wire_messages(Conversation(entries[: note.entries]).messages),
+        model=note.model,
+        permission_mode=note.mode,
+        cwd=info.cwd,
+        stream_id=note.span,
+        is_open=note.is_open,
+    )
+    return StreamEvent(note.told, msgspec.json.encode(reset))
+
+
+# Other processes
+
+FORWARDED = "x-agentcli-forwarded"
+_TIMEOUT = httpx2.Timeout(30.0, connect=2.0)
+
+
+async def forward(request: Request, address: str, body: bytes, *, is_repeatable: bool = False) -> Response | None:
+    """Forward a request once, to `unix:/run/a.sock` or `http://10.0.0.5:8001`; None if it may be tried again.
+
+    It may be tried again if it was not sent, or if it `is_repeatable` and was not answered. Raises `HttpError` if its
+    outcome is unknown.
+    """
+    if FORWARDED in request.headers:
+        return None
+    headers = {"authorization": request.headers["authorization"], FORWARDED: "1", "host": "localhost"}
+    kind, _, path = address.partition(":")
+    is_local = kind == "unix"
+    transport = httpx2.AsyncHTTPTransport(uds=path if is_local else None, verify=False)  # the address is never https
+    url = f"{'http://localhost' if is_local else address}{request.url.path}"
+    try:
+        async with httpx2.AsyncClient(transport=transport, timeout=_TIMEOUT, trust_env=False) as client:
+            answer = await client.request(request.method, url, content=body, headers=headers)
+    except httpx2.HTTPError as error:
+        if is_repeatable or isinstance(error, httpx2.ConnectError):
+            return None
+        why = "The server that has the session open ended: look what is done."
+        raise HttpError(503, "unknown_outcome", why) from error
+    return Response(answer.content, answer.status_code, media_type=answer.headers.get("content-type"))

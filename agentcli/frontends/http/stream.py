@@ -1,4 +1,4 @@
-"""Writes the event stream of one session: all that its log holds, once and in order, and the events in between.
+"""Writes the event stream of one session: every entry of its log, once and in order, and the events in between.
 
 The note beside it counts the log's entries that were sent, and changes only together with their events. The next
 writer first sends the missing ones, so a kill loses none and doubles none.
@@ -16,20 +16,20 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentcli.agent.event_store import EventStore, StreamStatus
+from agentcli.agent.interfaces import EventStore, StreamStatus
 from agentcli.conversation.entries import Entry
 from agentcli.errors import StorageError, StreamMoved
-from agentcli.frontends.json_forms.output import entry_object
+from agentcli.frontends.json_output import entry_object
 from agentcli.llm.messages import Block
 
 log = logging.getLogger(__name__)
 
-IDS_OF_A_WRITER = 1_000_000
-_AGAIN_AFTER_S = 1.0
+IDS_PER_WRITER = 1_000_000
+_RETRY_AFTER_S = 1.0
 
 
 class Waiting(Struct, frozen=True):
-    """A message whose turn has not begun: its `stream_id`, and a hash of what it says."""
+    """A message whose turn has not begun: its `stream_id`, and a hash of its content."""
 
     stream_id: str
     content: str
@@ -38,8 +38,9 @@ class Waiting(Struct, frozen=True):
 class StreamNote(Struct, frozen=True, omit_defaults=True):
     """The state that the next writer of a stream needs, stored with it. `epoch` counts the writers.
 
-    `entries` of the log were sent, the newest as event `told`. `span` is the prompt answered last, `waiting` those that
-    wait for their turn, `taken` the newest accepted, by `stream_id`. `is_open`: the turn's result was not sent.
+    `entries` of the log were sent; `told` is the id of the event of the newest one. `span` is the `stream_id` of the
+    prompt answered last, `waiting` are messages that wait for their turn, `taken` the ids of the newest accepted ones.
+    The turn `is_open` while its result was not sent.
     """
 
     epoch: int = 0
@@ -56,23 +57,23 @@ class StreamNote(Struct, frozen=True, omit_defaults=True):
 class StreamWriter:
     """Writes to one stream for as long as nobody else does."""
 
-    def __init__(self, store: EventStore, stream_id: str, kept: str, last_id: int) -> None:
+    def __init__(self, store: EventStore, stream_id: str, stored_note: str, last_id: int) -> None:
         self._store = store
         self._stream_id = stream_id
-        self._kept = kept  # the note as it is stored
+        self._stored_note = stored_note
         self._last_id = last_id
         self._writing = asyncio.Lock()
-        self.note = msgspec.json.decode(kept, type=StreamNote) if kept else StreamNote()
+        self.note = msgspec.json.decode(stored_note, type=StreamNote) if stored_note else StreamNote()
 
     @classmethod
     async def of(cls, store: EventStore, stream_id: str) -> StreamWriter:
-        """To add what is missing where nobody writes. Raises `StorageError`."""
+        """Return a writer that adds what is missing, where nobody else writes. Raises `StorageError`."""
         state = await store.state(stream_id)
         return cls(store, stream_id, state.note if state else "", state.last_id if state else 0)
 
     @classmethod
     async def acquire(cls, store: EventStore, stream_id: str) -> StreamWriter:
-        """To be its only writer: whoever wrote before can write no more. Raises `StorageError`."""
+        """Return the stream's only writer: a former one can write no more. Raises `StorageError`."""
         while True:
             writer = await cls.of(store, stream_id)
             try:
@@ -83,8 +84,8 @@ class StreamWriter:
 
     async def begin(self) -> None:
         """Keep all others from writing. Raises `StreamMoved` where another one has begun."""
-        # Ids that a power cut took back may be known to readers: none is given twice.
-        self._last_id = -(-self._last_id // IDS_OF_A_WRITER) * IDS_OF_A_WRITER
+        # A power cut may take back ids that readers know already, so none of them is given again.
+        self._last_id = -(-self._last_id // IDS_PER_WRITER) * IDS_PER_WRITER
         self.change(epoch=self.note.epoch + 1)
         await self._append([], None)
 
@@ -93,7 +94,7 @@ class StreamWriter:
         self.note = replace(self.note, **fields)
 
     async def write_now(self, *, status: StreamStatus | None) -> None:
-        """Store the note, or raise `StorageError`."""
+        """Store the note. Unlike `write` it raises `StorageError` at once."""
         async with self._writing:
             await self._append([], status)
 
@@ -107,29 +108,26 @@ class StreamWriter:
                     raise
                 except StorageError as error:
                     log.warning("events of session %s wait: %s", self._stream_id, error)
-                await asyncio.sleep(_AGAIN_AFTER_S)
+                await asyncio.sleep(_RETRY_AFTER_S)
 
     async def _append(self, objects: Sequence[dict[str, Any]], status: StreamStatus | None) -> None:
         events = [msgspec.json.encode(one) for one in objects]
-        of_entries = (
-            n for n, one in enumerate(objects, 1) if one["type"] in ("assistant", "user") or "entry_id" in one
-        )
-        telling = max(of_entries, default=0)
-        note = replace(self.note, told=self._last_id + telling) if telling else self.note
+        numbers = [n for n, one in enumerate(objects, 1) if one["type"] in ("assistant", "user") or "entry_id" in one]
+        note = replace(self.note, told=self._last_id + numbers[-1]) if numbers else self.note
         text = msgspec.json.encode(note).decode()
         last_id = await self._store.append(
-            self._stream_id, events, status=status, note=text, if_note=self._kept, after=self._last_id
+            self._stream_id, events, status=status, note=text, if_note=self._stored_note, after=self._last_id
         )
         self._last_id = max(self._last_id, last_id)
-        self._kept, self.note = text, replace(self.note, told=note.told)
+        self._stored_note, self.note = text, replace(self.note, told=note.told)
 
     async def write_missing(self, entries: Iterable[Entry]) -> None:
-        """Tell the entries that follow those the stream has told. Raises `StreamMoved`."""
+        """Write the entries that follow those in the stream. Raises `StreamMoved`."""
         missing = list(entries)
         self.change(entries=self.note.entries + len(missing))
-        await self.write([made for entry in missing if (made := entry_object(entry, self._stream_id))])
+        await self.write([value for entry in missing if (value := entry_object(entry, self._stream_id))])
 
 
 def hash_of(content: Sequence[Block]) -> str:
-    """Tells a message from others."""
+    """Return a short hash of a message."""
     return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:16]

@@ -3,39 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from agentcli.agent.calls.own_command import run_in_terminal
+from agentcli.agent.calls.run import run_in_terminal
 from agentcli.agent.commands.command import ChoiceIndex, CommandSet
 from agentcli.agent.ops import CommandRan
 from agentcli.agent.permissions.modes import MODE_TEXTS
-from agentcli.agent.state import SessionSnapshot
+from agentcli.agent.state import todo_items
 from agentcli.conversation.instructions import git_branch
 from agentcli.errors import ToolError
 from agentcli.frontends.printable import printable, with_tilde
-from agentcli.frontends.terminal.approval.asking import Asking
-from agentcli.frontends.terminal.approval.picker import Picker
-from agentcli.frontends.terminal.console import Console, Notifier
+from agentcli.frontends.terminal.asking import MAX_ROWS_BESIDE, Asking
+from agentcli.frontends.terminal.composer import Composer, Typing
+from agentcli.frontends.terminal.console import HINT, Console, Notifier
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.input.completion import PromptCompleter
-from agentcli.frontends.terminal.input.composer import Composer, Typing
-from agentcli.frontends.terminal.input.keyboard import KeyLabels
-from agentcli.frontends.terminal.key_actions import UNFOLD_LINES, KeyActions
-from agentcli.frontends.terminal.keys import key_bindings
-from agentcli.frontends.terminal.live_region import LiveRegion
-from agentcli.frontends.terminal.output.live import TICK_S
+from agentcli.frontends.terminal.input.prompt import KeyLabels
+from agentcli.frontends.terminal.keys import MAX_UNFOLDED_LINES, KeyActions, key_bindings
+from agentcli.frontends.terminal.output.activity import TICK_S
 from agentcli.frontends.terminal.output.screen import Frame
-from agentcli.frontends.terminal.output.tool_views import FoldedText
+from agentcli.frontends.terminal.output.tool_views import FoldedText, todo_lines
 from agentcli.frontends.terminal.output.turn_view import TurnView
+from agentcli.frontends.terminal.panel import Picker, marked_cell
 from agentcli.frontends.terminal.programs import edit_text, lend_terminal, run_program
 from agentcli.frontends.terminal.protocols import TerminalOpener
 from agentcli.frontends.terminal.screen_commands import Appearance, argument_options, screen_commands
-from agentcli.frontends.terminal.status import StatusCommand, short_model
-from agentcli.frontends.terminal.text.wrapping import wrapped
+from agentcli.frontends.terminal.status import StatusCommand, short_model, status_row
+from agentcli.frontends.terminal.text.fragments import Row, clipped, wrapped
 from agentcli.llm.messages import Block
 from agentcli.settings.terminal import TerminalSettings
+from agentcli.tools.builtin.toolset import TodoItem
+
+MAX_TASKS = 5  # of the to-do list that are shown while a turn runs
+EMPTY_LIST = "  The to-do list is empty."
 
 
 class TerminalApp:
@@ -52,44 +54,35 @@ class TerminalApp:
     ) -> None:
         self._console = console
         self._opener = opener
-        self._files = typing.files
-        self._keeps = typing.drafts is not None
+        self._typing = typing
         self._title_state = ""
         self._tick_timer: asyncio.TimerHandle | None = None
-        self.leave, self.changed, self.idle = console.leave, console.changed, console.changed
-        self.on_close: Callable[[], Awaitable[None]] | None = None  # gives back what sessions share
+        self._warnings: list[str] = []  # held until the first lines are printed
+        self._has_begun = False
+        self.leave, self.changed, self.await_prompt = console.leave, console.changed, console.changed
         self._labels = labels = KeyLabels(settings.keys)
+        self._home = console.environment.get("HOME", "")
         self._view = TurnView(
             console,
-            interrupt_key=labels.first("interrupt"),
             unfold_key=labels.first("unfold"),
             wraps=settings.wrap == "words",
-            home=console.environment.get("HOME", ""),
+            home=self._home,
             shows_claims=opener.shows_claims,
         )
         self.controller = controller = TerminalController(opener, self, commands, self._view)
-        self._warnings: list[str] = []  # held until the first lines are printed
-        self._has_begun = False
-        self._notifier = Notifier(console.raw, settings.notifications, console.environment)
+        self._notifier = Notifier(console.write_codes, settings.notifications, console.environment)
         self._appearance = Appearance(console, settings.theme, settings.themes)
         self._status_command = StatusCommand(settings.status_command, console.environment, console.changed)
-        self._composer = composer = Composer(
-            console.area,
-            typing,
-            labels,
-            environment=console.environment,
-            tell=console.hint.show,
-            hand_over=console.hand_over,
+        self._composer = composer = Composer(console, typing, labels)
+        self._asking = asking = Asking(
+            console, controller, composer, notify=partial(self._notifier.notify, is_urgent=True)
         )
-        notify = partial(self._notifier.notify, is_urgent=True)
-        self._asking = asking = Asking(console, controller, composer, notify=notify)
         self.ask_secret, self.ask_question = asking.ask_secret, asking.ask_question
         self.forget_question = asking.forget_question
-        self._region = region = LiveRegion(console, controller, composer, asking, self._status_command, labels=labels)
-        actions = KeyActions(console, controller, composer, asking, region, labels=labels)
-        console.area.mark, console.area.placeholder = lambda: asking.mark, region.placeholder
-        console.keys = key_bindings(actions, labels.keys)
-        for command in screen_commands(controller, console, self._appearance):
+        self._actions = KeyActions(console, controller, composer, asking, labels)
+        console.keys = key_bindings(self._actions)
+        console.area.mark, console.area.placeholder = lambda: asking.mark, self._placeholder
+        for command in screen_commands(controller, opener, console, self._appearance):
             commands.add(command)
         arguments = partial(argument_options, commands=commands, opener=opener, appearance=self._appearance)
         console.area.buffer.completer = PromptCompleter(
@@ -99,13 +92,13 @@ class TerminalApp:
     # From the start to the end
 
     def start(self, prompt: str | None) -> None:
-        """Open the session; a prompt from the command line is the first thing said in it."""
+        """Open the session; the prompt of the command line is submitted first."""
         if prompt is None and not self._composer.area.buffer.text and self._composer.restore_draft():
             self._console.hint.show("Your draft is back.")
         asyncio.get_running_loop().run_in_executor(None, self._composer.history.load)
         self.controller.start_opening().add_done_callback(self._opened)
         for report in self._console.early_reports:
-            self.reported(report)
+            self.handle_report(report)
         for text in ([prompt] if prompt else []) + self._console.early_lines:
             self.controller.submit(text)
 
@@ -116,73 +109,137 @@ class TerminalApp:
             self.changed()
 
     def show_warning(self, text: str) -> None:
-        """A warning of the runtime; before the session is open it waits for the first lines."""
+        """Print a warning of the runtime; before the session is open it waits for the first lines."""
         if self._console.head:
             self._warnings.append(text)
         else:
-            self._view.line(text, "warning")
+            self._view.print_line(text, "warning")
 
     # For the console
 
-    def draw(self, columns: int, most: int) -> Frame:
-        """Draw a frame; while something is under way another one follows soon. The window's title has the state."""
-        state = "asks" if self._asking.asks else "working" if self.controller.is_busy else "ready"
-        if state != self._title_state and self._console.environment.get("TERM") != "linux":
-            self._title_state = state
-            self._console.title(f"{printable(self._opener.root.name or '/')} · {state}")
-        if self._tick_timer is None and self._view.live.is_moving:
-            self._tick_timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
-        return self._region.draw(columns, most)
-
-    def _tick(self) -> None:
-        self._tick_timer = None
-        if self._view.live.is_moving:
-            self._console.changed()
-
-    def reported(self, report: str) -> None:
+    def handle_report(self, report: str) -> None:
         if report in ("I", "O"):
             self._notifier.has_focus = report == "I"
         elif report.startswith("11;"):
             self._appearance.take_background(report)
 
-    async def last_words(self) -> None:
+    async def close(self) -> None:
         if self._tick_timer is not None:
             self._tick_timer.cancel()
         self._status_command.cancel()
-        self._asking.forget_questions()  # and have the draft back that they took the place of
+        self._asking.forget_questions()  # the draft that they took the place of comes back
         if not self._composer.area.buffer.text.strip():
             self._composer.forget_draft()
         self._print_warnings()
-        was_used = (
-            self._keeps and self.controller.is_open and bool(self.controller.session.snapshot().conversation.entries)
-        )
-        await self.controller.close()
-        if was_used:
-            self._view.line(f"Go on with: agentcli -r {self.controller.session.id[:13]}", "muted")
-        await self._files.aclose()
-        if self.on_close is not None:
-            await self.on_close()
+        controller, is_stored = self.controller, self._typing.drafts is not None
+        can_resume = is_stored and controller.is_open and bool(controller.session.snapshot().conversation.entries)
+        await controller.close()
+        if can_resume:
+            self._view.print_line(f"Go on with: agentcli -r {controller.session.id[:13]}", "muted")
+        await self._typing.files.aclose()
+        await self._opener.aclose()
+
+    # The live region
+
+    def draw(self, columns: int, max_rows: int) -> Frame:
+        """Lay out at most `max_rows` rows: the status line and the input come first, cards or a list stand above.
+
+        The window's title and the status command follow the state; while time changes the rows, another frame follows.
+        """
+        self._refresh_title()
+        self._status_command.refresh(self.controller.status)
+        if self._tick_timer is None and self._view.activity.is_moving:
+            self._tick_timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+        console, asking = self._console, self._asking
+        hint = asking.hint or console.hint.text
+        custom, vi_mode = "" if hint else self._status_command.text, console.vi_mode
+        line = status_row(self.controller.status, columns, custom=custom, hint=hint, vi_mode=vi_mode)
+        status = [line] if max_rows > 2 else []
+        room = max_rows - len(status)
+        activity_rows = partial(self._view.activity.rows, interrupt_key=self._labels.first("interrupt"))
+        if asking.hides_input:
+            panel = self._panel_rows(columns, room)
+            room -= len(panel)
+            above = activity_rows(columns, min(room, MAX_ROWS_BESIDE) if asking.takes_keys else room)
+            row, column = (0, asking.picker.cursor) if asking.picker is not None else marked_cell(panel)
+            return Frame([*above, *panel, *status], (len(above) + row, min(column, columns - 1)))
+        panel = self._panel_rows(columns, max(0, room - 1))
+        input_rows, (row, column) = console.area.rows(columns, max(1, min(room - len(panel), max(3, max_rows // 2))))
+        room -= len(input_rows) + len(panel)
+        menu = console.area.menu_rows(columns, room)
+        above = [*activity_rows(columns, room - len(menu)), *panel]
+        return Frame([*above, *input_rows, *menu, *status], (len(above) + row, column))
+
+    def _refresh_title(self) -> None:
+        state = "asks" if self._asking.is_open else "working" if self.controller.is_busy else "ready"
+        if state != self._title_state and self._console.environment.get("TERM") != "linux":
+            self._title_state = state
+            self._console.set_title(f"{printable(self._opener.root.name or '/')} · {state}")
+
+    def _tick(self) -> None:
+        self._tick_timer = None
+        if self._view.activity.is_moving:
+            self._console.changed()
+
+    def _placeholder(self) -> str:
+        if self._asking.is_open or self._asking.purpose != "prompt":
+            return ""
+        if self.controller.is_busy:
+            return self._labels.hints(send="steers", queue="queues", interrupt="interrupts")
+        waiting = self._view.activity.queued
+        return self._labels.hints(send="sends what waits", previous="takes it back") if waiting else HINT
+
+    def _panel_rows(self, columns: int, max_rows: int) -> list[Row]:
+        if max_rows < 1:
+            return []
+        cards = [] if self._asking.picker else self._card_rows(columns)
+        asked = self._asking.rows(columns, max_rows)[:max_rows]
+        return [*cards[: max_rows - len(asked)], *asked]
+
+    def _card_rows(self, columns: int) -> list[Row]:
+        rows: list[Row] = []
+        if self._actions.shows_keys:  # a row for each action; a narrow window shows only the first of its keys
+            keys = [(_fitting(labels, max(10, columns // 3)), text) for labels, text in self._labels.help()]
+            width = max(len(names) for names, _ in keys) + 2
+            rows = [clipped([("accent", f"  {names:<{width}}"), ("muted", text)], columns) for names, text in keys]
+        if self._actions.shows_todo:
+            rows += [clipped(line, columns) for line in todo_lines(self._tasks())] or [[("muted", EMPTY_LIST)]]
+        elif self.controller.is_busy and not self._asking.is_open and self._asking.purpose == "prompt":
+            rows += self._open_task_rows(columns)
+        return rows
+
+    def _open_task_rows(self, columns: int) -> list[Row]:
+        """Return a few rows of the list that the turn works on, around the first task that is not done."""
+        items = self._tasks()
+        first = next((number for number, item in enumerate(items) if item.status != "completed"), None)
+        if first is None:
+            return []
+        begin = max(0, min(first - 1, len(items) - MAX_TASKS))
+        rows = [clipped(line, columns) for line in todo_lines(items[begin : begin + MAX_TASKS])]
+        hidden = len(items) - len(rows)
+        more = f"  and {hidden} more ({self._labels.first('todo')})"
+        return [*rows, clipped([("muted", more)], columns)] if hidden else rows
+
+    def _tasks(self) -> Sequence[TodoItem]:
+        return todo_items(self.controller.session.snapshot().conversation.path) if self.controller.is_open else ()
 
     # For the controller
 
-    def status_changed(self) -> None:
-        self._status_command.refresh(self.controller.status)
-
     def turn_ended(self, why: str) -> None:
-        self._status_command.refresh(self.controller.status)
         self._asking.forget_questions()
         if why != "interrupted":
             self._notifier.notify("The answer is there." if why == "done" else "The turn failed.")
 
     def session_opened(self) -> None:
         self._asking.forget_questions()
-        self._region.shows_todo = False
+        self._actions.shows_todo = False
         if not self._has_begun:
             self._has_begun = True
-            self._print_first_lines(self.controller.session.snapshot())
+            self._print_first_lines()
 
-    def _print_first_lines(self, session: SessionSnapshot) -> None:
-        """The place, the model and the files read, then warnings."""
+    def _print_first_lines(self) -> None:
+        """Print the project, the model and the instruction files that were read, then the warnings."""
+        session = self.controller.session.snapshot()
         program, files = self._opener.introduction()
         name, _, place = program.partition(" · ")
         parts = [git_branch(self._opener.root) or "", short_model(session.model), MODE_TEXTS[session.mode][0]]
@@ -191,23 +248,21 @@ class TerminalApp:
         head.append(("muted", f"{' · '.join(parts)}\n"))
         if files:
             head.append(("muted", f"read {', '.join(files)}\n"))
-        home = self._console.environment.get("HOME", "")
-        head = [(roles, with_tilde(printable(text), home)) for roles, text in head]
+        head = [(roles, with_tilde(printable(text), self._home)) for roles, text in head]
         self._console.print(wrapped(head, self._console.columns, hang=2), is_head=True)
         self._print_warnings()
         self._console.print([("", "\n")])
-        self._view.begin_anew()
+        self._view.reset()
 
     def _print_warnings(self) -> None:
         for text in self._warnings:
-            self._view.line(text, "warning")
+            self._view.print_line(text, "warning")
         self._warnings.clear()
 
     async def choose(
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
     ) -> ChoiceIndex | None:
-        picker = Picker(title, options, current=current, can_keep=can_keep)
-        return await self._asking.pick(picker) if options else None
+        return await self._asking.pick(Picker(title, options, current=current, can_keep=can_keep)) if options else None
 
     async def run_outside(self, arguments: Sequence[str]) -> None:
         async with self._console.hand_over():
@@ -218,32 +273,39 @@ class TerminalApp:
             return await edit_text(text, self._console.environment)
 
     async def run_own(self, command: str, *, to_model: bool) -> None:
-        """Run a command of the person's with the terminal lent to it, then tell the session what it said."""
-        session, view, said = self.controller.session, self._view, ""
+        """Run a command of the person's with the terminal lent to it, then report its output to the session."""
+        session, view, output = self.controller.session, self._view, ""
         try:
             async with self._console.hand_over():
-                said, ended = await lend_terminal(partial(run_in_terminal, session.runtime.calls, command))
+                output, end = await lend_terminal(partial(run_in_terminal, session.runtime.calls, command))
         except ToolError as error:
-            ended = f"[{error}]"
-        if ended is None:
-            ended = "[ended by the user; it may have had effects]"
-        if ended:
-            view.line(ended, "warning")
-        if said.count("\n") > UNFOLD_LINES:
-            view.folded.append(FoldedText(f"!{command}", said))
-        view.gap()
-        whole = "\n".join(part for part in (said.rstrip(), ended) if part)
-        session.submit(CommandRan(command, whole, to_model))
+            end = f"[{error}]"
+        if end is None:
+            end = "[ended by the user; it may have had effects]"
+        if end:
+            view.print_line(end, "warning")
+        if output.count("\n") > MAX_UNFOLDED_LINES:
+            view.folded.append(FoldedText(f"!{command}", output))
+        view.print_gap()
+        report = "\n".join(part for part in (output.rstrip(), end) if part)
+        session.submit(CommandRan(command, report, to_model))
 
     def put_into_input(self, text: str) -> None:
         self._composer.area.set_text(text)
         self.changed()
 
-    def give_back(self, prompts: Sequence[Sequence[Block]]) -> None:
+    def return_prompts(self, prompts: Sequence[Sequence[Block]]) -> None:
+        """Put prompts back into the input; into an input that is in use, the person brings them back with a key."""
         if self._composer.area.buffer.text or self._asking.purpose != "prompt":
             key = self._labels.first("previous")
-            self._console.hint.show(f"{key} in the empty input brings it back.", 8.0, holds=lambda: True)
+            self._console.hint.show(f"{key} in the empty input brings it back.", 8.0)
             return
         for content in reversed(prompts):
             self._composer.put_before(self._composer.as_typed(content))
         self.changed()
+
+
+def _fitting(labels: list[str], max_columns: int) -> str:
+    while len(labels) > 1 and len(", ".join(labels)) > max_columns:
+        labels = labels[:-1]
+    return ", ".join(labels)

@@ -1,4 +1,7 @@
-"""Shows the first frame and takes the first keys, with few imports; what else a session needs is loaded behind it."""
+"""Owns the terminal while the program runs in it: frames, the first keys, hints, notifications.
+
+It is shown with few imports; the rest of the session is loaded behind the first frame.
+"""
 
 from __future__ import annotations
 
@@ -22,34 +25,40 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 
 from agentcli.frontends.printable import printable
 from agentcli.frontends.run_end import leave_on_signals
-from agentcli.frontends.terminal.input.keyboard import QUESTIONS, TerminalInput
-from agentcli.frontends.terminal.input.prompt import PromptArea
+from agentcli.frontends.terminal.input.prompt import QUESTIONS, PromptArea, TerminalInput
 from agentcli.frontends.terminal.output.screen import Frame, Screen
 from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped
 from agentcli.frontends.terminal.text.theme import Theme
 
 FRAME_S = 1 / 30  # between frames while something changes
 ESCAPE_ALONE_S = 0.02  # after which an Esc is a key and not the start of a sequence
-SWITCH_S = 0.001  # a key waits for a thread that computes at most so long, not 5 ms
+SWITCH_S = 0.001  # for which a key waits for a computing thread, in place of Python's 5 ms
+_VI_MODES = {
+    InputMode.INSERT: "INSERT",
+    InputMode.INSERT_MULTIPLE: "INSERT",
+    InputMode.REPLACE: "REPLACE",
+    InputMode.REPLACE_SINGLE: "REPLACE",
+}
 HINT = "Ask, or describe a change · @ file · / command · ! shell · ? keys"
-
-
-class ConsoleView(Protocol):
-    """Takes the console over once it is loaded."""
-
-    def draw(self, columns: int, most: int) -> Frame: ...
-
-    def reported(self, report: str) -> None: ...
-
-    def last_words(self) -> Awaitable[None]:
-        """End everything; the last lines are printed here."""
-        ...
 
 
 log = logging.getLogger(__name__)
 
 
-class _Stray(io.TextIOBase):
+class ConsoleView(Protocol):
+    """Takes the console over once it is loaded."""
+
+    def draw(self, columns: int, max_rows: int) -> Frame: ...
+
+    def handle_report(self, report: str) -> None:
+        """React to an answer of the terminal: `11;rgb:…` for its background, `I` and `O` for the focus."""
+
+    def close(self) -> Awaitable[None]:
+        """End everything and print the last lines."""
+        ...
+
+
+class _PrintLog(io.TextIOBase):
     """Sends other code's prints, which would garble the screen, to the log."""
 
     def __init__(self, name: str) -> None:
@@ -62,7 +71,7 @@ class _Stray(io.TextIOBase):
 
 
 class Console:
-    """The terminal while the program runs in it. Text is printed above the input, which stays at the bottom."""
+    """The terminal: text is printed above the live region, which stays at the bottom."""
 
     at_line_start = True  # only whole lines are printed
 
@@ -70,22 +79,22 @@ class Console:
         self.theme = theme
         self.environment = environment
         self.exit_code = 0
-        self.head: Sequence[Row] = ()  # stands above everything until the first text is printed, which it begins
+        self.head: Sequence[Row] = ()  # shown above everything until the first text is printed
         self._has_title = False
         self._view: ConsoleView | None = None
-        self.early_lines: list[str] = []  # sent before there was a view
+        self.early_lines: list[str] = []  # typed before there was a view
         self.early_reports: list[str] = []
         self._frame_timer: asyncio.TimerHandle | None = None
         self._last_frame = 0.0
         self._failure: BaseException | None = None
         self._loading: asyncio.Task[None] | None = None
-        self._outside: asyncio.Task[Any] | None = None  # has the terminal for another program
+        self._borrower: asyncio.Task[Any] | None = None  # lets another program have the terminal
         self.output = Vt100_Output.from_pty(sys.stdout, term=environment.get("TERM"))
         self.screen = Screen(self.output, theme, self._draw, environment=environment, draw_later=self._draw_later)
         self.area = PromptArea(placeholder=lambda: HINT)
         self.hint = Hint(self.area.buffer, self.changed)
         self.keys = self._first_keys()
-        self._input = TerminalInput(sys.stdin, self._reported)
+        self._input = TerminalInput(sys.stdin, self._handle_report)
         self.app: Application[None] = Application(
             layout=self.area.layout,
             key_bindings=DynamicKeyBindings(lambda: self.keys),
@@ -99,7 +108,7 @@ class Console:
         self.app.ttimeoutlen = self.app.timeoutlen = ESCAPE_ALONE_S
 
     async def run(self, load: Callable[[], Awaitable[ConsoleView]]) -> int:
-        """Show the input, then let `load` bring the view that takes over; gives the exit code. Raises its errors."""
+        """Show the input, then `load` the view that takes over; return the exit code. Raises the errors of the view."""
 
         def begin_loading(_: Any) -> None:
             if self._loading is None:
@@ -107,15 +116,15 @@ class Console:
 
         self.app.after_render += begin_loading
         sys.setswitchinterval(SWITCH_S)
-        self.raw("\r\x1b[K")  # early typing stands where the first line begins
+        self.write_codes("\r\x1b[K")  # erases keys that the terminal has echoed
         leave_on_signals(self._leave_with)
-        with redirect_stdout(_Stray("stdout")), redirect_stderr(_Stray("stderr")):
+        with redirect_stdout(_PrintLog("stdout")), redirect_stderr(_PrintLog("stderr")):
             try:
                 await self.app.run_async(set_exception_handler=False)
             except (OSError, EOFError):  # the terminal is gone
                 self.exit_code = 128 + signal.SIGHUP
             finally:
-                await self._wind_up()
+                await self._close()
         if self._failure is not None:
             raise self._failure
         return self.exit_code
@@ -124,15 +133,15 @@ class Console:
         if self.environment.get("TERM") not in ("dumb", "linux"):
             self._input.expects_reports = True
             asyncio.get_running_loop().call_later(2, setattr, self._input, "expects_reports", False)
-            self.raw(QUESTIONS)
+            self.write_codes(QUESTIONS)
         try:
             self._view = await load()
-        except Exception as error:  # noqa: BLE001 - raised again once the terminal is as it was found
+        except Exception as error:  # noqa: BLE001 - raised again once the terminal is restored
             self.fail(error)
             return
         self.changed()
 
-    async def _wind_up(self) -> None:
+    async def _close(self) -> None:
         if self._frame_timer is not None:
             self._frame_timer.cancel()
         if self._loading is not None and not self._loading.done():
@@ -141,11 +150,11 @@ class Console:
         self.print([])
         try:
             if self._view is not None:
-                await self._view.last_words()
+                await self._view.close()
         finally:
             try:
                 if self._has_title:
-                    self.raw("\x1b]2;\x07\x1b[23;0t")
+                    self.write_codes("\x1b]2;\x07\x1b[23;0t")
                 self.screen.finish()
             except OSError:
                 self.exit_code = 128 + signal.SIGHUP
@@ -155,18 +164,17 @@ class Console:
         self.leave()
 
     def fail(self, error: BaseException) -> None:
-        """Leave; `run` raises the error when the terminal is as it was found."""
+        """Leave; `run` raises the error once the terminal is restored."""
         self._failure = error
         self.leave()
 
     def leave(self) -> None:
-        if self._outside is not None:
-            self._outside.cancel()
+        if self._borrower is not None:
+            self._borrower.cancel()
         if self.app.is_running and not self.app.is_done:
             self.app.exit()
 
     def _first_keys(self) -> KeyBindings:
-        """The keys until the real ones are loaded."""
         keys = KeyBindings()
 
         @keys.add("enter")
@@ -190,7 +198,7 @@ class Console:
     # Showing
 
     def print(self, fragments: Sequence[Fragment], *, is_head: bool = False) -> None:
-        """Add to the transcript; with `is_head` in place of the head that is still shown."""
+        """Add to the transcript; with `is_head`, in place of the head that is still shown."""
         head, self.head = self.head, ()
         if head and not is_head:
             self.screen.print([*(part for row in head if row for part in (*row, ("", "\n"))), ("", "\n")])
@@ -202,7 +210,7 @@ class Console:
         self._draw_at(self._last_frame + FRAME_S)
 
     def _draw_later(self, seconds: float) -> None:
-        """Draw once a resized window rests; until then nothing is drawn."""
+        """Draw once a resized window keeps its size; nothing is drawn until then."""
         self._draw_at(asyncio.get_running_loop().time() + seconds)
 
     def _draw_at(self, time_s: float) -> None:
@@ -219,13 +227,13 @@ class Console:
         self.screen.clear()
         self.app.invalidate()
 
-    def title(self, text: str) -> None:
-        """Set the window's title; the one before comes back at the end, where the terminal can remember it."""
+    def set_title(self, text: str) -> None:
+        """Set the window's title; the one before is restored at the end, if the terminal can remember it."""
         before = "" if self._has_title else "\x1b[22;0t"
         self._has_title = True
-        self.raw(f"{before}\x1b]2;{text}\x07")
+        self.write_codes(f"{before}\x1b]2;{text}\x07")
 
-    def raw(self, codes: str) -> None:
+    def write_codes(self, codes: str) -> None:
         """Write codes that move nothing: questions, notifications, the clipboard."""
         self.output.write_raw(codes)
         self.output.flush()
@@ -245,32 +253,29 @@ class Console:
             return ""
         if self.area.buffer.selection_state is not None:
             return "VISUAL"
-        mode = self.app.vi_state.input_mode
-        if mode in (InputMode.INSERT, InputMode.INSERT_MULTIPLE):
-            return "INSERT"
-        return "REPLACE" if mode in (InputMode.REPLACE, InputMode.REPLACE_SINGLE) else "NORMAL"
+        return _VI_MODES.get(self.app.vi_state.input_mode, "NORMAL")
 
     def begin_inserting(self) -> None:
-        """Begin the next text in insert mode, with vi's keys."""
+        """Return to insert mode for the next text; with the keys of emacs nothing changes."""
         self.app.vi_state.reset()
 
-    def _draw(self, columns: int, most: int) -> Frame:
-        head = [clipped(row, columns) for row in self.head[: max(0, most - 3)]]
+    def _draw(self, columns: int, max_rows: int) -> Frame:
+        head = [clipped(row, columns) for row in self.head[: max(0, max_rows - 3)]]
         frame = None
         if self._view is not None:
             try:
-                frame = self._view.draw(columns, most - len(head))
+                frame = self._view.draw(columns, max_rows - len(head))
             except Exception:  # a bug in a panel must not take the input from the screen
                 log.exception("a frame could not be drawn")
-        frame = frame or Frame(*self.area.rows(columns, most - len(head)))
+        frame = frame or Frame(*self.area.rows(columns, max_rows - len(head)))
         row, column = frame.cursor
-        return Frame([*head, *frame.rows], (row + len(head), column)) if head else frame
+        return Frame([*head, *frame.rows], (row + len(head), column))
 
-    def _reported(self, report: str) -> None:
+    def _handle_report(self, report: str) -> None:
         if report.startswith("?2026;"):
             self.screen.synchronizes = report[6] in "123"
         elif self._view is not None:
-            self._view.reported(report)
+            self._view.handle_report(report)
         else:
             self.early_reports.append(report)
 
@@ -280,54 +285,47 @@ class Console:
 
     @contextlib.asynccontextmanager
     async def hand_over(self) -> AsyncIterator[None]:
-        """Let another program have the terminal for a while."""
+        """Let another program have the terminal."""
         async with in_terminal():
             self.screen.finish()
-            self._outside = asyncio.current_task()
+            self._borrower = asyncio.current_task()
             try:
                 yield
             finally:
-                self._outside = None
+                self._borrower = None
 
 
 class Hint:
-    """One hint at a time. Without a condition it lasts until the input changes."""
+    """One hint at a time; it lasts until the input changes."""
 
     def __init__(self, buffer: Buffer, changed: Callable[[], None]) -> None:
-        self._buffer = buffer
         self._changed = changed
-        buffer.on_text_changed += self._expire
+        buffer.on_text_changed += self._forget
         self._text = ""
         self._until = 0.0
-        self._holds: Callable[[], bool] = lambda: True
 
     @property
     def text(self) -> str:
-        self._expire(self._buffer)
-        return self._text
+        return self._text if time.monotonic() < self._until else ""
 
-    def _expire(self, _: Buffer) -> None:
-        """Forget a hint that no longer holds, so that the same input does not bring it back."""
-        if time.monotonic() >= self._until or not self._holds():
-            self._text = ""
+    def _forget(self, _: Buffer) -> None:
+        self._text = ""
 
-    def show(self, text: str, seconds: float = 4.0, *, holds: Callable[[], bool] | None = None) -> None:
-        """Show a text for so many seconds at most, and only while it `holds`."""
-        before = self._buffer.text
+    def show(self, text: str, seconds: float = 4.0) -> None:
+        """Show a text for so many seconds at most."""
         self._text, self._until = printable(text), time.monotonic() + seconds
-        self._holds = holds or (lambda: self._buffer.text == before)
         self._changed()
         asyncio.get_running_loop().call_later(seconds + 0.05, self._changed)
 
 
 class Notifier:
-    """Sends notifications through `write` while the window has not the focus."""
+    """Sends notifications through `write` while the window does not have the focus."""
 
     def __init__(self, write: Callable[[str], None], how: str, environment: Mapping[str, str]) -> None:
         self._write = write
         self._how = how
         self._environment = environment
-        self.has_focus: bool | None = None  # until the terminal says so
+        self.has_focus: bool | None = None  # None until the terminal reports it
 
     def notify(self, text: str, *, is_urgent: bool = False) -> None:
         is_away = self.has_focus is False or (is_urgent and self.has_focus is None)
@@ -336,14 +334,20 @@ class Notifier:
 
 
 def notification(text: str, how: str, environment: Mapping[str, str]) -> str:
-    """The bytes of a desktop notification (OSC 9: iTerm2, kitty, WezTerm, Ghostty; OSC 777: rxvt, VTE), or a bell."""
+    """Return the codes of a desktop notification, or a bell.
+
+    OSC 9 is understood by iTerm2, kitty, WezTerm and Ghostty, OSC 777 by rxvt and VTE.
+    """
     words = " ".join(printable(text).replace(";", ",").split())[:200]
     if how == "auto":
         knows_osc9 = environment.get("TERM_PROGRAM") in ("iTerm.app", "WezTerm", "ghostty")
         knows_osc9 = knows_osc9 or bool(environment.get("KITTY_WINDOW_ID"))
         how = "osc9" if knows_osc9 else "osc777" if environment.get("VTE_VERSION") else "bell"
-    kinds = {"osc9": f"\x1b]9;{words}\x07", "osc777": f"\x1b]777;notify;agentcli;{words}\x07", "bell": "\x07"}
-    codes = kinds.get(how, "")
-    if environment.get("TMUX") and codes.startswith("\x1b"):  # which passes them on if allow-passthrough is set
+    codes = {
+        "osc9": f"\x1b]9;{words}\x07",
+        "osc777": f"\x1b]777;notify;agentcli;{words}\x07",
+        "bell": "\x07",
+    }.get(how, "")
+    if environment.get("TMUX") and codes.startswith("\x1b"):  # tmux passes them on if allow-passthrough is set
         return "\x1bPtmux;" + codes.replace("\x1b", "\x1b\x1b") + "\x1b\\"
     return codes

@@ -1,98 +1,269 @@
-"""The table of keys: which key does what, and when."""
+"""The table of keys: which key does what, and when; and the actions behind them."""
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
+from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.filters import Always, Condition, Filter, has_selection, vi_insert_mode, vi_navigation_mode
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
 
-from agentcli.agent.ops import Background
-from agentcli.frontends.terminal.approval.asking import Asking
-from agentcli.frontends.terminal.input.composer import Composer
-from agentcli.frontends.terminal.input.keyboard import sequence
-from agentcli.frontends.terminal.key_actions import KeyActions
+from agentcli.agent.ops import Background, SetMode, TakeBack
+from agentcli.agent.permissions.modes import Mode
+from agentcli.frontends.terminal.asking import Asking
+from agentcli.frontends.terminal.composer import Composer
+from agentcli.frontends.terminal.console import Console
+from agentcli.frontends.terminal.controller import TerminalController
+from agentcli.frontends.terminal.input.prompt import KeyLabels, sequence
+from agentcli.frontends.terminal.output.activity import Activity, message_text
+from agentcli.frontends.terminal.panel import Picker
+from agentcli.frontends.terminal.text.code import diff_fragments
+from agentcli.llm.messages import Block
 
-CHORD_S = 2.0  # within which the second of two keys has to come
-_WRITING_KEYS = [chr(code) for code in range(0x20, 0x7F)]
+TWICE_S = 2.0  # within which a second Ctrl-C counts as repeated; a second Esc in half of it
+CHORD_S = 2.0  # within which the second key of a chord has to come
+MODE_CYCLE: tuple[Mode, ...] = ("default", "acceptEdits", "plan", "auto")
+MAX_UNFOLDED_LINES = 60  # longer output goes to a pager
+MAX_OPTION_CHARS = 200  # of a text in a list
+_BARE_COMMAND = re.compile(r"/\S+ +")
+
+KeyRow = tuple[str | tuple[str, ...], Callable[..., object], Filter]
+"""A binding: an action of the person's settings or fixed keys, the effect, and the state in which it applies.
+
+The effect gets the text of `Keys.Any`, a key that writes, and of `Keys.BracketedPaste`.
+"""
 
 
-def key_bindings(actions: KeyActions, chosen: Mapping[str, Sequence[str]]) -> KeyBindings:
-    """`chosen` has the person's keys for each action. A binding that is added later goes before."""
-    table = _Table(chosen)
-    when = _When(actions)
-    table.bind("c-o", "c-z", to=lambda: None, when=Always())  # prompt_toolkit's own would empty the input
-    _bind_sending(table, when, actions)
-    _bind_menus(table, when, actions)
-    _bind_interrupting(table, when, actions)
-    _bind_views(table, when, actions)
-    _bind_questions(table, when, actions.asking)
-    _bind_lists(table, when, actions.asking)
-    _bind_pastes(table, when, actions.composer)
-    return table.bindings
+@dataclass(eq=False)
+class KeyActions:
+    """One method for each key whose effect is more than one call."""
 
+    console: Console
+    controller: TerminalController
+    composer: Composer
+    asking: Asking
+    labels: KeyLabels
+    shows_todo: bool = field(default=False, init=False)
+    _last_escape: float = field(default=0.0, init=False)
+    _last_control_c: float = field(default=0.0, init=False)
 
-class _Table:
-    """`bind` binds keys that are fixed, `act` those that the person has chosen for an action."""
+    def __post_init__(self) -> None:
+        self.buffer.on_text_changed += self._text_changed
 
-    def __init__(self, chosen: Mapping[str, Sequence[str]]) -> None:
-        self.bindings = KeyBindings()
-        self._chosen = chosen
-        self._chord = ""  # the first of two keys, once it was pressed
-        self._chord_at = 0.0
+    @property
+    def buffer(self) -> Buffer:
+        return self.composer.area.buffer
 
-    def bind(self, *keys: str, to: Callable[[], object], when: Filter) -> None:
-        def handle(event: KeyPressEvent) -> None:
-            to()
+    def _text_changed(self, _: Buffer) -> None:
+        self._last_escape = self._last_control_c = 0.0  # a key that is pressed after this is the first one again
 
-        for key in keys:
-            self.bindings.add(*sequence(key), filter=when)(handle)
+    @property
+    def activity(self) -> Activity:
+        return self.controller.view.activity
 
-    def act(self, action: str, *, to: Callable[[], object], when: Filter) -> None:
-        for key in self._chosen[action]:
-            first, _, second = key.partition(" ")
-            if second:
-                self.bind(first, to=partial(self._begin_chord, first), when=when)
-                self.bind(second, to=partial(self._end_chord, to), when=when & Condition(partial(self._is_in, first)))
-            else:
-                self.bind(key, to=to, when=when)
+    @property
+    def picker(self) -> Picker:
+        assert self.asking.picker is not None, "its keys are bound while a list is open"
+        return self.asking.picker
 
-    def text(self, *, to: Callable[[str], object], when: Filter) -> None:
-        """Bind every key that writes."""
+    @property
+    def is_busy(self) -> bool:
+        return self.controller.is_busy or self.activity.is_busy
 
-        @self.bindings.add(Keys.Any, filter=when)
-        def _(event: KeyPressEvent) -> None:
-            if event.data.isprintable():
-                to(event.data)
+    @property
+    def shows_keys(self) -> bool:
+        return self.composer.asks_for_keys and self.asking.purpose == "prompt"
 
-    def paste(self, *, to: Callable[[str], object], when: Filter) -> None:
-        @self.bindings.add(Keys.BracketedPaste, filter=when)
-        def _(event: KeyPressEvent) -> None:
-            to(event.data)
+    @property
+    def has_card(self) -> bool:
+        """True while something is open that Esc closes, whatever key interrupts."""
+        return self.shows_keys or self.shows_todo or self.asking.purpose != "prompt"
 
-    def _begin_chord(self, key: str) -> None:
-        self._chord, self._chord_at = key, time.monotonic()
+    # Sending
 
-    def _end_chord(self, act: Callable[[], object]) -> None:
-        self._chord = ""
-        act()
+    def enter(self) -> None:
+        """Send; behind a backslash begin a new line."""
+        if self.buffer.document.text_before_cursor.endswith("\\"):
+            self.buffer.delete_before_cursor()
+            self.buffer.insert_text("\n")
+        else:
+            self.accept()
 
-    def _is_in(self, key: str) -> bool:
-        return self._chord == key and time.monotonic() - self._chord_at < CHORD_S
+    def accept(self, *, queue: bool = False) -> None:
+        """Take the typed text; with `queue` it waits for the end of the turn."""
+        if self.asking.purpose != "prompt":
+            self.asking.accept_answer()
+        elif self.shows_keys:
+            self.composer.area.replace_text("")
+        elif not self.composer.text.strip():
+            self.controller.go_on()
+        else:
+            shown, text, pastes = self.composer.take()
+            self.console.begin_inserting()
+            self.controller.submit(text.strip(), pastes, shown=shown.strip(), queue=queue)
+
+    def accept_with_menu(self) -> None:
+        """Take the marked completion; a command that needs nothing more is run at once."""
+        before, menu = self.buffer.text, self.buffer.complete_state
+        if _BARE_COMMAND.fullmatch(before) and menu is not None and menu.complete_index is None:
+            self.buffer.cancel_completion()  # nobody has marked the first of its arguments
+            self.accept()
+            return
+        self.composer.area.take_completion()
+        text = self.buffer.text
+        arguments = (one.argument for one in self.controller.commands if one.name == text[1:].strip())
+        needs_argument = any(argument and not argument.startswith("[") for argument in arguments)
+        is_command = text.startswith("/") and "\n" not in text
+        if is_command and (text.rstrip() == before.rstrip() or not needs_argument):
+            self.accept()
+
+    # Earlier texts
+
+    def take_back(self) -> None:
+        """Put the newest queued message back into the input."""
+        if waiting := self.activity.queued:
+            self._take_back(waiting, len(waiting) - 1)
+
+    def choose_queued(self) -> None:
+        """Put one of the queued messages back, to be changed, sent later or dropped."""
+        waiting = self.activity.queued
+
+        def put_back(number: int) -> None:
+            if waiting == self.activity.queued:
+                self._take_back(waiting, number)
+
+        if len(waiting) < 2:
+            self.take_back()
+        else:
+            self._pick("Take back", [message_text(content) for content in waiting], put_back)
+
+    def search_history(self) -> None:
+        entries = list({(sent.text, *sent.pastes.values()): sent for sent in self.composer.history.entries}.values())
+        if entries:
+            self._pick("History", [sent.text for sent in entries], lambda number: self.composer.put(entries[number]))
+        else:
+            self.console.hint.show("The history is empty.")
+
+    def _pick(self, title: str, texts: Sequence[str], take: Callable[[int], None]) -> None:
+        """Show a list; `take` gets the number of the text that is chosen."""
+        options = [(" ".join(text.split())[:MAX_OPTION_CHARS], "") for text in texts]
+        picking = self.asking.pick(Picker(title, options))  # at once, for the next key
+
+        async def pick() -> None:
+            if (chosen := await picking) is not None:
+                take(chosen)
+
+        self.controller.spawn(pick())
+
+    def _take_back(self, waiting: Sequence[Sequence[Block]], position: int) -> None:
+        self.controller.view.expect_take_back(waiting[position])
+        self.controller.session.submit(TakeBack(position))
+        self.composer.put_before(self.composer.as_typed(waiting[position]))
+
+    # Interrupting and leaving
+
+    def escape(self) -> None:
+        """Close what is open; else interrupt; else, when pressed twice, clear or rewind."""
+        is_second, self._last_escape = time.monotonic() - self._last_escape < TWICE_S / 2, 0.0
+        if self.asking.purpose != "prompt":
+            self.asking.end_answer()
+        elif self.buffer.complete_state is not None:
+            self.buffer.cancel_completion()
+        elif self.shows_keys:
+            self.composer.area.replace_text("")
+        elif self.shows_todo:
+            self.shows_todo = False
+        elif self.is_busy:
+            self.controller.interrupt()
+        elif not is_second:
+            self._last_escape = time.monotonic()
+            effect = "clears the input" if self.buffer.text else "rewinds the conversation"
+            self.console.hint.show(f"{self.labels.first('interrupt')} again {effect}.", 1.0)
+        elif self.buffer.text:
+            self._clear()
+        else:
+            self.controller.submit("/rewind")
+
+    def control_c(self) -> None:
+        """Close a list or an answer; else interrupt; else clear; else, when pressed twice, leave."""
+        now = time.monotonic()
+        is_second, self._last_control_c = now - self._last_control_c < TWICE_S, now
+        if self.asking.picker is not None:
+            self.asking.end_picking()
+        elif self.asking.purpose != "prompt":
+            self.asking.end_answer()
+        elif self.is_busy:
+            self.controller.interrupt()
+            self._last_control_c = 0.0  # an impatient second one is not meant to leave
+        elif self.shows_keys:
+            self.composer.area.replace_text("")
+        elif self.buffer.text:
+            self._clear()
+        elif is_second:
+            self.controller.leave()
+        else:
+            self.console.hint.show(f"{self.labels.first('cancel')} again leaves.", TWICE_S)
+
+    def control_d(self) -> None:
+        if self.controller.is_busy:
+            keys = self.labels.hints(interrupt="interrupts", leave="leaves then")
+            self.console.hint.show(f"It is at work: {keys}.")
+        else:
+            self.controller.leave()
+
+    def _clear(self) -> None:
+        self.composer.remember()
+        self.composer.area.set_text("")
+
+    # Modes and views
+
+    def next_mode(self) -> None:
+        if not self.controller.is_open:
+            return
+        mode = self.controller.session.snapshot().mode
+        after = MODE_CYCLE[(MODE_CYCLE.index(mode) + 1) % len(MODE_CYCLE)] if mode in MODE_CYCLE else MODE_CYCLE[0]
+        self.controller.session.submit(SetMode(after))
+        if after == "default":
+            self.console.hint.show("Asks before edits and before anything outside the project.", 1.5)
+
+    def unfold(self) -> None:
+        """Show the last output as a whole; the next time, the one before it."""
+        view = self.controller.view
+        if not view.folded:
+            self.console.hint.show("There is nothing to unfold.")
+            return
+        part = view.folded.pop()
+        if part.text.count("\n") > MAX_UNFOLDED_LINES:
+            self.controller.spawn(self.asking.page(f"{part.title}\n\n{part.text}"))
+            return
+        view.print_line(f"▾ {part.title}", "accent")
+        if part.is_diff:
+            view.print_block(diff_fragments(part.text, width=self.console.columns, max_lines=None))
+        else:
+            view.print_block([("muted", "".join(f"  {line}\n" for line in part.text.rstrip("\n").split("\n")))])
+
+    def toggle_todo(self) -> None:
+        self.shows_todo = not self.shows_todo
+
+    def narrow_list(self, text: str) -> None:
+        self.picker.type(text)
 
 
 class _When:
-    """The states in which keys differ: a list is open, an approval asks, else the person writes."""
+    """The states in which keys differ: a list is open, a question takes keys, else the person writes."""
 
     def __init__(self, actions: KeyActions) -> None:
-        asking, buffer = actions.asking, actions.composer.area.buffer
+        asking, buffer = actions.asking, actions.buffer
         self.picking: Filter = Condition(lambda: asking.picker is not None)
         self.asked: Filter = Condition(lambda: asking.picker is None and asking.takes_keys)
         self.writing = ~self.picking & ~self.asked
         self.answering: Filter = Condition(lambda: asking.purpose != "prompt")  # the input takes a comment or a rule
+        self.prompting = self.writing & ~self.answering
         self.is_busy: Filter = Condition(lambda: actions.controller.is_busy)
         self.is_empty: Filter = Condition(lambda: not buffer.text)
         self.menu = self.writing & Condition(
@@ -101,93 +272,116 @@ class _When:
         self.no_menu = self.writing & ~self.menu
 
 
-def _bind_sending(table: _Table, when: _When, actions: KeyActions) -> None:
-    area, buffer = actions.composer.area, actions.composer.area.buffer
-    idle = when.no_menu & ~when.is_busy & ~when.answering
-    busy = when.no_menu & when.is_busy & ~when.is_empty & ~when.answering
-    inserting = when.writing & ~vi_navigation_mode
-    table.bind("space", to=area.take_own_space, when=inserting & Condition(lambda: area.has_own_space))
-    table.act("newline", to=lambda: buffer.insert_text("\n"), when=when.writing)
-    table.act("send", to=actions.enter, when=when.no_menu)
-    table.act("send", to=actions.accept_with_menu, when=when.menu)
-    table.bind("enter", to=actions.accept_with_menu, when=when.menu)
-    table.bind("enter", to=actions.enter, when=when.no_menu & when.answering)
-    table.act("complete", to=area.take_completion, when=when.menu)
-    table.act("complete", to=buffer.start_completion, when=idle)
-    table.act("queue", to=lambda: actions.accept(queue=True), when=busy)
+def key_bindings(actions: KeyActions) -> KeyBindings:
+    """Return all bindings. Of two that apply to a key, the one that is added later counts."""
+    when, bindings, chord = _When(actions), KeyBindings(), _Chord()
+    for keys, act, state in (*_input_rows(actions, when), *_view_rows(actions, when), *_asking_rows(actions, when)):
+        for key in actions.labels.keys[keys] if isinstance(keys, str) else keys:
+            _bind(bindings, chord, key, act, state)
+    return bindings
 
 
-def _bind_menus(table: _Table, when: _When, actions: KeyActions) -> None:
-    """Menus, the queue, the history."""
-    area, buffer = actions.composer.area, actions.composer.area.buffer
-    has_queue = Condition(lambda: bool(actions.live.queued))
-    table.bind("up", "c-p", to=lambda: area.move_in_menu(-1), when=when.menu)
-    table.bind("down", "c-n", to=lambda: area.move_in_menu(1), when=when.menu)
-    table.act("previous", to=buffer.auto_up, when=when.no_menu & ~has_selection)
-    table.act("previous", to=actions.take_back, when=when.no_menu & when.is_empty & has_queue)
-    table.act("next", to=buffer.auto_down, when=when.no_menu & ~has_selection)
-    table.act("take_back", to=actions.choose_queued, when=when.writing & ~when.answering)
-    table.act("search", to=actions.search_history, when=when.writing & ~when.answering)
+def _input_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
+    """Yield the keys for writing: sending, completion, the queue, the history; a paste's token is one unit."""
+    composer, buffer, area = actions.composer, actions.buffer, actions.composer.area
+    has_queue = Condition(lambda: bool(actions.activity.queued))
+    has_own_space = ~vi_navigation_mode & Condition(lambda: area.has_own_space)
+    is_behind_token = Condition(lambda: composer.token_at(ahead=False) is not None)
+    is_before_token = Condition(lambda: composer.token_at(ahead=True) is not None)
+    busy, idle = when.is_busy & ~when.is_empty & ~when.answering, ~when.is_busy & ~when.answering
+    yield from (
+        (("c-o", "c-z"), lambda: None, Always()),  # prompt_toolkit's own would empty the input
+        (("space",), area.take_own_space, when.writing & has_own_space),
+        ("newline", lambda: buffer.insert_text("\n"), when.writing),
+        ("send", actions.enter, when.no_menu),
+        ("send", actions.accept_with_menu, when.menu),
+        (("enter",), actions.accept_with_menu, when.menu),
+        (("enter",), actions.enter, when.no_menu & when.answering),
+        ("complete", area.take_completion, when.menu),
+        ("complete", buffer.start_completion, when.no_menu & idle),
+        ("queue", lambda: actions.accept(queue=True), when.no_menu & busy),
+        (("up", "c-p"), lambda: area.move_in_menu(-1), when.menu),
+        (("down", "c-n"), lambda: area.move_in_menu(1), when.menu),
+        ("previous", buffer.auto_up, when.no_menu & ~has_selection),
+        ("previous", actions.take_back, when.no_menu & when.is_empty & has_queue),
+        ("next", buffer.auto_down, when.no_menu & ~has_selection),
+        ("take_back", actions.choose_queued, when.prompting),
+        ("search", actions.search_history, when.prompting),
+        (("backspace",), composer.delete_token, when.writing & is_behind_token),
+        (("left",), partial(composer.skip_token, ahead=False), when.writing & is_behind_token),
+        (("right",), partial(composer.skip_token, ahead=True), when.writing & is_before_token),
+    )
 
 
-def _bind_interrupting(table: _Table, when: _When, actions: KeyActions) -> None:
-    closes = ~vi_insert_mode | Condition(lambda: actions.escape_closes)
+def _view_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
+    """Yield the keys for interrupting and leaving, and for what is shown."""
+    composer, controller, console = actions.composer, actions.controller, actions.console
     has_card = Condition(lambda: actions.has_card)
-    table.act("interrupt", to=actions.escape, when=when.writing & closes)
-    table.bind("escape", to=actions.escape, when=when.writing & has_card | when.menu & ~vi_insert_mode)
-    table.bind("<sigint>", to=actions.control_c, when=Always())
-    table.act("cancel", to=actions.control_c, when=Always())
-    table.act("leave", to=actions.control_d, when=when.writing & when.is_empty)
+    # In vi's insert mode, Esc closes and interrupts before it changes the mode.
+    closes = ~vi_insert_mode | has_card | when.is_busy
+    runs_command = Condition(lambda: actions.activity.runs_command)
+    yield from (
+        ("interrupt", actions.escape, when.writing & closes),
+        (("escape",), actions.escape, when.writing & has_card | when.menu & ~vi_insert_mode),
+        (("<sigint>",), actions.control_c, Always()),
+        ("cancel", actions.control_c, Always()),
+        ("leave", actions.control_d, when.writing & when.is_empty),
+        ("mode", actions.next_mode, Always()),
+        ("todo", actions.toggle_todo, Always()),
+        ("redraw", console.redraw, Always()),
+        ("suspend", console.suspend, Always()),
+        ("unfold", actions.unfold, ~when.picking),
+        ("background", lambda: controller.session.submit(Background()), when.writing & runs_command),
+        ("stash", composer.stash, when.prompting),
+        ("paste_image", lambda: controller.spawn(composer.paste_image()), when.prompting),
+        ("editor", lambda: controller.spawn(composer.edit_outside()), when.prompting),
+    )
 
 
-def _bind_views(table: _Table, when: _When, actions: KeyActions) -> None:
-    controller, prompting = actions.controller, when.writing & ~when.answering
-    runs_command = Condition(lambda: actions.live.runs_command)
-    table.act("mode", to=actions.next_mode, when=Always())
-    table.act("todo", to=actions.toggle_todo, when=Always())
-    table.act("redraw", to=actions.console.redraw, when=Always())
-    table.act("suspend", to=actions.console.suspend, when=Always())
-    table.act("unfold", to=actions.unfold, when=~when.picking)
-    table.act("background", to=lambda: controller.session.submit(Background()), when=when.writing & runs_command)
-    table.act("stash", to=actions.composer.stash, when=prompting)
-    table.act("paste_image", to=lambda: controller.spawn(actions.composer.paste_image()), when=prompting)
-    table.act("editor", to=lambda: controller.spawn(actions.composer.edit_outside()), when=prompting)
-
-
-def _bind_questions(table: _Table, when: _When, asking: Asking) -> None:
-    for key in ("enter", "escape", "tab", "backspace", "left", "right", "up", "down", "pagedown"):
-        table.bind(key, to=partial(asking.press, key), when=when.asked)
-    for key in _WRITING_KEYS:  # by name, since vi's keys have names, too
-        table.bind(key if key != " " else "space", to=partial(asking.type, key), when=when.asked)
-    table.text(to=asking.type, when=when.asked)
-    table.paste(to=asking.paste, when=when.asked)
-
-
-def _bind_lists(table: _Table, when: _When, asking: Asking) -> None:
-    def move(by: int) -> None:
-        if asking.picker is not None:
-            asking.picker.move(by)
-
-    def narrow(text: str) -> None:
-        if asking.picker is not None:
-            asking.picker.type(text)
-
+def _asking_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
+    asking = actions.asking
     can_keep = Condition(lambda: asking.picker is not None and asking.picker.can_keep)
-    for key, by in (("up", -1), ("down", 1), ("c-p", -1), ("c-n", 1), ("pageup", -5), ("pagedown", 5)):
-        table.bind(key, to=partial(move, by), when=when.picking)
-    table.bind("enter", to=partial(asking.end_picking, taken=True), when=when.picking)
-    table.bind("c-s", to=partial(asking.end_picking, taken=True, keeps=True), when=can_keep)
-    table.bind("escape", to=asking.end_picking, when=when.picking)
-    table.bind("backspace", to=partial(narrow, ""), when=when.picking)
-    table.text(to=narrow, when=when.picking)
-    table.paste(to=lambda pasted: narrow(" ".join(pasted.split())), when=when.picking)
+    for key in ("enter", "escape", "tab", "backspace", "left", "right", "up", "down", "pagedown"):
+        yield (key,), partial(asking.press, key), when.asked
+    for key in map(chr, range(0x20, 0x7F)):  # by name, because vi's keys have names, too
+        yield (key if key != " " else "space",), partial(asking.type, key), when.asked
+    yield from (
+        ((Keys.Any,), asking.type, when.asked),
+        ((Keys.BracketedPaste,), asking.paste, when.asked),
+        (("up", "c-p"), lambda: actions.picker.move(-1), when.picking),
+        (("down", "c-n"), lambda: actions.picker.move(1), when.picking),
+        (("pageup",), lambda: actions.picker.move(-5), when.picking),
+        (("pagedown",), lambda: actions.picker.move(5), when.picking),
+        (("enter",), partial(asking.end_picking, taken=True), when.picking),
+        (("c-s",), partial(asking.end_picking, taken=True, keeps=True), can_keep),
+        (("escape",), asking.end_picking, when.picking),
+        (("backspace",), lambda: actions.picker.type(""), when.picking),
+        ((Keys.Any, Keys.BracketedPaste), actions.narrow_list, when.picking),
+        ((Keys.BracketedPaste,), actions.composer.paste, when.writing),
+    )
 
 
-def _bind_pastes(table: _Table, when: _When, composer: Composer) -> None:
-    """The token of a paste is one unit."""
-    behind_token = when.writing & Condition(lambda: composer.token_at(ahead=False) is not None)
-    before_token = when.writing & Condition(lambda: composer.token_at(ahead=True) is not None)
-    table.bind("backspace", to=composer.delete_token, when=behind_token)
-    table.bind("left", to=partial(composer.skip_token, ahead=False), when=behind_token)
-    table.bind("right", to=partial(composer.skip_token, ahead=True), when=before_token)
-    table.paste(to=composer.paste, when=when.writing)
+@dataclass
+class _Chord:
+    """The first key of a chord, such as `c-x` of `c-x c-e`, and when it was pressed."""
+
+    first: str = ""
+    pressed: float = 0.0
+
+
+def _bind(bindings: KeyBindings, chord: _Chord, key: str, act: Callable[..., object], when: Filter) -> None:
+    def handle(event: KeyPressEvent) -> None:
+        chord.first = ""
+        if key not in (Keys.Any, Keys.BracketedPaste):
+            act()
+        elif key == Keys.BracketedPaste or event.data.isprintable():
+            act(event.data)
+
+    def begin(event: KeyPressEvent) -> None:
+        chord.first, chord.pressed = first, time.monotonic()
+
+    first, _, second = key.partition(" ")
+    if second:  # prompt_toolkit's own chords would have to come within the 20 ms that it gives an Esc
+        bindings.add(*sequence(first), filter=when)(begin)
+        when &= Condition(lambda: chord.first == first and time.monotonic() - chord.pressed < CHORD_S)
+    bindings.add(*sequence(second or first), filter=when)(handle)

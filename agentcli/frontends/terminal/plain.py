@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TextIO
 
 from agentcli.agent.commands.command import ChoiceIndex, CommandSet
@@ -15,17 +16,17 @@ from agentcli.agent.events import AnyQuestion, Question
 from agentcli.agent.ops import Interrupt, RunCommand
 from agentcli.frontends.printable import printable
 from agentcli.frontends.run_end import leave_on_signals
-from agentcli.frontends.terminal.approval.panel import QuestionPanel
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.output.turn_view import TurnView
+from agentcli.frontends.terminal.panel import QuestionPanel
 from agentcli.frontends.terminal.programs import run_program
 from agentcli.frontends.terminal.protocols import TerminalActions, TerminalOpener
 from agentcli.frontends.terminal.text.fragments import Fragment, first_rows, plain, rows_of
 from agentcli.frontends.terminal.text.theme import Theme
 
-ROWS_OF_QUESTION = 4  # that stay free below a page of what is asked about
+ROWS_OF_QUESTION = 4  # that stay free below a page of its preview
 TWICE_S = 2.0  # within which a second Ctrl-C leaves
-WIDTH = 80  # for tables and diffs, which need one
+WIDTH = 80  # of tables and diffs
 _WORDS = {"yes": "y", "session": "s", "always": "a", "try": "t", "no": "n"}
 
 
@@ -45,7 +46,7 @@ class LinearOutput:
             try:
                 self._out.write(self._theme.paint(fragments) if self._theme else text)
                 self._out.flush()
-            except OSError:  # whoever read this has gone
+            except OSError:  # the reader of a pipe has gone
                 self.is_gone = True
             self.at_line_start = text.endswith("\n")
 
@@ -65,14 +66,14 @@ class PlainTerminal(TerminalActions):
         self._choosing: asyncio.Future[str] | None = None
         self._leaving = asyncio.Event()
         self._exit_code = 0
-        self._leaves_until = 0.0  # at the next Ctrl-C
+        self._leave_deadline = 0.0  # before which a Ctrl-C leaves
         self._typed = b""
         self._mode = "default"
 
     async def run(self, prompt: str | None) -> int:
-        """Read lines until the person leaves; gives the exit code. Raises the error of a session that did not open."""
+        """Read lines until the person leaves; return the exit code. Raises the error of a session that did not open."""
         for line in self._banner:
-            self._view.line(line)
+            self._view.print_line(line)
         loop = asyncio.get_running_loop()
         loop.add_reader(self._stdin, self._read)
         loop.add_signal_handler(signal.SIGINT, self._interrupted)
@@ -82,7 +83,7 @@ class PlainTerminal(TerminalActions):
         if prompt:
             self._controller.submit(prompt)
         else:
-            self._ask_for_more()
+            self.await_prompt()
         try:
             await self._leaving.wait()
         finally:
@@ -92,21 +93,14 @@ class PlainTerminal(TerminalActions):
             raise error
         return self._exit_code
 
-    def _ask_for_more(self) -> None:
-        self._output.print([("", "› ")])
-
     def _read(self) -> None:
-        try:
+        data = b""
+        with suppress(OSError):
             data = os.read(self._stdin, 65_536)
-        except OSError:
-            data = b""
-        if self._output.is_gone:
-            self.leave()
-            return
         if not data:  # Ctrl-D; where nothing more can come it is read again at once
             self._controller.leave()
             if not self._leaving.is_set():
-                self._ask_for_more()
+                self.await_prompt()
             return
         self._typed += data
         *lines, self._typed = self._typed.split(b"\n")
@@ -115,7 +109,7 @@ class PlainTerminal(TerminalActions):
             self._take(printable(line.decode("utf-8", "replace")).strip())
 
     def _take(self, line: str) -> None:
-        self._leaves_until = 0.0
+        self._leave_deadline = 0.0
         if self._choosing is not None and not self._choosing.done():
             self._choosing.set_result(line)
         elif self._panels:
@@ -125,7 +119,7 @@ class PlainTerminal(TerminalActions):
         elif not self._controller.is_busy:
             self._controller.go_on()
             if not self._controller.is_busy:
-                self._ask_for_more()
+                self.await_prompt()
 
     def _answer(self, line: str) -> None:
         """Take a line as an answer: a choice by its key or number, else words."""
@@ -133,53 +127,52 @@ class PlainTerminal(TerminalActions):
         choice = panel.choice_for(_WORDS.get(word, word)) if word else panel.no
         shows_all = choice is not None and choice.id == "view"
         if shows_all or (panel.rest and (not word or (choice is not None and choice.is_yes))):
-            self._show(panel, panel.rest or panel.preview(WIDTH), is_all=shows_all)
+            self._show(panel, panel.rest or panel.preview(WIDTH), shows_all=shows_all)
             return
         self._panels.pop(0)
-        can_choose = choice is not None and choice.answer is not None
-        self._controller.answer(panel.answer(choice) if choice and can_choose else panel.answer_in_words(line))
+        is_answer = choice is not None and choice.answer is not None
+        self._controller.answer(panel.answer(choice) if choice and is_answer else panel.answer_in_words(line))
+        self._show_first()
+
+    def _show_first(self) -> None:
         if self._panels:
-            self._show_question()
+            self._show(self._panels[0], self._panels[0].preview(WIDTH))
 
-    def _show_question(self) -> None:
-        self._show(self._panels[0], self._panels[0].preview(WIDTH))
-
-    def _show(self, panel: QuestionPanel, shown: list[Fragment], *, is_all: bool = False) -> None:
-        """Show as much of what is asked about as a window has room for, and ask once nothing is left of it."""
+    def _show(self, panel: QuestionPanel, shown: list[Fragment], *, shows_all: bool = False) -> None:
+        """Print as much of a preview as the window has room for, and ask once all of it was printed."""
         size = os.get_terminal_size(self._stdin) if os.isatty(self._stdin) else os.terminal_size((0, 0))
         panel.rest = []
-        if size.lines and size.columns and not is_all:
+        if size.lines and size.columns and not shows_all:
             shown, panel.rest = first_rows(shown, size.columns, max(1, size.lines - ROWS_OF_QUESTION))
-        self._view.block(shown, "question")
+        self._view.print_block(shown, "question")
         if panel.rest:
             left = f"{rows_of(panel.rest, size.columns):,} more rows"
-            self._output.print(
-                [("", f"Enter for more ({left}), v for all of it, n for no, or say what to do instead: ")]
-            )
+            text = f"Enter for more ({left}), v for all of it, n for no, or say what to do instead: "
+            self._output.print([("", text)])
             return
-        self._view.was_previewed(panel.question.id)
+        self._view.mark_previewed(panel.question.id)
         for text in panel.in_lines():
-            self._view.line(text)
+            self._view.print_line(text)
         words = "answer in your own words" if isinstance(panel.question, Question) else "say what to do instead"
         self._output.print([("", f"Choose, or {words}: ")])
 
     def _interrupted(self) -> None:
         self._output.at_line_start = False  # the terminal has written ^C
-        if self._controller.is_open and (self._controller.is_busy or self._view.live.is_busy):
+        if self._controller.is_open and (self._controller.is_busy or self._view.activity.is_busy):
             self._controller.session.submit(Interrupt())
         elif self._choosing is not None and self._controller.is_open:
             self._take("")
             self._output.print([("", "\n")])
-            self._ask_for_more()
+            self.await_prompt()
         elif self._controller.name_jobs():
-            self._leaves_until = math.inf
-            self._ask_for_more()
-        elif time.monotonic() < self._leaves_until or not self._controller.is_open or not os.isatty(self._stdin):
+            self._leave_deadline = math.inf
+            self.await_prompt()
+        elif time.monotonic() < self._leave_deadline or not self._controller.is_open or not os.isatty(self._stdin):
             self._leave_with(130)
         else:
-            self._leaves_until = time.monotonic() + TWICE_S
-            self._view.line("Ctrl-C again leaves.", "warning")
-            self._ask_for_more()
+            self._leave_deadline = time.monotonic() + TWICE_S
+            self._view.print_line("Ctrl-C again leaves.", "warning")
+            self.await_prompt()
 
     def _leave_with(self, exit_code: int) -> None:
         self._exit_code = exit_code
@@ -192,7 +185,7 @@ class PlainTerminal(TerminalActions):
     ) -> ChoiceIndex | None:
         for number, (label, detail) in enumerate(options, 1):
             mark = "●" if number - 1 == current else " "
-            self._view.line(f"{number:>3} {mark} {label}  {detail}".rstrip())
+            self._view.print_line(f"{number:>3} {mark} {label}  {detail}".rstrip())
         self._output.print([("", f"{title}: a number, or Enter for none: ")])
         self._choosing = asyncio.get_running_loop().create_future()
         try:
@@ -202,7 +195,7 @@ class PlainTerminal(TerminalActions):
         return ChoiceIndex(int(answer) - 1) if answer.isdecimal() and 1 <= int(answer) <= len(options) else None
 
     async def ask_secret(self, question: str) -> str | None:
-        self._view.line("A key is not typed here, where it would be seen: agentcli login PROVIDER keeps one.")
+        self._view.print_line("A key is not typed here, where it would be seen: agentcli login PROVIDER keeps one.")
         return None
 
     async def run_outside(self, arguments: Sequence[str]) -> None:
@@ -220,33 +213,33 @@ class PlainTerminal(TerminalActions):
         self._panels.clear()
 
     def put_into_input(self, text: str) -> None:
-        self._view.line(f"To be sent again, changed or not:\n{text}")
+        self._view.print_line(f"To be sent again, changed or not:\n{text}")
 
     def ask_question(self, question: AnyQuestion) -> None:
         self._panels.append(QuestionPanel(question))
         if len(self._panels) == 1:
-            self._show_question()
+            self._show_first()
 
     def forget_question(self, id: str) -> None:
         before = self._panels[:1]
         self._panels = [panel for panel in self._panels if panel.question.id != id]
-        if self._panels and self._panels[:1] != before:
-            self._show_question()
+        if self._panels[:1] != before:
+            self._show_first()
 
     def changed(self) -> None:
         if self._output.is_gone:
             self.leave()
         if (mode := self._controller.status.mode) != self._mode:
             self._mode = mode
-            self._view.line(f"Permission mode: {mode}")
+            self._view.print_line(f"Permission mode: {mode}")
 
-    def idle(self) -> None:
-        self._ask_for_more()
+    def await_prompt(self) -> None:
+        self._output.print([("", "› ")])
 
     def turn_ended(self, why: str) -> None:
         self._panels.clear()
         if not self._controller.session.snapshot().conversation.queue.follow_ups:
-            self._ask_for_more()
+            self.await_prompt()
 
     def leave(self) -> None:
         self._leaving.set()

@@ -1,4 +1,4 @@
-"""Lends the terminal to other programs: the person's own commands, pagers, editors. Our screen lets go of it before.
+"""Runs other programs in the terminal, once our screen has released it: the person's commands, pagers, editors.
 
 A command gets a pseudo-terminal; keys and output pass byte by byte. A lone Esc interrupts it, unless it reads
 single keys, as editors and pagers do.
@@ -25,16 +25,17 @@ from pathlib import Path
 from agentcli.errors import UserError
 from agentcli.frontends.printable import printable
 from agentcli.settings.short_program import run_short_program
+from agentcli.tools.text.terminal_lines import as_shown
 
 CLIPBOARD_TIMEOUT_S = 2.0
 ESCAPE_ALONE_S = 0.02  # after which an Esc is a key and not the start of a sequence
 TWICE_S = 2.0  # within which a second Esc ends the command that the first one did not
-LAST_WORDS_S = 0.3  # for output that is still under way when the command has ended
-MOST_KEPT = 200_000  # bytes, of the beginning and of the end
+LAST_OUTPUT_S = 0.3  # for output that is still under way when the command has ended
+MAX_KEPT_BYTES = 200_000  # of the beginning of the output, and of its end
 _CHUNK = 65_536
 
 _FULL_SCREEN = re.compile(rb"\x1b\[\?(?:1049|1047|47)([hl])")
-_DRAWN = re.compile(r"\x1b\[\?(?:1049|1047|47)h.*?(?:\x1b\[\?(?:1049|1047|47)l|\Z)", re.DOTALL)
+_SCREENS = re.compile(r"\x1b\[\?(?:1049|1047|47)h.*?(?:\x1b\[\?(?:1049|1047|47)l|\Z)", re.DOTALL)
 
 # Undo traces of a program that was ended: colours and a hidden cursor; another screen, and reports of the mouse.
 _PLAIN = b"\x1b[0m\x1b[?25h"
@@ -42,13 +43,16 @@ _ONE_SCREEN = b"\x1b[?1049l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?200
 
 
 async def lend_terminal(run: Callable[[str], Awaitable[str]]) -> tuple[str, str | None]:
-    """Run a command that `run` starts at a terminal's path; gives its output and `run`'s result (None: interrupted)."""
-    lent = _TerminalLoan(sys.__stdin__.fileno(), sys.__stdout__.fileno())  # type: ignore[union-attr]  # the screen stands on them
+    """Run a command in our terminal. `run` gets the path of a pseudo-terminal and starts the command there.
+
+    Returns the output, and the result of `run`: None if the person has interrupted it.
+    """
+    loan = _TerminalLoan(sys.__stdin__.fileno(), sys.__stdout__.fileno())  # type: ignore[union-attr]  # the screen has them
     try:
-        ended = await lent.until_over(run)
+        end = await loan.run(run)
     finally:
-        lent.take_back()
-    return lent.heard.text, ended
+        loan.close()
+    return loan.output.text, end
 
 
 class ProgramOutput:
@@ -58,77 +62,52 @@ class ProgramOutput:
         self._head = bytearray()
         self._tail = bytearray()
         self._cut = 0
-        self.is_full_screen = self.has_codes = False
+        self.is_full_screen = False
 
     def add(self, data: bytes) -> None:
-        self.has_codes |= b"\x1b" in data
         if changes := _FULL_SCREEN.findall(data):
             self.is_full_screen = changes[-1] == b"h"
-        room = MOST_KEPT - len(self._head)
+        room = MAX_KEPT_BYTES - len(self._head)
         self._head += data[:room]
         self._tail += data[max(0, room) :]
-        if len(self._tail) > 2 * MOST_KEPT:
-            self._cut += len(self._tail) - MOST_KEPT
-            del self._tail[:-MOST_KEPT]
+        if len(self._tail) > 2 * MAX_KEPT_BYTES:
+            self._cut += len(self._tail) - MAX_KEPT_BYTES
+            del self._tail[:-MAX_KEPT_BYTES]
 
     @property
     def text(self) -> str:
-        """The output as text, without text that was drawn over and without the screens of full-screen programs."""
+        """The output as a terminal shows it in the end, without the screens of full-screen programs."""
         cut = f"\n[{self._cut:,} bytes cut]\n" if self._cut else ""
-        return as_read((self._head + cut.encode() + self._tail).decode(errors="replace"))
-
-
-def as_read(said: str) -> str:
-    """The final state of lines that were written again and again, as a terminal shows it."""
-    text = _DRAWN.sub("", said).replace("\r\n", "\n")
-    return "\n".join(_last_writing(line) for line in text.split("\n"))
-
-
-def _last_writing(line: str) -> str:
-    for part in reversed(line.split("\r")):
-        if (shown := printable(_apply_backspaces(part))).strip():
-            return shown
-    return ""
-
-
-def _apply_backspaces(text: str) -> str:
-    if "\b" not in text:
-        return text
-    left: list[str] = []
-    for character in text:
-        if character != "\b":
-            left.append(character)
-        elif left:
-            left.pop()
-    return "".join(left)
+        text = (self._head + cut.encode() + self._tail).decode(errors="replace")
+        return printable(as_shown(_SCREENS.sub("", text)))
 
 
 class _TerminalLoan:
     """Our terminal while a command has it."""
 
     def __init__(self, stdin: int, stdout: int) -> None:
-        self.heard = ProgramOutput()
+        self.output = ProgramOutput()
         self._stdin = stdin
         self._stdout = stdout
         self._loop = asyncio.get_running_loop()
-        self._before = termios.tcgetattr(stdin)
-        self._ours, self._theirs = os.openpty()
-        os.set_blocking(self._ours, False)
+        self._modes = termios.tcgetattr(stdin)
+        self._pty, self._tty = os.openpty()  # our end and the command's
+        os.set_blocking(self._pty, False)
         self._unsent = bytearray()
         self._escape_timer: asyncio.TimerHandle | None = None
         self._interrupted_at = float("-inf")
         self._running: asyncio.Future[str] | None = None
         self._is_over = asyncio.Event()
 
-    async def until_over(self, run: Callable[[str], Awaitable[str]]) -> str | None:
+    async def run(self, run: Callable[[str], Awaitable[str]]) -> str | None:
         from prompt_toolkit.application.application import attach_winch_signal_handler  # a plain screen does without
 
-        termios.tcsetattr(self._theirs, termios.TCSANOW, self._before)
+        termios.tcsetattr(self._tty, termios.TCSANOW, self._modes)
         self._fit()
         tty.setraw(self._stdin, termios.TCSADRAIN)  # keys that were typed meanwhile are the command's
-        self._loop.add_reader(self._stdin, self._typed)
-        self._loop.add_reader(self._ours, self._read_output)
-        self._running = asyncio.ensure_future(run(os.ttyname(self._theirs)))
+        self._loop.add_reader(self._stdin, self._read_keys)
+        self._loop.add_reader(self._pty, self._read_output)
+        self._running = asyncio.ensure_future(run(os.ttyname(self._tty)))
         with attach_winch_signal_handler(self._fit):
             try:
                 await asyncio.wait({self._running})
@@ -136,51 +115,50 @@ class _TerminalLoan:
                 if not self._running.done():
                     self._running.cancel()
                     await asyncio.wait({self._running})
-                os.close(self._theirs)
-                self._theirs = -1
+                os.close(self._tty)
+                self._tty = -1
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(LAST_WORDS_S):
+                    async with asyncio.timeout(LAST_OUTPUT_S):
                         await self._is_over.wait()
         return None if self._running.cancelled() else self._running.result()
 
-    def take_back(self) -> None:
-        """Leave the terminal as it was, at the start of a line."""
+    def close(self) -> None:
+        """Restore the terminal, with the cursor at the start of a line."""
         self._loop.remove_reader(self._stdin)
-        self._loop.remove_reader(self._ours)
-        self._loop.remove_writer(self._ours)
+        self._loop.remove_reader(self._pty)
+        self._loop.remove_writer(self._pty)
         if self._escape_timer is not None:
             self._escape_timer.cancel()
-        for end in (self._ours, self._theirs):
+        for end in (self._pty, self._tty):
             if end >= 0:
                 os.close(end)
-        codes = _ONE_SCREEN if self.heard.is_full_screen else b""
-        codes += _PLAIN if self.heard.has_codes else b""
-        if self.heard.text and not self.heard.text.endswith("\n"):
+        codes = _ONE_SCREEN + _PLAIN if self.output.is_full_screen else _PLAIN
+        if self.output.text and not self.output.text.endswith("\n"):
             codes += b"\r\n"
         with suppress(OSError):  # the terminal may be gone
             self._show(codes)
-            termios.tcsetattr(self._stdin, termios.TCSADRAIN, self._before)
+            termios.tcsetattr(self._stdin, termios.TCSADRAIN, self._modes)
 
     def _fit(self) -> None:
-        """Give it the size of our window; the kernel tells the programs in it."""
+        """Give the pseudo-terminal the size of our window; the kernel signals that to the programs in it."""
         with suppress(OSError):
             size = fcntl.ioctl(self._stdout, termios.TIOCGWINSZ, bytes(8))
-            fcntl.ioctl(self._ours, termios.TIOCSWINSZ, size)
+            fcntl.ioctl(self._pty, termios.TIOCSWINSZ, size)
 
     # From the command
 
     def _read_output(self) -> None:
         try:
-            data = os.read(self._ours, _CHUNK)
+            data = os.read(self._pty, _CHUNK)
         except BlockingIOError:
             return
-        except OSError:  # nobody has the other end any more
+        except OSError:  # the other end is closed
             data = b""
         if not data:
-            self._loop.remove_reader(self._ours)
+            self._loop.remove_reader(self._pty)
             self._is_over.set()
             return
-        self.heard.add(data)
+        self.output.add(data)
         with suppress(OSError):
             self._show(data)
 
@@ -190,12 +168,12 @@ class _TerminalLoan:
 
     # From the person
 
-    def _typed(self) -> None:
+    def _read_keys(self) -> None:
         try:
             data = os.read(self._stdin, _CHUNK)
         except OSError:
             data = b""
-        if not data:  # the terminal is gone: a signal says so too
+        if not data:  # the terminal is gone, which a signal reports as well
             self._loop.remove_reader(self._stdin)
             return
         if self._escape_timer is not None:
@@ -210,9 +188,9 @@ class _TerminalLoan:
     def _escape(self) -> None:
         """Take an Esc alone: a key for a program that reads keys, else an interrupt; a second one ends everything."""
         self._escape_timer = None
-        if self._theirs < 0 or self._running is None:
+        if self._tty < 0 or self._running is None:
             return
-        modes, characters = termios.tcgetattr(self._theirs)[3::3]
+        modes, characters = termios.tcgetattr(self._tty)[3::3]
         if not modes & termios.ICANON:
             self._send(b"\x1b")
             return
@@ -227,19 +205,19 @@ class _TerminalLoan:
         self._unsent += data
         try:
             while self._unsent:
-                del self._unsent[: os.write(self._ours, self._unsent)]
-        except BlockingIOError:  # it does not read: keys wait
-            self._loop.add_writer(self._ours, self._send, b"")
+                del self._unsent[: os.write(self._pty, self._unsent)]
+        except BlockingIOError:  # keys wait until the command reads
+            self._loop.add_writer(self._pty, self._send, b"")
             return
-        except OSError:  # it has ended
+        except OSError:  # the command has ended
             self._unsent.clear()
-        self._loop.remove_writer(self._ours)
+        self._loop.remove_writer(self._pty)
 
 
 async def run_clipboard_programs(
     programs: Iterable[Sequence[str]], environment: Mapping[str, str], *, max_bytes: int = 0, stdin: bytes = b""
 ) -> AsyncGenerator[bytes, None]:
-    """Run the programs that are installed, one after another; gives the output of each that succeeds."""
+    """Run the programs that are installed, one after another; yield the output of each that succeeds."""
     for name, *arguments in programs:
         if program := shutil.which(name, path=environment.get("PATH", "")):
             with suppress(OSError):
@@ -258,20 +236,19 @@ _PAGERS = ("less -R", "more")
 
 
 async def run_pager(text: str, environment: Mapping[str, str]) -> bool:
-    """Show `text` in `$PAGER`, else in one that is there, once the screen has let go; False when there is none."""
+    """Show `text` in `$PAGER`, else in a pager that is installed; return False if there is none."""
     data = text.encode(errors="replace")
     for command in (environment.get("PAGER", ""), *_PAGERS):
-        argv = _argv(command, environment)
-        # Colours in the text are shown by a `less` that $PAGER names too; git has the same default.
-        if argv:
+        if argv := _argv(command, environment):
             with suppress(OSError):
+                # LESS=R, as in git: a `less` that $PAGER names shows the colours of the text.
                 await run_program(argv, {"LESS": "R", **environment}, data)
                 return True
     return False
 
 
 async def edit_text(text: str, environment: Mapping[str, str]) -> str:
-    """`text` as the person left it in their editor; as it was when the editor fails. Raises `UserError`."""
+    """Return `text` as the person's editor left it, or unchanged if the editor fails. Raises `UserError`."""
     command = environment.get("VISUAL") or environment.get("EDITOR") or "vi"
     argv = _argv(command, environment)
     if not argv:
@@ -294,7 +271,6 @@ async def edit_text(text: str, environment: Mapping[str, str]) -> str:
 
 
 def _argv(command: str, environment: Mapping[str, str]) -> list[str]:
-    """The program and its arguments; empty when there is no such program."""
     try:
         name, *arguments = shlex.split(command)
     except ValueError:  # nothing in it, or an open quotation
@@ -306,10 +282,11 @@ def _argv(command: str, environment: Mapping[str, str]) -> list[str]:
 async def run_program(
     argv: Sequence[str], environment: Mapping[str, str] | None = None, data: bytes | None = None
 ) -> int | None:
-    """Run a program in our process group, so that Ctrl-Z stops both; gives its exit code. Raises `OSError`."""
-    stdin = None if data is None else asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*argv, env=environment, stdin=stdin)
-    # Ctrl-C and Ctrl-\ are meant for the program now, which would ignore them too if it had been started after this.
+    """Run a program in our process group, so that Ctrl-Z stops both; return its exit code. Raises `OSError`."""
+    process = await asyncio.create_subprocess_exec(
+        *argv, env=environment, stdin=None if data is None else asyncio.subprocess.PIPE
+    )
+    # Ctrl-C and Ctrl-\ are meant for the program now. It is started before this, or it would ignore them as well.
     before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGQUIT)}
     try:
         await process.communicate(data)

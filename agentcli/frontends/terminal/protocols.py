@@ -10,7 +10,7 @@ from agentcli.agent.commands.command import ChoiceIndex
 from agentcli.agent.events import AnyQuestion
 from agentcli.agent.session import Session
 from agentcli.errors import UserError
-from agentcli.frontends.session_opener import SessionOpener
+from agentcli.frontends.hosts import SessionOpener
 from agentcli.llm.messages import Block
 
 
@@ -24,19 +24,22 @@ class TerminalOpener(SessionOpener, Protocol):
     root: Path
 
     async def first(self, terminal: TerminalActions) -> Session:
-        """The session that the command line means; asks which model when none is set up. Raises `UserError`."""
+        """Open the session that the command line means; ask which model if none is set up. Raises `UserError`."""
 
     def known_models(self) -> Sequence[tuple[str, str]]:
-        """The models of the table as `provider/model`, with a note on each."""
+        """Return the models of the table as `provider/model`, with a note on each."""
 
     async def ask_key(self, terminal: TerminalActions, provider: str = "") -> str:
-        """Ask for a key of a provider, or of one the person chooses. Gives a sentence on it, empty without a key."""
+        """Ask for a key of a provider, or of one the person chooses. Return a sentence on it, empty without a key."""
 
     def forget_key(self, provider: str) -> str:
-        """Remove a key that was kept or typed; gives a sentence on it. Raises `UserError`."""
+        """Remove a stored or typed key; return a sentence on it. Raises `UserError`."""
 
     def introduction(self) -> tuple[str, Sequence[str]]:
-        """The program and its folder in one line, and the instruction files it has read there."""
+        """Return the program and its folder in one line, and the instruction files it has read there."""
+
+    async def aclose(self) -> None:
+        """Release what the sessions share, once they are closed."""
 
 
 class TerminalActions(Protocol):
@@ -45,16 +48,16 @@ class TerminalActions(Protocol):
     async def choose(
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
     ) -> ChoiceIndex | None:
-        """Let the person pick one of (label, detail); None when they leave."""
+        """Let the person choose one of the (label, detail) pairs; None when they leave."""
 
     async def ask_secret(self, question: str) -> str | None:
-        """Take text that is neither shown nor stored; None when nothing was typed."""
+        """Ask for text that is neither shown nor stored; None when nothing was typed."""
 
     async def run_outside(self, arguments: Sequence[str]) -> None:
         """Run a program that has the terminal to itself."""
 
     async def edit(self, text: str) -> str | None:
-        """The text as the person's editor left it; None where none can be shown. Raises `UserError`."""
+        """Return the text as the person's editor left it; None where none can be shown. Raises `UserError`."""
         return None
 
     async def run_own(self, command: str, *, to_model: bool) -> None:
@@ -62,30 +65,26 @@ class TerminalActions(Protocol):
 
     def put_into_input(self, text: str) -> None: ...
 
-    def give_back(self, prompts: Sequence[Sequence[Block]]) -> None:
-        """Return prompts that the model never got, unless they still stand there; for a command, what was typed."""
+    def return_prompts(self, prompts: Sequence[Sequence[Block]]) -> None:
+        """Put prompts that the model never got back into the input; a plain terminal still shows them."""
         return
 
     def ask_question(self, question: AnyQuestion) -> None:
         """Ask the person; the answer is submitted to the session when it comes."""
 
     def forget_question(self, id: str) -> None:
-        """Withdraw a question that was settled otherwise."""
+        """Withdraw a question that was decided otherwise."""
 
     def session_opened(self) -> None:
-        """Show another session from now on; questions of the one before are withdrawn."""
+        """Withdraw the questions of the session before; another one is shown from now on."""
 
     def changed(self) -> None:
         """Draw again soon."""
 
     def turn_ended(self, why: str) -> None:
-        """`why` is "done", "failed" or "interrupted"."""
+        """React to the end of a turn; `why` is "done", "failed" or "interrupted"."""
 
-    def status_changed(self) -> None:
-        """Show the figures of the session, where there is a place for them."""
-        return
-
-    def idle(self) -> None:
-        """Take the next prompt: a command is done and nothing runs."""
+    def await_prompt(self) -> None:
+        """Show that the next prompt can be typed: a command is done, and no turn runs."""
 
     def leave(self) -> None: ...

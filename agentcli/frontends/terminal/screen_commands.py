@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import get_args
 
 from agentcli.agent.commands.command import CommandHost, SlashCommand, marked, without_keep
 from agentcli.agent.commands.session import PROGRAM
-from agentcli.agent.turn_start import GO_ON
+from agentcli.agent.turn import GO_ON
 from agentcli.conversation.entries import Assistant, User, reminder
 from agentcli.errors import UsageError, UserError
 from agentcli.frontends.terminal.console import Console
@@ -30,19 +30,19 @@ THEMES_IN_WORDS = {
     "ansi": "the terminal's own sixteen colours",
     "none": "no colours",
 }
-LONGEST_OSC_52 = 74_000  # bytes of text: xterm takes 100,000 of base64
+MAX_OSC_52_BYTES = 74_000  # of text: xterm takes 100,000 of base64
 _CODE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n]*\n(.*?)^[ \t]*\1[ \t]*$", re.DOTALL | re.MULTILINE)
 # Programs that copy their stdin; where there is none (ssh), OSC 52 reaches the clipboard.
 _CLIPBOARDS = (("wl-copy",), ("xclip", "-selection", "clipboard"), ("xsel", "-ib"), ("pbcopy",))
 
 
 class Appearance:
-    """`choice` is one of `themes`: our own and `own`, the person's."""
+    """The theme of the screen; `choice` is its name, one of `themes`: ours and `own`, the person's."""
 
     def __init__(self, console: Console, choice: str, own: Mapping[str, Mapping[str, int | str]]) -> None:
         self._console = console
         self._own = own
-        self._background = ""  # "dark" or "light", once the terminal has said so
+        self._background = ""  # "dark" or "light", once the terminal has reported it
         self.choice = choice
 
     @property
@@ -50,7 +50,6 @@ class Appearance:
         return (*THEMES, *self._own)
 
     def use(self, choice: str) -> None:
-        """Paint everything from now on with this theme."""
         self.choice = choice
         environment = self._console.environment
         palette = palette_for(choice, environment, is_terminal=True, background=self._background)
@@ -58,12 +57,14 @@ class Appearance:
             self._console.redraw()
 
     def take_background(self, report: str) -> None:
-        """Fit the theme to the background that the terminal has reported."""
+        """Fit the theme to the background in a report of the terminal (see `background_of`)."""
         self._background = background_of(report)
         self.use(self.choice)
 
 
-def screen_commands(controller: TerminalController, console: Console, appearance: Appearance) -> Sequence[SlashCommand]:
+def screen_commands(
+    controller: TerminalController, opener: TerminalOpener, console: Console, appearance: Appearance
+) -> Sequence[SlashCommand]:
     theme, copy = partial(_theme, appearance=appearance), partial(_copy, console=console)
 
     async def login(host: CommandHost, provider: str) -> str:
@@ -72,7 +73,7 @@ def screen_commands(controller: TerminalController, console: Console, appearance
     async def logout(host: CommandHost, provider: str) -> str:
         if not provider:
             raise UsageError("Say whose key: /logout PROVIDER.")
-        return controller.log_out(provider)
+        return opener.forget_key(provider)
 
     return (
         SlashCommand("copy", "copy an answer's source, or only its code", copy, "[N] [code]", group="Conversation"),
@@ -100,26 +101,20 @@ async def _theme(host: CommandHost, argument: str, appearance: Appearance) -> st
     return f"Theme {choice} for this session; /theme {choice} keep keeps it."
 
 
-def _copied(host: CommandHost, argument: str) -> str:
-    """The text that `/copy` means by its argument. Raises `UsageError`."""
+async def _copy(host: CommandHost, argument: str, console: Console) -> str:
     words = argument.split()
     numbers = [word for word in words if word != "code"]
     if len(numbers) > 1 or any(not number.isdecimal() for number in numbers):
         raise UsageError("/copy takes the number of an answer (1 is the newest) and the word code.")
     text = _answer(host, int(numbers[0]) if numbers else 1)
-    if "code" not in words:
-        return text
-    blocks = [body for _, body in _CODE.findall(text)]
-    if not blocks:
-        raise UsageError("That answer holds no code block.")
-    return "\n".join(blocks)
-
-
-async def _copy(host: CommandHost, argument: str, console: Console) -> str:
-    text = _copied(host, argument)
-    is_short = len(text.encode()) <= LONGEST_OSC_52
+    if "code" in words:
+        blocks = [body for _, body in _CODE.findall(text)]
+        if not blocks:
+            raise UsageError("That answer holds no code block.")
+        text = "\n".join(blocks)
+    is_short = len(text.encode()) <= MAX_OSC_52_BYTES
     if is_short:
-        console.raw(f"\x1b]52;c;{base64.b64encode(text.encode()).decode()}\x07")
+        console.write_codes(f"\x1b]52;c;{base64.b64encode(text.encode()).decode()}\x07")
     programs = run_clipboard_programs(_CLIPBOARDS, console.environment, stdin=text.encode())
     if await anext(programs, None) is None and not is_short:
         raise UserError("That is more than a terminal takes for its clipboard: /export writes it to a file.")
@@ -129,26 +124,19 @@ async def _copy(host: CommandHost, argument: str, console: Console) -> str:
 def argument_options(
     name: str, typed: str, *, commands: Iterable[SlashCommand], opener: TerminalOpener, appearance: Appearance
 ) -> list[tuple[str, str]]:
-    """The values for a command's argument, as (value, note), narrowed by what is typed."""
-    options: Iterable[tuple[str, str]]
-    match name:
-        case "theme":
-            options = ((choice, "") for choice in appearance.themes)
-        case "effort":
-            options = ((effort, "") for effort in get_args(Effort))
-        case "copy":
-            options = (("code", "only the code blocks"),)
-        case "help":
-            options = ((command.name, command.help) for command in commands)
-        case "model":
-            options = opener.known_models()
-        case _:
-            options = ()
-    return [(value, note) for value, note in options if typed.lower() in value.lower()]
+    """Return the values of a command's argument that contain the typed text, each with a note."""
+    sources: dict[str, Callable[[], Iterable[tuple[str, str]]]] = {
+        "theme": lambda: ((choice, "") for choice in appearance.themes),
+        "effort": lambda: ((effort, "") for effort in get_args(Effort)),
+        "copy": lambda: (("code", "only the code blocks"),),
+        "help": lambda: ((command.name, command.help) for command in commands),
+        "model": opener.known_models,
+    }
+    return [(value, note) for value, note in sources.get(name, tuple)() if typed.lower() in value.lower()]
 
 
 def _answer(host: CommandHost, number: int) -> str:
-    """The text of the newest answer but `number` - 1. Raises `UsageError`."""
+    """Return the text of an answer, counted from the newest, which is 1. Raises `UsageError`."""
     answers: list[str] = []
     goes_on = False
     for entry in host.session.snapshot().conversation.path:
@@ -162,8 +150,6 @@ def _answer(host: CommandHost, number: int) -> str:
                 else:
                     answers.append(text)
                 goes_on = False
-            case _:
-                pass
     answers = [text for text in answers if text.strip()]
     if not 1 <= number <= len(answers):
         raise UsageError(f"There are {len(answers)} answers." if answers else "There is no answer to copy yet.")

@@ -1,4 +1,4 @@
-"""Applies changes to real folders: each file at once, and none that somebody else changed meanwhile."""
+"""Applies changes to real folders: each file is replaced at once, and none that somebody else has changed."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CHANGED = "it was changed since the command started"
 _DATABASE = b"SQLite format 3\0"  # https://www.sqlite.org/fileformat.html, 1.3.1
 
-# A repository stays whole for who reads it meanwhile, and after a crash: what is named comes before what names it.
+# A repository stays whole for its readers, also after a crash: an object is written before what refers to it.
 _GIT_ORDER = ("/objects/", "/refs/", "/logs/", "/packed-refs", "/index", "/HEAD")
 
 
 class LiveFiles:
-    """The files that are open for writing: to replace one would lose what its program writes next."""
+    """The files that are open for writing. If one were replaced, what its program writes next would be lost."""
 
     def __init__(self, advice: str = "the command can be run directly", *, spares_databases: bool = True) -> None:
         self._advice, self._spares_databases = advice, spares_databases
-        self._open = set()
+        self._open: set[tuple[int, int]] = set()
         for process in Path("/proc").glob("[0-9]*/fd"):
             with contextlib.suppress(OSError), os.scandir(process) as entries:
                 for entry in entries:
                     with contextlib.suppress(OSError):
                         if entry.stat(follow_symlinks=False).st_mode & 0o200:
-                            at = os.stat(entry.path)  # noqa: PTH116
-                            self._open.add((at.st_dev, at.st_ino))
+                            status = os.stat(entry.path)  # noqa: PTH116
+                            self._open.add((status.st_dev, status.st_ino))
 
     def require_free(self, folder: int, name: str) -> None:
-        """Raise `ConflictError` for a file, named in an open folder, that is not to be replaced."""
-        at = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        if (at.st_dev, at.st_ino) in self._open:
+        """Raise `ConflictError` if a file in an open folder must not be replaced."""
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if (status.st_dev, status.st_ino) in self._open:
             raise ConflictError(f"another program has it open for writing; {self._advice}")
         if self._spares_databases and _is_database(folder, name):
             raise ConflictError(f"it is a database, which another program may have open; {self._advice}")
@@ -61,11 +61,18 @@ class LiveFiles:
 def apply_groups(
     groups: Sequence[ChangeGroup], token: str, *, is_resumed: bool = False, live: LiveFiles | None = None
 ) -> ApplyOutcome:
-    """Apply changes; a group that meets another state, or a disk that refuses, is a conflict. Raises nothing."""
+    """Apply changes. A group is a conflict if the files have other states by now, or the disk fails. Raises nothing.
+
+    Args:
+        groups: The changes.
+        token: A name that is unique to this application, for temporary files.
+        is_resumed: An earlier application was interrupted and is finished.
+        live: The files that must not be replaced.
+    """
     names: list[str] = []
     conflicts: list[Conflict] = []
     application = _Application(token, live or LiveFiles(), is_resumed=is_resumed)
-    # What goes away comes last, so that a file that was moved is never missing in both places.
+    # Removals come last, so that a file that was moved is never missing in both places.
     for group in sorted(groups, key=lambda one: (one.changes.root, one.summary.kind == "deleted", one.paths[0])):
         try:
             application.apply(group)
@@ -77,18 +84,15 @@ def apply_groups(
 
 
 class _Application:
-    """Applies groups one after another; folders get their modes, or go, at the end."""
+    """Applies groups one after another. At the end folders get their modes, or are removed."""
 
     def __init__(self, token: str, live: LiveFiles, *, is_resumed: bool) -> None:
-        self._token = token
-        self._live = live
-        self._is_resumed = is_resumed
-        self._changes = ChangeSet("")  # of the group that is applied
-        self._modes: dict[str, FileEntry] = {}
-        self._emptied: set[str] = set()  # taken away by the command
+        self._token, self._live, self._is_resumed = token, live, is_resumed
+        self._changes = ChangeSet("")  # of the current group
+        self._folders: dict[str, FileEntry | None] = {}  # as they are to become, None for removed ones
 
     def apply(self, group: ChangeGroup) -> None:
-        """Raises `OSError`; `ConflictError` before anything is done, where that can be known."""
+        """Apply a group. Raises `OSError`, and `ConflictError` if possible before anything is changed."""
         self._changes = changes = group.changes
         paths, moved = group.paths, group.moved_root
         if self._is_resumed:
@@ -102,23 +106,23 @@ class _Application:
         elif moved and self._move(group):
             return None
         removed = [path for path in paths if path not in changes.after]
-        made = [path for path in paths if path in changes.after]
-        swapped = [path for path in made if _changes_kind(*changes.of(path))]
+        written = [path for path in paths if path in changes.after]
+        swapped = [path for path in written if _changes_kind(*changes.of(path))]
         for path in paths:
             self._require_unchanged(path)
         for path in (*removed, *swapped):
             self._require_nothing_else_in(path)
         first = [path for path in removed if any(path.startswith(f"{one}/") for one in swapped)]
         self._remove([*first, *swapped])
-        for path in sorted(made, key=_order):
+        for path in sorted(written, key=_order):
             self._make(path)
         return self._remove([path for path in removed if path not in first])
 
     def finish_folders(self) -> None:
-        for path in sorted({*self._emptied, *self._modes}, key=_depth, reverse=True):
+        for path in sorted(self._folders, key=_depth, reverse=True):
             with contextlib.suppress(OSError), _opened(path) as (folder, name):
-                if path in self._modes:
-                    _set_mode(folder, name, self._modes[path])
+                if (after := self._folders[path]) is not None:
+                    _set_mode(folder, name, after)
                 else:
                     os.rmdir(name, dir_fd=folder)
 
@@ -126,7 +130,7 @@ class _Application:
         return _opened(self._changes.at(path), is_root=not path)
 
     def _now(self, path: str) -> FileEntry | None:
-        """The entry there; None where nothing is, or no folder around it. Raises `OSError` for a link on the way."""
+        """Return what is at a path now, None for nothing. Raises `OSError`, also for a link on the way."""
         with contextlib.suppress(FileNotFoundError), self._opened(path) as (folder, name):
             return entry_at(name, folder=folder, source=self._changes.at(path))
         return None
@@ -141,14 +145,14 @@ class _Application:
         return now is after if now is None or after is None else not differs(now._replace(owner=after.owner), after)
 
     def _move(self, group: ChangeGroup) -> bool:
-        """Move a new folder as it is, where it is on the same disk. What is in it is nobody else's yet."""
+        """Move a new folder if it is on the same disk; return False if not. Nobody else uses its contents yet."""
         path = group.moved_root
         new = self._changes.after[path]
         if os.stat(new.source).st_dev != os.stat(self._changes.root).st_dev:  # noqa: PTH116
             return False
         self._require_unchanged(path)
         self._make_folders_around(path)
-        for one in reversed(group.paths):  # the outermost can be moved only as long as its owner may write it
+        for one in reversed(group.paths):  # the outermost folder can only be moved while its owner may write to it
             _forget_overlay(self._changes.after[one], keeps_mode=one == path)
         with self._opened(path) as (folder, name):
             if entry_at(name, folder=folder) is not None:
@@ -164,7 +168,7 @@ class _Application:
         try:
             now = self._now(path)
         except OSError as error:
-            if before is None and error.errno in (errno.ENOTDIR, errno.ELOOP):  # what is to become the folder around it
+            if before is None and error.errno in (errno.ENOTDIR, errno.ELOOP):  # it is to become the folder around it
                 return
             raise
         if now is None:
@@ -175,12 +179,12 @@ class _Application:
                 raise ConflictError(MADE_MEANWHILE)
         elif not _is_same(now, before):
             raise ConflictError(_CHANGED)
-        elif now.kind == "file" and ".git" not in path.split("/"):  # git replaces its own
+        elif now.kind == "file" and ".git" not in path.split("/"):  # git itself replaces its files
             with self._opened(path) as place:
                 self._live.require_free(*place)
 
     def _require_nothing_else_in(self, path: str) -> None:
-        """A folder can only go when the command has seen, and taken away, everything that is in it."""
+        """Raise `ConflictError` for a folder with something in it that the command did not remove."""
         if self._changes.before[path].kind != "folder":
             return
         with contextlib.suppress(FileNotFoundError), self._opened(path) as (around, name):
@@ -228,13 +232,14 @@ class _Application:
                 try:
                     os.mkdir(name, 0o700, dir_fd=folder)
                 except FileExistsError:
-                    there = entry_at(name, folder=folder)
-                    if there is None or there.kind != "folder":
+                    present = entry_at(name, folder=folder)
+                    if present is None or present.kind != "folder":
                         raise
-        self._modes.setdefault(self._changes.at(path), self._changes.after[path])
+        if self._folders.get(self._changes.at(path)) is None:
+            self._folders[self._changes.at(path)] = self._changes.after[path]
 
     def _remove(self, paths: Sequence[str]) -> None:
-        """Files first, then the folders they were in; of the folders around them the ones that are gone, at the end."""
+        """Remove files, then folders. Folders around them that the command removed are removed at the end."""
         before, after = self._changes.before, self._changes.after
         for path in sorted(paths, key=lambda path: (before[path].kind == "folder", -_depth(path))):
             with contextlib.suppress(FileNotFoundError), self._opened(path) as (folder, name):
@@ -242,15 +247,16 @@ class _Application:
                     os.rmdir(name, dir_fd=folder)
                     continue
                 if entry_at(name, folder=folder) is not None:
-                    _require_same(folder, name, before[path])  # a group of many takes its time
+                    _require_same(folder, name, before[path])  # a large group takes time, in which others may change it
                 os.unlink(name, dir_fd=folder)
-            gone = (around for around in parents_of(path)[1:] if around in before and around not in after)
-            self._emptied.update(map(self._changes.at, gone))
+            for around in parents_of(path)[1:]:
+                if around in before and around not in after:
+                    self._folders.setdefault(self._changes.at(around), None)
 
 
 @contextlib.contextmanager
 def _opened(path: str, *, is_root: bool = False) -> Iterator[tuple[int, str]]:
-    """The folder that a path is in, no link on the way, and its name there. Raises `OSError`."""
+    """Open the folder that a path is in, following no link, and yield it with the name. Raises `OSError`."""
     around, _, name = path.rpartition("/")
     with opened_folder(Path(path if is_root else around or "/")) as folder:
         yield folder, "." if is_root else name
@@ -261,8 +267,7 @@ def _depth(path: str) -> int:
 
 
 def _order(path: str) -> tuple[int, str]:
-    git = next((number for number, part in enumerate(_GIT_ORDER) if part in f"/{path}"), 2)
-    return git, path
+    return next((number for number, part in enumerate(_GIT_ORDER) if part in f"/{path}"), 2), path
 
 
 def _changes_kind(before: FileEntry | None, after: FileEntry | None) -> bool:
@@ -270,7 +275,7 @@ def _changes_kind(before: FileEntry | None, after: FileEntry | None) -> bool:
 
 
 def _is_same(now: FileEntry, before: FileEntry) -> bool:
-    """Of a folder nothing but its mode and owner counts: the rest changes with what is in it."""
+    """Compare two entries; of folders only mode and owner, since the rest changes with their contents."""
     if now.kind == before.kind == "folder":
         return (now.mode, now.owner) == (before.mode, before.owner)
     return now.kind == before.kind and now.stamp == before.stamp
@@ -295,7 +300,7 @@ def _fill(target: int, after: FileEntry) -> None:
 
 
 def _set_mode(folder: int, name: str, after: FileEntry) -> None:
-    """Through a descriptor: a link put there meanwhile would lead the change elsewhere."""
+    """Set mode and owner through a descriptor, so that no link can lead the change elsewhere."""
     descriptor = os.open(name, _LOOK, dir_fd=folder)
     try:
         if stat.S_ISLNK(os.fstat(descriptor).st_mode):
@@ -308,7 +313,7 @@ def _set_mode(folder: int, name: str, after: FileEntry) -> None:
 
 
 def _forget_overlay(entry: FileEntry, *, keeps_mode: bool) -> None:
-    """Take away what an overlay has noted at an entry, and give it the mode that the command gave it."""
+    """Remove the attributes of the overlay from an entry, and give it the mode that the command set."""
     for name in os.listxattr(entry.source, follow_symlinks=False):
         if name.startswith(OVERLAY_ATTRIBUTES):
             os.removexattr(entry.source, name, follow_symlinks=False)

@@ -1,8 +1,8 @@
-"""Groups what a command did to a folder into the changes that a person decides about.
+"""Groups what a command did in a folder into changes that the person decides about.
 
-A group is a file, a link, or a folder that is empty or whose mode changed. Other folders come and go with what is in
-them. What only makes sense as a whole is one group: the inside of a `.git`, a folder where a file was or the other way
-round, and a folder that came or went with much in it. What other programs obey is never part of another group.
+A group is a file, a link, or a folder that is empty or has another mode. Other folders are made and removed with their
+contents. Changes that only make sense as a whole are one group: the inside of a `.git`, a folder in place of a file or
+the reverse, and a folder with many files that was made or removed. An auto-executed file is always a group of its own.
 """
 
 from __future__ import annotations
@@ -19,90 +19,100 @@ from agentcli.safety.paths.judge import is_protected
 from agentcli.tools.dry_run import ChangeSummary
 from agentcli.tools.text.diff import diff_hunks, unified_diff, with_hunks
 
-LARGEST_TEXT = 256_000  # bytes of a file of which a diff is made
-LONGEST_DIFFS = 2_000_000  # characters of all the diffs of one try
-MUCH = 8  # more files than these make a folder that came or went one group
-
-_MOST_NAMED = 5
+MAX_DIFFS_CHARS = 2_000_000  # of all the diffs of one dry run
+_MAX_TEXT_BYTES = 256_000  # of a file of which a diff is made
+_MAX_SEPARATE = 8  # a folder with more files that was made or removed is one group
+_MAX_NAMED = 5
 INSTALLED = frozenset((".venv", "venv", "node_modules", "site-packages", "vendor"))
 
 
 class ChangeGroup(NamedTuple):
-    """Changes that are applied together; `moved_root` if they are one new path, which can be moved as a whole."""
+    """Changes that are applied together."""
 
     summary: ChangeSummary
     changes: ChangeSet
     paths: tuple[str, ...]
-    moved_root: str = ""
+    moved_root: str = ""  # the path of a new folder that can be moved as a whole
 
 
 def group_changes(changes: ChangeSet, *, name_of: Callable[[str], str], budget: list[int]) -> list[ChangeGroup]:
-    """The changes in one folder as groups, by path; `budget` holds the characters left for diffs. Raises `OSError`."""
+    """Group the changes in one folder, by path. Raises `OSError`.
+
+    Args:
+        changes: The changes.
+        name_of: Returns the name that the person sees for an absolute path.
+        budget: One number, the characters that are left for diffs. It is reduced.
+    """
     paths = [path for path in sorted({*changes.before, *changes.after}) if differs(*changes.of(path))]
     counts = Counter(parent for path in paths for parent in parents_of(path))
-    large = {path for path in paths if path and counts[path] > MUCH and _is_folder_that_came_or_went(path, changes)}
+    large = {
+        path for path in paths if path and counts[path] > _MAX_SEPARATE and _is_made_or_removed_folder(path, changes)
+    }
     inside: dict[str, list[str]] = {}
     groups: list[ChangeGroup] = []
     for path in paths:
         if (whole := _whole_around(path, changes, large)) is not None:
             inside.setdefault(whole, []).append(path)
-        elif not (path in counts and _is_folder_that_came_or_went(path, changes)):
+        elif not (path in counts and _is_made_or_removed_folder(path, changes)):
             groups.append(ChangeGroup(_summary(path, changes, name_of(changes.at(path)), budget), changes, (path,)))
-    for path, those in inside.items():
+    for path, contents in inside.items():
         everything = {one for one in (*changes.before, *changes.after) if one == path or one.startswith(f"{path}/")}
-        summary = _summary_of_many(path, changes, those, name_of(changes.at(path)))
-        root = path if path and summary.kind == "created" and everything == {*those} else ""
-        groups.append(ChangeGroup(summary, changes, tuple(those), root))
+        summary = _summary_of_many(path, changes, contents, name_of(changes.at(path)))
+        root = path if path and summary.kind == "created" and everything == {*contents} else ""
+        groups.append(ChangeGroup(summary, changes, tuple(contents), root))
     return groups
 
 
 def shown_path(path: str) -> str:
-    """A path for a person and the log; bytes that are no UTF-8 are written as `\\xff`."""
+    """Return a path for the person and the log; bytes that are no UTF-8 are written as `\\xff`."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def pick_hunks(group: ChangeGroup, chosen: Collection[int], made: Path) -> ChangeGroup:
-    """The group with only some of the hunks of its one file, whose contents are written to `made`. Raises `OSError`."""
+def pick_hunks(group: ChangeGroup, chosen: Collection[int], contents_path: Path) -> ChangeGroup:
+    """Return a group with only some of the hunks of its one file, whose contents are written to `contents_path`.
+
+    Raises:
+        OSError: If the contents cannot be read or written.
+    """
     path = group.paths[0]
     before, after = group.changes.of(path)
     assert before is not None
     assert after is not None
     old, new = (_content(entry).decode(errors="surrogateescape") for entry in (before, after))
-    made.write_bytes(with_hunks(old, new, chosen).encode(errors="surrogateescape"))
-    with after.open() as source, made.open("rb") as target:
+    contents_path.write_bytes(with_hunks(old, new, chosen).encode(errors="surrogateescape"))
+    with after.open() as source, contents_path.open("rb") as target:
         copy_attributes(source.fileno(), target.fileno())
-    entry = after._replace(source=str(made), size=made.stat().st_size)
+    entry = after._replace(source=str(contents_path), size=contents_path.stat().st_size)
     changes = ChangeSet(group.changes.root, {path: before}, {path: entry}, {path} & group.changes.stale)
     return group._replace(changes=changes)
 
 
 def by_weight(group: ChangeGroup) -> tuple[bool, bool, bool, str]:
-    """Sorts those first that need a look."""
+    """Return the sort key that puts groups first that need the person's attention."""
     summary = group.summary
     return (not summary.is_obeyed, not summary.loses, not summary.notes, summary.name)
 
 
 def _whole_around(path: str, changes: ChangeSet, large: Collection[str]) -> str | None:
-    """The outermost path of the group that a path is only a part of; what is obeyed is no part of a large folder."""
+    """Return the outermost path of the group that a path is only a part of, None if it is a group of its own."""
     large_one = None
     for around in (*parents_of(path), path):
         before, after = changes.of(around)
-        if _is_git(around, changes) and (around != path or _is_folder(before or after) or around == ""):
-            return around
-        if before is not None and after is not None and _is_folder(before) != _is_folder(after):
+        is_repository = _is_git(around, changes) and (around != path or _is_folder(before or after) or around == "")
+        if is_repository or (before is not None and after is not None and _is_folder(before) != _is_folder(after)):
             return around
         if large_one is None and around in large:
             large_one = around
     return None if large_one is None or is_protected(PurePath(path)) else large_one
 
 
-def _is_folder_that_came_or_went(path: str, changes: ChangeSet) -> bool:
+def _is_made_or_removed_folder(path: str, changes: ChangeSet) -> bool:
     before, after = changes.of(path)
     return (before is None or after is None) and _is_folder(before or after)
 
 
 def _is_git(path: str, changes: ChangeSet) -> bool:
-    """True for the folder of a repository: `.git`, or a new one of any name that git would take for a bare one."""
+    """Return True for the folder of a repository: `.git`, or a new folder that git would take for a bare repository."""
     if (path or changes.root).rpartition("/")[2] == ".git":
         return True
     return all(joined(path, name) in changes.after for name in ("HEAD", "objects", "refs"))
@@ -161,9 +171,9 @@ def _summary_of_many(path: str, changes: ChangeSet, inside: list[str], name: str
     files = [entry for entry in entries.values() if entry.kind != "folder"]
     notes = _note_of_installed(path)
     if not is_git and not is_gone:
-        made = {one.removeprefix(f"{path}/"): entry for one, entry in entries.items() if one in changes.after}
-        notes += _counted("executable", [one for one, entry in made.items() if _is_program(entry)])
-        notes += _counted("link", [f"{one} → {entry.target}" for one, entry in made.items() if entry.kind == "link"])
+        created = {one.removeprefix(f"{path}/"): entry for one, entry in entries.items() if one in changes.after}
+        notes += _counted("executable", [one for one, entry in created.items() if _is_program(entry)])
+        notes += _counted("link", [f"{one} → {entry.target}" for one, entry in created.items() if entry.kind == "link"])
     return ChangeSummary(
         name=name,
         kind="created" if is_new else "deleted" if is_gone else "changed",
@@ -171,7 +181,7 @@ def _summary_of_many(path: str, changes: ChangeSet, inside: list[str], name: str
         files=len(files),
         size=sum(entry.size for entry in files if entry.kind == "file"),
         notes=tuple(notes),
-        # Of a repository that was there, what git would run or obey cannot be written by commands.
+        # In an existing repository, commands cannot write what git would run or obey.
         is_obeyed=is_new if is_git else is_protected(PurePath(path)),
         loses="tree" if is_git and is_gone else "",
     )
@@ -180,28 +190,27 @@ def _summary_of_many(path: str, changes: ChangeSet, inside: list[str], name: str
 def _counted(what: str, found: Sequence[str]) -> list[str]:
     if not found:
         return []
-    more = f" and {len(found) - _MOST_NAMED:,} more" if len(found) > _MOST_NAMED else ""
-    return [f"{len(found):,} {what}{'s' if len(found) > 1 else ''}: {shown_path(', '.join(found[:_MOST_NAMED]))}{more}"]
+    rest = f" and {len(found) - _MAX_NAMED:,} more" if len(found) > _MAX_NAMED else ""
+    return [f"{len(found):,} {what}{'s' if len(found) > 1 else ''}: {shown_path(', '.join(found[:_MAX_NAMED]))}{rest}"]
 
 
 def _diff(name: str, before: FileEntry | None, after: FileEntry | None, budget: list[int]) -> tuple[str, int] | None:
-    """The diff, and the number of its parts that can be kept; None where there is none although something is there."""
+    """Return the diff and the number of hunks that can be chosen, None if the contents cannot be shown."""
     if budget[0] <= 0 or (old := _text(before)) is None or (new := _text(after)) is None:
         return None
     diff = unified_diff(name, old, new)
     budget[0] -= len(diff)
     hunks = len(diff_hunks(diff))
     shows_less = "\r" in old + new and with_hunks(old, new, range(hunks)) != new  # line ends changed
-    if shows_less or "\n" in name:
-        hunks = 1
-    return (diff, max(hunks, 1)) if budget[0] >= 0 else None
+    hunks = 1 if shows_less or "\n" in name else max(hunks, 1)
+    return (diff, hunks) if budget[0] >= 0 else None
 
 
 def _text(entry: FileEntry | None) -> str | None:
-    """A file's text, none at all for no file; None for what is no text or is too long."""
+    """Return a file's text, "" for no file, None for a file that is no text or too long."""
     if entry is None or entry.kind != "file":
         return ""
-    if entry.size > LARGEST_TEXT:
+    if entry.size > _MAX_TEXT_BYTES:
         return None
     try:
         text = _content(entry).decode()
@@ -212,7 +221,7 @@ def _text(entry: FileEntry | None) -> str | None:
 
 def _content(entry: FileEntry) -> bytes:
     with entry.open() as file:
-        return file.read(LARGEST_TEXT + 1)
+        return file.read(_MAX_TEXT_BYTES + 1)
 
 
 def _is_folder(entry: FileEntry | None) -> bool:

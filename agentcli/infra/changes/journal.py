@@ -1,7 +1,7 @@
-"""Writes down what is about to be applied and which calls are under way, for the next start after a kill.
+"""Notes which changes are being applied and which calls are under way, so that a start can go on after a kill.
 
-Changes that are applied come from a private folder (of a dry run, or of an undo). The plan in it says which; any start
-finishes it. A call that is recorded has a note, for its session: what a start finishes for the call is added there.
+Changes are applied from the private folder of a dry run or an undo. The plan in that folder says which changes, and any
+later start finishes them. A recorded call has a note for its session; the start adds there what it finished.
 """
 
 from __future__ import annotations
@@ -25,60 +25,62 @@ from agentcli.infra.changes.state import ChangeSet, parents_of
 from agentcli.infra.changes.writing import remove_tree
 from agentcli.infra.sandbox.mounts.mount_points import NOTE as MOUNT_POINTS
 from agentcli.infra.sandbox.mounts.mount_points import remove_noted
-from agentcli.settings.files import make_private_folder, replace_file
+from agentcli.settings.files import make_private_folder, replace_file, replace_private_file
 from agentcli.tools.dry_run import ApplyOutcome, ChangeSummary, Conflict
 
 PLAN = "plan"
 
 
 class CallNote(msgspec.Struct, frozen=True):
-    """A call under way, as noted on disk; `finished` has the paths a later start dealt with, and when (ns)."""
+    """A call under way."""
 
     call_id: str
-    before: dict[str, FileState | None] | None = None
-    indexes: dict[str, str] = {}
-    finished: dict[str, int] = {}
+    before: dict[str, FileState | None] | None = None  # the states of the files that it names
+    indexes: dict[str, str] = {}  # if it names none: the file of each root's index
+    finished: dict[str, int] = {}  # paths that a later start finished, and the time in nanoseconds
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """Raises `OSError` and `msgspec.MsgspecError`."""
+        """Read a note. Raises `OSError` and `msgspec.MsgspecError`."""
         return msgspec.json.decode(file.read_bytes(), type=cls)
 
     def write(self, file: Path) -> None:
-        """Raises `OSError`."""
-        make_private_folder(file.parent)
-        replace_file(file, msgspec.json.encode(self), syncs=False)
+        """Write the note. Raises `OSError`."""
+        replace_private_file(file, msgspec.json.encode(self), syncs=False)
 
 
 class _Plan(msgspec.Struct):
-    """The groups of changes that are applied, and the note of the call that they are recorded for."""
+    """The groups of changes that are applied."""
 
-    note: str
+    note: str  # the file of the note of their call
     groups: list[ChangeGroup]
 
 
 class PrivateFolder:
-    """A folder of one dry run or undo, which says by a lock that it is in use."""
+    """The folder of a dry run or an undo. A lock shows that it is in use. Making one raises `OSError`."""
 
     def __init__(self, around: Path) -> None:
-        """Raises `OSError`."""
         make_private_folder(around)
-        made = Path(tempfile.mkdtemp(prefix="new-", dir=around.resolve()))
-        self._lock = os.open(made / "lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        folder = Path(tempfile.mkdtemp(prefix="new-", dir=around.resolve()))
+        self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
-        self.path = made.rename(made.with_name(made.name.replace("new-", "try-", 1)))
+        self.path = folder.rename(folder.with_name(folder.name.replace("new-", "try-", 1)))
 
     def apply(
         self, groups: Sequence[ChangeGroup], *, note: Path | None = None, live: LiveFiles | None = None
     ) -> ApplyOutcome:
-        """Apply changes whose contents are here, if need be at the next start. Raises `OSError` before it begins."""
-        plan = msgspec.to_builtins(_Plan(str(note or ""), [*map(_without_others, groups)]))
-        # Names that are no text are escaped, where msgspec refuses them.
+        """Apply changes whose contents are in this folder; after a kill the next start finishes them.
+
+        Raises:
+            OSError: Before anything is changed.
+        """
+        plan = msgspec.to_builtins(_Plan(str(note or ""), [*map(_reduced, groups)]))
+        # json escapes names that are no UTF-8, which msgspec rejects.
         replace_file(self.path / PLAN, json.dumps(plan).encode())
         return apply_groups(groups, self.path.name, live=live)
 
     def close(self) -> None:
-        """Remove it, the plan first, which is of no use without the contents; safe to call twice."""
+        """Remove the folder, the plan first, which is of no use without the contents. It may be called twice."""
         if self._lock >= 0:
             (self.path / PLAN).unlink(missing_ok=True)
             remove_tree(self.path)
@@ -87,17 +89,17 @@ class PrivateFolder:
 
 
 def finish_interrupted(around: Path) -> str:
-    """Finish what killed sessions had begun to apply, discard the rest, and report it. Raises nothing."""
-    finished: list[ApplyOutcome] = []
-    remove_abandoned(around, lambda folder: finished.append(_finish(folder)))
-    names = ", ".join(name for done in finished for name in done.names)
-    said = [f"A session was killed while it applied changes; they are complete now: {names}."] if names else []
-    said += [f"{conflict.name} was not kept: {conflict.why}." for done in finished for conflict in done.conflicts]
-    return " ".join(said)
+    """Finish what killed sessions had begun to apply, discard the rest, and return a report. Raises nothing."""
+    outcomes: list[ApplyOutcome] = []
+    remove_abandoned(around, lambda folder: outcomes.append(_finish(folder)))
+    names = ", ".join(name for outcome in outcomes for name in outcome.names)
+    report = [f"A session was killed while it applied changes; they are complete now: {names}."] if names else []
+    report += [f"{one.name} was not kept: {one.why}." for outcome in outcomes for one in outcome.conflicts]
+    return " ".join(report)
 
 
 def remove_abandoned(around: Path, finish: Callable[[Path], None] | None = None) -> None:
-    """Remove the private folders of processes that are gone; one with a plan only after `finish`. Raises nothing."""
+    """Remove the private folders of processes that have ended; one with a plan only after `finish`. Raises nothing."""
     with contextlib.suppress(OSError):
         for entry in [*around.iterdir()]:
             with contextlib.suppress(OSError):
@@ -105,11 +107,11 @@ def remove_abandoned(around: Path, finish: Callable[[Path], None] | None = None)
 
 
 def _remove_abandoned(entry: Path, finish: Callable[[Path], None] | None) -> None:
-    """Raises `OSError`, also for the folder of a process that runs."""
+    """Remove one folder. Raises `OSError`, also if its process still runs."""
     try:
         lock = os.open(entry / "lock", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
-        if entry.name.startswith("try-"):  # its removal was interrupted
+        if entry.name.startswith("try-"):  # an interrupted removal
             remove_tree(entry)
         return
     try:
@@ -125,15 +127,14 @@ def _remove_abandoned(entry: Path, finish: Callable[[Path], None] | None) -> Non
 
 
 def _finish(folder: Path) -> ApplyOutcome:
-    """Finish what was interrupted. Raises nothing but `OSError`."""
     try:
         plan = msgspec.convert(json.loads((folder / PLAN).read_text()), _Plan)
     except ValueError:
         return ApplyOutcome(conflicts=(Conflict("What a session began to apply", "another version wrote its plan"),))
     done = apply_groups(plan.groups, folder.name, is_resumed=True)
-    own = [group.changes for group in plan.groups if group.summary.name in done.names]
-    paths = [stored_path(changes.at(path)) for changes in own for path in (*changes.before, *changes.after)]
-    with contextlib.suppress(OSError, msgspec.MsgspecError):  # its session has forgotten it
+    applied = [group.changes for group in plan.groups if group.summary.name in done.names]
+    paths = [stored_path(changes.at(path)) for changes in applied for path in (*changes.before, *changes.after)]
+    with contextlib.suppress(OSError, msgspec.MsgspecError):  # its session has removed the note
         noted = CallNote.read(Path(plan.note))
         noted.finished.update(dict.fromkeys(paths, time.time_ns()))
         noted.write(Path(plan.note))
@@ -141,11 +142,11 @@ def _finish(folder: Path) -> ApplyOutcome:
     return done
 
 
-def _without_others(group: ChangeGroup) -> ChangeGroup:
-    """A group with the entries at its paths and of folders around them that came or went alone."""
+def _reduced(group: ChangeGroup) -> ChangeGroup:
+    """Return a group with only the entries at its paths, and of folders around them that were made or removed."""
     changes = group.changes
     around = {parent for path in group.paths for parent in parents_of(path)[1:]}
-    paths = {*group.paths, *(one for one in around if (one in changes.before) != (one in changes.after))}
+    paths = {*group.paths, *(path for path in around if (path in changes.before) != (path in changes.after))}
     before, after = ({path: one[path] for path in paths if path in one} for one in (changes.before, changes.after))
     summary = ChangeSummary(name=group.summary.name, kind=group.summary.kind, what=group.summary.what)
     return group._replace(summary=summary, changes=ChangeSet(changes.root, before, after, paths & changes.stale))

@@ -1,8 +1,8 @@
-"""Takes changes of files back, merged with what else became of the files since.
+"""Takes changes of files back, and merges the result with later changes.
 
-Each path is followed backwards through its changes. A file that is still as a change left it becomes what it was
-before; one that was changed since is merged, line by line; what cannot be merged is a conflict and stays as it is. What
-comes of that is applied as if a command had made it.
+Each path is followed backwards through its changes. A file that is still as a change left it becomes what it was before
+the change. A file that was changed since is merged line by line. What cannot be merged is a conflict, and stays as it
+is. The result is applied like the changes of a command.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import errno
 import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import msgspec
@@ -22,27 +22,26 @@ from agentcli.errors import ToolError
 from agentcli.infra.changes.apply import LiveFiles
 from agentcli.infra.changes.groups import group_changes
 from agentcli.infra.changes.journal import PrivateFolder
-from agentcli.infra.changes.objects import Objects
-from agentcli.infra.changes.state import ChangeSet, FileEntry, entry_at, state_at
+from agentcli.infra.changes.state import ChangeSet, FileEntry, Objects, entry_at, parents_of, state_at
 from agentcli.infra.changes.writing import ConflictError, copy_attributes
 from agentcli.tools.text.diff import merged
 
-_FOLDER_MODE = 0o755  # of folders around a file that are gone and were never taken down
-_LARGEST_MERGED = 10_000_000  # bytes
-_MAX_LOOKS = 3
+_FOLDER_MODE = 0o755  # of removed folders around a file whose mode was never recorded
+_MAX_MERGED_BYTES = 10_000_000
+_MAX_LOOKS = 3  # at a file that changes while it is read
 
 Finish = Callable[[Callable[[], Sequence[RestoredFile]]], Awaitable[Sequence[RestoredFile]]]
 
 
 class PathPlan(msgspec.Struct, frozen=True):
-    """A path as it is `now`, taken from `entry`, and as it is to become; `conflict` says why it stays as it is."""
+    """A path as it is now and as it is to become."""
 
     path: str
     now: FileState | None
     then: FileState | None
     is_merged: bool = False
-    conflict: str = ""
-    entry: FileEntry | None = None
+    conflict: str = ""  # why it stays as it is
+    entry: FileEntry | None = None  # of the file now
 
     @property
     def outcome(self) -> RestoredFile:
@@ -55,7 +54,7 @@ class PathPlan(msgspec.Struct, frozen=True):
 
 
 class PlannedRestoration:
-    """Implements `Restoration`; `finish` runs something in a thread to its end, whatever becomes of the caller."""
+    """Implements `Restoration`. `finish` runs a function in a thread to its end, even if the caller is cancelled."""
 
     def __init__(self, plans: Sequence[PathPlan], objects: Objects, scratch: Path, finish: Finish) -> None:
         self._plans, self._objects, self._scratch, self._finish = plans, objects, scratch, finish
@@ -64,7 +63,7 @@ class PlannedRestoration:
         self.changes = tuple(FileChange(stored_path(plan.path), plan.now, plan.then) for plan in self._changing)
 
     async def carry_out(self) -> Sequence[RestoredFile]:
-        """Return the files as they were dealt with, each whole or a conflict, also after a kill. Raises `ToolError`."""
+        """Take the changes back, each as a whole or not at all, also after a kill. Raises `ToolError`."""
         return await self._finish(self._carry_out)
 
     def _carry_out(self) -> Sequence[RestoredFile]:
@@ -75,7 +74,7 @@ class PlannedRestoration:
             with closing(PrivateFolder(self._scratch)) as private:
                 changes = self._change_set(private.path.resolve())
                 groups = group_changes(changes, name_of=lambda path: path, budget=[0])
-                groups = [group._replace(moved_root="") for group in groups]  # its files are not in one folder yet
+                groups = [group._replace(moved_root="") for group in groups]  # the new contents are not in one folder
                 done = private.apply(groups, live=live)
         except OSError as error:
             raise _nothing_done(error) from error
@@ -84,7 +83,7 @@ class PlannedRestoration:
         return [_outcome(plan, why.get(plan.path, "")) for plan in self._plans]
 
     def _change_set(self, scratch: Path) -> ChangeSet:
-        """The plans as a command would have left them. Raises `OSError`."""
+        """Describe the plans like the changes of a command. Raises `OSError`."""
         root = _common_folder([plan.path for plan in self._changing])
         changes = ChangeSet(root)
         for number, plan in enumerate(self._changing):
@@ -92,22 +91,22 @@ class PlannedRestoration:
             if (before := _opened_to_owner(plan)) is not None:
                 changes.before[path] = before
             if plan.then is not None:
-                changes.after[path] = self._made(plan.path, plan.then, before, scratch / f"file-{number}")
-        for path in [*changes.after]:  # the folders around it that are gone are made again
-            while (path := path.rpartition("/")[0]) and path not in changes.after:
-                whole = changes.at(path)
-                if os.path.lexists(whole) and path not in changes.before:
+                changes.after[path] = self._new_entry(plan.path, plan.then, before, scratch / f"file-{number}")
+        for path in [*changes.after]:  # removed folders around it are made again
+            for around in reversed(parents_of(path)[1:]):
+                if around in changes.after or (os.path.lexists(changes.at(around)) and around not in changes.before):
                     break
-                changes.after[path] = self._made(whole, FileState("folder", _FOLDER_MODE), None, scratch)
+                folder = FileState("folder", _FOLDER_MODE)
+                changes.after[around] = self._new_entry(changes.at(around), folder, None, scratch)
         return changes
 
-    def _made(self, path: str, then: FileState, before: FileEntry | None, file: Path) -> FileEntry:
-        """An entry as it is to become, its contents in a file of its own."""
+    def _new_entry(self, path: str, then: FileState, before: FileEntry | None, file: Path) -> FileEntry:
+        """Return the entry that a path is to have, with its contents in a file of its own. Raises `OSError`."""
         if then.kind == "file":
             file.write_bytes(self._objects.get(then.content))
             if before is not None and before.kind == "file":
-                with before.open() as source, file.open("rb") as made:
-                    copy_attributes(source.fileno(), made.fileno())
+                with before.open() as source, file.open("rb") as copy:
+                    copy_attributes(source.fileno(), copy.fileno())
         owner = before.owner if before is not None else _owner_of(path)
         stamp = (0, then.size, time.time_ns(), 0, then.mode, *owner)
         target = real_path(then.content) if then.kind == "link" else ""
@@ -117,7 +116,7 @@ class PlannedRestoration:
 def plan_restoration(
     changes: Sequence[FileChange], objects: Objects, *, scratch: Path, largest: int, finish: Finish
 ) -> PlannedRestoration:
-    """Plan how changes, in the order they were made, are taken back. Raises `ToolError`."""
+    """Plan how changes are taken back; they are in the order in which they were made. Raises `ToolError`."""
     by_path: dict[str, list[FileChange]] = {}
     for change in changes:
         by_path.setdefault(real_path(change.path), []).append(change)
@@ -125,23 +124,23 @@ def plan_restoration(
         plans = [_plan(path, own, objects, largest=largest) for path, own in sorted(by_path.items())]
     except OSError as error:
         raise _nothing_done(error) from error
-    going = {plan.path for plan in plans if plan.then is None}
-    for number in reversed(range(len(plans))):  # what is in a folder comes before the folder
+    removed = {plan.path for plan in plans if plan.then is None}
+    for number in reversed(range(len(plans))):  # the contents of a folder come before the folder
         plan = plans[number]
-        is_going = plan.now is not None and plan.now.kind == "folder" and plan.then is None
-        if is_going and any(path not in going for path in _paths_in(plan.path)):  # something else is in it
+        is_removed_folder = plan.now is not None and plan.now.kind == "folder" and plan.then is None
+        if is_removed_folder and any(path not in removed for path in _paths_in(plan.path)):  # it has other contents
             plans[number] = PathPlan(plan.path, plan.now, plan.now)
-            going.discard(plan.path)
+            removed.discard(plan.path)
     return PlannedRestoration(plans, objects, scratch, finish)
 
 
 def _plan(path: str, changes: Sequence[FileChange], objects: Objects, *, largest: int) -> PathPlan:
-    """Follow one path back through its changes, which are in the order they were made. Raises `OSError`."""
+    """Follow a path back through its changes, which are in the order in which they were made. Raises `OSError`."""
     is_behind_link = Path(path).parent.resolve() != Path(path).parent
     if is_behind_link and changes[-1].after is not None:
         return PathPlan(path, None, None, conflict="a symbolic link leads to it now")
     entry = now = None
-    # What was kept once is read again, whatever the limit is by now.
+    # What was stored once is read again, even if the limit is lower by now.
     largest = max(largest, *(state.size for change in changes for state in (change.before, change.after) if state))
     for _ in range(0 if is_behind_link else _MAX_LOOKS):
         entry = entry_at(path)
@@ -151,7 +150,7 @@ def _plan(path: str, changes: Sequence[FileChange], objects: Objects, *, largest
     state, is_merged = now, False
     for change in reversed(changes):
         try:
-            before = _without(state, change, objects)
+            before = _state_without(state, change, objects)
         except ConflictError as error:
             return PathPlan(path, now, now, conflict=str(error.strerror))
         except OSError as error:
@@ -163,32 +162,28 @@ def _plan(path: str, changes: Sequence[FileChange], objects: Objects, *, largest
     return PathPlan(path, now, state, is_merged and state != now, entry=entry)
 
 
-def _without(state: FileState | None, change: FileChange, objects: Objects) -> FileState | None:
-    """A state without a change. Raises `OSError`."""
+def _state_without(state: FileState | None, change: FileChange, objects: Objects) -> FileState | None:
+    """Return what a state would be without a change. Raises `OSError`, and `ConflictError` if nobody can know."""
     before, after = change.before, change.after
     if _is_same(state, before) or _is_same(state, after):
         state = before
-    elif state is None:
-        return None  # it was removed since, and stays so
-    elif before is None:
-        if state.kind == "folder":
-            return None  # goes where nothing else is in it
-        raise ConflictError("it was changed since")
+    elif state is None or (before is None and state.kind == "folder"):
+        return None  # it was removed since, or is a folder that is removed if nothing else is in it
     elif after is None:
         raise ConflictError("something else is there now")
-    elif not state.kind == before.kind == after.kind or state.kind != "file":
-        if state.kind == before.kind == "folder":
-            return state
-        raise ConflictError("it was changed since")
-    else:
+    elif before is not None and state.kind == before.kind == after.kind == "file":
         state = _merged_file(state, before, after, objects)
+    elif before is not None and state.kind == before.kind == "folder":
+        return state
+    else:
+        raise ConflictError("it was changed since")
     if state is not None and not state.is_stored:
         raise ConflictError(f"what it held was not kept: it is too large ({state.size:,} bytes), or could not be read")
     return state
 
 
 def _is_same(one: FileState | None, other: FileState | None) -> bool:
-    """True where both are known to be the same: of contents that are not kept nobody knows."""
+    """Return True if two states are known to be the same; of contents that are not stored nobody knows it."""
     return one == other and (one is None or one.is_stored)
 
 
@@ -200,7 +195,7 @@ def _merged_file(state: FileState, before: FileState, after: FileState, objects:
         return FileState("file", mode, before.content, before.size)
     if before.content in (after.content, state.content):
         return FileState("file", mode, state.content, state.size)
-    if max(state.size, before.size, after.size) > _LARGEST_MERGED:
+    if max(state.size, before.size, after.size) > _MAX_MERGED_BYTES:
         raise ConflictError("it was changed since, and is too large to be merged")
     content = merged(objects.get(after.content), objects.get(state.content), objects.get(before.content))
     if content is None:
@@ -209,18 +204,22 @@ def _merged_file(state: FileState, before: FileState, after: FileState, objects:
 
 
 def _opened_to_owner(plan: PathPlan) -> FileEntry | None:
-    """Let the owner into a folder that is to be open again, before anything in it is changed; gives its entry."""
+    """Return the entry of a path. A folder that its owner may enter again is opened first, as its contents change."""
     before, then = plan.entry, plan.then
-    if before is None or then is None or not before.kind == then.kind == "folder":
-        return before
-    if then.mode & ~before.mode & 0o700 and entry_at(plan.path) == before:
+    if (
+        before is not None
+        and then is not None
+        and before.kind == then.kind == "folder"
+        and then.mode & ~before.mode & 0o700
+        and entry_at(plan.path) == before
+    ):
         Path(plan.path).chmod(before.mode | (then.mode & 0o700))
         return entry_at(plan.path) or before
     return before
 
 
 def _outcome(plan: PathPlan, why: str) -> RestoredFile:
-    """Return the outcome for a file. `why` says why its group of changes was not applied as a whole, if it was not."""
+    """Return the outcome for a file. `why` is the reason why its group of changes was not applied, or ""."""
     is_there = os.path.lexists(plan.path)
     if why and (plan.then is not None or is_there):
         return RestoredFile(plan.path, "conflict", why)
@@ -230,14 +229,13 @@ def _outcome(plan: PathPlan, why: str) -> RestoredFile:
 
 
 def _paths_in(folder: str) -> list[str]:
-    try:
+    with suppress(OSError):
         return [entry.path for entry in os.scandir(folder)]
-    except OSError:
-        return []
+    return []
 
 
 def _common_folder(paths: Sequence[str]) -> str:
-    """The innermost folder around all of them that is there. Raises `OSError` where a link leads to it by now."""
+    """Return the innermost existing folder around all paths. Raises `OSError` if a link leads to it by now."""
     folder = Path(os.path.commonpath([Path(path).parent for path in paths]))
     while not folder.is_dir():
         folder = folder.parent
@@ -247,7 +245,7 @@ def _common_folder(paths: Sequence[str]) -> str:
 
 
 def _owner_of(path: str) -> tuple[int, int]:
-    """Whose the nearest folder around a path is."""
+    """Return the owner of the nearest existing folder around a path."""
     around = Path(path).parent
     while not os.path.lexists(around):
         around = around.parent

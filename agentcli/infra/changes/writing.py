@@ -1,9 +1,8 @@
-"""Reads files, and puts new ones in their places at once.
+"""Reads files, and replaces them at once.
 
-A path that reaches these functions has been judged and is real: no part of it is a link. What is opened is what was
-judged, even when somebody puts a link in its place meanwhile: a folder is used only if the kernel says of the open
-folder that it is the one of that path; where it cannot say so, each folder on the way is opened from the one before,
-and no link is followed.
+A path that these functions are given was judged and is real: no part of it is a link. They open exactly that file, even
+if somebody puts a link in its place. A folder is used only if the kernel says that the open folder has that path. Where
+the kernel cannot say so, each folder on the way is opened from the one before, and no link is followed.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 MADE_MEANWHILE = "something else was made there since the command started"
-OVERLAY_ATTRIBUTES = "user.overlay."  # where an overlay remembers what it has to
+OVERLAY_ATTRIBUTES = "user.overlay."  # the extended attributes in which an overlay keeps its own data
 
-# O_PATH asks for no more than the right to pass through a folder.
+# O_PATH needs no more than the right to pass through a folder.
 _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CHUNK = 1 << 20
@@ -29,14 +28,14 @@ _LINK = "a link was put in place of {}"
 
 
 class ConflictError(OSError):
-    """Somebody else changed what is at a path meanwhile."""
+    """Somebody else has changed what is at a path."""
 
     def __init__(self, why: str) -> None:
         super().__init__(errno.ESTALE, why)
 
 
 def open_to_read(path: Path) -> BufferedReader:
-    """A regular file at a real path. Raises `OSError` for anything else, without waiting for a pipe's other end."""
+    """Open a regular file at a real path. Raises `OSError` for anything else, and never waits, as for a pipe."""
     return BufferedReader(open_source(str(path)))
 
 
@@ -50,10 +49,10 @@ def open_source(path: str) -> FileIO:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Replace or create a file so that a reader sees the old or the new contents, never a part.
+    """Replace or create a file so that a reader sees the old or the new contents, never a part. Raises `OSError`.
 
-    Mode, owner and extended attributes of an existing file stay. One with several hard links, or whose owner or folder
-    is not ours, is written in place: a new file could not take its place and stay theirs. Raises `OSError`.
+    Mode, owner and extended attributes of an existing file stay. A file with several hard links, or whose owner or
+    folder is not ours, is written in place, since a new file would lose them.
     """
     with opened_folder(path.parent, makes=True) as folder:
         status = _status_in(folder, path.name)
@@ -64,16 +63,16 @@ def write(path: Path, content: bytes) -> None:
         if status is None:
             return write_atomically(folder, path.name, partial(write_all, content=content), mode=0o666)
         if status.st_nlink == 1 and os.geteuid() in (0, status.st_uid):
-            with contextlib.suppress(PermissionError):  # no new file can be made there, or be like the old one
-                return write_atomically(folder, path.name, partial(_fill_like, folder, path.name, status, content))
+            with contextlib.suppress(PermissionError):  # a new file cannot be made there, or not be like the old one
+                return write_atomically(folder, path.name, partial(_fill_like, (folder, path.name), status, content))
         return _overwrite(folder, path.name, content)
 
 
 def write_atomically(folder: int, name: str, fill: Callable[[int], None], *, mode: int = 0o600, **how: Any) -> None:
-    """Make a file, fill it, and give it a name in an open folder; see `move_into_place`. Raises `OSError`.
+    """Make a file, fill it, and give it a name in an open folder as `move_into_place` does. Raises `OSError`.
 
-    Until it is filled it has no name, where the disk can do that: a kill then leaves nothing behind. Elsewhere
-    others could read it meanwhile: it begins with a narrow `mode`, and `fill` gives it its own.
+    If the disk can do that, the file has no name until it is filled, so that a kill leaves nothing behind. Elsewhere
+    others could read it, so it begins with a narrow `mode`, and `fill` sets its own.
     """
     with move_into_place(folder, name, **how) as temporary:
         descriptor, is_named = _new_file(folder, temporary, mode)
@@ -89,9 +88,10 @@ def write_atomically(folder: int, name: str, fill: Callable[[int], None], *, mod
 def move_into_place(
     folder: int, name: str, *, temporary: str = "", check: Callable[[], None] | None = None, replaces: bool = True
 ) -> Iterator[str]:
-    """Rename what the body makes under a temporary name to `name`; `check` runs right before that and may raise.
+    """Rename what the body makes under the yielded temporary name to `name`. Raises `OSError`.
 
-    Where it `replaces` nothing, something that was made there meanwhile is a `ConflictError`. Raises `OSError`.
+    `check` runs right before that, and may raise. Unless it `replaces` something, anything at `name` is a
+    `ConflictError`.
     """
     temporary = temporary or f".{name[:40]}.{os.urandom(6).hex()}"
     try:
@@ -115,28 +115,27 @@ def move_into_place(
 
 @contextlib.contextmanager
 def opened_folder(path: Path, *, makes: bool = False) -> Iterator[int]:
-    """A folder's descriptor. Folders that are missing are made, and taken away again when what follows fails."""
-    made: list[tuple[int, str]] = []
+    """Yield the descriptor of a folder. With `makes`, missing folders are made, and removed again if the body fails."""
+    new_folders: list[tuple[int, str]] = []
     with contextlib.ExitStack() as opened:
         try:
-            if (descriptor := _open_at_once(str(path), _FOLDER)) is None:
-                descriptor = os.open(path.anchor, _FOLDER)
-                opened.callback(os.close, descriptor)
-                for name in path.parts[1:]:
-                    descriptor = _open_folder(name, descriptor, made if makes else None)
-                    opened.callback(os.close, descriptor)
-            else:
+            descriptor, names = _open_at_once(str(path), _FOLDER), list[str]()
+            if descriptor is None:
+                descriptor, names = os.open(path.anchor, _FOLDER), list(path.parts[1:])
+            opened.callback(os.close, descriptor)
+            for name in names:
+                descriptor = _open_folder(name, descriptor, new_folders if makes else None)
                 opened.callback(os.close, descriptor)
             yield descriptor
         except BaseException:
-            for folder, name in reversed(made):
+            for folder, name in reversed(new_folders):
                 with contextlib.suppress(OSError):
                     os.rmdir(name, dir_fd=folder)
             raise
 
 
 def copy_bytes(source: int, target: int) -> None:
-    """All of a file, inside the kernel where it can. Raises `OSError`."""
+    """Copy the whole of an open file, inside the kernel if that can do it. Raises `OSError`."""
     try:
         while os.copy_file_range(source, target, 1 << 30):
             pass
@@ -150,7 +149,7 @@ def copy_bytes(source: int, target: int) -> None:
 
 
 def copy_attributes(source: int, target: int) -> None:
-    """Extended attributes, those of an overlay aside; what cannot be read or set is left out."""
+    """Copy the extended attributes that can be read and set, without those of an overlay."""
     if not hasattr(os, "listxattr"):
         return
     for name in os.listxattr(source):
@@ -166,7 +165,7 @@ def write_all(descriptor: int, content: bytes) -> None:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder of ours whatever modes are in it; what cannot be removed stays. Raises nothing."""
+    """Remove a folder whatever modes its contents have. What cannot be removed stays. Raises nothing."""
     import shutil
     import subprocess
 
@@ -185,23 +184,23 @@ def remove_tree(folder: Path) -> None:
 
 
 def _open_at_once(path: str, flags: int) -> int | None:
-    """A descriptor of what is there; None when nothing is, or it is not known to be the one of this path."""
+    """Open a path; return None if nothing is there, or the kernel does not say that the open file has that path."""
     try:
         descriptor = os.open(path, flags)
     except OSError:
         return None
     with contextlib.suppress(OSError):  # no /proc: another system
-        if os.readlink(f"/proc/self/fd/{descriptor}") == path:  # noqa: PTH115  # a `Path` takes as long as all else here
+        if os.readlink(f"/proc/self/fd/{descriptor}") == path:  # noqa: PTH115  # a `Path` would double the time
             return descriptor
     os.close(descriptor)
     return None
 
 
-def _open_folder(name: str, within: int, made: list[tuple[int, str]] | None) -> int:
+def _open_folder(name: str, within: int, new_folders: list[tuple[int, str]] | None) -> int:
     try:
         return os.open(name, _FOLDER, dir_fd=within)
     except FileNotFoundError:
-        if made is None:
+        if new_folders is None:
             raise
     except NotADirectoryError:
         if stat.S_ISLNK(os.stat(name, dir_fd=within, follow_symlinks=False).st_mode):
@@ -209,7 +208,7 @@ def _open_folder(name: str, within: int, made: list[tuple[int, str]] | None) -> 
         raise
     with contextlib.suppress(FileExistsError):
         os.mkdir(name, dir_fd=within)
-        made.append((within, name))
+        new_folders.append((within, name))
     return os.open(name, _FOLDER, dir_fd=within)
 
 
@@ -228,28 +227,29 @@ def _require_regular(descriptor: int) -> int:
 
 
 def _status_in(folder: int, name: str) -> os.stat_result | None:
-    """Raises `OSError` when there is something else than a regular file."""
+    """Return the status of a regular file, None for nothing. Raises `OSError` for anything else."""
     with contextlib.suppress(FileNotFoundError):
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
         if stat.S_ISREG(status.st_mode):
             return status
-        os.close(_open_file(name, os.O_RDONLY, folder))  # which says why not
+        os.close(_open_file(name, os.O_RDONLY, folder))  # raises an error that says what it is
     return None
 
 
-def _fill_like(folder: int, name: str, before: os.stat_result, content: bytes, descriptor: int) -> None:
-    """Write the content of a new file, which gets owner, attributes and mode of the one that it replaces."""
+def _fill_like(place: tuple[int, str], before: os.stat_result, content: bytes, descriptor: int) -> None:
+    """Write the content of a new file, and give it owner, attributes and mode of the file at `place`."""
+    folder, name = place
     new = os.fstat(descriptor)
     if (new.st_uid, new.st_gid) != (before.st_uid, before.st_gid):
         os.fchown(descriptor, before.st_uid, before.st_gid)
-    with contextlib.suppress(OSError), FileIO(_open_file(name, os.O_RDONLY, folder)) as old:  # if it can be read
+    with contextlib.suppress(OSError), FileIO(_open_file(name, os.O_RDONLY, folder)) as old:  # it may not be readable
         copy_attributes(old.fileno(), descriptor)
     write_all(descriptor, content)
-    os.fchmod(descriptor, stat.S_IMODE(before.st_mode))  # last: a new owner and writing clear setuid
+    os.fchmod(descriptor, stat.S_IMODE(before.st_mode))  # last, since a new owner and writing clear setuid
 
 
 def _new_file(folder: int, temporary: str, mode: int) -> tuple[int, bool]:
-    """Make an empty file with what the umask leaves of a mode, and say whether it has its name already."""
+    """Make an empty file with what the umask leaves of a mode; return its descriptor, and True if it has a name."""
     if unnamed := getattr(os, "O_TMPFILE", 0):
         try:
             return os.open(".", unnamed | os.O_WRONLY | os.O_CLOEXEC, mode, dir_fd=folder), False
@@ -260,7 +260,7 @@ def _new_file(folder: int, temporary: str, mode: int) -> tuple[int, bool]:
 
 
 def _overwrite(folder: int, name: str, content: bytes) -> None:
-    """Write in place; when that fails half way, put back what was there, for which the room is still taken."""
+    """Write in place. If that fails half way, write the old content again, whose space is still taken."""
     with os.fdopen(_open_file(name, os.O_RDWR, folder), "r+b", buffering=0) as file:
         before = file.readall()
         try:

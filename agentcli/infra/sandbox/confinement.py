@@ -1,7 +1,7 @@
-"""Defines what a command may do, and the `Confinement` protocol of the backends that hold it to that.
+"""Defines the bounds of a command, and the `Confinement` protocol of the backends that hold it to them.
 
-The words: *roots* are the workspace's folders, a *mask* hides the contents of a file or folder, a *protected* name
-cannot be written although the folder around it can.
+The *roots* are the workspace's folders. A *mask* hides the contents of a file or folder. A *protected* name cannot be
+written although the folder around it can.
 """
 
 from __future__ import annotations
@@ -15,10 +15,27 @@ from typing import NamedTuple, Protocol
 
 from msgspec import Struct, field
 
-from agentcli.infra.sandbox.git.config import SYSTEM_GIT
+from agentcli.infra.sandbox.git_config import SYSTEM_GIT
 from agentcli.infra.sandbox.mounts.mount_points import Note
 from agentcli.infra.sandbox.scan import Scan
 from agentcli.tools.command import Profile, Reverts
+
+
+class CommandResources(Struct, frozen=True, kw_only=True):
+    """What a session provides for its commands, and for the planning of their confinement.
+
+    Commands reach the hosts that were granted to them through `proxy_socket`, that of a `NetworkProxy`. In `cache`
+    package managers and compilers keep their caches instead of in HOME. The folder belongs to this workspace's commands
+    alone and outlives them; without it they use the private /tmp. Mount points are noted in `note` before they are
+    made, so that they can be removed after a kill. Sharing a `scan` of the roots saves the walk. `git` is asked what a
+    configuration names; commands must not be able to replace it.
+    """
+
+    proxy_socket: Path | None = None
+    cache: Path | None = None
+    note: Note | None = None
+    scan: Scan = field(default_factory=Scan)
+    git: str = SYSTEM_GIT
 
 
 class Bounds(Struct, frozen=True):
@@ -27,17 +44,11 @@ class Bounds(Struct, frozen=True):
     `read-only`: nothing but a private /tmp can be written. `workspace-write`: the `roots` too. `danger-full-access`: no
     bounds at all; such a command is given to no backend but `Unconfined`.
 
-    The contents of `masked` files and folders may not be read, but for what is `readable_again`: the longer path wins,
-    of two equal ones the exception does. `writable` are further paths that may be written under `workspace-write`; they
-    must exist, and win over protected names. `protected` names, relative to a root, may not be written, made, renamed
-    or removed: with `.git` there a repository is read-only as a whole, without it commits work, while what git would
-    execute stays protected. `protected_paths` are the same by path, where they lie in a root.
-
-    `proxy_socket` is that of a `NetworkProxy`, through which commands reach the hosts it grants. `cache` is a folder of
-    this workspace's commands alone that outlives them, where package managers and compilers keep their caches instead
-    of in HOME; without it they have the private /tmp. In `note` mount points are noted before they are made, so that
-    they can be removed after a kill. Sharing a `scan` of the roots saves the walk. `git` is asked what a configuration
-    names; commands must not be able to replace it.
+    The contents of `masked` files and folders may not be read, except those that are `readable_again`: the longer path
+    wins, and of two equal ones the exception. `writable` are further paths that may be written under
+    `workspace-write`; they must exist, and they win over what is protected. What is `protected` may not be written,
+    made, renamed or removed: names relative to each root, and absolute paths where they lie in one. With `.git` among
+    them a repository is read-only as a whole; without it commits work, while what git would execute stays protected.
     """
 
     profile: Profile
@@ -47,26 +58,21 @@ class Bounds(Struct, frozen=True):
     readable_again: tuple[Path, ...] = ()
     writable: tuple[Path, ...] = ()
     protected: tuple[str, ...] = ()
-    protected_paths: tuple[Path, ...] = ()
-    proxy_socket: Path | None = None
-    cache: Path | None = None
-    note: Note | None = None
-    scan: Scan = field(default_factory=Scan)
-    git: str = SYSTEM_GIT
+    resources: CommandResources = field(default_factory=CommandResources)
 
 
 _MAX_PROBE_S = 20.0
 
-# A confinement is planned from what is there, and what is there can be gone before it is mounted: another program's
-# socket, a file that is being replaced. Then it is planned again; where sockets come and go all the time, often.
-MOST_PLANS = 10
+# What a confinement is planned from can be gone before it is mounted: another program's socket, a file that is being
+# replaced. Then it is planned again, which may take several times where sockets come and go all the time.
+MAX_PLANS = 10
 
 
 class Mount(NamedTuple):
-    """One mount of a command's: at `path` it sees what is at `source`, or an empty folder of this mode in memory.
+    """One mount of a command: at `path` it sees what is at `source`, or an empty folder of this mode in memory.
 
-    `descriptor` is that of the source, opened when nothing could have been led elsewhere. `is_writable` if what is on
-    the disk can be changed through it.
+    `descriptor` is that of the source, where it was opened before a command could have led the path elsewhere. Through
+    a mount that `is_writable` what is on the disk can be changed.
     """
 
     path: str
@@ -79,21 +85,18 @@ class Mount(NamedTuple):
 class Launch(NamedTuple):
     """A confined command, ready to start: its arguments, the descriptors to pass on, additions to its environment.
 
-    `mounts`, in their order, are rendered into the arguments at last (bubblewrap_layout.py).
-
-    `refusal` is what the output begins with when the confinement could not be set up, so that nothing ran; empty where
-    that cannot be told. `bounded_by` is a module of the sandbox whose `bound_and_become` makes of a process the
-    command, by the plan in the last of `pass_fds`; the first `launcher` arguments do so where nobody calls it.
-    `reverts` is filled when the context is left. `note` is a descriptor of the session's note, by which the keeper
-    cleans up if agentcli is killed before (left_behind.py).
+    The output begins with `refusal` when the confinement could not be set up, so that nothing ran; it is empty where
+    that cannot be known. With `launcher_words` the keeper bounds the command itself (backends/launcher.py), by the plan
+    behind the last of `pass_fds`; so many arguments at the beginning would do the same as a program. `reverts` is
+    filled when the context is left. `note` is a descriptor of the session's note, by which the keeper cleans up if
+    agentcli is killed first. `mounts`, in their order, are rendered into the arguments last.
     """
 
     argv: list[str]
     pass_fds: tuple[int, ...] = ()
     environment: Mapping[str, str] = {}  # nobody adds to it
     refusal: str = ""
-    bounded_by: str = ""
-    launcher: int = 0
+    launcher_words: int | None = None
     reverts: Reverts = Reverts()
     note: int | None = None
     mounts: tuple[Mount, ...] = ()
@@ -102,21 +105,14 @@ class Launch(NamedTuple):
 class Confinement(Protocol):
     """Holds commands to their bounds. One object serves any number of commands at the same time."""
 
-    @property
-    def name(self) -> str:
-        """`bubblewrap`, `landlock`, `docker` or `none`."""
+    name: str  # `bubblewrap`, `landlock`, `seatbelt`, `docker` or `none`
+    keeps_names: bool  # True if protected names cannot be written; else changes to them have to be reverted
+    hides_in: tuple[Profile, ...]  # the profiles in which commands cannot read what is masked inside the roots
+    weakness: str  # what commands can do but should not, as part of a sentence; empty where they are held as meant
 
     @property
     def why(self) -> str:
         """The reason why nothing better is used, for the person; empty for the best there is."""
-
-    @property
-    def keeps_names(self) -> bool:
-        """True if protected names cannot be written; else what changed of them has to be put back."""
-
-    @property
-    def weakness(self) -> str:
-        """Names what commands can do but should not, as part of a sentence; empty where they are held as meant."""
 
     def launch(
         self, argv: Sequence[str], *, cwd: Path, bounds: Bounds, pass_fds: Sequence[int] = ()
@@ -130,22 +126,17 @@ class Confinement(Protocol):
         Raises `OSError`.
         """
 
-    def hides(self, profile: Profile) -> bool:
-        """True if commands held to a profile cannot read what is masked inside the roots."""
-
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
-        """Promises of these bounds that this confinement does not keep here, a sentence each, for the person."""
+        """Return the promises of these bounds that this confinement does not keep here, as sentences for the person."""
 
 
 @contextmanager
 def memory_file(content: bytes) -> Iterator[int]:
-    """A descriptor to read something from that is for the launched program alone."""
-    descriptor = os.memfd_create("agentcli")
-    try:
-        os.pwrite(descriptor, content, 0)
-        yield descriptor
-    finally:
-        os.close(descriptor)
+    """Yield a descriptor from which only the launched program can read a content."""
+    with os.fdopen(os.memfd_create("agentcli"), "w+b", 0) as file:
+        file.write(content)
+        file.seek(0)
+        yield file.fileno()
 
 
 def run_probe(argv: Sequence[str], pass_fds: Sequence[int]) -> subprocess.CompletedProcess[bytes]:
@@ -156,11 +147,12 @@ def run_probe(argv: Sequence[str], pass_fds: Sequence[int]) -> subprocess.Comple
 
 
 class Unconfined:
-    """Implements `Confinement` by doing nothing, where nothing works or the person wants it so; `why` says which."""
+    """Implements `Confinement` by doing nothing, where nothing works or the person wants that; `why` is the reason."""
 
     name = "none"
     weakness = ""
     keeps_names = False
+    hides_in: tuple[Profile, ...] = ()
 
     def __init__(self, why: str = "") -> None:
         self.why = why
@@ -170,9 +162,6 @@ class Unconfined:
         self, argv: Sequence[str], *, cwd: Path, bounds: Bounds, pass_fds: Sequence[int] = ()
     ) -> Iterator[Launch]:
         yield Launch(list(argv), tuple(pass_fds))
-
-    def hides(self, profile: Profile) -> bool:
-        return False
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
         return ("Commands are not confined: they can do whatever you can.",)

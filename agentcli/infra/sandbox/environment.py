@@ -33,12 +33,12 @@ _PREFIXES = (
     "PUPPETEER_",
 )  # fmt: skip
 
-# Programs that a repository names and git would start for reading: in one that lies within a working copy, as anybody
-# can commit it, and to watch for changes (gitconfig(5): safe.bareRepository, core.fsmonitor).
+# Git could start programs that a repository names even for reading: those of a repository within a working copy, which
+# anybody can commit, and one that watches for changes (git-config(1): safe.bareRepository, core.fsmonitor).
 _GIT_SETTINGS = {
     "safe.bareRepository": "explicit",
     "core.fsmonitor": "false",
-    # A cover over a hidden file shares its length and time, and nothing else: see hide_plan.py.
+    # A cover over a hidden file shares its length and time, and nothing else: see mounts/plans.py.
     "core.checkStat": "minimal",
     "core.trustctime": "false",
 }
@@ -87,7 +87,10 @@ def command_environment(
     *,
     allowed: Collection[str] = (),
 ) -> dict[str, str]:
-    """Select what a command sees, and `allowed`; nothing may wait for a person or start what a repository names."""
+    """Select the variables that a command sees, `allowed` ones too, and add those that keep programs from waiting.
+
+    Nothing waits for a person or starts what a repository names.
+    """
     kept = {
         name: value
         for name, value in environment.items()
@@ -110,12 +113,12 @@ def command_environment(
 
 
 def cache_environment(folder: str) -> dict[str, str]:
-    """The variables that put caches below `folder`, and temporary files into the private /tmp."""
+    """Return the variables that put caches below `folder`, and temporary files into the private /tmp."""
     return {"TMPDIR": PRIVATE_TMP} | {name: f"{folder}/{tool}" for name, tool in _CACHES.items()}
 
 
 def credentials_in(environment: Mapping[str, str]) -> list[str]:
-    """The values that look like credentials, by their name or form: they are to be seen nowhere."""
+    """Return the values that look like credentials, by their name or form, so that they are masked everywhere."""
     return [
         value
         for name, value in ((name, value.strip()) for name, value in environment.items())

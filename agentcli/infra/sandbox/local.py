@@ -18,25 +18,20 @@ from agentcli.infra.changes import writing
 from agentcli.infra.lazy import Lazy
 from agentcli.infra.sandbox.confinement import Confinement, Unconfined
 from agentcli.infra.sandbox.environment import command_environment
-from agentcli.infra.sandbox.facts import LocalFacts
-from agentcli.infra.sandbox.files.git_state import git_state
-from agentcli.infra.sandbox.files.secret_files import SecretFiles
-from agentcli.infra.sandbox.mounts.protect_plan import is_inside
-from agentcli.infra.sandbox.processes.jobs import JobTable
-from agentcli.infra.sandbox.protection import created_config
+from agentcli.infra.sandbox.mounts.plans import is_inside
+from agentcli.infra.sandbox.protection import auto_executed
 from agentcli.infra.sandbox.search import ripgrep
-from agentcli.infra.sandbox.session_confinement import CommandLimits, SessionConfinement
+from agentcli.infra.sandbox.secret_files import SecretFiles, SecretValues, git_state
+from agentcli.infra.sandbox.session_confinement import MAX_AUTO_EXECUTED, CommandLimits, SessionConfinement
 from agentcli.safety.paths.judge import is_secret
-from agentcli.tools.command import NO_GRANTS, Command, CommandResult, Grants
+from agentcli.tools.command import NO_GRANTS, Command, CommandResult, Grants, Profile
 from agentcli.tools.sandbox import Listing, PathStatus, Sandbox, Search, SearchOutcome, Use
 
 if TYPE_CHECKING:
     from agentcli.infra.sandbox.dry_runs.dry_run import DryRuns
-    from agentcli.infra.sandbox.files.secret_values import SecretValues
     from agentcli.infra.sandbox.processes.shell import Shell
 
-
-_FRESH_FOR_S = 1.0  # which secret files there are, where nothing is known to have changed
+_SECRETS_FRESH_FOR_S = 1.0  # the list of secret files, where nothing is known to have changed
 
 
 class LocalSandbox:
@@ -53,22 +48,28 @@ class LocalSandbox:
         choose: Callable[[], Confinement] = Unconfined,
         denied: Callable[[], Callable[[Path], bool] | None] = lambda: None,
     ) -> None:
-        state, search_path = limits.state or job_folder / "state", environment.get("PATH", "")
-        self._confinement = SessionConfinement(roots, limits, choose, denied, state=state, search_path=search_path)
+        state, search_path = limits.folders.state or job_folder / "state", environment.get("PATH", "")
+        self.confinement = SessionConfinement(roots, limits, choose, denied, state=state, search_path=search_path)
+        self.dry_runs = Lazy(self._open_dry_runs)
         self._home = limits.home
         self._denied = denied
         self._job_folder = job_folder
         self._real_job_folder = str(job_folder.resolve())
         self._own_environment = environment
         self._environment = command_environment(environment, session_id, allowed=limits.environment)
+        self._shell = Lazy(self._open_shell)
         self._secret_files: list[Path] = []
         self._looked_at = float("-inf")
-        self._shell, self._dry_runs = Lazy(self._open_shell), Lazy(self._open_dry_runs)
-        self._secret_values = Lazy(self._open_secret_values)
-        self.jobs = JobTable(job_folder)
+        self._secret_values = SecretValues(
+            self._environment, lambda root, names: SecretFiles(root, self._is_secret).among(names)
+        )
+
+    @property
+    def jobs(self) -> Shell:
+        return self._shell.load()
 
     def facts(self, grants: Grants = NO_GRANTS) -> LocalFacts:
-        return LocalFacts(self._confinement, grants, lambda: self._dry_runs.load().why_not(grants), self._read_secrets)
+        return LocalFacts(self, grants)
 
     def look(self, path: Path, use: Use = "read", grants: Grants = NO_GRANTS) -> PathStatus:
         real, found, number = _resolve(path)
@@ -80,7 +81,7 @@ class LocalSandbox:
             size=found.st_size if found is not None else 0,
             links=found.st_nlink if found is not None and stat.S_ISREG(mode) else 1,
             errno=number,
-            is_auto_executed=use == "write" and self._confinement.is_protected(real, grants),
+            is_auto_executed=use == "write" and self.confinement.is_protected(real, grants),
             git_program=self._git_program(real, grants) if use == "git" else "",
         )
 
@@ -90,14 +91,14 @@ class LocalSandbox:
             return "granted"
         if self._is_secret(real):
             return "secret"
-        return "inside" if any(is_inside(name, str(root)) for root in self._confinement.roots(grants)) else "outside"
+        return "inside" if any(is_inside(name, str(root)) for root in self.confinement.roots(grants)) else "outside"
 
     def read(self, path: Path) -> BinaryIO:
         return writing.open_to_read(path)
 
     def write(self, path: Path, content: bytes) -> None:
         writing.write(path, content)
-        self._confinement.accept(path, content)
+        self.confinement.accept(path, content)
 
     async def search(
         self, query: Listing | Search, take: Callable[[Any], None], grants: Grants = NO_GRANTS
@@ -122,22 +123,21 @@ class LocalSandbox:
     def _holds_secrets(self, path: Path) -> bool:
         return is_secret(path, self._home)
 
-    def _read_secrets(self, roots: Sequence[Path], is_changed: bool, apart_from: Path | None) -> frozenset[str]:
+    def secret_values(self, roots: Sequence[Path], *, is_changed: bool, apart_from: Path | None) -> frozenset[str]:
+        """Read the values in the secret files below some roots, as `SandboxFacts.secret_values` does."""
         now = time.monotonic()
-        if is_changed or now - self._looked_at >= _FRESH_FOR_S:
-            self._secret_files, self._looked_at = self._confinement.scan.protected(roots)[0], now
+        if is_changed or now - self._looked_at >= _SECRETS_FRESH_FOR_S:
+            self._secret_files, self._looked_at = self.confinement.scan.protected(roots)[0], now
         if not self._secret_files and not any(map(git_state, roots)):
             return frozenset()
-        return self._secret_values.load().held_by(self._secret_files, roots, apart_from=apart_from)
+        return self._secret_values.held_by(self._secret_files, roots, apart_from=apart_from)
 
     def _git_program(self, folder: Path, grants: Grants) -> str:
-        # A read-only sandbox lets such a program do no harm, but for what a weak one leaves open.
-        confinement = self._confinement
+        confinement = self.confinement
         if confinement.confines and not confinement.backend.weakness:
-            return ""
-        from agentcli.infra.sandbox.protection.git_programs import ProgramSearch
-
-        return ProgramSearch(confinement.git(grants), self._environment, confinement.scan).setting(folder)
+            return ""  # a read-only sandbox lets such a program do no harm, unless it is a weak one
+        git, scan = confinement.git(grants), confinement.scan
+        return auto_executed.program_setting(folder, git=git, environment=self._environment, scan=scan)
 
     async def run(
         self,
@@ -146,33 +146,33 @@ class LocalSandbox:
         on_output: Callable[[str], None] = lambda text: None,
         detach: asyncio.Event | None = None,
     ) -> CommandResult:
-        confinement, grants = self._confinement, command.grants
+        confinement, grants = self.confinement, command.grants
         if command.profile != "own":
             await confinement.make_ready(grants)
         if command.dry_run is not None:
             folders = [path for path in grants.readable if path.is_dir()] if command.dry_run == "narrow" else []
             secrets = (await asyncio.to_thread(confinement.scan.protected, folders))[0] if folders else []
-            dry_run = await self._dry_runs.load().run(command, on_output=on_output, masked=secrets)
+            dry_run = await self.dry_runs.load().run(command, on_output=on_output, masked=secrets)
             return replace(dry_run.result, dry_run=dry_run)
         is_job = detach is not None and detach.is_set()
         if is_job or (command.profile or confinement.limits.profile) != "workspace-write":
             return await self._shell.load().exec(command, on_output=on_output, detach=detach, is_job=is_job)
         roots = confinement.roots(grants)
-        before = created_config.watched(roots)
+        before = auto_executed.watched(roots)
         result = await self._shell.load().exec(command, on_output=on_output, detach=detach)
-        return replace(result, made=tuple(created_config.made_or_changed(before, roots, confinement.git(grants))))
+        return replace(result, made=tuple(auto_executed.made_or_changed(before, roots, confinement.git(grants))))
 
     def _open_shell(self) -> Shell:
-        """Imported late: it takes some milliseconds, and a session's first prompt need not wait for it."""
+        """Import it late: that takes some milliseconds, and a session's first prompt need not wait for it."""
         from agentcli.infra.sandbox.processes.shell import Shell
 
-        launch, own = self._confinement.launch, self._own_environment
-        return Shell(self._environment, self._job_folder, launch=launch, own_environment=own, jobs=self.jobs)
+        launch, own = self.confinement.launch, self._own_environment
+        return Shell(self._environment, self._job_folder, launch=launch, own_environment=own)
 
     def _open_dry_runs(self) -> DryRuns:
         from agentcli.infra.sandbox.dry_runs.dry_run import DryRuns  # late, too
 
-        confinement = self._confinement
+        confinement = self.confinement
         return DryRuns(
             self._shell.load,
             lambda: confinement.backend,
@@ -182,16 +182,97 @@ class LocalSandbox:
             search_path=self._environment.get("PATH", ""),
         )
 
-    def _open_secret_values(self) -> SecretValues:
-        from agentcli.infra.sandbox.files.secret_values import SecretValues  # late: it takes 20 ms
-
-        return SecretValues(self._environment, lambda root, names: SecretFiles(root, self._is_secret).among(names))
-
     async def aclose(self) -> None:
         await self._shell.aclose()
-        if self._dry_runs.is_made():
-            await asyncio.to_thread(self._dry_runs.load().close)
-        await self._confinement.aclose()
+        if self.dry_runs.is_made():
+            await asyncio.to_thread(self.dry_runs.load().close)
+        await self.confinement.aclose()
+
+
+class LocalFacts:
+    """Implements `SandboxFacts` for commands that have some grants."""
+
+    def __init__(self, sandbox: LocalSandbox, grants: Grants) -> None:
+        self._sandbox = sandbox
+        self._confinement = sandbox.confinement
+        self._grants = grants
+        self.profile: Profile = self._confinement.limits.profile
+        self.roots = self._confinement.roots(grants)
+
+    @property
+    def confines(self) -> bool:
+        return self._confinement.confines
+
+    @property
+    def dry_run_problem(self) -> str:
+        return self._sandbox.dry_runs.load().why_not(self._grants)
+
+    def exposed_secrets(self, profile: Profile | None = None) -> Sequence[Path]:
+        if (profile or self.profile) in self._confinement.backend.hides_in:
+            return ()
+        granted = {*self._grants.readable, *self._grants.writable}
+        masked = [path for path in self._confinement.limits.masked if any(map(path.is_relative_to, self.roots))]
+        found = (*self._confinement.scan.protected(self.roots)[0], *(path for path in masked if path.exists()))
+        return [path for path in dict.fromkeys(found) if path not in granted]
+
+    def secret_values(self, *, is_changed: bool = False, apart_from: Path | None = None) -> frozenset[str]:
+        return self._sandbox.secret_values(self.roots, is_changed=is_changed, apart_from=apart_from)
+
+    @property
+    def warning(self) -> str:
+        """Also says what was reverted after a kill."""
+        left = self._confinement.clean_up()
+        done, failed = "; ".join(left.put_back), "; ".join(left.left_changed)
+        parts = (
+            self._weakness,
+            self._unguarded,
+            done and f"Put back what a command changed whose session was killed: {done}.",
+            failed and f"Changed by a command of another session, and could not be put back: {failed}.",
+        )
+        return " ".join(filter(None, parts))
+
+    @property
+    def description(self) -> tuple[str, ...]:
+        if self.profile == "danger-full-access":
+            return ("Commands are not confined: they can read, change and send anything you can.",)
+        if not self.confines:
+            return (self._weakness,)
+        backend, scan = self._confinement.backend, self._confinement.scan
+        hosts = ", ".join(dict.fromkeys(self._grants.hosts)) or "none"
+        too_many = "has too many folders: secret files deep in it may be readable for commands."
+        unwatched = len(scan.protected(self.roots)[1]) - MAX_AUTO_EXECUTED
+        better = f"Not the best there is: {backend.why}" if backend.weakness else self._weakness
+        lines = (
+            f"Commands are confined by {backend.name}: {self.profile}, hosts: {hosts}.",
+            backend.why and better,
+            *(f"{root} {too_many}" for root in self.roots if scan.is_partial(str(root))),
+            self._unguarded,
+            f"{unwatched:,} settings of editors and tools in folders below can be written: there are too many."
+            if unwatched > 0
+            else "",
+            *backend.limits(self._confinement.bounds(None, self._grants)),
+            (self.dry_run_problem or "Commands that would ask run as dry runs first.")
+            if self.profile == "workspace-write"
+            else "",
+        )
+        return tuple(filter(None, lines))
+
+    @property
+    def _weakness(self) -> str:
+        backend = self._confinement.backend
+        if self.profile == "danger-full-access":
+            return ""
+        if not self.confines:
+            return f"NO SANDBOX: every command asks. {backend.why}".rstrip()
+        if not backend.weakness:
+            return f"NO COMMAND CAN RUN: {backend.why}" if backend.why else ""
+        better = f" A better one: {backend.why}" if backend.why else ""
+        return f"Weak sandbox ({backend.name}): {backend.weakness}.{better}"
+
+    @property
+    def _unguarded(self) -> str:
+        named = ", ".join(self._confinement.unguarded_folders(self._grants))
+        return f"More is in {named} than can be put back: what commands change there may stay." if named else ""
 
 
 def _resolve(path: Path) -> tuple[Path, os.stat_result | None, int]:

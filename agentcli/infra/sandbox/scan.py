@@ -1,52 +1,124 @@
 """Scans a workspace for what commands may not read or write: secret files, auto-executed files, repositories.
 
-The folders are walked once, the nearest first; later only those are read in which the kernel noted a change. Stamps
-are of the last change of a folder, which no program can set, not of its last modification.
+The folders are walked once, the nearest first; later only those are read in which the kernel noted a change
+(inotify(7)). Stamps are of the last change of a folder, which no program can set, not of its last modification.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import errno
 import os
 import stat
+import struct
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
+from weakref import finalize
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentcli.infra.sandbox.files.secret_files import SecretFiles
-from agentcli.infra.sandbox.folder_watch import FolderWatch
 from agentcli.infra.sandbox.mounts.mount_points import came_and_went
+from agentcli.infra.sandbox.secret_files import SecretFiles
 from agentcli.safety.paths.judge import is_read_only_name
 
-# Folders that tools fill, with how many levels below them are looked at. Installed packages bring sample keys by the
-# hundred, and are no place for the person's own: below these only repositories count.
+# Folders that tools fill, with the number of levels below them that are read. Installed packages bring sample keys by
+# the hundred, and people keep none of their own there: below these folders only repositories count.
 _SHALLOW = {".git": 0, "__pycache__": 0} | dict.fromkeys(
     ("node_modules", "site-packages", ".venv", "venv", ".tox", "target"), 2
 )
 _ANY_DEPTH = 10_000
-_TICK_NS = 20_000_000  # a folder can change twice within a tick of the clock of its file system, by one stamp
-# The files of other machines change without the kernel noting it: so long its notes are enough, and so many times as
-# long as the last walk took.
+_TICK_NS = 20_000_000  # within a tick of its file system's clock a folder can change twice and keep one stamp
+# How many ordinary folders, folders in `_SHALLOW`, and folders below these are read.
+_MAX_FOLDERS = (20_000, 20_000, 1_000)
+# The kernel does not note what other machines change. Its notes are therefore relied on only for so long, and for so
+# many times as long as the last walk took.
 _WATCHED_S = 30.0
 _PER_WALK = 100
 
+_ENTRIES = 0x40 | 0x80 | 0x100 | 0x200  # IN_MOVED_FROM, IN_MOVED_TO, IN_CREATE, IN_DELETE
+_REPLACED = 0x400 | 0x800  # IN_DELETE_SELF, IN_MOVE_SELF
+_OVERFLOWED, _FORGOTTEN = 0x4000, 0x8000
+_HOW = 0x01000000 | 0x02000000 | 0x04000000  # IN_ONLYDIR, IN_DONT_FOLLOW, IN_EXCL_UNLINK
+_HEADER = struct.Struct("iIII")
+_READ_BYTES = 1 << 16
+_SHARE = 2  # each tree may take one such part of the watches that a person may have
+_NOT_THERE = {errno.ENOENT, errno.EACCES, errno.ENOTDIR, errno.ELOOP}  # the walk finds no folder there either
+_libc = ctypes.CDLL(None, use_errno=True)
 
-class Extent(Struct, frozen=True):
-    """Bounds a walk: how long, and how many ordinary folders, folders named in `_SHALLOW`, and folders in these."""
 
-    max_folders: tuple[int, int, int] = (20_000, 20_000, 1_000)
-    max_s: float = 1.0
+class FolderWatch:
+    """Watches the folders of a tree for the process that made it; it is complete until one cannot be watched."""
+
+    def __init__(self) -> None:
+        self.is_complete = True
+        self._paths: dict[int, str] = {}
+        self._process = os.getpid()
+        self._descriptor = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC) if sys.platform == "linux" else -1
+        self._close = finalize(self, os.close, self._descriptor) if self._descriptor >= 0 else None
+        if self._close is not None:
+            self._close.atexit = False
+
+    def add(self, path: str) -> None:
+        """Note from now on what happens in the folder that is at `path` now."""
+        if not self.is_complete:
+            return
+        number = -1
+        if self._descriptor >= 0 and self._process == os.getpid() and len(self._paths) < _max_watches():
+            number = _libc.inotify_add_watch(self._descriptor, os.fsencode(path), _ENTRIES | _REPLACED | _HOW)
+            if number < 0 and ctypes.get_errno() in _NOT_THERE:
+                return
+        if number >= 0:
+            self._paths[number] = path
+            return
+        self.is_complete = False
+        self._paths.clear()
+        if self._close is not None:
+            self._close()
+
+    def take(self, is_own: Callable[[str], bool] = lambda path: False) -> tuple[set[str], set[str]] | None:
+        """Return the folders that changed and those that went since the last call; None if that is not known.
+
+        Changes at paths for which `is_own` is true do not count.
+        """
+        if not self.is_complete or self._process != os.getpid():
+            return None
+        entries: set[tuple[str, bytes]] = set()
+        replaced: set[str] = set()
+        has_overflowed = False
+        for number, what, name in self._events():
+            has_overflowed |= bool(what & _OVERFLOWED)
+            path = self._paths.pop(number, None) if what & _FORGOTTEN else self._paths.get(number)
+            if path is not None and what & _ENTRIES:
+                entries.add((path, name))
+            if path is not None and what & (_REPLACED | _FORGOTTEN):
+                replaced.add(path)
+        changed = {path for path, name in entries if not is_own(f"{path}/{os.fsdecode(name)}")}
+        return None if has_overflowed else (changed, replaced)
+
+    def _events(self) -> Iterator[tuple[int, int, bytes]]:
+        with contextlib.suppress(BlockingIOError):
+            while self._paths:
+                data, at = os.read(self._descriptor, _READ_BYTES), 0
+                while at < len(data):
+                    number, what, _, length = _HEADER.unpack_from(data, at)
+                    at += _HEADER.size + length
+                    yield number, what, data[at - length : at].rstrip(b"\0")
 
 
-_USUAL = Extent()
-
-Stamp = tuple[int, int, int]  # device, inode, time of the last change
-_NO_STAMPS: dict[str, Stamp | None] = {"/": None}
+@cache
+def _max_watches() -> int:
+    try:
+        return int(Path("/proc/sys/fs/inotify/max_user_watches").read_text()) // _SHARE
+    except (OSError, ValueError):
+        return 0
 
 
 class _Folder(Struct, kw_only=True):
@@ -54,157 +126,121 @@ class _Folder(Struct, kw_only=True):
     rank: int
     folders: tuple[str, ...]
     secrets: Sequence[Path]
-    obeyed: Sequence[Path]
+    auto_executed: Sequence[Path]
     is_repository: bool
-
-    def holds_the_same(self, other: _Folder) -> bool:
-        return replace(self, stamp=other.stamp) == other
 
 
 class _Findings(NamedTuple):
-    """The findings in all folders of a tree, apart from its root's own level where that is protected by name."""
+    """The findings in all folders of a tree. At the root's own level auto-executed files are protected by name."""
 
     secrets: list[Path]
-    obeyed: list[Path]
+    auto_executed: list[Path]
     repositories: list[str]
 
 
-class _Work:
-    """Folders that are still to be read, in a queue for each rank, with how many levels are read below."""
+class _Queue:
+    """Folders that are still to be read, by rank, with the number of levels that are read below each."""
 
-    def __init__(self, budgets: tuple[int, int, int]) -> None:
-        self.queues = tuple(deque[tuple[str, int]]() for _ in budgets)
-        self.left = [*budgets]
+    def __init__(self, max_folders: tuple[int, int, int]) -> None:
+        self.by_rank = tuple(deque[tuple[str, int]]() for _ in max_folders)
+        self.room = [*max_folders]
 
     def add(self, path: str, *, around: int = 0, levels: int = _ANY_DEPTH, any_depth: bool = False) -> None:
-        """Add a folder in one of the rank `around`, of which so many `levels` are read."""
+        """Add a folder that lies in one of the rank `around`, of which so many `levels` are read."""
         below = _SHALLOW.get(path.rpartition(os.sep)[2])
         if around:
             if levels and below != 0:
-                self.queues[2].append((path, levels - 1))
+                self.by_rank[2].append((path, levels - 1))
         elif below is None:
-            self.queues[0].append((path, levels))
+            self.by_rank[0].append((path, levels))
         else:
-            self.queues[1].append((path, _ANY_DEPTH if below and any_depth else below))
+            self.by_rank[1].append((path, _ANY_DEPTH if below and any_depth else below))
 
     def take(self) -> Iterator[tuple[str, int, int]]:
-        """Yield paths with rank and levels while there is room for them."""
-        while (rank := next((r for r in range(3) if self.queues[r] and self.left[r]), None)) is not None:
-            self.left[rank] -= 1
-            path, levels = self.queues[rank].popleft()
+        """Yield paths with their ranks and levels while there is room for them."""
+        while (rank := next((r for r in range(3) if self.by_rank[r] and self.room[r]), None)) is not None:
+            self.room[rank] -= 1
+            path, levels = self.by_rank[rank].popleft()
             yield path, rank, levels
 
 
 class _Tree:
-    """The folders of one root; `unread` are tried again, `rest` is left of the walk, `late` of updates."""
+    """The folders of one root that were read, and those that still have to be."""
 
-    def __init__(self, extent: Extent) -> None:
+    def __init__(self, max_folders: tuple[int, int, int]) -> None:
         self.folders: dict[str, _Folder] = {}
-        self.found: _Findings | None = None  # of these folders
-        self.unread: set[str] = set()
+        self.findings: _Findings | None = None  # in these folders
         self.watch = FolderWatch()
         self.watched_until = 0.0
-        self.rest = _Work(extent.max_folders)
-        self.late = _Work(extent.max_folders)
-
-
-class PresentPaths:
-    """Tells which of some paths exist; those in folders that have not changed are known from before."""
-
-    def __init__(self, paths: Iterable[Path]) -> None:
-        self._paths = [*map(str, paths)]
-        self._stamps: dict[str, Stamp | None] = _NO_STAMPS  # of the innermost folders around them that are there
-        self._present: Sequence[Path] = ()
-
-    def now(self) -> Sequence[Path]:
-        looked_ns = time.time_ns()
-        if any(_stamp_of(folder) != stamp for folder, stamp in self._stamps.items()):
-            around = {folder: _stamp_of(folder) for folder in map(_existing_around, self._paths)}
-            self._present = [Path(path) for path in self._paths if os.path.lexists(path)]
-            is_old = all(stamp is not None and stamp[2] < looked_ns - _TICK_NS for stamp in around.values())
-            self._stamps = around if is_old else _NO_STAMPS
-        return self._present
-
-
-def _stamp_of(folder: str) -> Stamp | None:
-    try:
-        status = os.stat(folder)  # noqa: PTH116  # a tenth of the time of a Path
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino, status.st_ctime_ns
-
-
-def _existing_around(path: str) -> str:
-    """Return the nearest folder above that exists; a link that leads nowhere counts, since its target may be made."""
-    while not os.path.lexists(path := path.rpartition("/")[0] or "/"):
-        pass
-    return path
+        self.unreadable: set[str] = set()  # tried again
+        self.unwalked = _Queue(max_folders)
+        self.new = _Queue(max_folders)  # found by an update
 
 
 class Scan:
     """Remembers what is in the roots, for all commands of a session.
 
-    `is_secret` is what `SecretFiles` asks; `denied` gives a test for further files, as of then, which is equal to the
-    one before as long as the rules are.
+    `is_secret` is what `SecretFiles` asks. `denied` gives a test for further files by the rules as they are now; it
+    must give an equal one as long as the rules are the same. A walk takes at most `max_s` seconds.
     """
 
     def __init__(
         self,
         is_secret: Callable[[Path], bool] = lambda path: False,
         denied: Callable[[], Callable[[Path], bool] | None] = lambda: None,
-        extent: Extent = _USUAL,
+        *,
+        max_folders: tuple[int, int, int] = _MAX_FOLDERS,
+        max_s: float = 1.0,
     ) -> None:
         self._secret_files = SecretFiles(Path("/"), is_secret)
         self._denied = denied
-        self._extent = extent
-        self.kept_plans: dict[Any, Any] = {}  # of what is protected, as long as nothing changed; kept by who makes them
+        self._max_folders, self._max_s = max_folders, max_s
+        self.kept_plans: dict[Any, Any] = {}  # by `plan_protection`, emptied at every change
         self._judged_by: Callable[[Path], bool] | None = None
         self._trees: dict[str, _Tree] = {}
         self._lock = threading.Lock()
 
     def repositories(self, root: str) -> list[str]:
-        """The folders below `root` that git would take for a repository, the nearest first, new ones last."""
-        return self._found(root).repositories
+        """Return the folders below `root` that git would take for a repository, the nearest first, new ones last."""
+        return self._find(root).repositories
 
     def protected(self, roots: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-        """Secret files, and what programs obey by themselves below the roots' own level, as they are now."""
-        found = [self._found(str(root)) for root in roots]
-        return [path for one in found for path in one.secrets], [path for one in found for path in one.obeyed]
+        """Return the secret files, and the auto-executed files below the roots' own level, as they are now."""
+        found = [self._find(str(root)) for root in roots]
+        return [path for one in found for path in one.secrets], [path for one in found for path in one.auto_executed]
 
-    def _found(self, root: str) -> _Findings:
+    def _find(self, root: str) -> _Findings:
         with self._lock:
-            tree = self._looked_at(root)
-            if tree.found is None:
+            tree = self._current_tree(root)
+            if tree.findings is None:
                 inner = {path: folder for path, folder in tree.folders.items() if path != root}
-                tree.found = _Findings(
+                tree.findings = _Findings(
                     [path for folder in tree.folders.values() for path in folder.secrets],
-                    [path for folder in inner.values() for path in folder.obeyed],
+                    [path for folder in inner.values() for path in folder.auto_executed],
                     [path for path, folder in inner.items() if folder.is_repository],
                 )
-            return tree.found
+            return tree.findings
 
     def is_partial(self, root: str) -> bool:
-        """True if there were too many folders to look at all of them."""
+        """Return True if there were too many folders to read all of them."""
         tree = self._trees.get(root)
-        return tree is not None and bool(tree.rest.queues[0] or tree.late.queues[0])
+        return tree is not None and bool(tree.unwalked.by_rank[0] or tree.new.by_rank[0])
 
     def folders(self, root: str) -> dict[str, _Folder]:
-        """Each folder in `root`, links not followed: walked once, then compared where the kernel noted a change."""
+        """Return each folder in `root`, links not followed."""
         with self._lock:
-            return dict(self._looked_at(root).folders)
+            return dict(self._current_tree(root).folders)
 
-    def _looked_at(self, root: str) -> _Tree:
-        if (denied := self._denied()) != self._judged_by:  # the rules changed: every name is judged anew
+    def _current_tree(self, root: str) -> _Tree:
+        if (denied := self._denied()) != self._judged_by:  # the rules changed, so every name is judged anew
             self._judged_by = denied
             self._trees.clear()
-        if root not in self._trees:
-            self._trees[root] = _Tree(self._extent)
-        tree = self._trees[root]
+        tree = self._trees.get(root) or self._trees.setdefault(root, _Tree(self._max_folders))
         changes = tree.watch.take(came_and_went) if tree.folders else None
-        if changes is None or any((*changes, tree.unread, *tree.rest.queues, *tree.late.queues)):
+        if changes is None or any((*changes, tree.unreadable, *tree.unwalked.by_rank, *tree.new.by_rank)):
             self.kept_plans = {}
         if changes is None or root in changes[1] or time.monotonic() > tree.watched_until:
-            tree.found = None
+            tree.findings = None
             self.kept_plans = {}
             self._walk(root, tree)
         else:
@@ -213,58 +249,58 @@ class Scan:
 
     def _walk(self, root: str, tree: _Tree) -> None:
         began = time.monotonic()
-        tree.unread.clear()
-        tree.rest, tree.late = _Work(self._extent.max_folders), _Work(self._extent.max_folders)
-        tree.rest.queues[0].append((root, _ANY_DEPTH))
+        tree.unreadable.clear()
+        tree.unwalked, tree.new = _Queue(self._max_folders), _Queue(self._max_folders)
+        tree.unwalked.by_rank[0].append((root, _ANY_DEPTH))
         seen: dict[str, _Folder] = {}
-        self._read(tree.rest, tree, seen, began + self._extent.max_s)
+        self._read_queued(tree.unwalked, tree, seen, began + self._max_s)
         ended = time.monotonic()
         tree.watched_until = ended + max(_WATCHED_S, _PER_WALK * (ended - began))
-        # What was found once is not lost again.
-        tree.folders = tree.folders | seen if any(tree.rest.queues) else seen
+        # After a walk that could not be finished, folders that an earlier walk found still count.
+        tree.folders = tree.folders | seen if any(tree.unwalked.by_rank) else seen
 
     def _update(self, tree: _Tree, changed: set[str], replaced: set[str]) -> None:
-        """Read folders in which something changed, all that is new in them, and what is left of the walk."""
-        known, late = tree.folders, tree.late
-        deadline = time.monotonic() + self._extent.max_s
-        late.left = [*self._extent.max_folders]
-        if replaced or tree.unread or any((*late.queues, *tree.rest.queues)):
-            tree.found = None
+        """Read folders in which something changed, all that is new in them, and the rest of the walk."""
+        known = tree.folders
+        deadline = time.monotonic() + self._max_s
+        tree.new.room = [*self._max_folders]
+        if replaced or tree.unreadable or any((*tree.new.by_rank, *tree.unwalked.by_rank)):
+            tree.findings = None
         for path in [path for path in known if _is_in(path, replaced)] if replaced else ():
             del known[path]
-        for path in tree.unread:
-            late.add(path, any_depth=True)
-        tree.unread.clear()
+        for path in tree.unreadable:
+            tree.new.add(path, any_depth=True)
+        tree.unreadable.clear()
         for path in sorted(changed & known.keys()):
-            folder = self._look_at(path, known[path].rank, None, tree)
-            if folder is None or not folder.holds_the_same(known[path]):  # else mount points came and went
-                tree.found = None
+            folder = self._read_folder(path, known[path].rank, None, tree)
+            # If all but the stamp is the same, mount points came and went.
+            if folder is None or replace(folder, stamp=known[path].stamp) != known[path]:
+                tree.findings = None
             if folder is None:
                 del known[path]
                 continue
             known[path] = folder
-            for child in folder.folders:
-                if child not in known:
-                    late.add(child, around=folder.rank, any_depth=True)
-        self._read(late, tree, known, deadline, any_depth=True)
-        self._read(tree.rest, tree, known, deadline)
+            for child in [each for each in folder.folders if each not in known]:
+                tree.new.add(child, around=folder.rank, any_depth=True)
+        self._read_queued(tree.new, tree, known, deadline, any_depth=True)
+        self._read_queued(tree.unwalked, tree, known, deadline)
 
-    def _read(
-        self, work: _Work, tree: _Tree, into: dict[str, _Folder], deadline: float, *, any_depth: bool = False
+    def _read_queued(
+        self, queue: _Queue, tree: _Tree, into: dict[str, _Folder], deadline: float, *, any_depth: bool = False
     ) -> None:
         if time.monotonic() >= deadline:
             return
-        for path, rank, levels in work.take():
-            folder = self._look_at(path, rank, tree.folders.get(path), tree)
+        for path, rank, levels in queue.take():
+            folder = self._read_folder(path, rank, tree.folders.get(path), tree)
             if folder is not None:
                 into[path] = folder
                 for child in folder.folders:
-                    work.add(child, around=rank, levels=levels, any_depth=any_depth)
+                    queue.add(child, around=rank, levels=levels, any_depth=any_depth)
             if time.monotonic() >= deadline:
                 break
 
-    def _look_at(self, path: str, rank: int, before: _Folder | None, tree: _Tree) -> _Folder | None:
-        """A folder, from memory where it has not changed since; None where it cannot be read."""
+    def _read_folder(self, path: str, rank: int, before: _Folder | None, tree: _Tree) -> _Folder | None:
+        """Return a folder, `before` if it has not changed since; None where it cannot be read."""
         try:
             tree.watch.add(path)
             status = os.stat(path, follow_symlinks=False)  # noqa: PTH116  # a tenth of the time of a Path
@@ -281,16 +317,16 @@ class Scan:
         except FileNotFoundError:
             return None
         except OSError:
-            tree.unread.add(path)
+            tree.unreadable.add(path)
             return None
-        obeyed = [entry.path for entry in inside if is_read_only_name(entry.name) and entry.name != ".git"]
+        auto_executed = [entry.path for entry in inside if is_read_only_name(entry.name) and entry.name != ".git"]
         names = {entry.name for entry in inside}
         return _Folder(
             stamp=(status.st_ino, status.st_ctime_ns if status.st_ctime_ns < looked_ns - _TICK_NS else 0),
             rank=rank,
             folders=tuple(folders),
             secrets=secrets,
-            obeyed=[] if rank else [Path(path) for path in obeyed],
+            auto_executed=[] if rank else [*map(Path, auto_executed)],
             is_repository=not is_closed and (".git" in names or names >= {"HEAD", "objects", "refs"}),
         )
 
@@ -298,18 +334,12 @@ class Scan:
         names = [os.fsencode(entry.path)[1:] for entry in entries if not entry.is_dir(follow_symlinks=False)]
         secret, is_denied = self._secret_files.among(names), self._judged_by
         if is_denied is not None:
-            secret |= {name for name in names if is_denied(_path(name))}
-        return sorted(map(_path, secret))
+            secret |= {name for name in names if is_denied(Path("/", os.fsdecode(name)))}
+        return sorted(Path("/", os.fsdecode(name)) for name in secret)
 
 
 def _is_in(path: str, folders: set[str]) -> bool:
-    """True if a path is one of these folders, or lies below one."""
-    while path:
-        if path in folders:
-            return True
+    """Return True if a path is one of these folders, or lies below one."""
+    while path and path not in folders:
         path = path.rpartition(os.sep)[0]
-    return False
-
-
-def _path(name: bytes) -> Path:
-    return Path("/", os.fsdecode(name))
+    return bool(path)

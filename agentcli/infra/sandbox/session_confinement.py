@@ -6,7 +6,6 @@ import asyncio
 import logging
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import cached_property, partial
@@ -15,19 +14,17 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from agentcli.errors import ToolError
-from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch, Unconfined
-from agentcli.infra.sandbox.git.config import find_git
-from agentcli.infra.sandbox.mounts.mount_points import SessionNote
-from agentcli.infra.sandbox.mounts.protect_plan import Protection, is_inside
+from agentcli.infra.sandbox.confinement import Bounds, CommandResources, Confinement, Launch, Unconfined
+from agentcli.infra.sandbox.git_config import find_git
+from agentcli.infra.sandbox.mounts.mount_points import Note, SessionNote
+from agentcli.infra.sandbox.mounts.plans import Protection, is_inside
 from agentcli.infra.sandbox.network.proxy import NetworkProxy
-from agentcli.infra.sandbox.protection.created_config import present_names
-from agentcli.infra.sandbox.protection.left_behind import clean_up_killed_sessions
+from agentcli.infra.sandbox.protection.auto_executed import present_names
 from agentcli.infra.sandbox.protection.planning import MAX_REPOSITORIES, plan_protection
-from agentcli.infra.sandbox.scan import PresentPaths, Scan
-from agentcli.safety.addresses.hosts import read_grant
+from agentcli.infra.sandbox.scan import Scan
+from agentcli.safety.hosts import read_grant
 from agentcli.safety.paths.judge import SECRET_HOME_PATHS, auto_executed, is_secret
 from agentcli.settings.files import make_private_folder
 from agentcli.tools.command import Command, Grants, Profile, Reverts
@@ -36,33 +33,38 @@ from agentcli.tools.dry_run import DryRunLimits
 if TYPE_CHECKING:
     from agentcli.infra.sandbox.protection.snapshot import ProtectedSnapshot
 
-MOST_OBEYED = 50  # names below the roots' own level that are kept from being written: each costs a mount
+MAX_AUTO_EXECUTED = 50  # files below the roots' own level that are kept from being written: each costs a mount
 
 _HOW_TO_GRANT = "The user can grant it: /sandbox host NAME, or sandbox.hosts in the settings."
 
 _EVEN_IF_MISSING = frozenset((".agentcli", ".claude", ".cursor", ".husky", ".idea", ".mcp.json", ".vscode"))
+_UNFINISHED = "unfinished"  # the folder with the notes of sessions whose changes are not reverted yet
 
 log = logging.getLogger(__name__)
 
 
+class SessionFolders(Struct, frozen=True, kw_only=True):
+    """Folders of agentcli, as absolute paths: its state, the caches of this workspace's commands, and settings."""
+
+    state: Path | None = None
+    cache: Path | None = None
+    own: tuple[Path, ...] = ()
+
+
 class CommandLimits(Struct, frozen=True, kw_only=True):
-    """The settings for commands, all paths absolute; trusted commands run `programs` outside of the sandbox."""
+    """The settings for commands, all paths absolute.
+
+    `programs` gives the files below some roots that trusted commands run outside of the sandbox.
+    """
 
     profile: Profile = "danger-full-access"
     home: Path = Path("/")
     masked: tuple[Path, ...] = ()
     writable: tuple[Path, ...] = ()
     environment: tuple[str, ...] = ()
-    cache: Path | None = None
-    state: Path | None = None
-    own_folders: tuple[Path, ...] = ()
+    folders: SessionFolders = SessionFolders()
     dry_runs: DryRunLimits = DryRunLimits()
     programs: Callable[[Sequence[Path]], Sequence[Path]] = lambda roots: ()
-
-
-def _names_in(root: Path) -> Iterator[str]:
-    """The auto-executed names that are in a folder."""
-    return (name for name in present_names(root, auto_executed().names) if (root / name).exists())
 
 
 class SessionConfinement:
@@ -80,20 +82,17 @@ class SessionConfinement:
     ) -> None:
         self.limits = limits
         self.scan = Scan(lambda path: is_secret(path, limits.home), denied)
+        self.dry_run_folder = state / "tries"
         self._roots = tuple(root.resolve() for root in roots)
         self._choose = choose
         self._search_path = search_path
         self._state = state
-        at_home = (limits.home / path for path in SECRET_HOME_PATHS)
-        self.dry_run_folder = state / "tries"
-        self._masked = PresentPaths((*at_home, *limits.masked, self.dry_run_folder))
-        self._aside = state / "put_aside"  # what stood in the way of something that was put back
-        self._protected_places: dict[tuple[Path, ...], tuple[float, tuple[str, ...]]] = {}
+        self._aside = state / "put_aside"  # holds what stood in the way of something that was put back
         self._proxies: dict[frozenset[str], NetworkProxy] = {}
-        self._opening = asyncio.Lock()
+        self._starting_proxy = asyncio.Lock()
         self._note: SessionNote | None = None
         self._snapshot: ProtectedSnapshot | None = None
-        self._left_behind: Reverts | None = None
+        self._left_by_killed: Reverts | None = None
         self._unreported = Reverts()
         self._cleaning = Lock()
 
@@ -109,73 +108,79 @@ class SessionConfinement:
         return (*self._roots, *grants.roots)
 
     def git(self, grants: Grants) -> str:
-        """The git that commands cannot replace."""
+        """Return the git that commands cannot replace."""
         return find_git(self._search_path, (*self.roots(grants), *self.limits.writable, *grants.writable))
 
-    def bounds(self, profile: Profile | None, grants: Grants) -> Bounds:
-        """The bounds of a command that starts now; in a session without bounds no command has any."""
+    def bounds(self, profile: Profile | None, grants: Grants, note: Note | None = None) -> Bounds:
+        """Return the bounds of a command that starts now; in a session without bounds no command has any."""
         limits, roots = self.limits, self.roots(grants)
+        home, cache = limits.home, limits.folders.cache
         if limits.profile == "danger-full-access":
-            return Bounds("danger-full-access", roots, limits.home)
-        secrets, obeyed = self.scan.protected(roots)
-        own = (self._state, *limits.own_folders)
-        # What only reads needs no host; a program that a repository has git run gets none.
+            return Bounds("danger-full-access", roots, home)
+        secrets, below_roots = self.scan.protected(roots)
+        at_home = (home / name for name in present_names(home, SECRET_HOME_PATHS))
+        own = (self._state, *limits.folders.own, *limits.programs(roots))
+        # A command that only reads needs no host, and a program that a repository makes git run gets none.
         proxy = self._proxies.get(frozenset(grants.hosts)) if profile != "read-only" else None
         return Bounds(
             profile or limits.profile,
             roots,
-            limits.home,
-            masked=(*self._masked.now(), *secrets),
+            home,
+            masked=(*at_home, *limits.masked, self.dry_run_folder, *secrets),
             readable_again=(*grants.readable, *grants.writable),
             writable=(*limits.writable, *(path for path in grants.writable if path.exists())),
-            protected=_protected_names(roots),
-            protected_paths=(*self._at_home(roots), *own, *limits.programs(roots), *obeyed[:MOST_OBEYED]),
-            proxy_socket=proxy.socket if proxy is not None else None,
-            # In a root a command could put a link in its place, which the next one would follow.
-            cache=None if limits.cache is None or any(map(limits.cache.is_relative_to, roots)) else limits.cache,
-            scan=self.scan,
-            git=self.git(grants),
+            protected=tuple(map(str, (*self._protected_names(roots), *own, *below_roots[:MAX_AUTO_EXECUTED]))),
+            resources=CommandResources(
+                proxy_socket=proxy.socket if proxy is not None else None,
+                # A command could replace a cache in a root by a link, which the next one would follow.
+                cache=None if cache is None or any(map(cache.is_relative_to, roots)) else cache,
+                note=note,
+                scan=self.scan,
+                git=self.git(grants),
+            ),
         )
 
-    def is_protected(self, path: Path, grants: Grants) -> bool:
-        """True if git or a trusted command runs this file or obeys its contents. The answer is up to a second old."""
-        roots = self.roots(grants)
-        planned_at, places = self._protected_places.get(roots, (float("-inf"), ()))
-        if time.monotonic() - planned_at > 1:
-            own = tuple(self.limits.programs(roots))
-            home, git = self.limits.home, self.git(grants)
-            bounds = Bounds("workspace-write", roots, home, protected_paths=own, scan=self.scan, git=git)
-            plan = plan_protection(bounds, str(roots[0]))
-            places = (*plan.read_only, *plan.missing_files, *plan.missing_folders)
-            self._protected_places = {roots: (time.monotonic(), places)}
-        return any(is_inside(str(path), place) for place in places)
+    def _protected_names(self, roots: Sequence[Path]) -> Iterator[str | Path]:
+        """Yield what other programs execute at the roots' own level, and at home if commands can write that.
 
-    def _at_home(self, roots: Sequence[Path]) -> Sequence[Path]:
-        """Files that start with the machine, a shell or a program, present or not, if the home can be written."""
-        home = self.limits.home
-        if not any(map(home.is_relative_to, roots)):
-            return ()
-        table = auto_executed()
-        there = (path for path in table.home if (home / path).exists())
-        places = dict.fromkeys((*(name for name in table.start if "*" not in name), *_names_in(home), *there))
-        is_mac = sys.platform == "darwin"
-        return [home / name for name in places if name != ".git" and (is_mac or not name.startswith("Library/"))]
+        Only a few names are protected where they are missing: each shows as an empty folder to commands.
+        """
+        table, home = auto_executed(), self.limits.home
+        there = {name for root in roots for name in present_names(root, table.names) if (root / name).exists()}
+        yield from sorted((there | _EVEN_IF_MISSING) - {".git"})
+        if any(map(home.is_relative_to, roots)):
+            at_start = (name for name in table.start if "*" not in name)
+            at_home = (name for name in (*table.home, *present_names(home, table.names)) if (home / name).exists())
+            for name in dict.fromkeys((*at_start, *at_home)):
+                if name != ".git" and (sys.platform == "darwin" or not name.startswith("Library/")):
+                    yield home / name
+
+    def is_protected(self, path: Path, grants: Grants) -> bool:
+        """Return True if git or a trusted command runs this file or obeys its contents."""
+        roots = self.roots(grants)
+        own = tuple(map(str, self.limits.programs(roots)))
+        resources = CommandResources(scan=self.scan, git=self.git(grants))
+        bounds = Bounds("workspace-write", roots, self.limits.home, protected=own, resources=resources)
+        plan = plan_protection(bounds, str(roots[0]))
+        return any(
+            is_inside(str(path), place) for place in (*plan.read_only, *plan.missing_files, *plan.missing_folders)
+        )
 
     @contextmanager
     def launch(self, argv: Sequence[str], command: Command, pass_fds: Sequence[int]) -> Iterator[Launch]:
-        """Raises `OSError`."""
-        assert command.profile != "own", "such a command is not confined"
+        """Confine one command. Raises `OSError`."""
+        assert command.profile != "own", "the person's own commands are not confined"
         cwd, profile = command.cwd, command.profile or self.limits.profile
         if profile == "danger-full-access":
-            plan = partial(self._protection, command.grants, cwd=cwd)
+            plan = partial(self._protection, command.grants, cwd)
             with self._snapshot.accepting(plan) if self._snapshot is not None else nullcontext():
                 yield Launch(list(argv), tuple(pass_fds), reverts=self._with_unreported(Reverts()))
             return
         earlier = self._snapshot.retry() if self._snapshot is not None else Reverts()
         note = self._session_note() if profile == "workspace-write" else None
-        bounds = replace(self.bounds(command.profile, command.grants), note=note.points if note is not None else None)
-        if bounds.cache is not None:
-            make_private_folder(bounds.cache)
+        bounds = self.bounds(command.profile, command.grants, note.points if note is not None else None)
+        if bounds.resources.cache is not None:
+            make_private_folder(bounds.resources.cache)
         confined = self.backend.launch(argv, cwd=cwd, bounds=bounds, pass_fds=pass_fds)
         with confined as launch, self._guarded(bounds, cwd, note) as reverts:
             reverts.put_back += earlier.put_back  # what still could not be is reported when the command has ended
@@ -183,8 +188,8 @@ class SessionConfinement:
             yield launch._replace(reverts=self._with_unreported(reverts), note=descriptor)
 
     def _session_note(self) -> SessionNote | None:
-        """The note of the session, by which the keeper or the next start cleans up after a kill."""
-        notes = self._state / "mount_points" if self.backend.keeps_names else self._aside / "unfinished"
+        """Return the note of the session, by which the keeper or the next start cleans up after a kill."""
+        notes = self._state / "mount_points" if self.backend.keeps_names else self._aside / _UNFINISHED
         try:
             with self._cleaning:
                 self._note = self._note or SessionNote(notes)
@@ -201,17 +206,17 @@ class SessionConfinement:
             from agentcli.infra.sandbox.protection.snapshot import ProtectedSnapshot
 
             self._snapshot = ProtectedSnapshot(self._aside, note)
-        plan = self._protection(bounds, cwd=cwd)
+        plan = self._protection(bounds, cwd)
         with self._snapshot.during(plan, roots=bounds.roots, granted=bounds.writable) as reverts:
             yield reverts
 
-    def _protection(self, bounds: Bounds | Grants, *, cwd: Path | None = None) -> Protection:
+    def _protection(self, bounds: Bounds | Grants, cwd: Path | None = None) -> Protection:
         """Plan what to revert where nothing protects it. Without mounts every repository can be committed to."""
         bounds = self.bounds(None, bounds) if isinstance(bounds, Grants) else bounds
         return plan_protection(bounds, str(cwd or bounds.roots[0]), max_to_commit_to=MAX_REPOSITORIES)
 
     def unguarded_folders(self, grants: Grants) -> Sequence[str]:
-        """The folders that hold more protected files than could be reverted."""
+        """Return the folders that hold more protected files than could be reverted."""
         if self.limits.profile != "workspace-write" or self.backend.keeps_names:
             return ()
         from agentcli.infra.sandbox.protection.snapshot import ProtectedSnapshot
@@ -220,42 +225,44 @@ class SessionConfinement:
 
     def accept(self, path: Path, content: bytes) -> None:
         """Keep what was written to a file: the person agreed."""
-        if self._snapshot is not None:  # else no command ran that it would be reverted with
+        if self._snapshot is not None:  # else no command ran after which it would be reverted
             self._snapshot.accept(str(path), content)
 
     async def make_ready(self, grants: Grants) -> None:
         """Prepare for a command: revert what killed sessions left changed, and open the way to its hosts."""
-        if self._left_behind is None:
+        if self._left_by_killed is None:
             await asyncio.to_thread(self.clean_up)
-        await self._open_network(frozenset(grants.hosts))
+        await self._start_proxy(frozenset(grants.hosts))
 
     def clean_up(self) -> Reverts:
-        """Revert once what killed sessions left changed."""
+        """Revert what killed sessions left changed, once; the model is told with the first command."""
         with self._cleaning:
-            if self._left_behind is None:
-                self._left_behind = left = clean_up_killed_sessions(self._aside / "unfinished")
+            if self._left_by_killed is None:
+                self._left_by_killed = left = Reverts()
+                if (self._aside / _UNFINISHED).is_dir():
+                    from agentcli.infra.sandbox.protection.snapshot import clean_up_killed_sessions
+
+                    left.add(clean_up_killed_sessions(self._aside / _UNFINISHED))
                 done = [f"{each}, changed by a command of a session that was killed" for each in left.put_back]
                 self._unreported = Reverts(done, [*left.left_changed])
-            return self._left_behind
+            return self._left_by_killed
 
     def _with_unreported(self, reverts: Reverts) -> Reverts:
-        """Report it to the model with the first command."""
         reverts.add(self._unreported)
         self._unreported = Reverts()
         return reverts
 
-    async def _open_network(self, hosts: frozenset[str]) -> None:
+    async def _start_proxy(self, hosts: frozenset[str]) -> None:
         """Start what leads to some hosts and no others, where commands have no network of their own."""
-        async with self._opening:
+        async with self._starting_proxy:
             if not hosts or hosts in self._proxies or not self.confines:
                 return
             try:
-                for host in hosts:
-                    read_grant(host)
+                grants = [*map(read_grant, sorted(hosts))]
             except ValueError as error:
                 raise ToolError(f"A host cannot be granted: {error}", kind="invalid_parameters") from error
-            folder = Path(tempfile.mkdtemp(prefix="agentcli-"))  # 0700
-            proxy = NetworkProxy(sorted(hosts), folder=folder, how_to_grant=_HOW_TO_GRANT)
+            folder = Path(tempfile.mkdtemp(prefix="agentcli-"))  # mode 0700
+            proxy = NetworkProxy(grants, folder=folder, how_to_grant=_HOW_TO_GRANT)
             await proxy.start()
             self._proxies[hosts] = proxy
 
@@ -269,9 +276,3 @@ class SessionConfinement:
             await proxy.aclose()
             with suppress(FileNotFoundError):  # whoever tidies up temporary files was here
                 proxy.socket.parent.rmdir()
-
-
-def _protected_names(roots: Sequence[Path]) -> tuple[str, ...]:
-    """Names that are there, and the few obeyed at once: each missing one shows as an empty folder to commands."""
-    there = {name for root in roots for name in _names_in(root)}
-    return tuple(sorted((there | _EVEN_IF_MISSING) - {".git"}))

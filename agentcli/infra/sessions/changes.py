@@ -1,4 +1,4 @@
-"""Changes what is stored: moves sessions to the trash and back, and replaces texts in entries for good."""
+"""Changes stored sessions: moves them to the trash and back, and redacts texts in their entries for good."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from agentcli.agent.interfaces import Stored, subagents_owner
 from agentcli.conversation.entries import ContextNote, Unreadable, entry_now
 from agentcli.conversation.history import last_prompt_of, title_of
 from agentcli.errors import StorageError
-from agentcli.infra.sessions.ids import new_id
-from agentcli.infra.sessions.tables import ENTRY, Tables, entries_of, is_stored, last_seq, read_entry
+from agentcli.infra.sessions.tables import ENTRY, Tables, entries_of, is_stored, last_seq, new_id, read_entry
 
 REDACTED = "[redacted]"
 
-# The fork that shares most has copies of all that any other one shares: they count once from now on.
+# Entries of a removed session count once in the fork that shares most, which has copies of all that other forks share.
 _HAND_OVER = """
 UPDATE entries SET own = true WHERE trashed = 0 AND session_id = (
     SELECT copy.session_id FROM entries AS gone JOIN entries AS copy ON copy.origin = gone.origin AND copy.trashed = 0
@@ -34,7 +33,7 @@ UPDATE entries SET own = NOT EXISTS (
 ) WHERE session_id = :id AND trashed = 0
 """
 _FAMILY = "(SELECT id FROM sessions WHERE id = :id OR user_id = :agents)"  # a session and its subagents
-# The entries of these with all copies of them, and everything in the trash.
+# The entries of the family with all their copies, and everything in the trash.
 _AFFECTED = f"""
 SELECT n, session_id, trashed, {ENTRY} FROM entries
 WHERE trashed > 0 OR origin IN (SELECT origin FROM entries WHERE session_id IN {_FAMILY} AND trashed = 0)
@@ -57,17 +56,17 @@ async def _move(db: Tables, session_id: str, batch: float, target: float) -> Non
 
 
 async def id_in_trash(db: Tables, session_id: str) -> str:
-    """Return the whole id of the one session in the trash that begins so. Raises `StorageError`."""
+    """Return the id of the one session in the trash whose id begins so. Raises `StorageError`."""
     query = "SELECT DISTINCT id FROM sessions WHERE trashed > 0 AND id >= :id AND id < :end"
     found = [str(id) for (id,) in await db.rows(query, id=session_id, end=f"{session_id}\U0010ffff")]
     if len(found) != 1:
-        how_many = "Several sessions begin" if found else "No session begins"
-        raise StorageError(f"{how_many} with {session_id!r} in the trash.")
+        count = "Several sessions begin" if found else "No session begins"
+        raise StorageError(f"{count} with {session_id!r} in the trash.")
     return found[0]
 
 
 async def restore(db: Tables, session_id: str) -> None:
-    """Bring back what was removed last. Raises `StorageError` when there is a session of that id again."""
+    """Bring back the session of that id that was removed last. Raises `StorageError` if there is one again."""
     if await is_stored(db, session_id):
         raise StorageError(
             f"There is a session {session_id} again: agentcli sessions rm {session_id} makes room for the one in the "
@@ -78,17 +77,17 @@ async def restore(db: Tables, session_id: str) -> None:
 
 
 class Secrets:
-    """Texts to be replaced. Raises `StorageError` when there is none."""
+    """Texts to be replaced. Raises `StorageError` if there is none."""
 
     def __init__(self, texts: Sequence[str]) -> None:
-        given = {text for text in texts if text.strip()}
-        if not given:
+        plain = {text for text in texts if text.strip()}
+        if not plain:
             raise StorageError("There is no text to redact: give one, or lines of them on stdin with -.")
-        # Also as JSON writes them, which is found in strings, and in bodies that cannot be decoded any more.
-        self._texts = given | {json.dumps(text, ensure_ascii=way)[1:-1] for text in given for way in (True, False)}
+        # The forms in JSON are in strings that contain JSON, and in bodies that cannot be decoded any more.
+        self._texts = plain | {json.dumps(text, ensure_ascii=way)[1:-1] for text in plain for way in (True, False)}
 
     def redact(self, text: str) -> tuple[str, int]:
-        """Return the text without them, and in how many places they were; those that overlap are one place."""
+        """Return a text without the secrets, and the number of places they were in; overlapping ones are one place."""
         spans = sorted(
             (match.start(), match.start() + len(secret))
             for secret in self._texts
@@ -104,26 +103,31 @@ class Secrets:
         return "".join((*pieces, text[end:])), len(pieces) // 2
 
     def _redact_strings(self, value: Any) -> tuple[Any, int]:
-        """The same for every string in a value of JSON."""
-        if isinstance(value, str):
-            return self.redact(value)
-        if isinstance(value, list):
-            items = [self._redact_strings(item) for item in value]
-            return [item for item, _ in items], sum(places for _, places in items)
-        if isinstance(value, dict):
-            names, places = self._redact_strings([*value])
-            items, more = self._redact_strings([*value.values()])
-            return dict(zip(names, items, strict=True)), places + more
+        """Redact every string in a value of JSON, names included."""
+        match value:
+            case str():
+                return self.redact(value)
+            case list():
+                items = [self._redact_strings(item) for item in value]
+                return [item for item, _ in items], sum(places for _, places in items)
+            case dict():
+                names, places = self._redact_strings([*value])
+                items, in_values = self._redact_strings([*value.values()])
+                return dict(zip(names, items, strict=True)), places + in_values
         return value, 0
 
     def redact_row(self, row: Sequence[Any]) -> tuple[Sequence[Any], int]:
-        """Return a row without them, and their number. Raises `StorageError` where it could not be read then."""
+        """Return a row of `ENTRY` without the secrets, and the number of places they were in.
+
+        Raises:
+            StorageError: If the entry could not be read any more without them.
+        """
         *rest, checksum, body = row
         body = body.encode() if isinstance(body, str) else body
         try:
             value, places = self._redact_strings(msgspec.json.decode(body))
             redacted = msgspec.json.encode(value)
-        except (ValueError, RecursionError):  # its raw text, where that is no JSON
+        except (ValueError, RecursionError):  # the body is no JSON
             text, places = self.redact(body.decode(errors="surrogateescape"))
             redacted = text.encode(errors="surrogateescape")
         if not places:
@@ -133,12 +137,15 @@ class Secrets:
             raise StorageError(
                 f"Entry {before.id} could not be read any more without that text: give more of it. Nothing was changed."
             )
-        was_sound = checksum in (None, crc32(body))  # what was damaged stays known as damaged
+        was_sound = checksum in (None, crc32(body))  # the checksum of a damaged entry still shows the damage
         return (*rest, crc32(redacted) if was_sound else checksum, redacted.decode(errors="replace")), places
 
 
 async def redact(db: Tables, session_id: str, secrets: Secrets) -> int:
-    """Replace them in all copies of its entries and in the trash; returns the places in it and its subagents."""
+    """Redact a session, all copies of its entries, and the trash.
+
+    Return the number of places in the session and its subagents.
+    """
     names = {"id": session_id, "agents": subagents_owner(session_id)}
     family = {str(id) for (id,) in await db.rows(_FAMILY[1:-1], **names)}
     changes: list[tuple[int, Sequence[Any]]] = []
@@ -157,7 +164,7 @@ async def redact(db: Tables, session_id: str, secrets: Secrets) -> int:
         note = entry_now(new_id(), newest.id, ContextNote(text))
         await db.insert(session_id, Stored((note,), await last_seq(db, session_id) + 1))
     for id, trashed in sorted(changed):
-        # A title is the beginning of a prompt, and may end in the middle of a secret: it is made anew.
+        # A title is the beginning of a prompt and may end in the middle of a secret, so it is made anew.
         entries = await entries_of(db, id, trashed=trashed)
         which = "WHERE id = :id AND trashed = :trashed"
         name = await db.value(f"SELECT name FROM sessions {which}", id=id, trashed=trashed)  # noqa: S608 - our words

@@ -1,17 +1,21 @@
-"""Opens the session database: its tables and older versions of them, the locks of sessions, the texts of failures."""
+"""The SQLite file of the sessions: its tables and their versions, copies of it, locks, and the thread that writes."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import logging
 import os
+import queue
 import shutil
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from zlib import crc32
 
 import apsw
@@ -19,26 +23,32 @@ import filelock
 
 from agentcli.conversation.history import short_prompt
 from agentcli.conversation.schema import as_readable
-from agentcli.errors import StorageError
+from agentcli.errors import OUT_OF_MEMORY, StorageError
 from agentcli.settings.files import make_private_folder
 
 VERSION = 5
 BUSY_TIMEOUT_MS = 5_000
-_LOCK_TIMEOUT_S = 0.02  # somebody may only look whether a session is open
+_LOCK_TIMEOUT_S = 0.02  # another program may hold the lock for a moment, only to see if the session is open
 _COPY_EVERY_S = 86_400.0
-_STEPS = (0, 1, 4)  # released versions that are brought up to this one; version 1 is that of a file with streams alone
+_OLD_VERSIONS = (0, 1, 4)  # released versions that are upgraded; 0 is an empty file, 1 has only the event streams
 
 T = TypeVar("T")
 
+log = logging.getLogger(__name__)
+
 
 class NotWritable(StorageError):
-    """The file cannot be written, nor opened as for writing; it may be possible to read it."""
+    """The file cannot be opened for writing. It may be possible to read it."""
 
 
 def connect(
     path: Path, on_notice: Callable[[str], None] = lambda text: None, *, synchronous: str = "full"
 ) -> apsw.Connection:
-    """Connect for writing to today's tables, made where there are none; another program's is refused untouched."""
+    """Connect for writing, and make or upgrade the tables.
+
+    Raises:
+        StorageError: If the file is of another program, which is left as it is, or of a newer agentcli.
+    """
     path.touch(mode=0o600)
     connection = apsw.Connection(str(path))
     try:
@@ -47,7 +57,7 @@ def connect(
         connection.transaction_mode = "IMMEDIATE"
         _add_functions(connection)
         if connection.pragma("user_version") != VERSION:
-            with connection:  # from here on nobody else makes them
+            with connection:  # the transaction keeps other programs from making them
                 _upgrade_tables(connection, on_notice)
         connection.pragma("journal_mode", "wal")
         connection.pragma("foreign_keys", "on")
@@ -78,12 +88,12 @@ def open_raw(path: Path) -> apsw.Connection:
 
 
 def read_copy(path: Path, work: Callable[[apsw.Connection], T], refused: NotWritable) -> T:
-    """Read where SQLite cannot make the files it needs beside the database. Raises `StorageError`."""
+    """Read a database where SQLite cannot make the files it needs beside it. Raises `StorageError`."""
     try:
         with tempfile.TemporaryDirectory(prefix="agentcli-") as folder:
             copy = Path(folder, path.name)
             copy_files(path, copy)
-            copy.chmod(0o600)  # an older file is brought up
+            copy.chmod(0o600)  # an older version is upgraded
             with closing(connect(copy)) as connection:
                 return work(connection)
     except (apsw.NotADBError, apsw.CorruptError) as damaged:
@@ -108,27 +118,31 @@ def checked_version(connection: apsw.Connection) -> int:
             "update agentcli."
         )
     tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-    if version not in (*_STEPS, VERSION) or (version == 0 and tables) or (version == 1 and "streams" not in tables):
+    if (
+        version not in (*_OLD_VERSIONS, VERSION)
+        or (version == 0 and tables)
+        or (version == 1 and "streams" not in tables)
+    ):
         raise StorageError(f"{connection.filename} belongs to another program: move it away.")
     return version
 
 
 def _upgrade_tables(connection: apsw.Connection, on_notice: Callable[[str], None]) -> None:
-    """Make the tables, or those of an older file into today's; such a file is copied first."""
+    """Make the tables, or upgrade those of an older file, of which a copy is kept."""
     version = checked_version(connection)
     if version == VERSION:  # another program was faster
         return
     if version:
-        kept = free_name(path := Path(connection.filename), f".v{version}")
-        with vacuum_into(path, kept):  # by another connection, since this one writes
+        old_file = free_name(path := Path(connection.filename), f".v{version}")
+        with vacuum_into(path, old_file):  # over another connection, since this one writes
             pass
-        on_notice(f"The session database is brought up to this version of agentcli: {kept} is the one of before.")
+        on_notice(f"The session database is brought up to this version of agentcli: {old_file} is the one of before.")
     connection.execute(_tables(version))
     connection.pragma("user_version", VERSION)
 
 
 def _tables(version: int) -> str:
-    """Return the statements that make today's tables in a file of a version."""
+    """Return the statements that turn a file of a version into one of this version."""
     folder = Path(__file__).parent
     tables = (folder / "sqlite_tables.sql").read_text()
     return (folder / "sqlite_from_4.sql").read_text().replace("(sqlite_tables.sql)", tables) if version == 4 else tables
@@ -146,7 +160,7 @@ def _add_functions(connection: apsw.Connection) -> None:
 
 @contextmanager
 def vacuum_into(path: Path, target: Path) -> Iterator[Path]:
-    """Copy a database with its log, for its owner alone; it takes its place after the block that looks at it."""
+    """Copy a database with its log, for its owner alone. The body may check the copy before it becomes `target`."""
     began, part = time.time(), target.with_name(f"{target.name}.part")
     try:
         part.unlink(missing_ok=True)
@@ -164,13 +178,13 @@ def vacuum_into(path: Path, target: Path) -> Iterator[Path]:
 
 
 def free_name(path: Path, suffix: str) -> Path:
-    """Return the path with the suffix, numbered from 2 on where one is taken: what is kept is never overwritten."""
+    """Return the path with a suffix, and a number if that name is taken: a kept file is never overwritten."""
     names = (f"{path.name}{suffix}{f'-{number}' * (number > 1)}" for number in itertools.count(1))
     return next(free for free in map(path.with_name, names) if not free.exists())
 
 
 def copy_of(path: Path) -> Path:
-    """Return the sound copy that is made of a database once a day."""
+    """Return the path of the sound copy that is made once a day."""
     return path.with_name(f"{path.name}.copy")
 
 
@@ -191,7 +205,10 @@ def sync_folder(folder: Path) -> None:
 
 
 class SessionLock:
-    """The lock of a session, which a kill frees, with the holder's address, and `wanted` while another waits."""
+    """The lock of a session, which a kill frees. The file `wanted` exists while another program asks for the session.
+
+    A further file has the address at which others reach the holder.
+    """
 
     def __init__(self, path: Path, session_id: str) -> None:
         self._file, self._address, self.wanted = (
@@ -201,45 +218,179 @@ class SessionLock:
         self.release = self._lock.release
 
     def acquire(self, *, address: str = "") -> None:
-        """Raises `filelock.Timeout` when it is held, and `OSError`."""
+        """Take the lock. Raises `filelock.Timeout` if another program has it, and `OSError`."""
         make_private_folder(self.wanted.parent)
         self._lock.acquire(poll_interval=_LOCK_TIMEOUT_S / 4)
-        self.wanted.unlink(missing_ok=True)  # whoever waited for it has it now, or is gone
+        self.wanted.unlink(missing_ok=True)  # the program that waited for it has it now, or is gone
         if address:
             self._address.write_text(address)
         else:
             self._address.unlink(missing_ok=True)
 
     def holder(self) -> str | None:
-        """Return the address of the program that has it ("" without one); None where it is free."""
+        """Return the address of the program that has the lock ("" without one), None if it is free."""
         if not self._file.exists():
             return None
         try:
-            with self._lock.acquire(timeout=0):  # for a moment, which whoever opens the session waits for
+            with self._lock.acquire(timeout=0):  # a program that opens the session now waits for it
                 return None
         except filelock.Timeout:
             return self._address.read_text() if self._address.exists() else ""
 
 
+_FAILURES: dict[tuple[type[Exception], ...], str] = {
+    (apsw.CorruptError, apsw.NotADBError): "{path} is damaged ({error}): agentcli sessions fsck --repair restores what "
+    "can be restored, and --no-session does without.",
+    (
+        apsw.ConstraintError,
+    ): "{path} does not fit what is stored ({error}): was it replaced while the session was open?",
+    (apsw.BusyError,): "{path} is locked by another program for more than {busy_s:g} s.",
+    (
+        apsw.FullError,
+    ): "The disk is full: {path} could not be written. Free some space; what was stored before is safe.",
+    (apsw.ReadOnlyError, apsw.CantOpenError, apsw.PermissionsError, OSError): "{path} could not be opened or written "
+    "({error}): check its folder's permissions, or use --no-session.",
+    (Exception,): "{path}: {error}.",
+}
+_MAY_BE_READ = (apsw.FullError, apsw.ReadOnlyError, apsw.CantOpenError, apsw.PermissionsError, OSError, apsw.IOError)
+
+
 def failure(path: Path, error: Exception) -> StorageError:
-    match error:
-        case apsw.FullError():
-            text = f"The disk is full: {path} could not be written. Free some space; what was stored before is safe."
-        case apsw.CorruptError() | apsw.NotADBError():
-            repair = "agentcli sessions fsck --repair restores what can be restored"
-            return StorageError(f"{path} is damaged ({error}): {repair}, and --no-session does without.")
-        case apsw.ConstraintError():
-            return StorageError(
-                f"{path} does not fit what is stored ({error}): was it replaced while the session was open?"
-            )
-        case apsw.BusyError():
-            return StorageError(f"{path} is locked by another program for more than {BUSY_TIMEOUT_MS / 1000:g} s.")
-        case apsw.ReadOnlyError() | apsw.CantOpenError() | apsw.PermissionsError() | OSError():
-            text = (
-                f"{path} could not be opened or written ({error}): check its folder's permissions, or use --no-session."
-            )
-        case apsw.IOError():
-            text = f"{path}: {error}."
-        case _:
-            return StorageError(f"{path}: {error}.")
-    return NotWritable(text)
+    """Explain an error of the database or the disk."""
+    text = next(text for kinds, text in _FAILURES.items() if isinstance(error, kinds))
+    text = text.format(path=path, error=error, busy_s=BUSY_TIMEOUT_MS / 1000)
+    return NotWritable(text) if isinstance(error, _MAY_BE_READ) else StorageError(text)
+
+
+class _Job(NamedTuple):
+    """Work with the connection, and the future of who waits for it; work that `writes` needs a sound file."""
+
+    work: Callable[[apsw.Connection], Any]
+    future: asyncio.Future[Any]
+    writes: bool
+
+
+class Writer:
+    """The thread that owns the only writing connection. Work that is queued together is committed together.
+
+    Without a path the database is in memory: there is no thread, and work is done at once.
+
+    Args:
+        path: The database file.
+        connect: Opens the database. If its argument is True, it may replace a damaged file by a sound one.
+    """
+
+    def __init__(self, path: Path | None, connect: Callable[[bool], apsw.Connection]) -> None:
+        self._path = path or Path(":memory:")
+        self._connect = connect
+        self._has_thread = path is not None
+        self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._connection: apsw.Connection | None = None
+        self._file: tuple[int, int] = (0, 0)  # identity of the file that the connection writes to
+        self.has_written = False
+
+    def submit(self, work: Callable[[apsw.Connection], T], *, writes: bool = False) -> asyncio.Future[T]:
+        """Queue work on the connection. Work that `writes` may have a damaged file replaced. Raises `StorageError`."""
+        job = _Job(work, asyncio.get_running_loop().create_future(), writes)
+        if not self._has_thread:
+            _resolve(job.future, *self._results((job,)))
+            return job.future
+        if self._thread is None:
+            thread = threading.Thread(target=self._serve, name=f"agentcli-{self._path.name}", daemon=True)
+            try:
+                thread.start()
+            except (RuntimeError, MemoryError) as error:  # later work must not wait for a thread that does not run
+                raise StorageError(f"{self._path} could not be opened. {OUT_OF_MEMORY}") from error
+            self._thread = thread
+        self._queue.put(job)
+        return job.future
+
+    async def drain(self) -> None:
+        """Wait until everything queued so far is stored or has failed."""
+        if self._thread is not None:
+            with suppress(StorageError):
+                await self.submit(lambda db: None)
+        await asyncio.sleep(0)  # work in memory was done at once; its callbacks run here
+
+    async def close(self) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._queue.put(None)
+            thread.join()  # it has little left to do, and nothing else runs at this point
+
+    def _serve(self) -> None:
+        job = self._queue.get()
+        while job is not None:
+            jobs = [job]
+            while not self._queue.empty() and (job := self._queue.get()) is not None:
+                jobs.append(job)
+            for one, result in zip(jobs, self._results(jobs), strict=True):
+                with suppress(RuntimeError):  # the loop has ended, and nobody waits any more
+                    one.future.get_loop().call_soon_threadsafe(_resolve, one.future, result)
+            if job is not None:
+                job = self._queue.get()
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _results(self, jobs: Sequence[_Job]) -> list[Any]:
+        """Do all work in one transaction; the result of failed work is a `StorageError`."""
+        try:
+            return self._commit(jobs)
+        except (apsw.Error, OSError, UnicodeEncodeError) as error:
+            return [failure(self._path, error)] * len(jobs)
+        except StorageError as error:
+            return [error] * len(jobs)
+        except Exception as bug:  # if this thread ended, nobody would ever get an answer
+            log.exception("work on %s failed", self._path)
+            return [StorageError(f"{self._path}: {bug!r}.")] * len(jobs)
+
+    def _commit(self, jobs: Sequence[_Job]) -> list[Any]:
+        if self._connection is not None and self._file != _identity(self._path):
+            self._connection.close()  # a repair has replaced the file
+            self._connection = None
+        is_written = any(job.writes for job in jobs)
+        if self._connection is None:
+            self._connection = self._connect(is_written)
+            self._file = _identity(self._path)
+        results: list[Any] = []
+        with transaction(self._connection):
+            if self._file != _identity(self._path):
+                raise StorageError(f"{self._path} was replaced by another file just now: try again.")
+            for job in jobs:
+                try:
+                    results.append(job.work(self._connection))
+                except StorageError as error:  # the work has changed nothing
+                    results.append(error)
+        self.has_written |= is_written
+        return results
+
+
+def _resolve(future: asyncio.Future[Any], result: Any) -> None:
+    if not future.done() and isinstance(result, StorageError):
+        future.set_exception(result)
+    elif not future.done():
+        future.set_result(result)
+
+
+@contextmanager
+def transaction(connection: apsw.Connection) -> Iterator[None]:
+    """Begin and commit like `with connection`, which would stop all threads while it waits for a lock or the disk."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:  # a full disk has ended it already
+            with suppress(apsw.Error):
+                connection.execute("ROLLBACK")
+        raise
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    """Return device and inode of a file, zeros if there is none."""
+    with suppress(OSError):
+        status = path.stat()
+        return status.st_dev, status.st_ino
+    return 0, 0

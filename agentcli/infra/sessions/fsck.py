@@ -1,4 +1,4 @@
-"""Checks a session database, keeps a sound copy of it, and restores what is damaged from that copy."""
+"""Checks a session database, keeps a sound copy of it, and restores damaged entries from that copy."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from agentcli.infra.sessions import database
 
 log = logging.getLogger(__name__)
 
-_REPAIR_PATIENCE_S = 20.0  # with another one that repairs or copies
-_MAX_FILE_FAULTS = 100  # lines of SQLite about one file
+_REPAIR_PATIENCE_S = 20.0  # with another program that repairs or copies
+_MAX_FILE_FAULTS = 100  # that SQLite reports about one file
 _DAMAGE = (apsw.CorruptError, apsw.NotADBError, apsw.SQLError, apsw.ConstraintError, UnicodeDecodeError)
-# By kind: the text of a fault, and the entries that have it as session, number and id.
+# By kind: the text of a fault, and a query for the entries that have it, as session, number and id.
 _FAULTS = {
     "checksum": (
         "its checksum is not that of its text",
@@ -48,7 +48,7 @@ UPDATE entries SET (kind, schema_version, checksum, body) = (
     UNION ALL SELECT :kind, :schema_version, :checksum, :body LIMIT 1
 ) WHERE checksum <> crc32(CAST(body AS BLOB))
 """
-_FOLLOW = """
+_MEND_PARENTS = """
 UPDATE entries SET parent_id = (
     SELECT id FROM entries AS before
     WHERE (session_id, trashed, seq) = (entries.session_id, entries.trashed, entries.seq - 1)
@@ -57,22 +57,22 @@ UPDATE entries SET parent_id = (
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """One thing that is wrong; `kind` is `file`, `checksum`, `parent` or `order`."""
+    """One thing that is wrong."""
 
-    kind: str
+    kind: str  # `file`, `checksum`, `parent` or `order`
     text: str
     session_id: str = ""
     entry_id: str = ""
 
 
 class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The faults found and those left by a repair; `restored_from` is the time of the copy used, or 0."""
+    """The faults of a file."""
 
     path: str
     found: list[Fault]
-    left: list[Fault]
-    kept_as: str = ""
-    restored_from: float = 0.0
+    left: list[Fault]  # after a repair
+    kept_as: str = ""  # the path of the damaged file
+    restored_from: float = 0.0  # the time of the copy that replaced the file, or 0
 
     @property
     def is_healthy(self) -> bool:
@@ -80,21 +80,21 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def restored_text(self) -> str:
-        """For the person: where what is there now comes from."""
+        """Describe for the person what was restored."""
         if not self.restored_from:
             return "everything but damaged entries that were in no copy is restored"
-        made = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.restored_from))
-        return f"what was stored until {made} is restored from the copy of that time"
+        copied_at = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.restored_from))
+        return f"what was stored until {copied_at} is restored from the copy of that time"
 
 
 def check(path: Path) -> CheckReport:
-    """Raises `StorageError` for a file that is not ours, or that cannot be opened."""
+    """Check a file. Raises `StorageError` if it belongs to another program or cannot be opened."""
     found = _faults(path) if path.exists() else []
     return CheckReport(path=str(path), found=found, left=found)
 
 
 def first_damage(path: Path, *, within_s: float) -> str:
-    """The first fault that SQLite finds in the file; empty if it finds none in that time, or cannot open it."""
+    """Return the first fault that SQLite finds within a time; "" if it finds none, or cannot open the file."""
     until = time.monotonic() + within_s
     try:
         with closing(database.open_raw(path)) as db:
@@ -108,7 +108,7 @@ def first_damage(path: Path, *, within_s: float) -> str:
 
 
 def _faults(path: Path) -> list[Fault]:
-    """Entries are looked at in files of today's version; older ones are brought up by the next program that writes."""
+    """Return what is wrong. Entries are only checked in files of this version; the next write upgrades older files."""
     faults: list[Fault] = []
     try:
         with closing(database.open_raw(path)) as db:
@@ -126,16 +126,13 @@ def _faults(path: Path) -> list[Fault]:
     return faults
 
 
-# The copy.
-
-
 def copying(path: Path, *, timeout_s: float) -> filelock.BaseFileLock:
-    """Return a lock that keeps others from making a copy meanwhile. Entering it raises `filelock.Timeout`."""
+    """Return the lock that keeps other programs from making a copy. Entering it raises `filelock.Timeout`."""
     return filelock.FileLock(path.parent / "locks" / f"{path.name}.copy", timeout=timeout_s)
 
 
 def make_copy(path: Path) -> None:
-    """Put a sound copy of the database in the place of an older one. Where that fails, the log says why."""
+    """Replace the copy of the database by a new one, if the new one is sound. Failures are logged."""
     try:
         with copying(path, timeout_s=0), database.vacuum_into(path, database.copy_of(path)) as part:
             if found := _faults(part):
@@ -150,7 +147,11 @@ def make_copy(path: Path) -> None:
 
 
 def wipe(path: Path) -> None:
-    """Write the file anew and remove its copies. Pages keep bytes of what was deleted, also where they are not free."""
+    """Rewrite the file and remove its copies, since even pages in use keep bytes of what was deleted.
+
+    Raises:
+        StorageError: If the file cannot be rewritten now.
+    """
     try:
         with closing(database.connect(path)) as db:
             db.execute("VACUUM")
@@ -166,14 +167,13 @@ def wipe(path: Path) -> None:
         copy.unlink(missing_ok=True)
 
 
-# Repairing.
-
-
 def repair(path: Path, *, even_if_open: bool = False) -> CheckReport:
-    """Put a sound file in the place of one with faults; the other one is kept beside it.
+    """Replace a file with faults by a sound one, and keep the damaged file beside it.
 
-    Damaged entries come from the copy, or give way to a note. A file that cannot be read through is replaced by the
-    copy. Raises `StorageError` while a session is open, unless it may be, and for what `check` does.
+    Damaged entries are taken from the copy, or become a note. A file that cannot be read is replaced by the copy.
+
+    Raises:
+        StorageError: If a session is open and must not be, or for the reasons of `check`.
     """
     before = check(path)
     if before.is_healthy:
@@ -184,36 +184,40 @@ def repair(path: Path, *, even_if_open: bool = False) -> CheckReport:
         with _no_writers(path), tempfile.TemporaryDirectory(prefix="repair-", dir=path.parent) as room:
             old, new, copy = Path(room, path.name), Path(room, "new.db"), database.copy_of(path)
             database.copy_files(path, old)
-            kept = database.free_name(path, f".damaged-{int(time.time())}")
+            damaged = database.free_name(path, f".damaged-{int(time.time())}")
             is_copy_sound = copy.exists() and not _faults(copy)
             restored_from = 0.0
-            if not _rewrite(old, new, copy if is_copy_sound else None, kept.name):
+            if not _rewrite(old, new, copy if is_copy_sound else None, damaged.name):
                 if not is_copy_sound:
                     return before
                 new, restored_from = Path(room, "copy.db"), copy.stat().st_mtime
                 shutil.copyfile(copy, new)
             database.connect(new).close()
             if not even_if_open:
-                _refuse_open_sessions(path)  # one that was opened meanwhile counts on what the old file holds
-            _swap(path, old, new, kept)
+                _refuse_open_sessions(path)  # a session that was opened in between relies on the old file
+            _swap(path, old, new, damaged)
     except (apsw.Error, OSError) as error:
         raise StorageError(
             f"{path} could not be repaired ({error}): make room for two copies of it in its folder, then try again. "
             "Nothing was changed."
         ) from error
-    return CheckReport(path=str(path), found=before.found, left=[], kept_as=str(kept), restored_from=restored_from)
+    return CheckReport(path=str(path), found=before.found, left=[], kept_as=str(damaged), restored_from=restored_from)
 
 
 def replace_damaged(path: Path) -> str:
-    """Replace a damaged file by what can be restored; the notice is empty if another did. Raises `StorageError`."""
+    """Replace a damaged file by what can be restored, and return a notice, "" if another program did it.
+
+    Raises:
+        StorageError: If the file could not be replaced.
+    """
     try:
         with copying(path, timeout_s=_REPAIR_PATIENCE_S):
             report = repair(path, even_if_open=True)
             if report.is_healthy:
-                kept = f"it is kept as {report.kept_as}, and {report.restored_text}."
-                return f"The session database was damaged: {kept}" if report.kept_as else ""
+                outcome = f"it is kept as {report.kept_as}, and {report.restored_text}."
+                return f"The session database was damaged: {outcome}" if report.kept_as else ""
             kept_as = database.free_name(path, f".damaged-{int(time.time())}")
-            for suffix in ("", "-wal", "-shm", ".copy"):  # the copy is no sound one, but may hold more than nothing
+            for suffix in ("", "-wal", "-shm", ".copy"):  # the copy is damaged too, but better than nothing
                 with suppress(FileNotFoundError):
                     Path(f"{path}{suffix}").replace(f"{kept_as}{suffix}")
     except (filelock.Timeout, OSError) as error:
@@ -221,9 +225,9 @@ def replace_damaged(path: Path) -> str:
     return f"The session database was damaged and there is no sound copy: it is kept as {kept_as}, a new one was begun."
 
 
-def _rewrite(old: Path, new: Path, copy: Path | None, kept: str) -> bool:
-    """Write a file anew, with sound entries for damaged ones; False where that does not give a sound file."""
-    text = f"An entry that was damaged stood here: {kept} holds what is left of it."
+def _rewrite(old: Path, new: Path, copy: Path | None, damaged_name: str) -> bool:
+    """Rewrite a file with sound entries for damaged ones; return False if the new file is not sound."""
+    text = f"An entry that was damaged stood here: {damaged_name} holds what is left of it."
     note = to_record(Entry("", None, 0.0, ContextNote(text)))
     try:
         with database.vacuum_into(old, new):
@@ -234,7 +238,7 @@ def _rewrite(old: Path, new: Path, copy: Path | None, kept: str) -> bool:
                 db.execute("CREATE TABLE copy.entries AS SELECT * FROM main.entries LIMIT 0")
             with db:
                 db.execute(_MEND, {**note, "checksum": crc32(note["body"].encode())})
-                db.execute(_FOLLOW)
+                db.execute(_MEND_PARENTS)
         return not _faults(new)
     except (*_DAMAGE, StorageError):
         return False
@@ -250,23 +254,23 @@ def _refuse_open_sessions(path: Path) -> None:
 
 @contextmanager
 def _no_writers(path: Path) -> Iterator[None]:
-    """Keep others from writing until another file is in the place of this one, which they then notice."""
+    """Keep other programs from writing until the file is replaced, which they then notice."""
     with closing(database.open_raw(path)) as db:
         try:
             db.execute("BEGIN IMMEDIATE")
         except apsw.BusyError as error:
             raise StorageError(f"{path} is written by another program: try again when it has ended.") from error
         except apsw.Error:
-            pass  # nobody else can write to it either
+            pass  # no other program can write to it either
         yield
 
 
-def _swap(path: Path, old: Path, new: Path, kept: Path) -> None:
-    """Keep the old file and its log; at no moment is there no file, or a new file beside an old log."""
+def _swap(path: Path, old: Path, new: Path, damaged: Path) -> None:
+    """Replace the file and keep the old one with its log, so that a new file is never beside an old log."""
     old_log = Path(f"{old}-wal")
     if old_log.exists() and old_log.stat().st_size:
-        old_log.replace(f"{kept}-wal")
-    old.replace(kept)
+        old_log.replace(f"{damaged}-wal")
+    old.replace(damaged)
     for suffix in ("-wal", "-shm"):
         Path(f"{path}{suffix}").unlink(missing_ok=True)
     new.replace(path)

@@ -21,17 +21,16 @@ except ImportError as missing:
     ) from missing
 
 VERSION = 1  # of the tables in postgres_tables.sql
-_TABLES = Path(__file__).with_name("postgres_tables.sql")
-# A program that was stopped within a transaction must not keep its rows from others for ever. The server forgets that
-# bound when pipelines are used, so there are none.
+# A program that is stopped within a transaction must not keep its rows from others for ever. The server forgets that
+# limit where pipelines are used, so they are not.
 _SETTINGS = """
 SET synchronous_commit = on;
 SET idle_in_transaction_session_timeout = '4s';
 SET lock_timeout = '20s'
 """
-# For a transaction in which this program reads or changes many entries.
+# The limit of a transaction that reads or changes many entries.
 UNHURRIED = "SET LOCAL idle_in_transaction_session_timeout = '60s'"
-# Unless the URL says otherwise. A server that is cut off is noticed after ten seconds.
+# The URL may set other values. A connection that is cut is noticed after ten seconds.
 _DEFAULTS: dict[str, Any] = {
     "connect_timeout": 5,
     "keepalives_idle": 5,
@@ -46,23 +45,23 @@ Connection = AsyncConnection[tuple[Any, ...]]
 
 
 class Broken(StorageError):
-    """The connection was lost within a transaction; it may have been committed."""
+    """The connection was lost within a transaction, which may have been committed."""
 
 
 class Database:
-    """Gives connections to the database of a URL, at most so many at once; nothing is connected before the first."""
+    """Connections to the database of a URL, at most `max_connections` at once, made when they are first needed."""
 
     def __init__(self, url: str, *, max_connections: int) -> None:
         self._url = url
-        self._room = asyncio.Semaphore(max_connections)
+        self._free = asyncio.Semaphore(max_connections)
         self._idle: list[Connection] = []
         self._has_tables = False
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
-        """A transaction, which is committed at the end of the block. Raises `StorageError` where Postgres fails."""
+        """Run the body in a transaction. Raises `StorageError` if Postgres fails."""
         address = _address(self._url)
-        async with self._room:
+        async with self._free:
             connection: Connection | None = None
             try:
                 connection = await self._connected(address)
@@ -91,9 +90,9 @@ class Database:
                 return connection
             except BaseException as error:
                 await connection.close()
-                if not isinstance(error, Error):  # which says that the server was started again, or the line cut
+                if not isinstance(error, Error):  # the error of a server that was restarted, or of a cut connection
                     raise
-        # Statements are not prepared, so that a pooler may stand between.
+        # Statements are not prepared, so that a pooler may be in between.
         connection = await AsyncConnection.connect(**_DEFAULTS | address, autocommit=True, prepare_threshold=None)
         try:
             await connection.execute(_SETTINGS)
@@ -107,12 +106,12 @@ class Database:
 
 
 async def _make_tables(db: Connection, place: str) -> None:
-    """Make the tables where there are none. Raises `StorageError` for those of a newer agentcli."""
+    """Make the tables if there are none. Raises `StorageError` for tables of a newer agentcli."""
     async with db.transaction():
-        await db.execute("SELECT pg_advisory_xact_lock(hashtext('agentcli tables'))")  # another may make them just now
-        # Not by `to_regclass`, which within one transaction may go by what it found before.
+        await db.execute("SELECT pg_advisory_xact_lock(hashtext('agentcli tables'))")  # another program may make them
+        # `to_regclass` is no use here: within a transaction it may return what it found before.
         if not await value(db, "SELECT 1 FROM pg_tables WHERE schemaname = 'agentcli' AND tablename = 'version'"):
-            await db.execute(_TABLES.read_bytes())
+            await db.execute(Path(__file__).with_name("postgres_tables.sql").read_bytes())
         version = int(await value(db, "SELECT version FROM agentcli.version"))
     if version > VERSION:
         raise StorageError(
@@ -122,18 +121,18 @@ async def _make_tables(db: Connection, place: str) -> None:
 
 
 async def value(db: Connection, query: str, *parameters: Any) -> Any:
-    """The first column of the first row; None if there is no row."""
+    """Return the first column of the first row, None if there is no row."""
     row = await (await db.execute(query, parameters)).fetchone()
     return row and row[0]
 
 
 def storable(text: str) -> str:
-    """The text as a column can hold it, without characters that Postgres or UTF-8 do not know."""
+    """Return a text without characters that Postgres or UTF-8 do not know."""
     return text.encode(errors="replace").decode().replace("\0", "\ufffd")
 
 
 def _address(url: str) -> dict[str, Any]:
-    """Return the parts of a URL. Raises `StorageError` where Postgres could show a part of the password."""
+    """Return the parts of a URL. Raises `StorageError` if messages of Postgres could show a part of the password."""
     try:
         parts = conninfo_to_dict(url)
     except Error:

@@ -1,4 +1,4 @@
-"""The words of a search, the same for every store, and of the entries that it looks at."""
+"""The words of a search and the texts that it looks at, the same for every store."""
 
 from __future__ import annotations
 
@@ -10,36 +10,35 @@ from unicodedata import combining, normalize
 from agentcli.agent.interfaces import Found
 from agentcli.conversation.entries import Assistant, Body, Compaction, ContextNote, Entry, Pinned, Result, User
 from agentcli.errors import StorageError
-from agentcli.llm.messages import Text, ToolUse
+from agentcli.llm.messages import Block, Text, ToolUse
 
-LONGEST_WORD = 64  # characters
-_AROUND = 60  # characters to each side of what was found
+MAX_WORD_CHARS = 64
+_EXCERPT_CHARS = 60  # to each side of the word that was found
 _WORD = re.compile(r"[^\W_]+")
 _LAST_WITH_ACCENTS = 0x52F  # Latin, Greek and Cyrillic; in other scripts a mark makes another letter
 
 
 class Words:
-    """The words of a search; each stands for all that begin with it, whatever their case and accents.
+    """The words of a search, of which each finds all words that begin with it, whatever their case and accents.
 
-    One with other signs in it, such as `file_read`, is words in a row. Raises `StorageError` when there is none.
+    A word with other signs in it, such as `file_read`, finds its parts in a row. Raises `StorageError` for no word.
     """
 
     def __init__(self, text: str) -> None:
-        phrases = [_WORD.findall(folded(part)) for part in text.split()]
-        self._phrases = [phrase for phrase in phrases if phrase]
+        self._phrases = [*filter(None, (_WORD.findall(folded(part)) for part in text.split()))]
         if not self._phrases:
             raise StorageError(f"There is nothing to search for in {text!r}: give a word with a letter or a digit.")
         self._patterns = [re.compile(r"(?<![^\W_])" + r"[\W_]+".join(phrase)) for phrase in self._phrases]
 
     @property
     def for_index(self) -> str:
-        """As a query of FTS5 (https://www.sqlite.org/fts5.html, 3)."""
+        """The query of FTS5 (https://www.sqlite.org/fts5.html, 3)."""
         return " ".join(f'"{" ".join(phrase)}"*' for phrase in self._phrases)
 
     @property
     def for_tsquery(self) -> str:
-        """As a query of Postgres on `words_in` a text, which finds all texts that hold the words, and some others."""
-        words = [(word[:LONGEST_WORD], ":*" * (word is phrase[-1])) for phrase in self._phrases for word in phrase]
+        """The query of Postgres on `words_in` a text. It finds all texts with the words, and some others."""
+        words = [(word[:MAX_WORD_CHARS], ":*" * (word is phrase[-1])) for phrase in self._phrases for word in phrase]
         return " & ".join(f"'{word}'{mark}" for word, mark in words)
 
     def are_in(self, text: str) -> bool:
@@ -47,10 +46,10 @@ class Words:
         return all(pattern.search(text) for pattern in self._patterns)
 
     def excerpt(self, text: str) -> str:
-        """A line of the text with the first of the words in its middle."""
+        """Return a line of the text with the first found word in its middle."""
         matches = [match for pattern in self._patterns if (match := pattern.search(folded(text)))]
         start, end = min((match.span() for match in matches), default=(0, 0))
-        begin, stop = max(0, start - _AROUND), end + _AROUND
+        begin, stop = max(0, start - _EXCERPT_CHARS), end + _EXCERPT_CHARS
         shown = "".join(sign if sign.isprintable() else " " for sign in normalize("NFC", text)[begin:stop])
         return f"{'…' * (begin > 0)}{' '.join(shown.split())}{'…' * (stop < len(text))}"
 
@@ -60,7 +59,7 @@ class Words:
 
 
 class _Folding(dict[int, str]):
-    """Small letters without accents, by code point; a character stays one, so that positions agree."""
+    """Small letters without accents, by code point. A character stays one character, so that positions agree."""
 
     def __missing__(self, code: int) -> str:
         letters = normalize("NFD", chr(code))
@@ -73,22 +72,22 @@ _FOLDING = _Folding()
 
 
 def folded(text: str) -> str:
-    """The text as it is indexed and looked for; a position in it is one in the text in NFC."""
+    """Return a text as it is indexed and looked for; its positions are those of the text in NFC."""
     return text.lower() if text.isascii() else normalize("NFC", text).translate(_FOLDING)
 
 
 def words_in(text: str) -> list[str]:
-    """Its words for an index that knows no places, each once and cut to `LONGEST_WORD`."""
-    return list(dict.fromkeys(word[:LONGEST_WORD] for word in _WORD.findall(folded(text))))
+    """Return the words of a text for an index without positions: each once, cut to `MAX_WORD_CHARS`."""
+    return list(dict.fromkeys(word[:MAX_WORD_CHARS] for word in _WORD.findall(folded(text))))
 
 
 def text_of(body: Body) -> str:
-    """The text that a search looks at: not the model's thinking, nor system reminders."""
+    """Return the text that a search looks at: neither the model's thinking nor system reminders."""
     match body:
         case User(is_reminder=False) as user:
             return user.text
         case Assistant(content):
-            return "\n".join(_block_text(block) for block in content if isinstance(block, Text | ToolUse))
+            return "\n".join(text for block in content for text in _texts_of(block))
         case Result(result):
             return result.text
         case Compaction(carried):
@@ -99,10 +98,11 @@ def text_of(body: Body) -> str:
             return ""
 
 
-def _block_text(block: Text | ToolUse) -> str:
+def _texts_of(block: Block) -> Iterable[str]:
     if isinstance(block, Text):
-        return block.text
-    return "\n".join((block.name, *_texts_in(block.input), block.unparsed))
+        yield block.text
+    elif isinstance(block, ToolUse):
+        yield from (block.name, *_texts_in(block.input), block.unparsed)
 
 
 def _texts_in(value: Any) -> Iterable[str]:

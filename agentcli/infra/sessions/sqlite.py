@@ -1,12 +1,12 @@
-"""Sessions in SQLite: append-only, synced to disk before anybody is told, one writer thread; or in memory.
+"""Sessions in SQLite: one thread writes, and reports entries as stored only when they are on the disk; or in memory.
 
-Settings measured against a simulated power cut: WAL with synchronous=FULL lost none of 10,090 acknowledged rows, NORMAL
-lost 520.
+In a simulated power cut, WAL with synchronous=FULL lost none of 10,090 rows that were reported as stored, NORMAL 520.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -22,41 +22,55 @@ from agentcli.agent.interfaces import Found, Stored
 from agentcli.conversation.entries import Entry
 from agentcli.errors import SessionInUse, StorageError
 from agentcli.infra.sessions import database
-from agentcli.infra.sessions.database import SessionLock
+from agentcli.infra.sessions.database import SessionLock, Writer
 from agentcli.infra.sessions.store import Ownership, TableSessions, WorkQueue
-from agentcli.infra.sessions.tables import ENTRY, WHOSE, Tables, UnstoredSession, Work, read_entry, store_entries
-from agentcli.infra.sessions.writer import Writer
+from agentcli.infra.sessions.tables import ENTRY, OF_USER, Tables, UnstoredSession, Work, read_entry, store_entries
 from agentcli.settings.files import make_private_folder
 from agentcli.settings.paths import folder_text
 
 if TYPE_CHECKING:
     from agentcli.infra.sessions.search import Words
 
-PATIENCE_S = 20.0  # with a program that is to give up a session
-_LARGE = 64 * 1024 * 1024  # bytes; a larger database is copied while the program runs, not at its end
-_COPY_DELAY_S = 60.0  # a program that ends before has not begun a large copy for nothing
-_LONG_S = 86_400.0
+PATIENCE_S = 20.0  # with a program that is asked to give up a session
+_LARGE_BYTES = 64 * 1024 * 1024  # a larger database is copied while the program runs, not at its end
+_COPY_DELAY_S = 60.0  # a program that ends earlier does not begin a copy in vain
 
 T = TypeVar("T")
-_BATCH = 2_000  # entries in a transaction: others wait for a moment only
+
+log = logging.getLogger(__name__)
+
+_BATCH = 2_000  # entries that are indexed in one transaction, for which others have to wait
 _HITS = f"""
 SELECT sessions.id, title, {ENTRY} FROM entries JOIN sessions ON sessions.id = session_id AND sessions.trashed = 0
 WHERE n IN (
     SELECT n FROM words JOIN entries ON n = words.rowid AND own AND entries.trashed = 0
     JOIN sessions ON sessions.id = session_id AND sessions.trashed = 0
-    WHERE words MATCH :words AND cwd = coalesce(:cwd, cwd) AND {WHOSE}
+    WHERE words MATCH :words AND cwd = coalesce(:cwd, cwd) AND {OF_USER}
     ORDER BY entries.time DESC, n DESC LIMIT :limit
 ) ORDER BY entries.time DESC, n DESC
 """  # noqa: S608 - our words
 
 
+# The file `agents.db`, in which earlier versions kept the sessions of subagents.
+_AGENTS_COLUMNS = "own, session_id, trashed, seq, id, parent_id, time, kind, schema_version, checksum, body"
+_TAKE_OVER_AGENTS = f"""
+INSERT INTO sessions (id, trashed, cwd, name, user_id, title, last_prompt, created, updated, used)
+SELECT id, trashed, cwd, name, 'subagents of ' || user_id, title, last_prompt, created, updated, used
+FROM agents.sessions WHERE id NOT IN (SELECT id FROM main.sessions);
+INSERT INTO entries (n, origin, {_AGENTS_COLUMNS})
+SELECT n + top, origin + top, {_AGENTS_COLUMNS}
+FROM agents.entries, (SELECT coalesce(max(n), 0) AS top FROM main.entries)
+WHERE session_id NOT IN (SELECT session_id FROM main.entries)
+"""  # noqa: S608 - our words
+
+
 class SqliteTables(Tables):
-    """None of its methods waits."""
+    """The tables in SQLite. No method ever waits."""
 
     new_number = "(SELECT coalesce(max(n), 0) + 1 AS n FROM entries)"
     copy_number = "NULL"
     next_use = "(SELECT max(used) + 1 FROM sessions)"
-    forget_words = "INSERT INTO words (words) VALUES ('delete-all')"  # the next search makes it anew
+    forget_words = "INSERT INTO words (words) VALUES ('delete-all')"
     forget_stream = """
         DELETE FROM events WHERE stream IN (SELECT number FROM streams WHERE id = :id);
         UPDATE streams SET is_there = 0, status = 'complete', note = '' WHERE id = :id
@@ -75,15 +89,14 @@ class SqliteTables(Tables):
     async def search(self, words: Words, *, cwd: str | None, user_id: str | None, limit: int) -> list[Found]:
         while _index_some(self._db):
             pass
-        names = {"words": words.for_index, "cwd": cwd, "user_id": user_id, "limit": limit}
-        found = self._db.execute(_HITS, names)
-        return [words.found_in(str(session_id), str(title), read_entry(row)) for session_id, title, *row in found]
+        hits = await self.rows(_HITS, words=words.for_index, cwd=cwd, user_id=user_id, limit=limit)
+        return [words.found_in(str(session_id), str(title), read_entry(row)) for session_id, title, *row in hits]
 
 
 def in_sqlite(work: Work[T]) -> Callable[[apsw.Connection], T]:
-    """Return the work as a function of a connection, which runs at once because SQLite never waits."""
+    """Return work as a function of a connection, which runs it to its end because SQLite never waits."""
 
-    def done(db: apsw.Connection) -> T:
+    def run(db: apsw.Connection) -> T:
         steps = work(SqliteTables(db))
         try:
             steps.send(None)
@@ -92,24 +105,13 @@ def in_sqlite(work: Work[T]) -> Callable[[apsw.Connection], T]:
             return result
         raise AssertionError("work on SQLite waits for something")
 
-    return done
-
-
-class SqliteQueue:
-    """Implements `WorkQueue`."""
-
-    def __init__(self, writer: Writer) -> None:
-        self._writer = writer
-        self.drain = writer.drain
-
-    def submit(self, work: Work[T]) -> asyncio.Future[T]:
-        return self._writer.submit(in_sqlite(work), writes=True)
+    return run
 
 
 def open_sessions(
     path: Path, on_notice: Callable[[str], None], may_replace: bool, *, synchronous: str = "full"
 ) -> apsw.Connection:
-    """Connect to the file of the sessions. With `may_replace` a damaged one is replaced by what can be restored."""
+    """Connect to the file of the sessions. With `may_replace` a damaged file is replaced by what can be restored."""
     make_private_folder(path.parent)
     try:
         connection = database.connect(path, on_notice, synchronous=synchronous)
@@ -123,38 +125,46 @@ def open_sessions(
         connection = database.connect(path, on_notice, synchronous=synchronous)
     agents = path.with_name("agents.db")
     if synchronous == "full" and path != agents and agents.exists():
-        from agentcli.infra.sessions.agents_file import take_over
-
-        take_over(connection, agents, on_notice)
+        _take_over_agents(connection, agents, on_notice)
     return connection
 
 
-class SqliteSessions(TableSessions):
-    """Implements `SessionStore` on one database file, which is made at the first use. `on_notice` tells the person.
+class _WriterSessions(TableSessions):
+    """Sessions whose work is done by a `Writer`."""
 
-    `address` is where others reach the program that has sessions open here. Once a day a sound copy of a database that
-    was written to is put beside it, for `agentcli sessions fsck --repair`.
-    """
-
-    def __init__(self, path: Path, *, address: str = "", on_notice: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(self, writer: Writer, on_notice: Callable[[str], None] = lambda text: None) -> None:
         super().__init__(on_notice)
-        self.path = path
-        self._address = address
-        self._writer = Writer(path, partial(open_sessions, path, on_notice))
-        self._copying: threading.Timer | None = None
+        self._writer = writer
 
     async def _run(self, work: Work[T]) -> T:
         return await self._writer.submit(in_sqlite(work))
 
+    def _queue(self) -> WorkQueue:
+        return WorkQueue(lambda work: self._writer.submit(in_sqlite(work), writes=True), self._writer.drain)
+
+
+class SqliteSessions(_WriterSessions):
+    """Implements `SessionStore` on one database file, which is made at the first use.
+
+    Once a day a sound copy of a database that was written to is put beside it, for `agentcli sessions fsck --repair`.
+
+    Args:
+        path: The database file.
+        address: Where others reach the program that has sessions open here.
+        on_notice: Informs the person.
+    """
+
+    def __init__(self, path: Path, *, address: str = "", on_notice: Callable[[str], None] = lambda text: None) -> None:
+        super().__init__(Writer(path, partial(open_sessions, path, on_notice)), on_notice)
+        self.path = path
+        self._address = address
+        self._copying: threading.Timer | None = None
+
     async def _read(self, work: Work[T]) -> T:
-        """Also where the file can only be read."""
         try:
             return await self._run(work)
-        except database.NotWritable as refused:
-            return await asyncio.to_thread(database.read_copy, self.path, in_sqlite(work), refused)
-
-    def _queue(self) -> WorkQueue:
-        return SqliteQueue(self._writer)
+        except database.NotWritable as error:
+            return await asyncio.to_thread(database.read_copy, self.path, in_sqlite(work), error)
 
     async def _own(self, session_id: str, *, take_over: bool = False) -> Ownership:
         self._copy_meanwhile()
@@ -185,11 +195,11 @@ class SqliteSessions(TableSessions):
     ) -> Sequence[Found]:
         with suppress(database.NotWritable):
             while await self._writer.submit(_index_some):
-                pass  # each in a transaction of its own: others may write between them
+                pass  # each batch is a transaction, so that others can write between them
         return await super().search(text, cwd=cwd, limit=limit, user_id=user_id)
 
     async def redact(self, session_id: str, secrets: Sequence[str]) -> int:
-        """Leave no byte of them in the file or in a copy of it, also where an earlier call could not."""
+        """Replace secrets, and leave no byte of them in the file or its copies, even where an earlier call failed."""
         from agentcli.infra.sessions import fsck
 
         try:
@@ -202,15 +212,14 @@ class SqliteSessions(TableSessions):
         return places
 
     def _copy_meanwhile(self) -> None:
-        """Copy a large database while the program runs, and any other one in a program that runs for days."""
+        """Copy the database while the program runs, unless the program ends first: then `close` copies a small one."""
         if database.is_copy_due(self.path) and not (self._copying and self._copying.is_alive()):
-            delay_s = _COPY_DELAY_S if self._is_large() else _LONG_S
-            self._copying = threading.Timer(delay_s, _make_due_copy, (self.path,))
+            self._copying = threading.Timer(_COPY_DELAY_S, _make_due_copy, (self.path,))
             self._copying.daemon = True
             self._copying.start()
 
     def _is_large(self) -> bool:
-        return self.path.exists() and self.path.stat().st_size > _LARGE
+        return self.path.exists() and self.path.stat().st_size > _LARGE_BYTES
 
     async def close(self) -> None:
         if self._copying is not None:
@@ -229,7 +238,7 @@ def _make_due_copy(path: Path) -> None:
 
 
 def can_resume(path: Path, session_id: str) -> bool:
-    """Return True if a session can be opened again, or where that cannot be told."""
+    """Return True if a session can be opened again, or if nobody can know."""
     if not path.exists():
         return False
     try:
@@ -239,26 +248,20 @@ def can_resume(path: Path, session_id: str) -> bool:
         return True
 
 
-class MemorySessions(TableSessions):
-    """Implements `SessionStore` for sessions that live as long as the program (`--no-session`, tests, library use)."""
+class MemorySessions(_WriterSessions):
+    """Implements `SessionStore` for sessions that last as long as the program (`--no-session`, tests, library use)."""
 
     is_lasting = False
 
     def __init__(self) -> None:
-        super().__init__()
-        self._writer = Writer(None, database.connect_to_memory)
+        super().__init__(Writer(None, database.connect_to_memory))
         self._owned: set[str] = set()
 
     def hold(self, session_id: str, entries: Sequence[Entry], *, cwd: Path, user_id: str = "") -> None:
-        """Have a session with these entries, as it was kept elsewhere."""
+        """Add a session with entries that were kept elsewhere."""
         new = UnstoredSession(id=session_id, cwd=folder_text(cwd), name="", user_id=user_id)
-        self._queue().submit(lambda db: store_entries(db, new, Stored(tuple(entries), 1))).result()
-
-    async def _run(self, work: Work[T]) -> T:
-        return await self._writer.submit(in_sqlite(work))
-
-    def _queue(self) -> WorkQueue:
-        return SqliteQueue(self._writer)
+        work = in_sqlite(lambda db: store_entries(db, new, Stored(tuple(entries), 1)))
+        self._writer.submit(work, writes=True).result()
 
     async def _own(self, session_id: str, *, take_over: bool = False) -> Ownership:
         if session_id in self._owned:
@@ -274,7 +277,7 @@ class MemorySessions(TableSessions):
 
 
 def _index_some(db: apsw.Connection) -> bool:
-    """Index entries that were stored since the last search; True if there may be more of them."""
+    """Index some of the entries that were stored since the last search; return True if there may be more."""
     from agentcli.infra.sessions.search import folded, text_of
 
     last = db.execute("SELECT coalesce(max(id), 0) FROM words_docsize").get
@@ -282,3 +285,19 @@ def _index_some(db: apsw.Connection) -> bool:
     texts = ((n, folded(text_of(read_entry(row).body))) for n, *row in rows)
     db.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", texts)
     return len(rows) == _BATCH
+
+
+def _take_over_agents(connection: apsw.Connection, file: Path, on_notice: Callable[[str], None]) -> None:
+    """Move the sessions of a file into the database, then delete the file. If it fails, the next start tries again."""
+    try:
+        open_sessions(file, on_notice, may_replace=True).close()  # repairs or upgrades the file if needed
+        connection.execute("ATTACH ? AS agents", (str(file),))
+        try:
+            with connection:
+                connection.execute(_TAKE_OVER_AGENTS)
+        finally:
+            connection.execute("DETACH agents")
+        for suffix in ("", "-wal", "-shm", ".copy"):
+            Path(f"{file}{suffix}").unlink(missing_ok=True)
+    except (apsw.Error, StorageError, OSError) as error:
+        log.warning("The conversations of subagents in %s are left there for now: %s", file, error)

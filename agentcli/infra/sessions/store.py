@@ -1,21 +1,20 @@
-"""Stores sessions in tables, in whatever database these are, and writes the logs of those that are open."""
+"""Stores sessions in tables, whatever their database is, and writes the logs of open sessions."""
 
 from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 from agentcli.agent.interfaces import NEWEST, Appended, Found, SessionInfo, SessionLog, Stored, subagents_owner
-from agentcli.conversation.entries import Body, Entry, Unreadable, entry_now
+from agentcli.conversation.entries import Body, Entry, Result, Unreadable, entry_now
 from agentcli.errors import NoSession, StorageError
-from agentcli.infra.sessions import ids, tables
-from agentcli.infra.sessions.ids import entry_id, position_of
-from agentcli.infra.sessions.tables import ENTRY, WHOSE, Tables, UnstoredSession, Work
+from agentcli.infra.sessions import tables
+from agentcli.infra.sessions.tables import ENTRY, OF_USER, Tables, UnstoredSession, Work
 from agentcli.settings.paths import folder_text
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ _USED = f"""
 SELECT session_id, user_id, {ENTRY} FROM entries
 JOIN sessions ON sessions.id = session_id AND sessions.trashed = 0
 WHERE own AND entries.trashed = 0 AND updated >= :since AND entries.time >= :since
-    AND session_id = coalesce(nullif(:session, ''), session_id) AND ({WHOSE} OR session_id = :session)
+    AND session_id = coalesce(nullif(:session, ''), session_id) AND ({OF_USER} OR session_id = :session)
     AND kind IN ('user', 'assistant', 'tool_result', 'paid', 'compaction') ORDER BY session_id, seq
 """  # noqa: S608 - our words
 _CHANGES = f"""
@@ -37,50 +36,48 @@ WHERE kind IN ('files_changed', 'files_restored') AND own AND trashed = 0
 """  # noqa: S608 - our words
 
 
-class WorkQueue(Protocol):
-    """Does the work of a log in order, each in one transaction."""
+class WorkQueue(NamedTuple):
+    """Does the work of a log in order, each in a transaction."""
 
-    def submit(self, work: Work[T]) -> asyncio.Future[T]: ...
-
-    async def drain(self) -> None:
-        """Wait until everything submitted so far is done or has failed."""
-        ...
+    submit: Callable[[Work[Stored]], asyncio.Future[Stored]]
+    drain: Callable[[], Awaitable[None]]  # waits until all work so far is done or has failed
 
 
 class Ownership:
-    """The right to write to a session, which one program has at a time; `is_wanted` once another one asks for it."""
+    """The right to write to a session, which one program has at a time; `is_wanted` says that another asks for it."""
 
     def __init__(self, release: Callable[[], object], is_wanted: Callable[[], bool] = lambda: False) -> None:
         self._release = release
         self.is_wanted = is_wanted
 
     async def hold(self, db: Tables) -> None:
-        """Let nobody take the session before the transaction's end. Raises `StorageError` when somebody has."""
+        """Keep the session until the end of the transaction. Raises `StorageError` if another program has it now."""
 
     async def release(self) -> None:
         self._release()
 
 
 class TableLog:
-    """Implements `SessionLog`. It goes on after the entry `last`, whose number is `last_seq`."""
+    """Implements `SessionLog`. New entries follow the entry `last`, whose number is `last_seq`."""
 
     def __init__(self, session_id: str, queue: WorkQueue, owner: Ownership, *, last: str | None, last_seq: int) -> None:
         self.session_id = session_id
-        self.new: UnstoredSession | None = None  # until it is stored
+        self.new: UnstoredSession | None = None  # the session, until it is stored
         self.is_wanted = owner.is_wanted
         self.drain = queue.drain
         self._queue = queue
         self._owner = owner
         self._last = last
         self._last_seq = last_seq
-        self._unstored: list[Stored] = []  # tried again with the next entries: a full disk may have room by then
+        self._unstored: list[Stored] = []  # it is tried again with the next entries, when a full disk may have room
 
     def append(self, *bodies: Body, parent_id: str | None = NEWEST) -> Appended:
         entries: list[Entry] = []
         if parent_id == NEWEST:
             parent_id = self._last
         for body in bodies:
-            entries.append(entry_now(entry_id(body), parent_id, body))
+            id = body.result.tool_use_id if isinstance(body, Result) else tables.new_id()
+            entries.append(entry_now(id, parent_id, body))
             self._last = parent_id = entries[-1].id
         stored = Stored(tuple(entries), self._last_seq + 1)
         self._last_seq += len(entries)
@@ -99,8 +96,7 @@ class TableLog:
     def _forget_stored(self, committed: asyncio.Future[Stored]) -> None:
         if not committed.cancelled() and committed.exception() is None:
             self.new = None
-            newest = committed.result()
-            self._unstored = [one for one in self._unstored if one.first_seq > newest.first_seq]
+            self._unstored = [one for one in self._unstored if one.first_seq > committed.result().first_seq]
 
     async def close(self) -> None:
         await self.drain()
@@ -108,13 +104,13 @@ class TableLog:
 
 
 class TableSessions(ABC):
-    """Implements `SessionStore`, but for how work is done and who owns a session. `on_notice` tells the person."""
+    """Implements `SessionStore` without how work is done and who owns a session. `on_notice` informs the person."""
 
     is_lasting = True
 
     def __init__(self, on_notice: Callable[[str], None] = lambda text: None) -> None:
         self._on_notice = on_notice
-        self._logs: WeakValueDictionary[str, TableLog] = WeakValueDictionary()  # of each session the newest
+        self._logs: WeakValueDictionary[str, TableLog] = WeakValueDictionary()  # the newest log of each session
 
     @abstractmethod
     async def _run(self, work: Work[T]) -> T:
@@ -130,7 +126,7 @@ class TableSessions(ABC):
 
     @abstractmethod
     async def _own(self, session_id: str, *, take_over: bool = False) -> Ownership:
-        """Own a session. With `take_over` whoever has it is asked, and waited for. Raises `SessionInUse`."""
+        """Take a session. With `take_over` ask the program that has it, and wait. Raises `SessionInUse`."""
 
     @abstractmethod
     async def _holder(self, session_id: str) -> str | None: ...
@@ -141,7 +137,7 @@ class TableSessions(ABC):
     async def create(
         self, *, cwd: Path, session_id: str | None = None, name: str = "", user_id: str = ""
     ) -> SessionLog:
-        new = UnstoredSession(id=session_id or ids.new_id(), cwd=folder_text(cwd), name=name, user_id=user_id)
+        new = UnstoredSession(id=session_id or tables.new_id(), cwd=folder_text(cwd), name=name, user_id=user_id)
         return await self._create(new, has_given_id=session_id is not None)
 
     async def _create(self, new: UnstoredSession, *, has_given_id: bool) -> SessionLog:
@@ -173,10 +169,10 @@ class TableSessions(ABC):
         self, session_id: str, *, cwd: Path, new_id: str | None = None, name: str = "", at: str | None = None
     ) -> tuple[SessionLog, list[Entry]]:
         info, entries = await self.load(session_id)
-        entries = entries[: position_of(at, [entry.id for entry in entries]) + 1]
+        entries = entries[: _position_of(at, [entry.id for entry in entries]) + 1]
         self._report_unreadable(info.id, entries)
-        owner = info.user_id if not info.user_id.startswith(subagents_owner("")) else ""  # else nobody is told of it
-        new = UnstoredSession(id=new_id or ids.new_id(), cwd=folder_text(cwd), name=name, user_id=owner)
+        owner = "" if info.user_id.startswith(subagents_owner("")) else info.user_id  # no list shows those of subagents
+        new = UnstoredSession(id=new_id or tables.new_id(), cwd=folder_text(cwd), name=name, user_id=owner)
         if entries:
             new.source, new.shared, new.last = info.id, len(entries), entries[-1].id
         return await self._create(new, has_given_id=new_id is not None), entries
@@ -200,14 +196,14 @@ class TableSessions(ABC):
         return await self._read(work)
 
     async def holder(self, session_id: str) -> str | None:
-        with suppress(NoSession):  # it may be open before it is stored
+        with suppress(NoSession):  # a session may be open before it is stored
             session_id = await self._full_id(session_id)
         return await self._holder(session_id)
 
     async def list(
         self, *, cwd: Path | None = None, limit: int = 50, user_id: str | None = None
     ) -> Sequence[SessionInfo]:
-        which = f"cwd = coalesce(:cwd, cwd) AND {WHOSE} ORDER BY used DESC LIMIT :limit"
+        which = f"cwd = coalesce(:cwd, cwd) AND {OF_USER} ORDER BY used DESC LIMIT :limit"
         folder = folder_text(cwd) if cwd else None
         return await self._read(lambda db: tables.infos(db, which, cwd=folder, user_id=user_id, limit=limit))
 
@@ -226,15 +222,15 @@ class TableSessions(ABC):
         return await self._read(work)
 
     async def usage(self, *, since: float = 0.0, session: str = "", user_id: str | None = None) -> UsageCollector:
-        """Add up usage since a time: of one session, of a user or of all; of a fork only what is its own counts."""
+        """Add up usage since a time, of one session, of a user or of all. Of a fork only its own entries count."""
         from agentcli.agent.accounting.usage import UsageCollector
 
         async def work(db: Tables) -> UsageCollector:
-            found = UsageCollector()
+            collector = UsageCollector()
             id = await tables.full_id(db, session, user_id) if session else ""
             async for owner, user, *row in db.stream(_USED, since=since, session=id, user_id=user_id):
-                found.add(owner, tables.read_entry(row), user_id=user)
-            return found
+                collector.add(owner, tables.read_entry(row), user_id=user)
+            return collector
 
         return await self._read(work)
 
@@ -272,7 +268,7 @@ class TableSessions(ABC):
         return await self._change(id, lambda db: changes.redact(db, id, texts))
 
     async def _change(self, session_id: str, work: Work[T]) -> T:
-        """Do work while nobody else has the session open, nor makes or changes copies of entries."""
+        """Do work while no other program has the session open, or makes or changes copies of entries."""
         owner = await self._own(session_id)
 
         async def alone(db: Tables) -> T:
@@ -287,3 +283,14 @@ class TableSessions(ABC):
 
     async def _full_id(self, session_id: str) -> str:
         return await self._read(lambda db: tables.full_id(db, session_id))
+
+
+def _position_of(start: str | None, ids: Sequence[str]) -> int:
+    """Return the newest position of the one id that begins with `start`, or the last one. Raises `StorageError`."""
+    if start is None:
+        return len(ids) - 1
+    found = {start} if start in ids else {id for id in ids if id.startswith(start)}
+    if len(found) != 1:
+        count = "Several entries begin" if found else "No entry begins"
+        raise StorageError(f"{count} with {start!r}: agentcli sessions show ID --json has the id of each.")
+    return len(ids) - 1 - ids[::-1].index(found.pop())

@@ -1,7 +1,11 @@
-"""The tables of sessions. Work on them is written once, as coroutines, which in SQLite end in one go."""
+"""The tables of sessions, and the work on them that is the same in every database.
+
+Work is written once, as coroutines on `Tables`. SQLite never waits, so there a coroutine runs to its end at once.
+"""
 
 from __future__ import annotations
 
+import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
@@ -20,12 +24,28 @@ from agentcli.errors import AmbiguousSession, NoSession, StorageError
 if TYPE_CHECKING:
     from agentcli.infra.sessions.search import Words
 
+
+class _Clock:
+    last = 0  # the time of the newest id in milliseconds since 1970
+
+
+def new_id() -> str:
+    """Return a UUIDv7 (RFC 9562 §5.7) that is greater than all that this process made before.
+
+    It is made here since Python has it only from 3.14, and importing `uuid_utils` takes 8 ms.
+    """
+    random, _Clock.last = int.from_bytes(os.urandom(10)), max(_Clock.last + 1, time.time_ns() // 1_000_000)
+    value = _Clock.last << 80 | 0x7 << 76 | (random >> 62 & 0xFFF) << 64 | 0b10 << 62 | random & (1 << 62) - 1
+    digits = f"{value:032x}"
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
 T = TypeVar("T")
 
 ENTRY = "entries.id, parent_id, entries.time, schema_version, checksum, CAST(body AS BLOB)"  # for `read_entry`
-# Sessions of one user, or of all but subagents.
-WHOSE = "(user_id = :user_id OR :user_id IS NULL AND user_id NOT LIKE 'subagents of %')"
-_COLUMNS = "seq, id, parent_id, time, kind, schema_version, checksum, body"  # what copies of an entry have in common
+# The sessions of one user, or without one those of all but subagents.
+OF_USER = "(user_id = :user_id OR :user_id IS NULL AND user_id NOT LIKE 'subagents of %')"
+_COLUMNS = "seq, id, parent_id, time, kind, schema_version, checksum, body"  # copies of an entry have them in common
 _TOUCH = """
 UPDATE sessions SET updated = :now, used = {next_use}, last_prompt = coalesce(nullif(:last_prompt, ''), last_prompt),
     title = CASE WHEN title = '' THEN :title ELSE title END
@@ -49,7 +69,7 @@ class Tables(ABC):
     words_value: str = ""  # makes the value of that column from `:words`
     lock_copies: str = "SELECT 1"  # waits until nobody copies entries or changes entries that have copies
     share_copies: str = "SELECT 1"  # waits until nobody changes entries that have copies
-    forget_words: str = "SELECT 1"  # makes the index of words anew
+    forget_words: str = "SELECT 1"  # removes the index of words, which the next search makes anew
     forget_stream: str = "SELECT 1"  # removes the event stream `:id`, which a server writes anew from the log
 
     @abstractmethod
@@ -62,17 +82,21 @@ class Tables(ABC):
     async def search(self, words: Words, *, cwd: str | None, user_id: str | None, limit: int) -> list[Found]: ...
 
     def words_of(self, entry: Entry) -> dict[str, Any]:
-        """Return the words of an entry under that name, where they are stored with it."""
+        """Return the words of an entry under that name, if they are stored with it."""
         return {}
 
     async def compute(self, function: Callable[[], T]) -> T:
-        """Do what may take long without a database, as for an entry of many megabytes."""
+        """Do what may take long without the database, such as for an entry of many megabytes."""
         return function()
 
     async def value(self, sql: str, **values: Any) -> Any:
-        """Return the first column of the first row; None if there is no row."""
+        """Return the first column of the first row, None if there is no row."""
         rows = await self.rows(sql, **values)
         return rows[0][0] if rows else None
+
+    def _record_of(self, entry: Entry) -> dict[str, Any]:
+        record = to_record(entry)
+        return {**record, "checksum": crc32(record["body"].encode()), **self.words_of(entry)}
 
     async def insert(self, session_id: str, stored: Stored) -> None:
         names = ":seq, :id, :parent_id, :time, :kind, :schema_version, :checksum, :body"
@@ -80,16 +104,12 @@ class Tables(ABC):
             f"INSERT INTO entries (n, origin, own, session_id, {_COLUMNS}{self.words}) "  # noqa: S608 - our words
             f"SELECT n, n, true, :session_id, {names}{self.words_value} FROM {self.new_number}"
         )
-
-        def record_of(entry: Entry) -> dict[str, Any]:
-            record = to_record(entry)
-            return {**record, "checksum": crc32(record["body"].encode()), **self.words_of(entry)}
-
         for seq, entry in enumerate(stored.entries, stored.first_seq):
-            record = await self.compute(partial(record_of, entry))
+            record = await self.compute(partial(self._record_of, entry))
             await self.rows(statement, session_id=session_id, seq=seq, **record)
 
     async def copy_entries(self, source: str, until: int, session_id: str) -> None:
+        """Copy the entries of a session up to a number into another session."""
         columns = f"{_COLUMNS}{self.words}"
         await self.rows(
             f"INSERT INTO entries (n, origin, own, session_id, {columns}) "  # noqa: S608 - our words
@@ -99,7 +119,7 @@ class Tables(ABC):
         )  # fmt: skip
 
     async def replace_bodies(self, changes: Iterable[tuple[int, Sequence[Any]]]) -> None:
-        """Replace bodies and checksums of entries, which are given by their `n`, as rows of `ENTRY`."""
+        """Replace bodies and checksums of entries, which are given by their `n`, by those of rows of `ENTRY`."""
         also = f"{self.words} = {self.words_value[2:]}" if self.words else ""
         statement = f"UPDATE entries SET body = :body, checksum = :checksum{also} WHERE n = :n"  # noqa: S608 - our words
         for n, row in changes:
@@ -112,32 +132,34 @@ Work = Callable[[Tables], Coroutine[Any, Any, T]]
 
 
 class UnstoredSession(msgspec.Struct, kw_only=True):
-    """A session that is stored together with its first entries, after the first `shared` ones of its `source`."""
+    """A session that is stored together with its first entries. A fork begins with entries of its `source`."""
 
     id: str
     cwd: str
     name: str
     user_id: str
     source: str = ""
-    shared: int = 0
-    last: str | None = None  # the id of the entry at `shared`
+    shared: int = 0  # the number of entries of the source
+    last: str | None = None  # the id of the last one of them
 
 
 async def store_entries(db: Tables, session: UnstoredSession | str, *parts: Stored) -> None:
-    """Store what is not there yet, a new session first. Raises `StorageError` when what it was forked from is gone."""
-    if isinstance(session, UnstoredSession):
-        if not await is_stored(db, session.id):
-            await _store_session(db, session)
-        session = session.id
-    last = await last_seq(db, session)
-    for part in parts:
-        if part.first_seq > last:
-            await db.insert(session, part)
-    await _touch(db, session, [entry for part in parts for entry in part.entries])
+    """Store entries that are not stored yet, with the session if it is new.
+
+    Raises:
+        StorageError: If the session that it was forked from was removed.
+    """
+    id = session if isinstance(session, str) else session.id
+    if isinstance(session, UnstoredSession) and not await is_stored(db, id):
+        await _store_session(db, session)
+    last = await last_seq(db, id)
+    for part in (part for part in parts if part.first_seq > last):
+        await db.insert(id, part)
+    await _touch(db, id, [entry for part in parts for entry in part.entries])
 
 
 async def _store_session(db: Tables, new: UnstoredSession) -> None:
-    if new.source:  # first of all: work that fails has changed nothing
+    if new.source:  # checked first, since work that fails must not have changed anything
         await db.rows(db.share_copies)
         at = "SELECT id FROM entries WHERE session_id = :source AND trashed = 0 AND seq = :shared"
         if await db.value(at, source=new.source, shared=new.shared) != new.last:
@@ -152,16 +174,13 @@ async def _store_session(db: Tables, new: UnstoredSession) -> None:
     )  # fmt: skip
     if new.source:
         await db.copy_entries(new.source, new.shared, new.id)
-        await _touch(db, new.id, await entries_of(db, new.id))  # they may have been redacted meanwhile
+        await _touch(db, new.id, await entries_of(db, new.id))  # the copies may be redacted
 
 
 async def _touch(db: Tables, session_id: str, entries: Sequence[Entry]) -> None:
-    """Note the time, that none was used later, and the newest prompt; the title unless there is one."""
+    """Mark a session as the one that was used last, and store its title and newest prompt."""
     texts = {"title": title_of(entries), "last_prompt": last_prompt_of(entries)}
     await db.rows(_TOUCH.format(next_use=db.next_use), now=time.time(), id=session_id, **texts)
-
-
-# Reading.
 
 
 async def is_stored(db: Tables, session_id: str) -> bool:
@@ -169,10 +188,10 @@ async def is_stored(db: Tables, session_id: str) -> bool:
 
 
 async def full_id(db: Tables, session_id: str, user_id: str | None = None) -> str:
-    """Return the id of the one session with this name, or with an id that begins so. Raises `StorageError`."""
-    session_id = session_id.encode(errors="replace").decode()  # an argument may be no text
+    """Return the id of the one session with a name, or with an id that begins so. Raises `StorageError`."""
+    session_id = session_id.encode(errors="replace").decode()  # an argument may contain bytes that are no UTF-8
     rows = await db.rows(
-        f"SELECT id FROM sessions WHERE trashed = 0 AND ({WHOSE} OR id = :id AND :user_id IS NULL) AND "  # noqa: S608
+        f"SELECT id FROM sessions WHERE trashed = 0 AND ({OF_USER} OR id = :id AND :user_id IS NULL) AND "  # noqa: S608
         "(id >= :id AND id < :end OR name = :id AND name <> '') ORDER BY id <> :id LIMIT 3",
         id=session_id, end=f"{session_id}\U0010ffff", user_id=user_id,
     )  # fmt: skip
@@ -191,14 +210,14 @@ async def infos(db: Tables, where: str, **values: Any) -> list[SessionInfo]:
 
 
 async def entries_of(db: Tables, session_id: str, *, after: int = 0, trashed: float = 0) -> list[Entry]:
-    """Return the session's entries behind the number `after`."""
+    """Return the entries of a session whose number is greater than `after`."""
     which = "session_id = :id AND trashed = :trashed AND seq > :after"
     query = f"SELECT {ENTRY} FROM entries WHERE {which} ORDER BY seq"  # noqa: S608 - our words
     return [read_entry(row) for row in await db.rows(query, id=session_id, trashed=trashed, after=after)]
 
 
 def read_entry(row: Sequence[Any]) -> Entry:
-    """Return the entry of a row of `ENTRY`; one that is damaged says so and keeps its text."""
+    """Return the entry in a row of `ENTRY`; a damaged one becomes `Unreadable` and keeps its text."""
     id, parent_id, time, version, checksum, body = row
     body = body.encode() if isinstance(body, str) else body
     if checksum is not None and crc32(body) != checksum:

@@ -1,1 +1,98 @@
-"""Spans and metrics over OTLP. All but `exporter` import OpenTelemetry, and are loaded in its thread."""
+"""Exports spans and metrics of sessions over OTLP: their events go to a thread, which records and sends them.
+
+The other modules of this package import OpenTelemetry, which is slow, and are loaded in that thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping
+from queue import SimpleQueue
+
+from msgspec import Struct
+
+from agentcli.agent import events
+from agentcli.agent.session import Session
+from agentcli.settings.structs import ObservabilitySettings
+
+log = logging.getLogger(__name__)
+
+MaskText = Callable[[str], str]
+
+_DELTAS = (events.TextDelta, events.ThinkingDelta, events.InputDelta, events.OutputDelta)
+_HEAD_START_S = 0.1  # for the first request, which the imports of the thread would slow down
+_GRACE_S = 1.0  # beyond the time-outs of exports, for recording the last events
+
+
+class Export(Struct, frozen=True):
+    """What is exported, and where it goes."""
+
+    settings: ObservabilitySettings
+    addresses: Mapping[str, str]  # the URLs of the exported signals: traces, metrics
+    resource: Mapping[str, str]
+    parent: Mapping[str, str]  # the trace context of the environment
+    server: Callable[[str], tuple[str, int]]  # host and port of a provider; the host is "" if it is not known
+    mask: MaskText
+
+    @property
+    def last_export_s(self) -> float:
+        """The time that the last export of all signals may take together."""
+        times = {"traces": self.settings.export_timeout, "metrics": self.settings.metrics_timeout}
+        return max(times[signal] for signal in self.addresses)
+
+
+class Telemetry:
+    """Exports what happens in sessions. The event loop only takes the time; the thread imports, masks and sends."""
+
+    def __init__(self, export: Export) -> None:
+        self._export = export
+        self._events: SimpleQueue[tuple[str, MaskText, int, events.Event, str] | None] = SimpleQueue()
+        self._may_begin = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
+        self._thread.start()
+        self._following: set[asyncio.Task[None]] = set()
+
+    def follow(self, session: Session, mask: MaskText) -> None:
+        """Record what happens in a session from now on; `mask` masks its secrets."""
+        self._following.add(asyncio.create_task(self._queue_events(session, session.subscribe(), mask)))
+
+    async def _queue_events(
+        self, session: Session, incoming: AsyncGenerator[events.Event, None], mask: MaskText
+    ) -> None:
+        ignored = _DELTAS if self._export.settings.content else (*_DELTAS, events.EntryStored)
+        async for event in incoming:
+            if not isinstance(event, ignored):
+                self._events.put((session.id, mask, time.time_ns(), event, session.state.model.name))
+            if isinstance(event, events.TurnStarted | events.ToolFinished):
+                asyncio.get_running_loop().call_later(_HEAD_START_S, self._may_begin.set)
+
+    def _run(self) -> None:
+        """Record events in the thread. Only the first failure is logged as an error; no failure ends the program."""
+        self._may_begin.wait()
+        recorder = None
+        failure_level = logging.ERROR
+        for session_id, mask, at, event, model in iter(self._events.get, None):
+            try:
+                from agentcli.infra.telemetry.recorder import SpanRecorder
+
+                recorder = recorder or SpanRecorder(self._export)
+                recorder.record(session_id, at, event, model=model, mask=mask)
+            except Exception:
+                log.log(failure_level, "nothing could be exported", exc_info=True)
+                failure_level = logging.DEBUG
+        if recorder is not None:
+            recorder.end()
+
+    async def aclose(self) -> None:
+        """Send the rest, for as long as the time-outs allow."""
+        await asyncio.sleep(0)  # so that the newest events arrive
+        for task in self._following:
+            task.cancel()
+        if self._following:
+            await asyncio.wait(self._following)
+        self._events.put(None)
+        self._may_begin.set()
+        await asyncio.to_thread(self._thread.join, self._export.last_export_s + _GRACE_S)

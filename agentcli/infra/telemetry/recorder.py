@@ -1,4 +1,4 @@
-"""Records the events of sessions with OpenTelemetry's SDK, which sends them to a collector."""
+"""Sets up OpenTelemetry's SDK, which sends the spans and metrics of sessions to a collector."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from urllib3.exceptions import MaxRetryError
 
 from agentcli.agent.events import Event
-from agentcli.infra.telemetry.exporter import Export, MaskText
+from agentcli.infra.telemetry import Export, MaskText
 from agentcli.infra.telemetry.spans import Metrics, SessionSpans
 from agentcli.settings.structs import Sampling
 from agentcli.version import __version__
 
 log = logging.getLogger(__name__)
 
-_MAX_WAITING_SPANS = 2_048  # the oldest are dropped
+_MAX_WAITING_SPANS = 2_048  # of more, the oldest are dropped
 _MAX_ATTRIBUTE_CHARS = 32_768
 
 
 def sampler(share: Sampling) -> Sampler:
-    """Traces a share of all turns, whole. A parent's decision wins, unless nothing is to be traced."""
+    """Build the sampler of a share of all turns. A parent's decision wins, unless nothing is to be traced."""
     if share == "never":
         return ALWAYS_OFF
     return ParentBased(TraceIdRatioBased(1.0 if share == "always" else int(share.rstrip("%")) / 100))
 
 
 class SpanRecorder:
-    """The SDK's providers of the exported signals. None becomes the process's own: that belongs to the host program."""
+    """The SDK's providers of the exported signals. The global providers belong to the host program and stay."""
 
     def __init__(self, export: Export) -> None:
         for name in _REPEATING_LOGGERS:
-            logging.getLogger(name).addFilter(_is_new)
+            logging.getLogger(name).addFilter(_is_new_message)
         self._export, self._settings = export, export.settings
         self._resource = Resource.create({name: export.mask(text) for name, text in export.resource.items()})
         self._parent = TraceContextTextMapPropagator().extract(dict(export.parent), Context())
@@ -65,7 +65,7 @@ class SpanRecorder:
         self._sessions[session_id].record(at, event, model)
 
     def end(self) -> None:
-        """Send what is left, both signals at once, for as long as their time-outs allow."""
+        """Send the rest, all signals at the same time, for as long as their time-outs allow."""
         for session in self._sessions.values():
             session.close()
         threads = [threading.Thread(target=_shut_down, args=(end,), daemon=True) for end in self._ends]
@@ -106,12 +106,12 @@ class SpanRecorder:
 def _shut_down(end: Callable[[], object]) -> None:
     try:
         end()
-    except Exception:  # the SDK raises where the metrics came too late
+    except Exception:  # the SDK raises if the metrics come too late
         log.debug("an export did not end well", exc_info=True)
 
 
 class _Connections(requests.Session):
-    """The exporter's connections. It would retry until its time-out to reach a collector that is not there."""
+    """The exporter's connections, which give up at once if the collector does not run, and do not retry."""
 
     def request(self, *args: Any, **options: Any) -> requests.Response:
         try:
@@ -122,18 +122,17 @@ class _Connections(requests.Session):
             raise
 
 
-_SEEN: set[tuple[str, object]] = set()
 _EXPORTER = "opentelemetry.exporter.otlp.proto.http"
-# The SDK logs each batch that could not be sent.
+# The SDK logs each batch that could not be sent; each message is let through once.
 _REPEATING_LOGGERS = (
     f"{_EXPORTER}.trace_exporter",
     f"{_EXPORTER}.metric_exporter",
     "opentelemetry.sdk._shared_internal",
 )
+_LOGGED: set[tuple[str, object]] = set()
 
 
-def _is_new(record: logging.LogRecord) -> bool:
-    """Let each message pass once."""
-    before = len(_SEEN)
-    _SEEN.add((record.name, record.msg))
-    return len(_SEEN) > before
+def _is_new_message(record: logging.LogRecord) -> bool:
+    is_new = (record.name, record.msg) not in _LOGGED
+    _LOGGED.add((record.name, record.msg))
+    return is_new

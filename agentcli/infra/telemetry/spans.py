@@ -13,9 +13,9 @@ from opentelemetry.metrics import Histogram, Meter
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
 
 from agentcli.agent import events
-from agentcli.agent.calls.own_command import OWN_CALL
+from agentcli.agent.ops import OWN_CALL
 from agentcli.conversation.entries import Assistant, User
-from agentcli.infra.telemetry.exporter import Export, MaskText
+from agentcli.infra.telemetry import Export, MaskText
 from agentcli.llm.messages import Block, Text, Thinking, ToolUse, Usage
 from agentcli.version import __version__
 
@@ -23,7 +23,7 @@ Attributes = dict[str, Any]
 _TurnEnd = events.Done | events.TurnFailed | events.SubagentEnded
 
 _S = 1e9  # nanoseconds
-# Our names that the conventions spell differently.
+# Providers that the conventions name differently.
 _PROVIDERS = {
     "azure": "azure.ai.openai", "bedrock": "aws.bedrock", "foundry": "azure.ai.inference", "gemini": "gcp.gemini",
     "mistral": "mistral_ai", "vertex": "gcp.vertex_ai", "xai": "x_ai",
@@ -35,12 +35,12 @@ _SECONDS = [0.01 * 2**power for power in range(14)]
 
 @dataclass(kw_only=True)
 class _Request:
-    """A request under way. Times are in nanoseconds since 1970; at `tried_at` its newest try was sent."""
+    """A request under way. Times are in nanoseconds since 1970."""
 
     model: str
     began_at: int
-    tried_at: int
-    first_at: int = 0
+    tried_at: int  # when the newest try was sent
+    first_at: int = 0  # when its reply began
     retries: list[tuple[int, Attributes]] = field(default_factory=list)
     usage: Usage = Usage()
     usd: float = 0.0
@@ -48,26 +48,26 @@ class _Request:
 
     @property
     def was_sent(self) -> bool:
-        """False until something shows that it was sent: a budget may have held it back."""
+        """False until something shows that it was sent: a budget may have stopped it."""
         return bool(self.first_at or self.retries or self.usage != Usage())
 
 
 @dataclass(kw_only=True)
 class _Agent:
-    """The open spans of an agent: its turn, its request, and by id its calls with the time when they began."""
+    """The open spans of an agent."""
 
     id: str
     name: str = "agentcli"
     model: str = ""
     turn: Span | None = None
     request: _Request | None = None
-    calls: dict[str, tuple[Span, int]] = field(default_factory=dict)
-    asked: set[str] = field(default_factory=set)
+    calls: dict[str, tuple[Span, int]] = field(default_factory=dict)  # by id, with the time when they began
+    asked: set[str] = field(default_factory=set)  # the ids of calls with a question
     prompt: list[Block] = field(default_factory=list)
 
 
 class Metrics:
-    """The instruments. Attributes arrive without secrets."""
+    """The instruments. Their attributes must have no secrets."""
 
     def __init__(self, meter: Meter) -> None:
         def histogram(name: str, unit: str, about: str, buckets: list[float]) -> Histogram:
@@ -83,7 +83,7 @@ class Metrics:
 
 
 class SessionSpans:
-    """The spans and metrics of one session; `tracer` comes with the context in which its traces begin."""
+    """The spans and metrics of one session; `tracer` has the context in which its traces begin beside it."""
 
     def __init__(
         self, session_id: str, export: Export, tracer: tuple[Tracer, Context], metrics: Metrics, *, mask: MaskText
@@ -138,13 +138,11 @@ class SessionSpans:
                 self._end_turn(agent, at, event, reason)
             case events.TurnFailed(error=message, error_type=error):
                 self._end_turn(agent, at, event, "failed", error=error or "_OTHER", message=message)
-            case _:
-                pass
 
     def close(self) -> None:
-        """End what is still open, as abandoned: nobody has seen its end."""
+        """End the spans that are still open as abandoned."""
         for agent in self._agents.values():
-            for span in (*(span for span, _ in agent.calls.values()), *([agent.turn] if agent.turn else ())):
+            for span in filter(None, (*(span for span, _ in agent.calls.values()), agent.turn)):
                 self._finish(span, time.time_ns(), {}, error="abandoned")
 
     def _end_turn(
@@ -152,8 +150,8 @@ class SessionSpans:
     ) -> None:
         if agent.request is not None and (error or agent.request.was_sent):
             self._end_request(agent, at, error=error or reason)
-        answer = [Text(getattr(event, "text", ""))]  # a failed turn has none
-        about = {
+        answer = [Text(getattr(event, "text", ""))]  # a failed turn has no text
+        attributes = {
             "gen_ai.operation.name": "invoke_agent",
             "gen_ai.agent.id": agent.id,
             "gen_ai.agent.name": agent.name,
@@ -166,7 +164,7 @@ class SessionSpans:
             "gen_ai.input.messages": self._content(messages("user", agent.prompt)),
             "gen_ai.output.messages": self._content(messages("assistant", answer, reason)),
         }
-        self._finish(self._turn(agent, at), at, about, error=error, message=message)
+        self._finish(self._turn(agent, at), at, attributes, error=error, message=message)
         agent.request, agent.turn, agent.prompt = None, None, []
         if not isinstance(event, events.SubagentEnded):
             self._metrics.turns.add(1, {"agentcli.turn.reason": reason, **({"error.type": error} if error else {})})
@@ -177,7 +175,7 @@ class SessionSpans:
         return agent.turn
 
     def _begin_request(self, agent: _Agent, at: int, model: str) -> None:
-        """Begin a request. One that was sent before it and is still open has failed."""
+        """Begin a request. An earlier one that was sent and is still open has failed."""
         self._turn(agent, at)
         if agent.request is not None and agent.request.was_sent:
             self._end_request(agent, at, error="_OTHER")
@@ -188,7 +186,7 @@ class SessionSpans:
             names = ("strategy", "trigger", "tokens_before", "tokens_after")
             agent.turn.add_event("agentcli.compaction", {name: getattr(event, name) for name in names}, at)
         if (request := agent.request) is not None:
-            if event.trigger == "overflow":  # the provider rejected it for its length; it is made again
+            if event.trigger == "overflow":  # the provider rejected it as too long; the next request replaces it
                 self._end_request(agent, at, error="ContextOverflow")
             self._begin_request(agent, at, request.model)
 
@@ -196,11 +194,11 @@ class SessionSpans:
         if (request := agent.request) is None:
             return
         agent.request, agent.model = None, model or request.model
-        about = {"gen_ai.operation.name": "chat", **of_model(agent.model, self._export.server)}
+        attributes = {"gen_ai.operation.name": "chat", **of_model(agent.model, self._export.server)}
         first_chunk = (request.first_at - request.tried_at) / _S if request.first_at else None
-        more = {
+        of_reply = {
             "gen_ai.request.stream": True,
-            "gen_ai.response.model": about["gen_ai.request.model"] if reason else None,
+            "gen_ai.response.model": attributes["gen_ai.request.model"] if reason else None,
             "gen_ai.response.finish_reasons": [reason] if reason else [],
             "gen_ai.response.time_to_first_chunk": first_chunk,
             **(of_usage(request.usage) if request.usage != Usage() else {}),
@@ -208,30 +206,30 @@ class SessionSpans:
             "agentcli.retries": len(request.retries) or None,
             "gen_ai.output.messages": self._content(messages("assistant", request.content, reason)),
         }
-        span = self._start(f"chat {about['gen_ai.request.model']}", request.began_at, agent.turn, SpanKind.CLIENT)
+        span = self._start(f"chat {attributes['gen_ai.request.model']}", request.began_at, agent.turn, SpanKind.CLIENT)
         for moment, retry in request.retries:
             span.add_event("agentcli.retry", clean(retry, self._mask), moment)
-        self._finish(span, at, about | more, error=error)
-        about, metrics = clean({**about, "error.type": error}, self._mask), self._metrics
-        metrics.duration.record((at - request.began_at) / _S, about)
+        self._finish(span, at, attributes | of_reply, error=error)
+        attributes, metrics = clean({**attributes, "error.type": error}, self._mask), self._metrics
+        metrics.duration.record((at - request.began_at) / _S, attributes)
         if first_chunk is not None:
-            metrics.first_chunk.record(first_chunk, about)
+            metrics.first_chunk.record(first_chunk, attributes)
         for kind, tokens in (("input", request.usage.prompt_tokens), ("output", request.usage.output_tokens)):
             if tokens:  # of all tries together
-                metrics.tokens.record(tokens, {**about, "gen_ai.token.type": kind})
+                metrics.tokens.record(tokens, {**attributes, "gen_ai.token.type": kind})
         if request.usd:
-            metrics.cost.add(request.usd, about)
+            metrics.cost.add(request.usd, attributes)
 
     def _begin_call(self, agent: _Agent, at: int, id: str, name: str, *, arguments: str = "") -> tuple[Span, int]:
         span = self._start(f"execute_tool {name}", at, agent.turn)
-        about = {
+        attributes = {
             "gen_ai.operation.name": "execute_tool",
             "gen_ai.tool.name": name,
             "gen_ai.tool.call.id": id,
             "gen_ai.tool.type": "extension" if name.startswith("mcp__") else "function",
             "gen_ai.tool.call.arguments": arguments,
         }
-        span.set_attributes(clean(about, self._mask))
+        span.set_attributes(clean(attributes, self._mask))
         if name == "create_subagent":
             self._subagent_calls[id] = span
         agent.calls[id] = span, at
@@ -244,22 +242,22 @@ class SessionSpans:
         was_asked = event.id in agent.asked
         agent.asked.discard(event.id)  # ids may come again
         error = event.error_kind or ("_OTHER" if event.result.is_error else "")
-        about = {
+        attributes = {
             "agentcli.tool.retries": event.retry_count or None,
             "agentcli.approval.wait_s": max(0, at - began_at - took) / _S if was_asked else None,
             "agentcli.approval.answer": self._content(event.answer),
             "gen_ai.tool.call.result": self._content(event.result.text),
         }
-        self._finish(span, at, about, error=error, message=event.error.message if event.error else "")
+        self._finish(span, at, attributes, error=error, message=event.error.message if event.error else "")
         self._metrics.calls.add(1, clean({"gen_ai.tool.name": event.name, "error.type": error}, self._mask))
 
     def _start(self, name: str, at: int, parent: Span | None, kind: SpanKind = SpanKind.INTERNAL) -> Span:
         context = self._parent if parent is None else set_span_in_context(parent, Context())
         return self._tracer.start_span(self._mask(name), context, kind, self._about, start_time=at)
 
-    def _finish(self, span: Span, at: int, about: Attributes, *, error: str, message: str = "") -> None:
+    def _finish(self, span: Span, at: int, attributes: Attributes, *, error: str, message: str = "") -> None:
         if span.is_recording():  # masking takes time
-            span.set_attributes(clean({**about, "error.type": error}, self._mask))
+            span.set_attributes(clean({**attributes, "error.type": error}, self._mask))
             if error:
                 span.set_status(Status(StatusCode.ERROR, self._mask(self._content(message))))
         span.end(at)
@@ -270,20 +268,15 @@ class SessionSpans:
 
 
 def clean(attributes: Mapping[str, Any], mask: MaskText) -> Attributes:
-    """Leave out unknown values, and mask secrets in every text."""
-    masked: Attributes = {}
-    for name, value in attributes.items():
-        if isinstance(value, str):
-            value = mask(value)
-        elif isinstance(value, list):
-            value = [mask(one) for one in value]
-        if value not in (None, "", []):
-            masked[name] = value
-    return masked
+    """Return attributes without unknown values, and with secrets masked in every text."""
+    known = {name: value for name, value in attributes.items() if value not in (None, "", [])}
+    texts = {name: mask(value) for name, value in known.items() if isinstance(value, str)}
+    lists = {name: [*map(mask, value)] for name, value in known.items() if isinstance(value, list)}
+    return known | texts | lists
 
 
 def of_model(name: str, server: Callable[[str], tuple[str, int]]) -> Attributes:
-    """The attributes of a `provider/model` and of its server."""
+    """Return the attributes of a `provider/model` and of its server."""
     provider, _, model = name.partition("/")
     if provider in ("local", "scripted"):  # a file, whose folder stays private
         model = model.rpartition("/")[2]
@@ -297,7 +290,7 @@ def of_model(name: str, server: Callable[[str], tuple[str, int]]) -> Attributes:
 
 
 def of_usage(usage: Usage) -> Attributes:
-    """Token counts; input tokens include those that a cache held."""
+    """Return token counts; input tokens include those from a cache."""
     return {
         "gen_ai.usage.input_tokens": usage.prompt_tokens,
         "gen_ai.usage.output_tokens": usage.output_tokens,
@@ -308,15 +301,16 @@ def of_usage(usage: Usage) -> Attributes:
 
 
 def messages(role: str, content: Iterable[Block], finish_reason: str = "") -> str:
-    """One message as the conventions' JSON, without images and documents; empty if nothing else is in it."""
+    """Return a message as the conventions' JSON, without images and documents; "" if nothing else is in it."""
     parts: list[Attributes] = []
     for block in content:
-        if isinstance(block, Text):
-            parts.append({"type": "text", "content": block.text})
-        elif isinstance(block, Thinking):
-            parts.append({"type": "reasoning", "content": block.thinking})
-        elif isinstance(block, ToolUse):
-            parts.append({"type": "tool_call", "id": block.id, "name": block.name, "arguments": block.input})
+        match block:
+            case Text(text):
+                parts.append({"type": "text", "content": text})
+            case Thinking(thinking):
+                parts.append({"type": "reasoning", "content": thinking})
+            case ToolUse(id, name, arguments):
+                parts.append({"type": "tool_call", "id": id, "name": name, "arguments": arguments})
     ended = {"finish_reason": finish_reason} if finish_reason else {}
     return as_json([{"role": role, "parts": parts, **ended}]) if parts else ""
 

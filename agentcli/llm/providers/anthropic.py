@@ -1,4 +1,4 @@
-"""Claude by the Messages API: as Anthropic serves it, and as the clouds do (Bedrock, Vertex AI, Microsoft Foundry)."""
+"""Claude by the Messages API, from Anthropic or from a cloud (Bedrock, Vertex AI, Microsoft Foundry)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from agentcli.llm.errors import BadRequest, ServerError
 from agentcli.llm.http import Carrier, HttpClient
 from agentcli.llm.media import MediaRules
-from agentcli.llm.models import ModelInfo, refined
+from agentcli.llm.models import ModelInfo, with_listed_limits
 from agentcli.llm.provider import Health, Request, StreamEvent, TokenCount
 from agentcli.llm.providers.base import BaseProvider
 from agentcli.llm.streaming import stream_reply
@@ -50,7 +50,7 @@ class MessagesProvider(BaseProvider):
 
 
 class AnthropicProvider(MessagesProvider):
-    """One model of Anthropic's. `api_version` may be older for gateways; with `uses_sdk` the SDK carries requests."""
+    """One model of Anthropic. Gateways may need an older `api_version`. `uses_sdk`: the SDK carries the requests."""
 
     def __init__(
         self,
@@ -64,13 +64,13 @@ class AnthropicProvider(MessagesProvider):
         read_timeout: float = 600.0,
         uses_sdk: bool = False,
     ) -> None:
-        # From this version on the API refuses a temperature, whatever the model.
+        # From this version on, the API refuses a temperature for every model.
         takes_temperature = info.takes_temperature and api_version < "2026-10-21"
         super().__init__(msgspec.structs.replace(info, takes_temperature=takes_temperature, sends_back="none"))
         address = base_url.rstrip("/").removesuffix("/v1")
         sent = {"anthropic-version": api_version, **(headers or {})}
         if uses_sdk:
-            from agentcli.llm.sdk_client import SdkClient, Service  # not for those who do without
+            from agentcli.llm.sdk_client import SdkClient, Service  # only those who set it pay for the import
 
             service = Service("anthropic", address, api_key=api_key, auth_token=auth_token, headers=sent)
             self._carrier = SdkClient(service, read_timeout=read_timeout)
@@ -89,25 +89,25 @@ class AnthropicProvider(MessagesProvider):
         if not isinstance(listed, dict):
             where = self._carrier.shown_url
             return Health(False, f"{where} does not answer as the Messages API does: is the base_url right?")
-        self.info = refined(self.info, listed)
+        self.info = with_listed_limits(self.info, listed)
         return None
 
 
 class CloudProvider(MessagesProvider):
-    """One Claude model of one cloud. Anthropic's SDK signs its requests, with the credentials of the cloud's tools."""
+    """One Claude model in a cloud. Anthropic's SDK signs its requests with the credentials of the cloud's tools."""
 
     def __init__(self, info: ModelInfo, *, service: Service, read_timeout: float = 600.0) -> None:
         super().__init__(msgspec.structs.replace(info, takes_temperature=False, sends_back="none"))
         from agentcli.llm.sdk_client import SdkClient
 
-        self._counts = service.platform != "bedrock"  # there few models do, and none by their usual names
+        self._counts = service.platform != "bedrock"  # few models there count tokens, and none by their usual names
         self._carrier = SdkClient(service, read_timeout=read_timeout)
 
     async def count_tokens(self, request: Request) -> TokenCount:
         return await (super().count_tokens(request) if self._counts else BaseProvider.count_tokens(self, request))
 
     async def _check(self) -> None:
-        """Ask with an empty conversation: only a model that may be used finds fault with that. It costs nothing."""
+        """Send an empty conversation: the model refuses it only if it may be used. This costs nothing."""
         try:
             await self._carrier.fetch_json(MESSAGES, {"model": self.model, "max_tokens": 1, "messages": []})
         except BadRequest as error:

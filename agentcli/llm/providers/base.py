@@ -1,4 +1,4 @@
-"""The members that most providers share: names from the model's row, estimates for counts, health from one question."""
+"""The base class of all providers: names from the model's row, estimated token counts, and the health check."""
 
 from __future__ import annotations
 
@@ -15,20 +15,12 @@ if TYPE_CHECKING:
 
 
 class BaseProvider(ABC):
-    """One model behind one API, as `Provider` describes it; a subclass adds `stream`."""
+    """One model behind one API. A subclass adds `stream` and completes the interface `Provider`."""
 
     _carrier: Carrier | None = None
 
     def __init__(self, info: ModelInfo) -> None:
-        self.info = info
-
-    @property
-    def name(self) -> str:
-        return self.info.provider
-
-    @property
-    def model(self) -> str:
-        return self.info.id
+        self.info, self.name, self.model = info, info.provider, info.id
 
     async def count_tokens(self, request: Request) -> TokenCount:
         return estimate(request, self.info)
@@ -42,7 +34,7 @@ class BaseProvider(ABC):
 
     @abstractmethod
     async def _check(self) -> Health | None:
-        """Ask for something that costs no tokens; None if the server answers as it should. Raises `ProviderError`."""
+        """Send a request that costs no tokens; None means that the server answered well. Raises `ProviderError`."""
 
     async def aclose(self) -> None:
         if self._carrier is not None:

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Small models also write their calls as plain text; a temperature of 0 made the most of their calls right.
+# Small models also write their calls as plain text. With a temperature of 0, most of their calls were right.
 QUIRKS = Quirks(read_text_calls=True, null_content=False, images=0, extra_body={"temperature": 0, "cache_prompt": True})
 
 
 class LocalProvider(BaseProvider):
-    """The model of one server. `start` gives the server, when the first request comes or the one before has died."""
+    """The model of one server. `start` returns the server for the first request, and again if the server has ended."""
 
     def __init__(
         self, info: ModelInfo, *, start: Callable[[], Awaitable[LocalServer]], read_timeout: float = 600.0
@@ -61,11 +61,11 @@ class LocalProvider(BaseProvider):
                     yield event
 
     async def warm(self, request: Request) -> None:
-        """Start the server and let it read the fixed beginning of `request`, so that a first answer need not wait."""
+        """Start the server and let it read the fixed beginning of `request`, so that the first answer comes sooner."""
         try:
             await complete(self, msgspec.structs.replace(request, max_tokens=1))
         except ProviderError:
-            log.debug("warming failed", exc_info=True)  # the first prompt will tell
+            log.debug("warming failed", exc_info=True)  # the first prompt will report it
 
     async def _connected(self) -> HttpClient:
         async with self._starting:
@@ -93,15 +93,15 @@ class LocalProvider(BaseProvider):
 
 
 def _completed(done: Done, request: Request) -> Iterator[StreamEvent]:
-    """Yield the missing end of a code block, the calls that a text without calls means, and `Done` with both."""
+    """Yield the missing end of a code block, the calls that a text describes, and `Done` with both."""
     blocks, text, end = list(done.message.content), done.message.text, "\n```"
-    if text.count("```") % 2:  # the server held the end back, taking it for the beginning of a call
+    if text.count("```") % 2:  # the server took the end for the beginning of a call, and did not send it
         text += end
         blocks[-1] = Text(text)
         yield TextDelta(end)
     can_edit = "```" in text and any(tool.name == "file_edit" for tool in request.tools)
     edits = block_edits(text, request) if can_edit else []
-    calls = [ToolUse(f"call_{secrets.token_hex(6)}", name, given) for name, given in edits]
+    calls = [ToolUse(f"call_{secrets.token_hex(6)}", name, input) for name, input in edits]
     for call in calls:
         yield from call_events(call)
     stop = "end_turn" if calls else done.stop_reason

@@ -1,4 +1,4 @@
-"""Ollama through its native API, because only that one takes a window size."""
+"""Ollama through its native API, because its other one has no window size."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BASE_URL = "http://127.0.0.1:11434"
 
 
 class OllamaProvider(BaseProvider):
-    """One model on an Ollama server. `num_ctx` is the window asked for, bounded by what the model was made for."""
+    """One model on an Ollama server. `num_ctx` is the window to use, if the model can have such a large one."""
 
     _carrier: HttpClient
 
@@ -62,17 +62,16 @@ class OllamaProvider(BaseProvider):
                 yield event
 
     async def _learn(self) -> None:
-        """Ask what the model can do and how large its window is."""
         shown = await self._carrier.fetch_json("/api/show", {"model": self.model})
         self._was_shown = True
-        self.info = learned(self.info, shown if isinstance(shown, dict) else {})
+        self.info = with_abilities(self.info, shown if isinstance(shown, dict) else {})
 
     async def _check(self) -> None:
         await self._learn()
 
 
-def learned(info: ModelInfo, shown: dict[str, Any]) -> ModelInfo:
-    """`info` with what `/api/show` says: capabilities and the model's own largest window."""
+def with_abilities(info: ModelInfo, shown: dict[str, Any]) -> ModelInfo:
+    """Return `info` with the abilities and the window that `/api/show` answered."""
     details = shown.get("model_info")
     details = details if isinstance(details, dict) else {}
     largest = next((v for k, v in details.items() if k.endswith(".context_length") and isinstance(v, int)), 0)

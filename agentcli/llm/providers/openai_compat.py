@@ -1,4 +1,4 @@
-"""Any server that speaks Chat Completions or OpenAI's Responses API; what one does differently is in presets.toml."""
+"""Any server that speaks Chat Completions or OpenAI's Responses API. presets.toml has their differences."""
 
 from __future__ import annotations
 
@@ -17,13 +17,11 @@ from agentcli.llm.streaming import stream_openai
 from agentcli.llm.wire.chat_completions import Quirks, media_rules
 from agentcli.settings.keys import Key
 
-NOT_FOUND = 404
-
 
 class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A server: its address, the environment variable of its key, and its quirks.
 
-    `key_path` is open with a key only. `lists_models`: a model that is not in its list does not exist.
+    `key_path` can be read only with a key. `lists_models`: a model that is not in the server's list does not exist.
     """
 
     base_url: str = ""
@@ -41,7 +39,7 @@ def presets() -> dict[str, Preset]:
 
 
 class OpenAICompatProvider(BaseProvider):
-    """One model on one server. Token counts are estimates: the protocol has no count."""
+    """One model on one server. Token counts are estimates, because the protocol has no count."""
 
     _carrier: HttpClient
 
@@ -82,15 +80,15 @@ class OpenAICompatProvider(BaseProvider):
             try:
                 listed = await self._carrier.fetch_json(path)
             except ProviderError as error:
-                # A gateway in front of it may not have the first path, and an address for one deployment has no list.
-                if error.status != NOT_FOUND or (path == "/models" and self._preset.lists_models):
+                # A gateway may lack the first path, and the address of a single deployment has no list.
+                if error.status != 404 or (path == "/models" and self._preset.lists_models):
                     raise
                 listed = None
         if listed is None:
             return Health(True, f"{self.name} answers; whether it takes the key a request will tell")
         rows = listed.get("data") if isinstance(listed, dict) else listed
         found = [row.get("id") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-        ids = tuple(str(id).removeprefix("models/") for id in found)  # so Gemini calls them
+        ids = tuple(str(id).removeprefix("models/") for id in found)  # Gemini's ids have this prefix
         if ids and self.model not in ids and self._preset.lists_models:
             return Health(False, f"{self.name} has no model {self.model!r}; there is {', '.join(ids[:8])}", ids)
         return Health(True, f"{self.model} answers", ids)

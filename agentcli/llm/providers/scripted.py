@@ -1,4 +1,4 @@
-"""Plays replies from JSON lines or a list, for tests and demos; `{{last_result}}` is the newest tool result."""
+"""Plays replies from JSON lines or a list, for tests and demos. `{{last_result}}` is the newest tool result."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class ScriptedError(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ScriptedReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """One reply. With an `error`, text and thinking are sent first and then it breaks.
+    """One reply. With an `error`, it breaks after its text and thinking were sent.
 
-    Deltas hold `chunk` characters, `delay_ms` apart. `when` must be in the conversation's first prompt.
+    Deltas of `chunk` characters come every `delay_ms`. `when` must be part of the conversation's first prompt.
     """
 
     text: str = ""
@@ -61,9 +61,7 @@ class ScriptedReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
 
 
 class ScriptedProvider(BaseProvider):
-    """Gives the next reply for each request; keeps the newest requests (None: all) in `requests`."""
-
-    name = "scripted"
+    """Gives the next reply for each request. `requests` keeps the newest `keeps` requests, or all."""
 
     def __init__(
         self,
@@ -73,6 +71,7 @@ class ScriptedProvider(BaseProvider):
         keeps: int | None = None,
     ) -> None:
         super().__init__(info or ModelInfo("script", "scripted", prices=Prices(), takes_images=True))
+        self.name = "scripted"
         self._replies = [msgspec.convert(reply, ScriptedReply, from_attributes=True) for reply in replies]
         self._waiting = [*self._replies]
         self.requests: deque[Request] = deque(maxlen=keeps)
@@ -82,7 +81,7 @@ class ScriptedProvider(BaseProvider):
         reply = self._next(request)
         position = len(self._replies) - len(self._waiting)
         blocks: list[Block] = []
-        if reply.usage is not None:  # at once, so that a reply that breaks off has a price
+        if reply.usage is not None:  # first, so that a reply that breaks off has a price
             yield UsageUpdate(reply.usage)
         try:
             for kind, delta, whole in ((Thinking, ThinkingDelta, reply.thinking), (Text, TextDelta, reply.text)):
@@ -92,10 +91,11 @@ class ScriptedProvider(BaseProvider):
                     yield delta(text[start : start + reply.chunk])
                 blocks += [kind(text)] if text else []
             await asyncio.sleep(reply.delay_ms / 1000)
-            if (told := reply.error) is not None:
-                if told.kind not in _ERRORS:
-                    raise UserError(f"No error kind {told.kind!r} in a script; there is {', '.join(_ERRORS)}.")
-                raise _ERRORS[told.kind](told.message or f"scripted {told.kind} error", retry_after=told.retry_after)
+            if (failure := reply.error) is not None:
+                if failure.kind not in _ERRORS:
+                    raise UserError(f"No error kind {failure.kind!r} in a script; there is {', '.join(_ERRORS)}.")
+                message = failure.message or f"scripted {failure.kind} error"
+                raise _ERRORS[failure.kind](message, retry_after=failure.retry_after)
         except errors.ProviderError as error:
             error.partial = Message("assistant", tuple(blocks))
             raise
@@ -112,9 +112,9 @@ class ScriptedProvider(BaseProvider):
     def _next(self, request: Request) -> ScriptedReply:
         start = takewhile(lambda message: message.role != "assistant", request.messages)
         opening = "\n".join(block.text for message in start for block in message.content if isinstance(block, Text))
-        for place, reply in enumerate(self._waiting):
+        for position, reply in enumerate(self._waiting):
             if reply.when in opening:
-                return self._waiting.pop(place)
+                return self._waiting.pop(position)
         if self._waiting:
             raise errors.BadRequest("The script holds no more replies for a conversation that begins like this one.")
         raise errors.BadRequest(f"The script has ended: it holds {len(self._replies)} replies, one more was asked for.")
@@ -124,7 +124,7 @@ class ScriptedProvider(BaseProvider):
 
 
 def read_script(path: Path) -> list[ScriptedReply]:
-    """The replies in a script file. Raises `UserError` naming the line that is wrong."""
+    """Return the replies in a script file. Raises `UserError` that names a line with an error."""
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:

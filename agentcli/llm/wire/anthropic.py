@@ -11,9 +11,9 @@ from typing import Any, cast, get_args
 import msgspec
 
 from agentcli.llm import provider as llm
-from agentcli.llm.errors import ConnectionFailed, ProviderError, ServerError, error_for_status
+from agentcli.llm.errors import ConnectionFailed, ServerError, error_for_status
 from agentcli.llm.json_text import encode_json
-from agentcli.llm.media import MediaRules, fitted
+from agentcli.llm.media import MediaRules, fit_media
 from agentcli.llm.messages import (
     GO_ON,
     Block,
@@ -29,7 +29,6 @@ from agentcli.llm.messages import (
     without_empty_text,
 )
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Request, StreamEvent
 from agentcli.llm.wire.reply_parts import (
     CallIds,
     count_in,
@@ -61,7 +60,7 @@ _STATUS = {
 }  # fmt: skip
 
 
-def to_body(request: Request, model: ModelInfo) -> dict[str, Any]:
+def to_body(request: llm.Request, model: ModelInfo) -> dict[str, Any]:
     """Return the body of `POST /v1/messages`.
 
     Tools and system text come first, so that the bytes of an earlier request begin a later one and its cache is hit.
@@ -81,7 +80,7 @@ def to_body(request: Request, model: ModelInfo) -> dict[str, Any]:
     return request.sent(body)
 
 
-def _thinking(request: Request, model: ModelInfo, messages: list[dict[str, Any]]) -> dict[str, Any]:
+def _thinking(request: llm.Request, model: ModelInfo, messages: list[dict[str, Any]]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     can_think = request.effort is not None and request.max_tokens > 2048
     if model.thinking == "adaptive":  # the default display leaves the text between tool calls empty
@@ -109,18 +108,18 @@ def media_rules(model: ModelInfo) -> MediaRules:
     return msgspec.structs.replace(MEDIA, images=images if model.takes_images or not model.is_known else 0)
 
 
-def _messages(request: Request, model: ModelInfo) -> list[dict[str, Any]]:
+def _messages(request: llm.Request, model: ModelInfo) -> list[dict[str, Any]]:
     """Return the messages, with cache breakpoints at the end and where the request before this one ended."""
     messages: list[dict[str, Any]] = []
-    for number, message in enumerate(fitted(request.messages, media_rules(model)), 1):
-        if content := [block_to_wire(block) for block in sendable(message, "anthropic")]:
+    for number, message in enumerate(fit_media(request.messages, media_rules(model)), 1):
+        if content := [block_to_wire(block) for block in sendable_blocks(message, "anthropic")]:
             messages.append({"role": message.role, "content": content})
         if messages and number in (request.earlier_messages, len(request.messages)):
             markable = (block for block in reversed(messages[-1]["content"]) if block["type"] not in _THINKING)
             if (block := next(markable, None)) is not None:
                 block.setdefault("cache_control", CACHE)
     # A reply that waits for the API's own tools continues when it is sent back as it came.
-    last = sendable(request.messages[-1], "anthropic") if messages else ()
+    last = sendable_blocks(request.messages[-1], "anthropic") if messages else ()
     if messages and messages[-1]["role"] == "assistant" and not any(isinstance(block, Opaque) for block in last):
         messages.append({"role": "user", "content": [block_to_wire(GO_ON)]})
     return messages
@@ -144,7 +143,7 @@ def _limit_breakpoints(body: dict[str, Any]) -> None:
         block["cache_control"] = {**CACHE, "ttl": HOUR}
 
 
-def sendable(message: Message, provider: str) -> tuple[Block, ...]:
+def sendable_blocks(message: Message, provider: str) -> tuple[Block, ...]:
     """Return the blocks that this API takes.
 
     A failed result may hold text alone, so its images follow behind the results.
@@ -171,7 +170,6 @@ def sendable(message: Message, provider: str) -> tuple[Block, ...]:
 
 
 def block_to_wire(block: Block) -> dict[str, Any]:
-    """Return a block as the Messages API writes it."""
     match block:
         case Opaque():
             return dict(block.data)
@@ -197,7 +195,6 @@ class _OpenBlock:
         return str(self.start.get("name", ""))
 
     def finish(self) -> Block | None:
-        """Return the block, or None if there is nothing of it to keep."""
         joined = "".join(self.parts)
         match self.kind:
             case "text":
@@ -226,7 +223,7 @@ class AnthropicReader:
         self._usage: dict[str, Any] = {}
         self._stop_reason = self._note = ""
 
-    def feed(self, event: dict[str, Any], out: list[StreamEvent]) -> None:
+    def feed(self, event: dict[str, Any], out: list[llm.StreamEvent]) -> None:
         """Append what `event` means to `out`. Raises `ProviderError` for an error event."""
         match event.get("type"):
             case "content_block_delta":
@@ -248,28 +245,41 @@ class AnthropicReader:
             case "message_stop":
                 self.is_closed = self._has_stopped = True
             case "error":
-                raise error_in_stream(event)
+                error = event.get("error")
+                if not isinstance(error, dict):
+                    raise ServerError(f"The server reported an error: {error}")
+                kind = str(error.get("type", ""))
+                raise error_for_status(_STATUS.get(kind, 500), str(error.get("message") or kind), code=kind)
 
     @property
     def is_finished(self) -> bool:
         """True once only `message_stop` may be missing."""
         return bool(self._stop_reason) and all(block.is_closed for block in self._blocks)
 
-    def done(self, out: list[StreamEvent]) -> llm.Done:
+    def done(self, out: list[llm.StreamEvent]) -> llm.Done:
         """Return the whole reply, after the stream's end. Raises `ProviderError` if some of it did not arrive."""
         if not (self._has_stopped or self.is_finished):
             raise ConnectionFailed("The stream ended before the reply did (no message_stop).")
         if self._stop_reason not in (*_CUT_REASONS, "refusal"):
             for block in self._blocks:
                 self._close(block, out)
-        done = self._done()
-        if not done.message.content and not self._stop_reason:
+        stop_reason, note = cast("StopReason", self._stop_reason), self._note
+        if stop_reason not in _STOP_REASONS:
+            stop_reason, note = "end_turn", f"unknown stop reason {self._stop_reason!r}"
+        lost_call = any(b.kind == "tool_use" and not b.is_closed for b in self._blocks)
+        message = self._message()
+        match message.content:
+            # A cut reply's last call may hold half its arguments, or lack the end that would make them other ones.
+            case (*earlier, ToolUse() as last) if stop_reason in _CUT_REASONS and (last.unparsed or not last.input):
+                lost_call, message = True, Message("assistant", tuple(earlier))
+        if not message.content and not self._stop_reason:
             raise ConnectionFailed("The reply ended before anything of it had come.")
-        if done.stop_reason == "tool_use" and not any(isinstance(b, ToolUse | Opaque) for b in done.message.content):
+        if stop_reason == "tool_use" and not any(isinstance(block, ToolUse | Opaque) for block in message.content):
             raise ServerError("The reply ended with a tool call, and the call did not arrive.")
-        return done
+        usage = usage_from_wire(self._usage)
+        return llm.Done(message, stop_reason, usage, self.model, lost_tool_call=lost_call, note=note)
 
-    def _start(self, event: dict[str, Any], out: list[StreamEvent]) -> _OpenBlock:
+    def _start(self, event: dict[str, Any], out: list[llm.StreamEvent]) -> _OpenBlock:
         start = event.get("content_block") or {}
         is_call = start.get("type") == "tool_use"
         block = _OpenBlock(start, self._ids.take(str(start.get("id") or "")) if is_call else "")
@@ -288,7 +298,7 @@ class AnthropicReader:
                 out.append(make(first))
         return block
 
-    def _add_delta(self, event: dict[str, Any], out: list[StreamEvent]) -> None:
+    def _add_delta(self, event: dict[str, Any], out: list[llm.StreamEvent]) -> None:
         delta = event.get("delta")
         if not isinstance(delta, dict) or (block := self._block_for(event, delta.get("type"), out)) is None:
             return
@@ -308,7 +318,7 @@ class AnthropicReader:
             case "compaction_delta":
                 block.start |= {key: value for key, value in delta.items() if key != "type"}
 
-    def _block_for(self, event: dict[str, Any], delta: Any, out: list[StreamEvent]) -> _OpenBlock | None:
+    def _block_for(self, event: dict[str, Any], delta: Any, out: list[llm.StreamEvent]) -> _OpenBlock | None:
         """Return the block a delta belongs to, and open one if the server did not.
 
         Raises:
@@ -328,33 +338,20 @@ class AnthropicReader:
             return self._blocks[-1] if self._blocks else None
         return self._by_index.get(index)
 
-    def _close(self, block: _OpenBlock, out: list[StreamEvent]) -> None:
+    def _close(self, block: _OpenBlock, out: list[llm.StreamEvent]) -> None:
         if not block.is_closed and block.kind == "tool_use":
             out.append(llm.ToolCallEnded(block.id))
         block.is_closed = True
 
-    def _count(self, usage: Any, out: list[StreamEvent]) -> None:
+    def _count(self, usage: Any, out: list[llm.StreamEvent]) -> None:
         if isinstance(usage, dict):  # counts are cumulative: a later one overwrites, a null says nothing
             self._usage |= {key: value for key, value in usage.items() if value is not None}
             out.append(llm.UsageUpdate(usage_from_wire(self._usage)))
 
-    def _done(self) -> llm.Done:
-        stop_reason, note = cast("StopReason", self._stop_reason), self._note
-        if stop_reason not in _STOP_REASONS:
-            stop_reason, note = "end_turn", f"unknown stop reason {self._stop_reason!r}"
-        lost_call = any(b.kind == "tool_use" and not b.is_closed for b in self._blocks)
-        message = self._message()
-        match message.content:
-            # A cut reply's last call may hold half its arguments, or lack the end that would make them other ones.
-            case (*earlier, ToolUse() as last) if stop_reason in _CUT_REASONS and (last.unparsed or not last.input):
-                lost_call, message = True, Message("assistant", tuple(earlier))
-        usage = usage_from_wire(self._usage)
-        return llm.Done(message, stop_reason, usage, self.model, lost_tool_call=lost_call, note=note)
-
     def partial(self) -> Message:
         """Return what arrived before a stream broke: text, signed thinking, and calls that had ended."""
-        kept = (b for b in self._message().content if not (isinstance(b, Thinking) and not b.signature))
-        return Message("assistant", tuple(kept))
+        blocks = (b for b in self._message().content if not (isinstance(b, Thinking) and not b.signature))
+        return Message("assistant", tuple(blocks))
 
     def _message(self) -> Message:
         """Return the blocks in order; of those that have not ended, only text and thinking."""
@@ -376,12 +373,3 @@ def usage_from_wire(usage: dict[str, Any]) -> Usage:
         cache_creation_1h_input_tokens=count_in(creation.get("ephemeral_1h_input_tokens")),
         reasoning_tokens=count_in(details.get("thinking_tokens")),
     )
-
-
-def error_in_stream(event: dict[str, Any]) -> ProviderError:
-    """Return the error of an `error` event, whose type stands for the status that a refusal would have had."""
-    error = event.get("error")
-    if not isinstance(error, dict):
-        return ServerError(f"The server reported an error: {error}")
-    kind = str(error.get("type", ""))
-    return error_for_status(_STATUS.get(kind, 500), str(error.get("message") or kind), code=kind)

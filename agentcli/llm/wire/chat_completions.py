@@ -15,7 +15,7 @@ import msgspec
 
 from agentcli.llm.errors import ConnectionFailed, Overloaded, embedded_error
 from agentcli.llm.json_text import encode_json
-from agentcli.llm.media import MediaRules, fitted
+from agentcli.llm.media import MediaRules, fit_media
 from agentcli.llm.messages import (
     Document,
     Image,
@@ -156,7 +156,7 @@ def _messages(request: Request, info: ModelInfo, quirks: Quirks, provider: str) 
         yield {"role": quirks.system_role, "content": content}
     names = {use.id: use.name for message in request.messages for use in message.tool_uses}
     after_result = False
-    for message in in_turn(fitted(request.messages, media_rules(info, quirks))):
+    for message in in_turn(fit_media(request.messages, media_rules(info, quirks))):
         if message.role == "assistant":
             after_result = False
             yield _assistant(message, quirks, provider)
@@ -175,8 +175,7 @@ def _messages(request: Request, info: ModelInfo, quirks: Quirks, provider: str) 
 
 
 def _assistant(message: Message, quirks: Quirks, provider: str) -> dict[str, Any]:
-    text = message.text
-    wire: dict[str, Any] = {"role": "assistant", "content": text or (None if quirks.null_content else "")}
+    wire: dict[str, Any] = {"role": "assistant", "content": message.text or (None if quirks.null_content else "")}
     if message.tool_uses:
         wire["tool_calls"] = [
             {

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from agentcli.llm.errors import ConnectionFailed, ContextOverflow, Overloaded, embedded_error
-from agentcli.llm.media import MediaRules, fitted
+from agentcli.llm.media import MediaRules, fit_media
 from agentcli.llm.messages import Block, Image, Message, StopReason, Text, ToolResult, ToolUse, Usage, in_turn
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Request, StreamEvent, UsageUpdate
@@ -58,7 +58,7 @@ def _messages(request: Request, info: ModelInfo) -> Iterator[dict[str, Any]]:
     if request.system:
         yield {"role": "system", "content": request.system}
     names = {use.id: use.name for message in request.messages for use in message.tool_uses}
-    for message in in_turn(fitted(request.messages, media_rules(info))):
+    for message in in_turn(fit_media(request.messages, media_rules(info))):
         if message.role == "assistant":
             wire: dict[str, Any] = {"role": "assistant", "content": message.text}
             if thought := message.unsigned_thinking:

@@ -40,7 +40,7 @@ _CALL_MARKS = (
 )
 
 
-def read(
+def read_items(
     items: Iterable[T], feed: Callable[[T, list[StreamEvent]], None]
 ) -> tuple[list[StreamEvent], ProviderError | None]:
     """Feed the items of one piece to a reader; return its events, and the failure that ended them, if any."""
@@ -54,7 +54,7 @@ def read(
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         failure = ServerError(f"The server sent an event that its protocol does not know: {error}")
         failure.__cause__ = error
-    return merged(out), failure
+    return join_deltas(out), failure
 
 
 def text_in(value: Any) -> str:
@@ -69,7 +69,7 @@ def count_in(value: Any) -> int:
     return int(value) if isinstance(value, int | float) and 0 < value < float("inf") else 0
 
 
-def merged(events: list[StreamEvent]) -> list[StreamEvent]:
+def join_deltas(events: list[StreamEvent]) -> list[StreamEvent]:
     """Return the events with neighbouring deltas of one kind (and one call) joined, in the same order.
 
     A piece of the stream then costs one event, however many tokens it holds.
@@ -305,7 +305,6 @@ def calls_in_text(text: str, names: frozenset[str]) -> list[tuple[str, dict[str,
 
 
 def call_events(call: ToolUse) -> list[StreamEvent]:
-    """Return the events of a call that arrived complete."""
     arguments = encode_json(call.input).decode()
     return [ToolCallStarted(call.id, call.name), ToolCallDelta(call.id, arguments), ToolCallEnded(call.id)]
 
@@ -335,7 +334,6 @@ class ArrivingCalls:
         return call.id
 
     def _call_for(self, index: int | None, id: str, name: str, arguments: str) -> _Call:
-        """Return the call an entry belongs to, which may begin with it."""
         known = self._by_index.get(index) if index is not None else self._calls[-1] if self._calls else None
         if known is None:
             is_new = True
@@ -354,8 +352,7 @@ class ArrivingCalls:
 
     @property
     def is_last_complete(self) -> bool | None:
-        """True if the last call looks complete; None if there is no call."""
-        return self._calls[-1].is_complete if self._calls else None
+        return self._calls[-1].is_complete if self._calls else None  # there is no call
 
     def end(self, out: list[StreamEvent], *, was_cut: bool, is_finished: bool) -> tuple[list[ToolUse], bool]:
         """Return the complete calls, and True if the last one was lost because the reply was cut inside it."""

@@ -12,7 +12,7 @@ from typing import Any
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ConnectionFailed, ProviderError, embedded_error, error_for_status
 from agentcli.llm.json_text import encode_json
-from agentcli.llm.media import fitted
+from agentcli.llm.media import fit_media
 from agentcli.llm.messages import (
     Block,
     Document,
@@ -28,7 +28,6 @@ from agentcli.llm.messages import (
     in_turn,
 )
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Request, StreamEvent
 from agentcli.llm.wire.chat_completions import (
     Quirks,
     answer_schema,
@@ -48,7 +47,7 @@ def opaque_name(provider: str) -> str:
     return f"{provider}/responses"
 
 
-def to_body(request: Request, info: ModelInfo, quirks: Quirks, provider: str) -> dict[str, Any]:
+def to_body(request: llm.Request, info: ModelInfo, quirks: Quirks, provider: str) -> dict[str, Any]:
     """Return the body of `POST /responses`, tools before the conversation."""
     body: dict[str, Any] = {"model": info.id, "stream": True, "store": False, "max_output_tokens": request.max_tokens}
     if quirks.no_obfuscation:
@@ -71,8 +70,8 @@ def to_body(request: Request, info: ModelInfo, quirks: Quirks, provider: str) ->
     return request.sent(body | quirks.extra_body)
 
 
-def _input(request: Request, info: ModelInfo, quirks: Quirks, own: str) -> Iterator[dict[str, Any]]:
-    for message in in_turn(fitted(request.messages, media_rules(info, quirks))):
+def _input(request: llm.Request, info: ModelInfo, quirks: Quirks, own: str) -> Iterator[dict[str, Any]]:
+    for message in in_turn(fit_media(request.messages, media_rules(info, quirks))):
         if message.role == "assistant":
             yield from _reply(message, own)
             continue
@@ -153,7 +152,7 @@ class ResponsesReader:
         self._items: dict[Any, _Item] = {}
         self._reason, self._usage = "", Usage()
 
-    def feed(self, event: dict[str, Any], out: list[StreamEvent]) -> None:
+    def feed(self, event: dict[str, Any], out: list[llm.StreamEvent]) -> None:
         """Append what `event` means to `out`. Raises `ProviderError` for an error event."""
         if event.get("object") == "response":  # a server that does not stream
             event = {"type": f"response.{event.get('status') or 'completed'}", "response": event}
@@ -185,7 +184,7 @@ class ResponsesReader:
             case "" if event.get("error"):
                 raise embedded_error(event)
 
-    def _begin(self, index: Any, start: dict[str, Any], out: list[StreamEvent]) -> _Item:
+    def _begin(self, index: Any, start: dict[str, Any], out: list[llm.StreamEvent]) -> _Item:
         is_call = start.get("type") == "function_call"
         item = self._items[index] = _Item(start, self._ids.take(text_in(start.get("call_id"))) if is_call else "")
         if is_call:
@@ -193,26 +192,26 @@ class ResponsesReader:
             self._add_arguments(item, text_in(start.get("arguments")), out)
         return item
 
-    def _item(self, event: dict[str, Any], kind: str, out: list[StreamEvent]) -> _Item:
+    def _item(self, event: dict[str, Any], kind: str, out: list[llm.StreamEvent]) -> _Item:
         index = event.get("output_index")
         return self._items.get(index) or self._begin(index, {"type": kind}, out)
 
-    def _add_text(self, event: dict[str, Any], out: list[StreamEvent]) -> None:
+    def _add_text(self, event: dict[str, Any], out: list[llm.StreamEvent]) -> None:
         if text := text_in(event.get("delta")):
             self._item(event, "message", out).parts.append(text)
             out.append(llm.TextDelta(text))
 
-    def _add_thinking(self, event: dict[str, Any], text: str, out: list[StreamEvent]) -> None:
+    def _add_thinking(self, event: dict[str, Any], text: str, out: list[llm.StreamEvent]) -> None:
         if text:
             self._item(event, "reasoning", out).parts.append(text)
             out.append(llm.ThinkingDelta(text))
 
-    def _add_arguments(self, item: _Item, arguments: str, out: list[StreamEvent]) -> None:
+    def _add_arguments(self, item: _Item, arguments: str, out: list[llm.StreamEvent]) -> None:
         if arguments:
             item.parts.append(arguments)
             out.append(llm.ToolCallDelta(item.id, arguments))
 
-    def _end(self, index: Any, whole: dict[str, Any], out: list[StreamEvent]) -> None:
+    def _end(self, index: Any, whole: dict[str, Any], out: list[llm.StreamEvent]) -> None:
         """End an item, and append the events of its parts that did not come in deltas."""
         item = self._items.get(index) or self._begin(index, whole | {"arguments": ""}, out)
         item.start |= whole
@@ -229,7 +228,7 @@ class ResponsesReader:
                     item.parts.append(text)
                     out.append(make(text))
 
-    def _finish(self, response: dict[str, Any], out: list[StreamEvent]) -> None:
+    def _finish(self, response: dict[str, Any], out: list[llm.StreamEvent]) -> None:
         self.model = text_in(response.get("model")) or self.model
         self._reason = text_in((response.get("incomplete_details") or {}).get("reason"))
         for index, whole in enumerate(() if self._items else response.get("output") or ()):
@@ -239,7 +238,7 @@ class ResponsesReader:
             out.append(llm.UsageUpdate(self._usage))
         self.is_finished = self.is_closed = True
 
-    def done(self, out: list[StreamEvent]) -> llm.Done:
+    def done(self, out: list[llm.StreamEvent]) -> llm.Done:
         """Return the whole reply, after the stream's end. Raises `ConnectionFailed` if the reply is not complete."""
         if not self.is_finished:
             raise ConnectionFailed("The stream ended before the reply did (no response.completed).")
@@ -262,9 +261,9 @@ class ResponsesReader:
         match item.kind:
             case "reasoning":
                 thought: list[Block] = [Thinking(item.text)] if item.parts else []
-                kept = {name: item.start[name] for name in _SENT_BACK if item.start.get(name) is not None}
+                fields = {name: item.start[name] for name in _SENT_BACK if item.start.get(name) is not None}
                 is_encrypted = item.is_whole and item.start.get("encrypted_content")
-                return [*thought, Opaque(self._own, kept)] if is_encrypted else thought
+                return [*thought, Opaque(self._own, fields)] if is_encrypted else thought
             case "message" if item.parts:
                 phase = item.start.get("phase")
                 return [*([Opaque(self._own, {"phase": phase})] if phase else []), Text(item.text)]
@@ -276,8 +275,8 @@ class ResponsesReader:
 
     def partial(self) -> Message:
         """Return what arrived before a stream broke: the text, and calls that had ended."""
-        kept = (block for block in self._message().content if isinstance(block, Text | ToolUse))
-        return Message("assistant", tuple(kept))
+        blocks = (block for block in self._message().content if isinstance(block, Text | ToolUse))
+        return Message("assistant", tuple(blocks))
 
 
 def usage_from_wire(usage: dict[str, Any]) -> Usage:
@@ -294,7 +293,6 @@ def usage_from_wire(usage: dict[str, Any]) -> Usage:
 
 
 def _failure(error: Any) -> ProviderError:
-    """Return the error that a reply ended with."""
     error = error if isinstance(error, dict) else {}
     code, message = text_in(error.get("code") or error.get("type")), text_in(error.get("message"))
     status = _STATUS.get(code) or (400 if code.startswith(_BAD_REQUEST) else 500)

@@ -18,18 +18,19 @@ def is_literal(pattern: str) -> bool:
 
 
 def matches_path(pattern: str, path: Path, ground: PathGround) -> bool:
-    """Return True if a path glob speaks of an absolute path. `*` stays within a folder, `**` does not.
+    """Return True if a path glob covers an absolute path.
 
-    `//x` is absolute, `~/x` below home, `/x` below the project (or absolute, where it spells out one of these
-    folders), `./x` and `a/b` below the working directory; a glob without a slash is a name at any depth below it. A
-    folder's glob speaks of all that is in it. `{a,b}` is either.
+    - `//x` is absolute, `~/x` is below home, `./x` and `a/b` are below the working directory.
+    - `/x` is below the project, or absolute if it begins with the project, the working directory or home.
+    - A glob without a slash is a name at any depth below the working directory.
+    - `*` stays within a folder, `**` does not; `{a,b}` is either. The glob of a folder covers all that is in it.
     """
     return any(_regex(_anchored(each, ground)).fullmatch(str(path)) for each in _alternatives(pattern))
 
 
 @lru_cache(maxsize=1_000)
 def _alternatives(pattern: str) -> tuple[str, ...]:
-    """Without its braces; also as it is, which may be a file's name."""
+    """Return the globs that one with braces stands for, and the glob itself, which may be a file's name."""
     found = re.search(r"\{([^{}]*,[^{}]*)\}", pattern) if pattern.count("{") <= _MAX_BRACES else None
     if found is None:
         return (pattern,)
@@ -43,13 +44,10 @@ def _anchored(pattern: str, ground: PathGround) -> str:
     if pattern == "~" or pattern.startswith("~/"):
         return f"{escaped(str(ground.home))}{pattern[1:]}"
     if pattern.startswith("/"):
-        folders = (ground.root, ground.cwd, ground.home)
-        is_absolute = any(pattern.startswith(f"{escaped(str(folder))}/") for folder in folders)
-        return pattern if is_absolute else f"{escaped(str(ground.root))}{pattern}"
-    below = escaped(str(ground.cwd))
-    if "/" not in pattern:
-        return f"{below}/**/{pattern}"
-    return f"{below}/{pattern.removeprefix('./')}"
+        folders = [escaped(str(folder)) for folder in (ground.root, ground.cwd, ground.home)]
+        return pattern if pattern.startswith(tuple(f"{folder}/" for folder in folders)) else f"{folders[0]}{pattern}"
+    depth = "" if "/" in pattern else "**/"
+    return f"{escaped(str(ground.cwd))}/{depth}{pattern.removeprefix('./')}"
 
 
 @lru_cache(maxsize=1_000)
@@ -70,7 +68,7 @@ def _part_as_regex(found: re.Match[str]) -> str:
 
 
 def is_path_glob(pattern: str) -> bool:
-    """False for a glob whose brackets make no sense."""
+    """Return False for a glob whose brackets make no sense."""
     try:
         return all(_regex(each) for each in _alternatives(pattern))
     except re.error:

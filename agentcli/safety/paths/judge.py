@@ -1,10 +1,11 @@
-"""Judges paths by their text: secret and auto-executed files, disguises, and what is outside the workspace.
+"""Judges paths by their text: secret and auto-executed files, odd names, and what is outside the workspace.
 
 Names are compared as NTFS and APFS compare them, so that another spelling of a name is no way around a rule: case
-folded, NFKC, no invisible characters, no trailing dots or spaces, and short names such as `GIT~1`. Auto-executed files
-are what programs run or obey unasked, such as git hooks, shell profiles, editor tasks; `auto_executed.toml` beside this
-module lists them, and is read when the first path is judged. Odd are disguises, URLs, devices, and the files that the
-kernel makes up. `PathFacts` is what calls know of a path.
+folded, NFKC, without invisible characters and trailing dots or spaces, and short names such as `GIT~1`.
+
+- Auto-executed files are run or obeyed by other programs without asking: git hooks, shell profiles, editor tasks.
+  `auto_executed.toml` lists them; it is read when the first path is judged.
+- Odd paths are disguises, URLs, devices, and files that the kernel makes up.
 """
 
 from __future__ import annotations
@@ -24,18 +25,14 @@ from urllib.parse import unquote
 from msgspec import Struct
 
 
-def folded_parts(path: PurePath) -> tuple[str, ...]:
-    return tuple(map(fold_name, path.parts))
-
-
 @lru_cache(4_096)
 def is_below(path: PurePath, folder: PurePath) -> bool:
-    """True for the folder itself too. `is_relative_to` takes the square of a path's length in Python 3.13."""
+    """Return True if `path` is the folder or is in it. `is_relative_to` takes quadratic time in Python 3.13."""
     return path.parts[: len(folder.parts)] == folder.parts
 
 
 def fold_name(name: str) -> str:
-    """The form of `name` that the most forgiving file systems compare."""
+    """Return the form of a name that the most forgiving file systems compare."""
     name = unicodedata.normalize("NFKC", name)
     name = "".join(letter for letter in name if unicodedata.category(letter) != "Cf").casefold()
     # On NTFS a colon begins the name of an alternate data stream of the file.
@@ -43,7 +40,7 @@ def fold_name(name: str) -> str:
 
 
 def is_short_for(name: str, names: Sequence[str]) -> bool:
-    """True if `name` may be the 8.3 short name that Windows gives one of `names`: six characters and a number."""
+    """Return True if `name` may be the 8.3 short name that Windows gives one of `names`: six characters, a number."""
     match = re.fullmatch(r"([^~.]{1,6})~\d{1,4}(?:\.[^.]{0,3})?", name)
     return match is not None and match[1] in _stems(tuple(names))
 
@@ -55,7 +52,7 @@ def _stems(names: tuple[str, ...]) -> frozenset[str]:
 
 
 def holds(paths: tuple[str, ...], parts: tuple[str, ...], *, starts: Iterable[int]) -> bool:
-    """True if one of `paths` begins at one of the indexes `starts` of `parts`."""
+    """Return True if one of `paths` begins in `parts` at one of the indexes `starts`."""
     by_first_part = _by_first_part(paths)
     return any(
         parts[start : start + len(path)] == path for start in starts for path in by_first_part.get(parts[start], ())
@@ -128,26 +125,21 @@ SECRET_GLOB_EXCEPTIONS = tuple(
 
 @lru_cache(4_096)
 def is_secret(path: PurePath, home: PurePath | None) -> bool:
-    """True if the name of `path` is one that key files have, or if it lies in a folder of secrets."""
-    parts = folded_parts(path)
+    """Return True if a path has the name of a key file, or is in a folder of secrets. Both paths are absolute."""
+    parts = tuple(map(fold_name, path.parts))
     if not parts or parts[-1].endswith(".pub"):
         return False
-    if _matches(SECRET_GLOBS, parts[-1]) and not _matches(SECRET_GLOB_EXCEPTIONS, parts[-1]):
-        return True
-    if is_short_for(parts[-1], SECRET_GLOBS):
-        return True
-    if parts[:2] == ("/", "proc") and parts[-1] in _PROCESS_FILES:
-        return True
-    if parts[:3] == ("/", "run", "secrets") or parts[:4] == ("/", "var", "run", "secrets"):
-        return True
-    if holds(_ANYWHERE, parts, starts=range(len(parts))):
-        return True
+    name = parts[-1]
     depth = len(home.parts) if home is not None and is_below(path, home) else len(parts)
-    return depth < len(parts) and holds(SECRET_HOME_PATHS, parts, starts=(depth,))
-
-
-def _matches(globs: tuple[str, ...], name: str) -> bool:
-    return _expression(globs).match(name) is not None
+    return bool(
+        (_expression(SECRET_GLOBS).match(name) and not _expression(SECRET_GLOB_EXCEPTIONS).match(name))
+        or is_short_for(name, SECRET_GLOBS)
+        or (parts[:2] == ("/", "proc") and name in _PROCESS_FILES)
+        or parts[:3] == ("/", "run", "secrets")
+        or parts[:4] == ("/", "var", "run", "secrets")
+        or holds(_ANYWHERE, parts, starts=range(len(parts)))
+        or (depth < len(parts) and holds(SECRET_HOME_PATHS, parts, starts=(depth,)))
+    )
 
 
 @lru_cache
@@ -156,73 +148,69 @@ def _expression(globs: tuple[str, ...]) -> re.Pattern[str]:
 
 
 class AutoExecuted(NamedTuple):
-    """The lists of `auto_executed.toml`, all groups together; `start` are the names and home files with `at_start`."""
+    """The lists of `auto_executed.toml`, all groups together."""
 
     names: tuple[str, ...]
     reviewed: tuple[str, ...]
     home: tuple[str, ...]
     git: tuple[str, ...]
     in_dot_folders: tuple[str, ...]
-    start: tuple[str, ...]
+    start: tuple[str, ...]  # names and home files of the groups with `at_start`
 
 
 @cache
 def auto_executed() -> AutoExecuted:
-    """The lists, read once."""
     groups = tomllib.loads(Path(__file__).with_name("auto_executed.toml").read_text("utf-8")).values()
-
-    def joined(kind: str, *, at_start: bool = False) -> tuple[str, ...]:
-        return tuple(name for group in groups if group.get("at_start") or not at_start for name in group.get(kind, ()))
-
-    return AutoExecuted(
-        names=joined("names"),
-        reviewed=joined("reviewed"),
-        home=joined("home"),
-        git=joined("git"),
-        in_dot_folders=joined("in_dot_folders"),
-        start=(*joined("names", at_start=True), *joined("home", at_start=True)),
-    )
+    lists = {
+        kind: tuple(name for group in groups for name in group.get(kind, ()))
+        for kind in ("names", "reviewed", "home", "git", "in_dot_folders")
+    }
+    at_start = [group for group in groups if group.get("at_start")]
+    start = tuple(name for kind in ("names", "home") for group in at_start for name in group.get(kind, ()))
+    return AutoExecuted(**lists, start=start)
 
 
 @cache
 def _single_names() -> tuple[frozenset[str], tuple[str, ...]]:
-    """The names of one part that commands cannot write: whole ones, and the ends of others."""
+    """Return the names of one part that commands cannot write: whole names, and the ends of others."""
     names = [name for name in auto_executed().names if "/" not in name]
     return frozenset(name for name in names if "*" not in name), tuple(name[1:] for name in names if "*" in name)
 
 
 def is_read_only_name(name: str) -> bool:
-    """True for the name of a file or folder that sandboxed commands can neither write nor create."""
+    """Return True for the name of a file or folder that sandboxed commands can neither write nor create."""
     whole, ends = _single_names()
     return name in whole or name.endswith(ends)
 
 
 def is_protected(path: PurePath) -> bool:
-    """True if programs would run or obey what is written to `path`, which is relative to the workspace."""
-    parts = folded_parts(path)
+    """Return True if programs would run or obey what is written to a path, which is relative to the workspace."""
+    parts = tuple(map(fold_name, path.parts))
     return _is_write_protected(parts) or _is_reviewed(parts)
 
 
 def is_reviewed(path: PurePath) -> bool:
-    """True if `path`, relative to the workspace, is protected, but commands write it as they write build files."""
-    parts = folded_parts(path)
+    """Return True for a protected path that commands write like build files. It is relative to the workspace."""
+    parts = tuple(map(fold_name, path.parts))
     return _is_reviewed(parts) and not _is_write_protected(parts)
 
 
 def _is_write_protected(parts: tuple[str, ...]) -> bool:
     table = auto_executed()
-    if _holds(table.names, parts) or holds(table.home, parts, starts=range(len(parts))):
-        return True
-    # A bare repository may have any name; by convention it ends in `.git`.
-    return any(folder.endswith(".git") and name in table.git for folder, name in itertools.pairwise(parts))
+    return (
+        _holds(table.names, parts)
+        or holds(table.home, parts, starts=range(len(parts)))
+        # A bare repository may have any name; by convention it ends in `.git`.
+        or any(folder.endswith(".git") and name in table.git for folder, name in itertools.pairwise(parts))
+    )
 
 
 def _is_reviewed(parts: tuple[str, ...]) -> bool:
     table = auto_executed()
-    if _holds(table.reviewed, parts):
-        return True
-    names = frozenset(table.in_dot_folders)
-    return any(folder.startswith(".") and name in names for folder, name in itertools.pairwise(parts))
+    pairs = itertools.pairwise(parts)
+    return _holds(table.reviewed, parts) or any(
+        folder.startswith(".") and name in table.in_dot_folders for folder, name in pairs
+    )
 
 
 def _holds(names: tuple[str, ...], parts: tuple[str, ...]) -> bool:
@@ -249,21 +237,16 @@ WHY = {
 
 
 class PathFacts(Struct, frozen=True):
-    """A path as it was given, from the working directory on (`named`), and where it really leads.
-
-    What `is_outside` may be of a kind that weighs more. `linked` is a file with several names, one of which may be
-    outside. `holds_secrets`: a file that is about to be made holds none, whatever its name says. `is_kept` from edits
-    that nobody is asked about: auto-executed files, but for those that a project reviews, and what is outside.
-    """
+    """A path that a call uses, and what is known of it. `kind` is the most serious one that applies."""
 
     given: str
-    named: Path
-    real: Path
+    named: Path  # `given`, from the working directory on
+    real: Path  # with all links resolved
     access: Literal["read", "write"]
     kind: PathKind = "plain"
     is_outside: bool = False
-    holds_secrets: bool = False
-    is_kept: bool = False
+    holds_secrets: bool = False  # False for a file that is about to be made, whatever its name is
+    is_kept: bool = False  # edits without a question leave it alone: auto-executed but not reviewed, or outside
 
     @property
     def why(self) -> str:
@@ -271,22 +254,26 @@ class PathFacts(Struct, frozen=True):
 
 
 class PathGround(Struct, frozen=True):
-    """The meaning of the beginnings of path globs: `./` and none the working directory, `/` the project, `~/` home."""
+    """The folders at which path globs begin."""
 
-    cwd: Path
-    root: Path
-    home: Path
+    cwd: Path  # `./x` and `a/b`
+    root: Path  # `/x`
+    home: Path  # `~/x`
 
 
 def judge_path(
     path: str, *, access: Literal["read", "write"], cwd: Path, roots: Sequence[Path], home: Path | None
 ) -> PathKind:
-    """The most serious kind that applies to `path` as a tool was given it; `cwd`, `roots` and `home` are absolute.
+    """Return the most serious kind that applies to a path as a tool was given it. All folders are absolute.
 
-    odd: not what it seems, or not a file. secret: likely to hold keys. protected (writes only): programs would run or
-    obey it. outside: in none of the roots. A person decides about everything that is not plain.
+    - odd: it is not what it seems, or no file.
+    - secret: it is likely to hold keys.
+    - protected (writes only): programs would run or obey it.
+    - outside: it is in none of the roots.
+
+    A person decides about everything that is not plain.
     """
-    # The owner chose the workspace's name, so only the part below it can be odd.
+    # The person chose the workspace's name, so only the part below it can be odd.
     below = next((path[len(str(root)) + 1 :] for root in roots if f"{path}/".startswith(f"{root}/")), path)
     if (below or not path) and is_odd(below):
         return "odd"
@@ -305,26 +292,28 @@ def judge_path(
     return "outside" if root is None else "plain"
 
 
-LONGEST_PATH = 4_096  # bytes, Linux's PATH_MAX
-LONGEST_NAME = 255  # bytes, what ext4, APFS and NTFS allow
-DEEPEST = 256  # parts; real trees are seldom twenty deep
+MAX_PATH_BYTES = 4_096  # Linux's PATH_MAX
+MAX_NAME_BYTES = 255  # of ext4, APFS and NTFS
+MAX_DEPTH = 256  # parts; real trees are seldom twenty deep
 
 
 def is_odd(path: str) -> bool:
-    """True for a disguise, a URL, a Windows device, and a path longer than file systems allow."""
-    raw = path.encode("utf-8", "surrogatepass")
-    if not path or len(raw) > LONGEST_PATH or path.count("/") > DEEPEST or _HIDDEN.search(path):
+    """Return True for a disguise, a URL, a Windows device, and a path longer than file systems allow."""
+    if not path or _size(path) > MAX_PATH_BYTES or path.count("/") > MAX_DEPTH:
         return True
     parts = [part for part in path.split("/") if part not in ("", ".")]
-    if any(len(part.encode("utf-8", "surrogatepass")) > LONGEST_NAME for part in parts):
-        return True
-    if _FOREIGN.match(path) or (len(parts) > 1 and any(_DOTS.fullmatch(part) for part in parts)):
-        return True
-    if any(_SPACED_DOTS.fullmatch(part) for part in parts):
-        return True
-    if parts and _DEVICE.fullmatch(parts[-1]):
-        return True
-    return any(_leads_elsewhere(path, other) for other in _readings(path))
+    return bool(
+        _HIDDEN.search(path)
+        or _FOREIGN.match(path)
+        or any(_size(part) > MAX_NAME_BYTES or _SPACED_DOTS.fullmatch(part) for part in parts)
+        or (len(parts) > 1 and any(map(_DOTS.fullmatch, parts)))
+        or (parts and _DEVICE.fullmatch(parts[-1]))
+        or any(_leads_elsewhere(path, other) for other in _readings(path))
+    )
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
 
 
 # Control, bidirectional and invisible characters, but not the joiners that some scripts need, nor bytes that are not
@@ -342,23 +331,22 @@ _DEVICE = re.compile(r"(?i:con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]|conin\$
 
 
 def _readings(path: str) -> Iterable[str]:
-    """The ways other programs may read `path`: percent-decoded (once or twice), NFKC-folded, backslashes as slashes."""
+    """Return the path as other programs may read it: percent-decoded, NFKC-folded, with backslashes as slashes."""
     decoded = unquote(path)
     folded = unicodedata.normalize("NFKC", path)
     return (decoded, unquote(decoded), folded, unquote(folded), path.replace("\\", "/"))
 
 
 def _leads_elsewhere(path: str, other: str) -> bool:
-    """True if `other` has parents or folders that `path` does not."""
-    return other != path and (_steps(other) != _steps(path) or _HIDDEN.search(other) is not None)
+    """Return True if `other` has folders, or steps to a parent folder, that `path` does not have."""
 
+    def steps(text: str) -> tuple[int, int]:
+        return text.count("/"), sum(part.strip() == ".." for part in text.split("/"))
 
-def _steps(path: str) -> tuple[int, int]:
-    parts = path.split("/")
-    return len(parts), sum(part.strip() == ".." for part in parts)
+    return other != path and (steps(other) != steps(path) or _HIDDEN.search(other) is not None)
 
 
 def is_special(path: PurePath) -> bool:
-    """True for the kernel's own trees (/proc, /dev, /sys), which hold no ordinary files, and some that never end."""
+    """Return True for the kernel's own trees (/proc, /dev, /sys), which hold no ordinary files, and endless ones."""
     parts = path.parts
     return len(parts) > 1 and parts[0].startswith("/") and parts[1].casefold() in ("proc", "dev", "sys")

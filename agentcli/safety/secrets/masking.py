@@ -1,7 +1,7 @@
-"""Masks secrets in text: a marker that names the kind replaces each of them, all else stays as it is.
+"""Masks secrets in text: each is replaced by a marker that names its kind, everything else stays as it is.
 
-A `Masker` also knows secrets by their value. A `StreamMask`, fed a text in pieces, gives what `mask` gives for the
-whole, but for the end of a private key whose beginning is missing.
+A `Masker` also knows secrets by their value. A `StreamMask` is fed a text in pieces, and returns what `mask` returns
+for the whole text, except that it does not find the end of a private key whose beginning is missing.
 """
 
 from __future__ import annotations
@@ -17,40 +17,39 @@ from urllib.parse import quote
 
 from ahocorasick_rs import BytesAhoCorasick, Implementation
 
-from agentcli.safety.secrets.private_keys import LONGEST_MARK, KeyStart, find_key, find_key_ends, follow_key
-from agentcli.safety.secrets.rules import LONGEST_CONTEXT, LONGEST_MATCH, Secret, bytes_for_search, find_tokens
+from agentcli.safety.secrets.private_keys import MAX_MARK_CHARS, KeyStart, find_key, find_key_ends, follow_key
+from agentcli.safety.secrets.rules import MAX_CONTEXT_CHARS, MAX_MATCH_CHARS, Secret, bytes_for_search, find_tokens
 
 PRIVATE_KEY = "private-key"
-# Least characters of a known value; shorter ones occur in ordinary words.
-SHORTEST_KNOWN = 8
-SHORTEST_MIXED = 6  # if it mixes letters and digits
-_MOST_IN_TABLES = 20_000  # characters of known values; beyond that a DFA would take hundreds of megabytes
+# Shorter known values are not searched for, since they occur in ordinary words.
+_MIN_KNOWN_CHARS = 8
+_MIN_MIXED_CHARS = 6  # if letters and digits are mixed
+_MAX_DFA_CHARS = 20_000  # of known values; beyond that a DFA would take hundreds of megabytes
 
 # Codes of ECMA-48, 5.4: raw, and as source code and `cat -v` spell them.
 _CODE = re.compile(r"(?:\x1b|\\u001[bB]|\\x1[bB]|\\033|\\e|\^\[)\[[0-9;:?]{0,40}[ -/]?[@-~]|\x1b\([0-9A-Z]")
 _SIGNS = ("\x1b", r"\u001", r"\x1", r"\033", r"\e[", "^[[")  # searching for each is ten times faster than for all
 _BEGUN = re.compile(r"(?:(?:\x1b|\\(?:[ux0e][0-9A-Fa-f]{0,4})?|\^\[?)(?:\[[0-9;:?]{0,40}[ -/]?)?|\x1b\()\Z")
-_MAX_BEGUN = 64  # characters
+_MAX_BEGUN_CHARS = 64
 
 
 class Masker:
-    """Masks secrets of known formats, and `known_values` wherever they stand, also in base64, hexadecimal and URLs."""
+    """Masks secrets of known formats, and `known_values` wherever they are, also in base64, hexadecimal and URLs."""
 
     def __init__(self, known_values: Iterable[str] = ()) -> None:
         values = {value for value in known_values if is_long_enough(value)}
-        self._forms = sorted({form for value in values for form in _forms(value) if is_long_enough(form)})
+        self._forms = sorted({form for value in values for form in _written_forms(value) if is_long_enough(form)})
         self._with_spaces = [form for form in self._forms if re.search(r"\s", form)]
         raw = [bytes_for_search(form) for form in self._forms]
-        is_small = sum(map(len, raw)) <= _MOST_IN_TABLES
-        kind = Implementation.DFA if is_small else Implementation.ContiguousNFA
+        kind = Implementation.DFA if sum(map(len, raw)) <= _MAX_DFA_CHARS else Implementation.ContiguousNFA
         self._places = BytesAhoCorasick(raw, implementation=kind) if raw else None
 
     def mask(self, text: str) -> str:
-        """Replace every secret in `text` by `[masked: kind]`."""
+        """Replace every secret in a text by `[masked: kind]`."""
         return StreamMask(self, text).close()
 
     def secrets(self, text: str) -> list[Secret]:
-        """Return the secrets in `text`, in order. Overlapping ones are one secret, named by the first."""
+        """Return the secrets in a text, in order. Secrets that overlap are one secret, named by the first."""
         return StreamMask(self, text).secrets()
 
     def stream(self) -> StreamMask:
@@ -58,34 +57,32 @@ class Masker:
         return StreamMask(self)
 
     def find(self, text: str) -> list[Secret]:
-        """Return known values and secrets without line ends, in the order they begin. They may overlap."""
+        """Return known values and secrets without line ends, in no order. They may overlap."""
         raw = bytes_for_search(text)
-        found = find_tokens(text, raw)
-        if self._places is not None:
-            for index, start, end in self._places.find_matches_as_indexes(raw, overlapping=True):
-                if text.startswith(self._forms[index], start):
-                    found.append(Secret(start, end, "known-secret"))
-        found.sort(key=lambda one: (one.start, -one.end))
-        return found
+        matches = self._places.find_matches_as_indexes(raw, overlapping=True) if self._places is not None else ()
+        known = [
+            Secret(start, end, "known-secret")
+            for index, start, end in matches
+            if text.startswith(self._forms[index], start)
+        ]
+        return find_tokens(text, raw) + known
 
     def settled_end(self, text: str) -> int:
         """Return the position before which no further text can change what is a secret: the start of the last word."""
-        end = max(map(text.rfind, " \n\t\r")) + 1
-        end = max(end, len(text) - LONGEST_MATCH)
+        end = max(max(map(text.rfind, " \n\t\r")) + 1, len(text) - MAX_MATCH_CHARS)
         for form in self._with_spaces:  # the text may end in the middle of one
             sizes = range(min(len(form) - 1, len(text)), 0, -1)
             end = min(end, next((len(text) - size for size in sizes if text.endswith(form[:size])), end))
-        return min(end, len(text))
+        return end
 
 
 def is_long_enough(value: str) -> bool:
     """True if a known value is long enough to be searched for."""
     is_mixed = re.search(r"\d", value) is not None and re.search(r"[A-Za-z]", value) is not None
-    return len(value) >= (SHORTEST_MIXED if is_mixed else SHORTEST_KNOWN)
+    return len(value) >= (_MIN_MIXED_CHARS if is_mixed else _MIN_KNOWN_CHARS)
 
 
-def _forms(value: str) -> Iterable[str]:
-    """Return the forms in which a value may be written."""
+def _written_forms(value: str) -> Iterable[str]:
     raw = value.encode("utf-8", "replace")
     yield from (value, json.dumps(value)[1:-1], quote(value, safe=""), quote(value), raw.hex(), raw.hex().upper())
     yield html.escape(value)
@@ -101,18 +98,21 @@ def _forms(value: str) -> Iterable[str]:
 
 
 class PlainText:
-    """Takes terminal codes out of a text that comes in pieces: in `\\x1b[32mtoken` the `m` is no part of a word."""
+    """Takes terminal codes out of a text that comes in pieces: in `\\x1b[32mtoken` the `m` is no part of a word.
+
+    Positions in its methods are positions in the plain text. Codes are returned once only.
+    """
 
     def __init__(self) -> None:
         self._length = 0
         self._waiting = ""
         self._codes: list[tuple[int, str]] = []
-        self._first = 0  # of them that was not given back yet
+        self._first = 0  # index of the first code that was not returned yet
 
     def add(self, text: str, *, is_all: bool = False) -> str:
-        """Take more text and return the plain text known so far; the possible beginning of a code waits."""
+        """Take more text and return what is plain text for certain; the possible beginning of a code waits."""
         text = self._waiting + text
-        begun = None if is_all else _BEGUN.search(text, max(0, len(text) - _MAX_BEGUN))
+        begun = None if is_all else _BEGUN.search(text, max(0, len(text) - _MAX_BEGUN_CHARS))
         text, self._waiting = (text[: begun.start()], begun[0]) if begun else (text, "")
         if any(sign in text for sign in _SIGNS):
             position = self._length
@@ -124,7 +124,7 @@ class PlainText:
         return text
 
     def written(self, text: str, start: int, end: int, *, is_end: bool = False) -> str:
-        """Return the plain `text[start:end]` with its codes, once only. `is_end` includes the codes behind it."""
+        """Return the plain `text[start:end]` with its codes. `is_end` includes the codes behind it."""
         pieces: list[str] = []
         for position, code in self._take(end + is_end):
             pieces += (text[start:position], code)
@@ -132,7 +132,7 @@ class PlainText:
         return "".join((*pieces, text[start:end]))
 
     def hidden_in(self, start: int, end: int) -> str:
-        """Return the codes at `start`, and the last of those up to `end`, which sets how the text continues."""
+        """Return the codes at `start`, and the last code up to `end`, which sets how the text continues."""
         codes = self._take(end)
         before = [code for position, code in codes if position == start]
         return "".join((*before, *(code for _, code in codes[len(before) :][-1:])))
@@ -143,10 +143,11 @@ class PlainText:
 
     def places(self, spans: Iterable[tuple[int, int, str]]) -> list[tuple[int, int]]:
         """Return the positions of these spans in the text as written."""
-        at = [position for position, _ in self._codes]
+        positions = [position for position, _ in self._codes]
         lengths = [0, *accumulate(len(code) for _, code in self._codes)]
         return [
-            (start + lengths[bisect_right(at, start)], end + lengths[bisect_left(at, end)]) for start, end, _ in spans
+            (start + lengths[bisect_right(positions, start)], end + lengths[bisect_left(positions, end)])
+            for start, end, _ in spans
         ]
 
     def forget(self, count: int) -> None:
@@ -161,27 +162,30 @@ class StreamMask:
     def __init__(self, masker: Masker, whole: str = "") -> None:
         self._masker = masker
         self._plain = PlainText()
-        self._text = self._plain.add(whole, is_all=bool(whole))  # that waits, and before it what rules may look at
-        self._key_ends = find_key_ends(self._text)  # which only a whole text can tell
-        self._done = 0  # the text before this was given out or masked,
-        self._masked = 0  # and the text before this, from the last marker on, was masked
-        self._searched = 0  # private keys are searched from here
-        self._key: KeyStart | None = None  # the one that continues
+        self._text = self._plain.add(whole, is_all=bool(whole))  # it waits, and some of it is context for rules
+        self._key_ends = find_key_ends(self._text)  # only a whole text shows them
+        # Positions in `_text`:
+        self._done = 0  # the text before it was returned or masked
+        self._masked = 0  # from the last marker up to it, the text was masked
+        self._searched = 0  # private keys are searched from it on
+        self._key: KeyStart | None = None  # a key that continues
 
     def feed(self, text: str) -> str:
+        """Take more text and return what is certain by now."""
         self._text += self._plain.add(text)
-        return self._give(is_all=False)
+        return self._mask_settled(is_all=False)
 
     def close(self) -> str:
+        """Return the rest."""
         self._text += self._plain.add("", is_all=True)
-        return self._give(is_all=True)
+        return self._mask_settled(is_all=True)
 
     def secrets(self) -> list[Secret]:
-        """Return the secrets of the whole text, by their positions in it."""
+        """Return the secrets of the whole text, by their positions in the text as written."""
         found = self._settle(is_all=True)
         return [Secret(*place, one.rule) for place, one in zip(self._plain.places(found), found, strict=True)]
 
-    def _give(self, *, is_all: bool) -> str:
+    def _mask_settled(self, *, is_all: bool) -> str:
         position = self._done
         pieces: list[str] = []
         for start, end, rule in self._settle(is_all=is_all):
@@ -192,17 +196,14 @@ class StreamMask:
             )
             position = end
         pieces.append(self._plain.written(self._text, position, self._done, is_end=is_all))
-        self._forget(self._done - 2 * LONGEST_CONTEXT)
+        self._forget(self._done - 2 * MAX_CONTEXT_CHARS)
         return "".join(pieces)
 
     def _settle(self, *, is_all: bool) -> list[Secret]:
-        """The secrets that are certain by now. One without a rule continues the one before."""
-        found = self._masker.find(self._text)
+        """Return the secrets that are certain by now. One without a rule continues the one before."""
         keys, end = self._find_keys(len(self._text) if is_all else self._masker.settled_end(self._text), is_all=is_all)
-        if keys:
-            found = sorted(found + keys, key=lambda one: (one.start, -one.end))
         settled: list[Secret] = []
-        for secret in found:
+        for secret in sorted(self._masker.find(self._text) + keys, key=lambda one: (one.start, -one.end)):
             if secret.start >= end:
                 break
             if secret.end <= max(self._masked, self._done):
@@ -218,7 +219,7 @@ class StreamMask:
         return settled
 
     def _find_keys(self, end: int, *, is_all: bool) -> tuple[list[Secret], int]:
-        """The private keys as far as they are known, and the position up to which all is settled, at most `end`."""
+        """Return the private keys that are known, and the position up to which all is settled, at most `end`."""
         keys = [Secret(*span, PRIVATE_KEY) for span in self._key_ends]
         key, start = self._key, self._searched
         self._key = None
@@ -227,7 +228,7 @@ class StreamMask:
                 key = find_key(self._text, start, is_all=is_all)
                 if key is None:
                     # The mark of a beginning may itself be incomplete.
-                    self._searched = max(start, len(self._text) - LONGEST_MARK)
+                    self._searched = max(start, len(self._text) - MAX_MARK_CHARS)
                     return keys, end
                 if key.position is None or key.start >= end:
                     self._searched = key.start
@@ -242,7 +243,6 @@ class StreamMask:
             start, key = position, None
 
     def _forget(self, count: int) -> None:
-        """Drop the first `count` characters of the text."""
         if count <= 0:
             return
         self._text = self._text[count:]
@@ -255,4 +255,4 @@ class StreamMask:
 
 
 _LONG_BASE64 = re.compile(r"[0-9A-Za-z+/=]{60,}")
-mask, find_secrets = Masker().mask, Masker().secrets  # of known formats alone
+mask, find_secrets = Masker().mask, Masker().secrets  # for known formats only

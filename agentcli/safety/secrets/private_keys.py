@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-LONGEST_MARK = 15  # characters of a mark that begins a key
+MAX_MARK_CHARS = 15  # of a mark that begins a key
 
-_LONGEST_LINE = 400  # characters of a line that are looked at
-_LONGEST_FRAME = 300
-_MOST_LINES = 8  # consecutive lines without base64: headers, empty lines
-# Characters that one look may need: only with so many at hand is it certain that nothing more follows.
-_LONGEST_LOOK = 4_200
+_MAX_LINE_CHARS = 400  # of a line that are looked at
+_MAX_FRAME_CHARS = 300
+_MAX_OTHER_LINES = 8  # consecutive lines without base64: headers, empty lines
+# One step may look at so many characters: only if they are all there, it is certain that nothing more follows.
+_MAX_STEP_CHARS = 4_200
 
 _BASE64 = "[0-9A-Za-z+/=]"
 # Between two lines of a key: line ends, quotes, marks of a diff or quotation, `file:12:` of a search, numbers.
@@ -42,19 +42,19 @@ _long = re.compile(rf"{_BASE64}{{32}}")
 _short = re.compile(rf"{_BASE64}{{1,31}}[ \t\r\"'`,;+$|│)\\]*\Z")
 _end_alone = re.compile(_END)
 _body = re.compile(rf"{_BASE64}+[ \t\r\"'`,;+$|│)\\]*\Z")
-_SHORTEST_BODY = 16
+_MIN_BODY_CHARS = 16
 
 
 class KeyStart(NamedTuple):
-    """A private key's beginning, up to where it is known (None: more text must tell), and what precedes its lines."""
+    """The beginning of a private key."""
 
     start: int
-    position: int | None
-    frame: re.Pattern[str] = _known_frame
+    position: int | None  # the key is known up to here; None if more text must show that it is one
+    frame: re.Pattern[str] = _known_frame  # what precedes its lines
 
 
 def find_key(text: str, start: int, *, is_all: bool) -> KeyStart | None:
-    """The next private key from `start` on. `is_all`: no more text will come."""
+    """Return the next private key from `start` on. `is_all` says that no more text will come."""
     if all(text.find(mark, start) < 0 for mark in _BEGINNINGS):  # ten times faster than the expression for most texts
         return None
     while marked := _mark.search(text, start):
@@ -64,40 +64,39 @@ def find_key(text: str, start: int, *, is_all: bool) -> KeyStart | None:
             position, ends = _step(text, begun.end(), frame)
             if position is not None and not ends:
                 return KeyStart(start, position, frame)
-        if not is_all and len(text) - start <= _LONGEST_LOOK + 80:
+        if not is_all and len(text) - start <= _MAX_STEP_CHARS + 80:
             return KeyStart(start, None)
         start += 1
     return None
 
 
 def follow_key(text: str, position: int, frame: re.Pattern[str], *, is_all: bool) -> tuple[int, bool]:
-    """The position up to which the key around `position` continues, and if more text may belong to it."""
+    """Return the position up to which the key around `position` continues, and if more text may belong to it."""
     while True:
         if rest := _rest_of_run.match(text, position):
             position = rest.end()
         further, ends = _step(text, position, frame)
         if further is None:
-            return position, not is_all and len(text) - position <= _LONGEST_LOOK
+            return position, not is_all and len(text) - position <= _MAX_STEP_CHARS
         position = further
         if ends:
             return position, False
 
 
 def find_key_ends(text: str) -> list[tuple[int, int]]:
-    """Ends of private keys whose beginning is missing, as on a page or in output cut in its middle."""
+    """Return the ends of private keys whose beginning is missing, as on a page or in output cut in its middle."""
     found: list[tuple[int, int]] = []
     before = 0
     for end in _end_alone.finditer(text) if "-----END " in text else ():
-        if not _mark.search(text, before, end.start()):
-            start = _first_body_line(text, before, end.start())
-            if start < end.start():
-                found.append((start, end.end()))
+        start = end.start() if _mark.search(text, before, end.start()) else _first_body_line(text, before, end.start())
+        if start < end.start():
+            found.append((start, end.end()))
         before = end.end()
     return found
 
 
 def _first_body_line(text: str, start: int, end: int) -> int:
-    """The start of the base64 lines that lead up to `end`; `end` if there are none."""
+    """Return the start of the base64 lines that lead up to `end`; `end` if there are none."""
     lines: list[tuple[int, int]] = []
     for line_end in _any_line_end.finditer(text, start, end):
         lines.append((start, line_end.start()))
@@ -107,7 +106,7 @@ def _first_body_line(text: str, start: int, end: int) -> int:
     for begin, stop in reversed(lines):
         line = text[begin:stop]
         bodies = [line[frame.end() :] for frame in (each.match(line) for each in frames) if frame]
-        shortest = _SHORTEST_BODY if first < end else 1
+        shortest = _MIN_BODY_CHARS if first < end else 1
         if not any(len(body) >= shortest and _body.match(body) for body in bodies):
             break
         first = begin
@@ -115,10 +114,10 @@ def _first_body_line(text: str, start: int, end: int) -> int:
 
 
 def _frame_before(text: str, begin: int) -> re.Pattern[str]:
-    """A pattern for what precedes the first line in its own line; the other lines may have other words and numbers."""
-    before = text[max(0, begin - _LONGEST_FRAME) : begin]
+    """Return a pattern for what precedes a key's first line in its own line; words and numbers may differ."""
+    before = text[max(0, begin - _MAX_FRAME_CHARS) : begin]
     line = _any_line_end.split(before)[-1]
-    if len(line) == _LONGEST_FRAME or not line:
+    if len(line) == _MAX_FRAME_CHARS or not line:
         return _known_frame
     alike = (
         r"\s+" if part.isspace() else "[:-]" if part in ":-" else r"\w+" if re.match(r"\w", part) else re.escape(part)
@@ -128,18 +127,18 @@ def _frame_before(text: str, begin: int) -> re.Pattern[str]:
 
 
 def _step(text: str, position: int, frame: re.Pattern[str]) -> tuple[int | None, bool]:
-    """The position up to which the next line is known; True if the key ends there. None if nothing follows."""
+    """Return the position up to which the next line is known, or None, and True if the key ends there."""
     if found := _end.match(text, position):
         return found.end(), True
     if found := _run.match(text, position):
         return found.end(), False
     shorts = 0
-    for _ in range(_MOST_LINES):
+    for _ in range(_MAX_OTHER_LINES):
         if not (line_end := _line_end.match(text, position)):
             break
         start = line_end.end()
-        next_end = _any_line_end.search(text, start, start + _LONGEST_LINE)
-        position = next_end.start() if next_end else min(len(text), start + _LONGEST_LINE)
+        next_end = _any_line_end.search(text, start, start + _MAX_LINE_CHARS)
+        position = next_end.start() if next_end else min(len(text), start + _MAX_LINE_CHARS)
         line = text[start:position]
         for framed in (frame.match(line), _known_frame.match(line)):
             if framed is None:

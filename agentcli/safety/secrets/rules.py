@@ -1,23 +1,241 @@
-"""Finds tokens and passwords by the rules of the TOML files, each tried only where one of its literals stands."""
+"""Finds tokens and passwords in text by rules, which are rows of the TOML files beside this module.
+
+The pattern of a rule is tried only where one of its literals occurs, which one search for all literals finds. A judge,
+one of the functions here, then decides if the match is a secret, and no placeholder, variable, name, path or word.
+"""
 
 from __future__ import annotations
 
+import base64
 import re
+import tomllib
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from functools import cache, cached_property
+from contextlib import suppress
+from functools import cache, cached_property, lru_cache
+from importlib.resources import files
 from itertools import islice, takewhile
-from typing import NamedTuple
+from math import log2
+from typing import Any, NamedTuple
 
 from ahocorasick_rs import BytesAhoCorasick, Implementation
 from msgspec import Struct, convert
 
-from agentcli.safety.secrets.values import JUDGES, read_table
+_ENOUGH = 80  # characters that suffice to judge a long value
+
+
+def read_table(name: str) -> dict[str, Any]:
+    return tomllib.loads(files(__package__).joinpath(f"{name}.toml").read_text("utf-8"))
+
+
+_WORDS = read_table("words")["values"]
+_EXAMPLES = frozenset(_WORDS["examples"])
+_VARIABLE = re.compile(r"[$%][\w({]|\{\{|<%|#\{|\{[a-z_]+\}|\A(?:[<\[]|&lt;)|\A[A-Z]+(?:_[A-Z]+)+\Z|\A[*.]+\Z")
+# A path, an address, a name with dots, a hash that says so
+_NO_VALUE = re.compile(r"[./~@]|\w+://|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+\Z|sha\d+[:=-]|scram-")
+_CODE = re.compile(r"[A-Za-z_]\w*(?:[(\[]|(?:->|::|[.+*/%])\w+)|[=!~]")
+# Names that a cluster makes, `namespace/name-of-it-x7k9p`; rules for passwords, `minLength8AndMaxLength64`
+_NAMED_THING = re.compile(
+    r"[a-z]+(?:-[a-z\d]+)*/(?:[a-z]+\d{0,3}-){1,9}[a-z\d]{1,10}|(?:[a-z]{1,12}\d{0,3}_){2,9}[a-z]{1,12}\d{0,3}"
+)
+_BOUNDS = re.compile(r"(?:min|max|atLeast|atMost|between)(?:[A-Z][a-z]+|\d{1,4}){2,12}")
+# Numbered names: `password2`, `newPassword1`, `uint32`
+_COUNTED_NAME = re.compile(
+    r"(?:[a-z]+(?:[A-Z][a-z]+)+|(?i:p|pw|pwd|pass|passw?d|passwords?|passphrase|secrets?|tokens?|keys?|args?|values?|val|str"
+    r"|strings?|users?|usernames?|names?|inputs?|params?|fields?|texts?|data|login|credentials?|hash|hashed|encrypted|plain"
+    r"|u?int|float|char|varchar|n?varchar|bytes?|base|utf|sha|md|bcrypt|argon|scrypt|pbkdf|tests?|examples?|var|tmp|temp|x"
+    r"|option|version|type|level|group|step|item|line|column|row))\d{1,3}"
+)
+_NO_LONE_WORD = re.compile(
+    r"(?i:pass|pwd|secret|token|user|name|input|value|string|text|default|prompt|config|hash|crypt|key|none|null|true"
+    r"|false|empty|require|option|invalid|hidden|change|enter|type|your|example|sample|placeholder|undefined|disable"
+    r"|enable|credential|argument|param|setting|environ|variable)"
+)
+# A path, an address without a password, a name with dots, a yes or no
+_PLAIN_SETTING = re.compile(
+    r"(?:\.{0,2}|~|[A-Za-z]:)[/\\][\w./\\ -]*|\w+://[^\s:@]*(?::\d+)?(?:/[^\s:@]*)?|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+"
+    r"|(?i:true|false|yes|no|on|off|none|null)"
+)
+_BASE64_VALUE = re.compile(r"(?:base64:)?[\w+/-]+={0,2}")
+_HEXADECIMAL = re.compile(r"[\da-fA-F]+")
+_LETTER = re.compile("[A-Za-z]")
+_SYMBOL = re.compile(r"[!@#$%^&*?]")
+_UUID = re.compile(r"[\da-fA-F]{8}(?:-[\da-fA-F]{4}){3}-[\da-fA-F]{12}")
+_RUN = re.compile(r"[xX]{5}|[*#.…]{3}|\A(.)\1+\Z")
+_DIGIT = re.compile("[0-9]")
+_PLACEHOLDER = re.compile(r"[xX]{5}|\*{3}|\.{3}|#{4}|_{4}|…|•|[-_](?:here|HERE)|\A[$<%\[]|\$[{(]|\{\{|\A(.)\1+\Z")
+# A word counts only in one case: FaKe is four letters of a token.
+_PLACEHOLDERS = [spelled for word in _WORDS["placeholders"] for spelled in (word, word.capitalize(), word.upper())]
+
+
+def looks_random(value: str) -> bool:
+    """Return True for a possible token: not a few characters repeated. Words in it do not matter."""
+    least = 2.0 if value.isdigit() else 2.6 if len(value) < 24 else 3.0
+    return _RUN.search(value) is None and entropy(value) >= least
+
+
+def has_random_digits(value: str) -> bool:
+    """Judge formats that long names in source code have too; those rarely contain digits."""
+    return _DIGIT.search(value) is not None and looks_random(value)
+
+
+def is_no_name(value: str) -> bool:
+    """Judge formats so loose that names in source code fit: require a digit, or a letter five times in a row."""
+    return re.search(r"\d|([a-z])\1{4}", value) is not None
+
+
+def anything(value: str) -> bool:
+    """Accept every value of a format so specific that even a made-up value is masked."""
+    return True
+
+
+def is_placeholder(value: str) -> bool:
+    """Return True for what people write to say that a secret belongs here: `xxxx`, `<token>`, `${KEY}`, `YOUR_KEY`."""
+    return _PLACEHOLDER.search(value) is not None or any(word in value for word in _PLACEHOLDERS)
+
+
+def entropy(value: str) -> float:
+    """Shannon entropy in bits per character: 4 for long random hexadecimal, nearly 6 for base64."""
+    length = len(value)
+    return -sum(count / length * log2(count / length) for count in Counter(value).values())
+
+
+def is_password(value: str) -> bool:
+    """Judge a place that only a password can have."""
+    bare = value.strip("\"'{}")
+    is_example = len(bare) < 3 or bare.lower() in _EXAMPLES or is_placeholder(bare)
+    return not (is_example or _VARIABLE.match(value) or _VARIABLE.match(bare))
+
+
+def is_url_password(value: str) -> bool:
+    """Judge what is between user and host: even the word `password` is one, since test databases have it."""
+    return not is_placeholder(value) and _VARIABLE.match(value) is None
+
+
+def is_user_key(value: str) -> bool:
+    return is_password(value) and has_random_digits(value)
+
+
+def is_credential(value: str) -> bool:
+    """Judge the value of an Authorization header without its scheme."""
+    value = value[:_ENOUGH]
+    if is_placeholder(value) or _VARIABLE.search(value) or value.startswith("{"):
+        return False
+    with suppress(ValueError):
+        decoded = base64.b64decode(value, validate=True)
+        if b":" in decoded and decoded.isascii():  # a login
+            return True
+    return (_changes(value) >= 2 and entropy(value) > 2.5) or _is_jumbled(value)
+
+
+def _changes(value: str) -> int:
+    """Count the changes between letters and digits: names have few, `sha256` and `utf8` have one."""
+    return len(re.findall(r"\d(?=[A-Za-z])|[A-Za-z](?=\d)", value))
+
+
+def _is_mixed(value: str) -> bool:
+    return re.search("[0-9]", value) is not None and re.search("[A-Za-z]", value) is not None
+
+
+def _is_jumbled(value: str) -> bool:
+    """Return True if letters of both cases (and digits) alternate more often than the humps of a name do."""
+    turns = len(re.findall(r"[a-z](?=[A-Z\d])|[A-Z](?=[a-z\d])|\d(?=[A-Za-z])", value))
+    return not value.islower() and len(value) >= 16 and turns >= 0.42 * len(value) and entropy(value) > 3.5
+
+
+def is_assigned(value: str) -> bool:
+    """Judge a value of a name that says secret. Code is full of those, so the value must look generated."""
+    value = value[:_ENOUGH]
+    return _looks_generated(value) and not is_placeholder(value) and _VARIABLE.search(value) is None
+
+
+def _looks_generated(value: str) -> bool:
+    if not _is_mixed(value):
+        return _is_jumbled(value)
+    if _HEXADECIMAL.fullmatch(value):  # no encoder mixes cases
+        return len(value) >= 24 and looks_random(value) and value in (value.lower(), value.upper())
+    if _NO_VALUE.match(value) or _NAMED_THING.fullmatch(value) or _BOUNDS.fullmatch(value):
+        return False
+    if _SYMBOL.search(value):
+        return len(value) >= 10 and entropy(value) > 2.8
+    return len(value) >= 12 and (_changes(value) >= 3 or _is_jumbled(value)) and entropy(value) > 3.0
+
+
+def is_quoted_password(value: str) -> bool:
+    """Judge a quoted value of a password: it may be short, and it may be a name or a path."""
+    if is_placeholder(value) or _VARIABLE.search(value) or _UUID.fullmatch(value) or _COUNTED_NAME.fullmatch(value):
+        return False
+    # The last character does not count: sentences end in a mark.
+    has_symbol = len(value) >= 8 and _LETTER.search(value) is not None and _SYMBOL.search(value[1:-1]) is not None
+    return (_is_mixed(value) or has_symbol) and _NO_VALUE.match(value) is None and entropy(value) > 2.5
+
+
+def is_bare_password(value: str) -> bool:
+    """Judge an unquoted value of a password: mostly names, expressions or words, so it needs a digit or a symbol."""
+    value = value.rstrip(".!?:")
+    if len(value) < 6 or not is_password_setting(value) or _UUID.fullmatch(value):
+        return False
+    if value.isidentifier():
+        return _is_mixed(value) and ("_" not in value or _looks_generated(value))
+    return _LETTER.search(value) is not None and (_is_mixed(value) or _SYMBOL.search(value[1:]) is not None)
+
+
+def is_lone_word(value: str) -> bool:
+    """Judge letters alone on the right-hand side of a password's line."""
+    is_one_word = value.islower() or value.isupper() or value.istitle()
+    return is_one_word and is_password_setting(value) and _NO_LONE_WORD.search(value) is None
+
+
+def is_password_argument(value: str) -> bool:
+    """Judge an argument in a place where the ports of containers are given too."""
+    return _LETTER.search(value) is not None and is_password_setting(value)
+
+
+@lru_cache(256)  # a line that announces cookies repeatedly has each of them judged repeatedly
+def is_cookie(value: str) -> bool:
+    """Judge a cookie: one that identifies a session, not the dates, numbers and words beside it."""
+    is_mixed, value = _is_mixed(value), value[:_ENOUGH]
+    looks_generated = _is_jumbled(value) or (is_mixed and _changes(value) >= 2)
+    return looks_generated and entropy(value) > 2.5 and not (is_placeholder(value) or _VARIABLE.match(value))
+
+
+def is_password_setting(value: str) -> bool:
+    bare = value.rstrip("),;")
+    is_code = _NO_VALUE.match(value) or _CODE.match(value) or _COUNTED_NAME.fullmatch(bare) or _BOUNDS.fullmatch(bare)
+    return not is_code and is_password(bare)
+
+
+def is_hidden_setting(value: str, *, is_vague: bool) -> bool:
+    """Judge a value in a file of secrets, whose name says secret. If the name `is_vague`, it must look generated."""
+    if is_placeholder(value) or _VARIABLE.match(value) or _PLAIN_SETTING.fullmatch(value):
+        return False
+    is_base64 = len(value) >= 24 and _BASE64_VALUE.fullmatch(value) and entropy(value) > 3.5 and _is_mixed(value)
+    return value.lower() not in _EXAMPLES and (not is_vague or bool(is_base64) or _looks_generated(value[:_ENOUGH]))
+
+
+def is_token_in_parts(value: str) -> bool:
+    """Judge a JSON Web Token: two objects in base64 and a signature, random only to the eye."""
+    return _is_mixed(value) and entropy(value) > 3.5
+
+
+def is_discord(value: str) -> bool:
+    """Judge `.time.signature`, both in base64; `.create.shouldReturnNothingWhenEmpty` is a method."""
+    _, time, signature = value.split(".", 2)
+    return time != time.lower() and _is_mixed(signature) and signature != signature.lower()
+
+
+_JUDGES = {judge.__name__: judge for judge in (
+    looks_random, has_random_digits, is_no_name, anything, is_password, is_url_password, is_user_key,
+    is_credential, is_assigned, is_quoted_password, is_bare_password, is_lone_word, is_password_argument, is_cookie,
+    is_password_setting, is_token_in_parts, is_discord,
+)}  # fmt: skip
+
 
 # No pattern looks further ahead or back than this many characters from the place where it is tried, so the verdict on a
-# stretch of text holds whatever surrounds it. Streams depend on both limits.
-LONGEST_MATCH = 8_000
-LONGEST_CONTEXT = 2_000
-MOST_EACH = 40  # secrets behind one announcement
+# part of a text holds whatever surrounds it. Streams depend on both limits.
+MAX_MATCH_CHARS = 8_000
+MAX_CONTEXT_CHARS = 2_000
+_MAX_ANNOUNCED = 40  # secrets that one match announces
 
 # A token does not begin within a word, within base64 or in a wheel's list of hashes. The end of an escape (\n in JSON,
 # %3D in a URL, ^I of `cat -T`) is not part of a word.
@@ -26,94 +244,6 @@ _LEFT = (
     r"|(?<=\\u[0-9A-Fa-f]{4})|(?<=\\x[0-9A-Fa-f]{2}))"
 )
 _RIGHT = r"(?![0-9A-Za-z])"
-
-
-class Secret(NamedTuple):
-    """A secret in a text: where it starts and ends, in characters, and the name of the rule that found it."""
-
-    start: int
-    end: int
-    rule: str
-
-
-class SecretRule(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
-    """One kind of secret, as a row of the TOML files beside this module.
-
-    `pattern` is a regular expression (ASCII). Its group 1, or else the whole match, is the secret and contains no white
-    space; `judge`, a function of values.py, has the last word on it. The pattern is tried `back` characters before each
-    of the literals in `starts`, and of `words` in every spelling (`api-key` stands for api_key, apiKey, API_KEY, ...);
-    everywhere without either. `after` is a word that must stand earlier in the same command. `is_bounded` keeps the
-    match from starting or ending inside a word. With `each`, the pattern only announces secrets: they are the matches
-    of this expression in the rest of the line. With `is_named`, the literal names a secret, and names that only say
-    something about one, such as `token_count`, do not count. In `like` and `unlike`, examples for the tests, `{h32}`
-    and its kin stand for random characters.
-    """
-
-    name: str
-    pattern: str
-    like: str
-    unlike: str = ""
-    starts: str = ""
-    words: str = ""
-    judge: str = "looks_random"
-    back: int = 0
-    after: str = ""
-    is_bounded: bool = True
-    each: str = ""
-    is_named: bool = False
-
-    @cached_property
-    def literals(self) -> list[str]:
-        return [*self.starts.split(), *(spelled for word in self.words.split() for spelled in spellings(word))]
-
-    @cached_property
-    def _expression(self) -> re.Pattern[str]:
-        """The pattern, compiled on first use, since most are never needed."""
-        return re.compile(f"{_LEFT}(?:{self.pattern}){_RIGHT}" if self.is_bounded else self.pattern, re.ASCII)
-
-    def spans_at(self, text: str, position: int) -> Iterator[tuple[int, int]]:
-        """The secrets that the literal at `position` belongs to or announces: at most one, except for `each`."""
-        if (match := self._match_at(text, position)) is None:
-            return
-        for one in islice(self._announced(text, match.end()), MOST_EACH) if self.each else (match,):
-            start, end = one.span(1 if one.lastindex else 0)
-            if JUDGES[self.judge](text[start:end]):
-                yield start, end
-
-    def _match_at(self, text: str, position: int) -> re.Match[str] | None:
-        if position < self.back or not (match := self._expression.match(text, position - self.back)):
-            return None
-        if self.after:
-            found = text.rfind(self.after, max(0, position - LONGEST_CONTEXT + len(self.after)), position)
-            if found < 0 or _LINE_END.search(text, found, position):
-                return None
-        return None if self.is_named and _ABOUT_SECRETS.match(text, position) else match
-
-    def _announced(self, text: str, start: int) -> Iterator[re.Match[str]]:
-        """The matches of `each` in the rest of the line, up to the next announcement, so that each is found once."""
-        line_end = text.find("\n", start, start + LONGEST_CONTEXT)
-        line_end = line_end if line_end >= 0 else start + LONGEST_CONTEXT
-        literals = re.compile("|".join(map(re.escape, self.literals))).finditer(text, start, line_end)
-        following = next(filter(None, (self._match_at(text, literal.start()) for literal in literals)), None)
-        end = following.end() if following else line_end
-        found = re.compile(self.each, re.ASCII).finditer(text, start, line_end)
-        yield from takewhile(lambda one: one.start() < end, found)
-
-    def spans_in(self, text: str) -> Iterator[tuple[int, int]]:
-        """The secrets of a rule without literals, whose pattern is searched for everywhere."""
-        for match in self._expression.finditer(text):
-            if JUDGES[self.judge](match.group()):
-                yield match.span()
-
-
-def spellings(words: str) -> list[str]:
-    """Return the ways a name is written: new-relic, NEW_RELIC, newRelic. `meraKit` is not one of Meraki."""
-    parts = words.split("-")
-    title = [part.title() for part in parts]
-    forms = (parts, title, [part.upper() for part in parts], [parts[0], *title[1:]])
-    return list(dict.fromkeys(joint.join(form) for joint in ("", "-", "_", ".") for form in forms))
-
-
 # The rest of names that only say something about a secret, and tokens that turn pages.
 _ABOUT_SECRETS = re.compile(
     r"[\w.-]{0,40}?(?i:id|url|uri|name|file|path|dir|size|len|length|count|type|expiry|hash|host|version|min|max|ttl"
@@ -125,8 +255,99 @@ _ABOUT_SECRETS = re.compile(
 _LINE_END = re.compile(r"(?<!\\)(?<!\\\r)\n")
 
 
+class Secret(NamedTuple):
+    """A secret in a text."""
+
+    start: int  # in characters
+    end: int
+    rule: str  # the name of the rule that found it
+
+
+class Place(Struct, frozen=True, forbid_unknown_fields=True):
+    """The places in a text where a rule's pattern is tried; everywhere if it has no literals.
+
+    `starts` are literals; `words` are names that are looked for in every spelling: `api-key` stands for api_key,
+    apiKey, API_KEY and so on. The pattern begins `back` characters before the literal.
+    """
+
+    starts: str = ""
+    words: str = ""
+    back: int = 0
+    after: str = ""  # a word that must come earlier in the same command
+    is_named: bool = False  # the literal is a name, and names that only describe a secret (`token_count`) do not count
+
+    @property
+    def literals(self) -> list[str]:
+        return [*self.starts.split(), *(spelled for word in self.words.split() for spelled in _spellings(word))]
+
+
+class SecretRule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=True):
+    """One kind of secret.
+
+    `pattern` is a regular expression (ASCII) whose group 1, or else the whole match, is the secret; it has no white
+    space. With `each`, the pattern only announces secrets: they are the matches of `each` in the rest of the line.
+    `like` and `unlike` are texts for the tests, in which `{h32}` and its kin stand for random characters.
+    """
+
+    name: str
+    pattern: str
+    place: Place
+    like: str
+    unlike: str = ""
+    judge: str = "looks_random"
+    is_bounded: bool = True  # the match neither begins nor ends inside a word
+    each: str = ""
+
+    @cached_property
+    def _expression(self) -> re.Pattern[str]:
+        """The pattern, compiled at its first use, since most patterns are never needed."""
+        return re.compile(f"{_LEFT}(?:{self.pattern}){_RIGHT}" if self.is_bounded else self.pattern, re.ASCII)
+
+    def spans_at(self, text: str, position: int) -> Iterator[tuple[int, int]]:
+        """Yield the secrets that the literal at `position` belongs to or announces: at most one without `each`."""
+        if (match := self._match_at(text, position)) is None:
+            return
+        for one in islice(self._announced(text, match.end()), _MAX_ANNOUNCED) if self.each else (match,):
+            start, end = one.span(1 if one.lastindex else 0)
+            if _JUDGES[self.judge](text[start:end]):
+                yield start, end
+
+    def _match_at(self, text: str, position: int) -> re.Match[str] | None:
+        place = self.place
+        if position < place.back or not (match := self._expression.match(text, position - place.back)):
+            return None
+        if place.after:
+            found = text.rfind(place.after, max(0, position - MAX_CONTEXT_CHARS + len(place.after)), position)
+            if found < 0 or _LINE_END.search(text, found, position):
+                return None
+        return None if place.is_named and _ABOUT_SECRETS.match(text, position) else match
+
+    def _announced(self, text: str, start: int) -> Iterator[re.Match[str]]:
+        """Yield the matches of `each` up to the next announcement in the line, so that each is found only once."""
+        line_end = text.find("\n", start, start + MAX_CONTEXT_CHARS)
+        line_end = line_end if line_end >= 0 else start + MAX_CONTEXT_CHARS
+        literals = re.compile("|".join(map(re.escape, self.place.literals))).finditer(text, start, line_end)
+        following = next(filter(None, (self._match_at(text, literal.start()) for literal in literals)), None)
+        end = following.end() if following else line_end
+        found = re.compile(self.each, re.ASCII).finditer(text, start, line_end)
+        yield from takewhile(lambda one: one.start() < end, found)
+
+    def spans_in(self, text: str) -> Iterator[tuple[int, int]]:
+        """Yield the secrets of a rule without literals, whose pattern is searched for everywhere."""
+        matches = self._expression.finditer(text)
+        yield from (match.span() for match in matches if _JUDGES[self.judge](match.group()))
+
+
+def _spellings(words: str) -> list[str]:
+    """Return the ways a name is written: new-relic, NEW_RELIC, newRelic. `meraKit` is not one of Meraki."""
+    parts = words.split("-")
+    title = [part.title() for part in parts]
+    forms = (parts, title, [part.upper() for part in parts], [parts[0], *title[1:]])
+    return list(dict.fromkeys(joint.join(form) for joint in ("", "-", "_", ".") for form in forms))
+
+
 def bytes_for_search(text: str) -> bytes:
-    """Return one byte for each character, so that positions agree. ASCII stays, other characters become anything."""
+    """Return one byte for each character, so that positions agree. ASCII stays, other characters become any byte."""
     return text.encode("latin-1", "replace")
 
 
@@ -144,12 +365,12 @@ def find_tokens(text: str, raw: bytes) -> list[Secret]:
 
 @cache
 def _prepared() -> tuple[BytesAhoCorasick, list[list[SecretRule]], list[SecretRule]]:
-    by_literal: dict[bytes, list[SecretRule]] = {}
+    by_literal = defaultdict[bytes, list[SecretRule]](list)
     for rule in all_rules():
-        for literal in rule.literals:
-            by_literal.setdefault(literal.encode(), []).append(rule)
+        for literal in rule.place.literals:
+            by_literal[literal.encode()].append(rule)
     places = BytesAhoCorasick(list(by_literal), implementation=Implementation.DFA)
-    return places, list(by_literal.values()), [rule for rule in all_rules() if not rule.literals]
+    return places, list(by_literal.values()), [rule for rule in all_rules() if not rule.place.literals]
 
 
 @cache
@@ -163,12 +384,17 @@ def all_rules() -> tuple[SecretRule, ...]:
         spelled = "|".join(word.replace("-", "[-_.]?") for word in words)
         pattern = keys["pattern"].replace("{words}", spelled).replace("{value}", key["value"])
         like = f"{words[0].upper().replace('-', '_')}_VALUE={key['like']}"
-        names = {"name": key["name"], "words": key["words"], "pattern": pattern, "like": like}
-        rows.append({**names, "judge": "has_random_digits", "is_bounded": False})
-    return tuple(convert([{**row, "pattern": _filled(row["pattern"], parts)} for row in rows], list[SecretRule]))
+        row = {"name": key["name"], "words": key["words"], "pattern": pattern, "like": like}
+        rows.append({**row, "judge": "has_random_digits", "is_bounded": False})
+    return tuple(_build_rule({**row, "pattern": _filled(row["pattern"], parts)}) for row in rows)
+
+
+def _build_rule(row: dict[str, Any]) -> SecretRule:
+    place = {key: row.pop(key) for key in Place.__struct_fields__ if key in row}
+    return convert({**row, "place": place}, SecretRule)
 
 
 def _filled(pattern: str, parts: Mapping[str, str]) -> str:
-    """Return `pattern` on one line, each name in braces replaced by that part, which may name parts itself."""
+    """Return a pattern on one line, with parts in place of their names in braces. Parts may name parts themselves."""
     joined = "".join(map(str.strip, pattern.split("\n"))) if "\n" in pattern else pattern
     return re.sub(r"\{([A-Z_]+)\}", lambda found: _filled(parts[found[1]], parts), joined)

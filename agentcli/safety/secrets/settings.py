@@ -1,7 +1,7 @@
 """Finds the secret values in a file of settings: `KEY=value`, JSON, YAML, TOML, INI, XML, netrc, private keys.
 
-A value is one if its key says so or a rule knows its form, and if it does not occur in ordinary output, as short ones,
-plain numbers, placeholders, paths, and words that many settings have do.
+A value is secret if its key says so or a rule knows its form. Values that occur in ordinary output are none: short
+ones, plain numbers, placeholders, paths, and words that many settings have.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from itertools import islice, pairwise
 from urllib.parse import unquote
 
 from agentcli.safety.secrets.masking import PRIVATE_KEY, find_secrets, is_long_enough
-from agentcli.safety.secrets.values import is_hidden_setting, read_table
+from agentcli.safety.secrets.rules import is_hidden_setting, read_table
 
-SHORTEST_NUMBER = 10  # characters
-SHORTEST_KEY_LINE = 20
-MOST_VALUES = 2_000  # in one file
+_MIN_NUMBER_CHARS = 10
+_MIN_KEY_LINE_CHARS = 20
+_MAX_VALUES = 2_000  # in one file
 
 _QUOTED = r"\"(?:[^\"\\\n]|\\.){0,4000}\"|'[^'\n]{0,4000}'|`[^`\n]{0,4000}`"
 # A quote that is not closed in its line, or a triple quote, opens a value of several lines.
@@ -34,22 +34,22 @@ _PAIR = re.compile(
 )
 _ELEMENT = re.compile(r"<(?P<key>[A-Za-z_][\w.:\-]{0,100})(?: [^<>\n]{0,200})?>(?P<bare>[^<>\n]{1,4000})</")
 _NETRC = re.compile(r"\b(?P<key>password|passwd)[ \t\n]{1,9}(?P<bare>[^\s=:]{1,200})")
-_KEY_LINE = re.compile(rf"[0-9A-Za-z+/=]{{{SHORTEST_KEY_LINE},}}")
+_KEY_LINE = re.compile(rf"[0-9A-Za-z+/=]{{{_MIN_KEY_LINE_CHARS},}}")
 _ALONE = re.compile(r"\s*([^\s=:]{8,400}={0,2})\s*\Z")
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _TABLE = read_table("words")
 _NAMES = {kind: frozenset(words) for kind, words in _TABLE["setting_names"].items()}
 _COMMON = frozenset(_TABLE["values"]["common"])
-# Dictionary words: they say how or where.
+# Dictionary words describe how or where, and are no secrets.
 _WORD = re.compile(
     r"(?:[A-Z]?[a-z]{1,20}|[A-Z]{2,20})(?:[A-Z][a-z]{2,20}|[-_ .](?:[A-Z]?[a-z]{1,20}|[A-Z]{1,20})){0,9}"
 )
 
 
 def secret_values(text: str) -> set[str]:
-    """The values in `text` to be masked everywhere; of a private key each line."""
-    found = {value for value in islice(_candidates(text), MOST_VALUES) if _is_rare(value)}
+    """Return the values in a text that are to be masked everywhere; of a private key each line."""
+    found = {value for value in islice(_candidates(text), _MAX_VALUES) if _is_rare(value)}
     for secret in find_secrets(text):
         stretch = text[secret.start : secret.end]
         if secret.rule == PRIVATE_KEY:
@@ -75,7 +75,7 @@ def _candidates(text: str) -> Iterator[str]:
 
 
 def _weight(key: str) -> tuple[int, bool]:
-    """2 if a name says that its value is secret, 1 if it may be, else 0; and True if the name ends in the secret."""
+    """Weigh a name: 2 if it says that its value is secret, 1 if it may be, else 0; True if it ends in that word."""
     words = [word.lower() for word in _WORDS.findall(key)]
     while words and (words[-1].isdigit() or words[-1] in _NAMES["which"]):
         words.pop()
@@ -90,23 +90,22 @@ def _weight(key: str) -> tuple[int, bool]:
 
 
 def _readings(pair: re.Match[str]) -> Iterable[str]:
-    """The values that may be meant: with and without a comment, up to the end of the line or of the list item."""
-    groups = pair.groupdict()
-    if block := groups.get("block"):
-        return [line.strip() for line in block.split("\n")[1:]]
-    if opens := groups.get("opens"):
-        return _lines(pair.string, pair.end("opens"), opens)
-    if quoted := groups.get("quoted"):
-        inner = quoted[1:-1]
-        return {inner, *_rows(_unescaped(inner))} if quoted[0] == '"' else {inner}
-    if pair["bare"].startswith("["):
-        return {quoted[1:-1] for quoted in re.findall(_QUOTED, pair["bare"])}
+    """Return the values that may be meant: with and without a comment, up to the end of the line or list item."""
+    match pair.groupdict():
+        case {"block": str(block)}:
+            return [line.strip() for line in block.split("\n")[1:]]
+        case {"opens": str(opens)}:
+            return _lines(pair.string, pair.end("opens"), opens)
+        case {"quoted": str(quoted)}:
+            return {quoted[1:-1], *(_rows(_unescaped(quoted[1:-1])) if quoted[0] == '"' else ())}
+        case {"bare": str(bare)} if bare.startswith("["):
+            return {quoted[1:-1] for quoted in re.findall(_QUOTED, bare)}
     bare = pair["bare"].strip().rstrip(",;").rstrip()
     return {bare, re.split(r"\s+[#;]|\s+//", bare)[0].rstrip(), re.split(r"[\s,;}\])]", bare)[0]}
 
 
 def _lines(text: str, start: int, quote: str) -> Iterable[str]:
-    """The lines of a value that begins at `start`; one line if the quote is never closed."""
+    """Return the lines of a value that begins at `start`; one line if the quote is never closed."""
     closed = _CLOSED[quote].match(text, start)
     inner = closed[1] if closed else text[start : start + 4000].split("\n", 1)[0]
     lines = {line.rstrip("\\") for line in _rows(inner)}
@@ -114,7 +113,7 @@ def _lines(text: str, start: int, quote: str) -> Iterable[str]:
 
 
 def _rows(text: str) -> Sequence[str]:
-    """The lines of a value, but none of JSON, which has pairs of its own."""
+    """Return the lines of a value, but none of JSON, which has pairs of its own."""
     rows = [row.strip() for row in text.splitlines()]
     return () if len(rows) > 1 and text.lstrip().startswith(("{", "[")) else rows
 
@@ -127,7 +126,6 @@ def _unescaped(text: str) -> str:
 
 
 def _is_rare(value: str) -> bool:
-    """True if a value can be masked wherever it occurs."""
-    if value.lower() in _COMMON or value.startswith("-----") or (value.isdigit() and len(value) < SHORTEST_NUMBER):
-        return False
-    return is_long_enough(value)
+    """Return True if a value can be masked wherever it occurs."""
+    is_short_number = value.isdigit() and len(value) < _MIN_NUMBER_CHARS
+    return not (value.lower() in _COMMON or value.startswith("-----") or is_short_number) and is_long_enough(value)

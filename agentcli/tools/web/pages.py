@@ -26,7 +26,7 @@ from agentcli.errors import ConfigError, ToolError, ToolErrorKind
 from agentcli.llm.connection import Connections, Response
 from agentcli.llm.errors import AuthError, ConnectionFailed, ProviderError, Timeout, retry_after_seconds
 from agentcli.llm.http import HttpClient
-from agentcli.safety.addresses.urls import BadUrl, WebUrl, join_url, parse_url, why_blocked, why_unreachable
+from agentcli.safety.urls import BadUrl, WebUrl, join_url, parse_url, why_blocked, why_unreachable
 from agentcli.settings.short_program import run_short_program
 from agentcli.tools.observation import beginning_of
 from agentcli.tools.text.charset import decoded
@@ -107,7 +107,7 @@ async def _request(web: Web, url: WebUrl) -> _Page | WebUrl:
     connections = Connections(url.authority, None, read_timeout=web.total_s)
     headers = {**_HEADERS, "host": url.authority}
     try:
-        async with connections.answered("GET", urlsplit(str(url)), headers, b"", addresses=addresses) as response:
+        async with connections.send("GET", urlsplit(str(url)), headers, b"", addresses=addresses) as response:
             if response.status in (301, 302, 303, 307, 308):
                 return _redirect_target(web, url, response)
             return await _read_page(url, response, web.max_bytes)

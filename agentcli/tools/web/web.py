@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import Struct
 
 if TYPE_CHECKING:
-    from agentcli.safety.addresses.urls import UrlVerdict
+    from agentcli.safety.urls import UrlVerdict
 
 
 class WebPage(Struct, frozen=True):
@@ -63,7 +63,7 @@ class Web:
 
     def judge(self, url: str) -> UrlVerdict:
         """Decide if an address may be fetched at once, when the person agrees, or never; uses no network."""
-        from agentcli.safety.addresses.urls import judge_url, urls_in
+        from agentcli.safety.urls import judge_url, urls_in
 
         while self._typed:
             self._known.update(urls_in(self._typed.pop()))

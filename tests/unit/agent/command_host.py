@@ -12,7 +12,7 @@ from agentcli.agent.commands.command import AsDiff, ChoiceIndex, CommandHost, Co
 from agentcli.agent.commands.session import conversation_commands
 from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.session import Session
-from agentcli.agent.state import AgentState, rebuilt
+from agentcli.agent.state import AgentState, ModelChoice, rebuilt
 from agentcli.errors import UsageError
 from agentcli.frontends.export.documents import live_document
 from agentcli.infra.sessions.sqlite import MemorySessions
@@ -54,7 +54,9 @@ class FakeHost:
         else:
             log, entries = await self.store.open(session_id, take_over=take_over)
         runtime = replace(before.runtime, log=log)
-        self.others.append(Session(rebuilt(AgentState(before.state.model), entries), runtime))
+        self.others.append(
+            Session(rebuilt(AgentState(model=ModelChoice(name=before.state.model.name)), entries), runtime)
+        )
         await before.close()
         return self.session
 
@@ -103,7 +105,7 @@ class FakeHost:
         found = self.commands.parse(typed)
         assert found is not None
         command, argument = found
-        return await command.run(self, argument)
+        return await command.execute(self, argument)
 
     async def shows(self, typed: str) -> str:
         said = await self.outcome(typed)

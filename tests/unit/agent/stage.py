@@ -27,10 +27,11 @@ from agentcli.agent.permissions.rule_text import parse_rule
 from agentcli.agent.permissions.rules import Rules
 from agentcli.agent.runtime import ContextControl, ModelAccess, Runtime, TurnLimits, unchanged
 from agentcli.agent.session import Session
-from agentcli.agent.state import AgentState, rebuilt
+from agentcli.agent.state import AgentState, ModelChoice, rebuilt
 from agentcli.agent.steps import usual_steps
 from agentcli.conversation.entries import Assistant, Body, Entry, Paid, Result, Retracted, Rewound, User
 from agentcli.errors import ToolError
+from agentcli.infra.locks import FileLocks
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.llm.messages import Block, Message, Text, ToolResult, is_valid
@@ -264,14 +265,14 @@ async def on_stage(
     models: dict[str, Provider] = {"scripted/script": played, **(others or {})}
 
     async def by_name(state: AgentState) -> tuple[Provider, ModelInfo]:
-        found = models[state.model]
+        found = models[state.model.name]
         return found, getattr(found, "info", ModelInfo(found.model, found.name))
 
     registry = ToolRegistry([*builtin_tools(), *tools])
     sandbox = LocalSandbox([work], environment={"PATH": "/usr/bin:/bin"}, job_folder=folder / "jobs")
     log = log or await MemorySessions().create(cwd=work)
     rules = Rules(deny=[parse_rule(rule) for rule in deny])
-    state = AgentState("scripted/script", mode, rules=rules)
+    state = AgentState(model=ModelChoice(name="scripted/script"), mode=mode, rules=rules)
     state.budgets = budgets or state.budgets
     session = Session(
         rebuilt(state, entries),
@@ -286,7 +287,10 @@ async def on_stage(
             ),
             calls=SessionCalls(
                 services=CallServices(
-                    workspace=Workspace(cwd=work, sandbox=sandbox), grants=grants, max_parallel=max_parallel
+                    workspace=Workspace(cwd=work, sandbox=sandbox),
+                    locks=FileLocks(work.parent / "locks"),
+                    grants=grants,
+                    max_parallel=max_parallel,
                 ),
                 tools=registry,
             ),

@@ -23,4 +23,4 @@ async def test_deltas_of_two_agents_are_not_joined() -> None:
     queue = EventQueue()
     for event in (TextDelta("a"), TextDelta("b"), TextDelta("c", agent_id="other"), TextDelta("d", agent_id="other")):
         queue.put(event)
-    assert [await queue.get() for _ in range(2)] == [TextDelta("ab"), TextDelta("cd", agent_id="other")]
+    assert await queue.get_all() == [TextDelta("ab"), TextDelta("cd", agent_id="other")]

@@ -12,9 +12,9 @@ from typing import Literal
 import pytest
 
 from agentcli.agent.accounting.budgets import Account, Amounts, Budgets
+from agentcli.agent.commands.model import answer_side_question
 from agentcli.agent.events import Done
 from agentcli.agent.ops import Interrupt
-from agentcli.agent.requests.side_question import answer_side_question
 from agentcli.agent.runtime import TurnLimits
 from agentcli.errors import UserError
 from agentcli.infra.day_account import DayAccount

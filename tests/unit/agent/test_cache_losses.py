@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentcli.agent.commands.usage import CacheLoss, cache_losses
+from agentcli.agent.commands.model import CacheLoss, cache_losses
 from agentcli.conversation.entries import Assistant, Body, Compaction, Entry, User
 from agentcli.conversation.schema import from_record, to_record
 from agentcli.llm.messages import Text, Usage

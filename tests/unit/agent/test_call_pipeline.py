@@ -18,7 +18,7 @@ from agentcli.agent.ops import ClientResult, Interrupt, Prompt
 from agentcli.conversation.entries import Result
 from agentcli.errors import ToolError, ToolErrorKind
 from agentcli.infra.data_files import DataFolder
-from agentcli.infra.locks import ProcessLocks
+from agentcli.infra.locks import FileLocks
 from agentcli.llm.messages import Text, ToolResult
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import ToolSpec
@@ -170,7 +170,7 @@ async def test_calls_that_change_one_file_queue_up(tmp_path: Folder) -> None:
     tool = Tool("works", "Works.", Named, run, "none", file_arguments=("name",))
     calls = [call("works", name, id=f"c{n}") for n, name in enumerate(["f", "./f", "g"])]
     async with on_stage(tmp_path, [{"tool_calls": calls}, END], tools=[tool]) as stage:
-        stage.session.runtime.calls.services.locks = ProcessLocks()
+        stage.session.runtime.calls.services.locks = FileLocks(tmp_path.parent / "locks")
         await stage.ask("Go")
     assert [step for step in works.order if "g" not in step] == ["+f", "-f", "+./f", "-./f"]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from agentcli.agent.calls.masking import Mask
+from agentcli.agent.calls.report import Mask
 from agentcli.agent.events import Done, OutputDelta, QuestionEvent, ToolFinished, ToolStarted
 from agentcli.agent.ops import Approve, SetMode
 from agentcli.agent.runtime import TurnLimits

@@ -15,6 +15,7 @@ from agentcli.agent.commands.session import conversation_commands
 from agentcli.agent.commands.sessions import age
 from agentcli.agent.events import EntryStored, ModeChanged, QuestionEvent, ToolFinished
 from agentcli.agent.ops import RunCommand, Steer
+from agentcli.agent.state import prompts
 from agentcli.errors import NoSession, UsageError, UserError
 from agentcli.frontends.terminal.screen_commands import screen_commands
 from agentcli.infra.grants import FileGrants
@@ -62,7 +63,7 @@ def test_a_command_is_found_by_name_and_alias(typed: str, name: str, argument: s
 
 
 def test_commands_of_the_screen_are_named_for_other_front_ends() -> None:
-    assert {command.name for command in screen_commands(*[cast("Any", None)] * 3)} == set(SCREEN_COMMANDS)
+    assert {command.name for command in screen_commands(*[cast("Any", None)] * 4)} == set(SCREEN_COMMANDS)
 
 
 async def test_help_lists_all_and_explains_one(tmp_path: Folder) -> None:
@@ -96,9 +97,9 @@ async def test_model_and_effort_count_from_the_next_request_on(tmp_path: Folder)
         await host.stage.ask("Go")
         assert host.stage.provider.requests[-1].effort == "low"
         await host.says("/effort default")
-        assert state.effort is None
+        assert state.model.effort is None
         await host.says("/model scripted/other")
-        assert state.model == "scripted/other"
+        assert state.model.name == "scripted/other"
         assert host.kept == {}
         await host.says("/model scripted/script max keep")
         await host.says("/effort default keep")
@@ -106,12 +107,12 @@ async def test_model_and_effort_count_from_the_next_request_on(tmp_path: Folder)
         host.picks = [0, 2]
         await host.says("/model")
         await host.says("/effort")
-        assert (state.model, state.effort) == ("scripted/other", "medium")
+        assert (state.model.name, state.model.effort) == ("scripted/other", "medium")
         assert host.kept == {"provider.model": "scripted/other", "tokens.effort": "medium"}
         for wrong in ("/model nothing", "/model scripted/script hard", "/effort hard"):
             with pytest.raises(UsageError):
                 await host.says(wrong)
-        assert state.model == "scripted/other"
+        assert state.model.name == "scripted/other"
 
 
 async def test_context_names_what_fills_the_window(tmp_path: Folder) -> None:
@@ -258,7 +259,7 @@ async def test_a_fork_goes_on_in_a_copy(tmp_path: Folder) -> None:
         await host.stage.ask("Go")
         assert f"/resume {first[:13]}" in await host.says("/branch")
         assert host.session.id != first
-        assert host.session.prompts()[0][1] == "Go"
+        assert prompts(host.session.state.conversation)[0][1] == "Go"
 
 
 @pytest.mark.slow
@@ -274,7 +275,7 @@ async def test_rewind_puts_a_prompt_back_into_the_input(tmp_path: Folder) -> Non
         host.picks.append(1)
         await host.says("/rewind")
         assert host.input == "one"
-        assert host.session.prompts() == []
+        assert prompts(host.session.state.conversation) == []
         host.stage.say("four")
         with pytest.raises(UserError, match="interrupt it first"):
             await host.says("/rewind 1")

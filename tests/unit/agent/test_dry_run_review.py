@@ -35,7 +35,7 @@ from agentcli.conversation.entries import (
 from agentcli.infra.sandbox.backends.bubblewrap import Bubblewrap
 from agentcli.infra.sandbox.backends.choosing import choose_confinement
 from agentcli.infra.sandbox.local import LocalSandbox
-from agentcli.infra.sandbox.session_confinement import CommandLimits
+from agentcli.infra.sandbox.session_confinement import CommandLimits, SessionFolders
 from agentcli.llm.messages import Text, ToolUse
 from agentcli.tools.command import Grants
 from agentcli.tools.dry_run import DryRunLimits
@@ -60,7 +60,10 @@ async def trying(
     reply = {"tool_calls": [call("bash", id="c", **{"command": COMMAND, **how})]}
     async with on_stage(folder, [reply, END], can_ask=can_ask, mode=mode) as stage:
         limits = CommandLimits(
-            profile="workspace-write", home=folder / "home", state=folder / "state", dry_runs=tried or DryRunLimits()
+            profile="workspace-write",
+            home=folder / "home",
+            folders=SessionFolders(state=folder / "state"),
+            dry_runs=tried or DryRunLimits(),
         )
         sandbox = LocalSandbox(
             [stage.workspace],

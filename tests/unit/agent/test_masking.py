@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from agentcli.agent.calls.masking import Mask
+from agentcli.agent.calls.report import Mask
 from agentcli.safety.secrets.masking import Masker
 from agentcli.tools.tool import ToolOutput
 

@@ -226,7 +226,7 @@ async def test_a_model_for_one_prompt_answers_that_prompt_only(tmp_path: Folder)
     async with on_stage(tmp_path, [END], others={"scripted/other": other}) as stage:
         stage.submit(Prompt(text("Who?"), "scripted/other"))
         first = await stage.ended()
-        assert stage.session.state.model == "scripted/script"
+        assert stage.session.state.model.name == "scripted/script"
         second = await stage.ask("And now?")
     assert (first.text, second.text) == ("I am other.", "The end.")
 

@@ -9,8 +9,7 @@ import pytest
 
 from agentcli.agent.events import EntryStored, ToolFinished
 from agentcli.agent.ops import Interrupt, Prompt, RunCommand, SetMode, Steer
-from agentcli.agent.rewind import points
-from agentcli.agent.state import todo_items
+from agentcli.agent.state import points, prompts, todo_items
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Labelled
 from agentcli.errors import UserError
@@ -33,10 +32,10 @@ async def test_going_back_takes_back_the_prompt_and_all_after_it(tmp_path: Folde
     async with on_stage(tmp_path, replies) as stage:
         for prompt in ("first", "second"):
             await stage.ask(prompt)
-        (first, _), (second, text) = stage.session.prompts()
+        (first, _), (second, text) = prompts(stage.session.state.conversation)
         assert text == "second"
         assert stage.session.rewind(second) == "second"
-        assert stage.session.prompts() == [(first, "first")]
+        assert prompts(stage.session.state.conversation) == [(first, "first")]
         await stage.ask("instead")
         sent = stage.provider.requests[-1]
         assert [message.text for message in sent.messages] == ["first", "One.", "instead"]
@@ -47,7 +46,7 @@ async def test_going_back_takes_back_the_prompt_and_all_after_it(tmp_path: Folde
         stored = list(stage.entries)
         tokens = stage.session.state.meter.total
     async with on_stage(tmp_path, [END], entries=stored) as stage:
-        assert [text for _, text in stage.session.prompts()] == ["anew"]
+        assert [text for _, text in prompts(stage.session.state.conversation)] == ["anew"]
         assert stage.session.state.meter.total == tokens
 
 
@@ -56,7 +55,7 @@ async def test_a_prompt_comes_back_as_it_was_typed(tmp_path: Folder) -> None:
     async with on_stage(tmp_path, [END]) as stage:
         stage.submit(Prompt(content))
         await stage.ended()
-        ((id, text),) = stage.session.prompts()
+        ((id, text),) = prompts(stage.session.state.conversation)
         assert text == "Look at @a.py"
         assert stage.session.rewind(id) == "Look at @a.py"
 
@@ -66,16 +65,16 @@ async def test_while_a_turn_runs_nobody_goes_back(tmp_path: Folder) -> None:
         stage.say("Go")
         await stage.heard(EntryStored)
         with pytest.raises(UserError, match="interrupt it first"):
-            stage.session.rewind(stage.session.prompts()[0][0])
+            stage.session.rewind(prompts(stage.session.state.conversation)[0][0])
         stage.submit(Interrupt())
         await stage.ended()
-        assert stage.session.rewind(stage.session.prompts()[0][0]) == "Go"
+        assert stage.session.rewind(prompts(stage.session.state.conversation)[0][0]) == "Go"
 
 
 async def test_there_is_no_way_back_to_what_is_no_prompt_or_was_taken_back(tmp_path: Folder) -> None:
     async with on_stage(tmp_path, [END]) as stage:
         await stage.ask("Go")
-        (id, _) = stage.session.prompts()[0]
+        (id, _) = prompts(stage.session.state.conversation)[0]
         stage.session.rewind(id)
         for gone in (id, "no-such-entry"):
             with pytest.raises(UserError, match="no point of this conversation"):
@@ -90,7 +89,7 @@ async def test_steering_and_queued_messages_are_prompts_and_commands_are_not(tmp
         stage.submit(Steer((Text("psst"),)))
         stage.say("second")
         await stage.ended(2)
-        assert [text for _, text in stage.session.prompts()] == ["first", "psst", "second"]
+        assert [text for _, text in prompts(stage.session.state.conversation)] == ["first", "psst", "second"]
 
 
 async def test_the_model_learns_of_plan_mode_again_when_that_was_taken_back(tmp_path: Folder) -> None:
@@ -98,12 +97,12 @@ async def test_the_model_learns_of_plan_mode_again_when_that_was_taken_back(tmp_
         await stage.ask("first")
         stage.submit(SetMode("plan"))
         await stage.ask("second")
-        stage.session.rewind(stage.session.prompts()[0][0])
+        stage.session.rewind(prompts(stage.session.state.conversation)[0][0])
         await stage.ask("other")
         assert "Plan mode is on" in stage.provider.requests[-1].messages[0].text
         stage.submit(SetMode("default"))
         await asyncio.sleep(0)
-        stage.session.rewind(stage.session.prompts()[0][0])
+        stage.session.rewind(prompts(stage.session.state.conversation)[0][0])
         await stage.ask("again")
         assert "Plan mode is off" in stage.provider.requests[-1].messages[0].text
 
@@ -126,7 +125,7 @@ async def test_the_newest_list_is_what_there_is_to_do(tmp_path: Folder) -> None:
         assert stage.results["t1"].content == "[x] look\n[>] mend"
         assert "status" in str(stage.results["bad"].content)
         assert [event.summary for event in stage.of(ToolFinished)][:2] == ["0 of 2 done", "1 of 2 done"]
-        stage.session.rewind(stage.session.prompts()[1][0])
+        stage.session.rewind(prompts(stage.session.state.conversation)[1][0])
         assert [(item.content, item.status) for item in todo_items(stage.session.state.conversation.path)] == lists[0]
 
 
@@ -137,23 +136,23 @@ async def test_a_label_leads_back_to_just_there(tmp_path: Folder) -> None:
         await stage.ask("second")
         (label,) = [point for point in points(stage.session.state.conversation) if point.kind == "label"]
         assert (label.text, stage.session.rewind(label.entry_id)) == ("here", "")
-        assert [text for _, text in stage.session.prompts()] == ["first"]
+        assert [text for _, text in prompts(stage.session.state.conversation)] == ["first"]
         await stage.ask("third")
-        assert [text for _, text in stage.session.prompts()] == ["first", "third"]
+        assert [text for _, text in prompts(stage.session.state.conversation)] == ["first", "third"]
 
 
 async def test_a_branch_that_was_left_can_be_gone_back_to(tmp_path: Folder) -> None:
     async with on_stage(tmp_path, [END, END, END, END]) as stage:
         await stage.ask("first")
         await stage.ask("second")
-        stage.session.rewind(stage.session.prompts()[1][0])
+        stage.session.rewind(prompts(stage.session.state.conversation)[1][0])
         await stage.ask("instead")
         (left,) = [point for point in points(stage.session.state.conversation) if point.kind == "branch"]
         assert left.text == "second"
         stage.session.rewind(left.entry_id)
-        assert [text for _, text in stage.session.prompts()] == ["first", "second"]
+        assert [text for _, text in prompts(stage.session.state.conversation)] == ["first", "second"]
         (other,) = [point for point in points(stage.session.state.conversation) if point.kind == "branch"]
         assert other.text == "instead"
         await stage.ask("third")
-        assert [text for _, text in stage.session.prompts()] == ["first", "second", "third"]
+        assert [text for _, text in prompts(stage.session.state.conversation)] == ["first", "second", "third"]
         assert Conversation(stage.entries).messages == stage.session.state.conversation.messages

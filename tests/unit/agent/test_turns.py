@@ -521,7 +521,7 @@ async def test_a_switch_says_why(tmp_path: Folder, reason: Any) -> None:
         if reason != "fallback":
             stage.submit(SetModel("scripted/other"))
         if reason == "budget":
-            stage.session.state.switch_reason = "budget"  # as a resolver does that looks at the price
+            stage.session.state.model.switch_reason = "budget"  # as a resolver does that looks at the price
         await stage.ask("two")
         await stage.ask("three")
     assert stage.of(ProviderSwitched) == [ProviderSwitched("scripted/script", "scripted/other", reason)]

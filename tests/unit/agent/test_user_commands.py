@@ -11,7 +11,7 @@ import pytest
 
 from agentcli.agent.commands.command import AsPrompt
 from agentcli.errors import UsageError, UserError
-from agentcli.extensions.commands.user_commands import add_user_commands
+from agentcli.extensions.user_commands import add_user_commands
 from tests.unit.agent.command_host import FakeHost, command_host
 
 Folder = Path
@@ -170,7 +170,7 @@ def test_yaml_is_not_loaded_where_there_is_no_such_file(tmp_path: Folder) -> Non
     code = (
         "import sys, pathlib\n"
         "from agentcli.agent.commands.session import conversation_commands\n"
-        "from agentcli.extensions.commands.user_commands import add_user_commands\n"
+        "from agentcli.extensions.user_commands import add_user_commands\n"
         f"add_user_commands(conversation_commands(), [pathlib.Path({str(tmp_path)!r})], print)\n"
         "assert 'yaml' not in sys.modules"
     )

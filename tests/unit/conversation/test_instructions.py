@@ -176,8 +176,8 @@ def test_a_file_that_leads_elsewhere_once_it_was_looked_at_is_not_read(tmp_path:
     file = tmp_path / "AGENTS.md"
     file.symlink_to("mine")
     with pytest.raises(OSError, match="elsewhere"):
-        read_small_file(file, really=file)
-    assert read_small_file(file, really=tmp_path / "mine") == read_small_file(file) == b"SECRET"
+        read_small_file(file, real=file)
+    assert read_small_file(file, real=tmp_path / "mine") == read_small_file(file) == b"SECRET"
 
 
 # Imports.

@@ -164,7 +164,7 @@ async def test_what_came_before_a_broken_chunk_is_read() -> None:
         client = HttpClient(f"http://127.0.0.1:{server.port}", {}, read_timeout=5)
         pieces = []
         with pytest.raises(ConnectionFailed, match="broke"):
-            async with client.answered("/x", {}) as response:
+            async with client.send("/x", {}) as response:
                 async for piece in response.pieces():
                     pieces.append(piece)
         await client.aclose()
@@ -176,7 +176,7 @@ async def test_an_event_is_seen_as_soon_as_it_has_come() -> None:
     head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
     async with wire((head, *[event] * 3, b"0\r\n\r\n")) as server:
         client = HttpClient(f"http://127.0.0.1:{server.port}", {}, read_timeout=5)
-        async with client.answered("/x", {}) as response:
+        async with client.send("/x", {}) as response:
             pieces = [piece async for piece in response.pieces()]
         await client.aclose()
     assert [json.loads(piece) for piece in pieces] == [{"event": 1}] * 3

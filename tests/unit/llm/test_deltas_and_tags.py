@@ -19,7 +19,7 @@ from agentcli.llm.provider import (
     ToolCallStarted,
     UsageUpdate,
 )
-from agentcli.llm.wire.reply_parts import Prose, merged, read
+from agentcli.llm.wire.reply_parts import Prose, join_deltas, read_items
 from tests.properties import examples
 
 quick = examples(200)
@@ -53,14 +53,14 @@ def piece_of(event: StreamEvent) -> str:
 @quick
 @given(st.lists(events, max_size=30))
 def test_joining_keeps_order_and_every_character(given_events: list[StreamEvent]) -> None:
-    joined = merged(given_events)
+    joined = join_deltas(given_events)
     runs = []
     for kind, run in groupby(given_events, kind_of):
         members = list(run)
         repeats = 1 if isinstance(kind, type | tuple) else len(members)
         runs += [(kind, "".join(map(piece_of, members)))] * repeats
     assert [(kind_of(event), piece_of(event)) for event in joined] == runs
-    assert merged(joined) == joined
+    assert join_deltas(joined) == joined
 
 
 def test_what_came_before_a_failure_is_read() -> None:
@@ -69,14 +69,14 @@ def test_what_came_before_a_failure_is_read() -> None:
             raise RateLimit("slow")
         out.append(TextDelta(str(item)))
 
-    heard, failure = read([1, 2, 3, 4], feed)
+    heard, failure = read_items([1, 2, 3, 4], feed)
     assert heard == [TextDelta("12")]
     assert isinstance(failure, RateLimit)
-    assert read([1], feed) == ([TextDelta("1")], None)
+    assert read_items([1], feed) == ([TextDelta("1")], None)
 
 
 def test_an_event_of_another_shape_is_a_server_error_with_its_cause() -> None:
-    heard, failure = read([{"a": 1}, {}], lambda item, out: out.append(TextDelta(str(item["a"]))))
+    heard, failure = read_items([{"a": 1}, {}], lambda item, out: out.append(TextDelta(str(item["a"]))))
     assert heard == [TextDelta("1")]
     assert isinstance(failure, ServerError)
     assert isinstance(failure.__cause__, KeyError)

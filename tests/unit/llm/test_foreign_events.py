@@ -14,7 +14,7 @@ from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import StreamEvent
 from agentcli.llm.wire import anthropic as wire_anthropic
 from agentcli.llm.wire import chat_completions, ollama
-from agentcli.llm.wire.reply_parts import CallIds, read
+from agentcli.llm.wire.reply_parts import CallIds, read_items
 from tests.conformance.reading import asking
 from tests.conformance.replies import Call, Said, anthropic_events, chat_chunks, ollama_lines
 from tests.properties import examples
@@ -92,7 +92,7 @@ def objects(events: list[Any]) -> list[dict[str, Any]]:
 @given(disturbed(anthropic_events(SAID)))
 def test_a_disturbed_messages_stream_leaves_a_sound_message(events: list[Any]) -> None:
     reader = wire_anthropic.AnthropicReader("m", ids=CallIds())
-    heard, failure = read(objects(events), reader.feed)
+    heard, failure = read_items(objects(events), reader.feed)
     assert_sound(reader.partial())
     assert_can_be_stored(heard)
     if failure is None:
@@ -103,7 +103,7 @@ def test_a_disturbed_messages_stream_leaves_a_sound_message(events: list[Any]) -
 
 
 def assert_message_is_sound(reader: Any, events: Any) -> None:
-    heard, failure = read(events, reader.feed)
+    heard, failure = read_items(events, reader.feed)
     assert_can_be_stored(heard)
     if failure is None:
         try:

@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from agentcli.llm.media import MAX_MEDIA_BYTES, MediaRules, fitted, media_in
+from agentcli.llm.media import MAX_MEDIA_BYTES, MediaRules, fit_media, media_in
 from agentcli.llm.messages import Base64Source, Document, Image, Message, Text, ToolResult, ToolUse, user_message
 from tests.conformance.wire_rules import pdf, picture
 
@@ -20,14 +20,14 @@ def image(width: int = 9, media_type: str = "image/png") -> Image:
 
 def shown(*blocks: Image | Document, rules: MediaRules = TAKES) -> list[str]:
     """What each block became: "image", "document", or the text in its place."""
-    (message,) = fitted((Message("user", blocks),), rules)
+    (message,) = fit_media((Message("user", blocks),), rules)
     return [block.text if isinstance(block, Text) else type(block).__name__.lower() for block in message.content]
 
 
 def test_what_fits_is_left_as_it_is() -> None:
     messages = (user_message("Hi"), Message("user", (image(), PDF)))
-    assert fitted(messages, TAKES) == messages
-    assert fitted(messages[:1], MediaRules()) == messages[:1]
+    assert fit_media(messages, TAKES) == messages
+    assert fit_media(messages[:1], MediaRules()) == messages[:1]
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_text_says_what_was_left_out_and_why(block: Image | Document, rules: M
 
 
 def test_a_wrong_label_is_mended() -> None:
-    (message,) = fitted((Message("user", (image(media_type="image/jpeg"),)),), TAKES)
+    (message,) = fit_media((Message("user", (image(media_type="image/jpeg"),)),), TAKES)
     assert message.content == (image(),)
 
 
@@ -99,7 +99,7 @@ def test_pages_of_all_pdfs_together_are_bounded() -> None:
 def test_images_in_results_count_too() -> None:
     result = ToolResult("a", (Text("seen"), image(101), image()))
     call = Message("assistant", (ToolUse("a", "read", {}),))
-    messages = fitted((user_message("Hi"), call, Message("user", (result, image()))), TAKES)
+    messages = fit_media((user_message("Hi"), call, Message("user", (result, image()))), TAKES)
     assert messages[:2] == (user_message("Hi"), call)
     assert len(list(media_in(messages))) == 2
 

@@ -28,8 +28,8 @@ from agentcli.llm.models import (
     ModelTable,
     Prices,
     bundled_models,
-    refined,
     rows_from_toml,
+    with_listed_limits,
 )
 from agentcli.llm.tokens import estimate, estimate_text
 from tests.conformance.reading import asking
@@ -173,7 +173,7 @@ def test_a_wrong_row_names_its_key(row: dict[str, Any], words: str) -> None:
 
 def test_limits_come_from_the_server_where_it_lists_them() -> None:
     info = ModelInfo("claude-sonnet-5-5", "anthropic", window=1, max_output=1, takes_images=True)
-    better = refined(info, ANTHROPIC_MODEL)
+    better = with_listed_limits(info, ANTHROPIC_MODEL)
     assert (better.window, better.max_output) == (1_000_000, 128_000)
     assert better == msgspec.structs.replace(info, window=1_000_000, max_output=128_000)
 
@@ -182,8 +182,8 @@ def test_limits_come_from_the_server_where_it_lists_them() -> None:
     "listed", [{}, {"max_input_tokens": None, "max_tokens": 0}, {"max_input_tokens": "many", "max_tokens": -1}]
 )
 def test_limits_that_make_no_sense_are_not_taken(listed: dict[str, Any]) -> None:
-    assert refined(OPUS, listed) is not None
-    assert refined(OPUS, listed) == OPUS
+    assert with_listed_limits(OPUS, listed) is not None
+    assert with_listed_limits(OPUS, listed) == OPUS
 
 
 # Estimates

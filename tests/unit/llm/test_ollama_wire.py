@@ -22,7 +22,7 @@ from agentcli.llm.messages import (
 )
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Request, StreamEvent, ToolCallDelta, ToolSpec
-from agentcli.llm.providers.ollama import OllamaProvider, learned
+from agentcli.llm.providers.ollama import OllamaProvider, with_abilities
 from agentcli.llm.wire.ollama import OllamaReader, to_body
 from agentcli.llm.wire.reply_parts import CallIds
 from tests.conformance.reading import asking, hear
@@ -177,11 +177,11 @@ def test_the_window_asked_for_is_bounded_by_what_the_model_was_made_for() -> Non
 
 
 def test_what_the_server_shows_is_learned() -> None:
-    info = learned(INFO, OLLAMA_SHOW | {"capabilities": ["completion", "vision"]})
+    info = with_abilities(INFO, OLLAMA_SHOW | {"capabilities": ["completion", "vision"]})
     assert (info.thinking, info.takes_images, info.takes_tools) == ("none", True, False)
     gptoss = {"capabilities": ["thinking", "tools"], "model_info": {"general.architecture": "gptoss"}}
-    assert learned(INFO, gptoss).thinking == "effort"
-    assert learned(INFO, {}) == INFO
+    assert with_abilities(INFO, gptoss).thinking == "effort"
+    assert with_abilities(INFO, {}) == INFO
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcli.safety.addresses.hosts import why_not_public
-from agentcli.safety.addresses.urls import (
-    LONGEST_SILENT_TARGET,
+from agentcli.safety.hosts import why_not_public
+from agentcli.safety.urls import (
+    MAX_SILENT_TARGET_CHARS,
     BadUrl,
     join_url,
     judge_url,
@@ -71,7 +71,7 @@ def test_what_no_agreement_opens_is_blocked(url: str) -> None:
     assert verdict.reason
 
 
-@each_row("url", [*ASKED, f"https://docs.python.org/{'a' * LONGEST_SILENT_TARGET}"])
+@each_row("url", [*ASKED, f"https://docs.python.org/{'a' * MAX_SILENT_TARGET_CHARS}"])
 def test_what_may_tell_somebody_something_is_asked_about(url: str) -> None:
     verdict = judge_url(url)
     assert verdict.verdict == "ask", verdict

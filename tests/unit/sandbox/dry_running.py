@@ -9,14 +9,16 @@ import asyncio
 import stat
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
 from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS, Bubblewrap
-from agentcli.infra.sandbox.confinement import Bounds
-from agentcli.infra.sandbox.dry_runs.dry_run import DryRuns
+from agentcli.infra.sandbox.confinement import Bounds, CommandResources
+from agentcli.infra.sandbox.dry_runs.dry_run import DryRuns, OverlayDryRun
 from agentcli.infra.sandbox.processes.shell import Shell
 from agentcli.tools.command import Command
 from agentcli.tools.dry_run import ApplyOutcome, ChangeSummary, DryRunLimits
@@ -53,7 +55,8 @@ def dry_runs(base: Path, who: str, **more: object) -> DryRuns:
     ws = base / "ws"
     given = {"masked": (ws / ".env", base / "secrets"), "protected": PROTECTED} | more
     limits, search_path = given.pop("limits", DryRunLimits()), given.pop("search_path", "")
-    bounds = Bounds("workspace-write", (ws,), given.pop("home", base), **given)
+    resources = CommandResources(cache=given.pop("cache", None))
+    bounds = Bounds("workspace-write", (ws,), given.pop("home", base), resources=resources, **given)
     shell = Shell(clean_environment(base), base / "state/output")
     return DryRuns(
         lambda: shell,
@@ -63,6 +66,14 @@ def dry_runs(base: Path, who: str, **more: object) -> DryRuns:
         search_path=search_path,
         limits=limits,
     )
+
+
+@asynccontextmanager
+async def discarding(dry_run: OverlayDryRun) -> AsyncIterator[OverlayDryRun]:
+    try:
+        yield dry_run
+    finally:
+        await dry_run.discard()
 
 
 def tree_of(folder: Path) -> dict[str, tuple[str, int, bytes | str]]:
@@ -80,7 +91,7 @@ def tree_of(folder: Path) -> dict[str, tuple[str, int, bytes | str]]:
 async def run_case(case: Case) -> Outcome:
     base = Path(case.base)
     runs = dry_runs(base, case.who)
-    async with await runs.run(Command(case.command, base / "ws", timeout_s=30)) as tried:
+    async with discarding(await runs.run(Command(case.command, base / "ws", timeout_s=30))) as tried:
         if case.between:
             subprocess.run(["bash", "-c", case.between], cwd=base / "ws", check=True)
         kept = ApplyOutcome() if case.drops else await tried.apply(case.keep, hunks=case.parts)

@@ -18,8 +18,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from agentcli.infra.sandbox.backends.bubblewrap_layout import rendered
-from agentcli.infra.sandbox.confinement import Bounds, Confinement
+from agentcli.infra.sandbox.backends.bubblewrap import rendered
+from agentcli.infra.sandbox.confinement import Bounds, CommandResources, Confinement
 from tests.conformance.confining import (
     alive,
     clean_environment,
@@ -305,7 +305,7 @@ def test_package_managers_keep_their_caches_where_they_can_write(bubblewrap: Con
     ws, cache = base / "ws", base / "cache"
     ws.mkdir()
     cache.mkdir()
-    run(bubblewrap, bounds_of(ws, cache=cache), 'mkdir -p "$GOCACHE" && touch "$GOCACHE/x"')
+    run(bubblewrap, bounds_of(ws, resources=CommandResources(cache=cache)), 'mkdir -p "$GOCACHE" && touch "$GOCACHE/x"')
     assert (cache / "go-build/x").exists()
     without = run(bubblewrap, bounds_of(ws), 'mkdir -p "$GOCACHE" && echo "$GOCACHE"')
     assert without.stdout == "/tmp/.cache/go-build\n"

@@ -40,7 +40,7 @@ from tests.conformance.confining import (
 )
 from tests.conformance.test_confinement import KNOWN, MEANT
 from tests.processes import command_lines
-from tests.unit.sandbox.dry_running import NAMESPACES, Case, Outcome, dry_runs, run_case, tree_of
+from tests.unit.sandbox.dry_running import NAMESPACES, Case, Outcome, discarding, dry_runs, run_case, tree_of
 
 pytestmark = pytest.mark.slow  # each sets up a stand-in of a workspace, in every way there is
 
@@ -322,12 +322,12 @@ async def test_caches_stay_out_of_the_workspace_and_are_there_for_the_next_try(b
     """
     read = f"cat lib/__pycache__/* out/o .coverage {base}/cache/x"
     for script in (make, f"{read}; echo 2 >lib/__pycache__/two.pyc; rm .coverage", f"{read}; ls -A . lib"):
-        async with await runs.run(Command(script, base / "ws", timeout_s=20)) as tried:
+        async with discarding(await runs.run(Command(script, base / "ws", timeout_s=20))) as tried:
             said = tried.result.output
             assert tried.changes == ()
     assert said.startswith("1\n2\no\ncat: .coverage: No such file or directory\n1\n"), said
     shutil.rmtree(base / "ws/lib")
-    async with await runs.run(Command("ls", base / "ws", timeout_s=20)) as tried:
+    async with discarding(await runs.run(Command("ls", base / "ws", timeout_s=20))) as tried:
         assert "lib" not in tried.result.output
     runs.close()
     assert tree_of(base / "ws") == {path: at for path, at in before.items() if not path.startswith("lib")}
@@ -511,7 +511,7 @@ async def test_granted_folders_are_held_back_and_granted_files_cannot_be_written
     file.write_text("notes")
     runs = dry_runs(base, US, writable=(granted, file), cache=base / "cache")
     script = f"echo x >{granted}/x; echo x >>{file}; echo x >{base}/cache/x"
-    async with await runs.run(Command(script, base / "ws", timeout_s=20)) as tried:
+    async with discarding(await runs.run(Command(script, base / "ws", timeout_s=20))) as tried:
         assert [change.name for change in tried.changes] == [f"{granted}/x"], tried.result
         assert not (granted / "x").exists()
         await tried.apply()
@@ -555,7 +555,7 @@ def test_a_try_that_nobody_allowed_reads_the_workspace_and_the_system_alone(base
         runs = dry_runs(base, US, home=home, search_path=path, masked=(home / ".cargo/credentials",))
         script = f"cat {home}/notes/diary {home}/.cargo/* {home}/.cargo/bin/* {home}/bin/* {other}/.env; cat a.txt"
         command = Command(script, base / "ws", timeout_s=20, dry_run="narrow")
-        async with await runs.run(command) as tried:
+        async with discarding(await runs.run(command)) as tried:
             found = [line.removeprefix("SECRET ") for line in tried.result.output.splitlines() if "SECRET" in line]
             assert (found, tried.result.output[-2:]) == (["tool", "mine"], "a\n")
         runs.close()
@@ -590,7 +590,7 @@ async def test_a_server_is_ended_when_it_waits(base: Path) -> None:
     serve = "import socket; s = socket.create_server(('127.0.0.1', 0)); print('up', flush=True); s.accept()"
     runs = dry_runs(base, US)
     script = f'echo x >x; {python_of(os.getuid())} -c "{serve}"'
-    async with await runs.run(Command(script, base / "ws", timeout_s=30)) as tried:
+    async with discarding(await runs.run(Command(script, base / "ws", timeout_s=30))) as tried:
         assert (tried.result.output, tried.result.exit_code, tried.result.job) == ("up\n", None, None)
         assert "listens on" in tried.result.stall
         assert "was ended" in tried.result.stall
@@ -602,15 +602,15 @@ async def test_what_changes_or_takes_too_much_is_ended_and_dropped(base: Path) -
     before = tree_of(base / "ws")
     runs = dry_runs(base, US, limits=DryRunLimits(max_entries=20))
     many = Command("for i in {1..30}; do echo $i >$i; done; echo said; exit 3", base / "ws", timeout_s=20)
-    async with await runs.run(many) as tried:
+    async with discarding(await runs.run(many)) as tried:
         assert (tried.result.output, tried.result.exit_code, tried.changes) == ("said\n", 3, ())
         assert "more than 20 files" in tried.too_much
     small = dry_runs(base, US, limits=DryRunLimits(max_bytes=1_000_000))
     much = Command("head -c 1100000 /dev/zero >zero", base / "ws", timeout_s=20)
-    async with await small.run(much) as tried:
+    async with discarding(await small.run(much)) as tried:
         assert "1 MB" in tried.too_much
     endless = Command("echo said; cat /dev/zero >zero", base / "ws", timeout_s=60)
-    async with await small.run(endless) as tried:
+    async with discarding(await small.run(endless)) as tried:
         assert (tried.result.output, tried.too_much) == ("said\n", "it wrote more than 1 MB")
     assert tree_of(base / "ws") == before
     assert_nothing_left(base)
@@ -684,7 +684,7 @@ def test_no_escape_probe_gets_out_of_a_try(base: Path) -> None:
             )
             argv = [str(python), "-I", "-S", str(script), json.dumps(at.listen())]
             command = Command(shlex.join(argv), at.ws, timeout_s=60, dry_run="narrow", most_bytes=200_000)
-            async with await runs.run(command) as tried:
+            async with discarding(await runs.run(command)) as tried:
                 outcomes: dict[str, str] = json.loads(tried.result.output)
             runs.close()
             await shell.aclose()

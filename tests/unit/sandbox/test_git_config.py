@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.infra.sandbox.git.config import Configuration, Setting, find_git, named_paths, read_configuration
+from agentcli.infra.sandbox.git_config import Configuration, Setting, find_git, named_paths, read_configuration
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from agentcli.infra.sandbox.confinement import Bounds, Confinement
-from agentcli.infra.sandbox.git.config import SYSTEM_GIT
-from agentcli.infra.sandbox.protection.created_config import made_or_changed, watched
+from agentcli.infra.sandbox.confinement import Bounds, CommandResources, Confinement
+from agentcli.infra.sandbox.git_config import SYSTEM_GIT
+from agentcli.infra.sandbox.protection.auto_executed import made_or_changed, watched
 from tests.conformance.confining import clean_environment, run
 
 SHELL = """
@@ -58,8 +58,10 @@ def bounds_of(base: Path, more: Mapping[str, Any]) -> Bounds:
         else value
         for name, value in more.items()
     }
-    if "cache" in absolute:
-        absolute["cache"] = base / absolute["cache"]
+    resources = {name: absolute.pop(name) for name in ("cache", "git") if name in absolute}
+    if "cache" in resources:
+        resources["cache"] = base / resources["cache"]
+    absolute["resources"] = CommandResources(**resources)
     return Bounds(**{"profile": "workspace-write", "roots": (base / "ws",), "home": base} | absolute)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentcli.infra.sandbox.protection.git_settings import adds_only_remotes
+from agentcli.infra.sandbox.git_config import adds_only_remotes
 
 BEFORE = b'[core]\n\tbare = false\n[remote "origin"]\n\turl = https://example.org/x.git\n'
 

@@ -156,12 +156,12 @@ async def test_a_full_disk_costs_output_and_not_the_command(full_disk: Path, tmp
 async def test_an_output_file_has_a_largest_size(bench: Bench) -> None:
     """The file is filled up beforehand with a hole, which takes no room."""
     job = await start(bench, "until [ -e go ]; do sleep 0.02; done; echo no room for this; echo still running; exit 5")
-    os.truncate(bench.folder / "jobs/job_1.log", keeper.LARGEST_FILE - 3)
+    os.truncate(bench.folder / "jobs/job_1.log", keeper.MAX_OUTPUT_BYTES - 3)
     bench.put("go")
     assert await all_ended(bench)
     assert bench.sandbox.jobs.list()[0].exit_code == 5
     assert bench.sandbox.jobs.read(job, 100).endswith("[what came after 1 GB is not kept]\n")
-    assert (bench.folder / "jobs/job_1.log").stat().st_size < keeper.LARGEST_FILE + 100
+    assert (bench.folder / "jobs/job_1.log").stat().st_size < keeper.MAX_OUTPUT_BYTES + 100
 
 
 async def test_an_interrupt_ends_the_call_and_its_output_was_heard(bench: Bench) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import marshal
 import os
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -114,7 +115,7 @@ def test_descriptors_that_are_passed_arrive(landlock: Confinement, ws: Path) -> 
 
 
 def said_in_shell(
-    landlock: Confinement, bounds: Bounds, command: str, *, has_launcher: bool = False, plan: str | None = None
+    landlock: Confinement, bounds: Bounds, command: str, *, has_launcher: bool = False, plan: bytes | None = None
 ) -> tuple[int | None, str]:
     """As commands of a session run: bounded by the keeper, or with a launcher of their own."""
 
@@ -123,8 +124,8 @@ def said_in_shell(
         with landlock.launch(argv, cwd=command.cwd, bounds=bounds, pass_fds=pass_fds) as made:
             if plan is not None:
                 os.ftruncate(made.pass_fds[-1], 0)
-                os.pwrite(made.pass_fds[-1], plan.encode(), 0)
-            yield made._replace(bounded_by="") if has_launcher else made
+                os.pwrite(made.pass_fds[-1], plan, 0)
+            yield made._replace(launcher_words=None) if has_launcher else made
 
     async def execute() -> tuple[int | None, str]:
         shell = Shell({"PATH": "/usr/bin:/bin", "NAME": "value"}, bounds.home / "jobs", launch=launch)
@@ -171,10 +172,21 @@ def test_what_a_session_runs_is_bounded(landlock: Confinement, ws: Path, *, has_
     assert {path.name for path in ws.parent.iterdir()} == {"ws", "secret"}
 
 
+FILTERS = (b"", b"\0", b"\xff" * 8)  # none of them is one
+
+
 @pytest.mark.parametrize("has_launcher", [False, True])
-@pytest.mark.parametrize("plan", ["filter ", "filter 00", f"filter {'ff' * 8}"])
+@pytest.mark.parametrize(
+    "plan",
+    [
+        b"",
+        b"restrict",
+        marshal.dumps(("restrict",)),
+        *(marshal.dumps(("restrict", code, [], [], [])) for code in FILTERS),
+    ],
+)
 def test_a_command_of_a_session_that_cannot_be_bounded_is_not_started(
-    landlock: Confinement, ws: Path, plan: str, *, has_launcher: bool
+    landlock: Confinement, ws: Path, plan: bytes, *, has_launcher: bool
 ) -> None:
     code, said = said_in_shell(landlock, bounds_of(ws), "touch x", has_launcher=has_launcher, plan=plan)
     assert code == 126

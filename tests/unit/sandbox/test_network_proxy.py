@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.infra.sandbox.confinement import Bounds
+from agentcli.infra.sandbox.confinement import Bounds, CommandResources
 from agentcli.infra.sandbox.network.proxy import NetworkProxy
-from agentcli.safety.addresses.hosts import find_grant, may_lead_to, read_grant, read_host, split_port
+from agentcli.safety.hosts import find_grant, may_lead_to, read_grant, read_host, split_port
 from tests.conformance.confining import confinement_for, folder_on_disk, python_of, run
 from tests.rows import each_row
 
@@ -122,7 +122,7 @@ async def server(
 @contextlib.asynccontextmanager
 async def proxy(*grants: str, **more: object) -> AsyncIterator[NetworkProxy]:
     with tempfile.TemporaryDirectory() as folder:  # a socket's path has to be short
-        one = NetworkProxy(grants, folder=Path(folder), **more)
+        one = NetworkProxy([*map(read_grant, grants)], folder=Path(folder), **more)
         await one.start()
         try:
             yield one
@@ -219,7 +219,7 @@ async def test_a_confined_command_reaches_granted_hosts_and_no_others(variant: s
         ws = base / "ws"
         ws.mkdir()
         async with server() as (port, heads), proxy(f"127.0.0.1:{port}") as one:
-            bounds = Bounds("workspace-write", (ws,), base, proxy_socket=one.socket)
+            bounds = Bounds("workspace-write", (ws,), base, resources=CommandResources(proxy_socket=one.socket))
             argv = [str(python_of(uid)), "-c", _FETCHING, f"http://127.0.0.1:{port}/", "http://example.org/"]
             environment = {"NO_PROXY": "", "no_proxy": ""}  # the server stands for one that is far away
             done = await asyncio.to_thread(run, confinement, bounds, argv, environment=environment)
@@ -248,7 +248,7 @@ async def test_the_relay_leaves_a_command_as_it_would_be_without() -> None:
         async with proxy("example.org") as one:
             script = "ls /proc/self/fd | wc -l; env | grep LC_ | sort; trap; kill -PIPE $$; echo ignored"
             plain = await asyncio.to_thread(run, confinement, Bounds("workspace-write", (ws,), base), script)
-            bounds = Bounds("workspace-write", (ws,), base, proxy_socket=one.socket)
+            bounds = Bounds("workspace-write", (ws,), base, resources=CommandResources(proxy_socket=one.socket))
             through = await asyncio.to_thread(run, confinement, bounds, script)
             missing = await asyncio.to_thread(run, confinement, bounds, ["/nowhere/program"])
             curl = await asyncio.to_thread(run, confinement, bounds, "echo $HTTPS_PROXY $https_proxy $NO_PROXY")

@@ -12,7 +12,7 @@ import pytest
 
 from agentcli.infra.sandbox.confinement import Bounds
 from agentcli.infra.sandbox.local import LocalSandbox
-from agentcli.infra.sandbox.session_confinement import CommandLimits
+from agentcli.infra.sandbox.session_confinement import CommandLimits, SessionFolders
 from agentcli.tools.command import Command
 from tests.conformance.confining import confinement_for, folder_on_disk, git
 
@@ -67,7 +67,15 @@ def test_a_cache_that_a_command_can_replace_is_not_used(home: Path, kind: str) -
     swap_above = f"cd; rm -rf .cache/agentcli; ln -sfn {outside} .cache/agentcli"
     try:
         said = said_by(
-            home, home, "echo $PIP_CACHE_DIR", swap, f"touch {cache}/x", swap_above, "echo on", kind=kind, cache=cache
+            home,
+            home,
+            "echo $PIP_CACHE_DIR",
+            swap,
+            f"touch {cache}/x",
+            swap_above,
+            "echo on",
+            kind=kind,
+            folders=SessionFolders(cache=cache),
         )
         assert str(cache) not in said[0]
         assert said[-1] == "on\n"

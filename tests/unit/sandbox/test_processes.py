@@ -143,7 +143,7 @@ async def test_a_keeper_that_was_killed_is_replaced(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 async def test_a_tree_that_multiplies_is_ended_by_itself(tmp_path: Path, mark: str) -> None:
-    keeper = Keeper(ENVIRONMENT, most_processes=60)
+    keeper = Keeper(ENVIRONMENT, max_processes=60)
     script = f"for n in $(seq 200); do sleep {mark} & done; wait"
     process, read = await started(keeper, tmp_path, "/bin/bash", "-c", script)
     await asyncio.wait_for(process.wait_until_gone(), 5)

@@ -11,10 +11,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from agentcli.infra.sandbox.confinement import Bounds
+from agentcli.infra.sandbox.confinement import Bounds, CommandResources
 from agentcli.infra.sandbox.mounts.mount_points import MountPoints
 from agentcli.infra.sandbox.protection.planning import plan_protection
-from agentcli.infra.sandbox.scan import Extent, Scan
+from agentcli.infra.sandbox.scan import Scan
 
 
 def make(folder: Path, *names: str) -> None:
@@ -107,7 +107,7 @@ def test_what_is_made_at_any_depth_is_found_at_once(tmp_path: Path, before: tupl
 
 
 def test_too_many_folders_are_said_and_those_of_tools_have_room_of_their_own(tmp_path: Path) -> None:
-    scan = Scan(extent=Extent((5, 5, 1), max_s=10))
+    scan = Scan(max_folders=(5, 5, 1), max_s=10)
     make(tmp_path, "a", "b", "c", "d", "venv/x/y", "venv/z")
     found = names([*scan.folders(str(tmp_path))], tmp_path)
     assert found == [".", "a", "b", "c", "d", "venv", "venv/x"]
@@ -127,7 +127,7 @@ def test_a_walk_that_ran_out_of_time_goes_on_with_the_next_command(tmp_path: Pat
         time.sleep(0.02)
         return True
 
-    scan = Scan(is_secret, extent=Extent(max_s=0.05))
+    scan = Scan(is_secret, max_s=0.05)
     assert len(scan.folders(str(tmp_path))) < 1 + 2 * 8 + 2
     for _ in range(8):
         found = scan.folders(str(tmp_path))
@@ -189,7 +189,7 @@ def test_a_plan_is_kept_until_something_changes_whatever_time_it_is_given(tmp_pa
     subprocess.run(["sh", "-c", change], cwd=tmp_path, check=True)
     after = plan_protection(bounds, str(tmp_path))
     assert after is not before
-    assert after == plan_protection(msgspec.structs.replace(bounds, scan=Scan()), str(tmp_path))
+    assert after == plan_protection(msgspec.structs.replace(bounds, resources=CommandResources()), str(tmp_path))
 
 
 def test_a_plan_that_was_overtaken_by_a_change_is_not_kept(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_a_plan_that_was_overtaken_by_a_change_is_not_kept(tmp_path: Path) -> No
         f"#!/bin/sh\ntouch {tmp_path}/begun; until [ -e {tmp_path}/made ]; do sleep .01; done\nexec git $@\n"
     )
     git.chmod(0o755)
-    bounds = Bounds("workspace-write", (root,), tmp_path, git=str(git))
+    bounds = Bounds("workspace-write", (root,), tmp_path, resources=CommandResources(git=str(git)))
     time.sleep(0.05)  # what is young is not relied on
     with ThreadPoolExecutor() as threads:
         plan = threads.submit(plan_protection, bounds, str(root))
@@ -209,7 +209,7 @@ def test_a_plan_that_was_overtaken_by_a_change_is_not_kept(tmp_path: Path) -> No
             time.sleep(0.01)
         make(root, ".git/hooks")
         (root / ".git/config").write_text("[core]\n")
-        bounds.scan.protected([root])
+        bounds.resources.scan.protected([root])
         (tmp_path / "made").touch()
         plan.result()
     assert str(root / ".git/hooks") in plan_protection(bounds, str(root)).read_only

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.infra.sandbox.files.git_state import git_state
-from agentcli.infra.sandbox.files.secret_values import SecretValues
+from agentcli.infra.sandbox.secret_files import SecretValues, git_state
 
 
 def secrets_among(root: Path, names: Sequence[bytes]) -> set[bytes]:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import pytest
 
 from agentcli.infra.sandbox.local import LocalSandbox
-from agentcli.infra.sandbox.session_confinement import CommandLimits
+from agentcli.infra.sandbox.session_confinement import CommandLimits, SessionFolders
 from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.command import Command, Grants, Profile
 from agentcli.tools.registry import ToolRegistry
@@ -76,7 +76,7 @@ def sandbox_in(root: Path, home: Path, *own: Path, profile: Profile = "workspace
         [root],
         environment={"PATH": "/usr/bin:/bin", "HOME": str(home)},
         job_folder=home.parent / f"{home.name}.jobs",
-        limits=CommandLimits(profile=profile, home=home, own_folders=own),
+        limits=CommandLimits(profile=profile, home=home, folders=SessionFolders(own=own)),
         choose=lambda: confinement_for("bubblewrap, root" if os.getuid() == 0 else "bubblewrap, user")[0],
     )
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agentcli.frontends.printable import MOST_LINE_ENDS, PrintableStream, exposed, pictured, printable
+from agentcli.frontends.printable import MAX_LINE_ENDS, PrintableStream, exposed, pictured, printable
 from tests.properties import examples
 from tests.rows import each_row
 
@@ -56,7 +56,7 @@ def test_of_a_whole_sequence_a_text_shows_nothing_and_a_request_all(text: str) -
         "नमस्ते e\u0301 مرحبا Ελλάδα Россия",
         "\\x1b[31m C:\\path\\file",
         "┌──┐\n│ok│\n└──┘",
-        "\n" * MOST_LINE_ENDS,
+        "\n" * MAX_LINE_ENDS,
         "APIшный метод, 5 µs, λx, Wi-Fi и e-mail; Δt = 2πr",
     ],
 )
@@ -105,8 +105,8 @@ def test_in_a_request_such_a_letter_is_an_escape_also_at_the_end_of_a_word() -> 
 
 @pytest.mark.parametrize("shown", [printable, streamed])
 def test_a_flood_of_empty_lines_does_not_push_away_what_stood_before(shown: Callable[[str], str]) -> None:
-    assert shown("a" + "\n" * 1000 + "b") == "a" + "\n" * MOST_LINE_ENDS + "b"
-    assert shown("a" + "\r\n" * 1000 + "b") == "a" + "\n" * MOST_LINE_ENDS + "b"
+    assert shown("a" + "\n" * 1000 + "b") == "a" + "\n" * MAX_LINE_ENDS + "b"
+    assert shown("a" + "\r\n" * 1000 + "b") == "a" + "\n" * MAX_LINE_ENDS + "b"
     assert exposed("a" + "\n" * 1020 + "b") == "a" + "\n" * 20 + "… 1,000 more line ends\nb"
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from agentcli.infra.sandbox.search.ripgrep import stream_output
 from agentcli.infra.sandbox.search.ripgrep_output import CountReader, JsonReader, NameReader, Reader, RowReader
-from agentcli.infra.sandbox.search.streaming import stream_output
 from agentcli.tools.builtin.grep_search import FoundLine, Matches
 from agentcli.tools.ripgrep import find_rg
 from agentcli.tools.sandbox import FoundRows, names_in

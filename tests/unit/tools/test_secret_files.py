@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.infra.sandbox.files.secret_files import SecretFiles
+from agentcli.infra.sandbox.secret_files import SecretFiles
 from agentcli.safety.paths.judge import SECRET_GLOB_EXCEPTIONS, SECRET_GLOBS, SECRET_HOME_PATHS, is_secret
 
 HOME = Path("/home/u")

@@ -1,10 +1,15 @@
-"""Completes commands, their arguments and files while the person types."""
+"""Completes commands, their arguments and files while the person types; finds mentions that name no file."""
 
 from __future__ import annotations
 
 import asyncio
+import heapq
+import itertools
+import os
 import re
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+import time
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from prompt_toolkit.application import get_app_or_none
@@ -12,16 +17,32 @@ from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 
 from agentcli.agent.commands.command import SlashCommand
-from agentcli.frontends.terminal.input.file_index import FileIndex, leads_out, paths_elsewhere
+from agentcli.conversation.mentions import PUNCTUATION
+from agentcli.errors import ToolError
+from agentcli.settings.short_program import run_short_program
+from agentcli.tools.ripgrep import find_rg
 
-# The values that fit an argument as typed so far, and a note on each; a value replaces the whole argument.
+MAX_LISTED_BYTES = 64 * 1024 * 1024  # of paths
+MAX_QUERY_CHARS = 200
+FRESH_S = 10.0  # a new mention lists the files again if that was longer ago
+FIRST_LISTING_S = 1.0  # for which a query waits for the first listing
+LISTING_TIME_LIMIT_S = 60.0
+MAX_ENTRIES = 10_000  # of a folder outside the project
+_BLOCK_PATHS = 1_500  # searched before the event loop runs again: a millisecond or two
+
+Rank = tuple[int, tuple[int, str]]
+"""The tier of a path, 0 for the best, and its place among the paths of that tier."""
+
 Arguments = Callable[[str, str], Iterable[tuple[str, str]]]
+"""Returns the values that fit the typed argument of a command, with a note on each; a value replaces the argument."""
 
 _COMMAND = re.compile(r"/([^\s/]*)\Z")
 _ARGUMENT = re.compile(r"/([^\s/]+) +(\S.*)?\Z")
 # As conversation/mentions.py reads them: characters that end a plain mention need quotes.
 _MENTION = re.compile(r"(?:^|(?<=\s))@(?:\"(?P<quoted>[^\"\n]*)|(?P<plain>[^\s\"'`,;]*))\Z")
 _NEEDS_QUOTES = re.compile(r"[\s'`,;]")
+# A name with a quotation mark cannot be written as a mention, and one with control characters cannot be shown.
+_UNSHOWABLE = re.compile('[\x01-\x1f\x7f-\x9f"\ufffd]')
 
 
 class PromptCompleter(Completer):
@@ -36,20 +57,16 @@ class PromptCompleter(Completer):
         self._folder, self._home = folder, home
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
-        """Commands and arguments; files need `get_completions_async`."""
+        """Yield commands and arguments; files need `get_completions_async`."""
         text, after = document.text_before_cursor, document.text_after_cursor
         if found := _COMMAND.match(text):
             typed = found[1]
-
-            def rank(command: SlashCommand) -> int:
-                if command.name.startswith(typed):
-                    return 0
-                return 1 if any(name.startswith(typed) for name in command.aliases) else 2
-
-            fitting = (command for command in self._commands if any(typed in name for name in _names(command)))
-            for command in sorted(fitting, key=rank):
-                text = f"/{command.name}{_space_before(after)}"
-                yield Completion(text, -len(typed) - 1, display=f"/{command.name}", display_meta=command.help)
+            fitting = [command for command in self._commands if any(typed in name for name in _names(command))]
+            starts = [command for command in fitting if any(name.startswith(typed) for name in _names(command))]
+            fitting.sort(key=lambda command: (not command.name.startswith(typed), command not in starts))
+            for command in fitting:
+                name = f"/{command.name}"
+                yield Completion(name + _space_before(after), -len(text), display=name, display_meta=command.help)
         elif found := _ARGUMENT.match(text):
             name, typed = found[1], found[2] or ""
             for command in (command for command in self._commands if name in _names(command)):
@@ -66,7 +83,7 @@ class PromptCompleter(Completer):
             return
         is_quoted = mention["quoted"] is not None
         query = (mention["quoted"] if is_quoted else mention["plain"]).removeprefix("./")
-        if leads_out(query):
+        if query in ("~", "..") or query.startswith(("/", "~/", "../")):
             paths = await asyncio.to_thread(paths_elsewhere, query, self._folder, self._home)
         else:
             paths = await self._files.match(query, is_wanted=lambda: _is_still_typed(document))
@@ -80,7 +97,7 @@ def _names(command: SlashCommand) -> tuple[str, ...]:
 
 
 def _as_mention(path: str, *, is_quoted: bool, after: str) -> str:
-    """Write a path as a mention; a folder's quotes stay open, so that completion goes on behind its slash."""
+    """Write a path as a mention; the quotes of a folder stay open, so that completion goes on behind its slash."""
     needs_quotes = is_quoted or bool(_NEEDS_QUOTES.search(path))
     if path.endswith("/"):
         return f'@"{path}' if needs_quotes else f"@{path}"
@@ -90,11 +107,204 @@ def _as_mention(path: str, *, is_quoted: bool, after: str) -> str:
 
 
 def _space_before(after: str) -> str:
-    """The space behind a whole name, where none is there yet."""
     return "" if after[:1].isspace() else " "
 
 
 def _is_still_typed(document: Document) -> bool:
-    """True until the text changes: prompt_toolkit lets a completion run on, and asks again only after its end."""
+    """Return True until the text changes: prompt_toolkit does not end a completion that is outdated."""
     app = get_app_or_none()
     return app is None or app.current_buffer.document.text_before_cursor == document.text_before_cursor
+
+
+class FileIndex:
+    """The paths of a project's files and folders, listed at the first query; folders end in a slash."""
+
+    def __init__(
+        self, list_files: Callable[[], Awaitable[Sequence[str]]], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._list_files = list_files
+        self._clock = clock
+        self._blocks: list[str] | None = None  # paths ordered by length, each ending in a newline
+        self._listing: asyncio.Task[None] | None = None
+        self._listed_at = float("-inf")
+        self._query = ""
+        self._searches = 0
+
+    async def match(self, query: str, limit: int = 12, *, is_wanted: Callable[[], bool] = lambda: True) -> list[str]:
+        """Return the best matches, best first; none if a later query was asked meanwhile, or it is not wanted any more.
+
+        A name that begins with the query precedes one that holds it, then a path that holds it, then one with its
+        letters in order; shorter paths first. An empty query, or a folder's path, gives the folder's contents.
+        """
+        self._searches += 1
+        search = self._searches
+        is_new = not query or not (query.startswith(self._query) or self._query.startswith(query))
+        self._query = query
+        if is_new or self._blocks is None:
+            is_listing = self._listing is not None and not self._listing.done()
+            if not is_listing and self._clock() - self._listed_at > FRESH_S:
+                self._listing = asyncio.get_running_loop().create_task(self._list())
+        if self._blocks is None and self._listing is not None:
+            await asyncio.wait([self._listing], timeout=FIRST_LISTING_S)
+        if len(query) > MAX_QUERY_CHARS or "\n" in query:
+            return []
+        pattern = _Pattern(query)
+        is_folder = not query or query.endswith("/")
+        for find in (pattern.entries, pattern.matches) if is_folder else (pattern.matches,):
+            best: list[tuple[Rank, str]] = []
+            for block in self._blocks or ():
+                if search != self._searches or not is_wanted():
+                    return []
+                best = heapq.nsmallest(limit, [*best, *find(block)])
+                if len(best) == limit and best[-1][0][0] == 0:
+                    break  # the paths of later blocks are longer
+                await asyncio.sleep(0)
+            if best:
+                return [path for _, path in best]
+        return []
+
+    async def aclose(self) -> None:
+        if self._listing is not None and not self._listing.done():
+            self._listing.cancel()
+            await asyncio.wait([self._listing])
+
+    async def _list(self) -> None:
+        try:
+            files = await self._list_files()
+        except (OSError, ToolError):
+            files = ()  # completion is no reason to disturb the person
+        self._blocks = await asyncio.to_thread(_blocks, files)
+        self._listed_at = self._clock()
+
+
+async def ripgrep_files(root: Path) -> Sequence[str]:
+    """List the files below `root` that no ignore rule hides, relative to it. Raises `ToolError` and `OSError`."""
+    options = "--no-config --no-messages --no-require-git --files --hidden --null --glob=!.git".split()
+    end = await run_short_program(
+        [find_rg(), *options], timeout_s=LISTING_TIME_LIMIT_S, max_bytes=MAX_LISTED_BYTES, cwd=root
+    )
+    return await asyncio.to_thread(_split_names, end.stdout)
+
+
+def paths_elsewhere(query: str, root: Path, home: Path, limit: int = 12) -> list[str]:
+    """List the names in a typed folder that contain the typed name, prefixes first; hidden ones if a dot is typed."""
+    if query in ("~", ".."):
+        return [f"{query}/"]
+    typed, _, name = query.rpartition("/")
+    folder = home / typed[2:] if query.startswith("~/") else root / f"{typed}/"
+    ignores_case = name == name.lower()
+    found: list[tuple[bool, tuple[int, str], str]] = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in itertools.islice(entries, MAX_ENTRIES):
+                compared = entry.name.lower() if ignores_case else entry.name
+                if name not in compared or entry.name.startswith(".") > name.startswith("."):
+                    continue
+                path = f"{typed}/{entry.name}" + ("/" if Path(entry).is_dir() else "")
+                if path != query and not _UNSHOWABLE.search(os.fsencode(path).decode(errors="replace")):
+                    found.append((not compared.startswith(name), _place_in_folder(path), path))
+    except OSError:
+        pass  # a folder that cannot be read offers nothing
+    return [path for _, _, path in heapq.nsmallest(limit, found)]
+
+
+def _split_names(listed: bytes) -> Sequence[str]:
+    names = listed.decode(errors="replace").split("\0")[:-1]
+    return [name for name in names if not _UNSHOWABLE.search(name)]
+
+
+def _blocks(files: Sequence[str]) -> list[str]:
+    """Return the files and their folders in order of length, in blocks of lines."""
+    folders: set[str] = set()
+    for folder in {path.rpartition("/")[0] for path in files}:
+        while folder and f"{folder}/" not in folders:
+            folders.add(f"{folder}/")
+            folder = folder.rpartition("/")[0]
+    by_length: defaultdict[int, list[str]] = defaultdict(list)  # sorting all at once would hold up the event loop
+    for path in itertools.chain(files, folders):
+        by_length[len(path)].append(path)
+    paths = [path for length in sorted(by_length) for path in sorted(by_length[length])]
+    return ["\n".join(paths[at : at + _BLOCK_PATHS]) + "\n" for at in range(0, len(paths), _BLOCK_PATHS)]
+
+
+class _Pattern:
+    """A compiled query. Its expressions match every line of a block, with a group for those that fit."""
+
+    def __init__(self, query: str) -> None:
+        self._query = query
+        self._ignores_case = query == query.lower()
+        # Letters stand for themselves, which `re` looks for fastest; the second branch takes lines that do not match.
+        in_order = "".join(rf"[^{letter}\n]*{letter}" for letter in map(re.escape, query))
+        self._letters = re.compile(rf"({in_order})[^\n]*\n|[^\n]*\n")
+        self._entries = re.compile(rf"({re.escape(query)}[^/\n]+)/?\n|[^\n]*\n")
+        self._folders = re.compile("(?:^|/)" + "[^/]*/".join(map(re.escape, query.split("/"))))
+
+    def entries(self, block: str) -> Iterator[tuple[Rank, str]]:
+        return (((1, _place_in_folder(path)), path) for path in self._lines(self._entries, block))
+
+    def matches(self, block: str) -> Iterator[tuple[Rank, str]]:
+        lines = self._lines(self._letters, block)
+        return (((self._tier(path), (len(path), path)), path) for path in lines if path != self._query)
+
+    def _lines(self, expression: re.Pattern[str], block: str) -> list[str]:
+        found = expression.findall(block.lower() if self._ignores_case else block)
+        return [path for path, match in zip(block.split("\n"), found, strict=False) if match] if any(found) else []
+
+    def _tier(self, path: str) -> int:
+        """Return the tier of a path; each part of a query with slashes can be the beginning of a name."""
+        query, path = self._query, path.lower() if self._ignores_case else path
+        if "/" in query:
+            if path.startswith(query) or f"/{query}" in path:
+                return 0
+            return 1 if self._folders.search(path) else 2 if query in path else 3
+        name = path.rfind("/", 0, -1) + 1
+        if path.startswith(query, name):
+            return 0
+        return 3 if query not in path else 1 if path.find(query, name) >= 0 else 2
+
+
+def _place_in_folder(path: str) -> tuple[int, str]:
+    """Return the key that sorts the names of a folder, hidden ones last."""
+    name = path.rstrip("/").rpartition("/")[2].lower()
+    return int(name.startswith(".")), name
+
+
+# A mention at the beginning of a word: `me@example.com` is none, nor is anything in quotation marks or in code.
+_NAME = re.compile(r"(?:^|(?<=[\s(]))@(?:\"(?P<quoted>[^\"\n]+)\"|(?P<plain>[^\s\"'`,;]+))")
+_CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
+_ANCHOR = re.compile(r"#L?\d+(?:-L?\d+)?\Z")
+_NO_PATH = re.compile(r"[(){}\[\]<>=|\\$*#@:?!&%]")  # in calls, versions, addresses
+_EXTENSIONS = frozenset(
+    "py pyi ipynb js mjs cjs jsx ts tsx vue svelte html htm css scss less json jsonl json5 toml yaml yml xml ini cfg "
+    "conf env lock md mdx rst txt tex csv tsv sql sh bash zsh fish ps1 bat c h cc cpp cxx hpp rs go java kt kts scala "
+    "rb php pl lua swift m mm cs fs ex exs erl hs ml clj dart zig nim proto graphql tf gradle cmake mk diff log pdf "
+    "png jpg jpeg gif webp svg".split()
+)
+
+
+def missing_files(typed: str, folder: Path) -> list[str]:
+    """Return the mentions of a prompt that name no file, except decorators, people, packages and addresses."""
+    names = {
+        match["quoted"] or match["plain"].rstrip(PUNCTUATION): bool(match["quoted"])
+        for match in _NAME.finditer(_CODE.sub(" ", typed))
+    }
+    return [name for name, is_quoted in names.items() if name and _is_missing(name, folder, is_quoted=is_quoted)]
+
+
+def _is_missing(name: str, folder: Path, *, is_quoted: bool) -> bool:
+    if _exists(name, folder):
+        return False
+    if is_quoted or (_ANCHOR.search(name) and _exists(_ANCHOR.sub("", name), folder)):
+        return True
+    if name.startswith("/") or _NO_PATH.search(name):
+        return False
+    first, *rest = name.split("/")
+    has_extension = "." in name and name.rstrip("/").rpartition("/")[2].rpartition(".")[2].lower() in _EXTENSIONS
+    return first in ("~", ".", "..") or has_extension or (len(rest) > 1 and _exists(first, folder))
+
+
+def _exists(name: str, folder: Path) -> bool:
+    try:
+        return (folder / Path(name).expanduser()).exists()
+    except (OSError, ValueError, RuntimeError):  # the name is too long, has a NUL, or a user without a home folder
+        return False

@@ -1,14 +1,20 @@
-"""Holds the text that the person types, and draws its rows."""
+"""Owns the input: keys as the terminal sends them, their names for people, and the text that is typed."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import lru_cache
+from typing import TextIO
 
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.formatted_text import StyleAndTextTuples
+from prompt_toolkit.input.ansi_escape_sequences import ANSI_SEQUENCES
+from prompt_toolkit.input.vt100 import Vt100Input
+from prompt_toolkit.key_binding import KeyPress
+from prompt_toolkit.keys import Keys
 from prompt_toolkit.layout import BufferControl, Layout, Window
 from prompt_toolkit.layout.mouse_handlers import MouseHandlers
 from prompt_toolkit.layout.processors import AfterInput, ConditionalProcessor, PasswordProcessor
@@ -16,13 +22,144 @@ from prompt_toolkit.layout.screen import Screen as Cells
 from prompt_toolkit.layout.screen import WritePosition
 
 from agentcli.frontends.printable import printable
-from agentcli.frontends.terminal.text.fragments import Row, clipped, width
+from agentcli.frontends.terminal.text.fragments import Row, clipped, width, without_end_blanks
+from agentcli.settings.terminal import SENT_AS, KeySettings
 
-MENU_ROWS = 6
+# Enter with Shift, Alt, Ctrl or several of them, as xterm (modifyOtherKeys) and kitty's protocol report it: a new line.
+ANSI_SEQUENCES.update(
+    {f"\x1b[27;{modifier};13~": Keys.ControlJ for modifier in range(2, 9)}
+    | {f"\x1b[13;{modifier}u": Keys.ControlJ for modifier in range(2, 9)}
+    | {"\x1b[27u": Keys.Escape}
+)
+
+# What colour is the background (xterm OSC 11)? Is output synchronized on request (DECRQM of mode 2026)?
+QUESTIONS = "\x1b]11;?\x1b\\\x1b[?2026$p"
+_REPORT = re.compile(r"\x1b\](\d+;[^\x07\x1b]*)(?:\x07|\x1b\\)|\x1b\[(\?2026;\d\$y)|\x1b\[([IO])")
+_PASTE_MARK = re.compile(r"(\x1b\[20[01]~)")
+# The start of a report or of a paste's mark, at the end of what was read.
+_BEGUN = re.compile(r"\x1b(?:\](?:\d[^\x07\x1b]*\x1b?)?|\[(?:\?(?:2(?:0(?:2(?:6[;\d$]{0,3})?)?)?)?|2(?:0[01]?)?)?)?\Z")
+_LONGEST_BEGUN = 200  # characters; anything longer is no report
+
+
+class TerminalInput(Vt100Input):
+    """Standard input without the terminal's reports, such as `11;rgb:…` and `?2026;2$y`, which go to `on_report`."""
+
+    def __init__(self, stdin: TextIO, on_report: Callable[[str], None]) -> None:
+        super().__init__(stdin)
+        self._on_report = on_report
+        self._begun = ""
+        self._is_in_paste = False
+        self.expects_reports = False  # while true, the start of one is held for longer than an Esc
+
+    def read_keys(self) -> list[KeyPress]:
+        data = self._begun + self.stdin_reader.read()
+        self._begun = ""
+        if "\x1b" in data:
+            begun = _BEGUN.search(data)
+            if begun and len(begun.group()) <= _LONGEST_BEGUN:
+                self._begun, data = begun.group(), data[: begun.start()]
+            data = self._without_reports(data)
+        self.vt100_parser.feed(data)
+        keys, self._buffer = self._buffer, []
+        return keys
+
+    def flush_keys(self) -> list[KeyPress]:
+        is_sure = len(self._begun) > 2 and self.expects_reports  # no hand types so much of one so fast
+        if self._begun and not is_sure and not self._is_in_paste:
+            self.vt100_parser.feed(self._begun)
+            self._begun = ""
+        return super().flush_keys()
+
+    def _without_reports(self, data: str) -> str:
+        """Take reports out, but for those inside a paste."""
+        parts = _PASTE_MARK.split(data)
+        for number, part in enumerate(parts):
+            if number % 2:
+                self._is_in_paste = part == "\x1b[200~"
+            elif not self._is_in_paste:
+                parts[number] = _REPORT.sub(self._reported, part)
+        return "".join(parts)
+
+    def _reported(self, found: re.Match[str]) -> str:
+        self._on_report(next(group for group in found.groups() if group))
+        return ""
+
+
+_MODIFIERS = {"c": "Ctrl", "a": "Alt", "s": "Shift"}
+# For the `?` card: actions (see settings/terminal.py), keys that are fixed, and what they do.
+_HELP = (
+    ("send", "", "send; while it works: steer"),
+    ("complete", "", "complete; while it works: queue for afterwards"),
+    ("newline", "\\ Enter", "new line"),
+    ("interrupt", "", "interrupt; twice when idle: rewind"),
+    ("cancel", "", "interrupt, clear, twice: leave"),
+    ("leave", "", "leave"),
+    ("mode", "", "next permission mode"),
+    ("previous", "", "take back what is queued; history"),
+    ("take_back", "", "choose what to take back"),
+    ("search", "", "search the history"),
+    ("stash", "", "stash what is typed"),
+    ("unfold", "", "unfold the last output"),
+    ("todo", "", "to-do list"),
+    ("background", "", "running command to the background"),
+    ("editor", "", "external editor"),
+    ("paste_image", "", "paste an image"),
+    ("suspend", "", "suspend"),
+    ("", "@  /  !  !!", "file, command, shell, shell the model is not told of"),
+)
+_NAMES = {"escape": "Esc", "pageup": "PageUp", "pagedown": "PageDown"}
+
+
+class KeyLabels:
+    """Names the keys that the person has chosen for each action."""
+
+    def __init__(self, settings: KeySettings) -> None:
+        self.keys = settings.by_action()
+
+    def first(self, action: str) -> str:
+        """The action's first key; empty when it has none."""
+        return next((label(key) for key in self.keys[action]), "")
+
+    def hints(self, **actions: str) -> str:
+        """`Enter sends · Esc interrupts`, without actions that have no key."""
+        return " · ".join(f"{key} {does}" for action, does in actions.items() if (key := self.first(action)))
+
+    def help(self) -> list[tuple[list[str], str]]:
+        """The keys of each action that has one, and what it does."""
+        rows = []
+        for action, more, text in _HELP:
+            if action == "complete" and self.keys["queue"] != self.keys["complete"]:
+                rows.append(([label(key) for key in self.keys["complete"]], "complete"))
+                action, text = "queue", "while it works: queue for afterwards"
+            labels = [label(key) for key in self.keys.get(action, ())]
+            rows.append((labels + ([more] if more else []), text))
+        return [(labels, text) for labels, text in rows if labels]
+
+
+def sequence(key: str) -> tuple[str, ...]:
+    """One key for prompt_toolkit; a terminal sends Alt as an Esc before the key."""
+    key = SENT_AS.get(key, key)
+    return ("escape", key[2:]) if key.startswith("a-") and len(key) > 2 else (key,)
+
+
+def label(key: str) -> str:
+    """`c-o` as `Ctrl-O`, `c-x c-e` as `Ctrl-X Ctrl-E`."""
+    return " ".join(_label(one) for one in key.split())
+
+
+def _label(key: str) -> str:
+    parts = []
+    while len(key) > 2 and key[1] == "-" and key[0] in _MODIFIERS:
+        parts.append(_MODIFIERS[key[0]])
+        key = key[2:]
+    return "-".join([*parts, _NAMES.get(key, key.capitalize())])
+
+
+MAX_MENU_ROWS = 6
 
 
 class PromptBuffer(Buffer):
-    """A buffer with a history from outside: `recall` steps back in it, or forwards for a number below 0."""
+    """A buffer whose history is elsewhere: `recall` steps back in it, or forwards for a number below 0."""
 
     recall: Callable[[int], None] | None = None
 
@@ -36,7 +173,7 @@ class PromptBuffer(Buffer):
 
 
 class PromptArea:
-    """A prompt_toolkit buffer and window; `rows` draws them. `mark` and `placeholder` are asked for at each frame."""
+    """The input: a prompt_toolkit buffer and window. `mark` and `placeholder` are called for each frame."""
 
     def __init__(self, *, placeholder: Callable[[], str]) -> None:
         self.mark: Callable[[], str] = lambda: "› "
@@ -48,7 +185,7 @@ class PromptArea:
             name="prompt",
         )
         self.completes = True
-        self._completed: Document | None = None  # the text and cursor that a completion has left
+        self._completed: Document | None = None  # the text and cursor after the last completion
         self.is_secret = False  # the text is shown as stars
         hint = ConditionalProcessor(
             AfterInput(lambda: [("class:muted", self._fitting_placeholder())]), Condition(lambda: not self.buffer.text)
@@ -67,29 +204,27 @@ class PromptArea:
         return [("class:prompt", mark if line == 0 and wraps == 0 else " " * width(mark))]
 
     def _fitting_placeholder(self) -> str:
-        """As many of the placeholder's parts as fit beside the mark."""
         hint = self.placeholder()
         while len(hint) > self._columns - 3 and hint:
             hint = hint.rpartition(" · ")[0]
         return hint
 
-    def rows(self, columns: int, most: int) -> tuple[list[Row], tuple[int, int]]:
-        """The input's rows, at most `most`, and the cursor's cell among them."""
+    def rows(self, columns: int, max_rows: int) -> tuple[list[Row], tuple[int, int]]:
+        """Return at most `max_rows` rows, and the cell of the cursor among them (row, column)."""
         self._columns = columns
-        preferred = self.window.preferred_height(columns, most).preferred
-        height = max(1, min(preferred, most))
+        height = max(1, min(self.window.preferred_height(columns, max_rows).preferred, max_rows))
         cells = Cells()
         position = WritePosition(xpos=0, ypos=0, width=columns, height=height)
         self.window.write_to_screen(cells, MouseHandlers(), position, parent_style="", erase_bg=False, z_index=None)
         at = cells.get_cursor_position(self.window)
         return [_row(cells, y, columns) for y in range(height)], (at.y, min(at.x, columns - 1))
 
-    def menu_rows(self, columns: int, most: int) -> list[Row]:
-        """The completions on offer, the one that Enter takes marked."""
+    def menu_rows(self, columns: int, max_rows: int) -> list[Row]:
+        """Return the completions on offer; the one that Enter takes is marked."""
         state = self.buffer.complete_state
-        if state is None or not state.completions or most < 1:
+        if state is None or not state.completions or max_rows < 1:
             return []
-        room = min(MENU_ROWS, most)
+        room = min(MAX_MENU_ROWS, max_rows)
         at = state.complete_index or 0
         first = max(0, min(at - room // 2, len(state.completions) - room))
         shown = state.completions[first : first + room]
@@ -98,15 +233,15 @@ class PromptArea:
         for number, completion in enumerate(shown, first):
             label = printable(completion.display_text)
             gap = " " * max(0, label_width - width(label))
-            is_chosen = number == at
-            row: Row = [("accent", "❯ " if is_chosen else "  "), ("selected" if is_chosen else "", label)]
+            mark, role = ("❯ ", "selected") if number == at else ("  ", "")
+            row: Row = [("accent", mark), (role, label)]
             if meta := printable(completion.display_meta_text):
                 row.append(("muted", f"{gap}  {meta}"))
             rows.append(clipped(row, columns))
         return rows
 
     def take_completion(self) -> None:
-        """Put the marked completion into the text; behind a folder completion goes on inside it."""
+        """Insert the marked completion; behind a folder, completion goes on with its contents."""
         buffer = self.buffer
         state = buffer.complete_state
         if state is None or not state.completions:
@@ -121,26 +256,21 @@ class PromptArea:
 
     @property
     def has_own_space(self) -> bool:
-        """True behind the space that a completion has put there."""
-        state = self.buffer.complete_state
-        is_completed = (state is not None and state.current_completion is not None) or (
-            self.buffer.document == self._completed
-        )
-        return is_completed and self.buffer.document.text_before_cursor.endswith(" ")
+        """True behind a space that comes from a completion."""
+        state, document = self.buffer.complete_state, self.buffer.document
+        is_completed = document == self._completed or (state is not None and state.current_completion is not None)
+        return is_completed and document.text_before_cursor.endswith(" ")
 
     def take_own_space(self) -> None:
-        """Take the space that a completion has put there for one that is typed."""
-        self._completed = None
-        state = self.buffer.complete_state
-        if state is not None and state.current_completion is not None:
-            self.buffer.complete_state = None
+        """Let a typed space be the one that comes from a completion."""
+        self._completed = self.buffer.complete_state = None
 
     def move_in_menu(self, by: int) -> None:
         buffer = self.buffer
         state = buffer.complete_state
         assert state is not None
         if state.complete_index is None and by > 0 and len(state.completions) > 1:
-            buffer.go_to_completion(1)  # the first one was marked already
+            buffer.go_to_completion(1)  # the first one is drawn as marked
         elif by > 0:
             buffer.complete_next()
         else:
@@ -159,7 +289,6 @@ class PromptArea:
 
 
 def _row(cells: Cells, y: int, columns: int) -> Row:
-    """A row of prompt_toolkit's cells as fragments, without blanks at its end."""
     line = cells.data_buffer[y]
     row: Row = []
     for x in range(columns):
@@ -169,15 +298,10 @@ def _row(cells: Cells, y: int, columns: int) -> Row:
             row[-1] = (roles, row[-1][1] + cell.char)
         elif cell.char:
             row.append((roles, cell.char))
-    while row and not row[-1][0] and not row[-1][1].rstrip(" "):
-        row.pop()
-    if row and not row[-1][0]:
-        row[-1] = ("", row[-1][1].rstrip(" "))
-    return row
+    return without_end_blanks(row)
 
 
 @lru_cache(maxsize=256)
 def _roles(style: str) -> str:
-    """`class:prompt class:muted` as roles; prompt_toolkit's own classes are left out, but for selections."""
-    names = [part.removeprefix("class:") for part in style.split() if part.startswith("class:")]
-    return " ".join(name for name in names if name in ("prompt", "muted", "selected", "accent"))
+    """Return the roles of a style such as `class:prompt class:muted`, without prompt_toolkit's own classes."""
+    return " ".join(name for name in ("prompt", "muted", "selected", "accent") if f"class:{name}" in style.split())

@@ -1,4 +1,4 @@
-"""Draws the screen: a transcript that is only ever appended to, and below it a live region that is redrawn.
+"""Draws the screen: a transcript that text is only appended to, and below it a live region that is redrawn.
 
 All moves are relative to the cursor. Whole lines, which the terminal wraps, push the region down as inserted rows;
 when much arrives at once, the region is erased and drawn again. Codes are those of ECMA-48 and DEC's VT102.
@@ -36,11 +36,11 @@ from agentcli.frontends.terminal.text.fragments import (
 from agentcli.frontends.terminal.text.theme import Theme
 
 BRACKETED_PASTE, FOCUS_EVENTS, SYNCHRONIZED = 2004, 1004, 2026
-LONGEST_INSERT = 6  # rows; for more, drawing the region again costs less than moving it
-# How long a window must have kept its size: tmux tells of it a quarter of a second late when it changes often.
+MAX_INSERTED_ROWS = 6  # for more, drawing the region again costs less than moving it
+# A window must have kept its size for so long: tmux reports it a quarter of a second late when it changes often.
 SETTLE_S = 0.3
-# From the cursor's row down. Not from the first column: tmux takes that in the first row for the wish to clear the
-# window, and keeps in its scrollback what it clears.
+# Erases from the cursor's row down, but not from its first column: in the first row of the window, tmux takes that for
+# clearing the window, and keeps the cleared text in its scrollback.
 ERASE_BELOW = "\r\x1b[K\x1b[C\x1b[J\r"
 WRAP_OFF, WRAP_ON = "\x1b[?7l", "\x1b[?7h"
 
@@ -53,7 +53,7 @@ class Frame(Struct, frozen=True):
 
 
 class Screen(Renderer):
-    """prompt_toolkit's renderer, replaced: `draw_region` gives the rows for a size (columns, most rows)."""
+    """Replaces prompt_toolkit's renderer; `draw_region` returns the frame for a size (columns, most rows)."""
 
     def __init__(
         self,
@@ -64,17 +64,17 @@ class Screen(Renderer):
         environment: Mapping[str, str],
         draw_later: Callable[[float], None] | None = None,
     ) -> None:
-        """`draw_later` has the screen rendered again after so many seconds; without it a resize is drawn at once."""
+        """`draw_later` renders the screen again after so many seconds; without it, a resize is drawn at once."""
         self._theme = theme
         self._draw_region = draw_region
         self._reflows = reflows(environment)
-        self.synchronizes = False  # until the terminal says so
+        self.synchronizes = False  # until the terminal reports that it can
         self._lines: list[Fragment] = []  # that wait for the next frame
         self._rows: list[Row] = []
         self._row = self._column = 0
         self._size = Size(rows=0, columns=0)
         self._draw_later = draw_later
-        self._resized_at = 0.0  # seconds; 0 when the window rests
+        self._resized_at = 0.0  # seconds; 0 if the window keeps its size
         self._size_seen = self._size
         self._modes_are_on = False
         super().__init__(DummyStyle(), output)
@@ -104,13 +104,13 @@ class Screen(Renderer):
         self.output.flush()
 
     def finish(self) -> None:
-        """Write all of the transcript, take the region away and leave the cursor at the start of a line."""
+        """Write all of the transcript, erase the region and leave the cursor at the start of a line."""
         self._fit()
         self._show([], (0, 0))
         self.reset()
 
     def erase(self, leave_alternate_screen: bool = True) -> None:
-        """Take the region away; the next frame draws it again. A window that is resized is let alone until it rests."""
+        """Erase the region; the next frame draws it again. Nothing is written while the window is resized."""
         if not leave_alternate_screen and self._draw_later is not None:  # how a resize calls
             self._resized_at = time.monotonic()
             return
@@ -122,7 +122,7 @@ class Screen(Renderer):
         self._forget_region()
 
     def clear(self) -> None:
-        """Draw the region again (Ctrl-L); the transcript stays where it is."""
+        """Draw the region again (Ctrl-L), below the transcript."""
         self.erase()
 
     def reset(self, _scroll: bool = False, leave_alternate_screen: bool = True) -> None:
@@ -146,7 +146,7 @@ class Screen(Renderer):
             begun = rows_of(lines, self._size.columns)
             room = self._size.rows - before - 1
             # A region that shrinks as text comes stays at its place only when both happen in one go.
-            if 0 < before <= len(rows) and begun <= min(room, LONGEST_INSERT) and not _unsure(lines):
+            if 0 < before <= len(rows) and begun <= min(room, MAX_INSERTED_ROWS) and not _unsure(lines):
                 out = [*self._insert(lines, begun), *self._redraw_changed(rows, cursor)]
             else:
                 out = self._redraw_all(lines, rows, cursor)
@@ -157,7 +157,7 @@ class Screen(Renderer):
         self._write(out)
 
     def _leave_rows(self, lines: list[Fragment]) -> list[Fragment]:
-        """Turn first rows of the region that already show the next lines into transcript; return the other lines."""
+        """Make the first rows of the region transcript if they already show the next lines; return the other lines."""
         if not lines or not self._rows:
             return lines
         wanted = lines_of(lines)
@@ -170,7 +170,7 @@ class Screen(Renderer):
         return [part for line in wanted[count:] for part in (*line, ("", "\n"))]
 
     def _insert(self, lines: list[Fragment], begun: int) -> list[str]:
-        """Lines above the region, which is moved down by the rows that they take."""
+        """Write lines above the region, which is moved down by the rows that they take."""
         height = len(self._rows)
         roles, last = lines[-1]
         text = self._theme.paint([*lines[:-1], (roles, last.removesuffix("\n"))])
@@ -187,7 +187,7 @@ class Screen(Renderer):
         return out
 
     def _redraw_changed(self, rows: list[Row], cursor: tuple[int, int]) -> list[str]:
-        """The rows that differ from those on the screen, from their first difference on."""
+        """Draw the rows that differ from those on the screen, from their first difference on."""
         out: list[str] = []
         at = self._row
         column = self._column
@@ -226,14 +226,14 @@ class Screen(Renderer):
         return out
 
     def _painted(self, row: Row) -> str:
-        """A row of the region; one that a terminal may find too long must not go on in the next."""
+        """Paint a row of the region; a row that a terminal may take for a longer one must not wrap."""
         text = self._theme.paint(row)
         return f"{WRAP_OFF}{text}{WRAP_ON}" if _unsure(row) else text
 
     # Sizes and modes
 
     def _is_resizing(self) -> bool:
-        """True while the window may still change its size; nothing is written then, as rows would be miscounted."""
+        """Return True while the window may still change its size; rows that are written then would be miscounted."""
         if self._draw_later is None:
             return False
         now, size = time.monotonic(), self.output.get_size()
@@ -253,7 +253,7 @@ class Screen(Renderer):
             self.erase()
 
     def _rows_above_cursor(self, columns: int) -> int:
-        """Count the region's rows above the cursor at another width; rather too few: the transcript is above them."""
+        """Count the region's rows above the cursor at another width; too few is better, the transcript is above."""
         if columns == self._size.columns or not self._reflows:
             return self._row
         texts = [plain(row) for row in self._rows[: self._row + 1]]
@@ -287,7 +287,7 @@ def to_column(column: int) -> str:
 
 
 def reflows(environment: Mapping[str, str]) -> bool:
-    """True if this terminal is known to wrap lines anew when its width changes."""
+    """Return True if this terminal is known to wrap lines anew when its width changes."""
     known = (
         "TMUX", "KITTY_WINDOW_ID", "VTE_VERSION", "WT_SESSION", "ITERM_SESSION_ID", "ALACRITTY_WINDOW_ID",
         "WEZTERM_PANE", "KONSOLE_VERSION", "GHOSTTY_RESOURCES_DIR",
@@ -300,7 +300,7 @@ def reflows(environment: Mapping[str, str]) -> bool:
 
 
 def _difference(old: Row, new: Row) -> tuple[int, Row]:
-    """The column of the first difference, and the new row from there on."""
+    """Return the column of the first difference, and the new row from there on."""
     column = 0
     for number, fragment in enumerate(new):
         before = old[number] if number < len(old) else ("", "")

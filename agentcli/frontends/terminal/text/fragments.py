@@ -1,11 +1,15 @@
-"""Pieces of text with the roles they play on the screen, and the cells that a terminal needs for them."""
+"""Text with the roles that it plays on the screen: its width in cells, its rows, and its line breaks at words."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
 
-from wcwidth import wcwidth
+from wcwidth import iter_graphemes, wcwidth
 
 Fragment = tuple[str, str]
 """`(roles, text)`: role names separated by spaces, `""` for plain text; `"\\n"` in the text ends a line."""
@@ -15,32 +19,17 @@ Row = list[Fragment]
 
 
 def plain(fragments: Iterable[Fragment]) -> str:
-    """The text alone."""
     return "".join(text for _, text in fragments)
 
 
 def merged(fragments: list[Fragment]) -> list[Fragment]:
-    """The same text with neighbours of the same roles in one fragment, and without empty ones."""
-    if len(fragments) == 1 and fragments[0][1]:
-        return fragments
-    result: list[Fragment] = []
-    run: list[str] = []
-    current = ""
-    for roles, text in fragments:
-        if not text:
-            continue
-        if run and roles != current:
-            result.append((current, "".join(run)))
-            run = []
-        current = roles
-        run.append(text)
-    if run:
-        result.append((current, "".join(run)))
-    return result
+    """Return the same text with neighbours of the same roles in one fragment, and without empty fragments."""
+    filled = (fragment for fragment in fragments if fragment[1])
+    return [(roles, "".join(text for _, text in run)) for roles, run in groupby(filled, key=itemgetter(0))]
 
 
 def lines_of(fragments: Iterable[Fragment], *, keeps_last: bool = False) -> list[Row]:
-    """Split text into lines without their ends; an empty line behind the last line end only with `keeps_last`."""
+    """Split text into lines without their ends; with `keeps_last`, an empty line behind the last end counts, too."""
     lines: list[Row] = [[]]
     for roles, text in fragments:
         first, *rest = text.split("\n")
@@ -60,23 +49,23 @@ _UNSURE = re.compile(
     "\U0001f1e6-\U0001f1ff\U0001f3fb-\U0001f3ff\U000e0000-\U000e0fff]"
 )
 TAB = 8
-LONGEST_SEEN = 10_000  # characters of a text of which only the end is shown
+MAX_TAIL_CHARS = 10_000  # looked at of a text of which only the end is shown
 
 
 def is_unsure(text: str) -> bool:
-    """True if a terminal may count other cells for this text than `width` does."""
+    """Return True if a terminal may count other cells for this text than `width` does."""
     return not text.isascii() and _UNSURE.search(text) is not None
 
 
 def width(text: str) -> int:
-    """Cells of a text without line ends."""
+    """Return the cells of a text without line ends."""
     if text.isascii():
         return len(text)
     return sum(max(0, wcwidth(character)) for character in text)
 
 
 def advance(column: int, text: str, columns: int) -> tuple[int, int]:
-    """The rows begun by wrapping `text` from `column` on, and the new column; `columns` is a pending wrap."""
+    """Return the rows begun by wrapping `text` from `column` on, and the new column; `columns` is a pending wrap."""
     if text.isascii():
         end = column + len(text)
         if end <= columns:
@@ -98,8 +87,8 @@ def rows_of(fragments: Iterable[Fragment], columns: int) -> int:
     return sum(1 + advance(0, line, max(1, columns))[0] for line in lines)
 
 
-def first_rows(fragments: Sequence[Fragment], columns: int, most: int) -> tuple[list[Fragment], list[Fragment]]:
-    """Return the whole lines that fit into so many rows, and the rest; a character of disputed width counts as wide."""
+def first_rows(fragments: Sequence[Fragment], columns: int, max_rows: int) -> tuple[list[Fragment], list[Fragment]]:
+    """Return the text that fits into so many rows, and the rest; a character of disputed width counts as wide."""
     row = column = 0
     for number, (roles, text) in enumerate(fragments):
         for position, character in enumerate(text):
@@ -110,7 +99,7 @@ def first_rows(fragments: Sequence[Fragment], columns: int, most: int) -> tuple[
                 if column + cells > columns:
                     row, column = row + 1, 0
                 begins, column = row, column + cells
-            if begins >= most:
+            if begins >= max_rows:
                 shown = [*fragments[:number], (roles, text[:position])]
                 is_whole = "".join(part for _, part in shown).endswith("\n")
                 rest = [(roles, text[position:]), *fragments[number + 1 :]]
@@ -119,14 +108,9 @@ def first_rows(fragments: Sequence[Fragment], columns: int, most: int) -> tuple[
 
 
 def clipped(fragments: Iterable[Fragment], columns: int) -> list[Fragment]:
-    """One row: cut at `columns` cells with an ellipsis, nothing after a line end, tabs as single spaces."""
-    row: list[Fragment] = []
-    for roles, text in fragments:
-        text, end, _ = text.replace("\t", " ").partition("\n")
-        if text:
-            row.append((roles, text))
-        if end:
-            break
+    """Return the first line as one row: cut at `columns` cells with an ellipsis, with tabs as single spaces."""
+    lines = lines_of((roles, text.replace("\t", " ")) for roles, text in fragments)
+    row = lines[0] if lines else []
     if row_width(row) <= columns:
         return row
     cut: list[Fragment] = []
@@ -150,34 +134,20 @@ def _fitting(text: str, cells: int) -> str:
     return text
 
 
-def wrapped_tail(text: str, columns: int, most_rows: int) -> list[str]:
-    """The last rows of a text as a terminal would wrap it; looks only at as much of its end as can be shown."""
+def wrapped_tail(text: str, columns: int, max_rows: int) -> list[str]:
+    """Return the last rows of a text as a terminal would wrap it."""
     rows: list[str] = []
-    lines = text[-LONGEST_SEEN:].rstrip("\n").split("\n")
-    while lines and len(rows) < most_rows:
+    lines = text[-MAX_TAIL_CHARS:].rstrip("\n").split("\n")
+    while lines and len(rows) < max_rows:
         line, _ = with_spaces(lines.pop())
         # Whole rows are left out, so that those that stay do not move as the line grows.
-        out = max(0, len(line) // columns - 2 * most_rows) * columns if line.isascii() else 0
-        rows = _rows_of(line[out:], columns) + rows
-    return rows[len(rows) - most_rows :] if len(rows) > most_rows else rows
-
-
-def _rows_of(line: str, columns: int) -> list[str]:
-    rows, row, column = [], "", 0
-    for character in line:
-        cells = max(0, wcwidth(character))
-        if cells > columns:
-            character, cells = "…", 1
-        if column + cells > columns and row:
-            rows.append(row)
-            row, column = "", 0
-        row += character
-        column += cells
-    return [*rows, row]
+        hidden = max(0, len(line) // columns - 2 * max_rows) * columns if line.isascii() else 0
+        rows = plain(_broken([("", line[hidden:])], 0, columns)).split("\n") + rows
+    return rows[max(0, len(rows) - max_rows) :]
 
 
 def with_spaces(text: str, column: int = 0) -> tuple[str, int]:
-    """Tabs as the spaces up to their stop, for text that goes on at a column of its line; and the column behind it."""
+    """Return text that begins at a column of its line with spaces in place of tabs, and the column behind it."""
     parts: list[str] = []
     for number, part in enumerate(text.split("\t")):
         if number:
@@ -195,5 +165,127 @@ def common_length(one: Sequence[object], other: Sequence[object]) -> int:
     return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
+def without_end_blanks(row: Row) -> Row:
+    """Return a row without spaces at its end, unless they have a role."""
+    while row and not row[-1][0] and not row[-1][1].strip(" "):
+        row = row[:-1]
+    return [*row[:-1], ("", row[-1][1].rstrip(" "))] if row and not row[-1][0] else row
+
+
 def row_width(row: Sequence[Fragment]) -> int:
     return sum(width(text) for _, text in row)
+
+
+# Scripts written without spaces: rows may end between any two of their characters, but for the exceptions below.
+_WIDE_RANGES = "\u2e80-\u312f\u3190-\ua4cf\uf900-\ufaff\ufe30-\ufe4f\uff00-\uffef\U00020000-\U0003ffff"
+_WIDE = re.compile(f"[{_WIDE_RANGES}]")
+_PARTS = re.compile(rf"[ \t]+|[{_WIDE_RANGES}]|[^ \t{_WIDE_RANGES}]+")
+# Characters that begin no row and characters that end none (JIS X 4051 and GB/T 15834, as in UAX #14's CL, EX, NS, OP).
+_NEVER_FIRST = frozenset(
+    "、。，．・：；？！％‰℃ー々〻ヽヾゝゞ）］｝〕〉》」』】〙〗〟｠»’”…‥—～"
+    "ぁぃぅぇぉっゃゅょゎゕゖァィゥェォッャュョヮヵヶㇰㇱㇲㇳㇴㇵㇶㇷㇸㇹㇺㇻㇼㇽㇾㇿ,.:;?!)]}%"
+)
+_NEVER_LAST = frozenset("（［｛〔〈《「『【〘〖〝｟«‘“￥＄￡([{$£")
+_GAP = re.compile(r"[ ]{2,}")
+_COLUMN_BEHIND_GAP = re.compile(r"[ ]*\S(?:[^ ]| (?! ))*[ ]{2,}(?=\S)")
+_COLUMN_BEHIND_MARK = re.compile(r"[ ]*(?:[^\w\s\"'(\[`/~$<@#.]{1,2} |\d{1,3}[.)] )?")
+
+
+def wrap_line(
+    line: Sequence[Fragment], columns: int, hang: Sequence[Fragment] = (), *, breaks_words: bool = False
+) -> list[Fragment]:
+    """Break a line between words to fit `columns`; later rows begin with `hang`. Only `breaks_words` cuts words."""
+    if sum(len(text) for _, text in line) <= columns and width(text := plain(line)) <= columns and "\t" not in text:
+        return list(line)
+    begins = hang if 2 * row_width(hang) <= columns else ()
+    indent = row_width(begins)
+    out: list[Fragment] = []
+    column = 0
+    for gap, word in _words(line):
+        cells = row_width(word)
+        start = with_spaces(gap[1], column)[1]
+        if start + cells > columns and column > indent and (breaks_words or cells <= columns - indent):
+            out += [("", "\n"), *begins]
+            column = indent
+        else:
+            out.append(gap)
+            column = start
+        if breaks_words and column + cells > columns:
+            word, column = _broken(word, column, columns), 0
+            cells = row_width(lines_of(word)[-1])
+        out += word
+        column += cells
+        if column > columns:  # the terminal has broken a long word
+            column = advance(0, " " * column, columns)[1]
+    return out
+
+
+def _broken(word: Sequence[Fragment], column: int, columns: int) -> list[Fragment]:
+    out: list[Fragment] = []
+    for roles, grapheme in ((roles, grapheme) for roles, text in word for grapheme in iter_graphemes(text)):
+        if column and column + width(grapheme) > columns:
+            out.append(("", "\n"))
+            column = 0
+        out.append((roles, grapheme))
+        column += width(grapheme)
+    return out
+
+
+def hang_of(prefix: Sequence[Fragment]) -> list[Fragment]:
+    """Return the start of the rows that follow a row with these marks: quote marks stay, others become spaces."""
+    return [(roles, text) if text == "> " else ("", " " * width(text)) for roles, text in prefix]
+
+
+def _words(line: Sequence[Fragment]) -> Iterator[tuple[Fragment, list[Fragment]]]:
+    """Yield the parts of a line that no row may end in, each with the space before it."""
+    gap: Fragment = ("", "")
+    word: list[Fragment] = []
+    for roles, text in line:
+        for part in _PARTS.findall(text):
+            is_gap = part[0] in " \t"
+            if word and (is_gap or _may_part(word[-1][1][-1], part[0])):
+                yield gap, word
+                gap, word = ("", ""), []
+            if is_gap:
+                gap = (roles, gap[1] + part)
+            else:
+                word.append((roles, part))
+    if word:
+        yield gap, word
+
+
+def wrapped(fragments: Sequence[Fragment], columns: int, *, hang: int | None = None) -> list[Fragment]:
+    """Break whole lines at words; the rows that follow are indented by `hang` columns.
+
+    Without `hang`, they are indented to the end of a mark at the line's start, or to the column behind a gap of two
+    spaces. If that leaves less than half of the row, the text behind the gap is put on a line of its own.
+    """
+    out: list[Fragment] = []
+    for number, line in enumerate(lines_of(fragments, keeps_last=True)):
+        rows = [line]
+        if hang is None and len(line) == 1:
+            rows = [[(line[0][0], row)] for row in _folded(line[0][1], columns)]
+        for row in rows:
+            if (indent := hang) is None:
+                found = _COLUMN_BEHIND_GAP.match(plain(row))
+                if found is None or 2 * width(found[0]) > columns:
+                    found = _COLUMN_BEHIND_MARK.match(plain(row))
+                indent = width(found[0]) if found else 0
+            out += [("", "\n" if out or number else ""), *wrap_line(row, columns, [("", " " * indent)])]
+    return merged(out)
+
+
+def _folded(line: str, columns: int) -> list[str]:
+    """Return the line; if little room is left behind a gap, a name and below it its meaning."""
+    *names, meaning = _GAP.split(line.strip())
+    if not names or width(line) <= columns or 2 * width(line[: line.rindex(meaning)]) <= columns:
+        return [line]
+    indent = " " * (len(line) - len(line.lstrip()))
+    return [f"{indent}{' '.join(names)}", f"{indent}  {meaning}"]
+
+
+@lru_cache(maxsize=4096)
+def _may_part(before: str, after: str) -> bool:
+    if not (_WIDE.match(before) or _WIDE.match(after)):
+        return False
+    return before not in _NEVER_LAST and after not in _NEVER_FIRST and unicodedata.category(after)[0] != "M"

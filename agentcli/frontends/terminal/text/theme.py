@@ -1,4 +1,4 @@
-"""Paints roles of text in the colours of a palette; nothing is said by colour alone."""
+"""Paints the roles of text in the colours of a palette; colour alone never carries a meaning."""
 
 from __future__ import annotations
 
@@ -61,6 +61,9 @@ BEHIND = {
     "light": (_BEHIND_LIGHT, "light", 16), "high-contrast-light": (_BEHIND_LIGHT, "high-contrast-light", 16),
 }  # fmt: skip
 
+# The background by the last part of COLORFGBG, which some terminals set: `15;0` is light on dark.
+_COLORFGBG = {str(number): "light" if number in (7, *range(9, 16)) else "dark" for number in range(16)}
+
 
 class Theme:
     """Turns fragments into text with SGR codes, switching only where the look changes."""
@@ -72,22 +75,22 @@ class Theme:
         self._codes: dict[str, str] = {"": ""}
 
     def use(self, palette: str, own: Mapping[str, str] = {}) -> bool:
-        """Paint everything from now on in another palette. False when it is the one before."""
+        """Paint everything from now on in another palette. Return False if it is the same."""
         if (palette, own) == (self.palette, self._own):
             return False
         self.palette, self._own, self._colours, self._codes = palette, own, PALETTES[palette], {"": ""}
         return True
 
     def code(self, roles: str) -> str:
-        """The SGR parameters of space separated roles; empty for plain text."""
+        """Return the SGR parameters of space separated roles; empty for plain text."""
         code = self._codes.get(roles)
         if code is None:
-            code = self._codes[roles] = self._made(roles.split())
+            code = self._codes[roles] = self._build_code(roles.split())
         return code
 
-    def _made(self, roles: Sequence[str]) -> str:
+    def _build_code(self, roles: Sequence[str]) -> str:
         if change := next((role for role in reversed(roles) if role in _CHANGES), ""):
-            return self._changed(change, roles)
+            return self._build_change_code(change, roles)
         code = ""
         attributes: list[int] = []
         for role in roles:
@@ -103,8 +106,8 @@ class Theme:
     def _own_code(self, role: str) -> str:
         return self._own.get(role) or self._own.get(_ROLE_COLOURS.get(role, ""), "")
 
-    def _changed(self, change: str, roles: Sequence[str]) -> str:
-        """A part of a diff: its code in colours over a background, else all of it in one colour."""
+    def _build_change_code(self, change: str, roles: Sequence[str]) -> str:
+        """Return the code of a part of a diff: its colours over a background, else one colour for all of it."""
         is_word = change.endswith("_word")
         own = self._own_code(change)
         if self.palette not in BEHIND or own:
@@ -120,15 +123,13 @@ class Theme:
         return f"{code};{background}" if code else background
 
     def paint(self, fragments: Iterable[Fragment]) -> str:
-        """Text with codes; ends in the terminal's own look."""
+        """Return text with codes; it ends in the terminal's own look."""
         out: list[str] = []
         now = ""
         for roles, text in fragments:
             code = self.code(roles)
             if code != now and text:
-                # Colour alone is replaced by colour; attributes have to be taken back.
-                resets = "" if not now or (_is_colour(now) and _is_colour(code)) else ";"
-                out.append(f"\x1b[{resets}{code}m" if code else "\x1b[m")
+                out.append(f"\x1b[{';' if now else ''}{code}m" if code else "\x1b[m")
                 now = code
             out.append(text)
         if now:
@@ -136,17 +137,12 @@ class Theme:
         return "".join(out)
 
 
-def _is_colour(code: str) -> bool:
-    return (len(code) == 2 and code[0] in "39") or (code.startswith(("38;5;", "38;2;")) and ";48;" not in code)
-
-
 def _code(colour: int) -> str:
-    """The SGR parameters of a colour of the xterm palette."""
     return str(30 + colour) if colour < 8 else str(82 + colour) if colour < 16 else f"38;5;{colour}"
 
 
 def own_codes(table: Mapping[str, int | str], environment: Mapping[str, str]) -> dict[str, str]:
-    """The SGR parameters for a person's theme, as near to it as the terminal can paint."""
+    """Return the SGR parameters for a person's theme, as near to it as the terminal can paint."""
     return {role: _nearest_code(colour, environment) for role, colour in table.items()}
 
 
@@ -165,23 +161,21 @@ def _nearest_code(colour: int | str, environment: Mapping[str, str]) -> str:
     exact = Color.parse(colour if isinstance(colour, str) else f"color({colour})")
     if has_256:
         return _code(exact.downgrade(ColorSystem.EIGHT_BIT).number or 0)
-    rgb = exact.get_truecolor()  # of 8 colours the one with its strong parts keeps the hue
+    rgb = exact.get_truecolor()  # of 8 colours, the one with its strong parts keeps the hue
     return _code(sum(1 << bit for bit, part in enumerate(rgb) if part >= max(96, max(rgb) * 2 // 3)))
 
 
 def palette_for(choice: str, environment: Mapping[str, str], *, is_terminal: bool, background: str = "") -> str:
-    """The palette for a choice, one of `THEMES` or a theme of the person's own; NO_COLOR and FORCE_COLOR count."""
-    if environment.get("NO_COLOR") or environment.get("TERM") == "dumb" or choice == "none":
+    """Return the palette for a theme, ours or the person's own; NO_COLOR and FORCE_COLOR count."""
+    is_off = bool(environment.get("NO_COLOR")) or environment.get("TERM") == "dumb" or choice == "none"
+    if is_off or not (is_terminal or environment.get("FORCE_COLOR")):
         return "none"
-    if not is_terminal and not environment.get("FORCE_COLOR"):
-        return "none"
+    background = background or _COLORFGBG.get(environment.get("COLORFGBG", "").rpartition(";")[2], "")
     if choice == "high-contrast":
-        return f"high-contrast-{background or _background_from_environment(environment) or 'dark'}"
+        return f"high-contrast-{background or 'dark'}"
     if choice in PALETTES:
         return choice
-    if not has_256_colours(environment):
-        return "ansi"
-    return background or _background_from_environment(environment) or "ansi"
+    return (background if has_256_colours(environment) else "") or "ansi"
 
 
 def has_true_colours(environment: Mapping[str, str]) -> bool:
@@ -192,16 +186,8 @@ def has_256_colours(environment: Mapping[str, str]) -> bool:
     return "256" in environment.get("TERM", "") or bool(environment.get("COLORTERM"))
 
 
-def _background_from_environment(environment: Mapping[str, str]) -> str:
-    """The background from COLORFGBG, which some terminals set: `15;0` is light on dark."""
-    last = environment.get("COLORFGBG", "").rpartition(";")[2]
-    if not last.isdecimal():
-        return ""
-    return "light" if int(last) in (7, *range(9, 16)) else "dark"
-
-
 def background_of(reply: str) -> str:
-    """`dark` or `light` from a terminal's answer to OSC 11 (xterm: `rgb:RRRR/GGGG/BBBB`); empty when it is none."""
+    """Return `dark` or `light` by a terminal's answer to OSC 11 (xterm: `rgb:RRRR/GGGG/BBBB`); else an empty text."""
     found = re.search(r"rgba?:([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})", reply)
     if not found:
         return ""

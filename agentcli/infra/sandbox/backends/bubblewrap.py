@@ -1,32 +1,50 @@
 """Confines commands in namespaces of their own, through bubblewrap (bwrap(1), version 0.8 or newer).
 
-What a command sees: the whole disk read-only, the workspace writable, its own /tmp, /run, /dev and processes, no
-network, no socket of the host's, secrets hidden. What it keeps: its user. What ends it: the death of the process that
-started it.
+A command sees the whole disk read-only, the workspace writable, its own /tmp, /run, /dev and processes, no network, no
+socket of the host's, and secrets hidden. It keeps its user, and ends with the process that started it.
 
 Mounts follow what is mounted, not names: when somebody *outside* replaces a protected or hidden file, by renaming
 another one over it as editors do, Linux takes the mount away from running sandboxes. Folders stay protected whatever is
 replaced inside them.
+
+Whoever can write in the workspace, such as a command that runs in the background, can put a symlink where a folder was
+at any moment. What is mounted from there is therefore opened here, looked at, and given to bubblewrap as a descriptor.
 """
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 
-from agentcli.infra.sandbox.backends.bubblewrap_layout import PROXY_SOCKET, RELAY, Layout
+from agentcli.infra.sandbox.backends.launcher import REFUSAL
 from agentcli.infra.sandbox.backends.seccomp import filter_program
-from agentcli.infra.sandbox.confinement import Bounds, Launch
+from agentcli.infra.sandbox.confinement import Bounds, Launch, Mount, memory_file
 from agentcli.infra.sandbox.environment import PRIVATE_TMP, WITHOUT_NETWORK, cache_environment
-from agentcli.infra.sandbox.mounts.hide_plan import SecretCovers
-from agentcli.infra.sandbox.mounts.mount_points import MountPoints
-from agentcli.infra.sandbox.network.relay import relay_command, relay_environment
+from agentcli.infra.sandbox.mounts.mount_points import MountPoints, open_real
+from agentcli.infra.sandbox.mounts.plans import (
+    NOTHING,
+    HideStep,
+    Protection,
+    SecretCovers,
+    find_place,
+    find_places,
+    is_inside,
+    is_private,
+    is_real,
+    kind_of,
+    listening_sockets,
+    plan_hiding,
+    private_folders,
+)
+from agentcli.infra.sandbox.network.relay import python_folders, relay_command, relay_environment
 from agentcli.infra.sandbox.protection.planning import plan_protection
 from agentcli.tools.command import Profile
 
-# Never from PATH, which a project can have changed. Ubuntu's AppArmor lets only /usr/bin/bwrap make namespaces.
+# These are not searched on the PATH, which a project can have changed. Ubuntu's AppArmor lets only /usr/bin/bwrap make
+# namespaces.
 PROGRAMS = (Path("/usr/bin/bwrap"), Path("/usr/local/bin/bwrap"), Path("/run/current-system/sw/bin/bwrap"))
 
 # Root has no need of a user namespace, in which it could not even enter the folders of others. Root without
@@ -40,6 +58,13 @@ _ALWAYS = ("--die-with-parent", "--new-session", "--cap-drop", "ALL")
 # The kernel's settings are files of root's: without its own mount, root could write them even without capabilities.
 _SYSTEM = ("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys")
 
+PROXY_SOCKET = "/run/agentcli/proxy"
+RELAY = "/run/agentcli/relay.py"
+
+# The number of descriptors that go with one command, of the 253 that a message carries. Nothing that an earlier command
+# could have replaced is mounted by its path, which would be followed wherever it leads by then.
+_MAX_DESCRIPTORS = 240
+
 
 class Bubblewrap:
     """Implements `Confinement`. `namespaces` is a key of `NAMESPACES`; `hidden` is a folder for what hides files."""
@@ -47,6 +72,7 @@ class Bubblewrap:
     name = "bubblewrap"
     weakness = ""
     keeps_names = True
+    hides_in: tuple[Profile, ...] = ("read-only", "workspace-write")
     why = ""
 
     def __init__(self, program: Path, namespaces: str, *, hidden: Path) -> None:
@@ -57,23 +83,22 @@ class Bubblewrap:
     def launch(
         self, argv: Sequence[str], *, cwd: Path, bounds: Bounds, pass_fds: Sequence[int] = ()
     ) -> Iterator[Launch]:
-        with ExitStack() as stack:
-            mount_points = stack.enter_context(MountPoints(bounds.note))
-            program = stack.enter_context(_filter())
-            layout = stack.enter_context(closing(Layout(bounds, str(cwd), mount_points, self._hidden)))
+        resources = bounds.resources
+        with (
+            MountPoints(resources.note) as mount_points,
+            _filter() as program,
+            closing(Layout(bounds, str(cwd), mount_points, self._hidden)) as layout,
+        ):
             mounts = layout.mounts_for(plan_protection(bounds, str(cwd)))
-            proxy = relay_environment() if bounds.proxy_socket is not None else WITHOUT_NETWORK
-            command = [*relay_command(RELAY, PROXY_SOCKET), *argv] if bounds.proxy_socket else list(argv)
+            proxy = relay_environment() if resources.proxy_socket is not None else WITHOUT_NETWORK
+            command = [*relay_command(RELAY, PROXY_SOCKET), *argv] if resources.proxy_socket else list(argv)
             yield Launch(
                 [*self._start, "--chdir", str(cwd), "--seccomp", str(program), "--", *command],
                 (*pass_fds, program, *layout.descriptors),
-                cache_environment(str(bounds.cache or f"{PRIVATE_TMP}/.cache")) | proxy,
-                refusal="bwrap: ",
+                cache_environment(str(resources.cache or f"{PRIVATE_TMP}/.cache")) | proxy,
+                refusal=REFUSAL,
                 mounts=tuple(mounts),
             )
-
-    def hides(self, profile: Profile) -> bool:
-        return profile != "danger-full-access"
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
         return tuple(plan_protection(bounds, str(bounds.roots[0]) if bounds.roots else "/").problems)
@@ -81,11 +106,144 @@ class Bubblewrap:
 
 @contextmanager
 def _filter() -> Iterator[int]:
-    """A pipe to read the filter from: commands would share the position of a file. Each has its own loopback."""
+    """Yield a pipe to read the filter from. Commands would share the position of a file."""
     read, write = os.pipe()
     try:
-        os.write(write, filter_program(internet=True))
+        os.write(write, filter_program(internet=True))  # each command has a network of its own
         os.close(write)
         yield read
     finally:
         os.close(read)
+
+
+class Layout:
+    """The mounts of one command. `descriptors` are to be passed to bubblewrap; `close` closes them here."""
+
+    def __init__(self, bounds: Bounds, cwd: str, mount_points: MountPoints, hidden: SecretCovers) -> None:
+        self.descriptors: list[int] = []
+        self._bounds = bounds
+        self._mount_points = mount_points
+        self._hidden = hidden
+        self._may_write = bounds.profile == "workspace-write"
+        self._grants = [grant for grant in map(str, bounds.writable if self._may_write else ()) if is_real(grant)]
+        cache = filter(None, (bounds.resources.cache,))
+        self._areas = sorted({*map(str, (*bounds.roots, *cache)), *self._grants}, key=_depth)
+        self._shown_in_private = sorted({str(bounds.home), cwd}, key=_depth)
+        self._mounts: list[Mount] = []
+
+    def close(self) -> None:
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+
+    def mounts_for(self, protection: Protection) -> Sequence[Mount]:
+        """Order the mounts: outer folders first. Raises `OSError` when something changed while it was looked at."""
+        resources = self._bounds.resources
+        python = python_folders() if resources.proxy_socket is not None else []
+        self._mounts += [Mount(folder, mode="1777") for folder in private_folders()]
+        for path in (*self._shown_in_private, *python):  # needed although its folder is replaced
+            if path not in private_folders() and is_private(path) and kind_of(path) == "folder":
+                self._mounts.append(Mount(path, path))
+        outside, inside = self._plan_masks(python)
+        self._mask(outside)
+        for path in sorted({*self._areas, *protection.writable}, key=_depth):
+            self._bind(path, is_writable=self._may_write or path == str(resources.cache))
+        self._protect(protection)
+        for path in self._grants:
+            if any(is_inside(path, protected) for protected in protection.read_only):
+                self._bind(path, is_writable=True)
+        self._mask(inside)
+        self._hide_sockets([step.path for step in (*outside, *inside) if step.what != "show"])
+        if resources.proxy_socket is not None:
+            self._mounts.append(Mount(PROXY_SOCKET, str(resources.proxy_socket)))
+            self._mounts.append(Mount(RELAY, str(Path(__file__).parents[1] / "network" / "relay.py")))
+        return self._mounts
+
+    def _bind(self, path: str, *, is_writable: bool = False) -> None:
+        if len(self.descriptors) == _MAX_DESCRIPTORS:
+            raise OSError(errno.EMFILE, f"more than {_MAX_DESCRIPTORS} places of the workspace are to be protected")
+        self.descriptors.append(open_real(path))
+        self._mounts.append(Mount(path, path, self.descriptors[-1], is_writable))
+
+    def _plan_masks(self, python: Sequence[str]) -> tuple[list[HideStep], list[HideStep]]:
+        """Plan the steps outside the folders that are mounted on themselves, which come first, and those inside."""
+        visible = (*self._shown_in_private, *self._areas)
+        masked = [
+            place
+            for place in find_places(self._bounds.masked)
+            if not is_private(place.path) or any(is_inside(place.path, folder) for folder in visible)
+        ]
+        # An exception that is reached through a link could be led anywhere by now.
+        shown = find_places(path for path in (*map(str, self._bounds.readable_again), *python) if is_real(path))
+        inner = {place for place in (*masked, *shown) if any(is_inside(place.path, area) for area in self._areas)}
+        # Programs look for their settings in the home: where it is hidden they are missing, not refused.
+        reachable = (*self._areas, os.path.realpath(self._bounds.home))
+        outside = plan_hiding((p for p in masked if p not in inner), (p for p in shown if p not in inner), reachable)
+        return outside, plan_hiding((p for p in masked if p in inner), (p for p in shown if p in inner))
+
+    def _mask(self, steps: Sequence[HideStep]) -> None:
+        for step in steps:
+            match step.what:
+                case "hide":
+                    self._mounts.append(Mount(step.path, self._hidden.over(step.path)))
+                case "hide folder":
+                    self._mounts.append(Mount(step.path))
+                case "hide around":
+                    self._mounts.append(Mount(step.path, mode="0111"))
+                case "show":
+                    self._bind(step.path, is_writable=step.path in self._grants)
+
+    def _protect(self, protection: Protection) -> None:
+        """Mount what may not be written over itself, and over what is missing something that is nobody's.
+
+        A file system in memory costs a quarter of what a bind does. What a command could write there, after changing
+        the mode, is gone with the command.
+        """
+        files = [path for path, what in protection.missing_files.items() if self._mount_points.hold(path, what)]
+        for path in sorted({*protection.read_only, *files}, key=_depth):
+            self._bind(path)
+        for path in filter(self._mount_points.hold, protection.missing_folders):
+            if kind_of(path) == "folder":
+                self._mounts.append(Mount(path, mode="0555"))
+            else:  # made by somebody in the meantime
+                self._bind(path)
+
+    def _hide_sockets(self, hidden: Sequence[str]) -> None:
+        """Hide the host's sockets, wherever they are, except the workspace's own, which its servers and git use."""
+        for path in listening_sockets():
+            place = find_place(path)
+            if place is None or any(is_inside(place.path, folder) for folder in (*self._areas, *hidden)):
+                continue
+            if not is_private(place.path) or any(is_inside(place.path, f) for f in self._shown_in_private):
+                self._mounts.append(Mount(place.path, NOTHING))
+
+
+def _depth(path: str) -> tuple[int, str]:
+    return path.count("/"), path
+
+
+@contextmanager
+def rendered(launch: Launch) -> Iterator[Launch]:
+    """Put bubblewrap's options and mounts into memory: they are long, and visible to all that list processes inside."""
+    if not launch.mounts:
+        yield launch
+        return
+    end = launch.argv.index("--")
+    words = [*launch.argv[1:end], *(word for mount in launch.mounts for word in _arguments(mount))]
+    with memory_file(os.fsencode("".join(f"{word}\0" for word in words))) as file:
+        argv = [launch.argv[0], "--args", str(file), *launch.argv[end:]]
+        yield launch._replace(argv=argv, pass_fds=(file, *launch.pass_fds), mounts=())
+
+
+def _arguments(mount: Mount) -> tuple[str, ...]:
+    if not mount.source:
+        return ("--perms", mount.mode, "--tmpfs", mount.path)
+    option = "--bind" if mount.is_writable else "--ro-bind"
+    if mount.descriptor is None:
+        return (option, mount.source, mount.path)
+    return (f"{option}-fd", str(mount.descriptor), mount.path)
+
+
+def writable_folders(mounts: Iterable[Mount]) -> list[str]:
+    """Return the folders in which a command can change the disk; none of them is inside another."""
+    paths = sorted({mount.path for mount in mounts if mount.is_writable and Path(mount.path).is_dir()})
+    return [path for path in paths if not any(is_inside(path, other) for other in paths if other != path)]

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS, Bubblewrap
-from agentcli.infra.sandbox.backends.bubblewrap_layout import rendered
+from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS, Bubblewrap, rendered
 from agentcli.infra.sandbox.backends.landlock import Landlock, probe_landlock
 from agentcli.infra.sandbox.backends.seatbelt import Seatbelt
-from agentcli.infra.sandbox.confinement import MOST_PLANS, Bounds, Confinement, Unconfined, run_probe
+from agentcli.infra.sandbox.confinement import MAX_PLANS, Bounds, Confinement, Unconfined, run_probe
+
+_INSTALLERS = ("apt-get install", "dnf install", "pacman -S", "zypper install", "apk add")
 
 KINDS = {"linux": ("bubblewrap", "landlock"), "darwin": ("seatbelt",)}
 
@@ -37,7 +38,7 @@ def choose_confinement(
     kinds: tuple[str, ...] = KINDS.get(sys.platform, ()),
     programs: tuple[Path, ...] = PROGRAMS,
 ) -> Confinement:
-    """The first of `kinds` that runs `true` here, probed once, else none; its `why` explains the failures."""
+    """Return the first of `kinds` that runs `true` here, probed once, else none; its `why` explains the failures."""
     reasons: list[str] = []
     for kind in kinds:
         try:
@@ -60,7 +61,7 @@ def _probe(kind: str, why: str, tmp: Path, programs: Sequence[Path]) -> Confinem
         candidates = [Bubblewrap(program, each, hidden=tmp / "hidden") for each in namespaces]
     message = ""
     for confinement in candidates:
-        for _ in range(MOST_PLANS):  # again where that may help
+        for _ in range(MAX_PLANS):  # again where that may help
             message = _run_true(confinement, tmp)
             if not message:
                 return confinement
@@ -69,11 +70,8 @@ def _probe(kind: str, why: str, tmp: Path, programs: Sequence[Path]) -> Confinem
     raise OSError(f"{_advice(message) or 'it does not work here'} ({message})")
 
 
-_INSTALLERS = ("apt-get install", "dnf install", "pacman -S", "zypper install", "apk add")
-
-
 def how_to_install() -> str:
-    """The command that installs bubblewrap here."""
+    """Return the command that installs bubblewrap here."""
     how = next((how for how in _INSTALLERS if shutil.which(how.split()[0])), _INSTALLERS[0])
     return f"{how} bubblewrap" if os.getuid() == 0 else f"sudo {how} bubblewrap"
 
@@ -84,18 +82,15 @@ def _advice(message: str) -> str:
 
 
 def _run_true(confinement: Confinement, folder: Path) -> str:
-    """Return the error, empty where it ran."""
+    """Run `true`, and return the error; empty where it ran."""
     root = folder.resolve()
     bounds = Bounds("workspace-write", (root,), Path("/"))
     try:
         with confinement.launch(["true"], cwd=root, bounds=bounds) as planned, rendered(planned) as launch:
             done = run_probe(launch.argv, launch.pass_fds)
     except FileNotFoundError as error:
-        if not Path(error.filename or "/").is_relative_to(
-            root
-        ):  # the program, not a folder that was planned and is gone
-            raise
-        return str(error)
-    if done.returncode == 0:
-        return ""
-    return done.stderr.decode(errors="replace").strip() or f"it ended with {done.returncode}"
+        if Path(error.filename or "/").is_relative_to(root):  # a folder that was planned is gone
+            return str(error)
+        raise
+    message = done.stderr.decode(errors="replace").strip() or f"it ended with {done.returncode}"
+    return message if done.returncode else ""

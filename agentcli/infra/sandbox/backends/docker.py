@@ -12,9 +12,8 @@ from pathlib import Path
 
 from agentcli.infra.sandbox.confinement import Bounds, Launch, run_probe
 from agentcli.infra.sandbox.environment import PRIVATE_TMP, cache_environment
-from agentcli.infra.sandbox.mounts.hide_plan import find_places
 from agentcli.infra.sandbox.mounts.mount_points import MountPoints
-from agentcli.infra.sandbox.mounts.protect_plan import Protection, is_inside
+from agentcli.infra.sandbox.mounts.plans import Protection, find_places, is_inside
 from agentcli.infra.sandbox.protection.planning import plan_protection
 from agentcli.tools.command import Profile
 
@@ -23,11 +22,12 @@ _LIMITS = ("--memory=4g", "--pids-limit=512")
 
 
 class Docker:
-    """Implements `Confinement`. The image has to hold what commands need. Descriptors are not passed on."""
+    """Implements `Confinement`. The image must hold what commands need. Descriptors are not passed on."""
 
     name = "docker"
     weakness = ""
     keeps_names = True
+    hides_in: tuple[Profile, ...] = ("read-only", "workspace-write")
 
     def __init__(self, image: str, *, program: str = "docker") -> None:
         self._image = image
@@ -52,7 +52,8 @@ class Docker:
         name = f"agentcli-{secrets.token_hex(8)}"
         protection = plan_protection(bounds, str(cwd))
         with MountPoints() as mount_points:
-            environment = {"HOME": PRIVATE_TMP, **cache_environment(str(bounds.cache or f"{PRIVATE_TMP}/.cache"))}
+            cache = str(bounds.resources.cache or f"{PRIVATE_TMP}/.cache")
+            environment = {"HOME": PRIVATE_TMP, **cache_environment(cache)}
             options = [
                 *(f"--name={name}", "--rm", "--init", "--interactive", "--network=none", "--read-only"),
                 *("--cap-drop=ALL", "--security-opt=no-new-privileges", "--ipc=private", *_LIMITS),
@@ -67,7 +68,7 @@ class Docker:
                 self._remove(name)
 
     def _remove(self, name: str) -> None:
-        """The container goes on when the program that waits for it is killed."""
+        """Remove the container, which goes on when the program that waits for it is killed."""
         subprocess.run(
             [self._program, "rm", "--force", name],
             stdin=subprocess.DEVNULL,
@@ -76,22 +77,19 @@ class Docker:
             timeout=_REMOVE_TIMEOUT_S,
         )
 
-    def hides(self, profile: Profile) -> bool:
-        return True
-
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
-        proxy = ("Commands reach no host, granted or not.",) if bounds.proxy_socket is not None else ()
+        proxy = ("Commands reach no host, granted or not.",) if bounds.resources.proxy_socket is not None else ()
         return (*plan_protection(bounds, "").problems, *proxy)
 
 
 def _mounts(bounds: Bounds, protection: Protection, mount_points: MountPoints) -> list[str]:
-    """Values for `--mount`. Docker mounts outer folders first, whatever the order here."""
+    """Return the values for `--mount`. Docker mounts outer folders first, whatever the order here."""
     may_write = bounds.profile != "read-only"
     folders = [str(root) for root in bounds.roots]
     granted = [place.path for place in find_places(bounds.writable)] if may_write else []
     mounts = [_bind(path, path, is_writable=may_write) for path in dict.fromkeys([*folders, *granted])]
-    if bounds.cache is not None:
-        mounts.append(_bind(str(bounds.cache), str(bounds.cache), is_writable=True))
+    if bounds.resources.cache is not None:
+        mounts.append(_bind(str(bounds.resources.cache), str(bounds.resources.cache), is_writable=True))
     mounts += [_bind(path, path, is_writable=True) for path in protection.writable if path not in folders]
     held = [path for path in protection.missing_folders if mount_points.hold(path)]
     held += [path for path, what in protection.missing_files.items() if mount_points.hold(path, what)]

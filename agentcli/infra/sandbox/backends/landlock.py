@@ -1,32 +1,31 @@
 """Confines commands with Landlock and a filter of system calls, where namespaces are forbidden.
 
-Weaker than namespaces, and `limits` says where. A command sees the host's /tmp, which it can read and not write, its
-processes and its sockets; nothing ends what it left behind. Who launches it puts back what git and editors obey. The
-keeper bounds its commands itself; started in any other way, each costs the start of a Python.
+It is weaker than namespaces, and `limits` says where. A command sees the host's /tmp, which it can read and not write,
+its processes and its sockets; nothing ends what it left behind. The session reverts what it changed of auto-executed
+files (protection/snapshot.py). The keeper bounds its commands itself; started in any other way, each costs the start of
+a Python.
 """
 
 from __future__ import annotations
 
-import shutil
+import marshal
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from agentcli.infra.sandbox.backends.seccomp import filter_program
 from agentcli.infra.sandbox.confinement import Bounds, Launch, memory_file, run_probe
 from agentcli.infra.sandbox.environment import WITHOUT_NETWORK, cache_environment
-from agentcli.infra.sandbox.mounts.hide_plan import find_places, is_real, plan_hiding
-from agentcli.infra.sandbox.mounts.protect_plan import is_inside
+from agentcli.infra.sandbox.mounts.plans import find_places, is_inside, is_real, plan_hiding
 from agentcli.tools.command import Profile
 
 _FIRST_THAT_SCOPES_SIGNALS = 6  # Linux 6.12
-_MODULE = "backends.landlock_launcher"  # whose `bound_and_become` the keeper calls
 
 
 class Landlock:
-    """Implements `Confinement`. `abi` is Landlock's version; each command has a folder for temporary files in `tmp`."""
+    """Implements `Confinement`. `abi` is Landlock's version. Each command has a folder for temporary files in `tmp`."""
 
     name = "landlock"
     weakness = (
@@ -35,31 +34,26 @@ class Landlock:
         " them), and no host can be opened to them"
     )
     keeps_names = False
+    hides_in: tuple[Profile, ...] = ("read-only",)
 
     def __init__(self, abi: int, why: str = "", *, tmp: Path, python: Path | None = None) -> None:
         self.abi = abi
         self.why = why
         self._tmp = tmp
-        self._python = python or own_python()
+        self._python = python
 
     @contextmanager
     def launch(
         self, argv: Sequence[str], *, cwd: Path, bounds: Bounds, pass_fds: Sequence[int] = ()
     ) -> Iterator[Launch]:
-        scratch = tempfile.mkdtemp(prefix="agentcli-", dir=self._tmp)
-        try:
-            with _plan(bounds, scratch) as plan:
-                cache = str(bounds.cache or f"{scratch}/.cache")
-                environment = {**cache_environment(cache), **WITHOUT_NETWORK, "TMPDIR": scratch}
-                launcher = _launcher(self._python, plan)
-                yield Launch(
-                    [*launcher, *argv], (*pass_fds, plan), environment, bounded_by=_MODULE, launcher=len(launcher)
-                )
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
-
-    def hides(self, profile: Profile) -> bool:
-        return profile == "read-only"
+        with (
+            tempfile.TemporaryDirectory(prefix="agentcli-", dir=self._tmp, ignore_cleanup_errors=True) as scratch,
+            _plan_file(bounds, scratch) as plan,
+        ):
+            cache = str(bounds.resources.cache or f"{scratch}/.cache")
+            environment = {**cache_environment(cache), **WITHOUT_NETWORK, "TMPDIR": scratch}
+            launcher = launcher_words(plan, self._python)
+            yield Launch([*launcher, *argv], (*pass_fds, plan), environment, launcher_words=len(launcher))
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
         texts = [
@@ -68,55 +62,46 @@ class Landlock:
         ]
         if self.abi < _FIRST_THAT_SCOPES_SIGNALS:
             texts.append("Commands can send signals to your other processes (Linux before 6.12).")
-        if bounds.proxy_socket is not None:
+        if bounds.resources.proxy_socket is not None:
             texts.append("Commands reach no host, granted or not.")
         if bounds.profile == "workspace-write":
             texts += [
                 "Commands can change modes, times and attributes of your files anywhere, though not their contents.",
                 "Commands can write git hooks and other protected names; what they change is put back afterwards.",
             ]
-            inside = [
-                p.path for p in find_places(bounds.masked) if any(is_inside(p.path, str(r)) for r in bounds.roots)
-            ]
-            texts += [f"Commands can read {path}." for path in inside]
+            for place in find_places(bounds.masked):
+                if any(is_inside(place.path, str(root)) for root in bounds.roots):
+                    texts.append(f"Commands can read {place.path}.")
         return tuple(texts)
 
 
 def probe_landlock() -> int:
-    """The kernel's version of Landlock, from a launcher that really runs. Raises `OSError` with the reason."""
-    with _plan(Bounds("read-only", (), Path("/")), None) as plan:
-        done = run_probe(_launcher(own_python(), plan), (plan,))
+    """Return the kernel's version of Landlock, from a launcher that really runs. Raises `OSError` with the reason."""
+    with _plan_file(Bounds("read-only", (), Path("/")), None) as plan:
+        done = run_probe(launcher_words(plan), (plan,))
     if done.returncode != 0:
         raise OSError(done.stderr.decode(errors="replace").strip())
     return int(done.stdout)
 
 
-def own_python() -> Path:
-    """The interpreter itself, not a virtual environment's link to it."""
-    return Path(sys.executable).resolve()
+def launcher_words(plan: int, python: Path | None = None) -> list[str]:
+    """Return the arguments that start the launcher with the plan behind a descriptor.
 
-
-def _launcher(python: Path, plan: int) -> list[str]:
-    # Imported rather than run, because Python keeps what it compiled of imported modules alone.
+    The interpreter is our own, not a virtual environment's link to it. The launcher is imported rather than run,
+    because Python keeps what it compiled of imported modules alone.
+    """
     here = str(Path(__file__).parent)
-    start = f"import sys; sys.path.append({here!r}); from landlock_launcher import main; main()"
-    return [str(python), "-I", "-S", "-c", start, str(plan)]
+    start = f"import sys; sys.path.append({here!r}); from launcher import main; main()"
+    return [str(python or Path(sys.executable).resolve()), "-I", "-S", "-c", start, str(plan)]
 
 
-@contextmanager
-def _plan(bounds: Bounds, scratch: str | None) -> Iterator[int]:
-    """A descriptor to read the launcher's plan from."""
-    grants = bounds.writable if bounds.profile == "workspace-write" else ()
-    roots = bounds.roots if bounds.profile == "workspace-write" else ()
-    own = [str(folder) for folder in (bounds.cache, scratch) if folder is not None]
+def _plan_file(bounds: Bounds, scratch: str | None) -> AbstractContextManager[int]:
+    granted = (*bounds.roots, *bounds.writable) if bounds.profile == "workspace-write" else ()
+    own = find_places(filter(None, (bounds.resources.cache, scratch)))
     # A path that was granted may be a link by now, to anywhere.
-    written = [*filter(is_real, map(str, (*roots, *grants))), *(place.path for place in find_places(own))]
+    written = [*filter(is_real, map(str, granted)), *(place.path for place in own)]
     shown = find_places(path for path in map(str, bounds.readable_again) if is_real(path))
     steps = plan_hiding(find_places(bounds.masked), shown)
-    entries = [
-        f"filter {filter_program(internet=False, keeps_attributes=bounds.profile == 'read-only').hex()}",
-        *(f"show {step.path}" if step.what == "show" else f"mask {step.path}" for step in steps),
-        *(f"write {path}" for path in written),
-    ]
-    with memory_file("\0".join(entries).encode(errors="surrogateescape")) as plan:
-        yield plan
+    program = filter_program(internet=False, keeps_attributes=bounds.profile == "read-only")
+    hidden, visible = ([step.path for step in steps if (step.what == "show") is is_shown] for is_shown in (False, True))
+    return memory_file(marshal.dumps(("restrict", program, hidden, visible, written)))

@@ -29,6 +29,7 @@ class Seatbelt:
     name = "seatbelt"
     weakness = ""
     keeps_names = True
+    hides_in: tuple[Profile, ...] = ("read-only", "workspace-write")
     why = ""
 
     def __init__(self, tmp: Path, program: Path = PROGRAM) -> None:
@@ -42,11 +43,8 @@ class Seatbelt:
         profile = seatbelt_profile(bounds, tmp=self._tmp)
         yield Launch([str(self._program), "-p", profile, *argv], tuple(pass_fds), {"TMPDIR": str(self._tmp)})
 
-    def hides(self, profile: Profile) -> bool:
-        return profile != "danger-full-access"
-
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
-        proxy = ("Commands reach no host, granted or not.",) if bounds.proxy_socket is not None else ()
+        proxy = ("Commands reach no host, granted or not.",) if bounds.resources.proxy_socket is not None else ()
         return (
             "Processes that a command leaves behind are not ended with it.",
             "Commands share your temporary folder and can see your other processes.",
@@ -55,10 +53,10 @@ class Seatbelt:
 
 
 def seatbelt_profile(bounds: Bounds, *, tmp: Path) -> str:
-    """The profile for `read-only` and `workspace-write`."""
+    """Return the profile for `read-only` and `workspace-write`."""
     may_write = bounds.profile == "workspace-write"
     writable = [*(bounds.roots if may_write else ()), *(bounds.writable if may_write else ()), tmp]
-    writable += [bounds.cache] if bounds.cache is not None else []
+    writable += [bounds.resources.cache] if bounds.resources.cache is not None else []
     rules = [
         "(version 1)",
         "(allow default)",
@@ -83,15 +81,15 @@ def seatbelt_profile(bounds: Bounds, *, tmp: Path) -> str:
 
 
 def _protections(bounds: Bounds) -> list[str]:
-    """Names in the roots, and the folders above them: who renames a folder takes what is in it along."""
+    """Protect names in the roots, and the folders above them from being renamed with what is in them."""
     rules = []
     git = _without_case(".git")
     in_git = "|".join(map(_without_case, _IN_GIT_FOLDER))
     for root in bounds.roots:
         for path in _spellings(root):
             inside = _without_case(path.rstrip("/"))
-            names = [_without_case(name) for name in bounds.protected]
-            patterns = [f"^{inside}/{name}(/|$)" for name in names]
+            protected = [os.path.join(path, name) for name in bounds.protected]  # noqa: PTH118  # an absolute one stays
+            patterns = [f"^{_without_case(each)}(/|$)" for each in protected if each.startswith(path.rstrip("/") + "/")]
             patterns.append(f"^{inside}/(.*/)?{git}/((modules|worktrees)/.*/)?({in_git})(/|$)")
             rules.append(_rule("deny file-write*", [f"(regex {_pattern(pattern)})" for pattern in patterns]))
             parents = [path, *(str(parent) for parent in Path(path).parents if str(parent) != "/")]
@@ -106,12 +104,12 @@ def _below(folders: Sequence[Path]) -> list[str]:
 
 
 def _rule(what: str, filters: Sequence[str]) -> str:
-    """One rule, or nothing: without a filter it would be about everything."""
+    """Return one rule, or nothing without a filter, because it would be about everything."""
     return f"({what}\n  " + "\n  ".join(dict.fromkeys(filters)) + ")" if filters else ""
 
 
 def _spellings(path: Path) -> list[str]:
-    """A path and what it is really called, whether or not it exists."""
+    """Return a path and its real name; it need not exist."""
     text = os.path.normpath(path)
     for name in ("/tmp", "/var", "/etc"):  # noqa: S108  # names of links
         if text == name or text.startswith(name + "/"):
@@ -120,7 +118,7 @@ def _spellings(path: Path) -> list[str]:
 
 
 def _without_case(text: str) -> str:
-    """A pattern for a text in any case; the language has no flag for it."""
+    """Return a pattern for a text in any case, for which the language has no flag."""
     return "".join(f"[{c.lower()}{c.upper()}]" if c.lower() != c.upper() else re.escape(c) for c in text)
 
 

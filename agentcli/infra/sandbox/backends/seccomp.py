@@ -149,125 +149,101 @@ _ALLOW = 0x7FFF0000
 _ERRNO = 0x00050000
 
 
+# For some calls the answer depends on the flags in an argument: which argument, the test, the values that it looks for,
+# and the answer otherwise, with a label to jump to it from elsewhere. If a value is found, the call is denied. An
+# `ioctl` could type into the terminal that agentcli runs in.
+_FLAGS = {
+    "clone": (0, _ANY_BIT, (NEW_NAMESPACES,), "", _ALLOW),
+    "unshare": (0, _ANY_BIT, (NEW_NAMESPACES | CLONE_NEWTIME,), "", _ALLOW),
+    "ioctl": (1, _EQUAL, (TIOCSTI, TIOCLINUX), "allowed", _ALLOW),
+}
+
+
 @cache
 def filter_program(*, internet: bool, keeps_attributes: bool = False, machine: str = "") -> bytes:
-    """The filter for `bwrap --seccomp` or `seccomp(2)`; `machine` as `platform.machine()`, by default this one.
+    """Return the filter for `bwrap --seccomp` or `seccomp(2)`; `machine` as `platform.machine()`, by default this one.
 
     `internet` allows IPv4 and IPv6 sockets, for a command with a network of its own; other families (netlink, packet,
-    vsock, Bluetooth …) never. With `keeps_attributes` no file's mode, owner, times or attributes can be changed. No
-    file gets the set-user-ID bit: a command of root's would leave a way to root to everybody. What is refused fails
-    with EPERM, `clone3` and `openat2` with ENOSYS: what they are asked for is behind a pointer, and programs fall back
-    to `clone` and `openat`. Raises `NotImplementedError` for another processor.
+    vsock, Bluetooth …) are never allowed. With `keeps_attributes` no file's mode, owner, times or attributes can be
+    changed. No file gets the set-user-ID bit: a command of root's would leave a way to root to everybody. What is
+    refused fails with EPERM, `clone3` and `openat2` with ENOSYS: their flags are behind a pointer, and programs fall
+    back to `clone` and `openat`.
+
+    Raises:
+        NotImplementedError: There is no filter for this processor.
     """
     machine = machine or platform.machine()
     if machine not in ARCHITECTURES:
         raise NotImplementedError(f"There is no filter of system calls for {machine} processors.")
     arch = ARCHITECTURES[machine]
     code = _Assembler()
-    code.load(_ARCH)
-    code.unless(_EQUAL, arch.audit, "deny")
+    code.add(_LOAD, _ARCH)
+    code.add(_EQUAL, arch.audit, if_false="deny")
     _sort_calls(code, arch, CHANGES_ATTRIBUTES if keeps_attributes else {})
-    _judge_flags(code, internet=internet)
-    _judge_modes(code, arch)
-    code.label("denied")
-    code.give(_ERRNO | errno.EPERM)
-    code.label("missing")
-    code.give(_ERRNO | errno.ENOSYS)
+    families = (AF_UNIX, AF_INET, AF_INET6) if internet else (AF_UNIX,)
+    sockets = (0, _EQUAL, families, "deny", _ERRNO | errno.EPERM)
+    for name, (argument, test, values, label, otherwise) in {"socket": sockets, **_FLAGS}.items():
+        code.label(name)
+        code.add(_LOAD, _LOW_HALF_OF[argument])
+        for value in values:
+            code.add(test, value, if_true="allowed" if name == "socket" else "denied")
+        code.label(label)
+        code.add(_RETURN, otherwise)
+    _deny_set_user_id(code, arch)
+    for label, number in (("denied", errno.EPERM), ("missing", errno.ENOSYS)):
+        code.label(label)
+        code.add(_RETURN, _ERRNO | number)
     return code.assembled()
 
 
 def _sort_calls(code: _Assembler, arch: Architecture, more: Mapping[str, tuple[int | None, int | None]]) -> None:
     """Jump to the check that a call needs, deny `more`, and allow every call that needs none."""
-    code.load(_NR)
+    code.add(_LOAD, _NR)
     if arch is ARCHITECTURES["x86_64"]:
-        code.when(_AT_LEAST, X32_BIT, "deny")
-    for numbers in (*DENIED.values(), *more.values()):
-        number = numbers[arch.column]
+        code.add(_AT_LEAST, X32_BIT, if_true="deny")
+    denied = [(numbers[arch.column], "deny") for numbers in (*DENIED.values(), *more.values())]
+    modes = [(given[arch.column], name) for name, given in GIVES_MODE.items()]
+    flags = [(arch.clone, "clone"), (arch.unshare, "unshare"), (arch.ioctl, "ioctl")]
+    calls = [*denied, (CLONE3, "missing"), (OPENAT2, "missing"), *modes]
+    for number, label in (*calls, (arch.socket, "socket"), (arch.socketpair, "socket"), *flags):
         if number is not None:
-            code.when(_EQUAL, number, "deny")
-    code.when(_EQUAL, CLONE3, "missing")
-    code.when(_EQUAL, OPENAT2, "missing")
-    for name, given in GIVES_MODE.items():
-        if (number := given[arch.column]) is not None:
-            code.when(_EQUAL, number, name)
-    code.when(_EQUAL, arch.socket, "socket")
-    code.when(_EQUAL, arch.socketpair, "socket")
-    code.when(_EQUAL, arch.clone, "clone")
-    code.when(_EQUAL, arch.unshare, "unshare")
-    code.when(_EQUAL, arch.ioctl, "ioctl")
+            code.add(_EQUAL, number, if_true=label)
     code.label("allow")
-    code.give(_ALLOW)
+    code.add(_RETURN, _ALLOW)
 
 
-def _judge_flags(code: _Assembler, *, internet: bool) -> None:
-    """Look at the arguments of calls that open sockets, make namespaces, or control a terminal."""
-    code.label("socket")
-    code.load(_LOW_HALF_OF[0])
-    for family in (AF_UNIX, AF_INET, AF_INET6) if internet else (AF_UNIX,):
-        code.when(_EQUAL, family, "allowed")
-    code.label("deny")
-    code.give(_ERRNO | errno.EPERM)
-
-    code.label("clone")
-    code.load(_LOW_HALF_OF[0])
-    code.when(_ANY_BIT, NEW_NAMESPACES, "denied")
-    code.give(_ALLOW)
-
-    code.label("unshare")
-    code.load(_LOW_HALF_OF[0])
-    code.when(_ANY_BIT, NEW_NAMESPACES | CLONE_NEWTIME, "denied")
-    code.give(_ALLOW)
-
-    code.label("ioctl")  # typing into the terminal that agentcli runs in
-    code.load(_LOW_HALF_OF[1])
-    code.when(_EQUAL, TIOCSTI, "denied")
-    code.when(_EQUAL, TIOCLINUX, "denied")
-    code.label("allowed")
-    code.give(_ALLOW)
-
-
-def _judge_modes(code: _Assembler, arch: Architecture) -> None:
-    """Deny the set-user-ID bit to calls that give a file its mode."""
-    for name, (_, _, mode, flags) in GIVES_MODE.items():
-        if GIVES_MODE[name][arch.column] is None:
+def _deny_set_user_id(code: _Assembler, arch: Architecture) -> None:
+    for name, (*numbers, mode, flags) in GIVES_MODE.items():
+        if numbers[arch.column] is None:
             continue
         code.label(name)
         if flags is not None:
-            code.load(_LOW_HALF_OF[flags])
-            code.when(_ANY_BIT, O_CREAT | O_TMPFILE, f"{name} makes")
-            code.give(_ALLOW)
+            code.add(_LOAD, _LOW_HALF_OF[flags])
+            code.add(_ANY_BIT, O_CREAT | O_TMPFILE, if_true=f"{name} makes")
+            code.add(_RETURN, _ALLOW)
             code.label(f"{name} makes")
-        code.load(_LOW_HALF_OF[mode])
-        code.when(_ANY_BIT, S_ISUID, "denied")
-        code.give(_ALLOW)
+        code.add(_LOAD, _LOW_HALF_OF[mode])
+        code.add(_ANY_BIT, S_ISUID, if_true="denied")
+        code.add(_RETURN, _ALLOW)
 
 
 class _Assembler:
     """Instructions with jumps to labels, which lie ahead: this machine cannot jump backwards."""
 
     def __init__(self) -> None:
-        self._code: list[tuple[int, int, str, str]] = []  # opcode, operand, label when true, label when false
+        self._code: list[tuple[int, int, str, str]] = []
         self._labels: dict[str, int] = {}
 
-    def load(self, offset: int) -> None:
-        self._code.append((_LOAD, offset, "", ""))
-
-    def when(self, test: int, operand: int, label: str) -> None:
-        self._code.append((test, operand, label, ""))
-
-    def unless(self, test: int, operand: int, label: str) -> None:
-        self._code.append((test, operand, "", label))
-
-    def give(self, value: int) -> None:
-        self._code.append((_RETURN, value, "", ""))
+    def add(self, opcode: int, operand: int, *, if_true: str = "", if_false: str = "") -> None:
+        self._code.append((opcode, operand, if_true, if_false))
 
     def label(self, name: str) -> None:
         self._labels[name] = len(self._code)
 
     def assembled(self) -> bytes:
         return b"".join(
-            struct.pack("<HBBI", opcode, self._distance(true, at), self._distance(false, at), operand)
-            for at, (opcode, operand, true, false) in enumerate(self._code)
+            struct.pack("<HBBI", opcode, self._distance(if_true, at), self._distance(if_false, at), operand)
+            for at, (opcode, operand, if_true, if_false) in enumerate(self._code)
         )
 
     def _distance(self, label: str, at: int) -> int:

@@ -1,4 +1,4 @@
-"""Keeps the caches that dry runs make: later ones of the session see them, the real folders never get them."""
+"""Keeps the caches that dry runs make: later dry runs of the session see them, the real folders never get them."""
 
 from __future__ import annotations
 
@@ -25,26 +25,22 @@ _TAG, _SIGNATURE = "CACHEDIR.TAG", b"Signature: 8a477f597d28d172789f06886806bc55
 
 
 def is_cache(path: str, *, is_folder: bool) -> bool:
-    """True if a path, relative or absolute, has the name of a cache."""
+    """Return True if a path, relative or absolute, has the name of a cache."""
     name = path.rpartition("/")[2]
-    if name in _FOLDERS:
-        return True
-    return not is_folder and (name in _FILES or name.endswith(_SUFFIXES))
+    return name in _FOLDERS or (not is_folder and (name in _FILES or name.endswith(_SUFFIXES)))
 
 
 def is_tagged(folder: str) -> bool:
-    """True if a folder says of itself that it is a cache."""
-    try:
+    """Return True if a folder says of itself that it is a cache."""
+    with contextlib.suppress(OSError):
         descriptor = os.open(f"{folder}/{_TAG}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return False
-    with os.fdopen(descriptor, "rb") as tag, contextlib.suppress(OSError):
-        return tag.read(len(_SIGNATURE)) == _SIGNATURE
+        with os.fdopen(descriptor, "rb") as tag:
+            return tag.read(len(_SIGNATURE)) == _SIGNATURE
     return False
 
 
 class CacheLayers:
-    """One layer for each root, in `folder`, which must be on the disk of the overlays' upper folders."""
+    """Keeps one layer for each root, in `folder`, which must be on the disk of the overlays' upper folders."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -53,7 +49,6 @@ class CacheLayers:
 
     @contextlib.contextmanager
     def used(self) -> Iterator[None]:
-        """A command uses the layers while the body runs."""
         self._users += 1
         try:
             yield
@@ -61,7 +56,10 @@ class CacheLayers:
             self._users -= 1
 
     def below(self, root: str) -> str:
-        """The layer to be mounted over a root; empty when it holds nothing."""
+        """Return the layer to be mounted over a root; empty when it holds nothing.
+
+        Caches go with the folder around them.
+        """
         caches = self._caches.get(root, set())
         for path in [path for path in caches if not (Path(root) / path).parent.is_dir()]:
             caches.discard(path)
@@ -70,14 +68,16 @@ class CacheLayers:
         return str(self._layer(root)) if caches else ""
 
     def take(self, root: str, upper: str, paths: Sequence[str]) -> list[str]:
-        """Move caches out of an upper folder nobody else uses; return those that say they are, and are new."""
+        """Move caches out of an upper folder that nobody else uses; return the new ones that are tagged."""
         if self._users > 1 or not paths:
             return []
         known = self._caches.setdefault(root, set())
         tagged = [path for path in paths if path not in known and is_tagged(f"{upper}/{path}")]
         with contextlib.suppress(OSError):  # a cache that is lost costs the next command some time
             for path in paths:
-                _make_folders(root, self._layer(root), path)
+                for around in parents_of(path):  # they cover those of the root
+                    (self._layer(root) / around).mkdir(parents=True, exist_ok=True)
+                    copy_access(Path(root) / around, self._layer(root) / around)
                 _merge(f"{upper}/{path}", f"{self._layer(root)}/{path}")
                 known.add(path)
         return [path for path in tagged if path in known]
@@ -86,18 +86,16 @@ class CacheLayers:
         return self._folder / f"caches-{[*self._caches].index(root)}"
 
 
-def _make_folders(root: str, layer: Path, path: str) -> None:
-    """The folders around a cache look as they do in the root, which they cover."""
-    for around in parents_of(path):
-        folder, real = layer / around, (Path(root) / around).stat()
-        folder.mkdir(parents=True, exist_ok=True)
-        if os.geteuid() == 0:
-            os.chown(folder, real.st_uid, real.st_gid)
-        folder.chmod(stat.S_IMODE(real.st_mode))
+def copy_access(source: Path, target: Path) -> None:
+    """Give a folder the mode of another one, and for root its owner too. Raises `OSError`."""
+    status = source.stat()
+    if os.geteuid() == 0:
+        os.chown(target, status.st_uid, status.st_gid)
+    target.chmod(stat.S_IMODE(status.st_mode))
 
 
 def _merge(source: str, target: str) -> None:
-    """Move what is at `source` over what is at `target`; what is in both folders, one by one."""
+    """Move what is at `source` over what is at `target`. The entries of two folders are moved one by one."""
     waiting = [(source, target)]
     while waiting:
         source, target = waiting.pop()

@@ -1,16 +1,18 @@
 """Runs a command on overlays of every folder that it may write; its changes are applied, all or some, or discarded.
 
-In all other respects it is confined as usual. What it sends to granted hosts is sent, and its caches go to layers of
-their own.
+In all other respects the command is confined as usual: what it sends to granted hosts is sent. Its caches go to layers
+of their own. Nobody was asked about it, so there are limits to what it may read beyond the workspace, take of the
+machine, and change.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import threading
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, closing
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,14 +21,13 @@ from typing import Literal
 from msgspec.structs import replace
 
 from agentcli.errors import ToolError
-from agentcli.infra.changes.groups import LONGEST_DIFFS, ChangeGroup, by_weight, group_changes, pick_hunks, shown_path
+from agentcli.infra.changes.groups import MAX_DIFFS_CHARS, ChangeGroup, by_weight, group_changes, pick_hunks, shown_path
 from agentcli.infra.changes.journal import PrivateFolder, remove_abandoned
 from agentcli.infra.sandbox.confinement import Bounds, Confinement
 from agentcli.infra.sandbox.dry_runs import lost_work
 from agentcli.infra.sandbox.dry_runs.caches import CacheLayers
-from agentcli.infra.sandbox.dry_runs.limits import Watch, hides, without_others_data
 from agentcli.infra.sandbox.dry_runs.overlays import OverlayReader, Overlays, TooMuch, why_no_overlays
-from agentcli.infra.sandbox.mounts.protect_plan import is_inside
+from agentcli.infra.sandbox.mounts.plans import find_places, is_inside, is_real
 from agentcli.infra.sandbox.processes.shell import Launcher, Shell
 from agentcli.tools.command import NO_GRANTS, Command, CommandResult, Grants
 from agentcli.tools.dry_run import ApplyOutcome, ChangeSummary, Conflict, DryRunLimits
@@ -34,10 +35,31 @@ from agentcli.tools.dry_run import ApplyOutcome, ChangeSummary, Conflict, DryRun
 _GIT_TIMEOUT_S = 20.0
 _LEFT = "what it left running was ended, because nothing of a dry run goes on"
 
+_WATCH_EVERY_S = 0.25
+_MIN_FREE_MEMORY = 0.03  # of all there is: with less the kernel would soon end somebody's program
+_MIN_FREE_DISK_BYTES = 500_000_000
+
+# Top-level folders of systems (Filesystem Hierarchy Standard 3.0, and those of Nix, Guix and snaps). Any other is
+# somebody's data.
+_SYSTEM = frozenset(
+    "bin boot dev etc gnu lib lib32 lib64 libx32 nix opt proc run sbin snap sys tmp usr var lost+found".split()
+)
+
+# In a home: compilers, package managers and what they installed for everyone, and git's settings.
+_TOOLCHAINS = tuple(
+    """
+    .asdf .bun .cabal .cargo .composer .conda .deno .dotnet .elan .fnm .gem .ghcup .goenv .jenv .julia .juliaup .m2
+    .npm-global .nix-profile .nvm .opam .pub-cache .pyenv .rbenv .rustup .rvm .sdkman .stack .swiftly .virtualenvs
+    .volta .yarn .local/bin .local/lib .local/pipx .local/state/nix .local/share/fnm .local/share/mise
+    .local/share/pipx .local/share/pnpm .local/share/uv .local/share/virtualenvs .config/git .gitconfig .gitignore
+    anaconda3 go mambaforge micromamba miniconda3 miniforge3
+    """.split()
+)
+
 
 @dataclass(eq=False)
-class OverlayDryRun(AbstractAsyncContextManager["OverlayDryRun"]):
-    """Implements `DryRun`, discarded when left; paths in the first root are relative to it."""
+class OverlayDryRun:
+    """Implements `DryRun`; paths in the first root are relative to it."""
 
     result: CommandResult
     groups: Sequence[ChangeGroup]
@@ -88,10 +110,10 @@ class OverlayDryRun(AbstractAsyncContextManager["OverlayDryRun"]):
             except OSError as error:
                 conflicts.append(Conflict(group.summary.name, error.strerror or str(error)))
         try:
-            done = self.private.apply(wanted, note=note)
+            outcome = self.private.apply(wanted, note=note)
         except OSError as error:
             raise ToolError(f"Nothing could be kept: {error.strerror}.", kind="resource_error") from error
-        return replace(done, conflicts=(*conflicts, *done.conflicts))
+        return replace(outcome, conflicts=(*conflicts, *outcome.conflicts))
 
     async def discard(self) -> None:
         self._is_open = False
@@ -99,44 +121,48 @@ class OverlayDryRun(AbstractAsyncContextManager["OverlayDryRun"]):
             await asyncio.wait([self._applying])
         await asyncio.shield(asyncio.to_thread(self.private.close))
 
-    async def __aexit__(self, *raised: object) -> None:
-        await self.discard()
 
-
-@dataclass(eq=False)
 class DryRuns:
     """The dry runs of one session; `folder` holds the overlays, outside of everything that commands may write."""
 
-    shell: Callable[[], Shell]
-    confinement: Callable[[], Confinement]
-    bounds: Callable[[Grants], Bounds]
-    folder: Path = field(kw_only=True)
-    search_path: str = field(default="", kw_only=True)
-    limits: DryRunLimits = field(default_factory=DryRunLimits, kw_only=True)
-    _start: threading.Lock = field(default_factory=threading.Lock, init=False)
-    _session: tuple[PrivateFolder, CacheLayers] | None = field(default=None, init=False)
-    _probed: dict[tuple[str, ...], str] = field(default_factory=dict, init=False)
+    def __init__(
+        self,
+        shell: Callable[[], Shell],
+        confinement: Callable[[], Confinement],
+        bounds: Callable[[Grants], Bounds],
+        *,
+        folder: Path,
+        search_path: str = "",
+        limits: DryRunLimits = DryRunLimits(),
+    ) -> None:
+        self._shell, self._confinement, self._bounds = shell, confinement, bounds
+        self._folder = folder
+        self._search_path = search_path
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._session: tuple[PrivateFolder, CacheLayers] | None = None
+        self._problems: dict[tuple[str, ...], str] = {}  # by the roots that were probed
 
     def why_not(self, grants: Grants = NO_GRANTS) -> str:
         """Say why there are no dry runs here, for the person; empty where there are. Mounts overlays, once."""
-        bounds = self.bounds(grants)
+        bounds = self._bounds(grants)
         if bounds.profile == "danger-full-access":
             return "Commands are not confined, so what one does cannot be held back to be looked at."
         if bounds.profile == "read-only":
             return "Commands can write nothing here (read-only), so there is nothing to try."
-        confinement = self.confinement()
+        confinement = self._confinement()
         if confinement.name != "bubblewrap":
             why = f": {confinement.why}" if confinement.why else "."
             return f"Trying a command needs namespaces (bubblewrap), which are not there{why}"
         roots = tuple(map(str, bounds.roots))
-        if roots not in self._probed:
+        if roots not in self._problems:
             try:
                 with closing(self._new_folder()[0]) as private:
                     reason = why_no_overlays(roots, private.path)
             except (OSError, ToolError) as error:
                 reason = str(error)
-            self._probed[roots] = f"There are no dry runs here: {reason.rstrip('.')}." if reason else ""
-        return self._probed[roots]
+            self._problems[roots] = f"There are no dry runs here: {reason.rstrip('.')}." if reason else ""
+        return self._problems[roots]
 
     async def run(
         self, command: Command, *, on_output: Callable[[str], None] = lambda text: None, masked: Sequence[Path] = ()
@@ -145,25 +171,25 @@ class DryRuns:
         if why_not := await asyncio.to_thread(self.why_not, command.grants):
             raise ToolError(f"{why_not} Run it as usual, or not at all.", kind="permission_denied")
         private, caches = await asyncio.to_thread(self._new_folder)
-        usual = bounds = replace(was := self.bounds(command.grants), masked=(*was.masked, *masked))
+        usual = self._bounds(command.grants)
+        usual = bounds = replace(usual, masked=(*usual.masked, *masked))
         if command.dry_run == "narrow":
-            bounds = without_others_data(usual, self.search_path)
+            bounds = _without_others_data(usual, self._search_path)
 
         def how_hidden(path: Path) -> Literal["", "here", "always"]:
-            return "always" if hides(usual, path) else "here" if hides(bounds, path) else ""
+            return "always" if _hides(usual, path) else "here" if _hides(bounds, path) else ""
 
         try:
             with caches.used():
-                overlays = Overlays(self.confinement(), bounds, private.path, caches.below)
-                watch = Watch(private.path, self.limits)
-                result = await self._exec(overlays.launch, command, on_output, watch)
-                too_much, groups, cached = watch.why, list[ChangeGroup](), list[str]()
+                overlays = Overlays(self._confinement(), bounds, private.path, caches.below)
+                result, too_much = await self._exec(overlays, command, on_output, private.path)
+                groups, cached = list[ChangeGroup](), list[str]()
                 if not too_much:
                     try:
-                        groups, cached = await asyncio.to_thread(self._changes, overlays, bounds, caches)
+                        groups, cached = await asyncio.to_thread(self._read, overlays, bounds, caches)
                     except TooMuch as error:
                         too_much = str(error)
-                groups = await self._described(overlays, groups, partial(self._look, command.grants))
+                groups = await self._describe(overlays, groups, partial(self._look, command.grants))
                 return OverlayDryRun(result, groups, private, how_hidden, too_much, cached=cached)
         except BaseException as error:
             await asyncio.shield(asyncio.to_thread(private.close))
@@ -173,23 +199,30 @@ class DryRuns:
             raise
 
     async def _exec(
-        self, launch: Launcher, command: Command, on_output: Callable[[str], None], watch: Watch
-    ) -> CommandResult:
-        watching = asyncio.create_task(watch.run())
+        self, overlays: Overlays, command: Command, on_output: Callable[[str], None], folder: Path
+    ) -> tuple[CommandResult, str]:
+        """Run the command; the reason why it took too much comes second."""
+        is_over = asyncio.Event()
+        watching = asyncio.create_task(_watch(folder, self._limits.max_bytes, is_over))
         try:
-            result = await self.shell().exec(command, on_output=on_output, detach=watch.sign, launch=launch)
+            result = await self._shell().exec(command, on_output=on_output, detach=is_over, launch=overlays.launch)
         finally:
             watching.cancel()
+        too_much = watching.result() if is_over.is_set() else ""
         if result.job is not None:
-            await asyncio.shield(self.shell().jobs.end(result.job.id))
-            why = watch.why or result.stall
-            stall = f"{why}; {_LEFT}" if why else _LEFT
+            await asyncio.shield(self._shell().end(result.job.id))
+            stall = "; ".join(filter(None, (too_much or result.stall, _LEFT)))
             result = replace(result, job=None, output_file=result.job.output_file, stall=stall)
-        return result
+        return result, too_much
 
-    def _changes(self, overlays: Overlays, bounds: Bounds, caches: CacheLayers) -> tuple[list[ChangeGroup], list[str]]:
-        """Read what the command did, and take its caches; gives the names of new ones. Raises `OSError`, `TooMuch`."""
-        reader, budget = OverlayReader(self.limits, overlays.started_ns), [LONGEST_DIFFS]
+    def _read(self, overlays: Overlays, bounds: Bounds, caches: CacheLayers) -> tuple[list[ChangeGroup], list[str]]:
+        """Read what the command did, and take its caches; the names of new ones come second.
+
+        Raises:
+            OSError: An overlay could not be read.
+            TooMuch: The command changed more than the limits.
+        """
+        reader, budget = OverlayReader(self._limits, overlays.started_ns), [MAX_DIFFS_CHARS]
         first = str(bounds.roots[0]) if bounds.roots else ""
 
         def name_of(path: str) -> str:
@@ -197,7 +230,7 @@ class DryRuns:
 
         groups, cached = list[ChangeGroup](), list[str]()
         for overlay in overlays.each:
-            if overlay.area == str(bounds.cache):
+            if overlay.area == str(bounds.resources.cache):
                 caches.take(overlay.area, overlay.upper, os.listdir(overlay.upper))  # noqa: PTH208
                 continue
             changes = reader.read(overlay.area, overlay.upper)
@@ -206,45 +239,46 @@ class DryRuns:
             cached += [name_of(changes.at(path)) for path in tagged]
         return groups, cached
 
-    async def _described(
+    async def _describe(
         self, overlays: Overlays, groups: list[ChangeGroup], look_in: Callable[..., Awaitable[str]]
     ) -> list[ChangeGroup]:
-        """Let git say what became of repositories and of what was in no commit; put first what needs a look."""
+        """Let git say what became of repositories and of uncommitted files; put first what needs a look."""
         repositories = [one for one in groups if one.summary.what == "repository" and one.summary.kind == "changed"]
         lost = lost_work.find_lost_files(groups)
         tops = {(one.changes.root, one.paths[0].partition(".git")[0]) for one in repositories}
         for root, top in sorted({(root, "") for root in lost} | tops):
-            if root.endswith("/.git"):  # a linked worktree's
-                continue
-            look = partial(look_in, Path(root, top))
-            files, reverted = await lost_work.uncommitted_files(look, partial(look, launch=overlays.look))
-            taken = lost.get(root, set()).union(top + path for path in reverted)
-            groups = lost_work.with_lost_work(groups, root, taken, {top + path for path in files})
+            if not root.endswith("/.git"):  # else it belongs to a linked worktree
+                look = partial(look_in, Path(root, top))
+                files, reverted = await lost_work.uncommitted_files(look, partial(look, launch=overlays.look))
+                taken = lost.get(root, set()).union(top + path for path in reverted)
+                groups = lost_work.with_lost_work(groups, root, taken, {top + path for path in files})
         for group in repositories:
             # Of a linked worktree the root is the repository.
             folder = f"{group.changes.root}/{group.paths[0]}".partition("/.git/")[0]
             look = partial(look_in, Path(folder))
-            described = await lost_work.describe_git_changes(
-                f"{folder}/.git", look, partial(look, launch=overlays.look)
+            looks = (look, partial(look, launch=overlays.look))
+            groups = lost_work.with_worktree(
+                groups, group, await lost_work.describe_git_changes(f"{folder}/.git", *looks)
             )
-            groups = lost_work.with_worktree(groups, group, described)
         return sorted(groups, key=by_weight)
 
     async def _look(self, grants: Grants, folder: Path, script: str, *, launch: Launcher | None = None) -> str:
         command = Command(script, folder, timeout_s=_GIT_TIMEOUT_S, profile="read-only", grants=grants)
-        return (await self.shell().exec(command, launch=launch)).output
+        return (await self._shell().exec(command, launch=launch)).output
 
     def _new_folder(self) -> tuple[PrivateFolder, CacheLayers]:
-        """Make a folder for a dry run; with the first one that of the session, in which its caches are."""
-        with self._start:
+        """Make a folder for a dry run, and with the first one that of the session, in which its caches are."""
+        with self._lock:
             try:
                 if self._session is None:
-                    remove_abandoned(self.folder)
-                    private = PrivateFolder(self.folder)
+                    remove_abandoned(self._folder)
+                    private = PrivateFolder(self._folder)
                     self._session = private, CacheLayers(private.path)
-                return PrivateFolder(self.folder), self._session[1]
+                return PrivateFolder(self._folder), self._session[1]
             except OSError as error:
-                message = f"{self.folder} cannot be written, where the changes of a dry run are kept: {error.strerror}."
+                message = (
+                    f"{self._folder} cannot be written, where the changes of a dry run are kept: {error.strerror}."
+                )
                 raise ToolError(message, kind="resource_error") from error
 
     def close(self) -> None:
@@ -252,3 +286,63 @@ class DryRuns:
         if self._session is not None:
             self._session[0].close()
             self._session = None
+
+
+def _without_others_data(bounds: Bounds, search_path: str) -> Bounds:
+    """Return the bounds of a command that nobody was asked about: the home and the data of others are hidden."""
+    data = [path for path in Path("/").iterdir() if path.name not in _SYSTEM]
+    shown = [bounds.home / name for name in _TOOLCHAINS]
+    for entry in map(Path, filter(None, search_path.split(":"))):
+        if entry.is_absolute():
+            # Programs load their libraries from the folder around a `bin`, unless that holds a whole home.
+            is_alone = entry.name in {"bin", "sbin"} and entry.parent not in {bounds.home, *bounds.home.parents}
+            shown.append(entry.parent if is_alone else entry)
+    return replace(bounds, masked=(*bounds.masked, bounds.home, *data), readable_again=(*bounds.readable_again, *shown))
+
+
+def _hides(bounds: Bounds, path: Path) -> bool:
+    """Return True if a command in these bounds cannot see what is there: the longest path that leads to it counts."""
+    if not is_real(str(path)):
+        return False
+    shown = find_places((*bounds.readable_again, *bounds.writable, *bounds.roots))
+    covers = {place.path: True for place in find_places(bounds.masked)} | {place.path: False for place in shown}
+    around = [cover for cover in covers if is_inside(str(path), cover)]
+    return bool(around) and covers[max(around, key=len)]
+
+
+async def _watch(folder: Path, max_bytes: int, is_over: asyncio.Event) -> str:
+    """Wait until a command takes too much, set `is_over`, and return of what."""
+    free_at_first, why = shutil.disk_usage(folder).free, ""
+    while not why:
+        await asyncio.sleep(_WATCH_EVERY_S)
+        why = await asyncio.to_thread(_find_excess, folder, max_bytes, free_at_first)
+    is_over.set()
+    return why
+
+
+def _find_excess(folder: Path, max_bytes: int, free_at_first: int) -> str:
+    free = shutil.disk_usage(folder).free
+    if free < min(_MIN_FREE_DISK_BYTES, free_at_first // 2):
+        return "it filled the disk"
+    if free_at_first - free > max_bytes and sum(_sizes_below(folder)) > max_bytes:
+        return f"it wrote more than {max_bytes // 1_000_000:,} MB"
+    return "it took the machine's memory" if _free_memory() < _MIN_FREE_MEMORY else ""
+
+
+def _sizes_below(folder: Path) -> Iterator[int]:
+    for where, _, files in os.walk(folder):
+        for name in files:
+            with suppress(OSError):
+                yield Path(where, name).lstat().st_blocks * 512
+
+
+def _free_memory() -> float:
+    """Return the part of the memory that programs can still get (proc_meminfo(5)), 1 where that is unknown.
+
+    File systems in memory count as used.
+    """
+    with suppress(OSError, ValueError, KeyError, IndexError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        numbers = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
+        return numbers["MemAvailable"] / numbers["MemTotal"]
+    return 1.0

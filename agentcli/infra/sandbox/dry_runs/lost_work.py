@@ -1,6 +1,7 @@
-"""Says what a dry run did to repositories, and marks the changes that take work away.
+"""Describes what a dry run did to repositories, and marks the changes that take work away.
 
-Git itself is asked, in the sandbox: before and after, and for the diffs. It runs nothing that a repository configures.
+Git itself is asked, in the sandbox, for the state before and after and for the diffs. It runs nothing that a repository
+configures.
 """
 
 from __future__ import annotations
@@ -17,34 +18,34 @@ from agentcli.infra.changes.state import ChangeSet, digest_of, parents_of
 
 MAX_REFS = 10
 MAX_COMMITS = 20
-LARGEST_DIFF = 200_000  # bytes
+MAX_DIFF_BYTES = 200_000
 
 _GIT = "git -c core.hooksPath=/dev/null -c core.pager=cat --no-pager"
 _DIFF = "diff --no-ext-diff --no-textconv --no-color"
-_MARKS = ("== HEAD", "== staged", "== stash")
-_REFS, _CONTENTS = "\n== refs\n", "\n== contents\n"
 
-# What git adds to a unified diff.
+# Lines that git adds to a unified diff.
 _GITS_OWN = ("diff --git ", "index ", "new file mode ", "deleted file mode ")
 
-# Runs a shell script where the repository is, as it was or as it is now, and gives its output.
+_NEXT = "printf '\\0';"  # between the parts of an output
+
+# Runs a shell script where the repository is, as it was or as it is now, and returns its output.
 Look = Callable[[str], Awaitable[str]]
 
-HANDFUL = 5  # most of a tree is more files than these, or all
+HANDFUL = 5  # up to so many files, only all of a tree are most of it
 
 _NOT_COUNTED = INSTALLED | {".git"}
 _NOTES = {"index", "AUTO_MERGE", "COMMIT_EDITMSG", "ORIG_HEAD", "gc.log"}  # that git makes without changing anything
 
 
 class GitChanges(NamedTuple):
-    """The changes as text, and what cannot be had back once they are applied; nothing where all is the same for git."""
+    """The changes as text, and what is lost once they are applied; both empty where all is the same for git."""
 
     text: str
     lost: tuple[str, ...]
 
 
 class _RepositoryState(NamedTuple):
-    """The refs and stashes, by name and by commit, and what HEAD and the index say."""
+    """The refs by name, what HEAD is, the staged changes, and the stashes by commit."""
 
     refs: dict[str, str]
     head: str
@@ -73,12 +74,11 @@ async def describe_git_changes(folder: str, look_before: Look, look_after: Look)
     lost_commits = f"{log} --format='commit %h %s' {gone} --not --all HEAD; " if gone else ""
     is_other = before.commit and after.commit and before.commit != after.commit
     diffs = f"{git} {_DIFF} {before.commit} {after.commit}; " if is_other else ""
-    shown = await look_after(  # what is lost comes first: the middle of a long output is cut
-        f"({lost_commits} printf '{_REFS}'; {script} printf '{_CONTENTS}'; {diffs}{git} {_DIFF} --cached) 2>/dev/null"
-        f" | head -c {LARGEST_DIFF}; true"
+    shown = await look_after(  # what is lost comes first, because the middle of a long output is cut
+        f"({lost_commits} {_NEXT} {script} {_NEXT} {diffs}{git} {_DIFF} --cached) 2>/dev/null"
+        f" | head -c {MAX_DIFF_BYTES}; true"
     )
-    commits, _, rest = shown.partition(_REFS)
-    refs, _, diff = rest.partition(_CONTENTS)
+    commits, refs, diff = _parts(shown, 3)
     lost = [*commits.splitlines(), *(f"stash {title}" for id, title in before.stash.items() if id not in after.stash)]
     staged = [f"staged: {line.partition(' ')[2].split(' ', 3)[-1]}" for line in after.staged]
     lines = [
@@ -93,34 +93,36 @@ async def describe_git_changes(folder: str, look_before: Look, look_after: Look)
 
 
 async def uncommitted_files(look_before: Look, look_after: Look) -> tuple[frozenset[str], frozenset[str]]:
-    """The relative paths of files that hold what no commit has, and of those now as in the last commit."""
+    """Return the relative paths of files that hold what no commit has, and of those that are now as in the last one."""
     others = f"{_GIT} ls-files -z --others --exclude-standard"
-    commit, *dirty = (await look_before(f"({_dirty('HEAD')}; printf '\\0'; {others}) 2>/dev/null; true")).split("\0")
+    commit, *dirty = (await look_before(f"({_dirty('HEAD')}; {_NEXT} {others}) 2>/dev/null; true")).split("\0")
     unknown = dirty.index("") if "" in dirty else len(dirty)
     still = (await look_after(f"{_dirty(commit)} 2>/dev/null; true")).split("\0") if commit and dirty[:unknown] else []
     return frozenset(filter(None, dirty)), frozenset(dirty[:unknown]).difference(still)
 
 
 def _dirty(commit: str) -> str:
-    """Print a commit, and the files of the worktree that differ from it."""
+    """Return a script that prints a commit, and the files of the worktree that differ from it."""
     diff = f"{_GIT} diff --no-ext-diff --name-only --relative -z {commit}"
-    return f"{_GIT} rev-parse -q --verify {commit} | tr -d '\\n'; printf '\\0'; {diff}"
+    return f"{_GIT} rev-parse -q --verify {commit} | tr -d '\\n'; {_NEXT} {diff}"
 
 
 async def _state(git: str, look: Look) -> _RepositoryState:
-    head, staged, stash = _MARKS
     output = await look(
-        f"exec 2>/dev/null; {git} for-each-ref --format='%(refname) %(objectname)'; echo '{head}'"
-        f"; {git} symbolic-ref -q HEAD || {git} rev-parse -q --verify HEAD; echo '{staged}'"
-        f"; {git} {_DIFF} --cached --raw --abbrev; echo '{stash}'; {git} stash list --format='%H %gd %gs'; true"
+        f"exec 2>/dev/null; {git} for-each-ref --format='%(refname) %(objectname)'; {_NEXT}"
+        f" {git} symbolic-ref -q HEAD || {git} rev-parse -q --verify HEAD; {_NEXT}"
+        f" {git} {_DIFF} --cached --raw --abbrev; {_NEXT} {git} stash list --format='%H %gd %gs'; true"
     )
-    parts = []
-    for mark in _MARKS:
-        part, _, output = output.partition(f"{mark}\n")
-        parts.append(part.splitlines())
-    refs, stashes = ((line.partition(" ") for line in lines) for lines in (parts[0], output.splitlines()))
-    by_ref, by_commit = ({key: rest for key, _, rest in pairs} for pairs in (refs, stashes))
-    return _RepositoryState(by_ref, "".join(parts[1]), parts[2], by_commit)
+    refs, head, staged, stash = _parts(output, 4)
+    by_ref, by_commit = (
+        {key: rest for key, _, rest in (line.partition(" ") for line in text.splitlines())} for text in (refs, stash)
+    )
+    return _RepositoryState(by_ref, head.strip(), staged.splitlines(), by_commit)
+
+
+def _parts(output: str, count: int) -> list[str]:
+    """Split the output of a script that prints `_NEXT` between its parts; parts that are missing are empty."""
+    return [*output.split("\0", count - 1), *[""] * count][:count]
 
 
 def _short(name: str) -> str:
@@ -128,10 +130,10 @@ def _short(name: str) -> str:
 
 
 def with_worktree(groups: Sequence[ChangeGroup], repository: ChangeGroup, git: GitChanges) -> list[ChangeGroup]:
-    """The groups, with a worktree and its repository as one, and without those in which git only noted something."""
+    """Join a worktree and its repository to one group, and drop the repository if git only noted something in it."""
     root, top = repository.changes.root, repository.paths[0].partition(".git")[0]
     others = [group for group in groups if group is not repository]
-    logs = [path for path in repository.paths if _is_shorter(path, repository.changes)]
+    logs = [path for path in repository.paths if _is_shortened_log(path, repository.changes)]
     if not git.text and not logs and all(_is_note(path.rpartition(".git/")[2]) for path in repository.paths):
         return others
     joined = [
@@ -161,7 +163,7 @@ def with_worktree(groups: Sequence[ChangeGroup], repository: ChangeGroup, git: G
 
 
 def find_lost_files(groups: Sequence[ChangeGroup]) -> dict[str, set[str]]:
-    """The files of whose contents nothing is left, by their root."""
+    """Return the files of whose contents nothing is left, by their root."""
     gone = {root: _gone_files(changes) for root, changes in {one.changes.root: one.changes for one in groups}.items()}
     found: dict[str, set[str]] = {}
     for group in groups:
@@ -176,7 +178,7 @@ def find_lost_files(groups: Sequence[ChangeGroup]) -> dict[str, set[str]]:
 def with_lost_work(
     groups: Sequence[ChangeGroup], root: str, taken: Collection[str], uncommitted: Collection[str]
 ) -> list[ChangeGroup]:
-    """The groups, marked where they take away what was in no commit; a folder's name there ends with a slash."""
+    """Mark the groups that take away uncommitted work. In `uncommitted` a folder's name ends with a slash."""
     lost = {
         path for path in taken if path in uncommitted or any(f"{parent}/" in uncommitted for parent in parents_of(path))
     }
@@ -191,22 +193,22 @@ def with_lost_work(
 
 
 def with_loss_of_tree(groups: Sequence[ChangeGroup], changes: ChangeSet) -> list[ChangeGroup]:
-    """The groups, marked where together they take away more than half of the files that were there."""
+    """Mark the groups that together take away more than half of the files that were there."""
     gone = _gone_files(changes)
-    count = _count_files(changes.root, limit=2 * len(gone)) if len(gone) > 1 else 0
+    count = _count_files_up_to(2 * len(gone), changes.root) if len(gone) > 1 else 0
     is_most = 2 * len(gone) > count if len(gone) > HANDFUL else len(gone) == count
     notes = [f"{len(gone):,} of the {count:,} files in {shown_path(changes.root)} would be gone or empty"]
     marked = []
     for group in groups:
         if is_most and count and gone.intersection(group.paths):
             summary = replace(group.summary, loses="tree", notes=(*notes, *group.summary.notes))
-            group, notes = group._replace(summary=summary), []  # it is said once
+            group, notes = group._replace(summary=summary), []  # only the first says it
         marked.append(group)
     return marked
 
 
 def _is_written_over(diff: str) -> bool:
-    """True where no line of a text is left, however it is indented now."""
+    """Return True if no line of a text is left, however it is indented now."""
     lines = diff.partition("\n@@ ")[2].splitlines()[1:]
     old, new = ({line[1:].strip() for line in lines if line[0] == sign} - {""} for sign in "-+")
     return bool(old) and not old & new and not any(line[0] == " " for line in lines)
@@ -216,8 +218,7 @@ def _is_note(path: str) -> bool:
     return path in _NOTES or path.startswith(("objects", "logs"))
 
 
-def _is_shorter(path: str, changes: ChangeSet) -> bool:
-    """True for a log of git's that lost entries."""
+def _is_shortened_log(path: str, changes: ChangeSet) -> bool:
     before, after = changes.of(path)
     if before is None or before.kind != "file" or ".git/logs/" not in f"/{path}":
         return False
@@ -225,7 +226,7 @@ def _is_shorter(path: str, changes: ChangeSet) -> bool:
 
 
 def _gone_files(changes: ChangeSet) -> set[str]:
-    """The files that were deleted or emptied; not those that were moved, or can be installed again."""
+    """Return the files that were deleted or emptied, without those that were moved or can be installed again."""
     gone = {}
     for path, before in changes.before.items():
         after = changes.after.get(path)
@@ -238,8 +239,7 @@ def _gone_files(changes: ChangeSet) -> set[str]:
     return {path for path, before in gone.items() if not moved or digest_of(before) not in moved}
 
 
-def _count_files(root: str, *, limit: int) -> int:
-    """Counts files until there are more than `limit`."""
+def _count_files_up_to(limit: int, root: str) -> int:
     count = 0
     for folder, names, files in os.walk(root):
         names[:] = [name for name in names if name not in _NOT_COUNTED]

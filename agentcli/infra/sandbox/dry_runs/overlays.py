@@ -1,16 +1,17 @@
-"""Mounts an overlay over each folder that a tried command may write, and reads from it what the command did.
+"""Mounts an overlay over each folder that a dry run may write, and reads from it what the command did.
 
-Nothing of that reaches the disk, and it costs the same for a workspace of any size. The upper folder of an overlay has
-what was changed (Documentation/filesystems/overlayfs.rst).
+Nothing that the command does reaches the workspace, and an overlay costs the same for a workspace of any size. Its
+upper folder has what was changed (Documentation/filesystems/overlayfs.rst).
 """
 
 from __future__ import annotations
 
+import itertools
 import marshal
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,25 +19,27 @@ from msgspec.structs import replace
 
 from agentcli.infra.changes.state import ChangeSet, FileEntry, entry_at, joined, names_in, walk
 from agentcli.infra.changes.writing import OVERLAY_ATTRIBUTES
-from agentcli.infra.sandbox.backends.bubblewrap_layout import writable_folders
-from agentcli.infra.sandbox.backends.landlock import own_python
+from agentcli.infra.sandbox.backends.bubblewrap import writable_folders
+from agentcli.infra.sandbox.backends.landlock import launcher_words
+from agentcli.infra.sandbox.backends.launcher import REFUSAL
 from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch, Mount, memory_file, run_probe
-from agentcli.infra.sandbox.dry_runs.caches import is_cache, is_tagged
-from agentcli.infra.sandbox.dry_runs.overlay_launcher import REFUSAL
+from agentcli.infra.sandbox.dry_runs.caches import copy_access, is_cache, is_tagged
 from agentcli.infra.sandbox.mounts.mount_points import NOTE, Note
-from agentcli.infra.sandbox.mounts.protect_plan import is_inside
+from agentcli.infra.sandbox.mounts.plans import is_inside
 from agentcli.settings.files import make_private_folder
 from agentcli.tools.command import Command
 from agentcli.tools.dry_run import DryRunLimits
 
-_LAUNCHER = Path(__file__).with_name("overlay_launcher.py")
+# The fifth field of a line of mountinfo is the mount point, the one behind " - " the kind (proc_pid_mountinfo(5)).
+_MOUNT = re.compile(r"^(?:\S+ ){4}(\S+) .*? - (\S+)", re.MULTILINE)
 
-# Other machines may change files there, and set their times by clocks of their own.
+
+# Other machines may change files on these, and set their times by clocks of their own.
 _REMOTE = re.compile(r"nfs|cifs|smb|9p|ceph|afs|fuse|virtiofs|vboxsf|glusterfs|lustre")
 
 
 class Overlay(NamedTuple):
-    """The overlay over `area`. What is below it: a layer of caches, where there is one, and then the area itself."""
+    """The overlay over `area`. Below it are a layer of caches, where there is one, and then the area itself."""
 
     area: str
     caches: str
@@ -51,7 +54,7 @@ class Overlays:
     def __init__(self, confinement: Confinement, bounds: Bounds, folder: Path, caches_of: Callable[[str], str]) -> None:
         """`folder` holds the overlays; `caches_of` gives the folder with the caches of an area, empty for none."""
         self._confinement = confinement
-        self._bounds = replace(bounds, note=Note(folder / NOTE))
+        self._bounds = replace(bounds, resources=replace(bounds.resources, note=Note(folder / NOTE)))
         self._folder = folder
         self._caches_of = caches_of
         self._launches = 0
@@ -60,33 +63,31 @@ class Overlays:
 
     @contextmanager
     def launch(self, argv: Sequence[str], command: Command, pass_fds: Sequence[int]) -> Iterator[Launch]:
-        """Launch the command. Raises `OSError`."""
         self._launches += 1
         folder = self._folder / str(self._launches)
         folder.mkdir(mode=0o700)
-        if self._bounds.cache is not None:
-            make_private_folder(self._bounds.cache)
+        if self._bounds.resources.cache is not None:
+            make_private_folder(self._bounds.resources.cache)
         with self._confinement.launch(argv, cwd=command.cwd, bounds=self._bounds, pass_fds=pass_fds) as launch:
             areas = writable_folders(launch.mounts)
-            if inside := next((area for area in areas if is_inside(str(folder), area)), None):
-                raise OSError(
-                    0, f"{inside} holds agentcli's own data, so what a command does there cannot be held back"
-                )
-            if why_not := _why_no_overlay(areas):
+            own = next((area for area in areas if is_inside(str(folder), area)), "")
+            why_own = f"{own} holds agentcli's own data, so what a command does there cannot be held back"
+            if why_not := why_own if own else _why_no_overlay(areas):
                 raise OSError(0, why_not)
             clock = folder / "started"
             clock.touch()
             self.started_ns = clock.stat().st_ctime_ns
-            self.each = [
-                _make_overlay(area, self._caches_of(area), folder / f"overlay-{number}")
-                for number, area in enumerate(areas)
-            ]
+            folders = (folder / f"overlay-{number}" for number in itertools.count())
+            self.each = [_make_overlay(area, self._caches_of(area), next(folders)) for area in areas]
             with self._wrap(launch) as wrapped:
                 yield wrapped
 
     @contextmanager
     def look(self, argv: Sequence[str], command: Command, pass_fds: Sequence[int]) -> Iterator[Launch]:
-        """Launch what looks at the changes, once the command has ended, and can write nothing. Raises `OSError`."""
+        """Launch a command that looks at the changes of the one that has ended, and can write nothing.
+
+        Raises `OSError`.
+        """
         with (
             self._confinement.launch(argv, cwd=command.cwd, bounds=self._bounds, pass_fds=pass_fds) as launch,
             self._wrap(launch, looks_only=True) as wrapped,
@@ -97,18 +98,18 @@ class Overlays:
     def _wrap(self, launch: Launch, *, looks_only: bool = False) -> Iterator[Launch]:
         """Bind overlays in place of the areas, so that nothing else can be written."""
         binds: list[tuple[int, str]] = []
-        # Hidden as a whole: an overlay shows what is masked in the workspace, and those of others are nobody's.
-        mounts = [*(self._redirected(mount, binds) for mount in launch.mounts), Mount(str(self._folder.parent))]
-        with _plan(self.each, self.started_ns, binds=binds, looks_only=looks_only) as plan:
+        # The folder of all dry runs is hidden: an overlay in it shows what is masked in the workspace.
+        mounts = [*(self._redirect(mount, binds) for mount in launch.mounts), Mount(str(self._folder.parent))]
+        with _plan_file(self.each, self.started_ns, binds=binds, looks_only=looks_only) as plan:
             yield launch._replace(
                 pass_fds=(*launch.pass_fds, plan),
-                bounded_by="dry_runs.overlay_launcher",
+                launcher_words=0,
                 refusal=REFUSAL,
                 mounts=tuple(mounts),
                 environment={**launch.environment, "GIT_OPTIONAL_LOCKS": "0"},
             )
 
-    def _redirected(self, mount: Mount, binds: list[tuple[int, str]]) -> Mount:
+    def _redirect(self, mount: Mount, binds: list[tuple[int, str]]) -> Mount:
         """Lead a writable bind into its area's overlay, by the descriptor in `binds`; others become read-only."""
         if not mount.is_writable:
             return mount
@@ -120,15 +121,17 @@ class Overlays:
         return mount._replace(is_writable=False)
 
 
-class TooMuch(Exception):  # it says what is so
+class TooMuch(Exception):
     """A command changed more than a dry run can hold."""
 
 
 class OverlayReader:
-    """Reads the overlays of one command, which together may not have changed more than the limits."""
+    """Reads the overlays of one command, which together may not have changed more than the limits.
+
+    The command started at `started_ns`, by file times.
+    """
 
     def __init__(self, limits: DryRunLimits, started_ns: int) -> None:
-        """`started_ns` is when the command started, by file times."""
         self._limits = limits
         self._started_ns = started_ns
         self._entries = self._bytes = 0
@@ -136,8 +139,8 @@ class OverlayReader:
     def read(self, root: str, upper: str) -> ChangeSet:
         """Return what was changed below a root. Raises `OSError`, `TooMuch`."""
         changes = ChangeSet(root)
-        waiting = [("", False)]  # paths, and whether what the root has there is covered
-        while waiting:  # not by recursion: a command can nest folders deeper than Python calls
+        waiting = [("", False)]  # paths, and True if what the root has there is covered
+        while waiting:  # without recursion, because a command can nest folders deeper than Python calls
             path, is_covered = waiting.pop()
             where = f"{upper}/{path}" if path else upper
             now, below = entry_at(where), entry_at(changes.at(path))
@@ -156,10 +159,9 @@ class OverlayReader:
                 is_covered = True
             elif not is_covered and below is not None:
                 changes.before[path] = below
-            if now.kind == "other":  # the mark of what was deleted, or what cannot be kept
-                continue
-            changes.after[path] = now
-            _open_to_owner(now)
+            if now.kind != "other":  # else it marks something deleted, or cannot be kept
+                changes.after[path] = now
+                _open_to_owner(now)
             if now.kind == "folder":
                 waiting += [(joined(path, name), is_covered) for name in names_in(where)]
         return changes
@@ -173,37 +175,34 @@ class OverlayReader:
 
 
 def why_no_overlays(areas: Sequence[str], folder: Path) -> str:
-    """Say why these areas cannot have overlays here; empty where they can. Really mounts them. Raises `OSError`."""
+    """Say why these areas cannot have overlays here; empty where they can. Mounts some to find out.
+
+    Raises `OSError`.
+    """
     if why_not := _why_no_overlay(areas):
         return why_not
     overlays = [_make_overlay(area, "", folder / f"probe-{number}") for number, area in enumerate(areas)]
-    with _plan(overlays, 0) as plan:
-        done = run_probe([str(own_python()), "-I", "-S", str(_LAUNCHER), str(plan)], (plan,))
+    with _plan_file(overlays, 0) as plan:
+        done = run_probe(launcher_words(plan), (plan,))
     return done.stderr.decode(errors="replace").strip() if done.returncode else ""
 
 
-@contextmanager
-def _plan(
+def _plan_file(
     overlays: Sequence[Overlay], started_ns: int, *, binds: Sequence[tuple[int, str]] = (), looks_only: bool = False
-) -> Iterator[int]:
-    """A descriptor to read the launcher's plan from."""
+) -> AbstractContextManager[int]:
     layers = []
     for area, caches, upper, work, merged in overlays:
         lower = [layer for layer in ((upper if looks_only else ""), caches, area) if layer]
         layers.append((lower, "" if looks_only else upper, work, merged))
-    with memory_file(marshal.dumps((layers, list(binds), started_ns))) as plan:
-        yield plan
+    return memory_file(marshal.dumps(("overlays", layers, list(binds), started_ns)))
 
 
 def _make_overlay(area: str, caches: str, folder: Path) -> Overlay:
-    """The root of an overlay has the mode and owner of the upper folder."""
+    """Make the folders of an overlay. Its root has the mode and owner of the upper folder."""
     upper, work, merged = (folder / name for name in ("upper", "work", "merged"))
     for one in (upper, work, merged):
         one.mkdir(parents=True, mode=0o700)
-    there = Path(area).stat()
-    if os.geteuid() == 0:
-        os.chown(upper, there.st_uid, there.st_gid)
-    upper.chmod(there.st_mode & 0o7777)
+    copy_access(Path(area), upper)
     return Overlay(area, caches, str(upper), str(work), str(merged))
 
 
@@ -220,20 +219,16 @@ def _why_no_overlay(areas: Sequence[str]) -> str:
 
 
 def _mounted() -> list[tuple[str, str]]:
-    """Kinds of file systems and where they are mounted (proc_pid_mountinfo(5)); none where the kernel does not say."""
-    try:
-        lines = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
-    except OSError:
-        return []
-    found = []
-    for line in lines:
-        place, _, source = line.partition(" - ")
-        found.append((source.split()[0], re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), place.split()[4])))
-    return found
+    """Return the kinds of file systems and where they are mounted; nothing where the kernel does not say."""
+    text = ""
+    with suppress(OSError):
+        text = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
+    found = _MOUNT.findall(text)
+    return [(kind, re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), place)) for place, kind in found]
 
 
 def _is_cache(path: str, now: FileEntry, below: FileEntry | None) -> bool:
-    """By its name, or because the folder says so: one that was there before must have said so before."""
+    """Return True for a cache by its name or its tag, which a folder that was there before must have had then."""
     if ".git" in path.split("/"):
         return False
     is_folder = "folder" in {now.kind, below.kind if below is not None else now.kind}
@@ -241,10 +236,9 @@ def _is_cache(path: str, now: FileEntry, below: FileEntry | None) -> bool:
 
 
 def _is_opaque(where: str) -> bool:
-    try:
+    with suppress(OSError):
         return os.getxattr(where, f"{OVERLAY_ATTRIBUTES}opaque", follow_symlinks=False) == b"y"
-    except OSError:
-        return False
+    return False
 
 
 def _open_to_owner(entry: FileEntry) -> None:

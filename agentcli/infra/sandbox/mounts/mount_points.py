@@ -1,20 +1,18 @@
 """Makes mount points for names that do not exist and must not be made, while commands run.
 
 A mount needs a real file or folder under it, on the real disk, where the person sees it. It is made before the command
-and removed after the last one that needs it, whichever process that is: commands run at the same time, in several
-sessions. Removing it earlier would take the mount away from a running sandbox (Linux does that since 3.18), and with it
-the protection.
+and removed after the last one that needs it, whichever process that is, because commands of several sessions run at the
+same time. Removing it earlier would take the mount away from a running sandbox (Linux does that since 3.18), and the
+protection with it.
 
-So each command holds a shared lock (flock) on what it mounts on, and who leaves removes it after getting the exclusive
-one. What was made here is recognised by its look, not by a list. After a kill the keeper removes what the session's
-note names, or else the next start. A folder is removed by rmdir, which never removes one that the person has put
-something into.
+Each command therefore holds a shared lock (flock) on what it mounts on, and a command that ends removes it after
+getting the exclusive lock. A mount point is recognised by its look, not by a list. After a kill the keeper, or else the
+next start, removes what the session's note names. A folder is removed by rmdir, which never removes one that the person
+has put something into.
 """
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import errno
 import fcntl
 import os
@@ -24,8 +22,7 @@ import tempfile
 import time
 from _thread import start_new_thread
 from collections.abc import Iterator
-from contextlib import contextmanager
-from itertools import count
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -37,11 +34,10 @@ MOUNT_POINT_MODE = 0o1755
 COMMON_FOLDER_IS_HERE = b".\n"
 NOTE = "mount_points"
 PROTECTED = "protected.json"  # beside the note: what to revert after a kill
-_renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)  # not in every library
 _PATIENCE_S = 0.5
 _LOOK_EVERY_S = 0.02
-_made: set[str] = set()  # where this process had mount points
 _NOTHING_CAN_BE_MADE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT, errno.ELOOP}
+_made: set[str] = set()  # where this process had mount points
 
 
 class _HeldName(NamedTuple):
@@ -54,53 +50,22 @@ class _HeldName(NamedTuple):
 
 
 class Note:
-    """Names mount points in a file before they are made. One that is not there any more does no harm.
-
-    Folders that are needed no more are kept beside it for the next command: to move one costs a disk a fifth of what
-    it costs to make and remove it.
-    """
+    """Names mount points in a file before they are made. One that is not there any more does no harm."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._named: set[str] = set()
-        self._spares: list[str] = []
-        self._numbers = count()
 
     def add(self, path: str, content: bytes | None) -> None:
-        """Add a folder, or a file with a content."""
         if path not in self._named:
             # Without room for the note, a kill may leave the mount point; the command runs all the same.
-            with contextlib.suppress(OSError), self._file.open("ab") as file:
+            with suppress(OSError), self._file.open("ab") as file:
                 file.write(os.fsencode(path) + (b"\0folder" if content is None else b"\0file " + content) + b"\0")
                 self._named.add(path)
 
-    def give(self, folder: int, name: str) -> bool:
-        """Move a spare folder there; False where there is none for this disk. Raises `FileExistsError`."""
-        spare = self._spares.pop() if self._spares else ""
-        try:
-            return bool(spare) and _move_new(spare, folder, name)
-        except FileExistsError:
-            self._spares.append(spare)
-            raise
-
-    def take(self, held: _HeldName) -> bool:
-        """Keep a folder; False where it stays, because it is on another disk or somebody has put something into it."""
-        if _renameat2 is None:
-            return False
-        spare = f"{self._file.parent}/spare-{next(self._numbers)}"
-        try:
-            os.rename(held.name, spare, src_dir_fd=held.folder)
-        except OSError:
-            return False
-        if os.listdir(spare):  # noqa: PTH208  # a fifth of the time
-            _move_new(spare, held.folder, held.name)
-            return False
-        self._spares.append(spare)
-        return True
-
 
 class MountPoints:
-    """Mount points of one command, added to `note` before they are made; leaving the context lets go of them."""
+    """Mount points of one command, added to `note` before they are made; leaving the context releases them."""
 
     def __init__(self, note: Note | None = None) -> None:
         self._held: list[_HeldName] = []
@@ -114,23 +79,21 @@ class MountPoints:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         for held in self._held:
-            with contextlib.suppress(OSError):
-                _remove_unless_used(held, self._note)
+            with suppress(OSError):
+                _remove_unless_used(held)
         descriptors = [*self._folders.values(), *(held.lock for held in self._held)]
         self._held.clear()
         self._folders.clear()
-        if descriptors:
-            # What was removed goes from the disk when it is closed, which can wait for the disk; a `Thread` would have
-            # us wait for its start.
-            try:
-                start_new_thread(_close, (descriptors,))
-            except RuntimeError:  # no room for a thread
-                _close(descriptors)
+        # Closing frees what was removed, which can take the disk a while. A `Thread` would have us wait for its start.
+        try:
+            start_new_thread(_close, (descriptors,))
+        except RuntimeError:  # no room for a thread
+            _close(descriptors)
 
     def hold(self, path: str, content: bytes | None = None) -> bool:
         """Make sure that there is a folder at `path`, or a file with a content; True if it can be mounted on.
 
-        Not where neither we nor the command can make anything (a read-only disk, a folder of somebody else), nor
+        It cannot where neither we nor the command can make anything (a read-only disk, a folder of somebody else), nor
         through a symlink. Raises `OSError`.
         """
         _made.add(path)
@@ -141,7 +104,7 @@ class MountPoints:
             if parent not in self._folders:
                 self._folders[parent] = open_real(parent)
             folder = self._folders[parent]
-            lock = self._lock(folder, name, content)
+            lock = _lock_or_make(folder, name, content)
         except OSError as error:
             if error.errno in _NOTHING_CAN_BE_MADE:
                 return False
@@ -150,68 +113,20 @@ class MountPoints:
             self._held.append(_HeldName(folder, name, lock, content))
         return True
 
-    def _lock(self, folder: int, name: str, content: bytes | None) -> int | None:
-        """Open what keeps the name there; None when that is not our business. Raises `OSError`."""
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | (os.O_DIRECTORY if content is None else 0)
-        deadline = time.monotonic() + _PATIENCE_S
-        while time.monotonic() < deadline:
-            is_new = self._make(folder, name, content)
-            try:
-                lock = os.open(name, flags, dir_fd=folder)
-            except FileNotFoundError:  # removed by who held it last: make it again
-                continue
-            except OSError as error:
-                if error.errno in {errno.ENOTDIR, errno.EACCES, errno.ENXIO}:  # somebody's, to be mounted on
-                    return None
-                raise
-            if not is_new and not _is_ours(lock, content):
-                os.close(lock)
-                return None
-            if _is_locked(folder, name, lock):
-                return lock
-            os.close(lock)
-            time.sleep(0.001)
-        raise TimeoutError(errno.ETIMEDOUT, "another process keeps this locked", name)
-
-    def _make(self, folder: int, name: str, content: bytes | None) -> bool:
-        """Make it where nothing is; False where something is. A file appears as a whole: git may read it at once."""
-        descriptor = -1
-        try:
-            if content is None:
-                if self._note is None or not self._note.give(folder, name):
-                    os.mkdir(name, MOUNT_POINT_MODE, dir_fd=folder)
-                return True
-            try:
-                descriptor = os.open(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o644, dir_fd=folder)
-            except OSError:  # a disk without files that have no name
-                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-                descriptor = os.open(name, flags, 0o644, dir_fd=folder)
-                os.write(descriptor, content)
-            else:
-                os.write(descriptor, content)
-                os.link(f"/proc/self/fd/{descriptor}", name, dst_dir_fd=folder)
-        except FileExistsError:
-            return False
-        finally:
-            if descriptor >= 0:
-                os.close(descriptor)
-        return True
-
 
 class SessionNote:
-    """Notes the mount points of a session's commands in a file, for whoever removes them after a kill.
+    """Notes the mount points of a session's commands in a file, so that they can be removed after a kill.
 
-    agentcli holds a lock on the folder of the file; that on the file it shares with the keeper, which goes on after the
-    death of agentcli until it has ended what ran.
+    agentcli holds a lock on the folder of the file. It shares the lock on the file with the keeper, which after the
+    death of agentcli goes on until it has ended what ran. Making a note raises `OSError`.
     """
 
     def __init__(self, around: Path) -> None:
-        """Raises `OSError`."""
         around.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._folder = Path(tempfile.mkdtemp(dir=around))
         self.path = self._folder / NOTE
-        self._alive = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        fcntl.flock(self._alive, fcntl.LOCK_EX)
+        self._folder_lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fcntl.flock(self._folder_lock, fcntl.LOCK_EX)  # before there is a note: one without a lock is abandoned
         self.descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(self.descriptor, fcntl.LOCK_EX)
         self.points = Note(self.path)
@@ -220,32 +135,35 @@ class SessionNote:
         """Remove it, or leave to the next start what is still to be done by it."""
         if is_done:
             shutil.rmtree(self._folder, ignore_errors=True)
-        os.close(self.descriptor)
-        os.close(self._alive)
+        _close([self.descriptor, self._folder_lock])
 
 
 @contextmanager
-def locked(path: Path, patience_s: float = 0.0) -> Iterator[int]:
-    """Raises `OSError` where somebody else has the lock."""
+def locked(path: Path, patience_s: float = 0.0) -> Iterator[None]:
+    """Hold the lock on a file or folder. Raises `OSError` where somebody else keeps it."""
     until = time.monotonic() + patience_s
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > until:
-                    raise
-                time.sleep(_LOOK_EVERY_S)
-        yield descriptor
+        while not _try_lock(descriptor, fcntl.LOCK_EX):
+            if time.monotonic() > until:
+                raise BlockingIOError(errno.EAGAIN, "it is locked", str(path))
+            time.sleep(_LOOK_EVERY_S)
+        yield
     finally:
         os.close(descriptor)
 
 
+def _try_lock(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def remove_noted(note: Path) -> None:
-    """Remove what a killed process noted, as far as nobody uses it. Raises nothing."""
-    with MountPoints() as points, contextlib.suppress(OSError):
+    """Remove what a killed process noted, if nobody uses it. Raises nothing."""
+    with MountPoints() as points, suppress(OSError):
         words = note.read_bytes().split(b"\0")
         for path, what in zip(map(os.fsdecode, words[::2]), words[1::2], strict=False):
             if os.path.lexists(path):
@@ -253,7 +171,7 @@ def remove_noted(note: Path) -> None:
 
 
 def open_real(path: str) -> int:
-    """A descriptor, for looking only, of what is really at this path. Raises `OSError` for a symlink on the way."""
+    """Open what is really at this path, for looking only. Raises `OSError`, also for a symlink on the way."""
     descriptor = os.open(path or "/", os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     if real_path(descriptor) != (path or "/"):
         os.close(descriptor)
@@ -265,22 +183,8 @@ def real_path(descriptor: int) -> str:
     return os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115  # pathlib takes longer than the kernel
 
 
-def _is_locked(folder: int, name: str, lock: int) -> bool:
-    """True if what was opened will stay while `lock` is open."""
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:  # about to be removed
-        return False
-    except OSError:  # a disk without locks: nobody gets the exclusive one, and it is left in place
-        pass
-    try:
-        return os.path.samestat(os.stat(name, dir_fd=folder, follow_symlinks=False), os.fstat(lock))
-    except FileNotFoundError:
-        return False
-
-
 def is_mount_point_of_ours(path: str) -> bool:
-    """True if something is at `path` only because a command runs, or was killed."""
+    """Return True if something is at `path` only because a command runs, or was killed."""
     try:
         found = os.lstat(path)
     except OSError:
@@ -289,21 +193,69 @@ def is_mount_point_of_ours(path: str) -> bool:
 
 
 def came_and_went(path: str) -> bool:
-    """True if what changed at a path was no more than a mount point of this process."""
+    """Return True if no more changed at a path than a mount point of this process."""
     if path in _made and os.path.lexists(path) and not is_mount_point_of_ours(path):
         _made.discard(path)  # it is somebody's, and its end will be a change too
     return path in _made
 
 
-def _move_new(path: str, folder: int, name: str) -> bool:
-    """Move a folder to a name in an open one; False on another disk. Raises `FileExistsError` where something is."""
-    assert _renameat2 is not None, "what is moved here was taken"
-    at_working_folder, no_replace = -100, 1
-    if not _renameat2(at_working_folder, os.fsencode(path), folder, os.fsencode(name), no_replace):
-        return True
-    if ctypes.get_errno() == errno.EEXIST:
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
-    return False
+def _lock_or_make(folder: int, name: str, content: bytes | None) -> int | None:
+    """Open what keeps the name there; None when somebody else's file or folder does. Raises `OSError`."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | (os.O_DIRECTORY if content is None else 0)
+    deadline = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < deadline:
+        is_new = _make(folder, name, content)
+        try:
+            lock = os.open(name, flags, dir_fd=folder)
+        except FileNotFoundError:  # removed by the last command that held it
+            continue
+        except OSError as error:
+            if error.errno in {errno.ENOTDIR, errno.EACCES, errno.ENXIO}:  # somebody's, to be mounted on
+                return None
+            raise
+        if not is_new and not _is_ours(lock, content):
+            os.close(lock)
+            return None
+        if _stays_while_locked(folder, name, lock):
+            return lock
+        os.close(lock)
+        time.sleep(0.001)
+    raise TimeoutError(errno.ETIMEDOUT, "another process keeps this locked", name)
+
+
+def _make(folder: int, name: str, content: bytes | None) -> bool:
+    """Make it where nothing is; False where something is. A file appears as a whole: git may read it at once."""
+    descriptor = -1
+    try:
+        if content is None:
+            os.mkdir(name, MOUNT_POINT_MODE, dir_fd=folder)
+            return True
+        try:
+            descriptor = os.open(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o644, dir_fd=folder)
+        except OSError:  # a disk without files that have no name
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            descriptor = os.open(name, flags, 0o644, dir_fd=folder)
+            os.write(descriptor, content)
+        else:
+            os.write(descriptor, content)
+            os.link(f"/proc/self/fd/{descriptor}", name, dst_dir_fd=folder)
+    except FileExistsError:
+        return False
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+    return True
+
+
+def _stays_while_locked(folder: int, name: str, lock: int) -> bool:
+    """Return True if what was opened stays where it is while `lock` is open."""
+    with suppress(OSError):  # on a disk without locks nobody gets the exclusive one, and nothing is removed
+        if not _try_lock(lock, fcntl.LOCK_SH):  # it is about to be removed
+            return False
+    try:
+        return os.path.samestat(os.stat(name, dir_fd=folder, follow_symlinks=False), os.fstat(lock))
+    except FileNotFoundError:
+        return False
 
 
 def _close(descriptors: list[int]) -> None:
@@ -317,19 +269,15 @@ def _is_ours(descriptor: int, content: bytes | None) -> bool:
     return os.pread(descriptor, len(content) + 1, 0) == content
 
 
-def _remove_unless_used(held: _HeldName, note: Note | None) -> None:
-    try:
-        fcntl.flock(held.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # in use: whoever leaves last gets it
-        return
+def _remove_unless_used(held: _HeldName) -> None:
+    """Remove a mount point if no other command holds it; the last one to leave does. Raises `OSError`."""
+    fcntl.flock(held.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     ours = os.fstat(held.lock)
     if not os.path.samestat(os.stat(held.name, dir_fd=held.folder, follow_symlinks=False), ours):
         return
     if not stat.S_ISDIR(ours.st_mode):
         if _is_ours(held.lock, held.content):
             os.unlink(held.name, dir_fd=held.folder)
-        return
-    if note is not None and ours.st_mode & stat.S_ISVTX and note.take(held):
         return
     try:
         os.rmdir(held.name, dir_fd=held.folder)

@@ -11,15 +11,14 @@ import asyncio
 import contextlib
 import re
 import socket
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from agentcli.safety.addresses.hosts import (
+from agentcli.safety.hosts import (
     HostGrant,
     find_grant,
     may_lead_to,
-    read_grant,
     read_host,
     split_port,
 )
@@ -38,32 +37,27 @@ _NOT_PASSED_ON = frozenset((b"connection", b"proxy-connection", b"keep-alive", b
 
 
 class _Denial(Exception):
-    """An answer instead of a connection."""
-
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
-        self.reason = reason
+    """An answer instead of a connection: its status and its reason."""
 
 
 async def resolve(host: str, port: int) -> list[str]:
-    """The addresses of a host, as the system looks them up. Raises `OSError`."""
+    """Return the addresses of a host, as the system looks them up. Raises `OSError`."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
 class NetworkProxy:
-    """Serves between `start` and `aclose`, in a private short `folder`. Raises `ValueError` for an unreadable grant."""
+    """Serves between `start` and `aclose`, in a private short `folder`."""
 
     def __init__(
         self,
-        grants: Iterable[str],
+        grants: Sequence[HostGrant],
         *,
         folder: Path,
         how_to_grant: str = "The person can grant it.",
         resolve: Resolve = resolve,
     ) -> None:
-        self._grants = [read_grant(grant) for grant in grants]
+        self._grants = grants
         self.socket = folder / "proxy"
         self._how_to_grant = how_to_grant
         self._resolve = resolve
@@ -71,7 +65,7 @@ class NetworkProxy:
         self._connections: set[asyncio.Task[None]] = set()
 
     async def start(self) -> Path:
-        """The socket, for `Bounds.proxy_socket`. Raises `OSError`."""
+        """Start to serve, and return the socket. Raises `OSError`."""
         self.socket.unlink(missing_ok=True)
         self._server = await asyncio.start_unix_server(self._accept, self.socket, limit=_LARGEST_HEAD)
         self.socket.chmod(0o600)
@@ -95,9 +89,9 @@ class NetworkProxy:
             if len(self._connections) > _MOST_CONNECTIONS:
                 raise _Denial(503, "too many connections at once")
             await self._serve(reader, writer)
-        except _Denial as refusal:
+        except _Denial as denial:
             with contextlib.suppress(OSError):
-                writer.write(_answer(refusal))
+                writer.write(_answer(*denial.args))
                 await writer.drain()
         except (OSError, asyncio.IncompleteReadError):  # either side has gone
             pass
@@ -161,7 +155,7 @@ async def _connect_to_one_of(addresses: list[str], port: int) -> tuple[asyncio.S
 
 
 async def _read_head(reader: asyncio.StreamReader) -> tuple[bytes, list[tuple[bytes, bytes]]]:
-    """The request line and the headers. A reader that sends nothing, or too much, is sent away."""
+    """Return the request line and the headers. A client that sends nothing, or too much, is turned away."""
     try:
         async with asyncio.timeout(_HEAD_TIMEOUT_S):
             head = await reader.readuntil(b"\r\n\r\n")
@@ -177,7 +171,7 @@ async def _read_head(reader: asyncio.StreamReader) -> tuple[bytes, list[tuple[by
 
 
 def _read_target(method: bytes, target: str) -> tuple[str, int, str]:
-    """Host, port and path of a request to a proxy; no path for a tunnel."""
+    """Return the host, port and path of a request to a proxy; the path is empty for a tunnel."""
     path = ""
     try:
         if method == b"CONNECT":
@@ -196,7 +190,7 @@ def _read_target(method: bytes, target: str) -> tuple[str, int, str]:
 
 
 def _request(method: bytes, path: str, authority: str, headers: list[tuple[bytes, bytes]]) -> bytes:
-    """A request to the server itself, for one answer: a second one on the connection could be for another host."""
+    """Build the request to the server, for one answer: a second one on the connection could be for another host."""
     names = [name.lower() for name, _ in headers]
     if names.count(b"content-length") > 1 or {b"content-length", b"transfer-encoding"} <= set(names):
         raise _Denial(400, "two lengths")
@@ -222,10 +216,10 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         writer.write_eof()
 
 
-def _answer(refusal: _Denial) -> bytes:
-    """The reason is in the status line too: of an answer to CONNECT, programs show nothing else."""
-    text = f"agentcli: {refusal.reason}"
+def _answer(status: int, reason: str) -> bytes:
+    """Put the reason into the status line too: of an answer to CONNECT, programs show nothing else."""
+    text = f"agentcli: {reason}"
     line = re.sub(r"[^ -~]", "?", text)[:300]
     body = (text + "\n").encode()
-    head = f"HTTP/1.1 {refusal.status} {line}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}"
+    head = f"HTTP/1.1 {status} {line}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}"
     return f"{head}\r\nConnection: close\r\n\r\n".encode() + body

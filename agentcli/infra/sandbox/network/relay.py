@@ -1,8 +1,8 @@
 """Relays from a port on the command's own loopback interface to the proxy outside.
 
-Programs know proxies by host and port, and the way out is a unix socket. This file is a program too, run inside by
-`python -I -S` before the command: it needs the standard library alone. It costs the start of a Python, only where hosts
-have been granted.
+Programs know proxies by host and port, and the way out is a unix socket. This file is also a program, which
+`python -I -S` runs inside before the command, so it needs the standard library alone. It costs the start of a Python,
+and only where hosts have been granted.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import threading
 from pathlib import Path
 
 RELAY_NAME = "agentcli-relay"  # of its process
-PORT = 3128  # of the proxies of old; on an interface that nobody else has
+PORT = 3128  # the traditional port of proxies, on an interface that nobody else has
 LOOPBACK = "127.0.0.1"
 
 
 def relay_command(script: str, proxy_socket: str) -> list[str]:
-    """The arguments that start the relay, to precede the command's own. `script` is this file's path inside."""
+    """Return the arguments that start the relay, to precede the command's own; `script` is this file's path inside."""
     return [os.path.realpath(sys.executable), "-I", "-S", script, proxy_socket]
 
 
 def relay_environment() -> dict[str, str]:
-    """Variables that name the proxy: curl, git, pip, npm, cargo, Go and newer Nodes look at one or the other."""
+    """Return the variables that name the proxy; curl, git, pip, npm, cargo, Go and newer Nodes each read some."""
     proxy = f"http://{LOOPBACK}:{PORT}"
     own = "localhost,127.0.0.1,::1"
     names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
@@ -35,7 +35,7 @@ def relay_environment() -> dict[str, str]:
 
 
 def python_folders() -> list[str]:
-    """Folders that must be visible inside for the relay to run; no more of a prefix, which may be `~/.local`."""
+    """Return the folders that must be visible inside for the relay to run; the whole prefix may be `~/.local`."""
     prefix = os.path.realpath(sys.base_prefix)
     programs = str(Path(os.path.realpath(sys.executable)).parent)
     return list(dict.fromkeys((programs, f"{prefix}/lib", f"{prefix}/{sys.platlibdir}")))
@@ -96,7 +96,7 @@ def _connect(client: socket.socket, proxy_socket: str) -> None:
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:
-    """Copy until the source ends, and tell the target; either may break off."""
+    """Copy until the source ends, then shut down the target; either may break off."""
     with contextlib.suppress(OSError):
         while data := source.recv(65_536):
             target.sendall(data)

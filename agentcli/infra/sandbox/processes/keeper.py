@@ -32,20 +32,20 @@ import time
 from agentcli.infra.sandbox.processes.process_tree import ask_below, kill_below, processes_below, threads_of_machine
 
 GRACE_S = 2.0  # between SIGTERM and SIGKILL
-GRACE_ALONE_S = 1.0  # the same when agentcli is gone: nobody may wait for us then
-PATIENCE_S = 10.0  # a process that SIGKILL does not end by then waits for the kernel, or is not ours to end
-MOST_PROCESSES = 3_000  # of one command, before they take the machine from its owner
-LARGEST_FILE = 1_000_000_000  # bytes of a command's output that are kept
+GRACE_ALONE_S = 1.0  # the same when agentcli is gone and nobody may wait for us
+PATIENCE_S = 10.0  # what SIGKILL has not ended by then waits for the kernel, or is not ours to end
+MAX_PROCESSES = 3_000  # of one command, before they take the machine from its owner
+MAX_OUTPUT_BYTES = 1_000_000_000  # bytes of a command's output that are kept
 _COUNT_EVERY_S = 0.5
-_GROWTH = 20  # processes more than were asked to end: it does not end, it multiplies
+_GROWTH = 20  # with so many processes more than were asked to end, a tree multiplies instead of ending
 _CHUNK = 65_536
-_MOST_DESCRIPTORS = 253  # in one message: SCM_MAX_FD, unix(7)
+_MAX_DESCRIPTORS = 253  # in one message: SCM_MAX_FD, unix(7)
 _IS_LINUX = sys.platform == "linux"
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP)
 _RESET = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
 _CLEAN_UP = (
-    "import sys; sys.path.append(sys.argv[2]); from agentcli.infra.sandbox.protection.left_behind import main; main()"
+    "import sys; sys.path.append(sys.argv[2]); from agentcli.infra.sandbox.protection.snapshot import main; main()"
 )
 
 
@@ -89,7 +89,7 @@ def _adopt_orphans() -> None:
 
 
 def _wakeup_on_children() -> int:
-    """A descriptor that can be read whenever a child has ended."""
+    """Return a descriptor that can be read whenever a child has ended."""
     read, write = os.pipe()
     os.set_blocking(read, False)
     os.set_blocking(write, False)
@@ -99,7 +99,7 @@ def _wakeup_on_children() -> int:
 
 
 def _clean_up(note: int) -> None:
-    """Become what cleans up by a session's note (left_behind.py), if agentcli was killed before it removed that."""
+    """Become what cleans up by a session's note (snapshot.py), if agentcli was killed before it removed that."""
     if not os.fstat(note).st_nlink:
         return
     os.set_inheritable(note, True)
@@ -108,7 +108,7 @@ def _clean_up(note: int) -> None:
 
 
 def _fork_supervisor(requests: socket.socket, supervisors: set[int], notes: list[int]) -> bool:
-    """False when there is nobody who could ask any more. With the socket may come the note of this session."""
+    """Fork a supervisor for a socket, with which the session's note may come; False when nobody can ask any more."""
     _, descriptors = _receive(requests, 1, 2)
     if not descriptors:
         return False
@@ -118,7 +118,7 @@ def _fork_supervisor(requests: socket.socket, supervisors: set[int], notes: list
         notes[:] = descriptors[1:]
     try:
         pid = os.fork()
-    except OSError:  # the machine is full: who asked hears no answer, and others go on
+    except OSError:  # the machine is full; only this command fails, because no answer comes
         os.close(descriptors[0])
         return True
     if pid == 0:
@@ -147,15 +147,15 @@ class Supervisor:
         self._control = control
         self._main = 0
         self._has_children = True
-        self._unsaid = b""
+        self._lines = b""
         self._pipe = self._file = -1
         self._limit_at = self._kill_at = self._give_up_at = float("inf")
         self._asked = 0
-        self._most = MOST_PROCESSES
-        self._machine = threads_of_machine()
+        self._max_processes = MAX_PROCESSES
+        self._machine_threads = threads_of_machine()
 
     def run(self) -> int:
-        """The exit code for the keeper: 0 when nothing is left."""
+        """Supervise the command to its end; return the exit code for the keeper, 0 when nothing is left."""
         _adopt_orphans()
         self._wakeup = _wakeup_on_children()
         self._poll = select.poll()
@@ -175,23 +175,23 @@ class Supervisor:
             self._wait()
         while self._pipe >= 0 and self._copy():
             pass
-        self._queue_line("gone")  # in one piece with the exit of a command that leaves nothing: nobody need wait twice
+        self._queue_line("gone")  # sent with the exit of a command that leaves nothing, so that nobody waits twice
         self._send_lines()
         return 0
 
     def _start(self) -> int:
-        """Start the command in a session of its own; its number."""
-        header, descriptors = _receive(self._control, 8, _MOST_DESCRIPTORS)
+        """Start the command in a session of its own, and return its process number."""
+        header, descriptors = _receive(self._control, 8, _MAX_DESCRIPTORS)
         asked = marshal.loads(self._read(int.from_bytes(header, "big")))  # noqa: S302  # agentcli's own
-        argv, environment, cwd, wanted, bounder, launcher, terminal, (limit_s, self._most) = asked
+        argv, environment, cwd, wanted, launcher_words, terminal, (limit_s, self._max_processes) = asked
         output, *passed = descriptors
-        # Above every number the command wants, so that none is overwritten before it was put in place.
+        # The numbers are above every one that the command wants, so that none is overwritten before it is in place.
         sources = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, max(wanted, default=0) + 3) for descriptor in passed]
         os.chdir(cwd)
         streams = [(0 if terminal else output, number) for number in (1, 2)]
         streams += zip(sources, wanted, strict=True)
-        if bounder:
-            main = _fork_bounded(bounder, argv[launcher:], environment, streams, plan=wanted[-1])
+        if launcher_words is not None:
+            main = _fork_bounded(argv[launcher_words:], environment, streams, plan=wanted[-1])
         else:
             main = _spawn(argv, environment, streams, terminal or b"/dev/null")
         os.chdir("/")
@@ -220,7 +220,7 @@ class Supervisor:
         if self._wakeup in ready:
             os.read(self._wakeup, _CHUNK)
         if self._control.fileno() in ready:
-            self._obey()
+            self._take_order()
         if self._pipe in ready:
             self._copy()
         ended, self._has_children = _reap()
@@ -231,15 +231,15 @@ class Supervisor:
             self._limit_at = float("inf")
             self._queue_line("late")
             self._end(GRACE_S)
-        if self._swarms():
+        if self._kill_at == float("inf") and self._has_more_processes(self._max_processes, than=0):
             self._queue_line("swarm")
             self._end(0)
-        if self._asked and self._has_grown():
+        if self._asked and self._has_more_processes(_GROWTH, than=self._asked):
             self._kill_at = now
         if now >= self._kill_at:
             kill_below(os.getpid())
 
-    def _obey(self) -> None:
+    def _take_order(self) -> None:
         try:
             order, descriptors = _receive(self._control, 1, 8)
         except OSError:
@@ -260,25 +260,18 @@ class Supervisor:
             self._kill_at = min(self._kill_at, time.monotonic() + grace_s)
             return
         self._asked = ask_below(os.getpid())
-        self._machine = threads_of_machine()
+        self._machine_threads = threads_of_machine()
         self._limit_at = float("inf")
         self._kill_at = time.monotonic() + grace_s
         self._give_up_at = self._kill_at + PATIENCE_S
 
-    def _swarms(self) -> bool:
-        """True if it has too many processes. They are counted only when the machine has as many more."""
-        if self._kill_at < float("inf") or threads_of_machine() < self._machine + self._most:
-            return False
-        return len(processes_below(os.getpid())) >= self._most
-
-    def _has_grown(self) -> bool:
-        """True if there are more processes than were asked to end; counted only when the machine has more."""
-        if threads_of_machine() <= self._machine + _GROWTH:
-            return False
-        return len(processes_below(os.getpid())) > self._asked + _GROWTH
+    def _has_more_processes(self, growth: int, *, than: int) -> bool:
+        """Return True if the tree has so many processes more. They are counted only when the machine has as many."""
+        has_grown = threads_of_machine() >= self._machine_threads + growth
+        return has_grown and len(processes_below(os.getpid())) >= than + growth
 
     def _copy(self) -> bool:
-        """Move output to its file; False when none is there. A full disk costs output, never the command."""
+        """Move output to its file; False when none is there."""
         try:
             data = os.read(self._pipe, _CHUNK)
         except BlockingIOError:
@@ -294,7 +287,7 @@ class Supervisor:
 
     def _keep(self, data: bytes) -> None:
         try:
-            room = LARGEST_FILE - os.fstat(self._file).st_size
+            room = MAX_OUTPUT_BYTES - os.fstat(self._file).st_size
             while data and room > 0:
                 written = os.write(self._file, data[:room])
                 data, room = data[written:], room - written
@@ -306,18 +299,18 @@ class Supervisor:
             pass
 
     def _queue_line(self, line: str) -> None:
-        self._unsaid += f"{line}\n".encode()
+        self._lines += f"{line}\n".encode()
 
     def _send_lines(self) -> None:
-        said, self._unsaid = self._unsaid, b""
+        lines, self._lines = self._lines, b""
         try:
-            self._control.sendall(said)
+            self._control.sendall(lines)
         except OSError:  # nobody listens: it is ending then
             pass
 
 
 def _spawn(argv: list[bytes], environment: dict[bytes, bytes], streams: list[tuple[int, int]], stdin: bytes) -> int:
-    """Start a program in a session of its own, which a terminal as standard input controls; its process number."""
+    """Start a program in a session of its own, and return its process number; a terminal as its input controls it."""
     return os.posix_spawn(
         argv[0],
         argv,
@@ -333,9 +326,9 @@ def _spawn(argv: list[bytes], environment: dict[bytes, bytes], streams: list[tup
 
 
 def _fork_bounded(
-    module: str, argv: list[bytes], environment: dict[bytes, bytes], streams: list[tuple[int, int]], *, plan: int
+    argv: list[bytes], environment: dict[bytes, bytes], streams: list[tuple[int, int]], *, plan: int
 ) -> int:
-    """Do the same for a program that a module of the sandbox bounds by a plan; its output tells what fails."""
+    """Do the same for a program that the launcher bounds by a plan. Failures go to its output."""
     parent = os.getpid()
     pid = os.fork()
     if pid:
@@ -349,18 +342,19 @@ def _fork_bounded(
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         for source, target in ((os.open("/dev/null", os.O_RDONLY), 0), *streams):
             os.dup2(source, target)
-        bounder = __import__(f"agentcli.infra.sandbox.{module}", fromlist=["bound_and_become"])
-        bounder.bound_and_become(parent, plan, argv, environment)
+        from agentcli.infra.sandbox.backends.launcher import bound_and_become  # here, because few commands need it
+
+        bound_and_become(parent, plan, argv, environment)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else code
-    except BaseException as error:  # noqa: BLE001  # told, whatever it is: nothing else could
+    except BaseException as error:  # noqa: BLE001  # nothing else could report it
         print(f"agentcli: the command was not started: {error}", file=sys.stderr)
     finally:
         os._exit(code)
 
 
 def _reap() -> tuple[dict[int, int], bool]:
-    """The exit codes of children that have ended, negative for a signal; and whether there are others."""
+    """Return the exit codes of children that have ended, negative for a signal, and whether there are others."""
     ended: dict[int, int] = {}
     try:
         while True:

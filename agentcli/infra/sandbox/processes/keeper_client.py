@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import marshal
 import os
 import shutil
@@ -11,13 +10,13 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from agentcli.infra.sandbox.confinement import Launch
-from agentcli.infra.sandbox.processes.keeper import GRACE_S, MOST_PROCESSES, PATIENCE_S
+from agentcli.infra.sandbox.processes.keeper import GRACE_S, MAX_PROCESSES, PATIENCE_S
 
-# The packages stand in for the real ones, whose beginnings import `typing`: that would take another 10 ms.
+# Empty packages take the place of the real ones, which import `typing`: that would take another 10 ms.
 _START = """
 import sys
 for name in ("agentcli", "agentcli.infra", "agentcli.infra.sandbox"):
@@ -33,9 +32,9 @@ SWARMED = "it was ended because it started processes without end"
 class Keeper:
     """The small process that starts commands; these can read its `environment`, so it holds nothing secret."""
 
-    def __init__(self, environment: Mapping[str, str], *, most_processes: int = MOST_PROCESSES) -> None:
+    def __init__(self, environment: Mapping[str, str], *, max_processes: int = MAX_PROCESSES) -> None:
         self._environment = environment
-        self._most_processes = most_processes
+        self._max_processes = max_processes
         self._process: subprocess.Popen[bytes] | None = None
         self._requests: socket.socket | None = None
 
@@ -56,10 +55,10 @@ class Keeper:
         folder = os.fsencode(cwd)
         if any(b"\0" in text for text in (folder, *argv, *variables, *variables.values())):
             raise ValueError("embedded null byte")
-        limits = (time_limit_s, self._most_processes)
-        bounded = (launch.bounded_by, launch.launcher)
-        asked = (argv, variables, folder, launch.pass_fds, *bounded, os.fsencode(terminal), limits)
-        request = marshal.dumps(asked)
+        limits = (time_limit_s, self._max_processes)
+        request = marshal.dumps(
+            (argv, variables, folder, launch.pass_fds, launch.launcher_words, os.fsencode(terminal), limits)
+        )
         ours, theirs = socket.socketpair()
         try:
             self._ask(theirs, launch.note)
@@ -69,7 +68,7 @@ class Keeper:
             process = Process(ours, launch)
             try:
                 await process.started()
-            except asyncio.CancelledError:  # it may run already, unheard of
+            except asyncio.CancelledError:  # it may run already
                 await asyncio.shield(process.end())
                 raise
         except BaseException:
@@ -82,15 +81,13 @@ class Keeper:
     def _ask(self, channel: socket.socket, note: int | None) -> None:
         descriptors = [channel.fileno()] if note is None else [channel.fileno(), note]
         if self._requests is not None:
-            with contextlib.suppress(OSError):  # it was killed: another one then
+            with suppress(OSError):  # it was killed, and another one is needed
                 socket.send_fds(self._requests, [b"n"], descriptors)
                 return
-        self._launch()
-        assert self._requests is not None
-        socket.send_fds(self._requests, [b"n"], descriptors)
+        socket.send_fds(self._launch(), [b"n"], descriptors)
 
-    def _launch(self) -> None:
-        self.close()
+    def _launch(self) -> socket.socket:
+        self._close()
         self._requests, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -103,38 +100,35 @@ class Keeper:
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )
+        return self._requests
 
-    def close(self) -> None:
-        """Let it go; it ends what may be left, and then itself."""
+    def _close(self) -> None:
+        """Close the socket: the keeper then ends what may be left, and itself."""
         if self._requests is not None:
             self._requests.close()
             self._requests = None
 
     async def aclose(self) -> None:
-        """Let it go and wait until it has ended."""
-        self.close()
+        """Close the socket, and wait until the keeper has ended."""
+        self._close()
         process, self._process = self._process, None
         if process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
+            with suppress(subprocess.TimeoutExpired):
                 await asyncio.to_thread(process.wait, PATIENCE_S)
 
 
 class Process:
-    """A command and all it starts, as its supervisor tells; `exit_code` and `is_gone` are as of the last `look`."""
+    """A command and all it starts, as its supervisor reports; `exit_code` and `is_gone` are as of the last `look`."""
 
     def __init__(self, control: socket.socket, launch: Launch) -> None:
         self.launch = launch
         self.confinement = ExitStack()
-        self.pid = 0
-        self.supervisor = 0
+        self.pid = self.supervisor = 0
         self.exit_code: int | None = None
-        self.is_gone = False
-        self.was_late = False
-        self.was_swarm = False
+        self.is_gone = self.was_late = self.was_swarm = self._keeps_output = False
         self._control = control
-        self._said = b""
+        self._unfinished_line = b""
         self._error: OSError | None = None
-        self._is_kept = False
 
     async def started(self) -> None:
         """Wait until it runs. Raises `OSError` when it could not be started."""
@@ -145,7 +139,7 @@ class Process:
             raise OSError(0, "no process could be made for it")
 
     async def wait(self) -> int:
-        """The exit code of the command itself, negative for a signal."""
+        """Wait for the command itself, and return its exit code, negative for a signal."""
         await self._until(lambda: self.exit_code is not None)
         assert self.exit_code is not None
         return self.exit_code
@@ -153,24 +147,24 @@ class Process:
     async def wait_until_gone(self) -> None:
         await self._until(lambda: self.is_gone)
 
-    async def _until(self, is_so: Callable[[], bool]) -> None:
+    async def _until(self, condition: Callable[[], bool]) -> None:
         self.look()
-        while not is_so():
+        while not condition():
             await readable(self._control.fileno())
             self.look()
 
     def is_over(self) -> bool:
-        """True if nothing of it is left, as far as is known now."""
+        """Return True if nothing of it is left, as far as is known now."""
         self.look()
         return self.is_gone
 
     async def end(self) -> None:
-        """SIGTERM to everything, SIGKILL after two seconds to what is left. Safe to call twice."""
+        """Send SIGTERM to everything, and after two seconds SIGKILL to what is left. Safe to call twice."""
         if self.is_over():
             return
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             self._control.send(b"T")
-        with contextlib.suppress(TimeoutError):
+        with suppress(TimeoutError):
             async with asyncio.timeout(GRACE_S + PATIENCE_S):
                 await self.wait_until_gone()
         self._take_end()
@@ -182,13 +176,13 @@ class Process:
         The file grows to 1 GB at most, and may fail to grow without harm to the command. The supervisor also holds open
         the ends of pipes that the command may write to: without a reader, writing would kill it.
         """
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             socket.send_fds(self._control, [b"F"], [pipe, file, *open_ends])
-        await self._until(lambda: self._is_kept or self.is_gone)
-        return self._is_kept
+        await self._until(lambda: self._keeps_output or self.is_gone)
+        return self._keeps_output
 
     def look(self) -> None:
-        """Take in what the supervisor has said, without waiting."""
+        """Read what the supervisor has reported, without waiting."""
         while not self.is_gone:
             try:
                 data = self._control.recv(4_096)
@@ -199,7 +193,7 @@ class Process:
             if not data:
                 self._take_end()
                 break
-            *lines, self._said = (self._said + data).split(b"\n")
+            *lines, self._unfinished_line = (self._unfinished_line + data).split(b"\n")
             for line in lines:
                 self._take(line.split())
         self.confinement.close()
@@ -214,7 +208,7 @@ class Process:
             case [b"exit", code]:
                 self.exit_code = int(code)
             case [b"kept"]:
-                self._is_kept = True
+                self._keeps_output = True
             case [b"late"]:
                 self.was_late = True
             case [b"swarm"]:
@@ -223,7 +217,7 @@ class Process:
                 self._take_end()
 
     def _take_end(self) -> None:
-        """Let go of it: nothing is left, or somebody killed the supervisor, and the keeper ends the rest."""
+        """Note the end: nothing is left, or somebody killed the supervisor, and the keeper ends the rest."""
         self.is_gone = True
         if self.exit_code is None:
             self.exit_code = -9

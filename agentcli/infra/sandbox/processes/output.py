@@ -11,42 +11,39 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from agentcli.infra.sandbox.processes.keeper import LARGEST_FILE
+from agentcli.infra.sandbox.processes.keeper import MAX_OUTPUT_BYTES
 from agentcli.tools.text.terminal_lines import as_shown
 
-# Live text: a first piece at once, then what has come every 50 ms. After 100,000 characters nobody reads along: of each
-# piece the end is shown, and the pieces come more slowly.
+# Live text comes in a first piece at once, then every 50 ms. After 100,000 characters nobody reads along: then only the
+# end of each piece is shown, and the pieces come more slowly. Sizes are in characters.
 _LIVE_EVERY_S = 0.05
 _LIVE_SLOWLY_S = 0.5
-_LIVE_PIECE = 4_000  # characters
+_LIVE_PIECE = 4_000
 _LIVE_FREELY = 100_000
 _LIVE_LAST = 15_000  # of what has not been shown when the command ends
 
 _WRITE_AT = 1 << 20  # bytes that wait for the disk
-_LONGEST_LINE = 65_536  # characters, of which no end has come
-_LAST_WORDS = 300  # characters; a prompt that waits for an answer is in them
+_MAX_LINE_CHARS = 65_536  # of a line whose end has not come
+_END_CHARS = 300  # a prompt that waits for an answer is within them
 
 
 class CommandOutput:
-    """Collects output within a bound: the first half and the last half are kept.
+    """Collects output within a bound, the first half and the last half of it.
 
     What is cut from the middle is in the file that `new_file` names, which holds the bytes as they came: all of them,
     or as many as 1 GB and the disk take. Call `write` while `has_much_to_write`. The text is what a terminal shows in
-    the end; a line counts once it is complete, or too long to wait for its end.
+    the end; a line counts once it is complete, or too long to wait for its end. The newest output came at `heard_at`.
     """
 
     def __init__(self, most_bytes: int, on_output: Callable[[str], None], new_file: Callable[[], Path]) -> None:
         self._half = most_bytes // 2
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._head = ""
-        self._tail = ""
-        self._line = ""
+        self._head = self._tail = self._line = ""
         self._cut = 0
         self._unwritten = bytearray()
         self._file = _OutputFile(new_file)
         self._live = _Live(on_output)
         self.heard_at = time.monotonic()
-        """When the newest output came."""
 
     def add(self, data: bytes) -> None:
         self.heard_at = time.monotonic()
@@ -56,16 +53,14 @@ class CommandOutput:
     def _take(self, text: str, *, is_end: bool = False) -> None:
         self._live.add(text)
         complete, newline, self._line = (self._line + text).rpartition("\n")
-        if len(self._line) > _LONGEST_LINE or is_end:
+        complete += newline
+        if len(self._line) > _MAX_LINE_CHARS or is_end:
             # A terminal's cursor stays where it is: behind `\r` the next text takes the place of this one.
             at_start = self._line.endswith("\r") and not is_end
             self._line = as_shown(self._line) + ("\r" if at_start else "")
-        if len(self._line) > _LONGEST_LINE or is_end:
-            complete, newline, self._line = complete + newline + self._line, "", ""
-        if complete or newline:
-            self._keep(as_shown(complete + newline))
-
-    def _keep(self, text: str) -> None:
+        if len(self._line) > _MAX_LINE_CHARS or is_end:
+            complete, self._line = complete + self._line, ""
+        text = as_shown(complete)
         room = max(0, self._half - len(self._head))
         self._head += text[:room]
         self._tail += text[room:]
@@ -78,12 +73,12 @@ class CommandOutput:
         self._tail = self._tail[over:]
 
     @property
-    def last_words(self) -> str:
-        return ((self._tail or self._head)[-_LAST_WORDS:] + as_shown(self._line))[-_LAST_WORDS:]
+    def end(self) -> str:
+        return ((self._tail or self._head)[-_END_CHARS:] + as_shown(self._line))[-_END_CHARS:]
 
     @property
-    def first_words(self) -> str:
-        return (self._head + self._line)[:_LAST_WORDS]
+    def beginning(self) -> str:
+        return (self._head + self._line)[:_END_CHARS]
 
     @property
     def has_much_to_write(self) -> bool:
@@ -103,13 +98,16 @@ class CommandOutput:
         return text, cut
 
     def move_to(self, path: Path) -> tuple[str, int, int]:
-        """Move all output so far to `path`, for a command that goes on; also how many bytes of it the text tells of."""
+        """Move all output so far to `path`, for a command that goes on. Raises `OSError`.
+
+        Returns the text, how many characters of its middle are missing, and how many bytes of the output it covers.
+        """
         self.write()
         self._take("", is_end=True)
         self._live.close()
-        told = self._file.size - len(self._decoder.getstate()[0])
+        covered = self._file.size - len(self._decoder.getstate()[0])
         self._file.move_to(path)
-        return (*self._joined(), told)
+        return (*self._joined(), covered)
 
     def _joined(self) -> tuple[str, int]:
         if len(self._tail) > self._half:
@@ -121,7 +119,7 @@ class CommandOutput:
 
     @property
     def file(self) -> Path | None:
-        """The file that holds all of it, when it was needed."""
+        """The file that holds all of it, if one was needed."""
         return self._file.path
 
 
@@ -142,7 +140,7 @@ class _OutputFile:
             if self._descriptor < 0:
                 self.path = self._new_file()
                 self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            room = LARGEST_FILE - self.size
+            room = MAX_OUTPUT_BYTES - self.size
             kept = memoryview(data)[:room]
             while kept:
                 written = os.write(self._descriptor, kept)
@@ -155,14 +153,12 @@ class _OutputFile:
 
     @property
     def note(self) -> str:
-        """The path of the whole output, for the reader of a cut text."""
+        """Says where the whole output is, for the reader of a cut text."""
         if self.path is None:
             return f"it could not be kept: {self._problem}"
-        return (
-            f"the first {self.size:,} bytes are in {self.path}: {self._problem}"
-            if self._problem
-            else (f"all of it is in {self.path}")
-        )
+        if self._problem:
+            return f"the first {self.size:,} bytes are in {self.path}: {self._problem}"
+        return f"all of it is in {self.path}"
 
     def move_to(self, path: Path) -> None:
         """Put what was written at `path`, where an empty file is. Raises `OSError`."""
@@ -183,8 +179,7 @@ class _Live:
     def __init__(self, on_output: Callable[[str], None]) -> None:
         self._on_output = on_output
         self._pending = ""
-        self._skipped = 0
-        self._shown = 0
+        self._skipped = self._shown = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, text: str) -> None:
@@ -204,7 +199,7 @@ class _Live:
         self._pending = self._pending[over:]
 
     def _show(self, at_least: int = 0) -> None:
-        """Show what waits, and wait again before the next piece; the timer stops when nothing has come meanwhile."""
+        """Show what is pending, and wait before the next piece; the timer stops when nothing has come meanwhile."""
         self._timer = None
         if not self._pending:
             return
@@ -227,7 +222,7 @@ class _Live:
 
 
 def new_text(file: BinaryIO, start: int, most_bytes: int, *, is_complete: bool) -> tuple[str, int]:
-    """A file's text from `start` on, and where it ends: before a character of which only a part has come."""
+    """Return a file's text from `start` on, and where it ends: before a character of which only a part has come."""
     end = os.fstat(file.fileno()).st_size
     file.seek(start)
     if end - start <= most_bytes:
@@ -242,7 +237,7 @@ def new_text(file: BinaryIO, start: int, most_bytes: int, *, is_complete: bool) 
 
 
 def _whole_text(data: bytes, *, is_complete: bool = False) -> tuple[str, int]:
-    """The whole characters of some bytes, and how many of the bytes they take."""
+    """Return the whole characters of some bytes, and how many of the bytes they take."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(data, final=is_complete)
     return text, len(data) - len(decoder.getstate()[0])

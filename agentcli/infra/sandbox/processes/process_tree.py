@@ -5,27 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Collection
+from collections import namedtuple
+from collections.abc import Collection, Iterable
 
 _IS_LINUX = sys.platform == "linux"
 
 
-class ProcessInfo:
-    """One process of a walk: `started` tells it from a later one of the same number."""
-
-    __slots__ = ("group", "has_ended", "parent", "pid", "started")
-
-    def __init__(self, pid: int, parent: int, group: int, started: int, *, has_ended: bool) -> None:
-        self.pid, self.parent, self.group, self.started = pid, parent, group, started
-        self.has_ended = has_ended
-
-    @property
-    def key(self) -> tuple[int, int]:
-        return self.pid, self.started
+# One process of a walk: `started` tells it from a later one of the same number. (`typing` would slow the start.)
+ProcessInfo = namedtuple("ProcessInfo", "pid parent group started has_ended")  # noqa: PYI024
 
 
 def ask_below(root: int) -> int:
-    """SIGTERM for a tree; how many there were. All are frozen while they are told, so that none is born meanwhile.
+    """Send SIGTERM to a tree, and return the number of its processes. All are frozen meanwhile, so that none is born.
 
     A process whose children live in a PID namespace of their own is left out: it goes with them, and would take them
     along before they could answer (bubblewrap with --die-with-parent).
@@ -41,7 +32,7 @@ def ask_below(root: int) -> int:
 
 
 def kill_below(root: int, spare: Collection[int] = ()) -> None:
-    """SIGKILL for a tree. What forks faster than it is found is met as a group, which no fork leaves half told."""
+    """Send SIGKILL to a tree, also by groups: a signal to a group reaches what forks faster than it is found."""
     found = _freeze_below(root, spare)
     for group in _groups(found):
         _send_group(group, signal.SIGKILL)
@@ -50,27 +41,28 @@ def kill_below(root: int, spare: Collection[int] = ()) -> None:
 
 
 def _freeze_below(root: int, spare: Collection[int] = ()) -> list[ProcessInfo]:
-    """SIGSTOP for a tree, walk by walk, until no walk finds anything new: all that were found."""
+    """Send SIGSTOP to a tree, walk by walk, until no walk finds anything new; return all that were found."""
     frozen: dict[tuple[int, int], ProcessInfo] = {}
     for _ in range(100):
-        found = [process for process in processes_below(root, spare) if process.key not in frozen]
+        found = {(each.pid, each.started): each for each in processes_below(root, spare)}
+        found = {key: process for key, process in found.items() if key not in frozen}
         if not found:
             break
-        for group in _groups(found):
+        for group in _groups(found.values()):
             _send_group(group, signal.SIGSTOP)
-        for process in found:
+        for process in found.values():
             _send(process, signal.SIGSTOP)
-            frozen[process.key] = process
+        frozen |= found
     return list(frozen.values())
 
 
-def _groups(processes: list[ProcessInfo]) -> set[int]:
-    """Their process groups. They are all the tree's own: its first process began a session."""
+def _groups(processes: Iterable[ProcessInfo]) -> set[int]:
+    """Return their process groups, which are all the tree's own: its first process began a session."""
     return {process.group for process in processes} - {os.getpgrp(), 0, 1}
 
 
 def processes_below(root: int, spare: Collection[int] = ()) -> list[ProcessInfo]:
-    """The living descendants of a process, parents first; not those in `spare` and what is below them."""
+    """Return the living descendants of a process, parents first, without those in `spare` and below them."""
     children: dict[int, list[ProcessInfo]] = {}
     for process in _all_processes():
         children.setdefault(process.parent, []).append(process)
@@ -92,7 +84,7 @@ def _all_processes() -> list[ProcessInfo]:
 
 
 def look_at(pid: int) -> ProcessInfo | None:
-    """One process, from /proc/PID/stat: see proc(5). None when there is none."""
+    """Return one process, from /proc/PID/stat (proc(5)); None when there is none."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:  # noqa: PTH123  pathlib would slow the start
             fields = file.read(4_096).rpartition(b")")[2].split()
@@ -102,7 +94,7 @@ def look_at(pid: int) -> ProcessInfo | None:
 
 
 def _listed_by_ps() -> list[ProcessInfo]:
-    """macOS: a process without its parent counts as a child of its session's first."""
+    """Ask ps(1) on macOS. There a process whose parent has ended counts as a child of its session's first."""
     read, write = os.pipe()
     ps = os.posix_spawnp(
         "ps", ["ps", "-axo", "pid=,ppid=,pgid=,stat="], os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, write, 1)]
@@ -133,7 +125,7 @@ def _namespace_depth(pid: int) -> int:
 
 
 def _send(process: ProcessInfo, number: signal.Signals) -> None:
-    """A signal for this very process, not for a later one that got its number."""
+    """Send a signal to this very process, not to a later one that got its number."""
     try:
         if not _IS_LINUX:
             os.kill(process.pid, number)

@@ -26,16 +26,16 @@ _HOW_TO_GO_ON = (
     " or to allow a command with `unconfined` that does."
 )
 _CHUNK = 65_536  # what a pipe holds
-_LAST_WORDS = 300  # bytes
+_END_BYTES = 300
 
-# How often a silent command is looked at, and how often after the first seconds.
+# A silent command is looked at in such intervals, longer ones after the first seconds.
 _LOOK_EVERY_S = 0.5
 _LOOK_LATER_EVERY_S = 2.0
 _FIRST_SECONDS = 6.0
 
 
 class Run:
-    """A running command, which may become a job; `was_refused`: it could not be confined, and nothing ran."""
+    """A running command, which may become a job; if it `was_refused`, it could not be confined, and nothing ran."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Run:
             else:
                 async with asyncio.timeout(self._command.timeout_s):
                     goes_on = await self._wait(detach)
-                goes_on = goes_on or await self._has_survivors()
+                goes_on = goes_on or not await self._is_gone_soon()
         except TimeoutError:
             return await asyncio.shield(self._end())
         except asyncio.CancelledError:
@@ -79,17 +79,17 @@ class Run:
         return await asyncio.shield(self._go_on(is_new=is_job) if goes_on else self._close())
 
     async def _has_begun(self) -> bool:
-        """Wait until the command begins: False where its confinement could not be set up."""
+        """Wait until the command begins; False where its confinement could not be set up."""
         await readable(self._report)
         refusal = self.process.launch.refusal
         if _read_report(self._report).has_begun or not refusal:
             return True
         await self.process.wait_until_gone()
         await asyncio.wait({self._pump}, timeout=GRACE_AFTER_EXIT_S)
-        return not self._output.first_words.startswith(refusal)
+        return not self._output.beginning.startswith(refusal)
 
     async def _read(self) -> None:
-        """Take output until nobody can write any more; what the disk cannot take yet holds the command up."""
+        """Read output until nobody can write any more. The command waits for what the disk cannot take yet."""
         while True:
             await readable(self._pipe)
             while (data := _available(self._pipe)) is not None:
@@ -103,30 +103,27 @@ class Run:
                     break
 
     async def _wait(self, detach: asyncio.Event | None) -> bool:
-        """Wait for its end: True if it is to go on instead, because `detach` is set or it is a server that listens."""
+        """Wait for its end; True if it goes on instead, because `detach` is set or it is a server that listens."""
         exited = asyncio.ensure_future(self.process.wait())
         others: list[asyncio.Future[Any]] = [] if self._command.terminal else [asyncio.ensure_future(self._watch())]
         if detach is not None:
             others.append(asyncio.ensure_future(detach.wait()))
         try:
             await asyncio.wait([exited, *others], return_when=asyncio.FIRST_COMPLETED)
-            if not exited.done():
-                return True
-            exited.result()
-            return False
+            return not exited.done()
         finally:
             for task in (exited, *others):
                 task.cancel()
 
     async def _watch(self) -> None:
-        """Find out why it is silent, and say so while it is waited for; ends when it listens then, or with a job."""
+        """Find out why it is silent, and report that while it is waited for; return once it listens, or a job ends."""
         detector = StallDetector(self.process.supervisor)
         while self._file is None or not self.process.is_over():
-            quiet_s, last_words = self._last_heard()
+            quiet_s, end = self._last_output()
             pause_s = MIN_QUIET_S - _LOOK_EVERY_S - quiet_s
             found = None
             if pause_s <= 0:
-                found = await asyncio.to_thread(detector.find, quiet_s, last_words)
+                found = await asyncio.to_thread(detector.find, quiet_s, end)
                 pause_s = _LOOK_EVERY_S if quiet_s < _FIRST_SECONDS else _LOOK_LATER_EVERY_S
             listens = found is not None and found.kind == "listens"
             if found is not None and found != self._stall and not listens and self._file is None:
@@ -137,28 +134,26 @@ class Run:
                 return
             await asyncio.sleep(min(pause_s, MIN_QUIET_S) + 0.01)
 
-    def _last_heard(self) -> tuple[float, str]:
+    def _last_output(self) -> tuple[float, str]:
         """Return the seconds since the command's last output, and the end of that output."""
         if self._file is None:
-            return time.monotonic() - self._output.heard_at, self._output.last_words
+            return time.monotonic() - self._output.heard_at, self._output.end
         try:
             with self._file.open("rb") as file:
                 status = os.fstat(file.fileno())
-                file.seek(max(0, status.st_size - _LAST_WORDS))
-                last_words = file.read().decode(errors="replace")
-            return time.time() - max(self._detached_at, status.st_mtime), last_words
+                file.seek(max(0, status.st_size - _END_BYTES))
+                return time.time() - max(self._detached_at, status.st_mtime), file.read().decode(errors="replace")
         except OSError:
             return time.time() - self._detached_at, ""
 
-    async def _has_survivors(self) -> bool:
-        """True if processes of a command that has ended go on; those that are about to end do not count."""
+    async def _is_gone_soon(self) -> bool:
+        """Return True if no process of a command that has ended goes on, apart from those that are about to end."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(GRACE_AFTER_EXIT_S):
-                await self.process.wait_until_gone()
-        return not self.process.is_over()
+            await asyncio.wait_for(self.process.wait_until_gone(), GRACE_AFTER_EXIT_S)
+        return self.process.is_over()
 
     async def _end(self) -> CommandResult:
-        """End everything of it; the result holds what it said until then."""
+        """End everything of it; the result holds the output until then."""
         stall = self._stall.text if self._stall else ""
         await self.process.end()
         return await self._close(timed_out=True, stall=stall)
@@ -166,14 +161,13 @@ class Run:
     async def _close(self, *, timed_out: bool = False, stall: str = "") -> CommandResult:
         """Collect its result, once nothing of it is left."""
         heard_at = 0.0
-        while not self._pump.done() and heard_at < self._output.heard_at:  # who holds the pipe now is none of ours
+        while not self._pump.done() and heard_at < self._output.heard_at:  # a process that is not ours holds the pipe
             heard_at = self._output.heard_at
             await asyncio.wait({self._pump}, timeout=GRACE_AFTER_EXIT_S)
         await self._stop_reading()
         text, cut = self._output.close()
         report = _read_report(self._report)
-        os.close(self._pipe)
-        os.close(self._report)
+        self._close_ends()
         refusal = self.process.launch.refusal
         self.was_refused = not report.has_begun and not timed_out and refusal != "" and text.startswith(refusal)
         return CommandResult(
@@ -190,14 +184,14 @@ class Run:
         )
 
     async def _go_on(self, *, is_new: bool = False) -> CommandResult:
-        """Make it, or what it has left running, a job; the result holds what it said so far."""
+        """Make it, or what it has left running, a job; the result holds the output so far."""
         await self._stop_reading()
         process, stall = self.process, self._stall.text if self._stall else ""
         was_left = process.exit_code is not None and not is_new
         cwd = _read_report(self._report).cwd if was_left else None
         try:
             path = self._new_file("job")
-            text, cut, told = self._output.move_to(path)
+            text, cut, covered = self._output.move_to(path)
             file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
             if not await process.keep_output(self._pipe, file, self._report):
                 with contextlib.suppress(OSError):  # a full disk costs output, never the command
@@ -208,9 +202,8 @@ class Run:
             await process.end()
             raise not_started("the job", error) from error
         finally:
-            os.close(self._pipe)
-            os.close(self._report)
-        self._file, self._read_bytes, self._was_left = path, 0 if is_new else told, was_left
+            self._close_ends()
+        self._file, self._read_bytes, self._was_left = path, 0 if is_new else covered, was_left
         self._detached_at = time.time()
         self._watching = asyncio.create_task(self._watch())
         self._on_detached(self)
@@ -270,9 +263,13 @@ class Run:
         if self._writing is not None:
             await self._writing
 
+    def _close_ends(self) -> None:
+        for end in (self._pipe, self._report):
+            os.close(end)
+
 
 def _available(pipe: int) -> bytes | None:
-    """Read without waiting: None when there is nothing yet, empty at the end."""
+    """Read without waiting; None when there is nothing yet, empty at the end."""
     try:
         return os.read(pipe, _CHUNK)
     except BlockingIOError:
@@ -280,7 +277,7 @@ def _available(pipe: int) -> bytes | None:
 
 
 def not_started(what: str, error: OSError | ValueError) -> ToolError:
-    """The error for a command that the system does not take: too long, or with a NUL or a lone surrogate in it."""
+    """Return the error for a command that could not be started: too long, a NUL or a lone surrogate in it, no room."""
     if isinstance(error, OSError) and error.errno != errno.E2BIG:
         advice = _HOW_TO_GO_ON if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
         return ToolError(f"Could not start {what}: {error.strerror}.{advice}", kind="resource_error")
@@ -298,11 +295,10 @@ class _Report(NamedTuple):
 
 def _read_report(descriptor: int) -> _Report:
     os.set_blocking(descriptor, False)
-    try:
-        said = os.read(descriptor, 8_192)
-    except BlockingIOError:
+    report = _available(descriptor)
+    if report is None:
         return _Report()
-    where, *left = said[1:].split(b"\0")
-    names = tuple(name.decode(errors="replace") for name in left)
+    where, *left = report[1:].split(b"\0")
     where = where.removesuffix(b"\n")
-    return _Report(said.startswith(b"."), Path(os.fsdecode(where)) if where.startswith(b"/") else None, names)
+    names = tuple(name.decode(errors="replace") for name in left)
+    return _Report(report.startswith(b"."), Path(os.fsdecode(where)) if where.startswith(b"/") else None, names)

@@ -4,31 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from agentcli.errors import ToolError
-from agentcli.infra.sandbox.backends.bubblewrap_layout import rendered
-from agentcli.infra.sandbox.confinement import MOST_PLANS, Launch
+from agentcli.infra.sandbox.backends.bubblewrap import rendered
+from agentcli.infra.sandbox.confinement import MAX_PLANS, Launch
 from agentcli.infra.sandbox.network.relay import RELAY_NAME
-from agentcli.infra.sandbox.processes.jobs import JobTable
 from agentcli.infra.sandbox.processes.keeper_client import Keeper, Process
 from agentcli.infra.sandbox.processes.run import Run, not_started
-from agentcli.tools.command import Command, CommandResult
+from agentcli.settings.files import make_private_folder
+from agentcli.tools.command import BackgroundJob, Command, CommandResult
 
 # Prepares the arguments that start a command, with descriptors passed on. The context is left after the last of their
 # processes.
 Launcher = Callable[[Sequence[str], Command, Sequence[int]], AbstractContextManager[Launch]]
 
-# The shell tells that it has begun, where it ended and what it left running. The pipe is named by path, because a
-# command may use every short descriptor itself. The command stands on the same line, so that line numbers in its errors
-# are right. What is left is told where the shell's parent is the first process of a namespace, which ends everything in
-# it with the shell: all processes there, however they left its jobs, but for zombies and the relay.
+# The shell reports that it has begun, where it ended and what it left running. The pipe is named by path, because a
+# command may use every short descriptor itself. The command follows on the same line, so that line numbers in its
+# errors are right. Where the shell's parent is the first process of a namespace, which ends everything in it with the
+# shell, all processes there are reported, however they left its jobs, except zombies and the relay.
 _BEGUN = "{{ printf . >/dev/fd/{fd}; }} 2>/dev/null; "
-# They are looked at twice, as what is about to end does not count.
+# They are looked at twice, because those that are about to end do not count.
 _LEFT = (
     "[ $PPID = 1 ] && set +f && for _i in 1 2; do _l=; for _p in /proc/[0-9]*; do read -r _s <$_p/stat || continue; "
     "_n=${{_s#*\\(}}; _n=${{_n%)*}}; "
@@ -37,7 +38,7 @@ _LEFT = (
     "[ $_i$_l = 11 ] || break; command sleep .05; done"
 )
 _REPORT = _BEGUN + "trap '{{ {{ pwd -P; " + _LEFT + "; }} >/dev/fd/{fd}; }} 2>/dev/null' EXIT; "
-_LONGEST_ARGUMENT = 30_000  # characters, each of which may take four bytes
+_MAX_ARGUMENT_CHARS = 30_000  # each may take four bytes
 
 
 @contextmanager
@@ -46,7 +47,10 @@ def unconfined(argv: Sequence[str], command: Command, pass_fds: Sequence[int]) -
 
 
 class Shell:
-    """Commands see `environment`, the person's own `own_environment`. `launch` confines; output goes to `folder`."""
+    """Runs commands in `environment`, the person's own in `own_environment`; implements `Jobs` for those that go on.
+
+    `launch` confines them, and their output goes to files in `folder`.
+    """
 
     def __init__(
         self,
@@ -55,17 +59,17 @@ class Shell:
         *,
         launch: Launcher = unconfined,
         own_environment: Mapping[str, str] | None = None,
-        jobs: JobTable | None = None,
     ) -> None:
         self._environment = environment
         self._own_environment = environment if own_environment is None else own_environment
         self._launch = launch
         self._keeper = Keeper(environment)
         bash = shutil.which("bash")
-        # It reads no file of anybody's before the command.
+        # No file of anybody's is read before the command.
         self._argv = [bash, "--noprofile", "--norc", "-c"] if bash else ["/bin/sh", "-c"]
         self._processes: set[Process] = set()
-        self.jobs = jobs or JobTable(folder)
+        self._folder = folder
+        self._jobs: list[Run] = []
 
     async def exec(
         self,
@@ -77,7 +81,7 @@ class Shell:
         is_job: bool = False,
     ) -> CommandResult:
         """Run a command as `Sandbox.run` does; `launch` confines it instead. A job is detached once it has begun."""
-        for _ in range(MOST_PLANS):
+        for _ in range(MAX_PLANS):
             run = await self._begin(command, on_output, launch, is_job=is_job)
             result = await run.result(detach, is_job=is_job)
             if not run.was_refused:
@@ -87,7 +91,10 @@ class Shell:
     async def _begin(
         self, command: Command, on_output: Callable[[str], None], launcher: Launcher | None, *, is_job: bool
     ) -> Run:
-        report, report_write = _pipe_above(9)
+        report, low = os.pipe()
+        # Numbers up to 9 are left to `exec 3>file` and the like.
+        report_write = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 10)
+        os.close(low)
         pipe, pipe_write = os.pipe()
         try:
             process = await self._start(command, (pipe_write, report_write), is_job=is_job, launcher=launcher)
@@ -100,7 +107,7 @@ class Shell:
         finally:
             os.close(report_write)
             os.close(pipe_write)
-        return Run(command, process, (pipe, report), on_output, new_file=self.jobs.new_file, on_detached=self.jobs.add)
+        return Run(command, process, (pipe, report), on_output, new_file=self.new_file, on_detached=self._jobs.append)
 
     async def _start(
         self, command: Command, ends: tuple[int, int], *, is_job: bool, launcher: Launcher | None
@@ -126,27 +133,52 @@ class Shell:
         self._processes = {other for other in self._processes if not other.is_over()} | {process}
         return process
 
+    def new_file(self, name: str) -> Path:
+        """Make `NAME_1.log`, or the first that was not there; a job is named after its file. Raises `OSError`."""
+        make_private_folder(self._folder)
+        for number in itertools.count(1):
+            path = self._folder / f"{name}_{number}.log"
+            with suppress(FileExistsError):
+                path.touch(0o600, exist_ok=False)
+                return path
+        raise AssertionError
+
+    def list(self) -> Sequence[BackgroundJob]:
+        return [run.listed() for run in self._jobs]
+
+    def read(self, id: str, most_bytes: int) -> str:
+        """Return the output since the last call, its middle cut out above the limit. Raises `ToolError` (not_found)."""
+        return self._get(id).read_new(most_bytes)
+
+    async def stop(self, id: str) -> None:
+        """End a job with all its processes. Raises `ToolError` for an id that no job has."""
+        await self._get(id).process.end()
+
+    async def end(self, id: str) -> None:
+        """End what is not to be a job at all, and list it no more."""
+        run = self._get(id)
+        self._jobs.remove(run)
+        await run.stop_watching()
+        await run.process.end()
+
+    def _get(self, id: str) -> Run:
+        run = next((run for run in self._jobs if run.id == id), None)
+        if run is None:
+            known = ", ".join(run.id for run in self._jobs) or "none"
+            raise ToolError(f"There is no job {id!r}; there is {known}.", kind="not_found")
+        return run
+
     async def aclose(self) -> None:
-        await self.jobs.aclose()
+        for job in self._jobs:
+            await job.stop_watching()
         await asyncio.gather(*(process.end() for process in self._processes))
         await self._keeper.aclose()
 
 
 def _arguments(shell: str, before: str, text: str) -> list[str]:
-    """A command after `-c`. Linux takes 128 KiB in one argument, so a longer command comes in several."""
-    if len(text) < _LONGEST_ARGUMENT:
+    """Return the arguments after `-c`. Linux takes 128 KiB in one argument, so a longer command comes in several."""
+    if len(text) < _MAX_ARGUMENT_CHARS:
         return [before + text]
-    parts = [text[at : at + _LONGEST_ARGUMENT] for at in range(0, len(text), _LONGEST_ARGUMENT)]
+    parts = [text[at : at + _MAX_ARGUMENT_CHARS] for at in range(0, len(text), _MAX_ARGUMENT_CHARS)]
     whole = "".join(f"${{{number}}}" for number in range(1, len(parts) + 1))
     return [f'{before}_c="{whole}"; set --; eval "unset _c; $_c"', shell, *parts]
-
-
-def _pipe_above(lowest: int) -> tuple[int, int]:
-    """A pipe whose ends have descriptors above `lowest`, out of the way of `exec 3>file` and the like."""
-    ends = os.pipe()
-    try:
-        read, write = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, lowest + 1) for end in ends)
-    finally:
-        for end in ends:
-            os.close(end)
-    return read, write

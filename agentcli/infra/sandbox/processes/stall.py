@@ -20,7 +20,7 @@ from agentcli.infra.sandbox.processes.process_tree import processes_below
 
 Kind = Literal["password", "input", "lock", "listens"]
 
-# Seconds without output until a stall is reported.
+# A stall is reported after so many seconds without output.
 QUIET_S: Mapping[Kind, float] = {"password": 2.0, "input": 2.0, "lock": 3.0, "listens": 2.5}
 MIN_QUIET_S = min(QUIET_S.values())
 BUSY_SERVER_QUIET_S = 15.0  # a server with connections may be part of a test run
@@ -31,7 +31,7 @@ _MAX_COMMAND_CHARS = 60
 _PROMPT = re.compile(r"(password|passphrase|passcode|\bPIN)\b[^\n]{0,80}:\s*$", re.IGNORECASE)
 _PASSWORD_PROGRAM = re.compile(r"^(sudo|su|ssh|ssh-add|scp|sftp|gpg|gpg2|passwd|pinentry[\w-]*|doas)\b")
 _TERMINAL = re.compile(r"/dev/(tty\d*|pts/\d+|console)$")
-# The report of a shell started here that it runs (shell.py); the command follows it.
+# With this a shell that is started here reports that it runs (shell.py); the command follows.
 _SHELL_PREFIX = re.compile(r"^.*?\{ printf \. >/dev/fd/\d+; \} 2>/dev/null; (trap '.*?' EXIT; )?", re.DOTALL)
 
 # System calls by their numbers: the kernel's syscall_64.tbl and asm-generic/unistd.h.
@@ -74,7 +74,7 @@ class StallDetector:
 
 
 def _stalls(pids: Sequence[int], quiet_s: float, last_output: str) -> Iterator[Stall]:
-    """Every reason found, the most certain first."""
+    """Yield every reason found, the most certain first."""
     waits = [(pid, call, descriptor) for pid in pids for call, descriptor in _waits(pid)]
     targets = {pid: _open_targets(pid) for pid in pids}
     readers = [pid for pid, call, descriptor in waits if _reads_terminal(call, descriptor, targets[pid])]
@@ -98,26 +98,29 @@ def _stalls(pids: Sequence[int], quiet_s: float, last_output: str) -> Iterator[S
 
 
 def _reads_terminal(call: str, descriptor: int, targets: Mapping[int, str]) -> bool:
-    """With poll and the like the descriptors are unknown: then standard input counts, if it is no server."""
+    """Return True if a call waits for a terminal.
+
+    With poll and the like the descriptors are unknown; then standard input counts, unless the process has sockets.
+    """
     if call == "poll":
         return bool(_TERMINAL.match(targets.get(0, ""))) and not any(map(_is_socket, targets.values()))
     return call == "read" and bool(_TERMINAL.match(targets.get(descriptor, "")))
 
 
 def _has_writer(pipe: str, reader: int, targets: Mapping[int, Mapping[int, str]]) -> bool:
-    """True if a process may write to it. One of several threads may write to itself."""
+    """Return True if a process may write to it. One of several threads may write to itself."""
     return len(_threads(reader)) > 1 or any(
         pid != reader and held == pipe and _is_writable(pid, number)
-        for pid, its in targets.items()
-        for number, held in its.items()
+        for pid, own in targets.items()
+        for number, held in own.items()
     )
 
 
 def _sockets(targets: Mapping[int, Mapping[int, str]]) -> tuple[list[int], bool]:
-    """The ports that a tree listens on, and whether it has connections."""
+    """Return the ports that a tree listens on, and True if it has connections."""
     ports, has_connections = set(), False
-    for pid, its in targets.items():  # each may be in a network of its own
-        sockets = set(filter(_is_socket, its.values()))
+    for pid, own in targets.items():  # each may be in a network of its own
+        sockets = set(filter(_is_socket, own.values()))
         for table in ("tcp", "tcp6") if sockets else ():
             for line in _read(f"/proc/{pid}/net/{table}").splitlines()[1:]:
                 _, local, _, state, *_, inode = line.split()[:10]
@@ -129,7 +132,7 @@ def _sockets(targets: Mapping[int, Mapping[int, str]]) -> tuple[list[int], bool]
 
 
 def _describe(pid: int) -> str:
-    """A command and its PID, without what a shell of ours puts in front of it; only the PID once it has ended."""
+    """Describe a process by its command, without what a shell of ours puts in front of it, and its PID."""
     command = " ".join(_SHELL_PREFIX.sub("", _command(pid)).split())
     if len(command) > _MAX_COMMAND_CHARS:
         command = f"{command[: _MAX_COMMAND_CHARS - 1]}…"
@@ -137,7 +140,7 @@ def _describe(pid: int) -> str:
 
 
 def _command(pid: int) -> str:
-    """The words of a command, the program without its folder; its short name where they cannot be read."""
+    """Return the words of a command, the program without its folder; its short name where they cannot be read."""
     words = _read(f"/proc/{pid}/cmdline").split("\0")[:-1]
     return " ".join([words[0].rpartition("/")[2], *words[1:]]) if words else _read(f"/proc/{pid}/comm").strip()
 
@@ -150,7 +153,7 @@ def _threads(pid: int) -> list[str]:
 
 
 def _waits(pid: int) -> Iterator[tuple[str, int]]:
-    """The system call that each waiting thread is in, with its first argument: the descriptor, where it has one."""
+    """Yield the system call that each waiting thread is in, with its first argument, mostly a descriptor."""
     for thread in _threads(pid):
         words = _read(f"/proc/{pid}/task/{thread}/syscall").split()
         call = _CALLS.get(int(words[0])) if len(words) >= 7 else None  # else it runs, or waits outside of a call
@@ -159,7 +162,7 @@ def _waits(pid: int) -> Iterator[tuple[str, int]]:
 
 
 def _open_targets(pid: int) -> dict[int, str]:
-    """The target of each open descriptor: a path, `socket:[7]`, `pipe:[7]`."""
+    """Return the target of each open descriptor: a path, `socket:[7]`, `pipe:[7]`."""
     try:
         return {int(entry.name): str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()}
     except OSError:
@@ -176,7 +179,7 @@ def _is_writable(pid: int, descriptor: int) -> bool:
 
 
 def _lock_holder(pid: int) -> int | None:
-    """The process that holds the lock which `pid` waits for, from /proc/locks."""
+    """Return the process that holds the lock which `pid` waits for, from /proc/locks."""
     lines = [line.split() for line in _read("/proc/locks").splitlines()]
     awaited = {line[0] for line in lines if len(line) > 5 and line[1] == "->" and line[5] == str(pid)}
     holders = [int(line[4]) for line in lines if line[0] in awaited and line[1] != "->"]
@@ -184,7 +187,7 @@ def _lock_holder(pid: int) -> int | None:
 
 
 def _cpu_seconds(pid: int) -> float:
-    """CPU time so far, with that of the children it has waited for."""
+    """Return the CPU time so far, with that of the children it has waited for."""
     fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 

@@ -17,7 +17,11 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class KeptState(NamedTuple):
-    """The state of a path. `content`: that of a file, a character a byte (or its stamp); where a link leads."""
+    """The state of a path.
+
+    `content` is that of a file, one character for each byte, or the target of a link. Of a file that `is_kept` is false
+    for it is only the stamp.
+    """
 
     kind: str
     mode: int
@@ -26,37 +30,40 @@ class KeptState(NamedTuple):
 
 
 class HeldFolder(NamedTuple):
-    """A folder, open. `around` is the folder that it was in, `mode` the mode that it had."""
+    """An open folder: its device and inode, those of the folder `around` it, and the mode that it had."""
 
     descriptor: int
-    place: tuple[int, int]  # device and inode
+    place: tuple[int, int]
     around: tuple[int, int]
     mode: int
 
-    def let_in(self) -> None:
-        """Give the folder's owner back what would keep us out of it."""
+    def restore_access(self) -> None:
+        """Give the folder's owner the rights back that a command took."""
         mode = stat.S_IMODE(os.fstat(self.descriptor).st_mode)
-        if taken := self.mode & ~mode & stat.S_IRWXU:
-            os.chmod(f"/proc/self/fd/{self.descriptor}", mode | taken)  # noqa: PTH101  # fchmod takes no O_PATH
+        if missing := self.mode & ~mode & stat.S_IRWXU:
+            os.chmod(f"/proc/self/fd/{self.descriptor}", mode | missing)  # noqa: PTH101  # fchmod takes no O_PATH
 
 
 class HeldFolders(dict[str, HeldFolder]):
     """Folders by the paths at which they were when they were opened. What acts on a path raises `OSError`."""
 
-    def hold(self, path: str) -> None:
-        """Open the folder at a path, if there is one."""
+    def hold_if_present(self, path: str) -> None:
         if path not in self:
             with suppress(OSError):
                 self[path] = self._held_at(path)
 
     def hold_again(self, path: str, before: HeldFolder, known: Collection[str], found: str = "") -> None:
-        """Open a folder that another process held, if it is the one `found`: it has one of the names `known`."""
+        """Open a folder that another process held, by its old path or where it was `found`.
+
+        Its inode may belong to another folder by now. One that was moved must therefore hold one of the `known` names.
+        """
         with suppress(OSError):
             now = self._held_at(found or path)
             names = {name_of(each) for each in known if parent_of(each) == path}
-            if now.place == before.place and not (found and names.isdisjoint(os.listdir(f"/proc/self/fd/{now[0]}"))):  # noqa: PTH208
+            is_same = now.place == before.place
+            if is_same and not (found and names.isdisjoint(os.listdir(f"/proc/self/fd/{now.descriptor}"))):  # noqa: PTH208
                 self[path] = before._replace(descriptor=now.descriptor)
-                self[path].let_in()
+                self[path].restore_access()
             else:
                 os.close(now.descriptor)
 
@@ -73,40 +80,30 @@ class HeldFolders(dict[str, HeldFolder]):
     @contextmanager
     def opened(self, path: str) -> Iterator[int]:
         """Open a folder from the nearest one around it that is held, following no link."""
-        folder = self._open(path)
+        anchor = path
+        while anchor not in self and anchor != "/":
+            anchor = parent_of(anchor)
+        folder = os.dup(self[anchor].descriptor) if anchor in self else os.open("/", _FOLDER)
         try:
+            for part in filter(None, path[len(anchor) :].split("/")):
+                outer, folder = folder, os.open(part, _FOLDER, dir_fd=folder)
+                os.close(outer)
             yield folder
         finally:
             os.close(folder)
 
     @contextmanager
     def reached(self, path: str) -> Iterator[tuple[int, str]]:
-        """The folder that a path is in, open, and its name there."""
-        folder = self._open(parent_of(path))
-        try:
+        """Open the folder that a path is in, and yield it with the name there."""
+        with self.opened(parent_of(path)) as folder:
             yield folder, name_of(path)
-        finally:
-            os.close(folder)
-
-    def _open(self, path: str) -> int:
-        anchor = path
-        while anchor not in self and anchor != "/":
-            anchor = parent_of(anchor)
-        folder = os.dup(self[anchor].descriptor) if anchor in self else os.open("/", _FOLDER)
-        for part in filter(None, path[len(anchor) :].split("/")):
-            try:
-                below = os.open(part, _FOLDER, dir_fd=folder)
-            finally:
-                os.close(folder)
-            folder = below
-        return folder
 
     def paths_in(self, path: str) -> Sequence[str]:
         with self.opened(path) as folder:
             return [f"{path}/{name}" for name in reversed(names_in(f"/proc/self/fd/{folder}"))]
 
     def look(self, path: str, max_bytes: int = 0) -> KeptState | None:
-        """The state of a path; None where nothing is, or a socket."""
+        """Return the state of a path, with contents up to `max_bytes`; None where nothing is, or a socket."""
         with self.reached(path) as (folder, name):
             entry = entry_at(name, folder=folder)
             if entry is None or entry.kind == "other":

@@ -1,21 +1,37 @@
-"""Plans the protection of everything in a workspace that may not be written although its folder can."""
+"""Plans the protection of everything in a workspace that may not be written although its folder can.
+
+A command that may commit must not write the parts of a repository that make git run programs. Hooks and configuration
+name programs. `commondir` tells git where to look for both (gitrepository-layout(5)), and git obeys it in every
+repository, not in linked worktrees alone. A worktree's `.git` is a file that leads elsewhere. `info/attributes` names
+no program: it says no more than a `.gitattributes`, which a command may write.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import time
+from contextlib import suppress
+from pathlib import Path
 from typing import cast
 
 from agentcli.infra.sandbox.confinement import Bounds
-from agentcli.infra.sandbox.git.folders import RepositoryPlanner, looks_like_the_inside
-from agentcli.infra.sandbox.mounts.hide_plan import find_places, is_real
-from agentcli.infra.sandbox.mounts.protect_plan import Protection, is_inside, kind_of
+from agentcli.infra.sandbox.git_config import NamedPaths, named_paths, path_in, text_of
+from agentcli.infra.sandbox.mounts.mount_points import COMMON_FOLDER_IS_HERE
+from agentcli.infra.sandbox.mounts.plans import Protection, find_places, is_inside, is_real, kind_of
 
 # One that can be committed to costs six mounts, about a millisecond; one that is read-only as a whole costs one.
 MAX_TO_COMMIT_TO = 3
 MAX_REPOSITORIES = 100
-# What the configuration of one names costs mounts of its own, and there is a limit to those (bubblewrap_layout.py).
+# What the configuration of one names costs mounts of its own, whose number is limited (backends/bubblewrap.py).
 _MAX_TO_FOLLOW = 20
+MAX_MODULES = 100
+_MAX_WORKTREES = 30
+_MAX_MODULE_DEPTH = 6
+_TICK_NS = 20_000_000  # within a tick of its file system's clock a file can change twice and keep one stamp
+
+# Git refuses a folder where it includes a file. To be recognised as ours the file must say something, which means
+# nothing.
+NO_CONFIGURATION = b"# Nothing. It is here while a command runs.\n"
 
 
 def plan_protection(bounds: Bounds, cwd: str, *, max_to_commit_to: int = MAX_TO_COMMIT_TO) -> Protection:
@@ -23,65 +39,51 @@ def plan_protection(bounds: Bounds, cwd: str, *, max_to_commit_to: int = MAX_TO_
     plan = Protection()
     if bounds.profile != "workspace-write":
         return plan
-    bounds.scan.protected(bounds.roots)  # forgets the plans where something changed, also one that is being made then
-    plans = bounds.scan.kept_plans
-    names = (bounds.protected, bounds.protected_paths)
-    made_from = (cwd, max_to_commit_to, bounds.roots, bounds.home, bounds.cache, bounds.git, *names)
-    kept = plans.get(made_from)
-    if kept is not None and not bounds.writable and _are_untouched(kept[0]):
-        return cast("Protection", kept[1])
-    places = find_places((*bounds.roots, *bounds.writable, *((bounds.cache,) if bounds.cache is not None else ())))
-    planner = RepositoryPlanner(tuple(place.path for place in places), str(bounds.home), bounds.git)
+    resources, scan = bounds.resources, bounds.resources.scan
+    scan.protected(bounds.roots)  # forgets the plans where something changed, also one that is being made then
+    plans = scan.kept_plans
+    made_from = (cwd, max_to_commit_to, bounds.roots, bounds.home, bounds.protected, resources.cache, resources.git)
+    stamps, kept = plans.get(made_from, ({}, None))
+    if kept is not None and not bounds.writable and all(_stamp(file) == stamp for file, stamp in stamps.items()):
+        return cast("Protection", kept)
+    places = find_places(filter(None, (*bounds.roots, *bounds.writable, resources.cache)))
+    planner = RepositoryPlanner(tuple(place.path for place in places), str(bounds.home), resources.git)
     may_commit = ".git" not in bounds.protected
     for root in map(str, bounds.roots):
         if may_commit:
-            plan.add(planner.repository(root))
-        for name in bounds.protected:
-            plan.protect(root, name)
-        for path in map(str, bounds.protected_paths):
+            plan.add(planner.plan_repository(root))
+        for path in (os.path.join(root, name) for name in bounds.protected):  # noqa: PTH118  # an absolute one stays
             if path != root and is_inside(path, root):
                 plan.protect(root, path.removeprefix(root))
-        found = bounds.scan.repositories(root)
-        # Else a link is on the way there now.
+        found = scan.repositories(root)
+        # One that is not real has a link on the way by now.
         nested = [folder for folder in found[:MAX_REPOSITORIES] if is_real(folder)]
         for number, folder in enumerate(nested):
             is_chosen = may_commit and (number < max_to_commit_to or is_inside(cwd, folder))
-            plan.add(_bounded(_plan_nested(folder, planner, is_chosen), folder, number, is_chosen))
+            plan.add(_bounded(planner.plan_nested(folder, may_commit=is_chosen), folder, number, is_chosen))
         if looks_like_the_inside(root):
-            plan.add(planner.root_inside(root))
+            plan.add(planner.plan_inside(root, may_commit=may_commit, is_root=True))
         # Bare repositories, and those whose worktree is elsewhere; where a worktree led there it is protected already.
         for number, folder in enumerate(filter(looks_like_the_inside, nested)):
             if folder not in plan.writable:
                 is_chosen = may_commit and (number < max_to_commit_to or is_inside(cwd, folder))
-                plan.add(_bounded(planner.inside(folder, may_commit=is_chosen), folder, number, is_chosen))
-        if len(found) > MAX_REPOSITORIES or bounds.scan.is_partial(root):
+                plan.add(_bounded(planner.plan_inside(folder, may_commit=is_chosen), folder, number, is_chosen))
+        if len(found) > MAX_REPOSITORIES or scan.is_partial(root):
             plan.problems.append(f"{root} has too many folders or repositories to protect all that are in it.")
     for folder in map(str, bounds.writable):
         if kind_of(folder) == "folder":
-            plan.add(planner.repository(folder))
+            plan.add(planner.plan_repository(folder))
     if planner.is_plain and not (plan.problems or bounds.writable):
         plans[made_from] = planner.stamps, plan
     return plan
 
 
-def _are_untouched(stamps: Mapping[str, tuple[int, ...]]) -> bool:
-    for file, stamp in stamps.items():
-        try:
-            status = os.lstat(file)
-        except OSError:
-            return False
-        if (status.st_ino, status.st_ctime_ns) != stamp:
-            return False
-    return True
-
-
-def _plan_nested(folder: str, planner: RepositoryPlanner, may_commit: bool) -> Protection:
-    """Plan one repository below a root. A worktree is no reason to make its repository elsewhere writable."""
-    if may_commit:
-        plan = planner.repository(folder)
-        if all(planner.writable_around(path) is not None for path in plan.writable):
-            return plan
-    return planner.repository(folder, may_commit=False)
+def _stamp(file: str) -> tuple[int, int] | None:
+    try:
+        status = os.lstat(file)
+    except OSError:
+        return None
+    return status.st_ino, status.st_ctime_ns
 
 
 def _bounded(found: Protection, folder: str, number: int, may_commit: bool) -> Protection:
@@ -90,3 +92,218 @@ def _bounded(found: Protection, folder: str, number: int, may_commit: bool) -> P
         return found
     problem = f"{folder} takes hooks or settings from elsewhere, which commands can write: there are too many like it."
     return Protection(read_only=found.read_only[:1], problems=[problem])
+
+
+class RepositoryPlanner:
+    """Plans what to protect of a repository.
+
+    `writable` are the real paths of all folders in which commands may have made anything. `home` is what `~` means,
+    `git` the program that is asked what a configuration names. As long as a repository `is_plain`, its plan changes
+    only with its own folder and with the files in `stamps`.
+    """
+
+    def __init__(self, writable: tuple[str, ...], home: str, git: str) -> None:
+        self._writable = writable
+        self._home = home
+        self._git = git
+        self.is_plain = True
+        self.stamps: dict[str, tuple[int, int]] = {}
+
+    def _writable_around(self, path: str) -> str | None:
+        """Return the innermost of the writable folders that a path is in."""
+        return max((folder for folder in self._writable if is_inside(path, folder)), key=len, default=None)
+
+    def plan_repository(self, worktree: str, *, may_commit: bool = True) -> Protection:
+        """Plan for `worktree`/.git. Where nothing need be committed, one read-only mount and what it names suffice."""
+        plan, link = Protection(), f"{worktree}/.git"
+        match kind_of(link), may_commit:
+            case "folder", True:
+                self._add_folder(link, worktree, plan)
+            case "folder", False:
+                self._add_read_only(link, worktree, plan)
+            case "file", _:
+                plan.read_only.append(link)
+                if may_commit:
+                    self._add_linked(link, worktree, plan)
+            case "link", True:
+                plan.protect(worktree, ".git")
+        return plan
+
+    def plan_nested(self, folder: str, *, may_commit: bool) -> Protection:
+        """Plan for a repository below a root. A worktree is no reason to make its repository elsewhere writable."""
+        plan = self.plan_repository(folder, may_commit=may_commit)
+        if may_commit and any(self._writable_around(path) is None for path in plan.writable):
+            return self.plan_repository(folder, may_commit=False)
+        return plan
+
+    def plan_inside(self, folder: str, *, may_commit: bool, is_root: bool = False) -> Protection:
+        """Plan for the inside of a repository: a bare one, or one whose `.git` is a file. A root must stay writable."""
+        self.is_plain = False
+        plan = Protection()
+        if is_root:
+            plan.problems += self._add_programs(folder, "", self._named(folder), plan)
+        else:
+            add = self._add_folder if may_commit else self._add_read_only
+            add(folder, "", plan)
+        return plan
+
+    def _add_linked(self, link: str, worktree: str, plan: Protection) -> None:
+        """Add what a `.git` file leads to: that of a linked worktree or of a submodule.
+
+        Whoever wrote the file could lead us anywhere and have that made writable. The other end must therefore point
+        back, and lie where no command can write: then git made it, run by the person. What commands could have made
+        themselves makes nothing writable that was not so before.
+        """
+        self.is_plain = False
+        folder = path_in(link, "gitdir: ")
+        if folder is None:
+            plan.problems.append(f"{link} is not a file that git understands.")
+            return
+        common = path_in(f"{folder}/commondir") or folder
+        around = self._writable_around(folder)
+        if around is not None:
+            is_genuine = is_inside(common, around)
+        elif common != folder:  # else it has its own, or the placeholder of a command that runs now
+            points_back = _is_same(path_in(f"{folder}/gitdir"), link)
+            is_genuine = points_back and folder.rpartition("/")[0] == f"{common}/worktrees"
+        else:
+            is_genuine = _is_same(self._named(folder).worktree, worktree)
+        if is_genuine and looks_like_the_inside(common):
+            self._add_folder(common, worktree, plan)
+        else:
+            plan.problems.append(f"{link} leads to {folder}, which does not lead back: commands cannot commit.")
+
+    def _add_folder(self, folder: str, worktree: str, plan: Protection) -> None:
+        """Add a repository's own folder; all of it is read-only where something in it cannot be mounted on."""
+        found = Protection(writable=[folder])
+        named = self._named(folder)
+        gaps = self._add_programs(folder, worktree, named, found)
+        for module in modules_in(f"{folder}/modules"):
+            gaps += self._add_programs(module, "", self._named(module), found)
+        linked = _folders_in(f"{folder}/worktrees")
+        found.read_only += linked[_MAX_WORKTREES:]
+        for one in linked[:_MAX_WORKTREES]:
+            for name in ("commondir", "gitdir"):
+                gaps += _add_entry(one, name, found) if kind_of(f"{one}/{name}") != "nothing" else []
+            gaps += _add_worktree_config(one, named, found)
+        if gaps:
+            found = Protection(problems=[f"{gaps[0]}, so all of {folder} is read-only: commands cannot commit."])
+            self._add_read_only(folder, worktree, found)
+        plan.add(found)
+
+    def _add_read_only(self, folder: str, worktree: str, plan: Protection) -> None:
+        plan.read_only.append(folder)
+        for one in (folder, *modules_in(f"{folder}/modules")):
+            self._add_named(self._named(one), one, worktree if one == folder else "", plan)
+
+    def _add_programs(self, folder: str, worktree: str, named: NamedPaths, plan: Protection) -> list[str]:
+        """Add what names programs in one git folder; return the reasons why some of it cannot be protected."""
+        gaps = _add_entry(folder, "hooks", plan)
+        if kind_of(f"{folder}/config") == "nothing":
+            return [*gaps, f"{folder} has no config, which a command could add"]
+        if named.is_refused:
+            gaps.append(f"{folder} has a config that git does not read, or git is not installed")
+        gaps += _add_entry(folder, "config", plan)
+        gaps += _add_worktree_config(folder, named, plan)
+        gaps += _add_file(folder, "commondir", COMMON_FOLDER_IS_HERE, plan)
+        self._add_named(named, folder, worktree, plan)
+        return gaps
+
+    def _named(self, folder: str) -> NamedPaths:
+        """Collect what the configuration of a git folder names, and that of each of its worktrees."""
+        files = [f"{folder}/config"]
+        looked_ns = time.time_ns()
+        stamp = _stamp(files[0])
+        if stamp is not None:
+            self.stamps[files[0]] = stamp
+        named = named_paths(files, self._home, self._git)
+        inner = (f"{folder}/{name}" for name in ("modules", "worktrees"))
+        is_old = stamp is not None and stamp[1] < looked_ns - _TICK_NS
+        self.is_plain &= is_old and named == NamedPaths() and not any(map(os.path.lexists, inner))
+        if not named.has_worktree_config:
+            return named
+        folders = (folder, *_folders_in(f"{folder}/worktrees")[:_MAX_WORKTREES])
+        return named_paths([*files, *(f"{one}/config.worktree" for one in folders)], self._home, self._git)
+
+    def _add_named(self, named: NamedPaths, folder: str, worktree: str, plan: Protection) -> None:
+        """Add the folders of hooks and the files of configuration that are named, where commands can write them.
+
+        A relative folder of hooks starts where git runs them: in the worktree, or in the folder of a bare repository.
+        Each path counts as it is written, which a command could lead elsewhere, and where it leads now.
+        """
+        start = worktree or named.worktree or folder
+        paths = [str(Path(start, hooks)) for hooks in named.hooks] + named.included
+        is_included = {
+            way: path in named.included for path in paths for way in (os.path.normpath(path), os.path.realpath(path))
+        }
+        for path, is_file in is_included.items():
+            self._add_path(path, [base for base in (worktree, folder) if base and is_inside(path, base)], plan)
+            is_missing = path in plan.missing_folders and kind_of(path.rpartition("/")[0]) == "folder"
+            if is_file and (is_missing or (path in plan.read_only and _holds(path, NO_CONFIGURATION))):
+                (plan.missing_folders if is_missing else plan.read_only).remove(path)
+                plan.missing_files[path] = NO_CONFIGURATION
+
+    def _add_path(self, path: str, around: list[str], plan: Protection) -> None:
+        """Add it below the nearest folder that it is in, so that few folders on the way need a mount."""
+        base = max(around, key=len) if around else self._writable_around(path)
+        if base is None:
+            return
+        if path == base or any(is_inside(folder, path) for folder in self._writable):
+            plan.problems.append(f"Git takes hooks or settings from {path}, which commands can write.")
+            return
+        plan.protect(base, os.path.relpath(path, base))
+
+
+def looks_like_the_inside(folder: str) -> bool:
+    """Return True if git, started there, would take it for a repository's own folder."""
+    return all(os.path.lexists(f"{folder}/{name}") for name in ("HEAD", "objects", "refs"))
+
+
+def modules_in(folder: str, depth: int = 0) -> list[str]:
+    """Return the git folders of submodules, whose names may contain slashes, and those of their submodules."""
+    found: list[str] = []
+    for entry in _folders_in(folder):
+        if os.path.lexists(f"{entry}/HEAD"):
+            found += [entry, *modules_in(f"{entry}/modules", depth + 1)]
+        elif depth < _MAX_MODULE_DEPTH:
+            found += modules_in(entry, depth + 1)
+        if len(found) > MAX_MODULES:
+            break
+    return found
+
+
+def _add_worktree_config(folder: str, named: NamedPaths, plan: Protection) -> list[str]:
+    """Git reads it once `extensions.worktreeConfig` is set; until then it would not notice that it is a folder."""
+    if named.has_worktree_config:
+        return _add_file(folder, "config.worktree", b"", plan)
+    return _add_entry(folder, "config.worktree", plan)
+
+
+def _add_file(folder: str, name: str, if_missing: bytes, plan: Protection) -> list[str]:
+    """Add a file that must be one; `if_missing` is a content that means the same as no file."""
+    path = f"{folder}/{name}"
+    if kind_of(path) == "nothing" or (kind_of(path) == "file" and _holds(path, if_missing)):
+        plan.missing_files[path] = if_missing
+        return []
+    return _add_entry(folder, name, plan)
+
+
+def _add_entry(folder: str, name: str, plan: Protection) -> list[str]:
+    if kind_of(f"{folder}/{name}") == "link":
+        return [f"{folder}/{name} is a symbolic link, which a command could replace"]
+    plan.protect(folder, name)
+    return []
+
+
+def _holds(file: str, content: bytes) -> bool:
+    return text_of(file).encode(errors="surrogateescape") == content
+
+
+def _folders_in(folder: str) -> list[str]:
+    with suppress(OSError), os.scandir(folder) as entries:
+        return sorted(entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
+    return []
+
+
+def _is_same(path: str | None, other: str) -> bool:
+    return path is not None and os.path.realpath(path) == os.path.realpath(other)

@@ -1,10 +1,10 @@
 """Reverts what commands change of auto-executed files where nothing could keep them from it.
 
-Landlock grants whole folders: a command that may write the workspace may write its git hooks as well. So the states of
-all protected places are taken before the first of the commands that run at the same time, and what differs is reverted
-each time one has ended. Commands may change the modes of all that is the person's, a store on the disk included, so
-contents are kept in memory. Jobs may move folders and put links in their places meanwhile, so folders are held open,
-and everything is reached from these.
+Landlock grants whole folders: a command that may write the workspace may write its git hooks as well. The states of all
+protected places are therefore recorded before the first of the commands that run at the same time, and each time one
+has ended, what differs is reverted. Commands may change the modes of everything that is the person's, also of a store
+on the disk, so contents are kept in memory. Jobs may meanwhile move folders and put links in their places, so folders
+are held open, and everything is reached from these. After a kill the keeper reverts, or else the next start.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ import errno
 import json
 import os
 import secrets
+import shutil
 import stat
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from heapq import heapify, heappop, heappush
 from pathlib import Path
 
-from agentcli.infra.sandbox.mounts.mount_points import PROTECTED, SessionNote
-from agentcli.infra.sandbox.mounts.protect_plan import Protection, is_inside
-from agentcli.infra.sandbox.protection.git_settings import adds_only_remotes
+from agentcli.infra.sandbox.git_config import adds_only_remotes
+from agentcli.infra.sandbox.mounts.mount_points import NOTE, PROTECTED, SessionNote, locked, real_path, remove_noted
+from agentcli.infra.sandbox.mounts.plans import Protection, is_inside
 from agentcli.infra.sandbox.protection.held_folders import (
     HeldFolder,
     HeldFolders,
@@ -38,19 +40,18 @@ from agentcli.tools.command import Reverts
 MAX_ENTRIES = 10_000
 MAX_BYTES = 16_000_000
 _MAX_DEPTH = 200  # folders
+_PATIENCE_S = 15.0  # a keeper takes no longer to end what a killed session left running
 
 _GONE = {errno.ENOENT, errno.ENOTDIR}  # the second also where a link is in the place of a folder
 _EXECUTABLE = 0o7111
-
-
 _BEYOND_LIMITS = KeptState("file", 0, is_kept=False)
 
 
 class ProtectedSnapshot:
     """The protected places of one workspace while commands run.
 
-    `aside` is where a command's version of a reverted file goes. The snapshot is written beside `note`, where there is
-    one: whoever finds it there after a kill reverts by it.
+    The version that a command left of a reverted file goes to `aside`. The snapshot is written beside `note`, where
+    there is one, so that after a kill it can be reverted by that.
     """
 
     def __init__(self, aside: Path | str, note: SessionNote | None = None) -> None:
@@ -59,25 +60,25 @@ class ProtectedSnapshot:
         self._held = HeldFolders()
         self._before: dict[str, KeptState | None] = {}  # None where nothing may be made
         self._room = MAX_BYTES
-        self._running: list[Sequence[str]] = []  # what each command that runs was granted
+        self._running: list[Sequence[str]] = []  # the grants of each command that runs
         self._left_out: set[str] = set()
-        self._reported: set[str] = set()  # of those that are left out
+        self._reported: set[str] = set()  # of the folders that are left out
 
     @contextmanager
     def during(self, protection: Protection, *, roots: Sequence[Path], granted: Sequence[Path]) -> Iterator[Reverts]:
-        """Yield a record of what was reverted in the end. What was `granted` to the command may be changed by it."""
-        report, mine = Reverts(), [*map(str, granted)]
+        """Yield a record that in the end says what was reverted. The command may change what was `granted` to it."""
+        report, grants = Reverts(), [*map(str, granted)]
         self._asides = (self._asides[0], *map(str, roots))
-        self._take(protection)
+        self._record(protection)
         report.unguarded += sorted(self._left_out - self._reported)
         self._reported |= self._left_out
-        self._running.append(mine)
-        self._write()
+        self._running.append(grants)
+        self._save()
         try:
             yield report
         finally:
-            self._running.remove(mine)
-            for path in mine:
+            self._running.remove(grants)
+            for path in grants:
                 self._accept(path)
             self._end(report)
 
@@ -89,46 +90,42 @@ class ProtectedSnapshot:
         return report
 
     def close(self) -> bool:
-        """Revert what is left; False where the next start has to try again, by the note."""
+        """Revert the rest; False where the next start has to try again, by the note."""
         self.retry()
         return not self._before
 
     def unguarded_folders(self, protection: Protection) -> list[str]:
-        """The folders in which there is more than can be reverted: what commands change there stays."""
-        self._take(protection)
+        """Return the folders that hold more than can be reverted: what commands change there stays."""
+        self._record(protection)
         self._forget_all_but(())
         return sorted(self._left_out)
 
     def accept(self, path: str, content: bytes) -> None:
-        """Take what the person agreed to for what was before, whatever commands put beside it or in its place."""
+        """Record what the person agreed to as the state before, whatever commands put beside it or in its place."""
         self._accept(path, content.decode("latin-1"))
-        self._write()
+        self._save()
 
     @contextmanager
     def accepting(self, plan: Callable[[], Protection]) -> Iterator[None]:
         """Accept whatever changes meanwhile: a command runs that the person let out of the sandbox."""
         self._forget_all_but(self._revert(Reverts()))
-        self._retire_note()  # what the person allowed is not to be reverted, even if that lets more stay
+        self._remove_saved()  # what the person allowed is not to be reverted, even if that lets more stay
         try:
             yield
         finally:
             if self._running:
-                self._take(plan())
-            self._write()
+                self._record(plan())
+            self._save()
 
     def revert_by(self, file: Path) -> Reverts:
-        """Revert by the note of a killed session, in which stays what is to be tried again, and the report."""
+        """Revert by what a killed session saved. The file then holds what is to be tried again, and the report."""
         try:
-            note = json.loads(file.read_text())
-        except (FileNotFoundError, ValueError):  # none, or the machine went down before it was whole
+            saved = json.loads(file.read_text())
+            self._asides, self._running = saved["asides"], [saved["granted"]]
+            self._before = {path: state and KeptState(*state) for path, state in saved["before"].items()}
+            held = {path: HeldFolder(-1, (*a,), (*b,), mode) for path, (_, a, b, mode) in saved["held"].items()}
+        except (FileNotFoundError, ValueError, KeyError):  # nothing, not written whole, or another version's
             return Reverts()
-        if "contents" in note:
-            file.unlink()
-            where = ", ".join(note["asides"][1:])
-            return Reverts(left_changed=[f"hooks and settings in {where}, if at all (an older version noted them)"])
-        self._asides, self._running = note["asides"], [note["granted"]]
-        self._before = {path: state and KeptState(*state) for path, state in note["before"].items()}
-        held = {path: HeldFolder(-1, tuple(one[1]), tuple(one[2]), one[3]) for path, one in note["held"].items()}
         known = (*self._before, *held)
         for path, before in held.items():
             self._held.hold_again(path, before, known)
@@ -137,30 +134,30 @@ class ProtectedSnapshot:
             for found, folder in Scan().folders(root).items():
                 if path := lost.get(folder.stamp[0], ""):
                     self._held.hold_again(path, held[path], known, found)
-        report = Reverts(note["report"])
+        report = Reverts(saved["report"])
         self._forget_all_but(self._revert(report))
-        self._write_to(file, report.put_back)
+        self._save_to(file, report.put_back)
         return report
 
     def _end(self, report: Reverts) -> None:
         failed = self._revert(report)
         if not self._running:
             self._forget_all_but(failed)
-        self._write()
+        self._save()
 
     @property
     def _granted(self) -> list[str]:
         return [path for command in self._running for path in command]
 
-    def _take(self, protection: Protection) -> None:
-        """Take down what is not known yet."""
+    def _record(self, protection: Protection) -> None:
+        """Record the places that are not known yet, and hold the folders around them."""
         places = (*protection.read_only, *protection.missing_folders, *protection.missing_files)
         for path in sorted({*self._asides[1:], *protection.writable, *map(parent_of, places)}):
-            self._held.hold(path)
-        self._take_places(places)
+            self._held.hold_if_present(path)
+        self._record_places(places)
 
-    def _take_places(self, places: Sequence[str]) -> None:
-        """Take down places and what is in them: of each folder the first, so that none takes the room of the others."""
+    def _record_places(self, places: Sequence[str]) -> None:
+        """Record places and their contents: of each folder the first, so that none takes the room of the others."""
         waiting = [(0, path) for path in places]
         heapify(waiting)
         while waiting:
@@ -176,27 +173,27 @@ class ProtectedSnapshot:
                     inside = self._held.paths_in(path)
             except OSError as error:
                 state = None if error.errno in _GONE else _BEYOND_LIMITS
-            if state is not None and not state.is_kept:
-                self._left_out.add(parent_of(path))
             self._before[path] = state
-            self._room -= len(state.content) if state is not None else 0
+            if state is not None:
+                self._room -= len(state.content)
+                self._left_out |= set() if state.is_kept else {parent_of(path)}
             # Names of settings are short; long ones have numbers in them.
             for number, below in enumerate(sorted(inside, key=len), rank + 1):
                 heappush(waiting, (number, below))
 
     def _accept(self, path: str, content: str | None = None) -> None:
-        """Take down a file with a content, or all that is at a path now, with the folders on the way to it."""
+        """Record a file with a content, or all that is at a path now, with the folders on the way to it."""
         if content is None:
             known = {each for each in self._before if is_inside(each, path)}
             self._before = {each: state for each, state in self._before.items() if each not in known}
-            self._take_places([*known])
+            self._record_places([*known])
         way = [path]
         while way[0] not in self._before and self._before.get(parent_of(way[0])) is None:
             if way[0] == "/":
                 return
             way.insert(0, parent_of(way[0]))
         if content is None:
-            self._take_places([way.pop()])
+            self._record_places([way.pop()])
         for each in way:
             state, kind = self._before.get(each), "file" if each == path else "folder"
             if state is None or state.kind != kind:
@@ -208,9 +205,9 @@ class ProtectedSnapshot:
             self._before[each] = state._replace(content=content or "", is_kept=True) if each == path else state
 
     def _revert(self, report: Reverts) -> list[str]:
-        """Make everything what it was before; gives the paths at which that failed."""
+        """Restore everything that differs; return the paths at which that failed."""
         failed: list[str] = []
-        for step, paths in ((self._find, self._held), (self._compare, self._before)):
+        for step, paths in ((self._restore_folder, self._held), (self._restore, self._before)):
             for path in sorted(paths):
                 try:
                     step(path, report)
@@ -220,10 +217,10 @@ class ProtectedSnapshot:
                         report.left_changed.append(f"{path} ({error.strerror})")
         return failed
 
-    def _find(self, path: str, report: Reverts) -> None:
-        """Find a held folder, and bring it back where something else could pass for it now."""
+    def _restore_folder(self, path: str, report: Reverts) -> None:
+        """Find a held folder, and move it back where something else could pass for it now."""
         held = self._held[path]
-        held.let_in()
+        held.restore_access()
         outer = f"/proc/self/fd/{held.descriptor}/.."
         own = name_of(os.readlink(outer[:-3]))  # noqa: PTH115
         is_removed = own.endswith(" (deleted)")
@@ -240,9 +237,10 @@ class ProtectedSnapshot:
             elif is_moved and is_read_only_name(name) and place_of(os.fstat(folder)) == held.around:
                 self._move_aside(path, report)  # else the folder around it took it along
                 os.rename(f"{outer}/{own}", name, dst_dir_fd=folder)
-                _add(report, path)
+                _report(report, path)
 
-    def _compare(self, path: str, report: Reverts) -> None:
+    def _restore(self, path: str, report: Reverts) -> None:
+        """Compare what is at a path with what was there before, and restore that."""
         want, granted = self._before[path], self._granted
         if want == _BEYOND_LIMITS or any(is_inside(path, each) for each in granted):
             return
@@ -254,20 +252,20 @@ class ProtectedSnapshot:
         elif want is not None and now is not None and want.kind == now.kind == "folder":
             if now.mode != want.mode:
                 self._held.set_mode(path, want.mode)
-                _add(report, path)
+                _report(report, path)
             for below in self._held.paths_in(path):
                 if below not in self._before and not any(is_inside(each, below) for each in granted):
                     self._move_aside(below, report)
-        elif now != want and not _adds_only_remotes(name_of(path), now, want):
+        elif now != want and not (name_of(path) == "config" and _adds_only_remotes(want, now)):
             self._move_aside(path, report)
             if want is not None:
                 self._held.make(path, want)
-                _add(report, path)
+                _report(report, path)
 
     def _move_aside(self, path: str, report: Reverts) -> None:
         """Move what is there, on the same disk, to a name at which nothing obeys it: it may be the only copy."""
         now = self._held.look(path)
-        if now is not None and now.kind == "folder":  # locked, it could not be moved
+        if now is not None and now.kind == "folder":  # a locked one could not be moved
             self._held.set_mode(path, now.mode | stat.S_IRWXU)
         for folder in self._asides if now is not None else ():
             aside = f"{folder}/agentcli-put-aside-{secrets.token_hex(4)}"
@@ -277,7 +275,7 @@ class ProtectedSnapshot:
                 if folder == self._asides[-1]:
                     raise
             else:
-                return _add(report, path, f" (what stood there is in {aside})")
+                return _report(report, path, f" (what stood there is in {aside})")
         return None
 
     def _forget_all_but(self, failed: Sequence[str]) -> None:
@@ -286,36 +284,60 @@ class ProtectedSnapshot:
         if not self._before:
             self._held.drop(*self._held)
 
-    def _write(self) -> None:
-        """Keep the note true. Where the disk takes none, commands run all the same."""
-        can_be_written = any(is_inside(str(self._file), path) for path in (*self._asides[1:], *self._granted))
-        if not self._before or can_be_written:  # there is nothing to revert, or commands could write what is to be
-            self._retire_note()
+    def _save(self) -> None:
+        """Keep the file beside the note true. Where the disk takes none, commands run all the same."""
+        is_exposed = any(is_inside(str(self._file), path) for path in (*self._asides[1:], *self._granted))
+        if not self._before or is_exposed:  # there is nothing to revert, or commands could write what is to be
+            self._remove_saved()
         elif self._file is not None:
             with suppress(OSError):
-                self._write_to(self._file)
+                self._save_to(self._file)
 
-    def _retire_note(self) -> None:
-        """Nothing is to be reverted while no command runs: what changes now, the person changed."""
+    def _remove_saved(self) -> None:
         if self._file is not None:
             with suppress(OSError):
                 self._file.unlink()
 
-    def _write_to(self, file: Path, report: Sequence[str] = ()) -> None:
-        note = {"asides": self._asides, "granted": self._granted, "held": self._held, "before": self._before}
+    def _save_to(self, file: Path, report: Sequence[str] = ()) -> None:
+        saved = {"asides": self._asides, "granted": self._granted, "held": self._held, "before": self._before}
         # Names that are no text are escaped, where msgspec refuses them.
-        replace_file(file, json.dumps(note | {"report": report}).encode(), syncs=False)
+        replace_file(file, json.dumps(saved | {"report": report}).encode(), syncs=False)
 
 
-def _adds_only_remotes(name: str, now: KeptState | None, want: KeptState | None) -> bool:
-    """True for a git configuration in which no more changed than `git push -u` and `git remote add` write."""
-    if name != "config" or now is None or want is None or now.kind != "file" or now[:2] != want[:2]:
+def _adds_only_remotes(want: KeptState | None, now: KeptState | None) -> bool:
+    """Return True if two kept files of the same mode are git configurations that differ in harmless settings alone."""
+    if want is None or now is None or not now.is_kept or not want.kind == now.kind == "file" or want.mode != now.mode:
         return False
-    return now.is_kept and adds_only_remotes(want.content.encode("latin-1"), now.content.encode("latin-1"))
+    return adds_only_remotes(want.content.encode("latin-1"), now.content.encode("latin-1"))
 
 
-def _add(report: Reverts, path: str, where: str = "") -> None:
+def _report(report: Reverts, path: str, where: str = "") -> None:
     """Report a path, unless it or something around it was."""
     reported = {each.partition(" (what stood")[0] for each in report.put_back}
     if where or not any(is_inside(path, each) for each in reported):
         report.put_back.append(f"{path}{where}")
+
+
+def clean_up_killed_sessions(around: Path) -> Reverts:
+    """Revert what killed sessions left changed, once their keepers have ended their commands. Raises nothing."""
+    reverts = Reverts()
+    for folder in sorted(around.iterdir()) if around.is_dir() else ():
+        with suppress(OSError), locked(folder):
+            if any(folder.iterdir()):  # else another session is about to begin it
+                with locked(folder / NOTE, _PATIENCE_S):
+                    reverts.add(found := _clean_up(folder))
+                    if not found.left_changed:
+                        shutil.rmtree(folder, ignore_errors=True)
+    return reverts
+
+
+def main() -> None:
+    """Clean up as the keeper of a killed session: the argument is the descriptor of its note."""
+    folder = Path(real_path(int(sys.argv[1]))).parent
+    if _clean_up(folder) == Reverts():  # else the next start has something to report
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _clean_up(folder: Path) -> Reverts:
+    remove_noted(folder / NOTE)
+    return ProtectedSnapshot("/").revert_by(folder / PROTECTED)

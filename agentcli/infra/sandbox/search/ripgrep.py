@@ -7,18 +7,22 @@ repository too.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import errno
+import fcntl
 import os
 import re
+import subprocess
+import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.search.ripgrep_output import CountReader, JsonReader, NameReader, Reader, RowReader
-from agentcli.infra.sandbox.search.streaming import stream_output
 from agentcli.tools.ripgrep import find_rg
 from agentcli.tools.sandbox import FoundRows, Listing, Search, SearchOutcome, names_in
 
@@ -28,6 +32,18 @@ _ALWAYS = ("--no-config", "--no-ignore-messages", "--no-require-git", "--hidden"
 _NOT_THE_REPOSITORY = "--glob=!.git"  # behind all other globs, as the last that matches counts
 _UNREADABLE = b"(os error "  # how ripgrep ends what it says about a file that it cannot open
 _LINE_END_HINT = re.compile(r"(?s)\n\nConsider enabling multiline mode.*")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_ESCAPED = re.compile(r"[*?\[\]{}\\,!# ]")
+
+_PIPE_BYTES = 1024 * 1024  # so that the program need not wait while its output is looked at
+_PIECE_BYTES = 256 * 1024  # handed over at a time, or a little more: looking at many small pieces costs more
+_ERROR_BYTES = 1024 * 1024
+
+_FORMATS = {
+    "files": ("--files-with-matches", "--null"),
+    "count": ("--count", "--null", "--with-filename"),
+    "content": ("--heading", "--null", "--with-filename", "--line-number", "--color=never", "--no-context-separator"),
+}
 
 
 async def list_files(listing: Listing, environment: Mapping[str, str], take: Callable[[str], None]) -> SearchOutcome:
@@ -59,7 +75,7 @@ async def _list(
 ) -> SearchOutcome:
     arguments = ["--files", "--null", *options, _NOT_THE_REPOSITORY]
     arguments += ["--no-ignore"] if listing.include_ignored else []
-    below = _below(listing.folder, listing.base)
+    below = _path_below(listing.folder, listing.base)
     arguments += ["--", below] if below else []
     return await _run(arguments, listing.base or listing.folder, environment, NameReader(take))
 
@@ -73,16 +89,17 @@ async def search(
 ) -> SearchOutcome:
     """Search files as `Search` says. `are_secret` is given the files with a match, as paths from the base, in batches.
 
-    It is not told how many were left out: who sees that number change with the pattern learns what is in the file.
+    The number of files that were left out is not reported: whoever sees it change with the pattern learns what is in
+    the file.
     """
 
     def take_others(found: Sequence[FoundRows]) -> None:
         secret = are_secret([path for path, _ in found])
         take([rows for rows in found if rows[0] not in secret] if secret else found)
 
-    looked = await _search(search, environment, take_others)
-    secret = are_secret(looked.binary)
-    return msgspec.structs.replace(looked, binary=tuple(path for path in looked.binary if path not in secret))
+    outcome = await _search(search, environment, take_others)
+    secret = are_secret(outcome.binary)
+    return msgspec.structs.replace(outcome, binary=tuple(path for path in outcome.binary if path not in secret))
 
 
 async def _search(
@@ -90,7 +107,7 @@ async def _search(
 ) -> SearchOutcome:
     """Search with ripgrep's own syntax, and again with PCRE2's where ripgrep suggests that."""
     base = search.base or (search.where if search.where.is_dir() else search.where.parent)
-    where = ["--", f"./{_below(search.where, base)}"]
+    where = ["--", f"./{_path_below(search.where, base)}"]
     options = [f"--regexp={search.pattern}", *_search_options(search), *where]
     try:
         return await _run(options, base, environment, _reader(search, take))
@@ -109,13 +126,6 @@ def _reader(search: Search, take: Callable[[Sequence[FoundRows]], None]) -> Read
     return JsonReader(take) if search.multiline else RowReader(take)
 
 
-_FORMATS = {
-    "files": ("--files-with-matches", "--null"),
-    "count": ("--count", "--null", "--with-filename"),
-    "content": ("--heading", "--null", "--with-filename", "--line-number", "--color=never", "--no-context-separator"),
-}
-
-
 def _search_options(search: Search) -> list[str]:
     options = [*(("--json",) if search.multiline and search.mode == "content" else _FORMATS[search.mode])]
     options += ["--ignore-case"] if search.ignore_case else []
@@ -126,59 +136,48 @@ def _search_options(search: Search) -> list[str]:
 
 
 def _glob_options(glob: str, where: Path, base: Path | None) -> list[str]:
-    """The glob from the base on, and where it is about folders from where the search begins."""
+    """Return the glob from the base on and, if it is about folders, also from where the search begins."""
     if not glob:
         return []
     sign, glob = ("!", glob[1:]) if glob.startswith("!") else ("", glob)
     options = [f"--glob={sign}{glob}"]
-    below = _ESCAPED.sub(r"\\\g<0>", _below(where, base))
+    below = _ESCAPED.sub(r"\\\g<0>", _path_below(where, base))
     if below and "/" in glob.removeprefix("**/").rstrip("/"):
         options.append(f"--glob={sign}{below}/{glob.removeprefix('/')}")
     return options
 
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
-_ESCAPED = re.compile(r"[*?\[\]{}\\,!# ]")
-
-
-def _below(where: Path, base: Path | None) -> str:
-    """The path relative to the base; empty for the base itself."""
-    way = str(where.relative_to(base)) if base is not None else ""
-    return "" if way == "." else way
+def _path_below(where: Path, base: Path | None) -> str:
+    return str(where.relative_to(base)) if base is not None and where != base else ""
 
 
 async def _run(
     arguments: Sequence[str], folder: Path, environment: Mapping[str, str], reader: Reader[Any]
 ) -> SearchOutcome:
-    """Raises `ToolError` with ripgrep's own words for a bad pattern."""
-    is_empty = True
-
-    def take(piece: bytes) -> None:
-        nonlocal is_empty
-        is_empty = False
-        reader.feed(piece)
-
+    """Run ripgrep. Raises `ToolError` with its own words for a bad pattern."""
     argv = [find_rg(), *_ALWAYS, *arguments]
     try:
-        ended = await stream_output(argv, cwd=folder, environment=environment, take=take, time_limit_s=TIME_LIMIT_S)
+        ended = await stream_output(
+            argv, cwd=folder, environment=environment, take=reader.feed, time_limit_s=TIME_LIMIT_S
+        )
     except OSError as error:
         if error.errno == errno.E2BIG:
-            raise ToolError(
-                "The pattern or the glob is too long for the system: give shorter ones, in several calls.",
-                kind="invalid_parameters",
-            ) from error
+            message = "The pattern or the glob is too long for the system: give shorter ones, in several calls."
+            raise ToolError(message, kind="invalid_parameters") from error
         raise ToolError(f"Could not start ripgrep: {error.strerror}.", kind="resource_error") from error
     except ValueError as error:
         raise ToolError(f"Could not start ripgrep: {error}.", kind="invalid_parameters") from error
     reader.end()
     unreadable = ended.errors.count(_UNREADABLE)
-    if not ended.timed_out and (ended.exit_code < 0 or (ended.exit_code == 2 and is_empty and not unreadable)):
+    if not ended.timed_out and (
+        ended.exit_code < 0 or (ended.exit_code == 2 and not ended.output_bytes and not unreadable)
+    ):
         raise _error_of(ended.exit_code, ended.errors)
-    return SearchOutcome(ended.timed_out, unreadable, tuple(sorted(reader.binary)), _other_problem(ended.errors))
+    return SearchOutcome(ended.timed_out, unreadable, tuple(sorted(reader.binary)), _first_problem(ended.errors))
 
 
-def _other_problem(errors: bytes) -> str:
-    """The first message that is not about a file which cannot be opened."""
+def _first_problem(errors: bytes) -> str:
+    # Files that cannot be opened are counted instead.
     lines = (line for line in errors.splitlines() if line.strip() and _UNREADABLE not in line)
     return next(lines, b"").decode(errors="replace").strip().removeprefix("rg: ").removeprefix("./")[:300]
 
@@ -186,7 +185,100 @@ def _other_problem(errors: bytes) -> str:
 def _error_of(exit_code: int, errors: bytes) -> ToolError:
     if exit_code < 0:
         return ToolError(f"ripgrep was ended by signal {-exit_code}.", kind="resource_error")
-    said = errors.decode(errors="replace").strip().removeprefix("rg: ")[:1_000]
-    if "unrecognized file type" in said:
-        said += " (`rg --type-list` lists them; or use glob)"
-    return ToolError(_LINE_END_HINT.sub(": set multiline to match line ends", said), kind="invalid_parameters")
+    message = errors.decode(errors="replace").strip().removeprefix("rg: ")[:1_000]
+    if "unrecognized file type" in message:
+        message += " (`rg --type-list` lists them; or use glob)"
+    return ToolError(_LINE_END_HINT.sub(": set multiline to match line ends", message), kind="invalid_parameters")
+
+
+class Ended(NamedTuple):
+    """The end of a program: its exit code, the size of its output, the start of its stderr, True if time was up."""
+
+    exit_code: int
+    output_bytes: int
+    errors: bytes
+    timed_out: bool
+
+
+async def stream_output(
+    argv: Sequence[str],
+    *,
+    cwd: Path,
+    environment: Mapping[str, str],
+    take: Callable[[bytes], None],
+    time_limit_s: float,
+) -> Ended:
+    """Run a program, and give `take` its output in a thread. No process is left. Raises `OSError`, `ValueError`."""
+    program = _Program(argv, cwd, environment)
+    work = asyncio.ensure_future(asyncio.to_thread(program.read_to_the_end, take))
+    try:
+        done, _ = await asyncio.wait([work], timeout=time_limit_s)
+        if not done:
+            program.kill()
+        exit_code, output_bytes, errors = await asyncio.shield(work)
+    finally:
+        program.kill()
+        while not work.done():  # until then it hands over output, also if somebody cancels once more
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([work])
+        work.exception()  # retrieved, because nobody awaits work that was cancelled
+    return Ended(exit_code, output_bytes, errors, timed_out=not done)
+
+
+class _Program:
+    """A process that one thread reads and waits for, and another may kill."""
+
+    def __init__(self, argv: Sequence[str], cwd: Path, environment: Mapping[str, str]) -> None:
+        self._argv, self._cwd, self._environment = argv, cwd, environment
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_killed = False
+
+    def kill(self) -> None:
+        """Kill it now, or when it starts; nothing happens once it has ended."""
+        self._is_killed = True
+        if self._process is not None:
+            self._process.kill()
+
+    def read_to_the_end(self, take: Callable[[bytes], None]) -> tuple[int, int, bytes]:
+        with (
+            tempfile.TemporaryFile() as errors,  # a pipe would have to be read at the same time
+            subprocess.Popen(
+                self._argv,
+                cwd=self._cwd,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                bufsize=0,
+                start_new_session=True,
+            ) as process,
+        ):
+            self._process = process
+            assert process.stdout is not None
+            try:
+                if self._is_killed:
+                    process.kill()
+                output_bytes = _read_pieces(process.stdout.fileno(), take)
+            except BaseException:
+                process.kill()
+                raise
+            process.wait()
+            errors.seek(0)
+            return process.returncode, output_bytes, errors.read(_ERROR_BYTES)
+
+
+def _read_pieces(output: int, take: Callable[[bytes], None]) -> int:
+    """Give `take` all output; return its size in bytes."""
+    with contextlib.suppress(OSError, AttributeError):  # a person may have no room left; only Linux has it
+        fcntl.fcntl(output, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    pieces: list[bytes] = []
+    total = taken = 0
+    while piece := os.read(output, _PIPE_BYTES):
+        pieces.append(piece)
+        total += len(piece)
+        if total - taken >= _PIECE_BYTES:
+            take(b"".join(pieces))
+            pieces, taken = [], total
+    if pieces:
+        take(b"".join(pieces))
+    return total

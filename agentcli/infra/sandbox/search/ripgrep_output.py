@@ -17,12 +17,12 @@ T = TypeVar("T")
 
 
 class Reader(ABC, Generic[T]):
-    """Takes output with `feed`, then `end`. `binary` are the files that were not searched beyond a NUL byte."""
+    """Reads output from `feed`, then `end`. `binary` are the files that were not searched beyond a NUL byte."""
 
     def __init__(self, take: Callable[[T], None]) -> None:
         self.binary: set[bytes] = set()
         self._take = take
-        self._unfinished: list[bytes] = []  # pieces whose last line has not ended
+        self._unfinished: list[bytes] = []  # pieces of a line or a name that has not ended
 
     @abstractmethod
     def feed(self, piece: bytes) -> None: ...
@@ -30,9 +30,9 @@ class Reader(ABC, Generic[T]):
     def end(self) -> None:
         """Read the rest."""
 
-    def _whole_lines(self, piece: bytes) -> bytes:
-        """Return the lines that end in this piece, from their beginnings on, and remember the one that does not."""
-        end = piece.rfind(b"\n") + 1
+    def _whole(self, piece: bytes, end_mark: bytes = b"\n") -> bytes:
+        """Return the lines or names that end in this piece, from their beginnings on, and remember the last one."""
+        end = piece.rfind(end_mark) + 1
         if not end:
             self._unfinished.append(piece)
             return b""
@@ -42,20 +42,15 @@ class Reader(ABC, Generic[T]):
 
 
 class NameReader(Reader[str]):
-    """`--null`: names, each with a NUL behind it. They are handed on like that, as `os.fsdecode` has them."""
-
-    _rest = b""
+    """Reads `--null`: names, each with a NUL behind it. They are passed on like that, as `os.fsdecode` has them."""
 
     def feed(self, piece: bytes) -> None:
-        data = self._rest + piece
-        end = data.rfind(b"\0") + 1
-        self._rest = data[end:]
-        if end:
-            self._take(data[:end].decode(errors="surrogateescape"))
+        if names := self._whole(piece, b"\0"):
+            self._take(names.decode(errors="surrogateescape"))
 
 
 class CountReader(Reader[Sequence[FoundRows]]):
-    """`--count --null`: a path, NUL, how many, a line end."""
+    """Reads `--count --null`: a path, NUL, the count, a line end."""
 
     _rest = b""
 
@@ -90,7 +85,7 @@ class RowReader(Reader[Sequence[FoundRows]]):
     _path: bytes | None = None  # whose rows go on; None where a path comes next
 
     def feed(self, piece: bytes) -> None:
-        data = self._whole_lines(piece)
+        data = self._whole(piece)
         if self._path is not None and data.startswith(b"\n"):
             self._path, data = None, data[1:]
         if data:
@@ -164,7 +159,7 @@ class RowReader(Reader[Sequence[FoundRows]]):
             found.append((self._path, rows))
 
     def _name_in(self, head: bytes) -> bytes:
-        """A file's name, without the end of the message about another one whose name holds an empty line."""
+        """Return a file's name, without the end of the message about another one whose name holds an empty line."""
         message = _END_OF_STOPPED.search(head) if b"\n" in head else None
         return head[message.end() + 2 :] if message else head[2:]
 
@@ -201,7 +196,7 @@ class _Message(Struct, frozen=True):
 
 
 class JsonReader(Reader[Sequence[FoundRows]]):
-    """Reads `--json`, for matches that span lines, as nothing else tells their ends; further lines get a `+`."""
+    """Reads `--json`, because nothing else shows where matches over several lines end. Further lines get a `+`."""
 
     def __init__(self, take: Callable[[Sequence[FoundRows]], None]) -> None:
         super().__init__(take)
@@ -210,7 +205,7 @@ class JsonReader(Reader[Sequence[FoundRows]]):
 
     def feed(self, piece: bytes) -> None:
         found: list[FoundRows] = []
-        for line in self._whole_lines(piece).split(b"\n"):
+        for line in self._whole(piece).split(b"\n"):
             if line.startswith(b'{"type":"'):
                 self._read(self._decode(line), found)
         if found:

@@ -11,8 +11,7 @@ from prompt_toolkit.completion import CompleteEvent, Completion
 from prompt_toolkit.document import Document
 
 from agentcli.agent.commands.command import CommandHost, SlashCommand
-from agentcli.frontends.terminal.input.completion import PromptCompleter
-from agentcli.frontends.terminal.input.file_index import FileIndex
+from agentcli.frontends.terminal.input.completion import FileIndex, PromptCompleter
 
 
 async def run(host: CommandHost, argument: str) -> str:

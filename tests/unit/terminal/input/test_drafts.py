@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.frontends.terminal.input.history import Drafts
-from agentcli.frontends.terminal.input.pastes import TypedText
+from agentcli.frontends.terminal.input.typed_text import Drafts, TypedText
 from agentcli.llm.messages import Base64Source, Image
 
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.errors import ToolError
-from agentcli.frontends.terminal.input.file_index import FRESH_S, FileIndex, ripgrep_files
+from agentcli.frontends.terminal.input.completion import FRESH_S, FileIndex, ripgrep_files
 
 PROJECT = (
     "README.md",

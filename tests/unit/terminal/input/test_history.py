@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from prompt_toolkit.history import FileHistory
 
-from agentcli.frontends.terminal.input import history as limits
-from agentcli.frontends.terminal.input.history import ProjectHistory
-from agentcli.frontends.terminal.input.pastes import TypedText
+from agentcli.frontends.terminal.input import typed_text as limits
+from agentcli.frontends.terminal.input.typed_text import ProjectHistory, TypedText
 from agentcli.llm.messages import Base64Source, Image
 
 
@@ -108,7 +107,7 @@ def test_a_huge_file_is_read_at_its_end_only_and_trimmed(file: Path) -> None:
 
 def test_an_entry_as_long_as_a_book_is_kept_for_the_session_only(file: Path) -> None:
     history = ProjectHistory(file, "/p")
-    history.add(TypedText("x" * (limits.LONGEST_ENTRY + 1)))
+    history.add(TypedText("x" * (limits.MAX_ENTRY_BYTES + 1)))
     assert len(history.entries) == 1
     assert entries(ProjectHistory(file, "/p")) == []
 
@@ -138,7 +137,7 @@ def test_several_processes_write_at_once_even_while_the_file_is_trimmed(file: Pa
         process.start()
     for process in processes:
         process.join(60)
-    assert file.stat().st_size < limits.LARGEST_FILE
+    assert file.stat().st_size < limits.MAX_FILE_BYTES
     loaded = entries(ProjectHistory(file, "/p"))
     assert {text.removesuffix(" " + "y" * 500) for text in loaded} == {f"{n} {i}" for n in "abcd" for i in range(100)}
 
@@ -154,7 +153,7 @@ def test_what_was_pasted_is_kept_with_its_entry(file: Path) -> None:
 
 
 def test_an_image_too_large_for_the_file_leaves_the_text(file: Path) -> None:
-    image = Image(Base64Source("image/png", "A" * limits.LONGEST_ENTRY))
+    image = Image(Base64Source("image/png", "A" * limits.MAX_ENTRY_BYTES))
     history = ProjectHistory(file, "/p")
     history.add(TypedText(f"see {PASTED}[Image #1 4×4]", {PASTED: "line\n" * 120, "[Image #1 4×4]": image}))
     assert len(history.entries[0].pastes) == 2

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from agentcli.errors import UserError
-from agentcli.frontends.terminal.input.pastes import (
-    LARGEST_IMAGE,
+from agentcli.frontends.terminal.input.typed_text import (
+    MAX_IMAGE_BYTES,
     clipboard_image,
     image_path,
     image_type_of,
@@ -65,7 +65,7 @@ def test_a_file_that_cannot_be_sent_says_why(tmp_path: Path, picture: Path) -> N
     picture.write_bytes(b"text")
     with pytest.raises(UserError, match="is no PNG, JPEG, GIF or WebP image"):
         read_image(picture)
-    os.truncate(picture, LARGEST_IMAGE + 1_000_000)
+    os.truncate(picture, MAX_IMAGE_BYTES + 1_000_000)
     with pytest.raises(UserError, match=r"has 6\.0 MB; a model takes images of 5 MB at most\. Make it smaller"):
         read_image(picture)
 

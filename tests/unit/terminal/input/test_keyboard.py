@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prompt_toolkit.keys import Keys
 
-from agentcli.frontends.terminal.input.keyboard import TerminalInput
+from agentcli.frontends.terminal.input.prompt import TerminalInput
 from tests.properties import examples
 
 BACKGROUND = "\x1b]11;rgb:1e1e/1e1e/1e1e\x1b\\"

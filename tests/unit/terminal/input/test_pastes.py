@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.errors import UserError
-from agentcli.frontends.terminal.input.pastes import LARGEST_IMAGE, Pastes, TypedText, clean
+from agentcli.frontends.terminal.input.typed_text import MAX_IMAGE_BYTES, Pastes, TypedText, clean
 from agentcli.llm.messages import Base64Source, Image, Text
 from tests.conformance.wire_rules import picture
 
@@ -82,7 +82,7 @@ def test_an_image_is_a_token_with_its_size() -> None:
 
 def test_an_image_no_model_takes_is_refused() -> None:
     with pytest.raises(UserError, match=r"5\.0 MB; a model takes images of 5 MB at most"):
-        Pastes().add_image(bytes(LARGEST_IMAGE + 1), "image/png")
+        Pastes().add_image(bytes(MAX_IMAGE_BYTES + 1), "image/png")
 
 
 def test_what_is_sent_is_parted_by_its_images() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import time
 from pathlib import Path
@@ -12,13 +13,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.agent.permissions.modes import MODES
-from agentcli.frontends.terminal.status import COMMAND_TIMEOUT_S, Status, StatusCommand, status_row
+from agentcli.frontends.terminal.status import (
+    COMMAND_TIMEOUT_S,
+    SessionPlace,
+    SessionUse,
+    Status,
+    StatusCommand,
+    status_row,
+)
 from agentcli.frontends.terminal.text.fragments import plain, row_width
 from tests.processes import is_running
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin"}
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]))
-FULL = Status("anthropic/opus", "acceptEdits", "high", 123_456, 200_000, 1.5, 10.0, "main", 2, "/x", "id", True)
+FULL = Status(
+    model="anthropic/opus",
+    mode="acceptEdits",
+    effort="high",
+    use=SessionUse(123_456, 200_000, 1.5, 10.0),
+    place=SessionPlace("id", "/x", "main"),
+    jobs=2,
+    is_busy=True,
+)
 
 
 def script(folder: Path, text: str) -> str:
@@ -52,11 +68,14 @@ def ends(pid: int) -> bool:
         model=TEXT,
         mode=st.sampled_from(MODES),
         effort=TEXT,
-        context_tokens=st.integers(0, 10**9),
-        context_window=st.integers(0, 10**7),
-        cost_usd=st.one_of(st.none(), st.floats(0, 1e6)),
-        budget_usd=st.one_of(st.none(), st.floats(0, 1e6)),
-        branch=TEXT,
+        use=st.builds(
+            SessionUse,
+            tokens=st.integers(0, 10**9),
+            window=st.integers(0, 10**7),
+            cost_usd=st.one_of(st.none(), st.floats(0, 1e6)),
+            budget_usd=st.one_of(st.none(), st.floats(0, 1e6)),
+        ),
+        place=st.builds(SessionPlace, TEXT, TEXT, TEXT),
         jobs=st.integers(0, 99),
     ),
     st.one_of(st.integers(1, 4), st.integers(1, 300)),
@@ -80,13 +99,28 @@ def test_what_matters_most_comes_first_and_stays_longest() -> None:
 
 
 def test_a_price_that_is_not_known_is_no_zero() -> None:
-    assert "$?" in plain(status_row(Status("m", cost_usd=None, budget_usd=1.0), 80))
+    assert "$?" in plain(status_row(Status(model="m", use=SessionUse(cost_usd=None, budget_usd=1.0)), 80))
 
 
 def test_a_status_command_gets_json_and_gives_its_first_line(tmp_path: Path) -> None:
     command = script(tmp_path, f"cat > {tmp_path}/seen; printf '\\033[31mred\\033[m\\a\\nmore\\n'")
     assert answer(command) == "red␇"
-    assert '"context_share":0.6173' in (tmp_path / "seen").read_text()
+    assert json.loads((tmp_path / "seen").read_text()) == {
+        "model": "anthropic/opus",
+        "mode": "acceptEdits",
+        "effort": "high",
+        "context_tokens": 123456,
+        "context_window": 200000,
+        "context_share": 0.6173,
+        "cost_usd": 1.5,
+        "budget_usd": 10.0,
+        "cold_usd": None,
+        "branch": "main",
+        "jobs": 2,
+        "cwd": "/x",
+        "session_id": "id",
+        "is_busy": True,
+    }
     assert answer(f"'{command}' 'an argument'") == "red␇"
 
 

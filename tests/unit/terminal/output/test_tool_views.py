@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.agent.events import ToolFinished
-from agentcli.frontends.terminal.output.tool_views import LONGEST_LINE, OUTPUT_LINES, ToolView, duration, tool_view
+from agentcli.frontends.terminal.output.tool_views import (
+    MAX_LINE_CHARS,
+    MAX_OUTPUT_LINES,
+    ToolView,
+    duration,
+    tool_view,
+)
 from agentcli.frontends.terminal.text.fragments import plain
 from agentcli.llm.messages import Base64Source, Image, Text, ToolResult
 from tests.rows import each_row
@@ -141,7 +147,7 @@ def test_of_a_long_output_the_end_is_shown_and_all_of_it_kept() -> None:
     lines = "".join(f"line {n}\n" for n in range(100))
     shown = view(finished(lines))
     assert plain(shown.fragments).splitlines()[1:] == [
-        f"  … {100 - OUTPUT_LINES} more lines (Ctrl-O shows all)",
+        f"  … {100 - MAX_OUTPUT_LINES} more lines (Ctrl-O shows all)",
         *(f"  line {n}" for n in range(95, 100)),
     ]
     assert shown.folded is not None
@@ -150,7 +156,7 @@ def test_of_a_long_output_the_end_is_shown_and_all_of_it_kept() -> None:
 
 def test_a_line_without_end_is_cut() -> None:
     shown = text(finished("x" * 1_000_000))
-    assert shown.splitlines()[1] == f"  {'x' * LONGEST_LINE}…"
+    assert shown.splitlines()[1] == f"  {'x' * MAX_LINE_CHARS}…"
 
 
 def test_output_of_several_parts_is_joined_and_images_are_named() -> None:

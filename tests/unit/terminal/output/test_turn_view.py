@@ -34,7 +34,7 @@ def test_another_prompt_begins_a_text_of_its_own() -> None:
     view = TurnView(printed)
     view.show(TextDelta("```\ncode"))
     view.show(TurnFailed("The connection broke.", True, broke_off=True))
-    view.typed("something else")
+    view.begin_prompt("something else")
     view.show(TextDelta("**bold**"))
     view.show(Done("", 1, Usage()))
     assert ("bold", "bold") in printed

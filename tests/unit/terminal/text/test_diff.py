@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.frontends.printable import exposed
-from agentcli.frontends.terminal.text.diff import diff_fragments
+from agentcli.frontends.terminal.text.code import diff_fragments
 from agentcli.frontends.terminal.text.fragments import Fragment
 from agentcli.tools.text.diff import unified_diff
 
@@ -17,8 +17,8 @@ BEFORE = "".join(f"line {n}\n" for n in range(1, 31))
 AFTER = BEFORE.replace("line 5\n", "line five\n").replace("line 20\n", "line 20\nnew\n").replace("line 30\n", "")
 
 
-def shown(diff: str, width: int = 80, most_lines: int | None = None) -> str:
-    return text_of(diff_fragments(diff, width=width, most_lines=most_lines))
+def shown(diff: str, width: int = 80, max_lines: int | None = None) -> str:
+    return text_of(diff_fragments(diff, width=width, max_lines=max_lines))
 
 
 def text_of(fragments: list[Fragment]) -> str:
@@ -28,7 +28,7 @@ def text_of(fragments: list[Fragment]) -> str:
 def parts(before: str, after: str, role: str) -> list[str]:
     return [
         text
-        for roles, text in diff_fragments(unified_diff("f", before, after), width=80, most_lines=None)
+        for roles, text in diff_fragments(unified_diff("f", before, after), width=80, max_lines=None)
         if role in roles.split()
     ]
 
@@ -52,9 +52,9 @@ def test_a_very_narrow_terminal_shows_no_number() -> None:
         ("", "a\nb\n", 80, "1 + a\n2 + b\n"),
         ("a\nb\n", "", 80, "1 - a\n2 - b\n"),
         ("a", "a", 80, ""),
-        # Unchanged blank lines at the edges are left out, and no line ends in spaces.
+        # No line ends in spaces.
         ("a\n\nb\n\nc\n", "a\n\nB\n\nc\n", 80, "1   a\n2\n3 - b\n3 + B\n4\n5   c\n"),
-        ("x\n\n\n\nb\n\n\nc\n\n", "x\n\n\n\nB\n\n\nc\n\n", 80, "5 - b\n5 + B\n6\n7\n8   c\n"),
+        ("x\n\n\n\nb\n\n\nc\n\n", "x\n\n\n\nB\n\n\nc\n\n", 80, "2\n3\n4\n5 - b\n5 + B\n6\n7\n8   c\n"),
         ("a\n\nb  \n", "a\n\nb  \nc\n\n", 80, "1   a\n2\n3   b\n4 + c\n5 +\n"),
         ("a  \nb\n", "a\nb\t\n", 23, "- a··\n- b\n+ a\n+ b·······\n"),  # a change of white space can be seen
         ("", "\ta\tb\n", 20, "+         a       b\n"),
@@ -72,7 +72,7 @@ def test_a_blank_line_that_was_added_is_shown() -> None:
 
 
 def test_each_part_has_its_role() -> None:
-    fragments = diff_fragments(unified_diff("f", "x\nfoo bar\n", "x\nfoo baz\n"), width=80, most_lines=None)
+    fragments = diff_fragments(unified_diff("f", "x\nfoo bar\n", "x\nfoo baz\n"), width=80, max_lines=None)
     assert [fragment for fragment in fragments if fragment != ("", "\n")] == [
         ("line_number", "1 "), ("", "  "), ("", "x"),
         ("line_number", "2 "), ("removed_sign", "- "), ("removed", "foo "), ("removed removed_word", "bar"),
@@ -82,7 +82,7 @@ def test_each_part_has_its_role() -> None:
 
 def test_lines_have_the_colours_of_the_language_that_the_name_tells() -> None:
     fragments = diff_fragments(
-        unified_diff("src/a.py", "def f():\n    return 1\n", "def f():\n    return 'one'\n"), width=80, most_lines=None
+        unified_diff("src/a.py", "def f():\n    return 1\n", "def f():\n    return 'one'\n"), width=80, max_lines=None
     )
     assert ("keyword", "def ") in fragments
     assert ("removed keyword", "return ") in fragments
@@ -93,7 +93,8 @@ def test_lines_have_the_colours_of_the_language_that_the_name_tells() -> None:
     ("before", "after", "removed", "added"),
     [
         ("call(one, two)\n", "call(one, three)\n", ["two"], ["three"]),
-        ("self.value = 1\n", "self.other = 2\n", ["value", "1"], ["other", "2"]),
+        ("call(self.value, 1)\n", "call(self.other, 2)\n", ["value, 1"], ["other, 2"]),
+        ("self.value = 1\n", "self.other = 2\n", [], []),
         ("a b keep keep\n", "c d keep keep\n", ["a b"], ["c d"]),
         ("return value\n", "return value + 1\n", [], [" + 1"]),
         ("all of this\n", "nothing alike there\n", [], []),
@@ -115,8 +116,8 @@ def test_what_is_too_much_is_counted() -> None:
     assert shown(diff, 20, 19).endswith("+ 18\n… 1 more line\n")
     assert shown(diff, 20, 20).endswith("+ 19\n")
     assert shown(diff, 20, 0) == "… 20 more lines\n"
-    assert ("muted", "… 12 more lines") in diff_fragments(diff, width=20, most_lines=8)
-    assert ("muted", "… 12 more lines: look") in diff_fragments(diff, width=20, most_lines=8, rest=": look")
+    assert ("muted", "… 12 more lines") in diff_fragments(diff, width=20, max_lines=8)
+    assert ("muted", "… 12 more lines: look") in diff_fragments(diff, width=20, max_lines=8, rest=": look")
 
 
 def test_a_diff_of_several_files_or_a_hunk_alone_is_shown_too() -> None:
@@ -142,7 +143,7 @@ def test_every_changed_line_is_there_at_any_width(before: str, after: str, width
         kept = text.rstrip()
         wanted = f"{line[0]} {kept}{'·' * (len(text) - len(kept))}".rstrip()
         assert any(row.endswith(wanted) for row in rows)
-    assert text_of(diff_fragments(diff, width=width, most_lines=3)).count("\n") <= 4
+    assert text_of(diff_fragments(diff, width=width, max_lines=3)).count("\n") <= 4
 
 
 @given(
@@ -150,10 +151,10 @@ def test_every_changed_line_is_there_at_any_width(before: str, after: str, width
         st.sampled_from(["@@ -1,2 +1 @@", "@@ -0,0 +1 @@", "@@", "--- a", "+++ b", "\\ No", "+", "-", ""]) | lines
     ).map("\n".join),
     width=st.integers(1, 300),
-    most_lines=st.none() | st.integers(0, 5),
+    max_lines=st.none() | st.integers(0, 5),
 )
-def test_text_that_is_no_diff_is_shown_somehow(text: str, width: int, most_lines: int | None) -> None:
-    assert "\x1b" not in shown(text, width, most_lines)
+def test_text_that_is_no_diff_is_shown_somehow(text: str, width: int, max_lines: int | None) -> None:
+    assert "\x1b" not in shown(text, width, max_lines)
 
 
 @pytest.mark.slow
@@ -164,5 +165,5 @@ def test_a_huge_diff_takes_a_moment() -> None:
     ]
     diff = "--- a/f\n+++ b/f\n" + "".join(hunks)
     start = time.process_time()
-    diff_fragments(diff, width=100, most_lines=None)
+    diff_fragments(diff, width=100, max_lines=None)
     assert time.process_time() - start < 15  # about 0.1 s; what grows with the square takes minutes

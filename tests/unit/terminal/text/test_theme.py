@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.color import Color
 
-from agentcli.frontends.terminal.text.diff import diff_fragments
+from agentcli.frontends.terminal.text.code import diff_fragments
 from agentcli.frontends.terminal.text.fragments import plain
 from agentcli.frontends.terminal.text.theme import (
     BEHIND,
@@ -91,7 +91,7 @@ def test_all_palettes_name_the_same_colours() -> None:
 
 
 def test_added_and_removed_lines_have_marks_and_changed_words_are_reversed() -> None:
-    fragments = diff_fragments("--- a\n+++ b\n@@ -1 +1 @@\n-one two\n+one three\n", width=80, most_lines=None)
+    fragments = diff_fragments("--- a\n+++ b\n@@ -1 +1 @@\n-one two\n+one three\n", width=80, max_lines=None)
     assert [line.split()[1] for line in plain(fragments).splitlines()] == ["-", "+"]
     for role in ("added_word", "removed_word", "selected"):
         assert "7" in Theme("none").code(role).split(";")

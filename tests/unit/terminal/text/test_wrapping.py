@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcli.frontends.terminal.markdown.stream import MarkdownStream
-from agentcli.frontends.terminal.text.fragments import Fragment, merged, plain, width
-from agentcli.frontends.terminal.text.wrapping import wrap_line, wrapped
+from agentcli.frontends.terminal.text.fragments import Fragment, merged, plain, width, wrap_line, wrapped
+from agentcli.frontends.terminal.text.markdown import MarkdownStream
 from tests.properties import examples
 
 

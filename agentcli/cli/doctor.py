@@ -1,0 +1,389 @@
+"""Checks an installation: each check finds what works, what works less well and what does not, and how to mend it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+from urllib.parse import urlsplit
+
+import apsw
+from msgspec.structs import replace
+
+from agentcli import __version__
+from agentcli.app import Builder
+from agentcli.cli.output import warn
+from agentcli.cli.subcommands.shared import in_store
+from agentcli.errors import AgentcliError, ConfigError, NoKey, NoModel, StorageError, ToolError, did_you_mean
+from agentcli.extensions.hooks.config import Hooks
+from agentcli.extensions.mcp.config import EXTRA, expanded, server_specs
+from agentcli.extensions.mcp.tools import StdioSpec
+from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS
+from agentcli.infra.sandbox.backends.choosing import how_to_install
+from agentcli.infra.sessions.fsck import first_damage
+from agentcli.infra.sessions.sqlite import MemorySessions
+from agentcli.llm import local_weights as weights
+from agentcli.llm.addresses import is_loopback
+from agentcli.llm.provider import Health
+from agentcli.models.choice import Models, split_name
+from agentcli.models.providers import ProviderKeys
+from agentcli.settings.files import is_file
+from agentcli.settings.load import Config
+from agentcli.settings.paths import is_writable, project_root
+from agentcli.settings.structs import BudgetSettings, MCPSettings, PermissionSettings, ProviderSettings
+from agentcli.setup.options import check_hosts
+from agentcli.tools.ripgrep import find_rg
+
+T = TypeVar("T")
+Status = Literal["ok", "warning", "problem"]
+Result = tuple[Status, str, str]  # a finding without the name of its check
+Check = Callable[["Subject"], Iterable[Result]]
+
+_MAX_WAIT_S = 3.0  # for a program or a server
+_SMALL_WINDOW = 16_384  # tokens; the system text and the tools take about 2,000, a file or two the rest
+_INTERPRETERS = ("bash", "sh", "zsh", "python", "python3", "node", "ruby", "perl")
+_LOCAL_SERVERS = ("ollama", "lmstudio", "vllm")  # they run on this machine unless an address says otherwise
+_ADDRESS_VARIABLES = {"anthropic": "ANTHROPIC_BASE_URL", "openai": "OPENAI_BASE_URL", "ollama": "OLLAMA_HOST"}
+
+
+@dataclass
+class Subject:
+    """The installation to check. `unread` is why its settings could not be read; `config` has the defaults then."""
+
+    config: Config
+    unread: ConfigError | None = None
+
+    @cached_property
+    def models(self) -> Models:
+        """Raises `ConfigError`."""
+        return Models(self.config)
+
+    def builder(self, on_notice: Callable[[str], None], **changes: Any) -> Builder:
+        """Return a builder without models and MCP servers, because checks of their own find mistakes in those."""
+        changes |= {"provider": ProviderSettings(), "budgets": BudgetSettings(), "providers": {}, "models": {}}
+        settings = replace(self.config.settings, mcp=MCPSettings(enabled=False), **changes)
+        config = replace(self.config, settings=settings)
+        return Builder(config, store=MemorySessions(), on_notice=on_notice)
+
+    def find_program(self, name: str) -> str:
+        """Return the path of a program on the PATH; empty if it is not there."""
+        return shutil.which(name, path=self.config.environment.get("PATH")) or ""
+
+
+# Programs and the sandbox
+
+
+def _version_of(program: str) -> str:
+    """Return the first line of `PROGRAM --version`; empty if it does not run."""
+    command, quiet = [program, "--version"], subprocess.DEVNULL
+    try:
+        ended = subprocess.run(command, stdin=quiet, capture_output=True, check=True, timeout=_MAX_WAIT_S)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return ended.stdout.decode(errors="replace").partition("\n")[0].strip()
+
+
+def check_installation(subject: Subject) -> Iterator[Result]:
+    """Find another agentcli on the PATH than this one, or more than one."""
+    folders = (subject.config.environment.get("PATH") or os.defpath).split(os.pathsep)
+    files = filter(None, (shutil.which("agentcli", path=folder) for folder in reversed(folders)))
+    found = {os.path.realpath(file): file for file in files}
+    versions = {file: _version_of(file).removeprefix("agentcli ") for file in found.values()}
+    listed = ", ".join(f"{file} ({version or 'does not run'})" for file, version in versions.items())
+    if len(versions) > 1:
+        mend = "Remove those that you do not use (./install.sh --uninstall, pip uninstall agentcli)."
+        yield "warning", f"agentcli is on the PATH {len(versions)} times: {listed}.", mend
+    elif versions and set(versions.values()) != {__version__}:
+        yield "warning", f"This is agentcli {__version__}, but on the PATH is {listed}.", "Update it: ./install.sh"
+
+
+def check_ripgrep(subject: Subject) -> Iterator[Result]:
+    program, mend = "", "Install agentcli again (./install.sh), or the package"
+    with suppress(ToolError):
+        program = find_rg()
+    return check_program(program, "ripgrep", "nothing can be searched or listed", mend)
+
+
+def check_program(
+    program: str, name: str, loss: str, mend: str = "Install it with your package manager"
+) -> Iterator[Result]:
+    """Check that a program is there and runs; `loss` says what does not work without it."""
+    if program and _version_of(program):
+        yield "ok", program, ""
+    else:
+        problem = f"{program} does not run" if program else f"{name} is missing"
+        yield "problem", f"{problem}: {loss}.", f"{mend}: {name}"
+
+
+def check_sandbox(subject: Subject) -> Iterator[Result]:
+    """Check how commands are confined. What a killed session left behind is put in order on the way, and reported."""
+    notices: list[str] = []
+    permissions = PermissionSettings(tries=subject.config.settings.permissions.tries)
+    builder = subject.builder(notices.append, permissions=permissions)
+    try:
+        facts = builder.workspace().facts
+        warning, description, confines = facts.warning, " ".join(facts.description), facts.confines
+    finally:
+        asyncio.run(builder.aclose())
+        for text in notices:
+            warn(text)
+    for text in notices:
+        yield "warning", text, "Look at these files; /undo in that session takes them back."
+    if not warning:
+        yield "ok", description, ""
+    elif warning.startswith(("Weak sandbox", "NO SANDBOX")):
+        mend = "Let bubblewrap make user namespaces (docs/permissions.md), or work where they are allowed."
+        if (kind := subject.config.settings.sandbox.kind) not in ("auto", "bubblewrap"):
+            mend = f'sandbox.kind is "{kind}": with "auto" the best one is taken.'
+        elif sys.platform == "linux" and not any(program.is_file() for program in PROGRAMS):
+            mend = f"Install bubblewrap: {how_to_install()}"
+        yield "warning" if confines else "problem", warning, mend
+    else:
+        yield "warning", warning, "Look at the files that are named."
+
+
+def check_local_model(subject: Subject) -> Iterator[Result]:
+    """Check the engine of the embedded model, and find files of weights that are broken."""
+    has_engine, folder = find_spec("xllamacpp") is not None, subject.config.paths.models
+    yield "ok", "engine installed" if has_engine else "engine not installed (./install.sh --extras local)", ""
+    file, again = folder / weights.PINNED.file_name, "agentcli local install"
+    if is_file(file) and weights.installed(folder) is None:
+        size = f"{file.stat().st_size:,} bytes of {weights.PINNED.size:,}"
+        yield "problem", f"{file} is damaged: {size}.", f"Delete it, then: {again}"
+    elif any(folder.glob(".*.parts")):
+        yield "warning", f"A download of the model was broken off in {folder}.", f"{again} goes on with it."
+    if name := subject.config.settings.local.model:
+        own = subject.models.local_path("default")
+        if not own.is_file() or own.open("rb").read(4) != b"GGUF":
+            yield "problem", f"local.model: {name} is no GGUF file.", "Name one that is there, or unset local.model."
+
+
+def check_terminal(subject: Subject) -> Iterator[Result]:
+    if (kind := subject.config.environment.get("TERM", "")) in ("", "dumb"):
+        mend = "export TERM=xterm-256color, if your terminal is one"
+        yield "warning", f"TERM is {kind or 'not set'}: a session is shown line by line.", mend
+
+
+# State, keys and settings
+
+
+def check_state(subject: Subject) -> Iterator[Result]:
+    folder = subject.config.paths.state
+    elsewhere = "or set AGENTCLI_HOME to a folder that you can write."
+    if not is_writable(folder):
+        yield "problem", f"{folder} cannot be written: no session is kept.", f"chown or chmod it, {elsewhere}"
+    elif folder.is_dir() and folder.stat().st_uid != os.geteuid():
+        yield "problem", f"{folder} belongs to another user.", f"chown -R it, {elsewhere}"
+    elif folder.is_dir() and (mode := stat.S_IMODE(folder.stat().st_mode)) != stat.S_IRWXU:
+        message = f"{folder} has the mode {mode:o}: it holds what you say, for you alone."
+        yield "warning", message, f"chmod 700 {folder}"
+    else:
+        yield "ok", str(folder), ""
+
+
+def check_sessions(subject: Subject) -> Iterator[Result]:
+    """Look for damage in the database of sessions, for 2 seconds at most."""
+    database = subject.config.paths.sessions
+    if database.is_file() and (damage := first_damage(database, within_s=2.0)):
+        yield "problem", f"{database} is damaged ({damage}).", "agentcli sessions fsck --repair"
+        return
+    try:
+        stored = in_store(lambda store: store.list(limit=1_000), database)
+        yield "ok", f"{len(stored)} stored, SQLite {apsw.sqlite_lib_version()}", ""
+    except StorageError as error:
+        yield "problem", str(error), "agentcli sessions fsck says more, and --repair mends what can be mended."
+
+
+def check_keys(subject: Subject) -> Iterator[Result]:
+    """Report where the keys come from; none of them is shown."""
+    file = subject.config.paths.credentials
+    try:
+        subject.config.kept_keys.place("")
+        if subject.unread is None:
+            yield "ok", "; ".join(ProviderKeys(subject.config).lines()) or "none (agentcli login keeps one)", ""
+    except ConfigError as error:
+        yield "problem", str(error), f"chmod 600 {file}; if it is damaged, delete it: agentcli login makes a new one."
+
+
+def check_settings(subject: Subject) -> Iterator[Result]:
+    """Find files that cannot be read, variables that mean nothing, a project that is not trusted."""
+    config = subject.config
+    if subject.unread is not None:
+        mend = "Correct it there (docs/settings.md lists all settings); which model answers is looked at after that."
+        yield "problem", str(subject.unread), mend
+        return
+    try:
+        check_hosts(config)
+        subject.builder(lambda text: None).tool_registry()
+        _ = subject.models.encoders
+    except ConfigError as error:
+        yield "problem", str(error), "Correct it there: docs/settings.md lists all settings."
+    for notice in config.notices:  # each says what to do behind its last colon
+        message, _, mend = notice.rpartition(": ")
+        yield "warning", f"{message}.", f"{mend[:1].upper()}{mend[1:]}"
+    if (file := config.paths.user_config).is_file() and file.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        yield "warning", f"Others can change {file}.", f"chmod 600 {file}"
+    yield "ok", ", ".join(map(str, config.files)) or "defaults", ""
+
+
+# Hooks and MCP servers
+
+
+def _read_specs(read: Callable[[Callable[[str], None]], Sequence[T]], page: str) -> tuple[Sequence[T], list[Result]]:
+    """Read the hooks or servers of the settings; return them, and findings about those that cannot be used."""
+    notices: list[str] = []
+    try:
+        specs = read(notices.append)
+    except ConfigError as error:
+        return (), [("problem", str(error), f"Correct the file ({page}): no session starts with it.")]
+    return specs, [("warning", text, f"Correct it as {page} says, or take it out.") for text in notices]
+
+
+def check_hooks(subject: Subject) -> Iterator[Result]:
+    """Find hooks that cannot be used, and those whose program or script is not there."""
+    hooks = lambda tell: Hooks(subject.config, is_bare=False, on_notice=tell).specs  # noqa: E731
+    specs, results = _read_specs(hooks, "docs/hooks.md")
+    yield from results
+    for spec in specs:
+        if missing := _missing_in(spec.command, subject):
+            about = f"{spec.source}: hooks.{spec.event}: {missing} is not there, or cannot be run ({spec.command})."
+            yield "problem", about, "Correct the command, or install what it names; agentcli hooks test runs it."
+
+
+def _missing_in(command: str, subject: Subject) -> str:
+    """Return the program of a hook, or the script it is given, that is not there; empty if that cannot be known."""
+    cwd, root = subject.config.cwd, str(project_root(subject.config.cwd))
+    for name in ("AGENTCLI_PROJECT_DIR", "CLAUDE_PROJECT_DIR"):
+        command = command.replace(f"${{{name}}}", root).replace(f"${name}", root)
+    try:
+        words = [os.path.expanduser(word) for word in shlex.split(command)]  # noqa: PTH111 - words, not paths
+    except ValueError:
+        return command
+    if not words or any(mark in words[0] for mark in "$`={}()|;&<>*"):
+        return ""
+    lookup = ["/bin/sh", "-c", 'command -v -- "$1"', "sh", words[0]]
+    if subprocess.run(lookup, cwd=cwd, env=subject.config.environment, capture_output=True, check=False).returncode:
+        return words[0]
+    script = words[1] if len(words) > 1 and Path(words[0]).name in _INTERPRETERS else ""
+    is_path = "/" in script and not any(mark in script for mark in "$`*")
+    return script if is_path and not (cwd / script).exists() else ""
+
+
+def check_mcp_servers(subject: Subject) -> Iterator[Result]:
+    """Find MCP servers that could not be started; none is started for that."""
+    specs, results = _read_specs(lambda tell: server_specs(subject.config, tell), "docs/mcp.md")
+    yield from results
+    if specs and find_spec("mcp") is None:
+        yield "problem", f"{len(specs)} MCP servers are configured, and the extra mcp is not installed.", EXTRA
+    for spec in specs:
+        about = f"{spec.source}: the MCP server {spec.name}:"
+        try:
+            texts = [expanded(text, subject.config.environment) for text in spec.transport.texts]
+        except ToolError as error:
+            yield "warning", f"{about} {error}", "Set it where you start agentcli."
+            continue
+        if isinstance(spec.transport, StdioSpec) and not subject.find_program(texts[0]):
+            mend = f"Install it, or name it with its path; agentcli mcp get {spec.name} tries it."
+            yield "problem", f"{about} {texts[0]} is not there, or cannot be run.", mend
+
+
+# Models
+
+
+def check_model(subject: Subject) -> Iterator[Result]:
+    """Check the model that answers when none is named, and its key."""
+    try:
+        models = subject.models
+        name = asyncio.run(models.default())
+        info = models.info(name)
+        models.require_key(name)
+    except AgentcliError as error:
+        message, mend = str(error), "Correct it there; agentcli models list shows what is known."
+        if isinstance(error, NoModel):
+            message, _, mend = message.replace(" Three ", "\nThree ").partition("\n")
+        elif isinstance(error, NoKey):
+            message, _, mend = message.replace(": ", ".\n", 1).partition("\n")
+        yield "problem", message, mend
+        return
+    if info.provider == "local" and not (models.local_path(info.id).is_file() and find_spec("xllamacpp")):
+        mend = "./install.sh --extras local && agentcli local install, or name another GGUF file."
+        yield "problem", f"{name}: its engine or its weights are not installed ({models.local_path(info.id)}).", mend
+    others = [other.id for other in models.table() if other.provider == info.provider]
+    if others and not info.is_known and info.provider != "local":
+        message = f"{name} is in no table{did_you_mean(info.id, others)}: its window and price are guesses."
+        yield "warning", message, "Correct its name (agentcli models list), or describe it in [models] of the settings."
+    if (second := subject.config.settings.provider.fallback_model) and not models.keys.has(split_name(second)[0]):
+        message = f"{second}, which is to answer in its place, has no key."
+        yield "warning", message, "agentcli login, or name another one."
+    yield "ok", name, ""
+
+
+async def check_servers(subject: Subject) -> list[Result]:
+    """Ask the servers whose address was set, or that run here; a key goes to nobody but its own provider."""
+    try:
+        models = subject.models
+        used = [await models.default()]
+    except AgentcliError:  # reported with the model
+        return []
+    used += filter(None, [subject.config.settings.provider.fallback_model])
+    providers = {split_name(name)[0] for name in used}
+    configured = subject.config.settings.providers.items()
+    spare = [name for name, one in configured if one.base_url and name not in providers and models.keys.has(name)]
+    own = {one for one in providers if one in _LOCAL_SERVERS or (_address(subject, one) and models.keys.has(one))}
+    asked = [name for name in used if split_name(name)[0] in own]
+    asked += [models.usual_model(name) or f"{name}/any" for name in spare]
+    try:
+        results = await asyncio.gather(*(_ask_server(subject, name, is_used=name in used) for name in asked))
+    finally:
+        await models.aclose()
+    return [result for each in results for result in each]
+
+
+def _address(subject: Subject, provider: str) -> str:
+    """Return the address that the person set for a provider's server; empty for its own."""
+    server = subject.config.settings.providers.get(provider)
+    variable = subject.config.environment.get(_ADDRESS_VARIABLES.get(provider, ""), "")
+    return (server.base_url if server else "") or variable
+
+
+async def _ask_server(subject: Subject, name: str, *, is_used: bool) -> list[Result]:
+    """Ask a model's server whether it answers; one that is not in use, and lacks the model, is fine."""
+    provider, model = split_name(name)
+    results: list[Result] = []
+    address, place = _address(subject, provider), f"providers.{provider}.base_url"
+    host = urlsplit(address).hostname or ""
+    if address.startswith("http://") and not is_loopback(host) and subject.models.keys.variables(provider):
+        message = f"The key of {provider} goes to {host} unencrypted."
+        results.append(("warning", message, f"Write https:// in {place}."))
+    try:
+        client = subject.models.provider(name)
+        async with asyncio.timeout(_MAX_WAIT_S):
+            health = await client.health_check()
+    except TimeoutError:
+        health = Health(False, f"it did not answer within {_MAX_WAIT_S:g} s")
+    except AgentcliError as error:
+        health = Health(False, str(error))
+    if health.ok or (not is_used and health.models):
+        window = getattr(client, "info", subject.models.info(name)).window
+        if provider == "ollama" and window < _SMALL_WINDOW:
+            now = subject.config.settings.tokens.ollama_num_ctx
+            mend = f"Set tokens.ollama_num_ctx to 32768 (now {now}), or choose a model with a larger window."
+            message = f"{name} has a window of {window:,} tokens, which a file or two fill."
+            results.append(("warning", message, mend))
+        return [*results, ("ok", f"{name}: {health.detail}", "")]
+    mend = f"Start the server, or correct its address ({place}) or the model's name."
+    if provider == "ollama":
+        mend = f"Start it (ollama serve), and fetch the model: ollama pull {model}"
+    end = "" if health.detail.endswith((".", "?")) else "."
+    return [*results, ("problem" if is_used else "warning", f"{name}: {health.detail}{end}", mend)]

@@ -1,0 +1,189 @@
+"""Finishes runs, several attempts at a time, and compares two runs."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from statistics import fmean
+from typing import Protocol
+
+from msgspec import Struct
+
+from agentcli.errors import UsageError, UserError
+from agentcli.evals.store import Attempted, EvalRun, EvalStore, Outcome
+from agentcli.evals.task import Task
+
+MAX_FAILURES_IN_A_ROW = 3  # then the cause will not pass by itself
+
+
+class Engine(Protocol):
+    """Makes attempts: `LocalEngine` on this machine, `RayEngine` on a cluster."""
+
+    async def make(self, task: Task, sample: int) -> Attempted:
+        """Attempt a task once; `sample` counts from 1. Raises `UserError`. Cancelling it ends the attempt."""
+
+    async def aclose(self) -> None: ...
+
+
+class RunFailed(UserError):
+    """Attempts could not be made; the others are stored."""
+
+
+async def finish_run(
+    store: EvalStore,
+    run: EvalRun,
+    tasks: Sequence[Task],
+    engine: Engine,
+    *,
+    parallel: int,
+    on_attempt: Callable[[Attempted], None],
+) -> EvalRun:
+    """Make the attempts that a run lacks, store each as it ends, and close the engine.
+
+    Raises:
+        RunFailed: If the provider or this machine failed, three times in a row or in some attempts.
+        UserError: If a task or the settings are wrong.
+    """
+    by_name = {task.name: task for task in tasks}
+    done_jobs = {(outcome.task, outcome.sample) for outcome in run.outcomes}
+    waiting = iter([job for job in run.about.jobs if job not in done_jobs])
+    running: set[asyncio.Task[Attempted]] = set()
+    failures: list[str] = []
+    in_a_row = 0
+    try:
+        while in_a_row < MAX_FAILURES_IN_A_ROW:
+            while len(running) < parallel and (job := next(waiting, None)) is not None:
+                running.add(asyncio.create_task(engine.make(by_name[job[0]], job[1])))
+            if not running:
+                break
+            ended, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for attempted in [one.result() for one in ended]:
+                if attempted.failure:
+                    failures.append(attempted.failure)
+                    in_a_row += 1
+                else:
+                    store.add(run.id, attempted)
+                    in_a_row = 0
+                on_attempt(attempted)
+    finally:
+        for one in running:
+            one.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        await engine.aclose()
+    if failures:
+        raise RunFailed(
+            f"{len(failures)} attempts could not be made: {failures[-1]} "
+            f"The other attempts are kept: the same command continues run {run.id}."
+        )
+    store.end(run.id)
+    return store.find(run.id)
+
+
+# Comparison
+
+LEVEL = 0.05  # a difference that chance makes less often than this counts
+ROUNDS = 4_000  # of shuffling; the seed is fixed, so the same runs give the same numbers
+
+
+class Pair(Struct, frozen=True):
+    """One task in both runs. Scores and pass rates are means over the samples, 0 to 1."""
+
+    task: str
+    a: tuple[Outcome, ...]
+    b: tuple[Outcome, ...]
+
+    @property
+    def pass_rates(self) -> tuple[float, float]:
+        return fmean(one.passed for one in self.a), fmean(one.passed for one in self.b)
+
+    @property
+    def difference(self) -> float:
+        """The difference of the mean scores; negative where B is worse."""
+        return float(fmean(one.check.score for one in self.b) - fmean(one.check.score for one in self.a))
+
+
+class Comparison(Struct, frozen=True, kw_only=True):
+    """The differences of two runs, paired by task at the same version; `left_out` tasks have no pair.
+
+    `measures` are means over the tasks in A and in B, by name. `chance` is the one-sided p of a permutation test over
+    each task's attempts.
+    """
+
+    a: EvalRun
+    b: EvalRun
+    pairs: tuple[Pair, ...]
+    left_out: tuple[str, ...]
+    measures: dict[str, tuple[float, float]]
+    chance: float
+
+    @property
+    def better(self) -> list[str]:
+        return [pair.task for pair in self.pairs if pair.difference > 0]
+
+    @property
+    def worse(self) -> list[str]:
+        return [pair.task for pair in self.pairs if pair.difference < 0]
+
+    @property
+    def score_difference(self) -> float:
+        return float(fmean(pair.difference for pair in self.pairs))
+
+    @property
+    def is_worse(self) -> bool:
+        """True if B's scores are lower than chance alone would make them."""
+        return self.score_difference < 0 and self.chance < LEVEL
+
+
+def compare(a: EvalRun, b: EvalRun) -> Comparison:
+    """Compare two runs. Raises `UsageError` where they have no task in common."""
+    versions = [{task.name: task.version for task in run.about.tasks} for run in (a, b)]
+    names = list(dict.fromkeys((*versions[0], *versions[1])))
+    pairs = tuple(
+        Pair(name, tuple(a.of_task(name)), tuple(b.of_task(name)))
+        for name in names
+        if versions[0].get(name) == versions[1].get(name) and a.of_task(name) and b.of_task(name)
+    )
+    if not pairs:
+        raise UsageError(f"Runs {a.id} and {b.id} have no attempts at the same version of a task.")
+    left_out = tuple(name for name in names if name not in {pair.task for pair in pairs})
+    return Comparison(a=a, b=b, pairs=pairs, left_out=left_out, measures=_measures(pairs), chance=_chance(pairs))
+
+
+def _chance(pairs: Sequence[Pair]) -> float:
+    """Return how often shuffled attempts come out as badly for B as the real ones did.
+
+    If B is no worse than A, the attempts at one task can be exchanged between them.
+    """
+    generator = random.Random(1)  # noqa: S311 - not for secrets
+    pools = [([one.check.score for one in (*pair.a, *pair.b)], len(pair.a)) for pair in pairs]
+    real = sum(pair.difference for pair in pairs)
+    count = 0
+    for _ in range(ROUNDS):
+        total = 0.0
+        for scores, of_a in pools:
+            generator.shuffle(scores)
+            total += fmean(scores[of_a:]) - fmean(scores[:of_a])
+        count += total <= real + 1e-9
+    return (count + 1) / (ROUNDS + 1)
+
+
+_MEASURES: dict[str, Callable[[Outcome], float]] = {
+    "passed": lambda outcome: float(outcome.passed),
+    "score": lambda outcome: outcome.check.score,
+    "cost, USD": lambda outcome: outcome.spent.cost_usd or 0.0,
+    "tokens": lambda outcome: float(outcome.spent.usage.prompt_tokens + outcome.spent.usage.output_tokens),
+    "seconds": lambda outcome: outcome.spent.seconds,
+    "requests": lambda outcome: float(outcome.work.turns),
+    "verified": lambda outcome: float(outcome.work.verified),
+    "false claims": lambda outcome: float(outcome.work.claims.get("refuted", 0)),
+}
+
+
+def _measures(pairs: Sequence[Pair]) -> dict[str, tuple[float, float]]:
+    is_unpriced = any(one.spent.cost_usd is None for pair in pairs for one in (*pair.a, *pair.b))
+    return {
+        name: (fmean(fmean(map(value, pair.a)) for pair in pairs), fmean(fmean(map(value, pair.b)) for pair in pairs))
+        for name, value in _MEASURES.items()
+        if not (is_unpriced and name == "cost, USD")
+    }

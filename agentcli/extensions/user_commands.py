@@ -1,0 +1,144 @@
+"""Reads the slash commands that people write themselves: each Markdown file is a prompt.
+
+In it, as in a skill, `$ARGUMENTS` and `$1` to `$9` stand for the text after the command's name, and !`command` for the
+output of a shell command.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from agentcli.agent.calls.model import SessionCalls
+from agentcli.agent.commands.command import AsPrompt, CommandHost, CommandSet, Outcome, SlashCommand
+from agentcli.agent.permissions.decide import decide_with_exposure
+from agentcli.agent.permissions.facts import find_facts
+from agentcli.agent.permissions.rule_text import check_rule, parse_rule
+from agentcli.agent.permissions.rules import Rule, Rules
+from agentcli.agent.state import AgentState
+from agentcli.errors import ToolError, UsageError, UserError
+from agentcli.extensions.skills.skill import one_line, split_frontmatter, tool_rules
+from agentcli.settings.files import read_small_file
+from agentcli.settings.paths import markdown_files
+from agentcli.tools.builtin.toolset import builtin_tools
+from agentcli.tools.tool import RunTerms, ToolContext
+
+_COMMAND = re.compile(r"!`([^`\n]+)`")
+ARGUMENT = re.compile(r"\$(ARGUMENTS\b|[1-9](?!\d))")
+_NAME = re.compile(r"[\w.-]+")
+_ALL_ARGUMENTS = re.compile(r"\$(ARGUMENTS\b)")
+
+
+@dataclass(frozen=True)
+class Template:
+    """A prompt with placeholders. Its shell commands run unasked as far as the rules `allowed` allow it.
+
+    `$1` is a placeholder only if it `takes_words`. If it `adds_argument`, an argument that no placeholder takes is
+    appended.
+    """
+
+    name: str
+    body: str
+    allowed: tuple[Rule, ...]
+    file: Path
+    takes_words: bool = True
+    adds_argument: bool = True
+
+
+async def expanded(template: Template, argument: str, state: AgentState, calls: SessionCalls) -> str:
+    """Return the text of a template, with all placeholders replaced.
+
+    Raises:
+        UserError: If a shell command may not run unasked, or fails.
+    """
+    placeholders = ARGUMENT if template.takes_words else _ALL_ARGUMENTS
+    fill = partial(_fill, argument=argument, placeholders=placeholders)
+    text, position = "", 0
+    for command in _COMMAND.finditer(template.body):
+        text += fill(template.body[position : command.start()])
+        text += await _output(fill(command[1]), template, state, calls)
+        position = command.end()
+    text += fill(template.body[position:])
+    is_complete = not argument or not template.adds_argument or placeholders.search(template.body)
+    return text if is_complete else f"{text}\n\n{argument}"
+
+
+def _fill(text: str, *, argument: str, placeholders: re.Pattern[str]) -> str:
+    try:
+        words = shlex.split(argument)
+    except ValueError:  # a quotation mark is not closed
+        words = argument.split()
+    values = {"ARGUMENTS": argument, **{str(number): word for number, word in enumerate(words, 1)}}
+    return placeholders.sub(lambda placeholder: values.get(placeholder[1], ""), text)
+
+
+async def _output(command: str, template: Template, state: AgentState, calls: SessionCalls) -> str:
+    """Run a shell command of a template, and return its output with secrets masked. Raises `UserError`."""
+    try:
+        tool = calls.tools.get("bash")
+        arguments = tool.parse({"command": command})
+        rules = Rules([*state.rules.allow, *template.allowed], state.rules.deny, state.rules.ask)
+        verdict = decide_with_exposure(find_facts(tool, arguments, calls.workspace), state.mode, rules)
+        if verdict.decision != "allow":
+            raise UserError(
+                f"/{template.name} wants to run `{command}`, which may not run unasked: {verdict.reason}. "
+                f"Add bash({command}) to allowed-tools in {template.file}, or /permissions allow bash({command})."
+            )
+        context = ToolContext(calls.workspace, template.name, terms=RunTerms(only_reads=verdict.only_reads))
+        output = await tool.output(arguments, context)
+    except ToolError as error:
+        problem = await calls.services.masked(str(error))
+        raise UserError(f"/{template.name} could not run `{command}`: {problem}") from error
+    return await calls.services.masked(str(output.content))
+
+
+def add_user_commands(commands: CommandSet, folders: Sequence[Path], on_notice: Callable[[str], None]) -> None:
+    """Add the commands in these folders, the later of which win; files that are no commands are reported."""
+    found: dict[str, SlashCommand] = {}
+    for folder in folders:
+        for file in markdown_files(folder):
+            try:
+                command, allowed = _read_command(file, folder)
+                if command.name in commands.names:
+                    raise ValueError(f"/{command.name} is one of agentcli's own")
+            except (OSError, ValueError, UsageError) as error:
+                on_notice(f"{file} is no command: {error}")
+                continue
+            found[command.name] = command
+            for rule in allowed:  # commands of other agents may name tools that are not here, and work nevertheless
+                try:
+                    check_rule(rule, builtin_tools())
+                except UsageError as error:
+                    on_notice(f"{file}, allowed-tools: {error}")
+    for command in found.values():
+        commands.add(command)
+
+
+def _read_command(file: Path, folder: Path) -> tuple[SlashCommand, Sequence[Rule]]:
+    """Return the command in a file, and the rules that allow its calls.
+
+    Raises:
+        OSError, ValueError, UsageError: If the file is no command.
+    """
+    parts = file.relative_to(folder).with_suffix("").parts
+    if not all(_NAME.fullmatch(part) for part in parts):
+        raise ValueError("its name has characters that a command's cannot have")
+    keys, body = split_frontmatter(read_small_file(file))
+    if not body.strip():
+        raise ValueError("it says nothing")
+    allowed = tuple(map(parse_rule, tool_rules(keys.get("allowed-tools"))))
+    template, model = Template(":".join(parts), body.strip(), allowed, file), one_line(keys, "model")
+
+    async def run(host: CommandHost, argument: str) -> Outcome:
+        if model:
+            await host.check_model(model)
+        text = await expanded(template, argument, host.session.state, host.session.runtime.calls)
+        return AsPrompt(text, model)
+
+    help = one_line(keys, "description") or body.strip().partition("\n")[0].rstrip().lstrip("# ")[:80]
+    hint = one_line(keys, "argument-hint") or ("[ARGUMENTS]" if ARGUMENT.search(body) else "[TEXT]")
+    return SlashCommand(template.name, help, run, hint), allowed

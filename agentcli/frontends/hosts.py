@@ -1,0 +1,334 @@
+"""Hosts slash commands for front ends, and defines a front end's seam to the program that starts it.
+
+`SessionOpener` is that seam. `OpenerHost` is the part of a command host that all front ends share; `ScreenlessHost`
+also runs the commands of those without a screen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from agentcli.agent.accounting.usage import UsageCollector
+from agentcli.agent.commands.command import (
+    AsDiff,
+    AsPrompt,
+    ChoiceIndex,
+    CommandHost,
+    CommandSet,
+    Outcome,
+    SlashCommand,
+    Topic,
+)
+from agentcli.agent.events import Done, TurnFailed
+from agentcli.agent.interfaces import SessionInfo, SessionStore
+from agentcli.agent.ops import Interrupt, Prompt, SetEffort, SetMode
+from agentcli.agent.result import INTERRUPTED_EXIT
+from agentcli.agent.session import Session
+from agentcli.conversation.entries import Paid
+from agentcli.errors import UsageError, UserError
+from agentcli.llm.messages import Block, Text, Usage
+from agentcli.llm.models import ModelInfo
+
+log = logging.getLogger(__name__)
+
+
+class SessionOpener(Protocol):
+    """Opens sessions, lists models and changes settings. Its methods raise `UserError`."""
+
+    stored_sessions: SessionStore
+    shows_claims: bool
+
+    async def open(
+        self, session_id: str | None, *, model: str, fork: bool = False, take_over: bool = False
+    ) -> Session: ...
+
+    async def list(self) -> Sequence[SessionInfo]: ...
+
+    async def list_models(self, *, with_key: bool = False) -> Sequence[tuple[str, str]]:
+        """List the models on this machine and those of the table, each with what is known of it."""
+
+    @property
+    def model_info(self) -> Callable[[str], ModelInfo]: ...
+
+    def check_model(self, name: str) -> str:
+        """Return a sentence on `provider/model`. Raises `NoKey` where it has no key."""
+
+    def store_setting(self, key: str, value: Any) -> str: ...
+
+    def attach(self, text: str, session: Session, *, typed: str) -> tuple[Block, ...]:
+        """Return a prompt with the files that its typed part names."""
+
+    def describe(self, topic: Topic) -> str: ...
+
+
+class UsageStore(SessionStore, Protocol):
+    """A store that also sums up the usage of its sessions."""
+
+    async def usage(self, *, since: float = 0.0, session: str = "", user_id: str | None = None) -> UsageCollector: ...
+
+
+class Editor(Struct, frozen=True):
+    """An editor's part of a session: folders, MCP servers by name, and its own files, by the session's id."""
+
+    folders: tuple[Path, ...] = ()
+    servers: Mapping[str, Any] = {}
+    files: Callable[[str], Any] | None = None
+
+
+class OpenRequest(Struct, frozen=True, kw_only=True):
+    """A session to open: a new one, or a stored one by `id`. Empty `model` and `mode` are those of the settings."""
+
+    cwd: Path
+    id: str = ""
+    model: str = ""
+    mode: str = ""
+    name: str = ""
+    user_id: str = ""
+    take_over: bool = False
+    editor: Editor = Editor()
+
+
+class OpenSession(Struct, frozen=True):
+    """An open session; call `aclose` once it is closed."""
+
+    session: Session
+    opener: SessionOpener
+    commands: CommandSet
+    aclose: Callable[[], Awaitable[None]]
+
+
+OpenForClient = Callable[[OpenRequest], Awaitable[OpenSession]]  # with its folder's settings; raises `UserError`
+
+
+class OpenerHost(CommandHost):
+    """The part of `CommandHost` that is the same in every front end."""
+
+    def __init__(self, opener: SessionOpener) -> None:
+        self._opener = opener
+        self._running: set[asyncio.Future[Outcome]] = set()
+
+    async def run_command(self, command: SlashCommand, argument: str) -> Outcome | None:
+        """Run a command; returns None once `interrupt_commands` has ended it. Raises what the command raises."""
+        task = asyncio.ensure_future(command.execute(self, argument))
+        self._running.add(task)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if task.cancelled():
+                return None
+            task.cancel()
+            raise
+        finally:
+            self._running.discard(task)
+
+    def interrupt_commands(self) -> None:
+        for task in self._running:
+            task.cancel()
+
+    @property
+    def stored_sessions(self) -> SessionStore:
+        return self._opener.stored_sessions
+
+    async def sessions(self) -> Sequence[SessionInfo]:
+        return await self._opener.list()
+
+    async def models(self) -> Sequence[tuple[str, str]]:
+        return await self._opener.list_models()
+
+    async def store_setting(self, key: str, value: Any) -> str:
+        return await asyncio.to_thread(self._opener.store_setting, key, value)
+
+    async def describe(self, topic: Topic) -> str:
+        return await asyncio.to_thread(self._opener.describe, topic)
+
+    async def document(self, file: str) -> str:
+        from agentcli.frontends.export import documents  # 40 ms that only an export needs
+
+        return await documents.live_document(self.session, file, await self.sessions())
+
+    async def edit(self, text: str) -> str | None:
+        return None
+
+    async def confirm(self, shown: str, question: str) -> bool | None:
+        return None
+
+
+async def open_after(
+    opener: SessionOpener, before: Session, session_id: str | None, *, fork: bool, take_over: bool = False
+) -> Session:
+    """Open the session that follows another one; a new one, or a copy, keeps its mode, model and effort."""
+    if session_id is not None and before.id.startswith(session_id) and not fork:
+        raise UsageError("That is this conversation.")
+    chosen = before.snapshot()
+    opened = await opener.open(session_id, model=chosen.model, fork=fork, take_over=take_over)
+    if session_id is None or fork:
+        if chosen.mode == "plan":
+            opened.submit(SetMode(before.state.mode_before_plan))
+        opened.submit(SetMode(chosen.mode))
+        opened.submit(SetEffort(chosen.effort))
+    return opened
+
+
+def absolute_path(name: str) -> Path:
+    """Return the path that a client names. Raises `UsageError` if it is not absolute."""
+    if not name.startswith("/") or "\0" in name:
+        raise UsageError(f"{name[:200]!r} is no absolute path.")
+    return Path(name)
+
+
+def working_folder(name: str) -> Path:
+    """Return the folder that a client names. Raises `UsageError` if there is none."""
+    folder, why = absolute_path(name), "there is no such folder"
+    try:
+        if folder.is_dir():
+            return folder
+    except OSError as error:
+        why = error.strerror or why
+    raise UsageError(f"Could not work in {name[:200]}: {why}.")
+
+
+# Without a screen
+
+NOT_OFFERED = frozenset(("clear", "resume", "fork", "quit"))  # where a client opens and closes sessions by itself
+
+
+class CliPrompt(Struct, frozen=True):
+    """The text of the command line, which may be a command; `piped` joins the prompt, and is alone never a command."""
+
+    text: str
+    piped: str = ""
+
+
+class TypedCommand(Struct, frozen=True):
+    """A command as it was typed: `name` with its slash, and either the command or the error for an unknown one."""
+
+    name: str
+    command: SlashCommand | None = None
+    argument: str = ""
+    error: UserError | None = None
+
+
+class CommandEnded(Struct, frozen=True):
+    """The end of a command, in the form of a turn without requests; `prompt` is one to be submitted now."""
+
+    name: str
+    end: Done | TurnFailed
+    exit_code: int = 0
+    prompt: Prompt | None = None
+
+    @property
+    def output(self) -> str:
+        return self.end.error if isinstance(self.end, TurnFailed) else self.end.text
+
+
+class ScreenlessHost(OpenerHost):
+    """Implements `CommandHost` for programs and pipes. Only one that `stays_open` can switch to another session."""
+
+    def __init__(self, opener: SessionOpener, session: Session, commands: CommandSet, *, stays_open: bool) -> None:
+        super().__init__(opener)
+        self._stays_open = stays_open
+        self._session = session
+        self.commands = commands
+        self.has_left = False
+
+    def command_in(self, text: str) -> TypedCommand | None:
+        """Return the command that a text is, also one that does not exist; None for a prompt."""
+        try:
+            found = self.commands.parse(text)
+        except UserError as error:
+            return TypedCommand(text.split(None, 1)[0], error=error)
+        return TypedCommand(text.split(None, 1)[0], *found) if found else None
+
+    def require_command(self, text: str) -> TypedCommand:
+        """Return the command that a control names. Raises `UsageError` if the text is none."""
+        if (typed := self.command_in(text)) is None:
+            raise UsageError(f"{text[:80]!r} is no slash command: one begins with / and its name.")
+        return typed
+
+    def command_of(self, content: Sequence[Block]) -> TypedCommand | None:
+        """Return the command that a message is."""
+        return self.command_in(content[0].text) if isinstance(content[0], Text) else None
+
+    async def run(self, typed: TypedCommand, *, piped: str = "", more: Sequence[Block] = ()) -> CommandEnded:
+        """Run a command; a prompt that it stands for ends with `more`. Never raises: others use the session, too."""
+        if typed.command is None:
+            return _failed(typed, typed.error or UsageError(f"There is no command {typed.name}."))
+        session, entries_before = self._session, len(self._session.snapshot().conversation.entries)
+        try:
+            outcome = await self.run_command(typed.command, typed.argument)
+            if outcome is None:
+                end = Done(f"{typed.name} was interrupted.", 0, Usage(), "interrupted", 0.0)
+                return CommandEnded(typed.name, end, INTERRUPTED_EXIT)
+            collector = UsageCollector()  # of requests beside the conversation
+            for entry in session.snapshot().conversation.entries[entries_before:]:
+                if isinstance(entry.body, Paid):
+                    collector.add("", entry)
+            usage, cost_usd = collector.total.usage, collector.total.whole_usd
+            if isinstance(outcome, AsPrompt):
+                prompt = Prompt((*self.attach(f"{outcome.text}{piped}"), *outcome.more, *more), outcome.model)
+                return CommandEnded(typed.name, Done("", 0, usage, cost_usd=cost_usd), prompt=prompt)
+            text = outcome.text if isinstance(outcome, AsDiff) else outcome
+            return CommandEnded(typed.name, Done(text, 0, usage, cost_usd=cost_usd))
+        except UserError as error:
+            return _failed(typed, error)
+        except Exception as bug:
+            log.exception("%s failed", typed.name)
+            return _failed(typed, UserError(f"Internal error: {bug!r}. The log has details."))
+
+    async def resolve_prompt(self, given: CliPrompt) -> Prompt | CommandEnded:
+        """Return the prompt of the command line, also one that a command stands for; else how the command ended."""
+        typed = self.command_in(given.text)
+        if typed is None:
+            return Prompt(self.attach(f"{given.text}{given.piped}"))
+        ended = await self.run(typed, piped=given.piped)
+        return ended.prompt or ended
+
+    def attach(self, text: str) -> tuple[Block, ...]:
+        return self._opener.attach(text, self._session, typed=text)
+
+    def interrupt(self) -> None:
+        """End the turn and the commands that run."""
+        self._session.submit(Interrupt())
+        self.interrupt_commands()
+
+    # For commands
+
+    @property
+    def session(self) -> Session:
+        return self._session
+
+    async def open_session(self, session_id: str | None, *, fork: bool = False, take_over: bool = False) -> Session:
+        before = self._session
+        if not self._stays_open:
+            raise UsageError(
+                "This needs the terminal, or a stream that stays open; one run takes --resume ID or --fork-session."
+            )
+        if before.is_busy or before.snapshot().conversation.queue.follow_ups:
+            raise UserError("A turn is running: interrupt it first, or wait for its end.")
+        self._session = await open_after(self._opener, before, session_id, fork=fork, take_over=take_over)
+        await before.close()
+        return self._session
+
+    async def check_model(self, name: str) -> str:
+        return self._opener.check_model(name)
+
+    async def choose(
+        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
+    ) -> ChoiceIndex | None:
+        return None
+
+    def put_into_input(self, text: str) -> None:
+        """Do nothing: nobody types here, and the client that went back to a prompt still has it."""
+
+    def leave(self) -> None:
+        self.has_left = True
+
+
+def _failed(typed: TypedCommand, error: UserError) -> CommandEnded:
+    return CommandEnded(typed.name, TurnFailed(str(error), False, type(error).__name__, cost_usd=0.0), error.exit_code)

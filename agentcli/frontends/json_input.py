@@ -1,0 +1,273 @@
+"""Reads the JSON lines of programs, and carries out their controls."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import codecs
+import re
+import threading
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, get_args
+
+import msgspec
+from msgspec import Struct
+
+from agentcli.agent import ops
+from agentcli.agent.ops import ClientResult, SetMode, SetModel
+from agentcli.agent.permissions.modes import parse_mode
+from agentcli.agent.questions import check_offered
+from agentcli.errors import UserError
+from agentcli.llm.json_text import decode_json
+from agentcli.llm.messages import Block, Document, Image, Text
+from agentcli.llm.provider import ToolSpec
+
+if TYPE_CHECKING:
+    from agentcli.frontends.hosts import ScreenlessHost
+
+MAX_LINE_BYTES = 64 * 1024 * 1024  # twice what the Messages API takes in one request
+MAX_DEPTH = 100  # levels of lists and objects: what is deeper could not be written to the log again
+IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+DOCUMENT_TYPES = ("application/pdf",)
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+Media = Text | Image | Document
+
+
+class Message(Struct, frozen=True):
+    content: str | tuple[Media, ...]
+    role: Literal["user"] = "user"
+
+    @property
+    def blocks(self) -> tuple[Media, ...]:
+        """The content without empty text, which providers reject."""
+        blocks = (Text(self.content),) if isinstance(self.content, str) else self.content
+        return tuple(block for block in blocks if not isinstance(block, Text) or block.text.strip())
+
+
+class UserMessage(Struct, frozen=True, tag="user"):
+    message: Message
+
+
+class Interrupt(Struct, frozen=True, tag="interrupt"):
+    pass
+
+
+class Steer(Struct, frozen=True, tag="steer"):
+    message: Message
+
+
+class Approve(Struct, frozen=True, tag="approve"):
+    id: str
+    scope: Literal["once", "session", "always", "try"] = "once"
+    comment: str = ""
+    rule: str = ""
+    hunks: tuple[int, ...] | None = None
+    mode: str = ""
+
+
+class Answer(Struct, frozen=True, tag="answer"):
+    id: str
+    text: str
+
+
+class Deny(Struct, frozen=True, tag="deny"):
+    id: str
+    comment: str = ""
+
+
+class RunCommand(Struct, frozen=True, tag="command"):
+    text: str
+
+
+class ClientTools(Struct, frozen=True, tag="client_tools"):
+    tools: tuple[ToolSpec, ...]
+
+
+Decision = Approve | Answer | Deny
+SimpleControl = Interrupt | SetMode | SetModel | Decision | ClientTools | ClientResult
+# In the order in which error messages list them. The tag is a control's `subtype`, and an op's `type` for the server.
+Control = Interrupt | Steer | SetMode | SetModel | Approve | Answer | Deny | RunCommand | ClientTools | ClientResult
+CONTROLS: dict[str, type[Struct]] = {str(form.__struct_config__.tag): form for form in get_args(Control)}
+
+
+class InputLine(Struct, frozen=True):
+    """A line of input: its request, or the `problem` it has; `id` is that of a control line."""
+
+    raw: bytes
+    request: UserMessage | Control | None = None
+    id: str | int | None = None
+    problem: str = ""
+
+
+class NobodyWaits(UserError):
+    """No question or call with that id waits for an answer."""
+
+
+def read_lines(input: BinaryIO, lines: asyncio.Queue[bytes | None]) -> None:
+    """Put lines into the queue from a thread, then None. Not every platform can wait for a pipe to become readable.
+
+    Of a line that is too long only the beginning is put into the queue, which `json_in` then rejects.
+    """
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        with suppress(RuntimeError):  # the loop has ended, and nobody listens any more
+            with suppress(OSError):  # an input that cannot be read has ended
+                bom = codecs.BOM_UTF8  # only before the first line
+                while line := input.readline(MAX_LINE_BYTES + 1):
+                    rest = line
+                    while len(rest) > MAX_LINE_BYTES and not rest.endswith(b"\n"):
+                        rest = input.readline(MAX_LINE_BYTES + 1)
+                    line, bom = line.removeprefix(bom), b""
+                    if line.strip():
+                        loop.call_soon_threadsafe(lines.put_nowait, line)
+            loop.call_soon_threadsafe(lines.put_nowait, None)
+
+    threading.Thread(target=read, name="agentcli-stdin", daemon=True).start()
+
+
+def json_in(raw: bytes) -> Any:
+    """Return the value of a line. Raises `ValueError` that says what is wrong with it."""
+    if len(raw) > MAX_LINE_BYTES:
+        raise ValueError(f"the line is longer than {MAX_LINE_BYTES // 1024**2} MB")
+    try:
+        raw.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 at byte {error.start}") from error
+    data = decode_json(raw)
+    level = [data]
+    for _ in range(MAX_DEPTH):
+        containers = (one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list))
+        level = [value for values in containers for value in values]
+    if any(isinstance(one, dict | list) for one in level):
+        raise ValueError(f"JSON nested deeper than {MAX_DEPTH} levels")
+    return data
+
+
+def parse_line(raw: bytes) -> InputLine:
+    """Return the request of a line. Never raises: in place of a request there may be a problem, which says the form."""
+    id: str | int | None = None
+    data: Any = None
+    try:
+        data = json_in(raw)
+        match data:
+            case {"type": "control", "id": str() | int() | None as given} if not isinstance(given, bool):
+                id = given
+            case {"type": "control", "id": _}:
+                raise ValueError("id is a string or an integer")
+        return InputLine(raw, _request_in(data), id)
+    except (ValueError, RecursionError) as error:
+        return InputLine(raw, None, id, f"{str(error).rstrip('.')}. {_expected(data)}")
+
+
+def _request_in(data: Any) -> UserMessage | Control:
+    match data:
+        case {"type": "user"}:
+            request: UserMessage | Control = msgspec.convert(data, UserMessage)
+        case {"type": "control", "subtype": str(subtype)} if subtype in CONTROLS:
+            request = msgspec.convert({**data, "type": subtype}, Control)
+        case {"type": "control"}:
+            raise ValueError("the subtype is missing or unknown")
+        case _:
+            raise ValueError("this is neither a user message nor a control")
+    check_request(request)
+    return request
+
+
+def check_request(request: object) -> None:
+    """Raise `ValueError` for an empty message, and for tools and media that no model takes."""
+    match request:
+        case UserMessage(message) | Steer(message):
+            if not message.blocks:
+                raise ValueError("the message is empty")
+            check_media(message.blocks)
+        case ClientTools(tools):
+            for tool in tools:
+                if not _TOOL_NAME.fullmatch(tool.name):
+                    raise ValueError(f"{tool.name[:80]!r} is no name of a tool: 1 to 64 letters, digits, _ and -")
+                if tool.input_schema.get("type") != "object":
+                    raise ValueError(f'the input_schema of {tool.name} has not "type": "object"')
+        case ClientResult(_, content) if not isinstance(content, str):
+            check_media(content)
+
+
+def check_media(blocks: Sequence[Media]) -> None:
+    """Raise `ValueError` for an image or document of a type that no model takes, or whose data is not base64."""
+    for block in blocks:
+        if isinstance(block, Text):
+            continue
+        source = block.source
+        kind, known = ("image", IMAGE_TYPES) if isinstance(block, Image) else ("document", DOCUMENT_TYPES)
+        if source.media_type not in known:
+            raise ValueError(f"the media_type of an {kind} is {' or '.join(known)}, not {source.media_type!r}")
+        try:
+            data = base64.b64decode(source.data, validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise ValueError(f"the {kind}'s data is not base64 ({error})") from error
+        if not data:
+            raise ValueError(f"the {kind} has no data")
+
+
+def _expected(data: Any) -> str:
+    """Return a sentence on the form that was probably meant."""
+    match data:
+        case {"type": "user"}:
+            return (
+                'Expected {"type":"user","message":{"role":"user","content": …}} with a text, or a list of text, image '
+                'and document blocks whose source is {"type":"base64","media_type","data"}.'
+            )
+        case {"type": "control", "subtype": str(subtype)} if form := CONTROLS.get(subtype):
+            fields = [f"{one.encode_name}{'' if one.required else '?'}" for one in msgspec.structs.fields(form)]
+            return f"Expected {subtype} with {', '.join(fields) or 'nothing more'}."
+        case {"type": "control"}:
+            return f"Expected a subtype, one of {', '.join(CONTROLS)}."
+        case _:
+            return 'Expected one JSON object a line, with "type":"user" or "type":"control".'
+
+
+def content_of(host: ScreenlessHost, message: Message) -> tuple[Block, ...]:
+    """Return the content of a message. A text gets the files that it names, unless it is a command; blocks stay."""
+    content = message.content
+    return host.attach(content) if isinstance(content, str) and not host.command_in(content) else message.blocks
+
+
+async def control(host: ScreenlessHost, request: SimpleControl) -> None:
+    """Carry out a control. Raises `UserError`, and `NobodyWaits` for an answer that nobody asked for."""
+    session = host.session
+    match request:
+        case SetMode(mode):
+            session.submit(ops.SetMode(parse_mode(mode)))
+        case SetModel(model):
+            session.submit(request)  # also a wrong one, because no other model may answer in its place
+            await host.check_model(model)
+        case ClientTools(tools):
+            session.offer_tools(tools)
+        case Interrupt():
+            host.interrupt()
+        case Answer(id, text):
+            _check_waits(id, session.asked, "question")
+            session.submit(ops.Approve(id, True, comment=text))
+        case Approve(id, scope, comment, rule, hunks, mode):
+            _check_waits(id, session.asked, "question")
+            answer = ops.Approve(
+                id, True, scope=scope, comment=comment, rule=rule, hunks=hunks, mode=parse_mode(mode) if mode else ""
+            )
+            check_offered(session.asked[id], answer)
+            if rule:
+                session.check_rule(rule)
+            session.submit(answer)
+        case Deny(id, comment):
+            _check_waits(id, session.asked, "question")
+            session.submit(ops.Approve(id, False, comment=comment))
+        case ClientResult(id):
+            _check_waits(id, session.waiting_for_client, "call")
+            session.submit(request)
+
+
+def _check_waits(id: str, waiting: Collection[str], kind: str) -> None:
+    if id not in waiting:
+        others = f"there is {', '.join(waiting)}" if waiting else "none waits"
+        raise NobodyWaits(f"No {kind} {id[:80]!r} waits for an answer; {others}.")

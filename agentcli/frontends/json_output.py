@@ -1,0 +1,246 @@
+"""Makes JSON objects of a session's events and entries."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from agentcli.agent import events
+from agentcli.agent.result import NO_DEMANDS, Demands, ResultBuilder, usage_object
+from agentcli.agent.session import Session
+from agentcli.conversation import entries
+from agentcli.frontends.hosts import CommandEnded
+from agentcli.frontends.printable import exposed
+from agentcli.llm.messages import Message, Usage
+from agentcli.llm.wire.anthropic import block_to_wire
+
+MAX_ECHO_BYTES = 200  # of a line that was rejected
+
+
+class JsonOutput:
+    """Turns events into objects, and passes each to `write`. `partial` adds deltas as Messages-API stream events."""
+
+    def __init__(
+        self, session: Session, write: Callable[[dict[str, Any]], None], *, partial: bool, demands: Demands = NO_DEMANDS
+    ) -> None:
+        self._session = session
+        self.write = write
+        self._partial = partial
+        self._demands = demands
+        self._result = ResultBuilder(session)
+        self._is_in_message = False
+        self._index = 0
+        self._usage = Usage()
+        self._parents: dict[str, str] = {}  # the call that made each subagent
+
+    def show(self, event: events.Event) -> None:
+        """Write the objects of an event; messages of a subagent name the call that made it."""
+        is_main = event.agent_id == "main"
+        agent = {} if is_main else {"agent_id": event.agent_id}
+        if is_main:
+            self._result.note(event)
+            if self._partial:
+                self._show_partial(event)
+        match event:
+            case events.EntryStored(entry):
+                if value := reply_or_result(entry, self._session.id, parent_id=self._parents.get(event.agent_id)):
+                    self.write(value)
+            case events.Notice(text):
+                self._system("notice", text=text, **agent)
+            case events.Question(id, title):
+                texts: dict[str, Any] = {"question": title, "options": event.options}
+                self._system("question", id=id, **texts, **_exposed(texts), **agent)
+            case events.QuestionEvent():  # one object for all kinds: fields that a kind does not have are empty
+                texts = _fields(event, "title", "reason", "preview", "rules", "hunks", "effects")
+                others = _fields(event, "id", "can_try", "kind", "changes")
+                about = {"tool_name": event.call.name, "tool_input": event.call.input}
+                self._system("approval_requested", **about, **texts, **others, **_exposed(texts), **agent)
+            case events.ApprovalSettled(id):
+                self._system("approval_settled", id=id, **agent)
+            case events.ClientToolRequested(calls):
+                for call in calls:
+                    self._system("client_tool_requested", id=call.id, tool_name=call.name, tool_input=call.input)
+            case events.HookRan():
+                names = ("command", "subject", "decision", "reason", "problem", "duration_ms", "agent_id")
+                self._system("hook", hook_event=event.event, **_fields(event, *names))
+            case events.SubagentStarted(id, call_id, name, task, session_id, model):
+                self._parents[id] = call_id
+                child = {"agent": name, "task": task, "agent_session_id": session_id, "model": model}
+                self._system("subagent_started", agent_id=id, parent_tool_use_id=call_id, **child)
+            case events.SubagentEnded(id, call_id, end, turns, usage, cost_usd):
+                spent = {"num_turns": turns, "usage": usage_object(usage), "total_cost_usd": cost_usd}
+                self._system("subagent_ended", agent_id=id, parent_tool_use_id=call_id, end=end, **spent)
+            case _ if is_main:
+                self._show_of_main(event)
+
+    def _show_of_main(self, event: events.Event) -> None:
+        match event:
+            case events.Retry(number, delay_s, error):
+                self._system("retry", number=number, delay_ms=round(delay_s * 1000), error=error)
+            case events.ProviderSwitched(before, after, reason):
+                self._system("provider_switch", **{"from": before, "to": after, "reason": reason})
+            case events.Compaction():
+                self.write(_compact_boundary(self._session.id, event))
+            case events.Steered(skipped):
+                self._system("steered", skipped=[call.id for call in skipped])
+            case events.Done() | events.TurnFailed():
+                self.write(self._result.build(event, self._demands))
+                self._result = ResultBuilder(self._session)
+
+    def command(self, ended: CommandEnded) -> None:
+        self._system("command", command=ended.name, output=ended.output, is_error=ended.exit_code != 0)
+
+    def command_result(self, ended: CommandEnded, started: float) -> None:
+        """Write the result of a message that was a command; `started` is when it began, by the monotonic clock."""
+        self.write(ResultBuilder(self._session, started).build(ended.end))
+
+    def reject(self, line: bytes, error: str) -> None:
+        """Answer a line that makes no sense, or asks for something that cannot be done."""
+        beginning = line[:MAX_ECHO_BYTES].strip().decode(errors="replace")
+        self._system("input_error", error=error, line=beginning)
+
+    def acknowledge(self, id: str | int, error: str = "") -> None:
+        """Answer a control line that has an id of its own."""
+        self._system("control", id=id, ok=not error, **({"error": error} if error else {}))
+
+    def _system(self, subtype: str, **fields: Any) -> None:
+        self.write(system_object(subtype, self._session.id, **fields))
+
+    def _show_partial(self, event: events.Event) -> None:
+        """Write a reply as the Messages API would stream it."""
+        match event:
+            case events.ReplyStarted(model):
+                self._start_message(model)
+            case events.BlockStarted(index, kind, id, name):
+                block = {"id": id, "name": name, "input": {}} if kind == "tool_use" else {kind: ""}
+                self._block_event("start", index, content_block={"type": kind, **block})
+                self._index = index
+            case events.TextDelta(text):
+                self._block_event("delta", self._index, delta={"type": "text_delta", "text": text})
+            case events.ThinkingDelta(text):
+                self._block_event("delta", self._index, delta={"type": "thinking_delta", "thinking": text})
+            case events.InputDelta(_, partial_json, index):
+                delta = {"type": "input_json_delta", "partial_json": partial_json}
+                self._block_event("delta", index, delta=delta)
+            case events.BlockEnded(index):
+                self._block_event("stop", index)
+            case events.UsageReported(usage):
+                self._usage = usage
+            case events.TurnEnded(_, stop_reason, model):
+                if not self._is_in_message:  # a reply of nothing at all
+                    self._start_message(model)
+                self._end_message(stop_reason)
+            case events.TurnStarted() | events.Done() | events.TurnFailed() if self._is_in_message:  # it broke off
+                self._end_message(None)
+
+    def _start_message(self, model: str) -> None:
+        if self._is_in_message:  # a reply that broke off is asked for again
+            self._end_message(None)
+        self._is_in_message, self._usage = True, Usage()
+        message = {"id": f"msg_{os.urandom(12).hex()}", "type": "message", "role": "assistant", "model": model}
+        rest: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None}
+        rest["usage"] = usage_object(self._usage)
+        self._stream_event({"type": "message_start", "message": message | rest})
+
+    def _end_message(self, stop_reason: str | None) -> None:
+        self._is_in_message = False
+        delta = {"stop_reason": stop_reason, "stop_sequence": None}
+        self._stream_event({"type": "message_delta", "delta": delta, "usage": usage_object(self._usage)})
+        self._stream_event({"type": "message_stop"})
+
+    def _block_event(self, kind: str, index: int, **fields: Any) -> None:
+        self._stream_event({"type": f"content_block_{kind}", "index": index, **fields})
+
+    def _stream_event(self, event: dict[str, Any]) -> None:
+        self.write({"type": "stream_event", "event": event, "session_id": self._session.id})
+
+
+def _fields(source: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(source, name) for name in names}
+
+
+def _exposed(texts: Mapping[str, str | tuple[str, ...]]) -> dict[str, Any]:
+    """Return the field `exposed`: the texts with characters that a person would not see, in visible form."""
+    visible = {name: exposed(one) if isinstance(one, str) else tuple(map(exposed, one)) for name, one in texts.items()}
+    differing = {name: one for name, one in visible.items() if one != texts[name]}
+    return {"exposed": differing} if differing else {}
+
+
+def init_object(session: Session, slash_commands: Sequence[str], **more: Any) -> dict[str, Any]:
+    shown, calls = session.snapshot(), session.runtime.calls
+    servers = calls.delegates.servers
+    return system_object(
+        "init",
+        session.id,
+        model=shown.model,
+        cwd=os.fsencode(shown.workspace.cwd).decode(errors="replace"),
+        tools=[tool.name for tool in calls.tools],
+        mcp_servers=[] if servers is None else servers.listing(),
+        permission_mode=shown.mode,
+        slash_commands=slash_commands,
+        **more,
+    )
+
+
+def reply_or_result(entry: entries.Entry, session_id: str, *, parent_id: str | None = None) -> dict[str, Any] | None:
+    """Return the object of a reply, a result or a skill; None for other entries.
+
+    `parent_id` is the call that made the subagent whose entry it is.
+    """
+    match entry.body:
+        case entries.Assistant() as reply:
+            content, usage = [block_to_wire(block) for block in reply.content], usage_object(reply.usage)
+            head = {"id": entry.id, "type": "message", "role": "assistant", "model": reply.model}
+            message = head | {"content": content, "stop_reason": reply.stop_reason, "usage": usage}
+            return _message("assistant", message, session_id, parent_id)
+        case entries.Result() as result:
+            return _message("user", {"role": "user", "content": [block_to_wire(result.result)]}, session_id, parent_id)
+        case entries.SkillActivated(id, skill, by):
+            return system_object("skill", session_id, id=id, skill=skill.name, by=by, active=True)
+        case entries.SkillEnded(id):
+            return system_object("skill", session_id, id=id, active=False)
+        case _:
+            return None
+
+
+def entry_object(entry: entries.Entry, session_id: str) -> dict[str, Any] | None:
+    """Return the object of an entry that changed the conversation, else None. All but replies have an `entry_id`."""
+    match entry.body:
+        case entries.User(content, is_reminder=False):
+            message = {"role": "user", "content": [block_to_wire(block) for block in content]}
+            return _message("user", message, session_id, None) | {"entry_id": entry.id}
+        case entries.Compaction() as done:
+            return _compact_boundary(session_id, done) | {"entry_id": entry.id}
+        case entries.ProviderSwitch(before, after, reason):
+            switch = {"from": before, "to": after, "reason": reason}
+            return system_object("provider_switch", session_id, **switch, entry_id=entry.id)
+        case entries.Rewound(before):
+            return system_object("rewound", session_id, before=before, entry_id=entry.id)
+        case entries.HeadMoved(to):
+            return system_object("rewound", session_id, after=to, entry_id=entry.id)
+        case entries.Retracted(ids):
+            return system_object("retracted", session_id, ids=ids, entry_id=entry.id)
+        case entries.Result():
+            value = reply_or_result(entry, session_id)
+            return value | {"entry_id": entry.id} if value else None
+        case _:
+            return reply_or_result(entry, session_id)
+
+
+def wire_messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
+    """Return messages in the form of the Messages API."""
+    return [{"role": one.role, "content": [block_to_wire(block) for block in one.content]} for one in messages]
+
+
+def _compact_boundary(session_id: str, done: events.Compaction | entries.Compaction) -> dict[str, Any]:
+    fields = _fields(done, "strategy", "trigger", "tokens_before", "tokens_after", "cost_usd")
+    return system_object("compact_boundary", session_id, **fields)
+
+
+def system_object(subtype: str, session_id: str, **fields: Any) -> dict[str, Any]:
+    return {"type": "system", "subtype": subtype, "session_id": session_id, **fields}
+
+
+def _message(type: str, message: dict[str, Any], session_id: str, parent_id: str | None) -> dict[str, Any]:
+    return {"type": type, "message": message, "parent_tool_use_id": parent_id, "session_id": session_id}

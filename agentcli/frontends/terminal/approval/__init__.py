@@ -1,1 +1,0 @@
-"""Questions to the person, and lists to choose from; what asks at all is decided in agent/."""

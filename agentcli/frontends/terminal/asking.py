@@ -1,0 +1,397 @@
+"""Asks the person: lists to choose from, questions of the session, and answers that are typed into the input."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Literal
+
+from prompt_toolkit.buffer import Buffer
+
+from agentcli.agent.commands.command import ChoiceIndex
+from agentcli.agent.events import AnyQuestion, PlanApproval, Question
+from agentcli.agent.ops import Approve
+from agentcli.agent.permissions.rule_text import parse_rule
+from agentcli.errors import UsageError
+from agentcli.frontends.choices import Choice
+from agentcli.frontends.terminal.composer import Composer
+from agentcli.frontends.terminal.console import Console
+from agentcli.frontends.terminal.controller import TerminalController
+from agentcli.frontends.terminal.panel import Picker, QuestionPanel
+from agentcli.frontends.terminal.programs import edit_text, run_pager
+from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, first_rows, plain, rows_of
+
+TYPING_PAUSE_S = 0.8  # text typed so shortly before a question came up belongs to a sentence that goes on
+KEY_ALONE_S = 0.3  # a letter is an answer once nothing has followed it for so long; else it begins a sentence
+REACTION_S = 0.12  # nobody answers a question faster than this
+LINGER_S = 0.6  # an answered question keeps its place so long while nobody types: the next one mostly comes up there
+MAX_ROWS_BESIDE = 3  # of running work that are shown beside a question
+ROWS_AROUND = 4  # beside the question and its answers: a gap, the status line, what the screen keeps free
+
+Purpose = Literal["prompt", "comment", "rule", "secret", "words"]
+_MARKS: dict[Purpose, tuple[str, str]] = {  # of the input, and a hint
+    "prompt": ("› ", ""),
+    "comment": ("no, because: ", "Enter to send to the model · Esc to go back"),
+    "rule": ("rule: ", "Enter to use this rule · Esc to go back"),
+    "secret": ("key: ", "Enter to use this key · Esc to go back"),
+    "words": ("answer: ", "Enter to send to the model · Esc to go back"),
+}
+
+
+class Asking:
+    """The open questions; `purpose` says what the input is used for."""
+
+    def __init__(
+        self, console: Console, controller: TerminalController, composer: Composer, *, notify: Callable[[str], None]
+    ) -> None:
+        self._console = console
+        self._controller = controller
+        self._composer = composer
+        self._area = composer.area
+        self._view = controller.view
+        self._notify = notify
+        self._picker: Picker | None = None
+        self._picked: asyncio.Future[ChoiceIndex | None] | None = None
+        self.purpose: Purpose = "prompt"
+        self._secret: asyncio.Future[str | None] | None = None
+        self._panels: list[QuestionPanel] = []
+        self._shown: QuestionPanel | None = None
+        self._answered: QuestionPanel | None = None  # while it lingers
+        self._shown_at = self._answered_at = self._typed_at = 0.0
+        self._is_writing = False  # a message is finished before the question takes keys
+        self._held = ""  # letters that may be an answer, or the beginning of a sentence
+        self._is_held_early = False  # they were typed before anybody could have read the question
+        self._hold_timer: asyncio.TimerHandle | None = None
+        self._draft = ""  # of the prompt, while questions take its place
+        self._text_before = ""  # of the input, while it takes an answer
+        self._area.buffer.on_text_changed += self._text_changed
+
+    @property
+    def mark(self) -> str:
+        return _MARKS[self.purpose][0]
+
+    @property
+    def hint(self) -> str:
+        return _MARKS[self.purpose][1]
+
+    @property
+    def is_open(self) -> bool:
+        return self.picker is not None or self.panel is not None
+
+    async def page(self, text: str) -> None:
+        """Show a text in the pager, or print it if there is none."""
+        async with self._console.hand_over():
+            was_shown = await run_pager(text, self._console.environment)
+        if not was_shown:
+            self._view.print_line(text)
+
+    def rows(self, columns: int, max_rows: int) -> list[Row]:
+        if self.picker is not None:
+            if self.panel is None:
+                return self.picker.rows(columns, max_rows)
+            waits: Row = [("warning", "? Waiting for your approval. Close the list (Esc) first.")]
+            return [*self.picker.rows(columns, max_rows - 1), clipped(waits, columns)]
+        if self.panel is None:
+            lingering = self._lingering
+            return lingering.rows(columns, max_rows=max_rows, is_ready=False) if lingering else []
+        if self.purpose != "prompt":
+            return []
+        is_ready, more = time.monotonic() - self._shown_at >= REACTION_S, len(self._panels) - 1
+        return self.panel.rows(columns, more, max_rows=max_rows, is_writing=self._is_writing, is_ready=is_ready)
+
+    # Lists
+
+    @property
+    def picker(self) -> Picker | None:
+        """The list that is open."""
+        return self._picker if self._picked is not None and not self._picked.done() else None
+
+    def pick(self, picker: Picker) -> asyncio.Future[ChoiceIndex | None]:
+        """Open a list at once, for the next key. The result is None when the person leaves it."""
+        self.end_picking()
+        self._picker, self._picked = picker, asyncio.get_running_loop().create_future()
+        self._picked.add_done_callback(lambda _: self._console.changed())
+        self._console.changed()
+        return self._picked
+
+    def end_picking(self, *, taken: bool = False, keeps: bool = False) -> None:
+        """Close the list, with the marked option `taken` or without; a list without a match stays open."""
+        if self.picker is None or self._picked is None or (taken and self.picker.chosen is None):
+            return
+        chosen = ChoiceIndex(self.picker.chosen or 0) if taken else None
+        if chosen is not None:
+            chosen.keeps = keeps
+        self._picked.set_result(chosen)
+
+    # Questions of the session
+
+    @property
+    def panel(self) -> QuestionPanel | None:
+        return self._panels[0] if self._panels else None
+
+    @property
+    def takes_keys(self) -> bool:
+        return self.panel is not None and self.purpose == "prompt" and not self._is_writing
+
+    @property
+    def hides_input(self) -> bool:
+        """True while a list or the choices of a question stand in place of the prompt, whose text comes back."""
+        return self.picker is not None or self.takes_keys or self._lingering is not None
+
+    @property
+    def _lingering(self) -> QuestionPanel | None:
+        is_free = self.panel is None and self.purpose == "prompt" and not self._area.buffer.text
+        return self._answered if is_free else None
+
+    def ask_question(self, question: AnyQuestion) -> None:
+        self._panels.append(QuestionPanel(question))
+        self._show_next()
+        self._notify(f"Waiting for your answer: {question.title}")
+
+    def _show_next(self) -> None:
+        panel = self.panel
+        if panel is None or panel is self._shown:
+            return
+        self._shown, self._answered = panel, None
+        self._is_writing = self.purpose == "prompt" and self._is_mid_sentence()
+        self._set_draft_aside()
+        self._start_reading()
+        self._show(panel, panel.preview(self._console.columns))
+
+    def _start_reading(self) -> None:
+        """Take no answer until somebody can have read the question; its choices look different then."""
+        self._shown_at = time.monotonic()
+        asyncio.get_running_loop().call_later(REACTION_S + 0.02, self._console.changed)
+
+    def _show(self, panel: QuestionPanel, fragments: list[Fragment], max_rows: int = 0) -> None:
+        """Print as much of a preview as the window has room for, or `max_rows`; keys bring in the rest."""
+        columns = self._console.columns
+        is_next, panel.rest = bool(panel.rest), fragments
+        room = self._console.rows - MAX_ROWS_BESIDE - ROWS_AROUND
+        page = room - len(panel.rows(columns))  # with the few choices that there are while something is left
+        panel.rest = []
+        if rows_of(fragments, columns) <= page:
+            page = room - len(panel.rows(columns))
+        shown, panel.rest = first_rows(fragments, columns, max_rows or max(1, page))
+        panel.rows_left = rows_of(panel.rest, columns) if panel.rest else 0
+        self._view.print_block(shown, "question")
+        if not panel.rest and is_next:
+            self._start_reading()  # the key that scrolled to this place is no answer
+        if not panel.rest and panel.hunk is None:
+            self._view.mark_previewed(panel.question.id)
+
+    def _is_mid_sentence(self) -> bool:
+        text, now = self._area.buffer.text, time.monotonic()
+        if len(text) == 1 and now - self._answered_at < TYPING_PAUSE_S:
+            self._area.replace_text("")
+            self._hold(text, is_early=True)  # the answer before this one, given twice, or a word's beginning
+            return False
+        return bool(text) and now - self._typed_at < TYPING_PAUSE_S
+
+    def _text_changed(self, _: Buffer) -> None:
+        """Let the question take keys once the sentence is sent or stashed."""
+        self._typed_at = time.monotonic() if self._area.buffer.text else 0.0
+        if self._is_writing and not self._area.buffer.text:
+            self._is_writing = False
+            self._shown_at = time.monotonic()
+            self._set_draft_aside()
+
+    def _set_draft_aside(self) -> None:
+        if self.takes_keys:
+            self._area.completes = False
+            if text := self._area.buffer.text:
+                self._draft = f"{self._draft}{text}"
+                self._area.replace_text("")
+
+    def _restore_draft(self) -> None:
+        """Restore the draft after the last question; text that was typed since stands behind it."""
+        if self.panel is None and self.purpose == "prompt":
+            self._answered, self._is_writing = None, False
+            self._area.completes = True
+            if self._draft:
+                draft, self._draft = self._draft, ""
+                self._area.replace_text(f"{draft}{self._area.buffer.text}")
+                self._area.buffer.cursor_position = len(self._area.buffer.text)
+        self._console.changed()
+
+    def forget_question(self, call_id: str) -> None:
+        """Withdraw a question that was decided otherwise; an answer that is being typed goes back into the prompt."""
+        before = self.panel
+        self._panels = [panel for panel in self._panels if panel.question.id != call_id]
+        if before is not None and before is not self.panel:
+            self._drop_held()
+            if self.purpose in ("comment", "words"):
+                self._draft += self._area.buffer.text
+            if self.purpose != "secret":
+                self.end_answer()
+            self._show_next()
+            self._restore_draft()
+
+    def forget_questions(self) -> None:
+        for panel in reversed(self._panels):
+            self.forget_question(panel.question.id)
+        self._restore_draft()
+
+    # Keys at a question
+
+    def _hold(self, letters: str, *, is_early: bool) -> None:
+        self._held, self._is_held_early = letters, is_early
+        self._hold_timer = asyncio.get_running_loop().call_later(KEY_ALONE_S, self._take_held)
+
+    def _drop_held(self) -> str:
+        held, self._held = self._held, ""
+        if self._hold_timer is not None:
+            self._hold_timer.cancel()
+        return held
+
+    def _take_held(self) -> None:
+        """Take a letter that stood alone, unless it was meant for the question before."""
+        letter = self._drop_held()[-1:]
+        self._console.changed()
+        choice = self.panel.choice_for(letter) if self.panel is not None else None
+        if choice is not None and not self._is_held_early and self.takes_keys:
+            self.decide(choice)
+
+    def type(self, text: str) -> None:
+        """Take a key that writes: alone it may choose, else it begins an answer in words."""
+        before = self._drop_held()
+        if self._panels[0].choice_for(text) is not None and (not before or (self._is_held_early and before == text)):
+            self._hold(before + text, is_early=time.monotonic() - self._shown_at < REACTION_S)
+        else:
+            self.answer_in_words(before + text)
+
+    def answer_in_words(self, text: str = "") -> None:
+        self.start_answer("words" if isinstance(self._panels[0].question, Question) else "comment", text)
+
+    def paste(self, data: str) -> None:
+        self.answer_in_words(self._drop_held())
+        self._composer.paste(data)
+
+    def press(self, key: str) -> None:
+        """Take a key that does not write."""
+        panel = self._panels[0]
+        if key == "enter" and self._held:
+            self._take_held()
+            return
+        self._drop_held()
+        match key:
+            case "enter" if time.monotonic() - self._shown_at >= REACTION_S:
+                self.decide(panel.selected)
+            case "escape":
+                self.decide(panel.no)
+            case "tab":
+                self.answer_in_words()
+            case "left" | "right":
+                panel.widen(1 if key == "right" else -1)
+            case "up" | "down" if not panel.rest:
+                panel.move(1 if key == "down" else -1)
+            case "down" | "pagedown" if panel.rest:
+                self._show(panel, panel.rest, 1 if key == "down" else 0)
+
+    def decide(self, choice: Choice) -> None:
+        """Answer the question, or open what leads to the answer: the input, the hunks, the editor."""
+        panel, columns = self._panels[0], self._console.columns
+        self._drop_held()
+        match choice.id:
+            case "words":
+                self.answer_in_words()
+            case "view":
+                self._controller.spawn(self.page(plain(panel.preview(columns))))
+            case "rule":
+                self.start_answer("rule", panel.rule)
+            case _ if choice not in panel.offered:
+                self._console.hint.show("Read to the end first: ↓ or PageDown.")
+            case "edit":
+                self._controller.spawn(self._edit_plan(panel))
+            case "hunks":
+                panel.start_hunks()
+                self._show(panel, panel.preview(columns))
+            case "back":
+                panel.leave_hunks()
+            case "take" | "take_rest" | "leave":
+                self._decide_hunk(choice.id)
+            case _:
+                if isinstance(panel.question, PlanApproval):
+                    self._view.print_line(f"  {choice.label}", "muted")
+                self._answer(panel.answer(choice))
+
+    async def _edit_plan(self, panel: QuestionPanel) -> None:
+        """Let the person edit the plan, and approve it as it is then. Raises `UserError`."""
+        plan = panel.question.preview
+        async with self._console.hand_over():
+            changed = await edit_text(plan, self._console.environment)
+        if changed.strip() and panel is self.panel:
+            self._view.print_markdown(changed)
+            self._answer(Approve(panel.question.id, True, comment="" if changed == plan else changed))
+
+    def _decide_hunk(self, choice_id: str, comment: str = "") -> None:
+        panel = self._panels[0]
+        if (answer := panel.decide_hunk(choice_id, comment)) is not None:
+            self._answer(answer)
+        else:
+            self._show(panel, panel.preview(self._console.columns))
+
+    def _answer(self, answer: Approve) -> None:
+        answered = self._answered = self._panels.pop(0)
+        answered.hunk = None
+        self._answered_at = time.monotonic()
+        self.end_answer()
+        self._controller.answer(answer)
+        self._show_next()
+
+        def end_lingering() -> None:
+            if self._answered is answered:
+                self._restore_draft()
+
+        asyncio.get_running_loop().call_later(LINGER_S, end_lingering)
+
+    # Answers in the input
+
+    async def ask_secret(self, question: str) -> str | None:
+        self._view.print_line(question, "accent")
+        self._secret = asyncio.get_running_loop().create_future()
+        self.start_answer("secret")
+        try:
+            return await self._secret
+        except asyncio.CancelledError:
+            self.end_answer()
+            raise
+
+    def start_answer(self, purpose: Purpose, text: str = "") -> None:
+        """Let the input take an answer; its text comes back afterwards."""
+        self._text_before = self._area.buffer.text
+        self.purpose = purpose
+        self._console.begin_inserting()
+        self._area.completes = False
+        self._area.is_secret = purpose == "secret"
+        self._area.set_text(text)
+
+    def end_answer(self, secret: str = "") -> None:
+        """Give the input back to the prompt; a secret that was asked for is `secret`, or None where it is empty."""
+        if self.purpose != "prompt":
+            self.purpose = "prompt"
+            self._area.completes = self.panel is None
+            self._area.is_secret = False
+            if self._secret is not None and not self._secret.done():
+                self._secret.set_result(secret or None)
+            self._area.replace_text(self._text_before)
+            self._text_before = ""
+            self._set_draft_aside()
+
+    def accept_answer(self) -> None:
+        panel, text, purpose = self.panel, self._composer.text.strip(), self.purpose
+        self.end_answer(text)
+        if panel is None or purpose == "secret":
+            return
+        if purpose == "rule":
+            try:
+                if text:
+                    parse_rule(text)
+                    panel.set_rule(text)
+            except UsageError:
+                self._console.hint.show("Not a rule: write TOOL or TOOL(pattern).")
+        elif panel.hunk is not None:
+            self._decide_hunk("leave", text)
+        elif text or purpose == "comment":
+            self._answer(panel.answer_in_words(text))

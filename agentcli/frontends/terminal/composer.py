@@ -1,0 +1,239 @@
+"""Adds to the input what typing does not: pastes, images, history, stash, drafts, the external editor."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from msgspec import Struct
+
+from agentcli.conversation.mentions import typed_blocks
+from agentcli.errors import UserError
+from agentcli.frontends.terminal.console import Console
+from agentcli.frontends.terminal.input.completion import FileIndex
+from agentcli.frontends.terminal.input.prompt import KeyLabels
+from agentcli.frontends.terminal.input.typed_text import (
+    Drafts,
+    Pastes,
+    ProjectHistory,
+    TypedText,
+    clean,
+    clipboard_image,
+    image_path,
+    read_image,
+)
+from agentcli.frontends.terminal.programs import edit_text
+from agentcli.llm.messages import Base64Source, Block, Image, Text
+
+SAVE_DRAFT_AFTER_S = 0.4
+MAX_ENTRIES_COMPARED = 50  # of the history, with a message that comes back
+
+
+class Typing(Struct, frozen=True, kw_only=True):
+    """Everything that typing in a folder needs; without `drafts` nothing is stored."""
+
+    folder: Path
+    home: Path
+    files: FileIndex
+    history: ProjectHistory
+    drafts: Drafts | None
+
+
+class Composer:
+    """The text that is being written, with its pastes, and the texts that it can be replaced by."""
+
+    def __init__(self, console: Console, typing: Typing, labels: KeyLabels) -> None:
+        self._console = console
+        self.area = console.area
+        self.pastes = Pastes()
+        self._drafts = typing.drafts
+        self.history = typing.history
+        self._recalled = 0  # the entry of the history that is shown: 1 is the newest, 0 is none
+        self._recalled_text = ""
+        self._text_before = TypedText("")  # the text that was being written when the first entry was recalled
+        self._stash_key = labels.first("stash")
+        self._stash: list[TypedText] = []
+        self._saving: asyncio.TimerHandle | None = None
+        self._disk = ThreadPoolExecutor(1)
+        self._last_paste = ("", "")  # its token and its contents
+        self.area.buffer.on_text_changed += lambda _: self._save_soon()
+        self.area.buffer.recall = self.recall
+
+    @property
+    def text(self) -> str:
+        """The typed text, with the contents of pastes in place of their tokens."""
+        # A terminal can send bytes that are no UTF-8; prompt_toolkit makes lone surrogates of them.
+        return self.pastes.expand(self.area.buffer.text).encode(errors="replace").decode()
+
+    @property
+    def sent(self) -> TypedText:
+        """The typed text, as the history stores it."""
+        return self.pastes.typed(self.area.buffer.text)
+
+    @property
+    def asks_for_keys(self) -> bool:
+        """True while the input is a lone `?`, which is never stored as text."""
+        return self.area.buffer.text == "?"
+
+    def take(self) -> tuple[str, str, Pastes]:
+        """Empty the input; return its text as shown, its text in full, and its pastes."""
+        shown, text, pastes = self.area.buffer.text, self.text, self.pastes
+        self.remember()
+        self.area.buffer.reset()
+        self.pastes = Pastes()
+        self._last_paste = ("", "")
+        self.forget_draft()
+        return shown, text, pastes
+
+    def put(self, sent: TypedText) -> None:
+        """Replace the text by one of the history; undo does not bring it back."""
+        self.pastes = Pastes()
+        self.area.replace_text(self.pastes.adopt(sent))
+
+    def put_before(self, sent: TypedText) -> None:
+        """Put a text on lines before the typed one."""
+        text, typed = self.pastes.adopt(sent), self.area.buffer.text
+        self.area.set_text(f"{text}\n{typed}" if typed else text)
+
+    # History
+
+    def remember(self) -> None:
+        if self.text.strip():
+            self.history.add(self.sent)
+
+    def recall(self, by: int) -> None:
+        """Step so many entries back in the history, or forwards to the text that was typed or changed."""
+        if not self.area.completes:  # an answer is no prompt
+            return
+        entries, buffer = self.history.entries, self.area.buffer
+        if not self._recalled or buffer.text != self._recalled_text:
+            self._recalled, self._text_before = 0, self.sent
+        position = max(0, min(self._recalled + by, len(entries)))
+        if position == self._recalled:
+            return
+        self._recalled = position
+        self.put(entries[position - 1] if position else self._text_before)
+        self._recalled_text = buffer.text
+        if by < 0:  # so that Down goes through its lines first
+            buffer.cursor_position = buffer.document.get_end_of_line_position() if position else len(buffer.text)
+
+    def as_typed(self, content: Sequence[Block]) -> TypedText:
+        """Return a prompt as it was typed: from the history, else from its blocks, its images as tokens again."""
+        blocks = typed_blocks(content)
+        for sent in self.history.entries[:MAX_ENTRIES_COMPARED]:
+            pastes = Pastes()
+            if sent.pastes and _stripped(pastes.blocks(pastes.adopt(sent))) == _stripped(blocks):
+                return sent
+        pastes = Pastes()
+        text = ""
+        for block in blocks:
+            if isinstance(block, Image) and isinstance(block.source, Base64Source):
+                text += pastes.add_image(base64.b64decode(block.source.data), block.source.media_type)
+            elif isinstance(block, Text):
+                text += block.text
+        return pastes.typed(text)
+
+    # Pastes and images
+
+    def paste(self, data: str) -> None:
+        """Insert pasted text as one step; the same paste twice in a row replaces its token by its text."""
+        buffer = self.area.buffer
+        if self.area.completes and (path := image_path(data)) is not None:
+            try:
+                self._insert(self.pastes.add_image(*read_image(path)))
+            except (UserError, OSError) as error:
+                self._insert(clean(data))
+                self._console.hint.show(str(error))
+            return
+        token = self.pastes.token_for(data)
+        last_token, last_text = self._last_paste
+        if last_text and data == last_text and buffer.document.text_before_cursor.endswith(last_token):
+            buffer.save_to_undo_stack()
+            buffer.delete_before_cursor(len(last_token))
+            buffer.insert_text(self.pastes.expand(last_token))
+            self._last_paste = ("", "")
+            return
+        self._last_paste = (token, data) if token != data and token.startswith("[Pasted") else ("", "")
+        self._insert(token)
+
+    async def paste_image(self) -> None:
+        data = await clipboard_image(self._console.environment)
+        if data is not None:
+            self._insert(self.pastes.add_image(data, "image/png"))
+            return
+        self._console.hint.show(
+            "There is no image in the clipboard, or no program to read it (wl-paste, xclip, pngpaste)."
+        )
+
+    def _insert(self, text: str) -> None:
+        self.area.buffer.save_to_undo_stack()
+        self.area.buffer.insert_text(text)
+
+    def token_at(self, *, ahead: bool) -> tuple[int, int] | None:
+        """Return start and end of the paste's token before the cursor, or of the one behind it."""
+        buffer = self.area.buffer
+        return self.pastes.token_at(buffer.text, buffer.cursor_position + ahead)
+
+    def delete_token(self) -> None:
+        if (found := self.token_at(ahead=False)) is not None:
+            buffer = self.area.buffer
+            buffer.save_to_undo_stack()
+            buffer.text, buffer.cursor_position = buffer.text[: found[0]] + buffer.text[found[1] :], found[0]
+
+    def skip_token(self, *, ahead: bool) -> None:
+        if (found := self.token_at(ahead=ahead)) is not None:
+            self.area.buffer.cursor_position = found[1] if ahead else found[0]
+
+    # Stash, drafts, editor
+
+    def stash(self) -> None:
+        """Put the text aside; with an empty input, bring the newest one back."""
+        if self.area.buffer.text:
+            self._stash.append(self.sent)
+            self.area.set_text("")
+            self._console.hint.show(f"Stashed; {self._stash_key} with an empty input brings it back.")
+        elif self._stash:
+            self.put(self._stash.pop())
+
+    def restore_draft(self) -> bool:
+        """Restore the text that was being written when the program ended unexpectedly; False if there is none."""
+        found = self._drafts.load() if self._drafts is not None else None
+        if found is None or not found.text.strip():
+            return False
+        self.put(found)
+        return True
+
+    def _save_soon(self) -> None:
+        if self._drafts is not None and self._saving is None:
+            self._saving = asyncio.get_running_loop().call_later(SAVE_DRAFT_AFTER_S, self._save)
+
+    def _save(self) -> None:
+        self._saving = None
+        if self._drafts is None or not self.area.completes:  # an answer, a key above all, is no draft
+            return
+        text = "" if self.asks_for_keys else self.area.buffer.text
+        # In a thread, in order: an image is megabytes, and the next key must not wait for the disk.
+        self._disk.submit(self._drafts.save, self.pastes.typed(text))
+
+    def forget_draft(self) -> None:
+        if self._saving is not None:
+            self._saving.cancel()
+            self._saving = None
+        if self._drafts is not None:
+            self._disk.submit(self._drafts.clear)
+
+    async def edit_outside(self) -> None:
+        """Let the person edit the text in their editor, with the contents of pastes in place of their tokens."""
+        before = self.text
+        async with self._console.hand_over():
+            after = await edit_text(before, self._console.environment)
+        if after != before:
+            self.area.set_text(after.rstrip("\n"))
+
+
+def _stripped(blocks: Sequence[Block]) -> list[object]:
+    """Return blocks for a comparison: sending strips the text."""
+    return [block.text.strip() if isinstance(block, Text) else block for block in blocks]

@@ -1,0 +1,350 @@
+"""Text as it is typed: pastes and images are short tokens in it. Stores the prompts of each project, and drafts."""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import hashlib
+import itertools
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TextIO
+from urllib.parse import unquote
+
+import msgspec
+from msgspec import Struct
+
+from agentcli.errors import UserError
+from agentcli.frontends.terminal.programs import run_clipboard_programs
+from agentcli.llm.media import dimensions_of, media_type_of
+from agentcli.llm.messages import Base64Source, Block, Image, Text, without_empty_text
+from agentcli.settings.files import make_private_folder, replace_file
+
+MAX_IMAGE_BYTES = 5 * 1024 * 1024  # of the Messages API
+MAX_CLIPBOARD_BYTES = 64 * 1024 * 1024
+MAX_LINES = 8  # of a paste that is shown as it is
+MAX_CHARS = 1_000  # of such a paste
+_MAX_PATH_CHARS = 4_096
+
+_CLIPBOARD = (
+    ("wl-paste", "-t", "image/png"),
+    ("xclip", "-selection", "clipboard", "-t", "image/png", "-o"),
+    ("pngpaste", "-"),
+)
+_SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".webp")
+_TOKEN = re.compile(r"\[(Pasted|Image) #(\d+)([^\[\]\n]*)\]")
+_SEQUENCE = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]")
+_CONTROLS = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)))
+
+
+# Images
+
+
+def image_path(text: str) -> Path | None:
+    """Return the image file whose whole path `text` is: plain, quoted, escaped or a URL, as terminals drop files."""
+    text = text.strip()
+    if len(text) > _MAX_PATH_CHARS or "\n" in text:
+        return None
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
+        text = text[1:-1]
+    if text.startswith("file://"):
+        text = unquote("/" + text.removeprefix("file://").partition("/")[2])  # behind the host
+    for candidate in (text, re.sub(r"\\(.)", r"\1", text)):
+        if candidate.startswith(("/", "~/")) and candidate.lower().endswith(_SUFFIXES):
+            try:
+                path = Path(candidate).expanduser()
+                if path.is_file():
+                    return path
+            except (OSError, ValueError, RuntimeError):  # a part is too long, a NUL, no home folder
+                continue
+    return None
+
+
+def read_image(path: Path) -> tuple[bytes, str]:
+    """Return an image's bytes and media type. Raises `UserError` for a file that is no image a model takes."""
+    try:
+        require_sendable(path.stat().st_size, str(path))
+        data = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
+    if not (media_type := image_type_of(data)):
+        raise UserError(f"{path} is no PNG, JPEG, GIF or WebP image.")
+    return data, media_type
+
+
+def require_sendable(size: int, name: str) -> None:
+    """Raises `UserError` for an image of more than 5 MB."""
+    if size > MAX_IMAGE_BYTES:
+        raise UserError(f"{name} has {size / 1024**2:.1f} MB; a model takes images of 5 MB at most. Make it smaller.")
+
+
+async def clipboard_image(environment: Mapping[str, str]) -> bytes | None:
+    """Return the image on the clipboard; None without one, or without a program that can read it."""
+    async for data in run_clipboard_programs(_CLIPBOARD, environment, max_bytes=MAX_CLIPBOARD_BYTES):
+        if image_type_of(data):
+            return data
+    return None
+
+
+def image_type_of(data: bytes) -> str:
+    """Return the media type by the first bytes; empty for all but PNG, JPEG, GIF and WebP."""
+    found = media_type_of(data)
+    return found if found.startswith("image/") else ""
+
+
+# Pastes
+
+
+class TypedText(Struct, frozen=True):
+    """A text as it was typed, and the contents of its tokens."""
+
+    text: str
+    pastes: dict[str, str | Image] = {}
+
+    def without_images(self) -> TypedText:
+        text = _TOKEN.sub(lambda found: "" if isinstance(self.pastes.get(found[0]), Image) else found[0], self.text)
+        return TypedText(text, {token: content for token, content in self.pastes.items() if isinstance(content, str)})
+
+
+class Pastes:
+    """The tokens of one input and their contents. A text that only looks like a token is none."""
+
+    def __init__(self) -> None:
+        self._contents: dict[str, str | Image] = {}
+        self._numbers = {"Pasted": 0, "Image": 0}  # of the last token of each kind
+
+    def token_for(self, text: str) -> str:
+        """Return the text to insert for a paste: a token such as `[Pasted #1 +120 lines]`, or a short text itself."""
+        text = clean(text)
+        lines = text.removesuffix("\n").count("\n") + 1
+        if lines <= MAX_LINES and len(text) <= MAX_CHARS:
+            return text
+        size = f"+{lines:,} lines" if lines > 1 else f"{len(text):,} characters"
+        return self._new_token("Pasted", size, text)
+
+    def add_image(self, data: bytes, media_type: str) -> str:
+        """Return a token such as `[Image #1 120×80]`. Raises `UserError` for an image no model takes."""
+        require_sendable(len(data), "The image")
+        size = dimensions_of(data)
+        image = Image(Base64Source(media_type, base64.b64encode(data).decode()))
+        return self._new_token("Image", f"{size[0]}×{size[1]}" if size else "", image)
+
+    def expand(self, text: str) -> str:
+        """Return `text` with each paste in place of its token; image tokens stay."""
+        return "".join(piece if isinstance(piece, str) else token for token, piece in self._pieces(text))
+
+    def blocks(self, text: str) -> tuple[Block, ...]:
+        """Return the blocks to send: the expanded text, split at its images; none is blank."""
+        blocks: list[Block] = []
+        for _, piece in self._pieces(text):
+            if isinstance(piece, str) and blocks and isinstance(before := blocks[-1], Text):
+                blocks[-1] = Text(before.text + piece)
+            else:
+                blocks.append(Text(piece) if isinstance(piece, str) else piece)
+        return without_empty_text(blocks)
+
+    def in_place(self, blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+        """Return a prompt's blocks with images in place of their tokens."""
+        if blocks and isinstance(first := blocks[0], Text):
+            return (*self.blocks(first.text), *blocks[1:])
+        return blocks
+
+    def token_at(self, text: str, cursor: int) -> tuple[int, int] | None:
+        """Return start and end of the token that holds the character before `cursor`."""
+        return next((one.span() for one in self._tokens(text) if one.start() < cursor <= one.end()), None)
+
+    def typed(self, text: str) -> TypedText:
+        """Return `text` with the contents of its tokens, to be stored."""
+        # A terminal can send bytes that are no UTF-8; prompt_toolkit makes lone surrogates of them.
+        contents = {found.group(): self._contents[found.group()] for found in self._tokens(text)}
+        return TypedText(text.encode(errors="replace").decode(), contents)
+
+    def adopt(self, sent: TypedText) -> str:
+        """Take in a text with its contents; tokens that are in use for other contents get new numbers."""
+        tokens: dict[str, str] = {}
+        for found in _TOKEN.finditer(sent.text):
+            token = found.group()
+            if token in tokens or token not in sent.pastes:
+                continue
+            content = sent.pastes[token]
+            if self._contents.get(token, content) != content:
+                tokens[token] = self._new_token(found[1], found[3].strip(), content)
+            else:
+                self._contents[token] = content
+                self._numbers[found[1]] = max(self._numbers[found[1]], int(found[2]))
+        return _TOKEN.sub(lambda found: tokens.get(found.group(), found.group()), sent.text)
+
+    def _new_token(self, kind: str, size: str, content: str | Image) -> str:
+        self._numbers[kind] += 1
+        token = f"[{kind} #{self._numbers[kind]} {size}]" if size else f"[{kind} #{self._numbers[kind]}]"
+        self._contents[token] = content
+        return token
+
+    def _tokens(self, text: str) -> Iterator[re.Match[str]]:
+        return (found for found in _TOKEN.finditer(text) if found.group() in self._contents)
+
+    def _pieces(self, text: str) -> Iterator[tuple[str, str | Image]]:
+        position = 0
+        for found in self._tokens(text):
+            yield "", text[position : found.start()]
+            yield found.group(), self._contents[found.group()]
+            position = found.end()
+        yield "", text[position:]
+
+
+def clean(text: str) -> str:
+    """Return a pasted text with plain line ends and nothing in it that could act as a key."""
+    text = _SEQUENCE.sub("", text.replace("\r\n", "\n").replace("\r", "\n")).translate(_CONTROLS)
+    return text.encode(errors="replace").decode()
+
+
+# History
+
+MAX_ENTRIES = 1_000  # of one project
+KEPT_BYTES = 4 * 1024 * 1024  # read from the end of the file, and left of it by trimming
+MAX_FILE_BYTES = 2 * KEPT_BYTES
+MAX_ENTRY_BYTES = 500_000  # of its line; a longer one is not written
+
+
+class _HistoryLine(Struct, omit_defaults=True):
+    """A line of the file; `time` is in seconds since 1970."""
+
+    project: str
+    text: str
+    time: float
+    pastes: dict[str, str | Image] = {}
+
+
+class ProjectHistory:
+    """The prompts of a project, in a file that several processes and projects share.
+
+    The file is read when entries are first asked for. A failing disk costs the history, never the session.
+    """
+
+    def __init__(self, file: Path | None, project: str) -> None:
+        self._file = file
+        self._project = project
+        self._sent: list[TypedText] = []  # in this session, the newest last
+        self._stored: list[TypedText] | None = None  # the newest first
+        self._lock = threading.Lock()
+
+    def load(self) -> None:
+        """Read the file, if that has not been done. May be called from any thread."""
+        with self._lock:
+            if self._stored is None:
+                # The file may hold what was sent before it was read.
+                self._stored = [sent for sent in self._read() if sent not in self._sent]
+
+    @property
+    def entries(self) -> Sequence[TypedText]:
+        """The project's entries, newest first."""
+        self.load()
+        return [*reversed(self._sent), *(self._stored or ())]
+
+    def add(self, sent: TypedText) -> None:
+        """Add an entry, unless it repeats the one before it."""
+        if (self._sent[-1:] or (self._stored or [])[:1]) != [sent]:
+            self._sent.append(sent)
+            self._store(sent)
+
+    def _read(self) -> Iterator[TypedText]:
+        lines: Sequence[bytes] = ()
+        with suppress(OSError):
+            lines = _read_tail(self._file).split(b"\n") if self._file is not None else ()
+        entries = (sent for line in reversed(lines) if (sent := self._entry(line)) is not None)
+        return itertools.islice((sent for sent, _ in itertools.groupby(entries)), MAX_ENTRIES)
+
+    def _entry(self, line: bytes) -> TypedText | None:
+        try:
+            entry = msgspec.json.decode(line, type=_HistoryLine)
+        except (msgspec.MsgspecError, ValueError):
+            return None
+        return TypedText(entry.text, entry.pastes) if entry.text and entry.project == self._project else None
+
+    def _store(self, sent: TypedText) -> None:
+        for one in (sent, sent.without_images()):
+            line = _HistoryLine(self._project, one.text, round(time.time(), 3), one.pastes)
+            encoded = msgspec.json.encode(line) + b"\n"
+            if self._file is not None and len(encoded) <= MAX_ENTRY_BYTES:
+                with suppress(OSError):
+                    make_private_folder(self._file.parent)
+                    _append(self._file, encoded)
+                return
+
+
+def _read_tail(file: Path) -> bytes:
+    """Return the whole lines among the last `KEPT_BYTES`."""
+    with file.open("rb") as stream:
+        start = max(0, os.fstat(stream.fileno()).st_size - KEPT_BYTES)
+        stream.seek(start)
+        if start:
+            stream.readline()
+        return stream.read(KEPT_BYTES)
+
+
+def _append(file: Path, line: bytes) -> None:
+    """Append a line; trim a file that is too large. A lock on the folder keeps other processes out meanwhile."""
+    folder = os.open(file.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        with file.open("ab+") as stream:
+            os.fchmod(stream.fileno(), 0o600)
+            size = stream.tell()
+            is_cut = size and os.pread(stream.fileno(), 1, size - 1) != b"\n"  # a full disk cut the last line off
+            stream.write(b"\n" + line if is_cut else line)
+        if size > MAX_FILE_BYTES:
+            replace_file(file, _read_tail(file), syncs=False)
+    finally:
+        os.close(folder)
+
+
+# Drafts
+
+MAX_SESSIONS = 50  # of one directory at the same time; one more has no draft
+
+
+def drafts_of(folder: Path, cwd: Path) -> Drafts | None:
+    """Return the first draft of a directory that no running session holds; that of a killed session is free again."""
+    key = hashlib.sha256(os.fsencode(cwd)).hexdigest()[:16]
+    with suppress(OSError):  # without a disk to write to there are no drafts
+        make_private_folder(folder)
+        for number in range(MAX_SESSIONS):
+            lock = (folder / f"{key}.{number}.lock").open("w")
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return Drafts(folder / f"{key}.{number}", lock)
+            except OSError:
+                lock.close()
+    return None
+
+
+class Drafts:
+    """One draft in one file, whose `lock` is held as long. A failing disk costs the draft, never the session."""
+
+    def __init__(self, file: Path, lock: TextIO | None = None) -> None:
+        self._file = file
+        self._lock = lock
+
+    def save(self, draft: TypedText) -> None:
+        """Store a text; an empty one leaves no draft."""
+        if not draft.text:
+            self.clear()
+            return
+        with suppress(OSError):
+            make_private_folder(self._file.parent)
+            replace_file(self._file, msgspec.json.encode(draft), syncs=False)
+
+    def load(self) -> TypedText | None:
+        try:
+            return msgspec.json.decode(self._file.read_bytes(), type=TypedText)
+        except (OSError, msgspec.MsgspecError, ValueError):
+            return None
+
+    def clear(self) -> None:
+        with suppress(OSError):
+            self._file.unlink(missing_ok=True)

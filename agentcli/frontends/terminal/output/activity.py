@@ -1,0 +1,217 @@
+"""Keeps what a session is doing just now and draws it: running calls, thinking, a retry, the queue."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from agentcli.agent.events import Event, HookRan, Notice, SubagentEnded, SubagentStarted, ToolStarted, UsageReported
+from agentcli.conversation.entries import Queued
+from agentcli.conversation.mentions import typed_blocks
+from agentcli.frontends.printable import printable
+from agentcli.frontends.terminal.text.fragments import Row, clipped, row_width, wrapped_tail
+from agentcli.frontends.terminal.text.markdown import MarkdownStream
+from agentcli.llm.messages import Block, Image, Text
+
+SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+TICK_S = 0.25
+TAIL_ROWS = 3
+SHOW_TAIL_AFTER_S = 0.5
+MAX_TAIL_CHARS = 4_000  # kept of a running command's output
+
+
+@dataclass(kw_only=True)
+class RunningCall:
+    """A call under way. `rounds`, `tokens` and `cost_usd` are those of the subagent that it started."""
+
+    name: str
+    title: str
+    started: float
+    tail: str = ""
+    rounds: int = 0
+    tokens: int = 0
+    cost_usd: float = 0.0
+
+    def format_spending(self, now: float) -> str:
+        seconds = now - self.started
+        parts = [f"{seconds:.0f} s"] if seconds >= 1 else []
+        parts += [f"{self.tokens:,} tokens"] if self.rounds else []
+        parts += [f"${self.cost_usd:.4f}"] if self.cost_usd else []
+        return "".join(f" · {part}" for part in parts)
+
+
+@dataclass(frozen=True)
+class PendingRetry:
+    """A request that failed and is sent again at the time `at`."""
+
+    error: str
+    at: float
+
+
+@dataclass
+class TurnClock:
+    """Measures a turn without the time in which questions wait for the person. Times are `time.monotonic()`."""
+
+    started: float | None = None
+    questions: dict[str, float] = field(default_factory=dict)  # the time at which each was asked, by its id
+    paused: float = 0.0  # when the first of them was asked
+
+    def pause(self, question_id: str) -> None:
+        now = time.monotonic()
+        self.paused = self.paused if self.questions else now
+        self.questions[question_id] = now
+
+    def resume(self, question_id: str) -> float:
+        """Close a question; return the seconds for which it waited, 0 if it is not open."""
+        now = time.monotonic()
+        asked = self.questions.pop(question_id, None)
+        if asked is None:
+            return 0.0
+        if not self.questions and self.started is not None:
+            self.started += now - self.paused
+        return now - asked
+
+
+@dataclass
+class Activity:
+    """The unfinished part of a session. It is state of the front end only: nothing here is stored."""
+
+    clock: TurnClock = field(default_factory=TurnClock)
+    calls: dict[str, RunningCall] = field(default_factory=dict)
+    agents: dict[str, str] = field(default_factory=dict)  # running subagents, and the calls that show them
+    commands: dict[str, float] = field(default_factory=dict)  # running slash commands, and when they were started
+    thinking: str = ""
+    retry: PendingRetry | None = None
+    answer: MarkdownStream | None = None  # its end is not printed yet, and drawn with each frame
+    queue: Queued = field(default_factory=Queued)
+
+    def close_question(self, id: str) -> None:
+        """Stop waiting for the person; the time that this took does not count for the call either."""
+        waited = self.clock.resume(id)
+        if call := self.calls.get(id):
+            call.started += waited
+
+    def follow_subagent(self, event: Event, format_title: Callable[[str], str]) -> tuple[str, str] | None:
+        """Update a subagent's row: that of the call that made it, or its own. Return a line to print, with its role."""
+        id = event.agent_id
+        call = self.calls.get(self.agents.get(id, ""))
+        match event:
+            case SubagentStarted(_, call_id, _, task):
+                parent = self.calls.get(call_id)
+                self.agents[id] = call_id if parent else id
+                title = format_title(f"{id}: {' '.join(task.split())}")
+                started = parent.started if parent else time.monotonic()
+                self.calls[self.agents[id]] = RunningCall(name="create_subagent", title=title, started=started)
+            case ToolStarted(title=title) if call:
+                call.tail = format_title(title)
+            case UsageReported(usage, cost_usd) if call:
+                call.rounds += 1
+                call.tokens += usage.context_tokens
+                call.cost_usd += cost_usd or 0.0
+            case SubagentEnded(end=end, turns=turns):
+                if self.agents.pop(id, "") == id:  # it ran in the background
+                    self.calls.pop(id, None)
+                    return f"{id} {end} after {turns} rounds: /agents show {id}", "muted"
+            case Notice(text):
+                return f"{id}: {text}", "warning"
+            case HookRan(decision="deny", reason=reason):
+                return f"{id}: a hook refused: {reason}", "muted"
+        return None
+
+    @contextmanager
+    def hide_commands(self) -> Iterator[None]:
+        """Leave out the rows of running slash commands while one of them waits for the person."""
+        running, self.commands = self.commands, {}
+        try:
+            yield
+        finally:
+            self.commands |= running
+
+    @property
+    def is_busy(self) -> bool:
+        return self.clock.started is not None or bool(self.calls) or bool(self.commands)
+
+    @property
+    def runs_command(self) -> bool:
+        return any(call.name == "bash" for call in self.calls.values())
+
+    @property
+    def queued(self) -> list[tuple[Block, ...]]:
+        """The messages that wait, in the order in which the model gets them."""
+        return [*self.queue.steering, *self.queue.follow_ups]
+
+    @property
+    def is_moving(self) -> bool:
+        """True if time alone changes a row; false once everything that is left waits for the person."""
+        questions = len(self.clock.questions)
+        return bool(self.commands) or (self.is_busy and (not questions or questions < len(self.calls)))
+
+    def rows(self, columns: int, max_rows: int, *, interrupt_key: str) -> list[Row]:
+        """Return at most `max_rows` rows: the queue is kept longest, the end of the answer goes first."""
+        if max_rows < 1:
+            return []
+        rows = self._queue_rows(columns, max(1, max_rows // 2))
+        for part in (self._status_rows(columns, interrupt_key), self._call_rows(columns, interrupt_key)):
+            rows = [*part[: max_rows - len(rows)], *rows]
+        return [*self._answer_rows(columns, max_rows - len(rows)), *rows]
+
+    def _answer_rows(self, columns: int, max_rows: int) -> list[Row]:
+        """Return the end of the text that is not printed yet; of a table its head as well."""
+        rows = [clipped(row, columns) for row in (self.answer.preview() if self.answer else ())]
+        hidden = len(rows) - max_rows
+        if hidden <= 0:
+            return rows
+        head = next((number for number, row in enumerate(rows) if row), 0) + 2
+        if self.answer is None or not self.answer.is_table or max_rows < head + 2:
+            return rows[hidden:]
+        gap = clipped([("muted", f"… {hidden + 1} more lines")], columns)
+        return [*rows[:head], gap, *rows[hidden + head + 1 :]]
+
+    def _call_rows(self, columns: int, interrupt_key: str) -> list[Row]:
+        rows: list[Row] = []
+        now = time.monotonic()
+        for call in (call for id, call in self.calls.items() if id not in self.clock.questions):
+            spending: Row = [("muted", call.format_spending(now))]
+            head = clipped([("accent", spinner(now)), ("", f" {call.title}")], max(1, columns - row_width(spending)))
+            rows.append(clipped([*head, *spending], columns))
+            if call.tail and now - call.started >= SHOW_TAIL_AFTER_S:
+                tail = [line for line in call.tail.rstrip("\n").split("\n") if line.strip()][-TAIL_ROWS:]
+                rows += [clipped([("muted", f"  {line}")], columns) for line in tail]
+        for name, started in self.commands.items():
+            if now - started >= SHOW_TAIL_AFTER_S:
+                text = f" /{name} · {now - started:.0f} s · {interrupt_key} interrupts"
+                rows.append(clipped([("accent", spinner(now)), ("muted", text)], columns))
+        return rows
+
+    def _status_rows(self, columns: int, interrupt_key: str) -> list[Row]:
+        started, now = self.clock.started, time.monotonic()
+        if started is None or self.calls or self.clock.questions:
+            return []
+        if self.retry is not None:
+            seconds, why = max(0.0, self.retry.at - now), " ".join(self.retry.error.split())
+            text = f"{spinner(now)} Retrying in {seconds:.0f} s · {interrupt_key} to stop: {why}"
+            return [clipped([("warning", text)], columns)]
+        text = f" {'Thinking' if self.thinking else 'Working'} {now - started:.0f} s · {interrupt_key} interrupts"
+        thoughts = wrapped_tail(self.thinking, max(1, columns - 2), TAIL_ROWS) if self.thinking else []
+        lines: list[Row] = [[("muted", f"  {line}")] for line in thoughts]
+        return [clipped(row, columns) for row in ([("accent", spinner(now)), ("muted", text)], *lines)]
+
+    def _queue_rows(self, columns: int, max_rows: int) -> list[Row]:
+        waiting = [("next: ", content) for content in self.queue.steering]
+        waiting += [("queued: ", content) for content in self.queue.follow_ups]
+        rows: list[Row] = [[("accent", kind), ("muted", " ".join(message_text(c).split()))] for kind, c in waiting]
+        if len(rows) > max_rows > 1:
+            rows[max_rows - 1 :] = [[("muted", f"and {len(rows) - max_rows + 1} more")]]
+        return [clipped(row, columns) for row in rows[:max_rows]]
+
+
+def message_text(content: Sequence[Block]) -> str:
+    """Return the words that the person wrote, without the files attached to them."""
+    blocks = (block for block in typed_blocks(content) if isinstance(block, Text | Image))
+    return "".join(printable(block.text) if isinstance(block, Text) else "[Image]" for block in blocks)
+
+
+def spinner(now: float) -> str:
+    return SPINNER[int(now / TICK_S) % len(SPINNER)]

@@ -1,0 +1,345 @@
+"""Lays out code and diffs in the colours of their language, with Pygments' lexers."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import groupby, islice
+from typing import Any, Literal
+
+from msgspec import Struct
+from pygments.lexer import ExtendedRegexLexer, Lexer, RegexLexer
+from pygments.lexers import LEXERS, find_lexer_class_by_name
+from pygments.token import Comment, Error, Generic, Keyword, Name, Number, Operator, String, _TokenType
+
+from agentcli.frontends.printable import exposed
+from agentcli.frontends.terminal.text.fragments import Fragment, common_length, merged
+
+log = logging.getLogger(__name__)
+
+MAX_LINE_CHARS = 2_000  # some lexers take quadratic time for a long line
+
+Token = tuple[_TokenType, str]
+# Per state of a lexer: the function that matches, the action on a match, and the state that follows.
+Rules = dict[str, list[tuple[Callable[[str, int], re.Match[str] | None], Any, Any]]]
+Spans = dict[str, tuple[str, _TokenType]]  # by the opening of a comment or string: its end, and its token
+
+_ALIASES = {
+    "jsonc": "json", "mjs": "js", "cjs": "js", "jsx": "js", "mts": "ts", "cts": "ts", "tsx": "ts", "svg": "xml",
+    "ps1": "powershell", "yml": "yaml", "h": "c", "hpp": "cpp", "cc": "cpp", "cxx": "cpp", "htm": "html",
+    "pyi": "python", "makefile": "make", "dockerfile": "docker", "patch": "diff",
+}  # fmt: skip
+_PLAIN = frozenset(("", "text", "txt", "plain", "plaintext", "output", "markdown", "md"))
+_ROLES: dict[_TokenType, str] = {
+    Comment: "comment",
+    Generic.Deleted: "removed",
+    Generic.Inserted: "added",
+    Generic.Heading: "hunk",
+    Generic.Subheading: "hunk",
+    Comment.Preproc: "keyword",
+    Comment.PreprocFile: "string",
+    Keyword: "keyword",
+    Keyword.Pseudo: "",
+    Operator.Word: "keyword",
+    Name.Class: "name",
+    Name.Function: "name",
+    Number: "number",
+    String: "string",
+}
+# Openings and ends of constructs that some lexers know only as a single token over several lines.
+_SPANS = (("/*", "*/"), ("<!--", "-->"), ('"""', '"""'), ("`", "`"), ("{-", "-}"))
+_QUOTES = (('"', '"'), ("'", "'"))  # in these languages alone; elsewhere an apostrophe would paint all that follows
+_QUOTES_SPAN_LINES = frozenset(("sh", "sql", "mysql", "postgresql", "sqlite3"))
+_HERE_DOCUMENT = re.compile(r"(?<!<)<<(-?)\s*(['\"]?)\\?([A-Za-z_]\w*)\2")
+
+
+@lru_cache(maxsize=1)
+def warm_up() -> None:
+    """Compile the rules of the commonest language in a thread, before its first line is to be shown."""
+    threading.Thread(target=lexer_for, args=("python",), daemon=True).start()
+
+
+class CodeHighlighter:
+    """Colours the lines of one block of code. They stay plain if the language is unknown, or if its lexer fails."""
+
+    def __init__(self, language: str) -> None:
+        self._lexer = lexer_for(language)
+        self._stack = ["root", "php"] if getattr(self._lexer, "startinline", False) else ["root"]
+        # A comment or string that a line has left open: the pattern that closes it, and its token.
+        self._span: tuple[re.Pattern[str], _TokenType] | None = None
+
+    def line(self, text: str) -> list[Fragment]:
+        """Return the next line, without its line break. The work does not depend on the lines before."""
+        if self._lexer is None or len(text) > MAX_LINE_CHARS:
+            return [("", text)] if text else []
+        try:
+            return _with_roles(self._tokens(self._lexer, text))
+        except Exception:  # a lexer is foreign code, and an answer must not be lost for its colours
+            log.debug("%s failed", self._lexer, exc_info=True)
+            self._lexer = None
+            return [("", text)]
+
+    def _tokens(self, lexer: Lexer, text: str) -> Iterator[Token]:
+        if not isinstance(lexer, RegexLexer) or isinstance(lexer, ExtendedRegexLexer):
+            yield from ((token, part.rstrip("\n")) for _, token, part in lexer.get_tokens_unprocessed(text + "\n"))
+            return
+        start = 0
+        if self._span is not None:
+            closing, token = self._span
+            found = closing.search(text)
+            start = found.end() if found else len(text)
+            yield token, text[:start]
+            if found is None:
+                return
+            self._span = None
+        spans = _spans(lexer)
+        openings = tuple(opening for opening in spans if opening != "<<")
+        for at, token, part in _lex(lexer, text + "\n", start, self._stack):
+            if openings and text.startswith(openings, at) and token not in String:
+                opening = next(one for one in openings if text.startswith(one, at))
+                end, kind = spans[opening]
+                if end not in text[at + len(opening) :]:
+                    self._span = re.compile((r"(?<!\\)" if end == '"' else "") + re.escape(end)), kind
+                    yield kind, text[at:]
+                    return
+            yield token, part.rstrip("\n")
+        if "<<" in spans and (here := _HERE_DOCUMENT.search(text, start)):
+            indentation = r"\t*" if here[1] else ""
+            self._span = re.compile(rf"^{indentation}{here[3]}$"), String.Heredoc
+
+
+def _lex(lexer: RegexLexer, text: str, at: int, stack: list[str]) -> Iterator[tuple[int, _TokenType, str]]:
+    """Do as `RegexLexer.get_tokens_unprocessed`, with a stack of states that is kept from line to line."""
+    rules: Rules = lexer._tokens  # noqa: SLF001  Pygments has no public name for them
+    for _ in range(4 * MAX_LINE_CHARS):
+        if at >= len(text):
+            return
+        for match, action, state in rules[stack[-1]]:
+            if (found := match(text, at)) is None:
+                continue
+            if type(action) is _TokenType:
+                yield at, action, found[0]
+            elif action is not None:
+                yield from action(lexer, found)
+            at = found.end()
+            if isinstance(state, int):
+                del stack[max(1, len(stack) + state) :]
+            else:
+                for name in (state,) if isinstance(state, str) else state or ():
+                    if name == "#pop":
+                        del stack[max(1, len(stack) - 1) :]
+                    else:
+                        stack.append(stack[-1] if name == "#push" else name)
+            break
+        else:
+            if text[at] == "\n":
+                stack[:] = ["root"]
+            else:
+                yield at, Error, text[at]
+            at += 1
+    raise RuntimeError("the lexer changes its state without end")
+
+
+@lru_cache(maxsize=64)
+def lexer_for(language: str) -> Lexer | None:
+    """Return a lexer for the first word of a fence's info string, such as `py3`, `{.python}` or `ts:src/a.ts`."""
+    found = re.match(r"[\s{.]*([\w+#-]*)", language)
+    name = found[1].lower() if found else ""
+    name = _ALIASES.get(name, name)
+    # For a name that it does not know, Pygments would import the plugins of every installed package.
+    if name in _PLAIN or not any(name in aliases for _, _, aliases, _, _ in LEXERS.values()):
+        return None
+    try:
+        kind = find_lexer_class_by_name(name)
+        return kind(startinline=True) if name == "php" else kind()
+    except Exception:  # as above: a lexer whose rules do not compile
+        log.debug("no lexer for %r", name, exc_info=True)
+        return None
+
+
+@lru_cache(maxsize=64)
+def _spans(lexer: RegexLexer) -> Spans:
+    """Return the comments and strings that this lexer knows in two lines together, but not in the first alone."""
+    spans: Spans = {}
+    quotes = _QUOTES if _QUOTES_SPAN_LINES.intersection(lexer.aliases) else ()
+    for opening, closing in (*_SPANS, *quotes):
+        text = f"{opening} a\nb {closing}"
+        tokens = [(token, part) for _, token, part in lexer.get_tokens_unprocessed(text) if part]
+        kind, part = tokens[0]
+        if part == text and (kind in Comment or kind in String) and not _is_remembered(lexer, opening):
+            spans[opening] = closing, kind
+    tokens = [(token, part) for _, token, part in lexer.get_tokens_unprocessed("<<X\na b\nX")]
+    if tokens[0][0] in String and "a b" in tokens[0][1]:
+        spans["<<"] = "", String.Heredoc
+    return spans
+
+
+def _is_remembered(lexer: RegexLexer, opening: str) -> bool:
+    stack = ["root"]
+    deque(_lex(lexer, f"{opening} a\n", 0, stack), maxlen=0)
+    return stack != ["root"]
+
+
+@lru_cache(maxsize=512)
+def _role(token: _TokenType) -> str:
+    return next((_ROLES[kind] for kind in reversed(token.split()) if kind in _ROLES), "")
+
+
+def _with_roles(tokens: Iterable[Token]) -> list[Fragment]:
+    """Return the roles of tokens; white space takes the role before it, because each change of colour costs bytes."""
+    fragments: list[Fragment] = []
+    for token, text in tokens:
+        fragments.append((fragments[-1][0] if fragments and text.isspace() else _role(token), text))
+    return merged(fragments)
+
+
+MIN_NUMBER_COLUMNS = 24  # of a window that has room for line numbers
+
+_MAX_COMPARED_CHARS = 500  # of a line
+
+_HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
+_FILE_LINES = ("--- ", "+++ ", "diff --git ", "index ", "new file mode ", "deleted file mode ")
+_WORD = re.compile(r"\w+|\s+|[^\w\s]")
+
+_Kind = Literal["added", "removed", "", "muted", "hunk"]
+_SIGNS: dict[_Kind, str] = {"added": "+ ", "removed": "- ", "": "  ", "muted": "  ", "hunk": "⋯"}
+
+
+class _Row(Struct, frozen=True):
+    """A line of the diff, with its numbers in both files; a number is None if the file has no such line."""
+
+    kind: _Kind
+    text: str = ""
+    old: int | None = None
+    new: int | None = None
+
+
+def diff_fragments(diff: str, *, width: int, max_lines: int | None, rest: str = "") -> list[Fragment]:
+    """Return the diff without its file lines. A window of `width` columns may have room for line numbers.
+
+    Lines beyond `max_lines` are only counted; `rest` follows their number.
+    """
+    lines = diff.removesuffix("\n").split("\n") if diff else []
+    rows = _rows(lines)
+    shown = list(islice(rows, max_lines))
+    more = sum(1 for _ in rows)
+    texts = [_shown_text(row) for row in shown]
+    changed_words = _changed_words(shown, texts)
+    digits = len(str(max((number for row in shown for number in (row.old, row.new) if number), default=1)))
+    # The language is that of the ending of the changed file's name, or of the name of a file without one.
+    names = [line[4:].split("\t")[0] for line in lines[:2] if line[:4] in ("--- ", "+++ ")]
+    name = next((name for name in reversed(names) if name != "/dev/null"), "").rpartition("/")[2]
+    coloured = _coloured(shown, texts, name.rpartition(".")[2])
+    fragments: list[Fragment] = []
+    for index, (row, parts) in enumerate(zip(shown, coloured, strict=True)):
+        number = f"{row.new or row.old or '':>{digits}} " if width >= MIN_NUMBER_COLUMNS and row.kind != "hunk" else ""
+        fragments += _line(row, _with_words(row, parts, changed_words.get(index, (0, 0))), number)
+    if more:
+        fragments += [("muted", f"… {more:,} more {'line' if more == 1 else 'lines'}{rest}"), ("", "\n")]
+    return fragments
+
+
+def _coloured(rows: Sequence[_Row], texts: Sequence[str], language: str) -> Iterator[list[Fragment]]:
+    """Yield the texts in the colours of their language; both files are read from top to bottom."""
+    old, new = CodeHighlighter(language), CodeHighlighter(language)
+    for row, text in zip(rows, texts, strict=True):
+        if row.kind in ("muted", "hunk"):
+            old, new = CodeHighlighter(language), CodeHighlighter(language)
+            yield [("", text)]
+            continue
+        if not row.kind:
+            old.line(text)
+        yield (old if row.kind == "removed" else new).line(text)
+
+
+def _rows(lines: Sequence[str]) -> Iterator[_Row]:
+    """Read the lines that a hunk's header counts by their mark; outside of them, lines can also name files."""
+    old = new = old_left = new_left = 0
+    is_first = True
+    for line in lines:
+        mark, text = line[:1], line[1:]
+        if found := _HUNK.match(line):
+            old, new = int(found[1]), int(found[3])
+            old_left, new_left = int(found[2] or 1), int(found[4] or 1)
+            if not is_first:
+                yield _Row("hunk")
+            is_first = False
+        elif mark == "\\":
+            yield _Row("muted", line)
+        elif mark == "-" and (old_left > 0 or not line.startswith(_FILE_LINES)):
+            yield _Row("removed", text, old=old or None)
+            old, old_left = old + 1, old_left - 1
+        elif mark == "+" and (new_left > 0 or not line.startswith(_FILE_LINES)):
+            yield _Row("added", text, new=new or None)
+            new, new_left = new + 1, new_left - 1
+        elif old_left > 0 and new_left > 0 and mark in {" ", ""}:
+            yield _Row("", text, old, new)
+            old, old_left, new, new_left = old + 1, old_left - 1, new + 1, new_left - 1
+        elif line and not line.startswith(_FILE_LINES):
+            yield _Row("muted", line)
+
+
+def _shown_text(row: _Row) -> str:
+    """Return a line with spaces in place of tabs; spaces at its end become dots if they can be the change."""
+    text = row.text
+    if not (text.isascii() and text.isprintable()):
+        text = exposed(text.removesuffix("\r")).expandtabs(8)
+    stripped = text.rstrip()
+    return stripped + "·" * (len(text) - len(stripped)) if row.kind in {"added", "removed"} else stripped
+
+
+def _line(row: _Row, parts: Sequence[Fragment], number: str) -> Iterator[Fragment]:
+    sign = _SIGNS[row.kind]
+    is_blank = not (sign.strip() or parts)
+    if number := number.rstrip() if is_blank else number:
+        yield "line_number", number
+    if not is_blank:
+        yield f"{row.kind}_sign" if row.kind in ("added", "removed") else row.kind, sign if parts else sign.rstrip()
+    for roles, text in parts:
+        yield f"{row.kind} {roles}".strip(), text
+    yield "", "\n"
+
+
+def _with_words(row: _Row, parts: Sequence[Fragment], changed: tuple[int, int]) -> list[Fragment]:
+    """Give the changed part of a line, from its first to its last character, a role of its own."""
+    out: list[Fragment] = []
+    position = 0
+    for roles, text in parts:
+        first, end = (max(0, min(at - position, len(text))) for at in changed)
+        changed_roles = f"{row.kind}_word {roles}".strip()
+        out += [(roles, text[:first]), (changed_roles, text[first:end]), (roles, text[end:])]
+        position += len(text)
+    return merged(out)
+
+
+def _changed_words(rows: Sequence[_Row], texts: Sequence[str]) -> dict[int, tuple[int, int]]:
+    """Return the changed part of removed lines and of the added lines that follow them, compared one by one."""
+    changed: dict[int, tuple[int, int]] = {}
+    removed: list[int] = []
+    lines = [index for index, row in enumerate(rows) if row.kind != "muted"]
+    for kind, group in groupby(lines, key=lambda index: rows[index].kind):
+        run = list(group)
+        for old, new in zip(removed, run if kind == "added" else (), strict=False):
+            changed[old], changed[new] = _differences(texts[old], texts[new])
+        removed = run if kind == "removed" else []
+    return changed
+
+
+def _differences(old: str, new: str) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return the part of both lines between the words that they have in common at their start and at their end.
+
+    It is empty if the lines have less than half of their characters in common, or are too long to be compared.
+    """
+    if max(len(old), len(new)) > _MAX_COMPARED_CHARS:
+        return (0, 0), (0, 0)
+    a, b = _WORD.findall(old), _WORD.findall(new)
+    same = common_length(a, b)
+    end = common_length(a[same:][::-1], b[same:][::-1])
+    first, last = len("".join(a[:same])), len("".join(a[len(a) - end :]))
+    if 4 * (first + last) < len(old) + len(new):
+        return (0, 0), (0, 0)
+    return (first, len(old) - last), (first, len(new) - last)

@@ -1,0 +1,343 @@
+"""Prints Markdown while it arrives, close to its source: a copy from the screen is the text without marks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass, field
+
+from agentcli.frontends.terminal.text.code import CodeHighlighter
+from agentcli.frontends.terminal.text.fragments import Fragment, Row, hang_of, lines_of, merged, plain, wrap_line
+
+RULE = "─" * 24
+MAX_PARAGRAPH_CHARS = 4_000  # a longer paragraph is printed in parts
+
+_CLOSING_MARKS = re.compile(r"(?:^|[ \t]+)#+$")  # of a heading
+_QUOTE_MARK = re.compile(r"[ \t]*>[ ]?")
+MAX_MARK_CHARS = 400  # in which a line's kind must show; else it is text
+SPACES = re.compile(r"[ \t]*")
+FENCE = re.compile(r"(`{3,}|~{3,})")
+_RULE = re.compile(r"([-*_])(?:[ \t]*\1){2,}[ \t]*")
+_ITEM = re.compile(r"([-*+]|[0-9]{1,9}[.)])(?=[ \t]|$)")
+_MARKER = re.compile(_ITEM.pattern + r"[ \t]?(?:\[[ xX]\](?:[ \t]|$))?")  # with a task's box and the space behind it
+_HEADING = re.compile(r"#{1,6}(?=[ \t]|$)")
+
+
+@dataclass(slots=True)
+class Line:
+    """The kind of a line, and the marks before its content."""
+
+    kind: str  # "text", "blank", "heading", "rule", "fence", "code", "table"
+    prefix: list[Fragment] = field(default_factory=list)
+    depth: int = 0  # quote marks
+    start: int = 0  # of the content, in the source
+    column: int = 0  # of the content, on the screen
+    inner: int = 0  # that column, counted from the last quote mark
+    item: int | None = None  # the column of the text of the first list item that begins here
+
+
+SourceLine = tuple[Line, str]
+"""A line's kind and its content."""
+
+
+@dataclass(slots=True)
+class _Fence:
+    marks: str
+    depth: int
+    column: int
+    highlighter: CodeHighlighter
+
+
+class MarkdownStream:
+    """Turns Markdown that arrives in pieces into text with roles; each block is printed once, when it has ended.
+
+    The output does not depend on where the text was cut. Prose is broken at words, code is not. Unlike in CommonMark
+    (0.31) and GFM, a line under a paragraph makes no heading (`---` is a rule), a table's lines begin with `|`, and
+    reference links are printed as they are written.
+    """
+
+    def __init__(self, *, width: Callable[[], int], wraps: bool = True) -> None:
+        """`width` returns the columns of the screen; without `wraps`, only tables are fitted to it."""
+        self._width = width
+        self._wraps = wraps
+        self._out: list[Fragment] = []
+        self._open = ""  # the line that has not ended
+        self._continued: Line | None = None  # the open line continues a paragraph of which a part was printed
+        self._paragraph: list[SourceLine] = []
+        self._fence: _Fence | None = None
+        self._table: list[SourceLine] = []  # a table, or the line that may be its header
+        self._sides: list[str] | None = (
+            None  # to which the table's columns are aligned; None while there is only a header
+        )
+        self._list_column: int | None = None  # of the outermost item's text
+        self._blank_depth: int | None = None  # quote marks of a blank line that has not been printed
+        self._depth = 0  # quote marks of the last line
+        self._has_printed = False
+        self._empty_lines = 0  # printed when something follows
+        self._preview: tuple[int, int, list[Row]] = (0, 0, [])  # its characters, the columns of the screen, its rows
+
+    def feed(self, text: str) -> list[Fragment]:
+        """Take more text; return what can be printed now."""
+        first, *rest = text.split("\n")
+        self._add(first)
+        for piece in rest:
+            self._end_line()
+            self._add(piece)
+        return self._take_output()
+
+    def close(self) -> list[Fragment]:
+        """Return the rest. The whole output, if there is any, ends with one line break."""
+        if self._open:
+            self._end_line()
+        self._end_table()
+        self._end_paragraph()
+        return self._take_output()
+
+    @property
+    def is_table(self) -> bool:
+        return self._sides is not None
+
+    def preview(self) -> list[Row]:
+        """Return the text that is not printed yet in rows of the screen, as it would be printed if it ended here."""
+        blocks = sum(len(content) + 1 for _, content in (*self._paragraph, *self._table))
+        chars, width = blocks + len(self._open), self._width()
+        if not chars:
+            return []
+        chars_before, width_before, rows = self._preview
+        # A long block is laid out again only when it has grown by a fiftieth: the work stays linear.
+        if width == width_before and chars_before <= chars <= chars_before * 1.02:
+            return rows
+        if self._fence is not None:
+            rows = [[("", self._open[-MAX_PARAGRAPH_CHARS:])]]
+        else:
+            ahead = copy(self)
+            vars(ahead).update(_out=[], _wraps=True, _paragraph=[*self._paragraph], _table=[*self._table])
+            if self.is_table:  # columns would grow with each letter of a cell
+                ahead._open = ""  # noqa: SLF001
+            rows = lines_of(ahead.close())
+        self._preview = chars, width, rows
+        return rows
+
+    def _take_output(self) -> list[Fragment]:
+        out = merged(self._out)
+        self._out = []
+        if out:
+            self._preview = (0, 0, [])  # the next block may be as long as the one that was printed
+        return out
+
+    def _add(self, text: str) -> None:
+        """Add to the open line; print all but the last word of a paragraph that has become too long."""
+        self._open += text
+        while len(self._open) > MAX_PARAGRAPH_CHARS and self._fence is None:
+            source = self._open
+            line = self._read(source)
+            if line.kind != "text":
+                return
+            cut = source.rfind(" ", line.start + MAX_PARAGRAPH_CHARS // 2, MAX_PARAGRAPH_CHARS)
+            cut = cut if cut > 0 else MAX_PARAGRAPH_CHARS
+            self._end_table()
+            self._open = source[:cut]
+            self._end_line()
+            self._end_paragraph()
+            self._open = source[cut:].lstrip(" ")
+            self._continued = Line("text", hang_of(line.prefix), line.depth)
+
+    def _read(self, source: str) -> Line:
+        if self._continued is not None:
+            return self._continued
+        paragraph = self._paragraph or (self._table if self._sides is None else [])
+        depth = paragraph[0][0].depth if paragraph else None
+        return read_line(source, paragraph=depth, in_list=self._list_column is not None)
+
+    def _end_line(self) -> None:
+        source, self._open = self._open, ""
+        if self._fence is not None and self._code_line(self._fence, source):
+            return
+        line = self._read(source)
+        self._continued = None
+        if line.kind != "table":
+            self._end_table()
+        content = source[line.start :]
+        match line.kind:
+            case "blank":
+                self._end_paragraph()
+                self._blank_depth = line.depth if self._blank_depth is None else min(self._blank_depth, line.depth)
+            case "rule" | "code":
+                self._begin(line)
+                self._print([*line.prefix, (line.kind, RULE if line.kind == "rule" else content)])
+            case "heading":
+                text = content.lstrip("#")
+                self._begin(line, after_blank=True)
+                self._print_text(
+                    [(line, _CLOSING_MARKS.sub("", text.strip(" \t")))],
+                    roles=f"heading{min(3, len(content) - len(text))}",
+                )
+            case "fence" if not (content[0] == "`" and "`" in content.lstrip("`")):
+                self._open_fence(line, content)
+            case "table":
+                self._table_line(line, content)
+            case _:
+                self._text_line(line, content)
+
+    def _text_line(self, line: Line, content: str) -> None:
+        """Add a line to the paragraph; a list item and deeper quote marks begin another one."""
+        if not self._paragraph or line.item is not None or line.depth > self._paragraph[0][0].depth:
+            self._begin(line)
+        self._paragraph.append((line, content))
+        if sum(len(text) for _, text in self._paragraph) > MAX_PARAGRAPH_CHARS:
+            self._end_paragraph()
+
+    def _end_paragraph(self) -> None:
+        lines, self._paragraph = self._paragraph, []
+        if lines:
+            self._print_text(lines, roles="quote" if lines[0][0].depth else "")
+
+    def _print_text(self, lines: Sequence[SourceLine], *, roles: str) -> None:
+        """Print lines without their marks."""
+        from agentcli.frontends.terminal.text.markdown_text import inline_fragments
+
+        rows = lines_of(inline_fragments("\n".join(text for _, text in lines), roles)) or [[]]
+        for number, row in enumerate(rows):
+            prefix = lines[min(number, len(lines) - 1)][0].prefix
+            whole = [*prefix, *row]
+            self._print(wrap_line(whole, self._width(), hang_of(prefix)) if self._wraps else whole)
+
+    def _begin(self, line: Line, *, after_blank: bool = False) -> None:
+        """End the open block, and print the blank line before the line that begins another."""
+        self._end_paragraph()
+        if line.item is not None:
+            self._list_column = line.item if self._list_column is None else min(self._list_column, line.item)
+        elif self._list_column is not None and line.column < self._list_column:
+            self._list_column = None
+        if after_blank and self._blank_depth is None and line.item is None:
+            self._blank_depth = min(self._depth, line.depth)
+        if self._blank_depth is not None:
+            self._print([("marker", ("> " * min(self._blank_depth, self._depth, line.depth)).rstrip())])
+            self._blank_depth = None
+        self._depth = line.depth
+
+    def _print(self, line: Sequence[Fragment]) -> None:
+        if not plain(line):
+            self._empty_lines += self._has_printed
+            return
+        self._out += [("", "\n" * self._empty_lines), *line, ("", "\n")]
+        self._empty_lines, self._has_printed = 0, True
+
+    def _open_fence(self, line: Line, content: str) -> None:
+        info = content.lstrip(content[0])
+        self._begin(line)
+        prefix = [part for part in line.prefix if line.item is not None and part[1] != "> "]
+        self._print([*prefix, ("fence", content.rstrip())])
+        self._fence = _Fence(content[: len(content) - len(info)], line.depth, line.inner, CodeHighlighter(info))
+
+    def _code_line(self, fence: _Fence, code: str) -> bool:
+        """Print a line of code; False if the quote around the code has ended."""
+        for _ in range(fence.depth):
+            mark = _QUOTE_MARK.match(code)
+            if mark is None:
+                self._fence = None
+                return False
+            code = code[mark.end() :]
+        code = code[min(fence.column, len(code) - len(code.lstrip(" \t"))) :]
+        marks = code.strip()
+        if len(marks) >= len(fence.marks) and not marks.strip(fence.marks[0]) and not code.startswith("    "):
+            self._fence = None
+            self._print([("fence", marks)])
+        else:
+            self._print(fence.highlighter.line(code) if marks else ())
+        return True
+
+    def _table_line(self, line: Line, content: str) -> None:
+        if self._table and line.depth == self._table[0][0].depth and line.item is None:
+            if self._sides is None:
+                from agentcli.frontends.terminal.text.markdown_text import column_sides
+
+                self._sides = column_sides(self._table[0][1], content)
+            if self._sides is not None:
+                self._table.append((line, content))
+                return
+        self._end_table()
+        self._table = [(line, content)]
+
+    def _end_table(self) -> None:
+        """Print the table, or the line that turned out not to be a table's header."""
+        table, sides = self._table, self._sides
+        self._table, self._sides = [], None
+        if not table:
+            return
+        if sides is None:
+            self._text_line(*table[0])
+            return
+        from agentcli.frontends.terminal.text.markdown_text import table_lines
+
+        self._begin(table[0][0])
+        before = table[0][0].prefix
+        width = max(1, self._width() - len(plain(before)))
+        for line in table_lines([content for _, content in table], sides, width):
+            self._print([*before, *line])
+            before = hang_of(before)
+
+
+def read_line(text: str, *, paragraph: int | None, in_list: bool) -> Line:
+    """Read the marks of a line; `paragraph` is the number of quote marks before the open paragraph, if there is one."""
+    head, is_cut = text[:MAX_MARK_CHARS], len(text) > MAX_MARK_CHARS
+    line = Line("text")
+    at = container = 0
+    while True:
+        space = SPACES.match(head, at)
+        assert space is not None
+        line.start = space.end()
+        # Tabs stop at every fourth column (CommonMark 0.31, section 2.2).
+        line.column = len((" " * line.column + space[0]).expandtabs(4))
+        indentation = line.column - container
+        if line.start == len(head):
+            line.prefix.append(("", space[0] if is_cut else ""))
+            line.kind = "blank" if line.item is None and not is_cut else "text"
+            return line
+        in_paragraph = paragraph is not None and line.item is None and line.depth <= paragraph
+        is_indented = indentation >= 4 and not in_list
+        if is_indented and line.item is None and not in_paragraph:
+            line.kind, line.start = "code", at
+            return line
+        line.inner += indentation
+        line.prefix.append(("", space[0]))
+        if is_indented and in_paragraph:
+            return line
+        if head[line.start] == ">":
+            at = line.start + (2 if head.startswith(" ", line.start + 1) else 1)
+            line.depth += 1
+            line.inner = 0
+            line.prefix.append(("marker", "> "))
+        else:
+            line.kind = _kind_of(head, line.start, in_paragraph=in_paragraph, in_list=in_list)
+            if line.kind != "item":
+                line.kind = "text" if is_cut and line.kind == "rule" else line.kind
+                return line
+            marker = _MARKER.match(head, line.start)
+            assert marker is not None, "an item begins with its marker"
+            at = marker.end()
+            line.prefix.append(("marker", marker[0]))
+            line.inner += at - line.start
+            if line.item is None:
+                line.item = line.column + marker[0].find(" ") + 1
+        container = line.column = line.column + at - line.start
+
+
+def _kind_of(head: str, start: int, *, in_paragraph: bool, in_list: bool) -> str:
+    """Return the kind of the line from `start` on, or "item" for a list marker."""
+    if _RULE.fullmatch(head, start):
+        return "rule"
+    match head[start]:
+        case "#":
+            return "heading" if _HEADING.match(head, start) else "text"
+        case "`" | "~":
+            return "fence" if FENCE.match(head, start) else "text"
+        case "|":
+            return "table"
+        case _:
+            item = _ITEM.match(head, start)
+            if item is None or not in_paragraph or in_list:
+                return "item" if item else "text"
+            is_empty = not head[item.end() :].strip(" \t")
+            return "item" if not is_empty and (item[1][0] in "-*+" or item[1][:-1] == "1") else "text"

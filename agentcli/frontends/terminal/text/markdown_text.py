@@ -1,0 +1,244 @@
+"""Reads the text of Markdown blocks: emphasis, code spans and links; lays tables out.
+
+markdown-it-py takes 30 ms to import: not for the first frame.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import MutableMapping, Sequence
+from functools import cache
+from itertools import zip_longest
+from typing import Any
+
+from markdown_it import MarkdownIt
+from markdown_it.parser_inline import ParserInline
+from markdown_it.rules_inline import StateInline
+from markdown_it.rules_inline.state_inline import Scanned
+from markdown_it.token import Token
+from wcwidth import wcswidth
+
+from agentcli.frontends.printable import printable
+from agentcli.frontends.terminal.text.fragments import Fragment, lines_of, merged, plain, without_end_blanks, wrap_line
+
+ROLES = ("bold", "italic", "strike", "code", "link", "url")
+_OPENS = {"strong_open": "bold", "em_open": "italic", "s_open": "strike", "link_open": "link"}
+
+# A bare address (RFC 3986, section 2) from its colon on; marks at its end close emphasis around it.
+_ADDRESS = re.compile(r"://[A-Za-z0-9!#$%&'()*+,./:;=?@_~-]*[A-Za-z0-9!#$%&'()+,./:;=?@-]")
+_BREAKS = re.compile(r"[\t\n]")
+
+
+class _State(StateInline):
+    """Lets emphasis begin and end beside scripts without spaces: CommonMark 0.31 does not close `**注意：**请`."""
+
+    def scanDelims(self, start: int, canSplitWord: bool) -> Scanned:  # noqa: N802, N803  # the library's names
+        scanned = super().scanDelims(start, canSplitWord)
+        end = start + scanned.length
+        if self.src[start] == "~" and scanned.length > 2:  # only one or two strike out (GFM 0.29, section 6.5)
+            return Scanned(False, False, scanned.length)
+        before, after = self.src[max(0, start - 1) : start], self.src[end : end + 1]
+        if not canSplitWord or not before.strip() or not after.strip():
+            return scanned
+        return Scanned(scanned.can_open or _is_wide(before), scanned.can_close or _is_wide(after), scanned.length)
+
+
+class _Inline(ParserInline):
+    def parse(self, src: str, md: MarkdownIt, env: MutableMapping[str, Any], tokens: list[Token]) -> list[Token]:
+        state = _State(src, md, env, tokens)
+        self.tokenize(state)
+        for rule in self.ruler2.getRules(""):
+            rule(state)
+        return state.tokens
+
+
+def inline_fragments(source: str, roles: str) -> list[Fragment]:
+    """Return a paragraph's text without its marks, with `roles`."""
+    return merged(_fragments(_parser().parseInline(source)[0].children or (), {roles} if roles else set()))
+
+
+def _fragments(tokens: Sequence[Token], active: set[str]) -> list[Fragment]:
+    out: list[Fragment] = []
+    links: list[tuple[str, int]] = []
+
+    def add(text: str, *more: str) -> None:
+        out.append((_names(frozenset((*active, *more))), text))
+
+    for token in tokens:
+        match token.type:
+            case "softbreak" | "hardbreak":
+                out.append(("", "\n"))
+            case "code_inline":
+                add(token.content, "code")
+            case "text_special":  # an escape or an entity, which must not bring back what was taken out of the source
+                add(_on_one_line(token.content))
+            case "image":
+                begin = len(out)
+                out += _fragments(token.children or (), {*active, "link"})
+                out += _address(str(token.attrs["src"]), plain(out[begin:]), active)
+            case "link_close":
+                address, begin = links.pop()
+                active.discard("link")
+                out += _address(address, plain(out[begin:]), active)
+            case opens if opens in _OPENS:
+                active.add(_OPENS[opens])
+                if opens == "link_open":
+                    links.append((str(token.attrs["href"]), len(out)))
+            case closes if closes.endswith("_close"):
+                active.discard(_OPENS[closes.replace("_close", "_open")])
+            case _:
+                add(token.content)
+    return out
+
+
+def _address(address: str, shown: str, active: set[str]) -> list[Fragment]:
+    """Return the address that follows a link's text, unless the text says it."""
+    address = _on_one_line(address)
+    if not address or address.removeprefix("mailto:") == shown.removeprefix("mailto:"):
+        return []
+    return [(_names(frozenset((*active, "url"))), f" ({address})" if shown else f"({address})")]
+
+
+@cache
+def _names(active: frozenset[str]) -> str:
+    return " ".join(sorted(active, key=lambda role: ROLES.index(role) if role in ROLES else -1))
+
+
+def _on_one_line(text: str) -> str:
+    return _BREAKS.sub(" ", printable(text))
+
+
+def _is_wide(char: str) -> bool:
+    return "\u2e80" <= char <= "\ud7ff" or "\uff00" <= char <= "\uffef"
+
+
+def _take_address(state: StateInline, silent: bool) -> bool:
+    """An inline rule: nothing is emphasized within an address."""
+    found = _ADDRESS.match(state.src, state.pos, state.posMax)
+    if found is None:
+        return False
+    if not silent:
+        state.pending += found[0]
+    state.pos = found.end()
+    return True
+
+
+@cache
+def _parser() -> MarkdownIt:
+    parser = MarkdownIt()
+    parser.inline = _Inline()
+    parser.configure("commonmark").enable("strikethrough").disable("text_join")
+    parser.inline.ruler.before("emphasis", "address", _take_address)
+    # Addresses are shown as they were written, and all of them: nobody follows one unseen.
+    vars(parser).update(normalizeLink=str, normalizeLinkText=str, validateLink=lambda address: True)
+    return parser
+
+
+# Tables
+
+Cell = list[Fragment]
+"""A cell's text; a line break in it stays one."""
+
+MIN_COLUMNS = 8  # that a wrapped column gets
+_BREAK_TAG = re.compile(r" ?<br ?/?> ?", re.IGNORECASE)
+_DELIMITER = re.compile(r"\s*(:?)-+(:?)\s*")
+_PIPE = re.compile(r"(?<!\\)((?:\\\\)*)\|")
+
+
+def split_row(source: str) -> list[str]:
+    """Return the cells of a row's source, without the pipes around them and with `\\|` as a plain pipe."""
+    inner = _PIPE.sub("\\1\0", source.strip()).removeprefix("\0").removesuffix("\0")
+    return [cell.strip().replace("\\|", "|") for cell in inner.split("\0")]
+
+
+def column_sides(header: str, delimiters: str) -> list[str] | None:
+    """Return "", "left", "right" or "center" for each column; None if these are not the first two lines of a table."""
+    matches = [_DELIMITER.fullmatch(cell) for cell in split_row(delimiters)]
+    sides = {("", ""): "", (":", ""): "left", ("", ":"): "right", (":", ":"): "center"}
+    found = [sides[match[1], match[2]] for match in matches if match is not None]
+    return found if len(found) == len(matches) == len(split_row(header)) else None
+
+
+def table_lines(sources: Sequence[str], sides: Sequence[str], width: int) -> list[list[Fragment]]:
+    """Return a table in lines of at most `width` columns; if that is too little, `header: value` lines of each row."""
+    header, _, *rows = [_cells(source, len(sides)) for source in sources]
+    natural = [
+        max([1, *(_width(line) for row in (header, *rows) for line in plain(row[column]).split("\n"))])
+        for column in range(len(header))
+    ]
+    widths = _fitted(natural, width - 3 * (len(header) - 1))
+    if widths is None:
+        return _record_lines(header, rows)
+    titles = [[("table_header", text) for _, text in cell] for cell in header]
+    rule = "─┼─".join("─" * columns for columns in widths)
+    lines = _row_lines(titles, widths, sides)
+    lines.append([("table_rule", rule)])
+    for row in rows:
+        lines += _row_lines(row, widths, sides)
+    return lines
+
+
+def _fitted(natural: list[int], available: int) -> list[int] | None:
+    """Return the columns' widths: wide columns share the room that the others leave. None if there is too little."""
+    if sum(natural) <= available:
+        return natural
+    if sum(min(columns, MIN_COLUMNS) for columns in natural) > available:
+        return None
+    widths = list(natural)
+    wide = sorted(range(len(natural)), key=lambda column: natural[column])
+    left = available
+    for place, column in enumerate(wide):
+        share = left // (len(wide) - place)
+        widths[column] = min(natural[column], max(share, min(natural[column], MIN_COLUMNS)))
+        left -= widths[column]
+    return widths
+
+
+def _row_lines(row: Sequence[Cell], widths: list[int], sides: Sequence[str]) -> list[list[Fragment]]:
+    cells = [_wrapped(cell, columns) for cell, columns in zip(row, widths, strict=True)]
+    lines = []
+    for parts in zip_longest(*cells, fillvalue=list[Fragment]()):
+        line: list[Fragment] = []
+        for part, columns, side in zip(parts, widths, sides, strict=True):
+            spare = columns - _width(plain(part))
+            before = {"right": spare, "center": spare // 2}.get(side, 0)
+            separator = [("", " "), ("table_rule", "│"), ("", " ")] if line else []
+            line += [*separator, ("", " " * before), *part, ("", " " * (spare - before))]
+        lines.append(without_end_blanks(merged(line)))
+    return lines
+
+
+def _record_lines(header: Sequence[Cell], rows: Sequence[Sequence[Cell]]) -> list[list[Fragment]]:
+    names = [plain(cell).replace("\n", " ") for cell in header]
+    if not rows:
+        return [[("table_header", name)] for name in names if name]
+    lines: list[list[Fragment]] = []
+    for number, row in enumerate(rows):
+        if number:
+            lines.append([("table_rule", "──")])
+        for name, cell in zip(names, row, strict=True):
+            title = [("table_header", f"{name}: ")] if name else []
+            lines.append(merged([*title, *((roles, text.replace("\n", " ")) for roles, text in cell)]))
+    return lines
+
+
+def _cells(source: str, count: int) -> list[Cell]:
+    """Return as many cells as the header has: missing ones are empty, surplus ones stay in the last."""
+    texts = split_row(source)
+    texts = [*texts[: count - 1], " | ".join(texts[count - 1 :])] + [""] * (count - len(texts))
+    sources = (_BREAK_TAG.sub("\n", " ".join(text.split())).removesuffix("\n") for text in texts[:count])
+    return [inline_fragments(source, "") for source in sources]
+
+
+def _wrapped(cell: Cell, columns: int) -> list[Cell]:
+    """Return a cell in lines of at most `columns`, broken between words where that is possible."""
+    lines: list[Cell] = []
+    for line in lines_of(cell, keeps_last=True):
+        fits = _width(plain(line)) <= columns
+        lines += [line] if fits else lines_of(wrap_line(line, columns, breaks_words=True), keeps_last=True)
+    return lines
+
+
+def _width(text: str) -> int:
+    """Return the columns on the screen, where joined characters count once."""
+    return len(text) if text.isascii() else max(0, wcswidth(text))

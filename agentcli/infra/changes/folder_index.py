@@ -1,0 +1,329 @@
+"""Finds what changed in a folder since the last look, and stores the contents of each state.
+
+A file is not read again if its inode and the time of its last change are the same; nobody can set that time. Files that
+git ignores and large files are covered up to a limit. `left_out` has the others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from fnmatch import fnmatch
+from functools import cached_property
+from pathlib import Path
+from subprocess import DEVNULL, PIPE, Popen
+
+import msgspec
+
+from agentcli.conversation.file_changes import FileKind, FileState, stored_path
+from agentcli.infra.changes.borrowed import TICK_NS, BorrowedObjects, TrackedFile, stamp_of
+from agentcli.infra.changes.state import Objects, joined, kind_of, state_of
+from agentcli.infra.sandbox.dry_runs.caches import is_cache
+from agentcli.infra.sandbox.mounts.mount_points import MOUNT_POINT_MODE, is_mount_point_of_ours
+from agentcli.settings.files import make_private_folder, replace_file
+from agentcli.tools.ripgrep import find_rg
+
+_GIT_NAMES = frozenset(("HEAD", "objects", "refs"))  # a folder with these is the `.git` of a repository
+_LISTING = ("--files", "--null", "--no-config", "--no-messages", "--hidden", "--no-require-git", "--no-ignore-dot")
+
+Difference = tuple[FileState | None, FileState | None]  # before and now
+
+
+class SnapshotLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits of checkpoints."""
+
+    max_file_bytes: int = 50_000_000
+    max_files: int = 200_000
+    max_bytes: int = 5_000_000_000
+    ignored_files: int = 5_000  # of the files that git ignores
+    ignored_bytes: int = 50_000_000
+    excluded: tuple[str, ...] = ()  # globs
+    own: tuple[str, ...] = ()  # folders of the program
+    min_borrowed: int = 200  # files; in a smaller folder all contents are copied
+
+    def check(self, root: str, *, files: int = 0, size: int = 0) -> None:
+        """Raise `TooManyFiles` for more than is covered."""
+        if files > self.max_files:
+            raise TooManyFiles(f"{root} holds more than {self.max_files:,} files (checkpoints.most_files)")
+        if size > self.max_bytes:
+            raise TooManyFiles(f"{root} holds more than {self.max_bytes / 1e9:g} GB (checkpoints.most_gb)")
+
+
+class TooManyFiles(Exception):
+    """A folder holds more than checkpoints cover."""
+
+
+class _Known(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An entry as it was at the last look."""
+
+    changed_ns: int  # 0 if it must be read again
+    inode: int
+    kind: FileKind
+    mode: int
+    content: str
+    size: int
+    is_ignored: bool
+
+    @property
+    def state(self) -> FileState:
+        return FileState(self.kind, self.mode, self.content, self.size)
+
+
+class FolderState(msgspec.Struct, kw_only=True):
+    """The state of a folder at the last look."""
+
+    root: str
+    entries: dict[str, dict[str, _Known]] = {}  # by folder and name
+    left_out: dict[str, str] = {}  # paths with the reason
+    skipped: set[int] = set()  # inodes
+    looked_ns: int = 0  # when the look began
+
+
+_DECODER = msgspec.msgpack.Decoder(FolderState)
+
+
+class FolderIndex:
+    """The entries of a real folder at the last look, kept in `file`. A git in a `writable` folder is not run."""
+
+    def __init__(
+        self, root: Path, file: Path, objects: Objects, limits: SnapshotLimits, *, writable: Sequence[Path] = ()
+    ) -> None:
+        self.root, self.file = str(root), file
+        self.objects, self.limits, self.files_scanned = objects, limits, 0
+        self.state = self._load()
+        self.borrowed = BorrowedObjects(self.root, objects.folder / "borrowed" / index_name(self.root), writable)
+
+    @property
+    def left_out(self) -> dict[str, str]:
+        return self.state.left_out
+
+    def refresh(self, *, saves: bool = True) -> dict[str, Difference]:
+        """Look at the folder; return the changes by relative path. Raises `TooManyFiles`, `OSError`."""
+        differences, state = _Look(self).run()
+        before = (state for state, _ in differences.values() if state is not None and state.kind == "file")
+        self.borrowed.copy((state.content for state in before if state.content), self.objects)
+        previous, self.state = self.state, state
+        if saves and (differences or state.skipped != previous.skipped or not self.file.exists()):
+            self._save()
+        return differences
+
+    def _load(self) -> FolderState:
+        nothing = FolderState(root=stored_path(self.root))
+        try:
+            content = self.file.read_bytes()
+            is_json = content.startswith(b"{")
+            found = msgspec.convert(json.loads(content), FolderState) if is_json else _DECODER.decode(content)
+        except (OSError, ValueError):  # everything is read again
+            return nothing
+        return found if found.root == nothing.root else nothing
+
+    def _save(self) -> None:
+        make_private_folder(self.file.parent)
+        try:
+            content = msgspec.msgpack.encode(self.state)
+        except UnicodeEncodeError:  # of names that are no UTF-8; json is slower, and escapes them
+            content = json.dumps(msgspec.to_builtins(self.state)).encode()
+        replace_file(self.file, content, syncs=False)
+
+
+class _Look:
+    """One look at a folder. Entries that were not touched are taken from the state before."""
+
+    def __init__(self, index: FolderIndex) -> None:
+        self._index, self._root, self._limits, self._before = index, index.root, index.limits, index.state
+        now_ns = time.time_ns()
+        self._looked_ns = self._before.looked_ns if self._before.looked_ns < now_ns else 0  # the clock may be set back
+        self._racy_since_ns = now_ns - TICK_NS
+        self._known = dict(self._before.entries)
+        left_out = {path: why for path, why in self._before.left_out.items() if os.path.lexists(f"{self._root}/{path}")}
+        self._state = FolderState(root=self._before.root, left_out=left_out, looked_ns=now_ns)
+        self._differences: dict[str, Difference] = {}
+        self._first_seen: set[str] = set()  # folders whose contents were not known, but are not new
+        self._stored = 0  # bytes of new files in this look
+        self._tracked: dict[str, TrackedFile] = {}
+
+    def run(self) -> tuple[dict[str, Difference], FolderState]:
+        if not self._known:
+            self._borrow()
+        waiting, self._index.files_scanned = [""], 0
+        while waiting:
+            folder = waiting.pop()
+            waiting += self._look_in(folder)
+            self._index.files_scanned += len(self._state.entries.get(folder, ()))
+            self._limits.check(self._root, files=self._index.files_scanned)
+        for folder, known in self._known.items():
+            for name in known.keys() - self._state.entries.get(folder, {}).keys():
+                self._differences[joined(folder, name)] = known[name].state, None
+        return self._differences, self._state
+
+    def _borrow(self) -> None:
+        """Find contents to borrow. Raise `TooManyFiles` before the first look stores more than is covered."""
+        if len(self._listing) >= self._limits.min_borrowed:
+            self._tracked = self._index.borrowed.borrow()
+        for path in self._listing - self._tracked.keys():
+            with suppress(OSError):
+                self._count_stored(os.lstat(f"{self._root}/{path}"))
+        self._stored = 0
+
+    def _count_stored(self, status: os.stat_result) -> None:
+        if stat.S_ISREG(status.st_mode) and status.st_size <= self._limits.max_file_bytes:
+            self._stored += status.st_size
+            self._limits.check(self._root, size=self._stored)
+
+    def _look_in(self, folder: str) -> list[str]:
+        """Look at the entries of a folder, and return the folders in it."""
+        state, known = self._state, self._known.get(folder, {})
+        try:
+            with os.scandir(f"{self._root}/{folder}" if folder else self._root) as found:
+                inside = list(found)
+        except (FileNotFoundError, NotADirectoryError):  # it was just removed
+            return []
+        except PermissionError as error:  # its contents are as they were, as far as anybody knows
+            state.left_out[folder] = error.strerror or str(error)
+            state.entries |= {below: self._known[below] for below in self._known if _is_at_or_below(below, folder)}
+            return []
+        if {entry.name for entry in inside} >= _GIT_NAMES:  # nothing in it counts as gone
+            state.left_out[folder] = "it is a git repository"
+            self._known = {below: one for below, one in self._known.items() if not _is_at_or_below(below, folder)}
+            return []
+        if folder in self._before.left_out:  # it could not be looked at before
+            state.left_out.pop(folder, None)
+            self._first_seen.add(folder)
+        now = state.entries[folder] = {}
+        below = []
+        for entry in inside:
+            before = one = known.get(entry.name)
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:  # it was just removed
+                continue
+            if before is None or before.changed_ns != status.st_ctime_ns or before.inode != status.st_ino:
+                one = self._look_at(folder, entry.name, status, before)
+            if one is not None:
+                now[entry.name] = one
+                if one.kind == "folder":
+                    below.append(joined(folder, entry.name))
+        return below
+
+    def _look_at(self, folder: str, name: str, status: os.stat_result, before: _Known | None) -> _Known | None:
+        """Record an entry that is new or was touched; return the one before if that is not possible."""
+        state, path, kind = self._state, joined(folder, name), kind_of(status)
+        if kind is None:
+            return None
+        if self._is_skipped(path, name, is_folder=kind == "folder"):
+            state.skipped.add(status.st_ino)
+            return before
+        if stat.S_IMODE(status.st_mode) == MOUNT_POINT_MODE and is_mount_point_of_ours(f"{self._root}/{path}"):
+            return before  # a command runs, or was killed
+        if before is not None:
+            is_ignored = before.is_ignored
+        else:  # what was left out as ignored is not listed again each time
+            is_ignored = path in self._before.left_out or path not in self._listing
+            if is_ignored and not self._has_room(path, kind, status):
+                state.left_out[path] = "git ignores it, and it is large"
+                state.skipped.add(status.st_ino)
+                return None
+        state.left_out.pop(path, None)
+        if kind == "file" and status.st_size > self._limits.max_file_bytes:
+            state.left_out[path] = f"{status.st_size / 1e6:,.0f} MB"
+        if (now := self._file_state(path, status, is_new=before is None)) is None:
+            return before
+        if before is None and is_ignored and kind == "file":
+            self._ignored = self._ignored[0] + 1, self._ignored[1] + now.size
+        if before is None and self._was_there(folder, path, status):
+            if kind == "folder":
+                self._first_seen.add(path)
+        elif before is None or before.state != now:
+            self._differences[path] = before.state if before is not None else None, now
+        changed_ns = status.st_ctime_ns if status.st_ctime_ns < self._racy_since_ns else 0
+        return _Known(changed_ns, status.st_ino, now.kind, now.mode, now.content, size=now.size, is_ignored=is_ignored)
+
+    def _file_state(self, path: str, status: os.stat_result, *, is_new: bool) -> FileState | None:
+        tracked = self._tracked.get(path) if status.st_size <= self._limits.max_file_bytes else None
+        if tracked is not None and tracked.stamp == stamp_of(status):
+            return FileState("file", stat.S_IMODE(status.st_mode), tracked.id, status.st_size)
+        if is_new:
+            self._count_stored(status)
+        return state_of(f"{self._root}/{path}", status, self._index.objects, largest=self._limits.max_file_bytes)
+
+    def _was_there(self, folder: str, path: str, status: os.stat_result) -> bool:
+        """Return True for an entry that existed before but was not looked at, even if it was moved since.
+
+        The contents of a folder that is moved keep their times, which are before the last look, and were not seen then.
+        """
+        if folder in self._first_seen or path in self._before.left_out or status.st_ino in self._before.skipped:
+            return True
+        return status.st_ctime_ns < self._looked_ns - TICK_NS and status.st_ino not in self._inodes
+
+    @cached_property
+    def _inodes(self) -> set[int]:
+        """The inodes of all entries of the last look. An entry with one of them was moved, and is known."""
+        return {known.inode for inside in self._before.entries.values() for known in inside.values()}
+
+    def _is_skipped(self, path: str, name: str, *, is_folder: bool) -> bool:
+        if name == ".git" or is_cache(name, is_folder=is_folder) or f"{self._root}/{path}" in self._limits.own:
+            return True
+        if any(fnmatch(path, glob) or fnmatch(name, glob) for glob in self._limits.excluded):
+            self._state.left_out[path] = "excluded by checkpoints.exclude"
+            return True
+        return False
+
+    @cached_property
+    def _listing(self) -> set[str]:
+        """The files that git does not ignore, and the folders around them. Raises `TooManyFiles`, `OSError`."""
+        command, parts, count = [find_rg(), *_LISTING, "--glob=!.git"], [], 0
+        with Popen(command, cwd=self._root, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL) as running:
+            assert running.stdout is not None
+            try:
+                while part := running.stdout.read(1 << 20):
+                    parts.append(part)
+                    count += part.count(b"\0")
+                    self._limits.check(self._root, files=count)
+            finally:
+                running.kill()
+        found = set(os.fsdecode(b"".join(parts)).split("\0")[:-1])
+        for path in [*found]:
+            while (path := path.rpartition("/")[0]) and path not in found:
+                found.add(path)
+        return found
+
+    def _has_room(self, path: str, kind: FileKind, status: os.stat_result) -> bool:
+        """Return True if an ignored file, or a folder as a whole, is within the limits of what is covered."""
+        files, total = self._ignored
+        sizes = _entry_sizes(f"{self._root}/{path}") if kind == "folder" else [status.st_size if kind == "file" else 0]
+        for size in sizes:
+            files, total = files + 1, total + size
+            if files > self._limits.ignored_files or total > self._limits.ignored_bytes:
+                return False
+        return True
+
+    @cached_property
+    def _ignored(self) -> tuple[int, int]:
+        """The number and the total size of ignored files that are covered."""
+        sizes = [
+            one.size
+            for folder, inside in self._before.entries.items()
+            for name, one in inside.items()
+            if one.is_ignored and one.kind == "file" and os.path.lexists(f"{self._root}/{folder}/{name}")
+        ]
+        return len(sizes), sum(sizes)
+
+
+def index_name(root: str) -> str:
+    return hashlib.sha256(os.fsencode(root)).hexdigest()[:16]
+
+
+def _is_at_or_below(path: str, folder: str) -> bool:
+    return path == folder or not folder or path.startswith(f"{folder}/")
+
+
+def _entry_sizes(folder: str) -> Iterator[int]:
+    for where, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            with suppress(OSError):  # it was just removed
+                yield os.lstat(f"{where}/{name}").st_size

@@ -1,0 +1,286 @@
+"""Records what the calls of a session do to files.
+
+The files that a call names are recorded before and after it. If nobody knows what a call will change, the whole
+workspace is recorded. The person made all changes between two calls. A note on disk says which calls are under way, so
+that the changes of a killed process are found when the session is opened again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import itertools
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from agentcli.conversation.file_changes import FileChange, FilesChanged, FileState, real_path, stored_path
+from agentcli.errors import ToolError
+from agentcli.infra.changes.folder_index import Difference, FolderIndex, SnapshotLimits, TooManyFiles, index_name
+from agentcli.infra.changes.journal import CallNote, PrivateFolder
+from agentcli.infra.changes.reverse import PlannedRestoration, plan_restoration
+from agentcli.infra.changes.state import Objects, state_at
+from agentcli.settings.files import make_private_folder
+
+_HEARTBEAT_S = 0.5
+_AFTERLIFE_NS = 1_500_000_000  # so long after a process was killed its commands have ended, too
+_MAX_NAMED = 100  # of the paths that are left out
+
+T = TypeVar("T")
+
+
+@dataclass(kw_only=True)
+class Mark:
+    """A call that is under way."""
+
+    call_id: str
+    note: Path
+    before: dict[str, FileState | None] | None = None  # None if the call may change anything
+    found: dict[str, Difference] = field(default_factory=dict)  # its changes since they were last asked for
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(eq=False)
+class Recorder:
+    """Implements `Checkpoints` for the real paths of `roots`. A `private` folder is removed with the recorder."""
+
+    folder: Path
+    roots: Callable[[], Sequence[Path]]
+    session_id: str
+    scratch: Path = field(kw_only=True)
+    private: PrivateFolder | None = field(default=None, kw_only=True)
+    limits: SnapshotLimits = field(default=SnapshotLimits(), kw_only=True)
+
+    def __post_init__(self) -> None:
+        self.objects = Objects(self.folder)
+        self._notes = self.folder / "under_way" / self.session_id
+        self._indexes: list[FolderIndex] | None = None
+        self._open: list[Mark] = []
+        self._edited: dict[
+            str, FileState | None
+        ] = {}  # the results of calls that name their files, since the last look
+        self._problem = ""
+        self._heartbeat: asyncio.Task[None] | None = None
+        self._order = asyncio.Lock()
+        self._numbers = itertools.count(1)
+
+    async def begin(self, call_id: str, paths: Sequence[Path] | None) -> Mark:
+        mark = Mark(call_id=call_id, note=self._notes / f"{os.getpid()}-{next(self._numbers):06}.json")
+        try:
+            await self._in_thread(lambda: self._begin(mark, paths))
+        except BaseException:  # nobody will call `end`
+            with contextlib.suppress(ToolError):
+                await self.forget(mark)
+            raise
+        if self._open and (self._heartbeat is None or self._heartbeat.done()):
+            self._heartbeat = asyncio.create_task(self._send_heartbeats())
+        return mark
+
+    async def end(self, mark: Mark) -> FilesChanged | None:
+        return await self._in_thread(lambda: self._end(mark))
+
+    async def forget(self, mark: Mark | None) -> None:
+        await self._in_thread(lambda: self._forget(mark))
+
+    async def under_way(self) -> Sequence[FilesChanged]:
+        return await self._in_thread(self._under_way)
+
+    async def interrupted(self, reported: Mapping[str, float]) -> Sequence[FilesChanged]:
+        return await self._in_thread(lambda: [*self._interrupted(reported)])
+
+    def content(self, id: str) -> bytes:
+        return self.objects.get(id)
+
+    async def restoration(self, changes: Sequence[FileChange]) -> PlannedRestoration:
+        plan = functools.partial(plan_restoration, changes, self.objects, largest=self.limits.max_file_bytes)
+        return await self._in_thread(lambda: plan(scratch=self.scratch, finish=self._in_thread))
+
+    async def aclose(self) -> None:
+        """Wait for work that is under way."""
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+        await self._in_thread(lambda: self.private.close() if self.private is not None else None)
+
+    def files_scanned(self) -> int:
+        return sum(index.files_scanned for index in self._indexes or ())
+
+    async def _send_heartbeats(self) -> None:
+        """Touch the notes of calls under way: after a kill, their times show which changes are later."""
+        while self._open:
+            for mark in self._open:
+                with contextlib.suppress(OSError):
+                    os.utime(mark.note)
+            await asyncio.sleep(_HEARTBEAT_S)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        """Do work in a thread, in order and to its end, even if the caller is cancelled. Raises `ToolError`."""
+
+        async def in_order() -> T:
+            async with self._order:
+                try:
+                    return await asyncio.to_thread(work)
+                except (OSError, ValueError) as error:  # a ValueError is a name that cannot be stored
+                    why = getattr(error, "strerror", None) or error
+                    message = f"The state of the files could not be kept in {self.objects.folder}: {why}."
+                    raise ToolError(message, kind="resource_error") from error
+
+        task = asyncio.create_task(in_order())
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            with contextlib.suppress(ToolError):
+                await task
+            raise
+
+    def _begin(self, mark: Mark, paths: Sequence[Path] | None) -> None:
+        self.objects.make()
+        if paths is not None:
+            mark.before = {path: self._state(path) for path in _with_missing_folders(map(str, paths))}
+            CallNote(mark.call_id, {stored_path(path): state for path, state in mark.before.items()}).write(mark.note)
+        elif self._attribute_changes(self._open[-1] if self._open else None):
+            mark.left_out = self._skipped_paths()
+            CallNote(mark.call_id, None, self._linked_indexes(mark.note)).write(mark.note)
+            self._open.append(mark)
+
+    def _end(self, mark: Mark) -> FilesChanged | None:
+        if mark.before is not None:
+            now = {path: self._state(path) for path in mark.before}
+            self._edited |= now
+            changes = _as_changes({path: (before, now[path]) for path, before in mark.before.items()})
+            return FilesChanged(mark.call_id, changes) if changes else None
+        try:
+            if self._attribute_changes(mark):
+                return self._new_changes(mark)
+        finally:
+            self._open = [one for one in self._open if one is not mark]
+        return FilesChanged(mark.call_id, (), is_exact=False, left_out=(f"everything: {self._problem}",))
+
+    def _under_way(self) -> list[FilesChanged]:
+        if not self._open or not self._attribute_changes(self._open[-1]):
+            return []
+        return [one for mark in self._open if (one := self._new_changes(mark)) is not None]
+
+    def _new_changes(self, mark: Mark) -> FilesChanged | None:
+        changes, mark.found = _as_changes(mark.found), {}
+        left_out = tuple(dict.fromkeys((*mark.left_out, *self._skipped_paths())))
+        return FilesChanged(mark.call_id, changes, is_exact=False, left_out=left_out) if changes else None
+
+    def _skipped_paths(self) -> tuple[str, ...]:
+        """Return the paths that are left out now, as `PATH: why`."""
+        found = [(f"{index.root}/{path}", why) for index in self._every_index() for path, why in index.left_out.items()]
+        rest = (f"{len(found) - _MAX_NAMED} more paths",) if len(found) > _MAX_NAMED else ()
+        return (*(f"{stored_path(path)}: {why}" for path, why in sorted(found)[:_MAX_NAMED]), *rest)
+
+    def _attribute_changes(self, mark: Mark | None) -> bool:
+        """Refresh the indexes; the new changes are those of a call, or without one of the person.
+
+        A file that a job has changed before is changed by the job again, whatever runs beside it. Return False if an
+        index cannot be refreshed; then it is not tried for later commands either.
+        """
+        edited, self._edited = self._edited, {}
+        for index in self._every_index() if not self._problem else ():
+            try:
+                found = index.refresh()
+            except (TooManyFiles, ToolError) as error:
+                self._problem = str(error)
+                break
+            for path, (before, now) in found.items():
+                whole = f"{index.root}/{path}"
+                before = edited.get(whole, before)
+                owner = next((other for other in self._open if whole in other.found), mark)
+                if owner is not None and before != now:
+                    owner.found[whole] = (owner.found.get(whole, (before, now))[0], now)
+        return not self._problem
+
+    def _every_index(self) -> list[FolderIndex]:
+        if self._indexes is None:
+            roots = [str(root) for root in self.roots()]
+            outermost = [root for root in roots if not any(root.startswith(f"{other}/") for other in roots)]
+            folder = self.objects.folder / "indexes"
+            self._indexes = [self._index(root, folder / index_name(root)) for root in dict.fromkeys(outermost)]
+        return self._indexes
+
+    def _index(self, root: str, file: Path) -> FolderIndex:
+        return FolderIndex(Path(root), file, self.objects, self.limits, writable=self.roots())
+
+    def _interrupted(self, reported: Mapping[str, float]) -> Iterator[FilesChanged]:
+        """Yield the changes of calls that a kill interrupted, up to shortly after the last heartbeat."""
+        for file in sorted(self._notes.glob("*.json")):  # the oldest first
+            try:
+                note, last_ns = CallNote.read(file), file.stat().st_mtime_ns
+            except (OSError, msgspec.MsgspecError):  # the kill came while it was written, before the call began
+                continue
+            if reported.get(note.call_id, 0.0) * 1e9 >= last_ns:  # a model may use an id again
+                continue
+            found = {path: (state, self._state(path)) for path, state in _by_real_path(note.before or {})}
+            for root, name in _by_real_path(note.indexes):
+                index = self._index(root, self._notes / name)
+                with contextlib.suppress(TooManyFiles):
+                    found |= {f"{index.root}/{path}": both for path, both in index.refresh(saves=False).items()}
+            if changes := _as_changes(dict(_without_later(found, last_ns + _AFTERLIFE_NS, note.finished))):
+                yield FilesChanged(note.call_id, changes, is_exact=note.before is not None)
+
+    def _linked_indexes(self, note: Path) -> dict[str, str]:
+        """Keep the indexes as they are now under a second name, since a refresh writes new files."""
+        names = {}
+        make_private_folder(self._notes)
+        for number, index in enumerate(self._every_index()):
+            names[stored_path(index.root)] = name = f"{note.stem}-{number}.index"
+            try:
+                os.link(index.file, self._notes / name)
+            except OSError:  # a disk without hard links
+                shutil.copyfile(index.file, self._notes / name)
+        return names
+
+    def _forget(self, mark: Mark | None) -> None:
+        self._open = [one for one in self._open if one is not mark]
+        for file in self._notes.glob(f"{mark.note.stem}*" if mark else "*"):
+            file.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # other calls are under way
+            self._notes.rmdir()
+
+    def _state(self, path: str) -> FileState | None:
+        return state_at(path, self.objects, largest=self.limits.max_file_bytes)
+
+
+def _by_real_path(stored: Mapping[str, T]) -> list[tuple[str, T]]:
+    return [(real_path(path), value) for path, value in stored.items()]
+
+
+def _without_later(
+    found: dict[str, Difference], time_ns: int, finished: Mapping[str, int]
+) -> Iterator[tuple[str, Difference]]:
+    """Yield the differences without later changes. `finished` has later times for some paths."""
+    for path, (before, now) in found.items():
+        try:
+            changed_ns = os.lstat(path).st_ctime_ns if now is not None and now.kind != "folder" else 0
+        except OSError:
+            changed_ns = 0
+        if changed_ns <= finished.get(stored_path(path), time_ns):
+            yield path, (before, now)
+        elif before is not None and now is not None:
+            yield path, (before, FileState("file", now.mode))
+
+
+def _as_changes(found: Mapping[str, Difference]) -> tuple[FileChange, ...]:
+    return tuple(
+        FileChange(stored_path(path), before, now) for path, (before, now) in sorted(found.items()) if before != now
+    )
+
+
+def _with_missing_folders(paths: Iterable[str]) -> list[str]:
+    """Return the paths and the missing folders around them, each once; nothing inside a `.git`."""
+    found: dict[str, None] = {}
+    for path in paths:
+        around = [path]
+        while (folder := around[-1].rpartition("/")[0]) and not os.path.lexists(folder):
+            around.append(folder)
+        if ".git" not in path.split("/"):
+            found |= dict.fromkeys(reversed(around))
+    return [*found]

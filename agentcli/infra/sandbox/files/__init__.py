@@ -1,1 +1,0 @@
-"""Reads and writes files, resolves paths, and tells which files hold secrets."""

@@ -1,1 +1,0 @@
-"""Reads repositories as git does, without running git, to find what git would execute or obey."""

@@ -1,0 +1,221 @@
+"""Reads git's configurations by asking git, and compares them.
+
+The answers are kept by the content of a file, so git starts only for what it has not read yet. What a configuration
+names is only ever protected, so the condition of an include counts as met.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+SYSTEM_GIT = "/usr/bin/git"
+_MAX_INCLUDE_DEPTH = 10  # git's own limit
+_MAX_INCLUDED = 100
+_MAX_BYTES = 1_000_000
+_MAX_GIT_S = 5.0
+_ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": "/", "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null"}
+_SECTIONS = ("core", "include", "includeif", "extensions")
+_NAMES_A_PATH = re.compile(r"(?i)\b(hookspath|path|worktree)\s*=([^\n]*)")
+
+# Plain characters, which have no further meaning to git, ssh or a shell. The name of a branch may contain `#` and `@`.
+_USER = r"(?:\w[\w.+%-]*(?::[\w.+%-]*)?@)?"
+_HOST = r"[^\W_][\w.-]*"
+_REMOTE_ADDRESS = re.compile(
+    rf"(?:https?|ssh|git)://{_USER}{_HOST}(?::\d+)?(?:/[\w.~+%@,=/-]*)?|\w[\w.+-]*@{_HOST}:[\w.~/][\w.~+%@,=/-]*",
+    re.ASCII,
+)
+_FETCHED = re.compile(r"\+?refs/[\w.*/-]+:refs/(?:remotes|tags)/[\w.*/-]+")
+_NAME = re.compile(r"\w[\w./@#+-]*")
+
+
+class Setting(NamedTuple):
+    """One setting; `section` and `key` are in lower case. A key without `=` has the value None, true for git."""
+
+    section: str
+    subsection: str
+    key: str
+    value: str | None
+
+
+class Configuration(NamedTuple):
+    """The settings of a file. Of one that git refuses, or where there is no git, those that seem to name paths."""
+
+    settings: tuple[Setting, ...]
+    is_refused: bool
+
+
+@lru_cache(maxsize=32)
+def find_git(search_path: str, writable: tuple[Path | str, ...]) -> str:
+    """Return the git on the PATH that commands cannot have put there; empty without one."""
+    for folder in map(Path, search_path.split(os.pathsep)):
+        found = shutil.which("git", path=str(folder)) if folder.is_absolute() else None
+        places = (folder.resolve(), Path(found).resolve()) if found else ()
+        if found and not any(place.is_relative_to(around) for place in places for around in writable):
+            return found
+    return SYSTEM_GIT if os.access(SYSTEM_GIT, os.X_OK) else ""
+
+
+def run_git(
+    command: Sequence[str],
+    *,
+    cwd: Path | str = "/",
+    environment: Mapping[str, str] = _ENVIRONMENT,
+    given: bytes = b"",
+    timeout_s: float = _MAX_GIT_S,
+) -> subprocess.CompletedProcess[bytes]:
+    """Run git with `given` as its input, and return its output and exit code.
+
+    Raises:
+        OSError: It could not be started.
+        subprocess.TimeoutExpired: It took too long, and was ended.
+    """
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        env=environment,
+        input=given,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
+def read_configuration(text: str, git: str = SYSTEM_GIT) -> Configuration:
+    """Return the settings that git reads in a file with this content."""
+    try:
+        return _read(text, git) if text else Configuration((), is_refused=False)
+    except (OSError, subprocess.SubprocessError):
+        return Configuration(_path_names(text), is_refused=True)
+
+
+@lru_cache(maxsize=128)
+def _read(text: str, git: str) -> Configuration:
+    command = [git, "config", "--file", "-", "--no-includes", "--null", "--list"]
+    done = run_git(command, given=text.encode(errors="surrogateescape"))
+    settings = tuple(map(parse_setting, done.stdout.decode(errors="surrogateescape").split("\0")[:-1]))
+    is_refused = done.returncode != 0
+    return Configuration((*settings, *(_path_names(text) if is_refused else ())), is_refused)
+
+
+def parse_setting(text: str) -> Setting:
+    """Split a whole name at its first and its last dot, as git does."""
+    name, separator, value = text.partition("\n")
+    section, _, rest = name.partition(".")
+    subsection, _, key = rest.rpartition(".")
+    return Setting(section, subsection, key, value if separator else None)
+
+
+def _path_names(text: str) -> tuple[Setting, ...]:
+    """Find the paths that an ordinary configuration names, where git does not say."""
+    sections = {"hookspath": "core", "worktree": "core", "path": "include"}
+    found = ((match[1].lower(), re.split("[#;]", match[2], maxsplit=1)[0]) for match in _NAMES_A_PATH.finditer(text))
+    return tuple(Setting(sections[key], "", key, value.strip().strip('"')) for key, value in found)
+
+
+@dataclass(kw_only=True)
+class NamedPaths:
+    """`hooks` as they are written, `included` and `worktree` as absolute paths whose symlinks are not resolved."""
+
+    hooks: list[str] = field(default_factory=list)
+    included: list[str] = field(default_factory=list)
+    worktree: str | None = None
+    has_worktree_config: bool = False
+    is_refused: bool = False
+
+
+def named_paths(files: list[str], home: str, git: str) -> NamedPaths:
+    """Collect what files and those they include name. Only the first one and its neighbours name the worktree."""
+    found = NamedPaths()
+    depths = dict.fromkeys(files, 0)
+    for file in (waiting := [*files]):  # it grows meanwhile
+        settings, is_refused = read_configuration(text_of(file), git)
+        found.is_refused |= is_refused
+        for setting in settings:
+            if setting.section not in _SECTIONS:  # a large repository has branches and remotes by the thousand
+                continue
+            match setting:
+                case Setting("core", "", "hookspath", str(value)) if value:
+                    found.hooks.append(_at_home(value, home))
+                case Setting("core", "", "worktree", str(value)) if value:
+                    if file in files and Path(file).parent == Path(files[0]).parent:
+                        found.worktree = str(Path(file).parent / value)
+                case Setting("extensions", "", "worktreeconfig", _):
+                    found.has_worktree_config = True
+                case Setting("include" | "includeif", _, "path", str(value)) if value:
+                    path = str(Path(file).parent / _at_home(value, home))
+                    if path not in depths and len(depths) < _MAX_INCLUDED and depths[file] < _MAX_INCLUDE_DEPTH:
+                        depths[path] = depths[file] + 1
+                        waiting.append(path)
+    found.included = waiting[len(files) :]
+    return found
+
+
+def _at_home(value: str, home: str) -> str:
+    return home + value[1:] if home and value.startswith("~/") else value
+
+
+def path_in(file: str, prefix: str = "") -> str | None:
+    """Return the real path that one of git's files names, read as git does; None where git would take it for none."""
+    text = text_of(file)
+    named = text.removeprefix(prefix).rstrip("\r\n")
+    if not named or not text.startswith(prefix):
+        return None
+    return os.path.realpath(Path(file).parent / named.partition("\0")[0])
+
+
+def text_of(file: str) -> str:
+    """Read a small file; empty for anything else. A pipe is not waited for."""
+    with suppress(OSError, ValueError), open(file, "rb", 0, opener=_open_without_waiting) as opened:
+        status = os.fstat(opened.fileno())
+        if stat.S_ISREG(status.st_mode):
+            return opened.read(min(status.st_size, _MAX_BYTES)).decode(errors="surrogateescape")
+    return ""
+
+
+def _open_without_waiting(file: str, flags: int) -> int:
+    return os.open(file, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def adds_only_remotes(before: bytes, after: bytes) -> bool:
+    """Return True if no more of a git configuration changed than `git push -u` and `git remote add` write."""
+    if b"\0" in after:
+        return False
+    old, new = (read_configuration(os.fsdecode(content)) for content in (before, after))
+    remotes = {setting.subsection for setting in old.settings if setting.section == "remote"}
+    added = {setting.subsection for setting in new.settings if setting.section == "remote"} - remotes
+    return not new.is_refused and _harmful(old.settings, added) == _harmful(new.settings, added)
+
+
+def _harmful(settings: Sequence[Setting], added: set[str]) -> list[Setting]:
+    """Return the settings that could start a program or redirect a push or fetch, except those of `added` remotes."""
+    # A remote without an address has its name for an address.
+    remotes = {setting.subsection for setting in settings if (setting.section, setting.key) == ("remote", "url")}
+
+    def is_harmless(setting: Setting) -> bool:
+        has_plain_name = _NAME.fullmatch(setting.subsection) is not None
+        is_new = setting.subsection in added and has_plain_name
+        match setting:
+            case Setting("user", "", "name" | "email"):
+                return True
+            case Setting("branch", _, "merge" | "rebase" | "description"):
+                return has_plain_name
+            case Setting("branch", _, "remote" | "pushremote", value):
+                return has_plain_name and (value == "." or value in remotes)
+            case Setting("remote", _, "fetch", str(value)):
+                return is_new and _FETCHED.fullmatch(value) is not None
+            case Setting("remote", _, "url", str(value)):
+                return is_new and _REMOTE_ADDRESS.fullmatch(value) is not None
+        return False
+
+    return [setting for setting in settings if not is_harmless(setting)]

@@ -1,0 +1,208 @@
+"""Finds what other programs would execute unasked: configuration that a command made, and programs that git runs.
+
+Of the names that a project does not have, only the few that count most are kept from being made, because each costs a
+mount and an empty folder. The others are looked for when the command has ended, so that the person learns of them;
+what a project reviews is then compared with what it was.
+
+A repository's own configuration can make git run programs even for a command that only reads. A command that made the
+repository, or an archive that brought it, chose them; the person did not. Git itself is asked, in the environment of
+commands, and refuses or finds a repository here as it would there. The keys are those of git-config(1) and
+gitattributes(5), git 2.47, and of githooks(5) the one hook that a reading command may run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from functools import cache, partial
+from itertools import islice
+from pathlib import Path
+
+from agentcli.infra.changes.state import walk
+from agentcli.infra.sandbox.git_config import Setting, parse_setting, path_in, read_configuration, run_git, text_of
+from agentcli.infra.sandbox.mounts.mount_points import is_mount_point_of_ours
+from agentcli.infra.sandbox.protection.planning import looks_like_the_inside, modules_in
+from agentcli.infra.sandbox.scan import Scan
+from agentcli.safety.paths.judge import auto_executed
+
+# Settings that `git init`, `clone` and `remote add` write, and a name and address: none starts a program.
+_OF_CORE = (
+    "repositoryformatversion filemode bare logallrefupdates ignorecase precomposeunicode symlinks autocrlf eol worktree"
+)
+_OF_OTHERS = "name email defaultbranch url fetch remote merge rebase"
+_HARMLESS = {"core": _OF_CORE.split(), **{name: _OF_OTHERS.split() for name in ("user", "init", "remote", "branch")}}
+
+State = tuple[tuple[int, ...], ...]  # the stamps of a file, or of a folder with what is in it
+_MAX_ENTRIES = 1_000  # of a reviewed folder, such as `.agents/skills/NAME`
+
+_BOOLEANS = frozenset((None, "", "true", "yes", "on", "1", "false", "no", "off", "0"))
+_FALSE = frozenset(("", "false", "no", "off", "0"))
+# A partial clone fetches what is missing when it is read, with programs of many settings.
+_PROGRAMS = frozenset(
+    "diff.external diff.command diff.textconv filter.clean filter.smudge filter.process merge.driver man.cmd man.path"
+    " browser.cmd browser.path gpg.program hook.command remote.promisor extensions.partialclone".split()
+)
+_LFS = re.compile(r"git-lfs (clean|smudge|filter-process)( --skip)?( -- %f)?")
+_SIGNATURE = re.compile(r"%[-+ ]?G")
+_HOOK = "post-index-change"  # git status and git diff write what they learned of the files
+_MAX_REPOSITORIES = 50
+_MAX_GIT_S = 2.0
+# While git is asked, nothing is fetched and nothing written, whatever it finds.
+_LOOKS_ONLY = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0"}
+
+
+@cache
+def _names() -> dict[str, bool | None]:
+    """Map names to True where their contents count, and to None where their presence is enough (bare repositories)."""
+    names, reviewed = auto_executed().names, auto_executed().reviewed
+    # If a program writes a folder all the time, only what that program obeys counts, which is in `names`.
+    written = {name[:end] for name in names for end, letter in enumerate(name) if letter == "/"}
+    counts = {name: name not in written for name in reviewed}
+    return dict.fromkeys((*names, "HEAD")) | counts | {name: False for name in names if "*" in name}
+
+
+def present_names(root: Path, names: tuple[str, ...]) -> list[str]:
+    """Return the names that may exist in a folder, whatever their case; `*.x` stands for all with that ending."""
+    try:
+        there = sorted(os.listdir(root))  # noqa: PTH208  # a fifth of the time
+    except OSError:
+        return []
+    lower, ends = {each.lower() for each in there}, tuple(name[1:] for name in names if name[0] == "*")
+    found = [name for name in names if name.partition("/")[0].lower() in lower]
+    return [*found, *(each for each in there if each.endswith(ends))]
+
+
+def watched(roots: Iterable[Path]) -> dict[Path, State]:
+    """Return the auto-executed paths of a workspace that are there now, with the states of those that are reviewed."""
+    states: dict[Path, State] = {}
+    for root in roots:
+        for name in present_names(root, tuple(_names())):
+            if os.path.lexists(path := root / name) and not is_mount_point_of_ours(str(path)):
+                contents_count = _names().get(name, False)
+                states[path] = () if contents_count is None else _stamps(path, _MAX_ENTRIES if contents_count else 1)
+    return states
+
+
+def _stamps(path: Path, max_entries: int) -> State:
+    """Return stamps that differ once something changed, up to the first entry that cannot be read."""
+    stamps = []
+    with suppress(OSError):
+        for _, entry in islice(walk(str(path), ""), max_entries):
+            stamps.append(entry.stamp)
+    return tuple(stamps)
+
+
+def made_or_changed(before: Mapping[Path, State], roots: Iterable[Path], git: str) -> list[Path]:
+    """Return the watched paths that are new or changed; a repository only where it would start programs."""
+    others = [path for path, state in watched(roots).items() if before.get(path) != state]
+    return [path for path in others if _may_start_programs(path, git)]
+
+
+def _may_start_programs(path: Path, git: str) -> bool:
+    if path.name == "HEAD":
+        return looks_like_the_inside(str(path.parent)) and _starts_programs(path.parent, git)
+    if path.name != ".git" or not path.is_file():
+        return path.name != ".git" or _starts_programs(path, git)
+    folder = Path(path_in(str(path), "gitdir: ") or path.parent)
+    return not (folder / "config").is_file() or (folder / "commondir").exists() or _starts_programs(folder, git)
+
+
+def _starts_programs(folder: Path, git: str) -> bool:
+    """Return True if hooks or settings of a repository make git start a program; anything unusual counts."""
+    with suppress(OSError):
+        if any(not hook.name.endswith(".sample") for hook in (folder / "hooks").iterdir()):
+            return True
+    text = text_of(str(folder / "config"))
+    if not text:
+        return os.path.lexists(folder / "config")
+    found = read_configuration(text, git)
+    return (
+        found.is_refused
+        or "\0" in text
+        or any(
+            key not in _HARMLESS.get(section, ()) or (key == "url" and (value or "").lower().startswith("ext::"))
+            for section, _, key, value in found.settings
+        )
+    )
+
+
+def program_setting(folder: Path, *, git: str, environment: Mapping[str, str], scan: Scan) -> str:
+    """Name a setting by which `git`, started in `folder`, may run a program of the repository's choosing.
+
+    It is empty where there is none. Submodules count too, because git looks into them, and so do other repositories
+    below, because an old commit may have one as a submodule; `scan` finds those that the index does not name. Too much
+    to look at counts as such a setting.
+    """
+    if not git:
+        return "one that cannot be looked for, because git is not installed"
+    ask = partial(_ask, git, {**environment, **_LOOKS_ONLY})
+    waiting = [("-C", str(folder))]
+    seen: set[str] = set()
+    try:
+        while waiting:
+            where = waiting.pop()
+            found = ask(where, "rev-parse", "--absolute-git-dir", "--git-common-dir")
+            if found is None or found in seen:  # no repository, where git runs nothing either
+                continue
+            seen.add(found)
+            if len(seen) > _MAX_REPOSITORIES:
+                return "one of more repositories than are looked at"
+            own, common = found.splitlines()
+            common = os.path.realpath(Path(where[1], common))
+            top = (ask(where, "rev-parse", "--show-toplevel") or own).removesuffix("\n")
+            listed = ask(where, "config", "--list", "--null", "--show-scope")
+            if program := _program_in(listed, common, top):
+                return program
+            index = ask(where, "ls-files", "--stage", "-z", "--full-name", ":/") or ""
+            links = [entry.partition("\t")[2] for entry in index.split("\0") if entry.startswith("160000 ")]
+            nested = [*(f"{top}/{link}" for link in links), *scan.repositories(top)]
+            if scan.is_partial(top):
+                return f"one of more repositories than are looked at in {top}"
+            waiting += [("-C", place) for place in nested if os.path.lexists(f"{place}/.git")]
+            modules = {module for kept in (own, common) for module in modules_in(f"{kept}/modules")}
+            waiting += [("--git-dir", module) for module in modules]
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        return f"one that cannot be looked for: {error}"
+    return ""
+
+
+def _ask(git: str, environment: Mapping[str, str], where: tuple[str, str], *arguments: str) -> str | None:
+    """Return git's output; None where it refuses. Raises `OSError` and `SubprocessError`."""
+    done = run_git([git, *where, *arguments], environment=environment, timeout_s=_MAX_GIT_S)
+    return None if done.returncode else os.fsdecode(done.stdout)
+
+
+def _program_in(settings: str | None, common: str, top: str) -> str:
+    """Name the first of the listed settings that starts a program, or a hook that does."""
+    if settings is None:
+        return f"one in {common}/config, which git does not list"
+    hooks = [f"{common}/hooks"]
+    words = settings.split("\0")
+    for scope, text in zip(words[::2], words[1::2], strict=False):
+        setting = parse_setting(text)
+        if scope not in ("local", "worktree"):  # the person's and the machine's settings are trusted
+            continue
+        if _starts_a_program(setting):
+            return f"{text.partition(chr(10))[0]} in {common}/config"
+        if setting.key == "hookspath" and setting.value:
+            hooks.append(os.path.expanduser(setting.value))  # noqa: PTH111  # a Path raises where there is no such user
+    found = (Path(start, folder, _HOOK) for folder in hooks for start in (top, common))
+    return next((str(hook) for hook in found if os.path.lexists(hook)), "")
+
+
+def _starts_a_program(setting: Setting) -> bool:
+    match setting:
+        case Setting("core", "", "fsmonitor", value):
+            return value not in _BOOLEANS
+        case Setting("filter", _, _, str(value)) if _LFS.fullmatch(value):
+            return False
+        case Setting("log", "", "showsignature", value):
+            return value not in _FALSE
+        case Setting("format", "", "pretty", str(value)) | Setting("pretty", _, _, str(value)):
+            return _SIGNATURE.search(value) is not None
+        case Setting("branch" | "tag", "", "sort", str(value)):
+            return "signature" in value
+    return f"{setting.section}.{setting.key}" in _PROGRAMS

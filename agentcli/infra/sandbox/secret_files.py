@@ -1,0 +1,245 @@
+"""Finds secret files, and the values in them, so that searches leave them out and outputs are masked.
+
+Judging a path takes tens of microseconds, and a search may find matches in fifty thousand files. Nearly all of them are
+known to be plain by a look at their names; only the others are judged.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from fnmatch import translate
+from itertools import repeat
+from pathlib import Path
+
+from agentcli.infra.changes.writing import open_to_read
+from agentcli.infra.sandbox.git_config import find_git, path_in, run_git, text_of
+from agentcli.safety.paths.judge import SECRET_GLOB_EXCEPTIONS, SECRET_GLOBS, SECRET_HOME_PATHS, fold_name
+
+_NEVER_SECRET = tuple(glob[1:].encode() for glob in SECRET_GLOB_EXCEPTIONS if glob.count("*") == 1 and glob[0] == "*")
+_EXTENSIONS = frozenset(glob.rpartition(".")[2].encode() for glob in SECRET_GLOBS if glob.startswith("*"))
+_OTHERS = re.compile("|".join(translate(glob) for glob in SECRET_GLOBS if not glob.startswith("*")).encode())
+
+# A secret folder, or one that leads to one, has a part of such a name.
+_FOLDERS = frozenset(
+    fold_name(part).encode() for path in (*SECRET_HOME_PATHS, "proc", "secrets") for part in path.split("/")
+)
+
+_STARTS = frozenset(name[:2] for name in (*(glob.encode() for glob in SECRET_GLOBS if glob[0] != "*"), *_FOLDERS))
+
+_IGNORED_ENDS = (b".", b" ")  # by Windows
+
+MAX_FILES = 200
+MAX_FILE_BYTES = 256 * 1024  # larger ones are databases, and certificates by the thousand
+MAX_BYTES = 2 * 1024 * 1024
+MAX_VALUES = 1_000
+_TICK_NS = 20_000_000  # within a tick of its file system's clock a file can change twice and keep one stamp
+
+_OPTIONS = ("--no-optional-locks", "-c", "core.fsmonitor=false")
+# Nothing is fetched, and no other object replaces one that a commit names.
+_GIT_SETTINGS = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_NO_REPLACE_OBJECTS": "1"}
+_HEAD = (*_OPTIONS, "rev-parse", "--quiet", "--verify", "HEAD^{commit}")
+_INDEX = (*_OPTIONS, "ls-files", "--stage", "-z")
+_TREE = (*_OPTIONS, "ls-tree", "-r", "-z", "HEAD")
+_SIZES = (*_OPTIONS, "cat-file", "--batch-check=%(objectname) %(objecttype) %(objectsize)")
+_CONTENTS = (*_OPTIONS, "cat-file", "--batch=%(objectname)")
+_GREP = (
+    *(*_OPTIONS, "grep", "--no-recurse-submodules", "--no-textconv", "--no-color", "--no-line-number", "--no-column"),
+    *("-h", "-o", "-I", "-F", "-f", "-"),
+)
+
+_Stamp = tuple[int, int, int]  # the time of the last change, size, inode
+GitState = tuple[object, ...]
+
+
+class SecretFiles:
+    """Finds the paths for which `is_secret` is true, asking it only where no name on the path is plainly harmless."""
+
+    def __init__(self, base: Path, is_secret: Callable[[Path], bool]) -> None:
+        self._base = base
+        self._is_secret = is_secret
+        is_plain_base = not is_secret(base / "a") and all(map(_is_plain_folder, os.fsencode(base).split(b"/")[1:]))
+        self._plain_folders = {b"": is_plain_base}
+
+    def among(self, paths: Sequence[bytes]) -> set[bytes]:
+        folders = {folder for folder, _, _ in map(bytes.rpartition, paths, repeat(b"/"))}
+        if all(map(self._is_plain_folder, folders)) and not _is_odd(b"".join(paths)):
+            paths = [path for path in paths if not path.endswith(_NEVER_SECRET) and _may_match(path)]
+        return {path for path in paths if not self._is_plain(path) and self._is_secret(self._base / os.fsdecode(path))}
+
+    def _is_plain(self, path: bytes) -> bool:
+        folder, _, name = path.rpartition(b"/")
+        folded = name.lower()
+        if folded.rpartition(b".")[2] in _EXTENSIONS or folded in _FOLDERS or _is_odd(name):
+            return False
+        return self._is_plain_folder(folder) and (folded[:2] not in _STARTS or _OTHERS.match(folded) is None)
+
+    def _is_plain_folder(self, path: bytes) -> bool:
+        is_plain = self._plain_folders.get(path)
+        if is_plain is None:
+            parent, _, name = path.rpartition(b"/")
+            is_plain = self._plain_folders[path] = self._is_plain_folder(parent) and _is_plain_folder(name)
+        return is_plain
+
+
+def _is_plain_folder(name: bytes) -> bool:
+    return name.lower() not in _FOLDERS and not _is_odd(name)
+
+
+def _may_match(path: bytes) -> bool:
+    """Judge a path of usual letters in plain folders by a quick look, which errs on the side of yes."""
+    name = path[path.rfind(b"/") + 1 :].lower()
+    return name[:2] in _STARTS or name[name.rfind(b".") + 1 :] in _EXTENSIONS or name.endswith(_IGNORED_ENDS)
+
+
+def _is_odd(name: bytes) -> bool:
+    """Return True if some file system takes it for another name."""
+    return not name.isascii() or b"~" in name or b":" in name or name.endswith(_IGNORED_ENDS)
+
+
+def git_state(root: Path) -> GitState:
+    """Return the state of the index and of HEAD where git works in `root`, without running git; empty outside.
+
+    The files are those of gitrepository-layout(5). A command may have made a pipe of one, which is not waited for.
+    """
+    for folder in (root, *root.parents):
+        link = f"{folder}/.git"
+        git = link if text_of(f"{link}/HEAD") else path_in(link, "gitdir: ")
+        if git is not None:
+            head = text_of(f"{git}/HEAD").partition("\n")[0]
+            common = path_in(f"{git}/commondir") or git
+            names = (head.removeprefix("ref: "), "packed-refs", "reftable/tables.list")
+            return (head, *map(_stamp, (f"{git}/index", *(f"{common}/{name}" for name in names))))
+    return ()
+
+
+def _stamp(path: str | Path) -> _Stamp | None:
+    try:
+        status = Path(path).stat()
+    except (OSError, ValueError):
+        return None
+    return (status.st_ctime_ns, status.st_size, status.st_ino)
+
+
+class SecretValues:
+    """Secret values of one workspace. A file is read again once it has changed; `environment` is what git runs in.
+
+    A value that a committed file contains is no secret, unless that file is itself a secret one. The commit is HEAD at
+    the first look: neither the index nor later commits count, because commands can write them. `secrets_among` gives
+    the paths of secret files among those below a root.
+    """
+
+    def __init__(
+        self, environment: Mapping[str, str], secrets_among: Callable[[Path, Sequence[bytes]], set[bytes]]
+    ) -> None:
+        self._environment = {**environment, **_GIT_SETTINGS}
+        self._secrets_among = secrets_among
+        # For each root, the secret files that the index and HEAD have below it, by their paths from there.
+        self._tracked: dict[Path, tuple[GitState, frozenset[str]]] = {}
+        self._objects: dict[str, frozenset[str]] = {}  # the values in each, also of those that are tracked no more
+        self._program = ""
+        self._files: dict[Path, tuple[_Stamp, frozenset[str]]] = {}
+        self._lock = threading.Lock()
+        self._heads: dict[Path, str] = {}
+        self._committed: dict[Path, tuple[frozenset[str], frozenset[str]]] = {}
+
+    def held_by(
+        self, files: Iterable[Path], roots: Sequence[Path], *, apart_from: Path | None = None
+    ) -> frozenset[str]:
+        """Return the values in `files`, except those of the file at the real path `apart_from`."""
+        with self._lock:
+            self._program = find_git(self._environment.get("PATH", ""), tuple(roots))
+            self._files = dict(self._read_files(files))
+            shown: frozenset[str] = frozenset()
+            if apart_from is not None:
+                its = (held for file, (_, held) in self._files.items() if os.path.realpath(file) == str(apart_from))
+                shown = shown.union(*its)
+            for root in roots:
+                with suppress(OSError, subprocess.TimeoutExpired):  # the next command tries again
+                    self._read_tracked(root)
+            values = set[str]().union(*(held for _, held in self._files.values()), *self._objects.values())
+            found = frozenset(sorted(values, key=len, reverse=True)[:MAX_VALUES])
+            for root in roots:
+                with suppress(OSError, subprocess.TimeoutExpired):
+                    shown |= self._committed_in(root, found)
+            return found - shown
+
+    def _read_files(self, files: Iterable[Path]) -> Iterable[tuple[Path, tuple[_Stamp, frozenset[str]]]]:
+        """Yield the values in files, those near the root first; a file that has not changed is not read again."""
+        room, count = MAX_BYTES, 0
+        for path in sorted(set(files), key=lambda path: (len(path.parts), path)):
+            stamp = _stamp(path)
+            if stamp is None or not 0 < stamp[1] <= min(MAX_FILE_BYTES, room) or count >= MAX_FILES:
+                continue
+            is_young = time.time_ns() - stamp[0] < _TICK_NS
+            known = self._files.get(path)
+            with suppress(OSError, UnicodeError):
+                if known is None or known[0] != stamp or is_young:
+                    with open_to_read(path.resolve()) as file:
+                        known = ((0, *stamp[1:]) if is_young else stamp), _values_of(file.read(MAX_FILE_BYTES))
+                room, count = room - stamp[1], count + 1
+                yield path, known
+
+    def _read_tracked(self, root: Path) -> None:
+        """Read the secret files of the index and of HEAD, if either may have changed."""
+        state = git_state(root)
+        if not state or self._tracked.get(root, ((), frozenset()))[0] == state:
+            return
+        objects: dict[bytes, set[str]] = {}
+        for command, position in ((_INDEX, 1), (_TREE, 2)):  # MODE OBJECT STAGE and MODE TYPE OBJECT, a tab, the path
+            for line in filter(None, self._output(command, root).split(b"\0")):
+                fields, _, path = line.partition(b"\t")
+                objects.setdefault(path, set()).add(fields.split(b" ")[position].decode())
+        names = self._secrets_among(root, [*objects])
+        new = set[str]().union(*(objects[name] for name in names)) - self._objects.keys()
+        self._read_objects(sorted(new)[:MAX_FILES], root)
+        self._tracked[root] = state, frozenset(map(os.fsdecode, names))
+
+    def _read_objects(self, objects: Sequence[str], root: Path) -> None:
+        room = MAX_BYTES
+        sizes: dict[str, int] = {}
+        described = self._output(_SIZES, root, "\n".join(objects).encode()) if objects else b""
+        for line in described.decode().splitlines():
+            name, kind, *rest = line.split(" ")
+            if kind == "blob" and (size := int(rest[0])) <= min(MAX_FILE_BYTES, room):
+                room -= size
+                sizes[name] = size
+        content = self._output(_CONTENTS, root, "\n".join(sizes).encode()) if sizes else b""
+        for name, size in sizes.items():
+            start = content.find(b"\n") + 1
+            self._objects[name] = _values_of(content[start : start + size])
+            content = content[start + size + 1 :]
+
+    def _committed_in(self, root: Path, values: frozenset[str]) -> frozenset[str]:
+        """Return the values that are in a file of the commit; none where there is no commit."""
+        if root not in self._heads:
+            self._heads[root] = self._output(_HEAD, root).decode().strip()
+        if not values or not self._heads[root]:
+            return frozenset()
+        if self._committed.get(root, (None,))[0] != values:
+            self._committed[root] = (values, self._grep(values, root))
+        return self._committed[root][1]
+
+    def _grep(self, values: frozenset[str], root: Path) -> frozenset[str]:
+        names = {str(file.relative_to(root)) for file in self._files if file.is_relative_to(root)}
+        names |= self._tracked[root][1] if root in self._tracked else set()
+        secret = [f":(exclude,literal){name}" for name in sorted(names)]
+        lines = "\n".join(value for value in values if "\n" not in value)
+        command = (*_GREP, self._heads[root], "--", ".", *secret)
+        found = self._output(command, root, lines.encode(errors="surrogateescape"))
+        return values.intersection(found.decode(errors="surrogateescape").split("\n"))
+
+    def _output(self, command: Sequence[str], root: Path, given: bytes = b"") -> bytes:
+        return run_git([self._program, *command], cwd=root, environment=self._environment, given=given).stdout
+
+
+def _values_of(content: bytes) -> frozenset[str]:
+    """Return the secret values in a text; none where the content is no text."""
+    from agentcli.safety.secrets.settings import secret_values  # late, because it takes 20 ms
+
+    return frozenset() if b"\0" in content else frozenset(secret_values(content.decode("utf-8-sig", "replace")))

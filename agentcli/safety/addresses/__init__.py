@@ -1,1 +1,0 @@
-"""Judges web addresses by their text: strict parsing, public and private networks, known documentation sites."""

@@ -1,0 +1,318 @@
+"""Parses web addresses strictly, and judges if one may be fetched: at once, if the person agrees, or never.
+
+An address that two programs could read differently is refused.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+import unicodedata
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Literal
+from urllib.parse import quote, urljoin
+
+import msgspec
+
+from agentcli.safety.hosts import (
+    Address,
+    as_address,
+    is_address,
+    is_local_network,
+    is_loopback,
+    is_metadata_service,
+    read_grant,
+    read_host,
+    split_port,
+    why_not_public,
+)
+
+MAX_URL_CHARS = 16_000
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+_USERINFO = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=:-]|%(?!23|2[fF]|3[aAfF]|40|5[bBcCdD]|[01]|7[fF])[0-9A-Fa-f]{2})*")
+# These stay in a path or query; everything else is percent-encoded as UTF-8.
+_UNENCODED = "!#$%&'()*+,/:;=?@[]~|^{}\"<>`"
+_ENCODED = re.compile(r"[\"<>`{}|^\\]|%(?![0-9A-Fa-f]{2})")
+
+
+class BadUrl(ValueError):
+    """The text is no web address that this program opens. The message says what is wrong with it."""
+
+
+class WebUrl(msgspec.Struct, frozen=True, kw_only=True):
+    """An address in canonical form. The fragment is dropped."""
+
+    scheme: str
+    host: str  # ASCII, without brackets or trailing dot
+    port: int
+    target: str  # path and query, percent-encoded
+    has_userinfo: bool = False  # something came before an `@`; it is never sent
+
+    @property
+    def address(self) -> Address | None:
+        """The network address, None if the host is a name."""
+        return as_address(self.host) if is_address(self.host) else None
+
+    @property
+    def authority(self) -> str:
+        """The host, with the port unless it is the scheme's own: the value of the Host header."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.authority}{self.target}"
+
+
+def parse_url(text: str) -> WebUrl:
+    """Parse a web address. Raises `BadUrl`."""
+    if not text:
+        raise BadUrl("the address is empty")
+    if len(text) > MAX_URL_CHARS:
+        raise BadUrl(f"the address is longer than {MAX_URL_CHARS:,} characters")
+    if text != text.strip() or any(unicodedata.category(sign) in ("Cc", "Cs") for sign in text):
+        raise BadUrl("the address holds a control character, or a space at an end")
+    scheme = _SCHEME.match(text)
+    if scheme is None:
+        raise BadUrl("the address does not begin with https:// or http://")
+    name = scheme[1].lower()
+    if name not in _DEFAULT_PORTS:
+        raise BadUrl(f"only https and http addresses are opened, not {name}")
+    rest = text[scheme.end() :].partition("#")[0]
+    if "\\" in rest.partition("?")[0]:
+        raise BadUrl("the address holds a backslash")
+    if not rest.startswith("//") or rest[2:3] in ("", "/", "?"):
+        raise BadUrl(f"the address is not written as {name}://host/path")
+    authority = re.split(r"[/?]", rest[2:], maxsplit=1)[0]
+    if any(unicodedata.category(sign) == "Cf" for sign in authority):
+        raise BadUrl("the host holds an invisible character")
+    userinfo, at, place = authority.rpartition("@")
+    if not _USERINFO.fullmatch(userinfo):
+        raise BadUrl("the part before @ holds characters that have no place there")
+    host, port = _host_and_port(place, _DEFAULT_PORTS[name])
+    target = _target(rest[2 + len(authority) :])
+    return WebUrl(scheme=name, host=host, port=port, target=target, has_userinfo=bool(at))
+
+
+def join_url(base: WebUrl, reference: str) -> WebUrl:
+    """Return the address that a `Location` header of the page `base` means. Raises `BadUrl`."""
+    try:
+        joined = urljoin(str(base), reference)
+    except ValueError as error:
+        raise BadUrl(str(error)) from error
+    return parse_url(joined)
+
+
+def urls_in(text: str) -> Iterable[str]:
+    """Yield the web addresses in a text that a person wrote, without the punctuation that ends a sentence."""
+    for found in re.findall(r"https?://[^\s<>\"'`]{1,4000}", text):
+        url = found.rstrip(".,;:!?*_")
+        while url.endswith((")", "]", "}")) and url.count(url[-1]) > url.count("([{"[")]}".index(url[-1])]):
+            url = url[:-1].rstrip(".,;:!?*_")
+        yield url
+
+
+def _host_and_port(place: str, default_port: int) -> tuple[str, int]:
+    try:
+        host, port = split_port(place.removesuffix(":"), default=default_port)
+    except ValueError as error:
+        raise BadUrl(f"{place[:80]!r} is not a host and a port") from error
+    if place.startswith("[") != (":" in host):
+        raise BadUrl(f"{place[:80]!r} is not a host: brackets stand around an IPv6 address, and only there")
+    if not host:
+        raise BadUrl("the address has no host")
+    # As browsers do (WHATWG URL, "ends in a number"): such a host is an address, and here only in its usual form.
+    try:
+        host = read_host(host.lower() if host.isascii() else _in_ascii(host))
+    except ValueError as error:
+        raise BadUrl(str(error).removesuffix(".")) from error
+    for label in host.split("."):
+        if label.startswith("xn--") and not _is_punycode(label):
+            raise BadUrl(f"{label} is not a host name")
+    return host, port or default_port
+
+
+def _in_ascii(host: str) -> str:
+    """Return an internationalized name as DNS knows it (RFC 5891, with the mapping of Unicode TS 46)."""
+    import idna  # 3 ms, which few addresses need
+
+    try:
+        return idna.encode(host, uts46=True).decode()
+    except UnicodeError as error:  # as IDNAError is
+        raise BadUrl(f"{host[:80]!r} is not a host name") from error
+
+
+def _is_punycode(label: str) -> bool:
+    import idna
+
+    try:
+        return bool(idna.encode(idna.decode(label)).decode() == label)
+    except UnicodeError:
+        return False
+
+
+def _target(text: str) -> str:
+    encoded = quote(text if text.startswith("/") else f"/{text}", safe=_UNENCODED)
+    return _ENCODED.sub(lambda found: f"%{ord(found[0]):02X}", encoded)
+
+
+class UrlVerdict(msgspec.Struct, frozen=True):
+    """The verdict on an address."""
+
+    verdict: Literal["block", "ask", "allow"]
+    reason: str = ""  # why it is not fetched at once, in words that fit after a colon
+
+
+MAX_SILENT_TARGET_CHARS = 500  # of path and query to a known site; a longer one may carry data out
+
+
+def judge_url(
+    url: str,
+    *,
+    granted_hosts: Collection[str] = (),
+    known_urls: Collection[str] = (),
+) -> UrlVerdict:
+    """Judge an address as the model wrote it, by its text alone.
+
+    The addresses that the host resolves to are judged by `why_unreachable`.
+
+    Args:
+        url: The address.
+        granted_hosts: The person's grants: `host`, `*.host`, `host:port` or `[v6]:port`; without a port, 80 and 443.
+            A grant also opens a name or an address of the local network, but never a cloud's metadata service.
+        known_urls: Addresses that the person typed or a search found, in any form that `parse_url` reads.
+    """
+    try:
+        parsed = parse_url(url)
+    except BadUrl as error:
+        return UrlVerdict("block", str(error))
+    if blocked := why_blocked(parsed, granted_hosts):
+        return UrlVerdict("block", blocked)
+    if is_granted(parsed, granted_hosts) or _is_known(parsed, known_urls):
+        return UrlVerdict("allow")
+    question = _why_asked(parsed)
+    return UrlVerdict("ask" if question else "allow", question)
+
+
+def is_granted(url: WebUrl, granted_hosts: Iterable[str]) -> bool:
+    return any(_covers(grant, url.host, url.port) for grant in granted_hosts)
+
+
+def why_blocked(url: WebUrl, granted_hosts: Collection[str]) -> str:
+    """Return why no request may go to an address, as far as its text tells; empty if one may."""
+    granted = is_granted(url, granted_hosts)
+    if url.port in _PORTS_OF_OTHER_SERVICES and not granted:
+        return f"port {url.port} belongs to another service than the web"
+    if (address := url.address) is not None:
+        return why_unreachable(str(address), url, granted_hosts)
+    if not granted and _is_local_name(url.host):
+        return f"{url.host} is a name of this machine or its network"
+    is_private = not granted and _lies_below(url.host, _NAMES_OF_PRIVATE_ADDRESSES)
+    return f"{url.host} stands for a private address" if is_private else ""
+
+
+def why_unreachable(address: str, url: WebUrl, granted_hosts: Collection[str]) -> str:
+    """Return why a connection to `address`, one of those of `url`'s host, is refused; empty if it is allowed.
+
+    A granted local name may lead to this machine, or into the local network. A name that looks public may lead to a
+    private address only if that address is granted as well, since its owner can point it anywhere at any time.
+    """
+    if not is_address(address):
+        return f"{url.host} leads to {address}, which is not a plain address"
+    parsed = as_address(address)
+    what = why_not_public(parsed)
+    is_open = not what or any(_covers(grant, str(parsed), url.port) for grant in granted_hosts)
+    if not is_open and is_granted(url, granted_hosts) and _is_local_name(url.host):
+        is_open = is_loopback(parsed) if _is_this_machine(url.host) else is_local_network(parsed)
+    if is_open and not is_metadata_service(parsed):
+        return ""
+    return f"{url.host} is {what}" if url.host == address else f"{url.host} leads to {address}, {what}"
+
+
+def _why_asked(url: WebUrl) -> str:
+    """Return what the person is asked before a request goes out; empty for a page of a known site."""
+    is_long = len(url.target) > MAX_SILENT_TARGET_CHARS
+    if url.has_userinfo:
+        return f"the host is {url.host}; what stands before the @ is not, and is not sent"
+    if url.address is not None:
+        return "a bare network address"
+    if "xn--" in url.host:
+        return f"{url.host} stands for a name in other letters, which may imitate another name"
+    if url.authority != url.host:
+        return f"port {url.port} of {url.host}"
+    if url.host not in _documentation_sites():
+        data = f", and the address carries {len(url.target):,} characters to it" if is_long else ""
+        return f"{url.host} is not one of the known documentation sites{data}"
+    if url.scheme != "https":
+        return "the connection is not encrypted"
+    return f"the address is long and may carry data to {url.host}" if is_long else ""
+
+
+@cache
+def _documentation_sites() -> frozenset[str]:
+    groups = tomllib.loads(Path(__file__).with_name("known_sites.toml").read_text("utf-8"))
+    return frozenset(host for hosts in groups.values() for host in hosts)
+
+
+def _is_known(url: WebUrl, known_urls: Collection[str]) -> bool:
+    for known in known_urls:
+        with suppress(BadUrl):
+            parsed = parse_url(known)
+            secure = msgspec.structs.replace(parsed, scheme="https", port=443)
+            if url == parsed or (parsed.port == 80 and url == secure):
+                return True
+    return False
+
+
+def _covers(grant: str, host: str, port: int) -> bool:
+    """Return True if a grant covers a port of a host; a grant that cannot be read covers nothing."""
+    with suppress(ValueError):
+        return read_grant(grant, is_any_pattern_fine=True).covers(host, port)
+    return False
+
+
+def _lies_below(host: str, domains: Collection[str]) -> bool:
+    labels = host.split(".")
+    return any(".".join(labels[start:]) in domains for start in range(len(labels)))
+
+
+def _is_this_machine(host: str) -> bool:
+    return host in _OTHER_NAMES_OF_LOCALHOST or _lies_below(host, ("localhost",))
+
+
+def _is_local_name(host: str) -> bool:
+    return "." not in host or _is_this_machine(host) or _lies_below(host, _LOCAL_DOMAINS)
+
+
+_OTHER_NAMES_OF_LOCALHOST = frozenset(
+    "localhost.localdomain localhost4 localhost4.localdomain4 localhost6 localhost6.localdomain6 ip6-localhost "
+    "ip6-loopback broadcasthost".split()
+)
+# Domains outside the public DNS: RFC 6761, 6762 (local), 7686 (onion), 8375 (home.arpa), 9476 (alt), ICANN's reserved
+# "internal" (2024), the collisions ICANN keeps closed (corp, home, mail), reverse zones, and what routers, Kubernetes
+# (svc, cluster.local) and clouds (metadata services) use.
+_LOCAL_DOMAINS = frozenset(
+    "local localdomain internal intranet intra private lan lan.home home home.arpa corp mail router onion "
+    "invalid alt localdomain4 localdomain6 in-addr.arpa ip6.arpa svc cluster docker consul fritz.box "
+    "metadata.tencentyun.com metadata.packet.net".split()
+)
+# Services that turn any name into a private address, and names known to lead to one. What counts is the address that a
+# name resolves to; these are refused before it is resolved.
+_NAMES_OF_PRIVATE_ADDRESSES = frozenset(
+    "nip.io sslip.io xip.io ip6.name backname.io lvh.me vcap.me localtest.me lacolhost.com localh.st localho.st "
+    "fuf.me local.gd traefik.me yoogle.com rbndr.us 1u.ms rebind.network rebind.it localdomain.pw "
+    "spoofed.burpcollaborator.net spoofed.oastify.com bugbounty.dod.network".split()
+)
+# "Port blocking" of the WHATWG Fetch standard (https://fetch.spec.whatwg.org/#port-blocking, read 2026-11).
+_PORTS_OF_OTHER_SERVICES = frozenset(
+    int(port)
+    for port in (
+        "1 7 9 11 13 15 17 19 20 21 22 23 25 37 42 43 53 69 77 79 87 95 101 102 103 104 109 110 111 113 115 117 119 "
+        "123 135 137 139 143 161 179 389 427 465 512 513 514 515 526 530 531 532 540 548 554 556 563 587 601 636 989 "
+        "990 993 995 1719 1720 1723 2049 3659 4045 4190 5060 5061 6000 6566 6665 6666 6667 6668 6669 6679 6697 10080"
+    ).split()
+)

@@ -1,0 +1,166 @@
+"""Builds the prefix of requests (system text and tools), and the system reminders of a session's start."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from msgspec import structs
+
+from agentcli.agent.state import AgentState
+from agentcli.agent.steps.messages import NestedInstructions
+from agentcli.conversation.entries import Compaction, User, reminder
+from agentcli.conversation.instructions import (
+    Instructions,
+    environment_note,
+    files_note,
+    find_instructions,
+    git_branch,
+    instruction_paths,
+    system_prompt,
+)
+from agentcli.llm.messages import without_surrogates
+from agentcli.llm.models import ModelInfo
+from agentcli.llm.provider import Prefix, ToolSpec
+from agentcli.settings.load import Config
+from agentcli.settings.paths import home_of, project_root
+from agentcli.setup.options import SessionOptions
+from agentcli.tools.builtin.toolset import small_specs
+from agentcli.tools.registry import ToolRegistry
+from agentcli.tools.tool import Tool
+from agentcli.tools.workspace import Workspace
+
+MAX_INDEX_BYTES = 2_048  # of the list of memory files
+_WORDS_OF_KIND = 2
+_USUAL_WINDOW = 200_000  # tokens; tools of MCP servers take no larger a share of a larger one, as each request pays
+
+Kind = tuple[str, tuple[str, ...]]
+
+
+@dataclass(kw_only=True)
+class PrefixBuilder:
+    """Builds the prefix for each kind of model once, so that the provider's prompt cache stays valid.
+
+    `skills` returns the list of skills for a model with such a window, in tokens; `agents` that of subagents.
+    """
+
+    config: Config
+    options: SessionOptions
+    skills: Callable[[int], str]
+    agents: Callable[[], str]
+    on_notice: Callable[[str], None]
+    _built: dict[tuple[bool, int, ToolRegistry], Prefix] = field(default_factory=dict, init=False)
+
+    def prefix(self, info: ModelInfo, tools: ToolRegistry) -> Prefix:
+        kind = (info.small, info.window, tools)
+        if (prefix := self._built.get(kind)) is None:
+            own = [tool for tool in tools if not tool.server]
+            specs = tuple(tool.spec() for tool in own)
+            if info.small and not self.config.settings.tools.only:
+                builtin = [tool.spec() for tool in own if tool.source == "builtin"]
+                specs = (*small_specs(builtin), *(tool.spec() for tool in own if tool.source != "builtin"))
+            names = {spec.name for spec in specs}
+            agents = self.agents() if "create_subagent" in names else ""
+            skills = self.skills(info.window) if "skill" in names else ""
+            stubs, note = self._fit_servers([tool for tool in tools if tool.server], info.window)
+            append = _join(self.options.append_system_prompt, agents, skills, note)
+            text = system_prompt(small=info.small, replace=self.options.system_prompt, append=append)
+            prefix = self._built[kind] = Prefix(text, (*specs, *stubs))
+        return prefix
+
+    def _fit_servers(self, tools: Sequence[Tool], window: int) -> tuple[tuple[ToolSpec, ...], str]:
+        if not tools:
+            return (), ""
+        whole = tuple(tool.spec() for tool in tools)
+        share = self.config.settings.mcp.share
+        from agentcli.extensions.mcp.tools import NOTE, fitted
+
+        shown = fitted(whole, int(min(window, _USUAL_WINDOW) * share))
+        if left_out := [spec.name for spec in whole[len(shown) :]]:
+            self.on_notice(
+                f"{len(left_out)} tools of MCP servers are not shown to the model, as all take more than "
+                f"{share:.0%} of its window (mcp.share): {', '.join(left_out[:5])} …"
+            )
+        return shown, NOTE if shown != whole else ""
+
+    def for_agent(self, prompt: str) -> PrefixBuilder:
+        """Return the builder for a subagent, whose system text ends with its own prompt."""
+        appended = _join(self.options.append_system_prompt, prompt)
+        return replace(self, options=structs.replace(self.options, append_system_prompt=appended))
+
+    def instructions(self) -> Instructions:
+        """Return the instruction files of the user and of this folder."""
+        config = self.config
+        if self.options.is_bare:
+            return Instructions()
+        user_files = [config.paths.config / "AGENTS.md", Path("~/.agents/AGENTS.md").expanduser()]
+        return find_instructions(config.cwd, project_root(config.cwd), user_files, home_of(config.environment))
+
+    def nested_instructions(self) -> NestedInstructions | None:
+        """Return the finder of instruction files in deeper folders, for one session."""
+        cwd, home = self.config.cwd, home_of(self.config.environment)
+        return None if self.options.is_bare else NestedInstructions(cwd, project_root(cwd), home)
+
+    def reminders(self, workspace: Workspace, info: ModelInfo) -> list[User]:
+        """Return the reminders of a session's start: the environment, instruction files and the list of memory files.
+
+        A small model gets neither the environment nor the memory files.
+        """
+        cwd = self.config.cwd
+        if info.small:
+            notes = [files_note(cwd)]
+        else:
+            today = datetime.now(UTC).astimezone().strftime("%Y-%m-%d")
+            branch = git_branch(project_root(cwd))
+            notes = [environment_note(cwd=cwd, platform=sys.platform, date=today, branch=branch)]
+        instructions = self.instructions()
+        for notice in instructions.notices:
+            self.on_notice(notice)
+        if note := instructions.note():
+            notes.append(note)
+        memory = workspace.resources.memory
+        if memory is not None and not info.small and (index := memory.index()):
+            notes.append(_memory_note(index))
+        # Names of folders and files can be bytes that are no UTF-8, which neither the log nor a request holds.
+        return [structs.replace(note, content=without_surrogates(note.content)) for note in notes]
+
+
+def new_reminders(reminders: Sequence[User], state: AgentState) -> list[User]:
+    """Return the reminders that a resumed conversation lacks.
+
+    It has one if the newest reminder of the same kind has the same text.
+    """
+    newest: dict[Kind, str] = {}
+    for entry in state.conversation.request_entries:
+        if isinstance(entry.body, Compaction):
+            newest |= {_kind(note): note.text for note in reminders if note.text in entry.body.carried}
+        elif isinstance(entry.body, User) and entry.body.is_reminder:
+            newest[_kind(entry.body)] = entry.body.text
+    return [note for note in reminders if newest.get(_kind(note)) != note.text]
+
+
+def _kind(note: User) -> Kind:
+    """Return the first words of a reminder and the instruction files that it names, which its newer version keeps."""
+    words = note.text.split(maxsplit=_WORDS_OF_KIND)[:_WORDS_OF_KIND]
+    return " ".join(words), tuple(instruction_paths([note]))
+
+
+def _memory_note(index: Sequence[tuple[str, str]]) -> User:
+    """List each memory file with its first line, within `MAX_INDEX_BYTES`."""
+    lines: list[str] = []
+    size = 0
+    for name, first_line in index:
+        line = f"- {name}: {first_line}" if first_line else f"- {name}"
+        size += len(line.encode())
+        if size > MAX_INDEX_BYTES:
+            lines.append(f"({len(index) - len(lines)} more: memory view)")
+            break
+        lines.append(line)
+    return reminder("\n".join(["Memory files of this project, each with its first line:", *lines]))
+
+
+def _join(*parts: str) -> str:
+    return "\n\n".join(filter(None, parts))

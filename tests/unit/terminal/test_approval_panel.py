@@ -1,0 +1,212 @@
+"""The question whether a call may run: it fits any window, and nothing in it can hide or steer."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentcli.agent.events import CallApproval, ChangesApproval, CommandApproval, EditApproval, Question
+from agentcli.agent.ops import Approve
+from agentcli.frontends.terminal.panel import QuestionPanel
+from agentcli.frontends.terminal.text.fragments import first_rows, plain, row_width, rows_of
+from agentcli.llm.messages import ToolUse
+from agentcli.tools.dry_run import ChangeSummary
+
+TEXT = st.one_of(st.text(), st.text("日本🎉a\u0301\x1b[31m\x07\t\n\u202e"))
+HUNK = "@@ -1 +1 @@\n-old\n+new\n"
+
+
+def panel(
+    preview: str = "make", rules: tuple[str, ...] = (), hunks: tuple[str, ...] = (), name: str = "bash"
+) -> QuestionPanel:
+    fields = {"call": ToolUse("1", name, {}), "reason": "why", "preview": preview, "rules": rules}
+    if name != "bash":
+        return QuestionPanel(EditApproval("1", "Edit a.py", **fields, hunks=hunks))
+    if not hunks:
+        return QuestionPanel(CommandApproval("1", "Run", **fields))
+    changes = tuple(ChangeSummary(name=f"{number}.py", kind="changed", what="file") for number in range(len(hunks)))
+    return QuestionPanel(ChangesApproval("1", "Changed", **fields, hunks=hunks, changes=changes))
+
+
+def choose(asked: QuestionPanel, id: str) -> Approve:
+    return asked.answer(next(choice for choice in asked.choices if choice.id == id))
+
+
+def rows(asked: QuestionPanel, columns: int = 100, more: int = 0) -> list[str]:
+    return [plain(row) for row in asked.rows(columns, more)]
+
+
+def preview(asked: QuestionPanel, columns: int = 100) -> str:
+    return plain(asked.preview(columns))
+
+
+@given(
+    st.one_of(
+        TEXT.map(lambda title: QuestionPanel(Question("1", title, call=ToolUse("1", "ask_user", {})))),
+        st.builds(
+            panel,
+            TEXT,
+            st.lists(TEXT, max_size=3).map(tuple),
+            st.lists(st.just(HUNK), max_size=3).map(tuple),
+            st.sampled_from(["bash", "file_edit"]),
+        ),
+    ),
+    st.integers(-9, 9),
+    st.integers(-4, 4),
+    st.integers(0, 99),
+    st.one_of(st.integers(1, 4), st.integers(1, 300)),
+)
+def test_rows_fit_any_window_and_hold_nothing_that_steers(
+    asked: QuestionPanel, by: int, wider: int, more: int, columns: int
+) -> None:
+    asked.move(by)
+    asked.widen(wider)
+    shown = asked.rows(columns, more)
+    assert all(row_width(row) <= columns for row in shown)
+    text = plain(asked.preview(columns))
+    for said in (text, *(plain(row) for row in shown)):
+        assert not any(
+            (character < " " and character not in "\n\t") or "\x7f" <= character < "\xa0" or character in "\u202e\u2066"
+            for character in said
+        )
+
+
+def test_no_is_what_enter_gives_at_first() -> None:
+    assert panel(rules=("Bash(make)",), hunks=(HUNK, HUNK)).selected.id == "no"
+    assert "❯n No" in rows(panel())[0]
+
+
+def test_choices_have_rows_of_their_own_where_one_does_not_hold_them() -> None:
+    asked = panel(rules=("file_edit(a.py)", "file_edit(*)"), hunks=(HUNK, HUNK), name="file_edit")
+    assert rows(asked, 100, more=2)[:3] == [
+        "Make this edit? +2 more",
+        "  y   Yes",
+        "  s   Yes, and don't ask again this session",
+    ]
+    narrow = " ".join(" ".join(rows(asked, 24)).split())
+    for label in ("y Yes", "s Yes, and don't ask", "a Always in this", "❯ n No", "Tab No, and say", "h Choose among"):
+        assert label in narrow
+    few = [plain(row) for row in asked.rows(100, max_rows=5)]
+    assert "❯ n   No" in few
+    assert len(few) == 5
+
+
+def test_a_yes_for_longer_says_what_it_covers() -> None:
+    asked = panel(rules=("bash(git push a b)", "bash(git push *)"))
+    assert rows(asked)[-1] == "  Rule for s/a: bash(git push a b) (e to edit, ←/→ narrower or wider)"
+    asked.widen(1)
+    assert "bash(git push *)" in rows(asked)[-1]
+    call = ToolUse("1", "file_edit", {})
+    edit = EditApproval("1", "", call=call, reason="", preview="", rules=("file_edit(a)",), mode="acceptEdits")
+    assert rows(QuestionPanel(edit))[-1] == "  Rule for a: file_edit(a) (e to edit)"
+    assert choose(QuestionPanel(edit), "mode:acceptEdits") == Approve("1", True, "session", mode="acceptEdits")
+    assert "".join(rows(panel(rules=("bash(" + "x" * 70 + ")",)), 40)).count("x") == 70
+
+
+def test_of_a_trial_it_asks_what_to_keep() -> None:
+    asked = " ".join(" ".join(rows(panel(hunks=(HUNK, "created file x\n")), 80)).split())
+    assert asked.startswith("Apply these changes? y Yes ❯ n No, discard Tab No")
+    assert asked.endswith("h Choose among 2 changes")
+
+
+def test_a_number_answers_a_question_of_the_model_by_an_option_or_is_the_answer() -> None:
+    given = {"call": ToolUse("1", "ask_user", {}), "title": "How many?"}
+    few = QuestionPanel(Question("1", **given, options=("one", "two")))
+    assert few.choice_for("2") == few.choices[1]
+    assert few.selected.answer == Approve("1", True, comment="one")
+    assert [few.choice_for(key) for key in "3vy"] == [None] * 3
+    assert QuestionPanel(Question("1", **given)).choice_for("2") is None
+    assert few.answer_in_words("3") == Approve("1", True, comment="3")
+    assert few.answer(few.no) == Approve("1", False)
+
+
+def test_the_command_is_shown_as_it_is_with_what_it_hides_made_visible() -> None:
+    text = preview(panel("rm -rf ~\x1b[2K\recho hi\u202e\x08 \x1b]0;t\x07"))
+    assert text == "? Run a command\n  $ rm -rf ~\\x1b[2K\\recho hi\\u202e\\x08 \\x1b]0;t\\x07\n"
+
+
+def test_nothing_is_left_out_however_long_it_is() -> None:
+    assert preview(panel("\n".join(f"echo {n}" for n in range(500)))).count("echo") == 500
+    assert preview(panel("x" * 5_000)).count("x") == 5_000
+    title = "https://example.com/" + "x" * 400
+    fetch, list_files = ToolUse("1", "web_fetch", {"url": title}), ToolUse("1", "file_list", {"pattern": "*.key"})
+    asked = CallApproval("1", "", call=fetch, reason="why", preview=f'{{\n  "url": "{title}"\n}}')
+    assert title in preview(QuestionPanel(asked))
+    listing = CallApproval("1", "", call=list_files, reason="why", preview='{"pattern": "*.key"}')
+    assert "*.key" in preview(QuestionPanel(listing)), "which the title does not name"
+    wide = panel(rules=("bash(" + "y" * 900 + " *)",))
+    assert preview(wide).count("y") == 900, "the reach of a yes for longer, where the panel has no room for it"
+
+
+def test_a_page_ends_with_the_window_and_the_next_goes_on_there() -> None:
+    asked = panel("echo " + "日" * 300 + "\n\nend\tof it")
+    rest, pages = asked.preview(40), []
+    while rest:
+        shown, rest = first_rows(rest, 40, 4)
+        assert rows_of(shown, 40) <= 4
+        pages.append(plain(shown))
+    assert len(pages) > 3
+    whole = "".join(pages).replace("\n", "")
+    assert whole == preview(asked, 40).replace("\n", "")
+    assert "日" * 300 in whole
+
+
+def test_a_diff_has_its_marks() -> None:
+    text = preview(panel(f"--- a\n+++ b\n{HUNK}", name="file_edit"))
+    assert "- old" in text
+    assert "+ new" in text
+
+
+def test_answers_carry_how_far_they_reach() -> None:
+    asked = panel(rules=("Bash(make test)", "Bash(make *)"))
+    assert choose(asked, "once") == Approve("1", True)
+    asked.widen(1)
+    asked.widen(1)
+    assert choose(asked, "always") == Approve("1", True, "always", rule="Bash(make *)")
+    asked.widen(-5)
+    assert choose(asked, "session:0") == Approve("1", True, "session", rule="Bash(make test)")
+    asked.set_rule("Bash(make lint)")
+    assert asked.rule == "Bash(make lint)"
+    assert asked.answer_in_words("not now") == Approve("1", False, comment="not now")
+    assert choose(panel(), "no") == Approve("1", False, stops=True)
+
+
+@pytest.mark.parametrize(
+    ("answers", "taken"), [("take take leave", (0, 1)), ("leave take leave", (1,)), ("leave leave leave", None)]
+)
+def test_hunks_are_decided_one_by_one(answers: str, taken: tuple[int, ...] | None) -> None:
+    asked = panel(hunks=(HUNK,) * 3, name="file_edit")
+    asked.start_hunks()
+    assert rows(asked)[0].startswith("Apply hunk 1 of 3?  y Yes ❯n No")
+    assert plain(asked.preview(80)).startswith("Hunk 1 of 3\n")
+    *others, last = [asked.decide_hunk(answer) for answer in answers.split()]
+    assert others == [None, None]
+    assert last == (Approve("1", True, hunks=taken) if taken else Approve("1", False, stops=True))
+
+
+def test_the_changes_of_a_tried_command_are_shown_file_by_file() -> None:
+    changes = (f"--- a/src/a.py\n+++ b/src/a.py\n{HUNK}", "deleted folder build\n")
+    asked = panel("\n".join(changes), hunks=changes)
+    text = preview(asked)
+    assert "src/a.py" in text
+    assert "+ new" in text
+    assert "deleted folder build" in text
+    asked.start_hunks()
+    assert plain(asked.preview(80)).startswith("Change 1 of 2: src/a.py\n")
+    asked.decide_hunk("take")
+    assert plain(asked.preview(80)) == "Change 2 of 2: deleted folder build\n"
+
+
+def test_trying_first_is_a_choice_where_it_is_offered() -> None:
+    request = CommandApproval("1", "Run", call=ToolUse("1", "bash", {}), reason="why", preview="make", can_try=True)
+    assert choose(QuestionPanel(request), "try") == Approve("1", True, "try")
+    assert "t   Dry run first" in " ".join(rows(QuestionPanel(request), 60))
+    assert "Dry run" not in " ".join(rows(panel()))
+
+
+def test_what_git_says_of_a_repository_is_shown_before_the_diffs_of_its_files() -> None:
+    said = f"main: 1 → 2\n  + 2 second\n--- a/src/a.py\n+++ b/src/a.py\n{HUNK}--- a/b.py\n+++ b/b.py\n{HUNK}"
+    lines = preview(panel(said, hunks=(said,))).split("\n")
+    first, second = lines.index("  src/a.py"), lines.index("  b.py")
+    assert lines.index("  main: 1 → 2") < first < second
