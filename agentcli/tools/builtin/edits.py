@@ -11,7 +11,7 @@ from msgspec import Struct
 from agentcli.errors import ToolError
 from agentcli.tools.builtin.files import (
     decode_file,
-    is_there,
+    file_failure,
     naming_similar,
     read_bytes,
     require_certain_encoding,
@@ -98,8 +98,11 @@ def _write(given: FileWrite | FileEdit, path: Path, context: ToolContext) -> Too
 
 def _read_before(given: FileWrite | FileEdit, path: Path, workspace: Workspace) -> bytes | None:
     """Return the bytes that would be changed; None for a new file. Raises `ToolError` if they may not be changed."""
-    if isinstance(given, FileWrite) and not is_there(path, workspace):
-        return None
+    try:
+        if isinstance(given, FileWrite) and not workspace.look(path).is_there:
+            return None
+    except OSError as error:  # the system does not say: no permission, or a name that is too long
+        raise file_failure("look for", workspace.shown(path), error) from error
     content = read_bytes(path, workspace)
     if isinstance(given, FileWrite):
         workspace.files.require_current(path, content)

@@ -59,7 +59,7 @@ def opened(path: Path, workspace: Workspace) -> Iterator[tuple[BinaryIO, int]]:
     except OSError as error:
         if error.errno in (errno.EINVAL, errno.ENXIO):
             raise ToolError(f"{shown} is not a regular file.", kind="invalid_parameters") from error
-        raise _failure("read", shown, error) from error
+        raise file_failure("read", shown, error) from error
 
 
 def read_bytes(path: Path, workspace: Workspace) -> bytes:
@@ -72,14 +72,6 @@ def read_bytes(path: Path, workspace: Workspace) -> bytes:
                 kind="validation_error",
             )
         return file.read()
-
-
-def is_there(path: Path, workspace: Workspace) -> bool:
-    """Return True if the path exists. Raises `ToolError` if the system cannot say: no permission, too long."""
-    try:
-        return workspace.look(path).is_there
-    except OSError as error:
-        raise _failure("look for", workspace.shown(path), error) from error
 
 
 def decode_file(content: bytes, path: Path, workspace: Workspace) -> DecodedText:
@@ -127,7 +119,7 @@ def write_bytes(path: Path, content: bytes, workspace: Workspace) -> None:
         ) from error
     except OSError as error:
         state = "" if error.errno == errno.EIO else " The file is as it was."
-        raise _failure("write", shown, error, state) from error
+        raise file_failure("write", shown, error, state) from error
 
 
 async def naming_similar(work: Awaitable[T], path: Path, workspace: Workspace) -> T:
@@ -178,7 +170,7 @@ def _as_sendable(name: str) -> str:
     return os.fsencode(name).decode(errors="replace")
 
 
-def _failure(action: str, shown: str, error: OSError, state: str = "") -> ToolError:
+def file_failure(action: str, shown: str, error: OSError, state: str = "") -> ToolError:
     advice = _WHAT_TO_DO.get(error.errno or 0, "")
     message = f"Could not {action} {shown[:200]}: {error.strerror}.{' ' if advice else ''}{advice}{state}"
     return ToolError(message, kind=kind_of(error), code=errno_name(error))

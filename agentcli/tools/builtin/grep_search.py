@@ -15,7 +15,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from agentcli.tools.builtin.searching import Target, describe_gaps, relative_glob, search_literal_brackets, searchable
+from agentcli.tools.builtin.searching import (
+    SearchTarget,
+    describe_gaps,
+    relative_glob,
+    search_literal_brackets,
+    searchable,
+)
 from agentcli.tools.builtin.toolset import GrepSearch
 from agentcli.tools.observation import beside, cut_line
 from agentcli.tools.sandbox import FoundRows, Search, SearchOutcome
@@ -60,7 +66,9 @@ async def run(given: GrepSearch, context: ToolContext) -> ToolOutput:
     return _format(found, outcome, given, target)
 
 
-def _format(found: Matches | MatchedFiles, outcome: SearchOutcome, given: GrepSearch, target: Target) -> ToolOutput:
+def _format(
+    found: Matches | MatchedFiles, outcome: SearchOutcome, given: GrepSearch, target: SearchTarget
+) -> ToolOutput:
     collected = found.collected()
     lines = collected.lines or ["No matches."]
     if not collected.lines and "$" in given.pattern:

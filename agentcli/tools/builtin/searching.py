@@ -27,7 +27,7 @@ BRIEF_PATHS = 10
 T = TypeVar("T")
 
 
-class Target(Struct, frozen=True):
+class SearchTarget(Struct, frozen=True):
     """The file or folder to search, by its real path, and the `base` that paths found there are relative to.
 
     The base is the working directory, or the folder itself if that lies elsewhere; then `prefix` is written before
@@ -45,7 +45,7 @@ class Target(Struct, frozen=True):
         return display_name(parse_name(self.prefix) + os.fsdecode(path))
 
 
-def searchable(path: str, context: ToolContext) -> Target:
+def searchable(path: str, context: ToolContext) -> SearchTarget:
     """Return the file or folder at a path. Raises `ToolError` if there is none, or it is something else."""
     workspace = context.workspace
     found = context.readable(path)
@@ -64,10 +64,10 @@ def searchable(path: str, context: ToolContext) -> Target:
         base = found if is_folder else found.parent
         prefix = f"{workspace.shown(base)}/"
     below = str(found.relative_to(base))
-    return Target(found, is_folder, base, prefix, "" if below == "." else f"{below}/")
+    return SearchTarget(found, is_folder, base, prefix, "" if below == "." else f"{below}/")
 
 
-def relative_glob(glob: str | None, target: Target) -> str:
+def relative_glob(glob: str | None, target: SearchTarget) -> str:
     """Return a glob as the search takes it: without a leading `./`, and an absolute one relative to the base."""
     sign, glob = ("!", glob[1:]) if glob and glob.startswith("!") else ("", glob or "")
     if target.base.parent != target.base:
