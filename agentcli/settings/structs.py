@@ -140,7 +140,7 @@ class ToolSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """`only` names the tools that the model gets; if it is empty, the model gets all of them.
 
     Up to `max_parallel` calls that only read run together. `output_level` is how detailed results are, `output_levels`
-    the same for single tools by name. `charset` is that of files that are not UTF-8; an .editorconfig wins.
+    the same for single tools by name. `charset` is that of files that are not UTF-8.
     """
 
     only: tuple[str, ...] = ()
