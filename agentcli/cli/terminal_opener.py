@@ -81,9 +81,8 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         # A live screen sets another function.
         self.on_notice: Callable[[str], None] = lambda text: print(printable(text), file=sys.stderr)
         notify = lambda text: self.on_notice(text)  # noqa: E731, PLW0108 - it changes
-        store, session_options = make_store(config, options, notify), options_from(options)
-        builder = Builder(config, store=store, options=session_options, is_interactive=True, on_notice=notify)
-        super().__init__(config, builder)
+        store, chosen = make_store(config, options, notify), options_from(options)
+        super().__init__(config, Builder(config, store=store, options=chosen, is_interactive=True, on_notice=notify))
         self._warming: asyncio.Task[None] | None = None
         self.root = project_root(config.cwd)
 

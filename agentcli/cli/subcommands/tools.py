@@ -63,11 +63,11 @@ def list_tools(as_json: AsJson = False) -> None:
     """Every tool: where it comes from, where it runs, what it can do, and its text for the model."""
     tools = list(_builder().tool_registry())
     if as_json:
-        kept = ("name", "source", "mode", "effect")
-        print_json([{k: getattr(t, k) for k in kept} | msgspec.to_builtins(t.spec()) for t in tools])
-        return
-    rows = [(t.name, t.source, t.mode, t.effect, t.description.split("\n")[0]) for t in tools]
-    print_table(("name", "source", "runs", "effect", "description"), rows, empty="No tools.")
+        keys = ("name", "source", "mode", "effect")
+        print_json([{key: getattr(tool, key) for key in keys} | msgspec.to_builtins(tool.spec()) for tool in tools])
+    else:
+        rows = [(one.name, one.source, one.mode, one.effect, one.description.split("\n")[0]) for one in tools]
+        print_table(("name", "source", "runs", "effect", "description"), rows, empty="No tools.")
 
 
 @app.command("run")
@@ -109,7 +109,6 @@ def _builder() -> Builder:
 
 
 async def _run_calls(single: ToolCallLine | None, mode: Mode) -> int:
-    """Run one call, or those on stdin; return the exit code."""
     builder = _builder()
     async with open_bench(builder, builder.tool_registry(), mode) as bench:
         services = bench.calls.services
@@ -185,7 +184,7 @@ class Bench(NamedTuple):
         use = ToolUse(call.id or f"call_{secrets.token_hex(6)}", call.name, call.input)
         await run_call(Call(use, TurnCalls(session=self.calls, state=self.state, emit=events.append)))
         answer = _answer(call, next(event for event in reversed(events) if isinstance(event, ToolFinished)))
-        if (mask := self.calls.services.mask) is not None:  # the title has what the call was given
+        if (mask := self.calls.services.mask) is not None:  # the title contains arguments of the call
             answer["summary"] = mask.text(answer["summary"])
         if not answer["is_error"] and self.calls.tools.get(call.name).is_idempotent:
             self.answers[key] = answer
