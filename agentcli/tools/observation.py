@@ -145,42 +145,31 @@ _LOG_LEVEL = re.compile(r"\b(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|(ERROR|CRITI
 
 
 def data_summary(text: str) -> str:
-    """Describe JSON, JSON lines, CSV, TSV, a log, HTML, XML, or any other text in one line."""
+    """Describe JSON, a log, HTML, XML, or any other text in one line."""
     text = text.strip()
     lines = (_LINE_NUMBERS.sub("", text) if text.startswith("1\t") else text).split("\n")
     for _ in range(_MAX_NOTES):
         if len(lines) > 1 and lines[-1].startswith("[") and lines[-1].endswith("]"):
             lines.pop()
-    summary = ""
+    count, summary = _count(len(lines), "line"), ""
     if lines[0].lstrip()[:1] in ("{", "["):
-        summary = _describe_json(lines) or _describe_json_lines(lines)
+        summary = _describe_json(lines)
     elif re.match(r"\s*<[A-Za-z!?]", lines[0]):
-        summary = f"{'HTML' if 'html' in lines[0].lower() else 'XML or HTML'} of {_count(len(lines), 'line')}"
-    plain = f"text of {_count(len(lines), 'line')}, the longest has {max(map(len, lines)):,} characters"
-    return summary or _describe_log(lines) or _describe_table(lines) or plain
+        summary = f"{'HTML' if 'html' in lines[0].lower() else 'XML or HTML'} of {count}"
+    return summary or _describe_log(lines) or f"text of {count}, the longest has {max(map(len, lines)):,} characters"
 
 
 def _describe_json(lines: list[str]) -> str:
-    value = _parse_json("\n".join(lines)) if sum(map(len, lines)) <= _MAX_PARSED_CHARS else None
+    if sum(map(len, lines)) > _MAX_PARSED_CHARS:
+        return ""
+    try:
+        value = msgspec.json.decode("\n".join(lines))
+    except (msgspec.DecodeError, RecursionError):
+        return ""
     if isinstance(value, dict):
         return f"JSON, object with {_count(len(value), 'key')}: {_list_names(value)}"
-    return f"JSON, list of {_count(len(value), 'item')}{_keys_of_first(value)}" if isinstance(value, list) else ""
-
-
-def _describe_json_lines(lines: list[str]) -> str:
-    """Describe text with a JSON object on each line; some lines may be something else."""
-    filled = [line for line in lines if line.strip()]
-    sample = [record for line in filled[:_SAMPLE_LINES] if isinstance(record := _parse_json(line), dict)]
-    if len(filled) < 2 or len(sample) * 2 < len(filled[:_SAMPLE_LINES]):
-        return ""
-    return f"JSON lines, {_count(len(filled), 'record')}{_keys_of_first(sample)}"
-
-
-def _parse_json(text: str) -> Any:
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
-        return None
+    keys = f"; keys of the first: {_list_names(value[0])}" if value and isinstance(value[0], dict) else ""
+    return f"JSON, list of {_count(len(value), 'item')}{keys}"
 
 
 def _describe_log(lines: list[str]) -> str:
@@ -192,21 +181,6 @@ def _describe_log(lines: list[str]) -> str:
     errors = [number for number, level in enumerate(levels, 1) if level and level[1]]
     where = f", {len(errors):,} with an error, the first in line {errors[0]:,}" if errors else ", none with an error"
     return f"log of {_count(len(lines), 'line')}{where}"
-
-
-def _describe_table(lines: list[str]) -> str:
-    """Describe lines of which at least 8 in 10 have as many fields as the first; a quoted comma adds one."""
-    rest = lines[1:_SAMPLE_LINES]
-    for name, separator in (("TSV", "\t"), ("CSV", ","), ("CSV with semicolons", ";")):
-        count = lines[0].count(separator)
-        if count and len(rest) > 1 and sum(line.count(separator) == count for line in rest) * 10 >= len(rest) * 8:
-            names = [field.strip().strip('"') for field in lines[0].split(separator)]
-            return f"{name}, {_count(len(lines) - 1, 'row')} of {count + 1} columns: {_list_names(names)}"
-    return ""
-
-
-def _keys_of_first(items: list[Any]) -> str:
-    return f"; keys of the first: {_list_names(items[0])}" if items and isinstance(items[0], dict) else ""
 
 
 def _list_names(names: Iterable[str]) -> str:

@@ -40,15 +40,15 @@ def tool(
     effect: Effect = "none",
     time_limit_s: float | None = 120.0,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
-    """A tool of a function: the model sees its name, its docstring and its annotated parameters.
+    """Make a tool of a function: the model sees its name, its docstring and its annotated parameters.
 
         @tool
         def weather(city: str, days: int = 1) -> str:
             "Tells the weather of a city."
 
-    A sync function runs in a thread of its own. Text that is returned is the result as it is, a `ToolOutput` too, other
-    data becomes JSON. A parameter annotated with `ToolContext` is given the call's, and not shown to the model. With
-    `effect="foreign"` each call needs a permission; "none" leaves it to the function. Raises `UsageError`.
+    A sync function runs in a thread of its own. A text or a `ToolOutput` that it returns is the result as it is; other
+    data becomes JSON. A parameter annotated with `ToolContext` gets that of the call, and the model does not see it.
+    With `effect="foreign"` each call needs a permission; "none" leaves it to the function. Raises `UsageError`.
     """
     if function is None:
         return partial(tool, name=name, description=description, effect=effect, time_limit_s=time_limit_s)
@@ -73,12 +73,12 @@ def tool(
         effect,
         source="library",
         time_limit_s=time_limit_s,
-        retry=RetryRule(most=0),  # nobody here knows whether running it twice is running it once
+        retry=RetryRule(most=0),  # running it twice may not have the effect of running it once
     )
 
 
 def _arguments_of(function: Callable[..., Any], name: str) -> tuple[type[msgspec.Struct], str]:
-    """A struct of the parameters, and the name of the one that takes the context."""
+    """Return a struct of the parameters, and the name of the one that takes the context."""
     try:
         hints = typing.get_type_hints(function, include_extras=True)
         parameters = inspect.signature(function).parameters.values()
@@ -107,7 +107,7 @@ def _arguments_of(function: Callable[..., Any], name: str) -> tuple[type[msgspec
 
 
 def guarded(own: Tool) -> Tool:
-    """A caller's tool as the calls of a session need it: its functions are async, and fail with a `ToolError` only."""
+    """Return a caller's tool as a session needs it: its functions are async, and raise nothing but `ToolError`."""
     return replace(
         own,
         run=_guarded(own.name, own.run, as_output),
@@ -148,46 +148,45 @@ def _guarded(
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            raise failed(name, error) from error  # it was its own doing: nobody has ended the call
-        except (Exception, SystemExit) as error:  # whatever a caller's function raises ends this call and nothing else
+            raise failed(name, error) from error  # the function raised it; nobody has cancelled the call
+        except (Exception, SystemExit) as error:  # whatever a caller's function raises ends only this call
             raise failed(name, error) from error
 
     return call
 
 
 def failed(name: str, error: BaseException) -> ToolError:
-    """Return what a call is told of an error that a caller's function raised."""
+    """Log an error that a caller's function raised, and return the error of the call."""
     log.error("the tool %s failed", name, exc_info=error)
     try:
-        said = f": {error}" if str(error) else ""
-    except Exception:  # noqa: BLE001  # an exception can fail at its own text
-        said = ""
-    return ToolError(f"{name} failed: {type(error).__name__}{said}", kind="execution_error")
+        text = f": {error}" if str(error) else ""
+    except Exception:  # noqa: BLE001  # making the text of an exception may fail
+        text = ""
+    return ToolError(f"{name} failed: {type(error).__name__}{text}", kind="execution_error")
 
 
 async def _in_thread(function: Callable[..., Any], given: tuple[Any, ...]) -> Any:
-    """Call a sync function in a thread of its own: the end of a program waits for those of the executor."""
+    """Call a sync function in a thread of its own. A program does not wait for it at its end, as for an executor's."""
     loop, ended = asyncio.get_running_loop(), Future[tuple[Any, BaseException | None]]()
-    ended.set_running_or_notify_cancel()  # from now on nobody else ends it
+    ended.set_running_or_notify_cancel()  # the future can no longer be cancelled
 
-    def soon(function: Callable[..., Any], *values: Any) -> None:
+    def emit_soon(emit: Callable[[str], None], text: str) -> None:
         with suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(function, *values)
+            loop.call_soon_threadsafe(emit, text)
 
     def work() -> None:
         try:
-            ended.set_result((copied.run(function, *(_with_emit(one, soon) for one in given)), None))
+            ended.set_result((variables.run(function, *arguments), None))
         except BaseException as error:  # noqa: BLE001 - raised again where it is awaited
             ended.set_result((None, error))
 
-    copied = copy_context()
+    # Functions may call `emit` from the thread.
+    arguments = [
+        replace(each, emit=partial(emit_soon, each.emit)) if isinstance(each, ToolContext) else each for each in given
+    ]
+    variables = copy_context()
     threading.Thread(target=work, name="agentcli-tool", daemon=True).start()
     value, error = await asyncio.wrap_future(ended)
     if error is not None:
         raise error
     return value
-
-
-def _with_emit(given: Any, soon: Callable[..., None]) -> Any:
-    """A context whose `emit` may be called from a thread."""
-    return replace(given, emit=partial(soon, given.emit)) if isinstance(given, ToolContext) else given

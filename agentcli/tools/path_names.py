@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _NO_BYTE = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # half of a surrogate pair, which no path holds
 _ESCAPED = re.compile(r"[\\'\x00-\x1f\x7f\udc80-\udcff]")
 _QUOTED = re.compile(r"\$'((?:[^'\\]|\\.)*)'", re.DOTALL)
@@ -14,7 +13,7 @@ _LETTERS = {b"n": b"\n", b"t": b"\t", b"r": b"\r"}
 
 def is_utf8(text: str) -> bool:
     """False for what the system gave as bytes that are not UTF-8."""
-    return text.isascii() or not _SURROGATE.search(text)
+    return text.isascii() or not re.search("[\ud800-\udfff]", text)
 
 
 def display_name(path: str) -> str:

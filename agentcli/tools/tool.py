@@ -275,13 +275,13 @@ def problem_with(input: dict[str, Any], schema: dict[str, Any], *, is_closed: bo
     properties = schema.get("properties", {})
     for name in schema.get("required", ()):
         if name not in input:
-            return f"{name} is missing ({_type_in(properties, name) or 'a value'})"
+            return f"{name} is missing ({_single_type(properties, name) or 'a value'})"
     for name, value in input.items():
         if is_closed and name not in properties and properties and name != "output_level":
             if not schema.get("additionalProperties") and "patternProperties" not in schema:
                 return f"there is no {name}"
             continue
-        wanted = _type_in(properties, name)
+        wanted = _single_type(properties, name)
         if wanted not in _JSON_TYPES or value is None:
             continue
         if not isinstance(value, _JSON_TYPES[wanted]) or (isinstance(value, bool) and wanted != "boolean"):
@@ -289,8 +289,7 @@ def problem_with(input: dict[str, Any], schema: dict[str, Any], *, is_closed: bo
     return ""
 
 
-def _type_in(properties: dict[str, Any], name: str) -> str:
-    """Return the type that a schema gives a property; empty if it gives none, or several."""
+def _single_type(properties: dict[str, Any], name: str) -> str:
     found = properties.get(name)
     wanted = found.get("type") if isinstance(found, dict) else None
     return wanted if isinstance(wanted, str) else ""

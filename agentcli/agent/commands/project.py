@@ -1,4 +1,4 @@
-"""The project: its uncommitted changes, a review of them, its instruction and memory files, further folders."""
+"""Commands about the project: its changes, a review of them, its instruction and memory files, further folders."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ from agentcli.conversation.history import listed_names
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.llm.tokens import estimate_text
 from agentcli.settings.paths import from_home
-from agentcli.tools.builtin.files import charset_of
 from agentcli.tools.command import Command, Grants
 from agentcli.tools.text.diff import unified_diff
 from agentcli.tools.text.encoding import decode
 from agentcli.tools.workspace import Memory, Workspace
 
-# Nothing that a repository's own settings name may run.
+# No program that a repository's own settings name may run.
 _GIT = ("git", "--no-optional-locks", "-c", "core.quotepath=off", "-c", "core.fsmonitor=false")
 _DIFF = ("diff", "--no-ext-diff", "--no-textconv", "--no-color")
 _GIT_TIME_LIMIT_S = 30.0
@@ -76,7 +75,7 @@ def _net_changes(
             continue
         path = Path(real_path(stored))
         shown = len(files) < MAX_FILES
-        before, after = (_text(path, state, checkpoints, workspace) if shown else None for state in states)
+        before, after = (_text(state, checkpoints, workspace) if shown else None for state in states)
         if before is None or after is None:
             others.append(workspace.shown(path))
         elif diff := unified_diff(workspace.shown(path), before, after):
@@ -84,8 +83,8 @@ def _net_changes(
     return files, others
 
 
-def _text(path: Path, state: FileState | None, checkpoints: Checkpoints, workspace: Workspace) -> str | None:
-    """Return a recorded file's text, empty where there is no file; None for other kinds, and for what is no text."""
+def _text(state: FileState | None, checkpoints: Checkpoints, workspace: Workspace) -> str | None:
+    """Return a recorded file's text, empty where there is no file; None for other kinds, and for binary files."""
     if state is None:
         return ""
     if state.kind != "file" or not state.content or state.size > MAX_COMPARED_BYTES:
@@ -94,7 +93,7 @@ def _text(path: Path, state: FileState | None, checkpoints: Checkpoints, workspa
         content = checkpoints.content(state.content)
     except OSError:
         return None
-    decoded = decode(content, charset_of(path, workspace, is_ascii=content.isascii()))
+    decoded = decode(content, workspace.settings.charset)
     return decoded.text if decoded else None
 
 

@@ -15,7 +15,7 @@ import typer
 
 from agentcli.agent.accounting.usage import Tally, UsageCollector, by_cost, counted
 from agentcli.agent.calls.report import Mask
-from agentcli.agent.interfaces import Found, SessionStore, subagents_owner
+from agentcli.agent.interfaces import SearchHit, SessionStore, subagents_owner
 from agentcli.app import Builder
 from agentcli.cli.output import draws_tables, echo, print_table, warn
 from agentcli.cli.subcommands.shared import (
@@ -89,7 +89,7 @@ def search(
 ) -> None:
     """Entries that hold all of the words, newest first: prompts, answers, calls and what came of them."""
     cwd = None if everywhere else current_folder()
-    found: Sequence[Found] = in_store(lambda store: store.search(text, cwd=cwd, limit=limit or _MAX_LISTED))
+    found: Sequence[SearchHit] = in_store(lambda store: store.search(text, cwd=cwd, limit=limit or _MAX_LISTED))
     if json:
         print_json([msgspec.to_builtins(one) for one in found])
     else:

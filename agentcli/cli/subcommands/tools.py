@@ -166,25 +166,28 @@ def _problem(line: bytes, error: Exception) -> str:
 
 
 class Bench(NamedTuple):
-    """Runs calls as in a conversation, but no model reads the results. A call with an id is run only once."""
+    """Runs calls as in a conversation, but no model reads the results.
+
+    An idempotent call that succeeded is not run again for the same id and input: its answer, in `answers`, is repeated.
+    """
 
     calls: SessionCalls
     state: AgentState
-    answers: dict[str, tuple[ToolCallLine, dict[str, Any]]]  # by the ids of their calls
+    answers: dict[bytes, dict[str, Any]]
 
     async def answer(self, call: ToolCallLine) -> dict[str, Any]:
         """Run a call and return the object that `tools run` writes for it."""
-        same, earlier = self.answers.get(call.id, (None, {}))
-        if same == call:
-            return earlier
+        key = msgspec.json.encode(call, order="deterministic")
+        if call.id and key in self.answers:
+            return self.answers[key]
         events: list[Event] = []
         use = ToolUse(call.id or f"call_{secrets.token_hex(6)}", call.name, call.input)
         await run_call(Call(use, TurnCalls(session=self.calls, state=self.state, emit=events.append)))
         answer = _answer(call, next(event for event in reversed(events) if isinstance(event, ToolFinished)))
         if (mask := self.calls.services.mask) is not None:  # the title contains arguments of the call
             answer["summary"] = mask.text(answer["summary"])
-        if call.id:
-            self.answers[call.id] = call, answer
+        if not answer["is_error"] and self.calls.tools.get(call.name).is_idempotent:
+            self.answers[key] = answer
         return answer
 
 
@@ -196,7 +199,7 @@ async def open_bench(builder: Builder, tools: ToolRegistry, mode: Mode) -> Async
     calls = builder.session_calls(tools, workspace)
     calls.history.ends_loops = False  # a program may ask the same as often as it likes
     try:
-        yield Bench(calls, AgentState(model=ModelChoice(name=""), mode=mode, rules=rules), {})
+        yield Bench(calls, AgentState(model=ModelChoice(name=""), mode=mode, rules=rules), answers={})
     finally:
         await workspace.sandbox.aclose()
         await builder.aclose()

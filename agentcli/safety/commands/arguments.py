@@ -95,7 +95,9 @@ def read_arguments(fields: Sequence[Field], known: Options, *, stops_at_operand:
             (_read_long if field.text.startswith("--") else _read_short)(field, rest, known, read)
             continue
         if field.text != "--":
-            if may_be_option(field) and not known.is_tolerant and known.operands != "text":
+            # A word that the text does not show in full could begin with a dash.
+            is_open = field.text.startswith(HOLE) or (field.is_glob and field.text[:1] in ("*", "?", "["))
+            if (is_open or field.may_vanish) and not known.is_tolerant and known.operands != "text":
                 read.problem = "an argument may turn out to be an option"
             read.operands.append(field)
         if field.text == "--" or stops_at_operand:
@@ -107,12 +109,6 @@ def read_arguments(fields: Sequence[Field], known: Options, *, stops_at_operand:
 def without_pattern(operands: list[Field]) -> list[Field]:
     """Return the files among the operands of a search: all operands if the pattern may turn out to be several words."""
     return operands if any(field.is_glob or field.may_vanish for field in operands[:1]) else operands[1:]
-
-
-def may_be_option(field: Field) -> bool:
-    """Return True if an argument that the text does not show in full could begin with a dash."""
-    starts_open = field.text.startswith(HOLE) or (field.is_glob and field.text[:1] in ("*", "?", "["))
-    return starts_open or field.may_vanish
 
 
 def _read_long(field: Field, rest: list[Field], known: Options, read: Arguments) -> None:
@@ -176,15 +172,14 @@ def _refuse(text: str, known: Options, read: Arguments) -> None:
 _TABLES = read_table("only_reading")
 
 
-def _whole(row: str) -> str:
-    """Return a row with the parts that it names put in."""
+def _with_parts(row: str) -> str:
     for name in reversed(_TABLES["parts"]):
         row = row.replace(f"<{name}>", _TABLES["parts"][name])
     return row
 
 
 # By program, and by subcommand: a row as `options` reads it.
-PROGRAMS = {name: _whole(row) for names, row in _TABLES["programs"].items() for name in names.split()}
-GIT = {name: _whole(row) for name, row in _TABLES["git"].items()}
+PROGRAMS = {name: _with_parts(row) for names, row in _TABLES["programs"].items() for name in names.split()}
+GIT = {name: _with_parts(row) for name, row in _TABLES["git"].items()}
 # By program: the options that only print its version.
 VERSIONS = {name: row.split() for row, names in _TABLES["versions"].items() for name in names.split()}

@@ -18,7 +18,7 @@ from agentcli.safety.commands.arguments import git_words, names
 from agentcli.safety.commands.effects import beyond_workspace, names_its_paths
 from agentcli.safety.commands.reader.syntax import HOLE, Field, State, name_of, normal
 from agentcli.safety.commands.records import UNKNOWN, Effects, Places
-from agentcli.safety.paths.judge import is_protected, is_secret
+from agentcli.safety.paths.judge import is_auto_executed, is_secret
 
 # Globs and system paths
 
@@ -87,7 +87,7 @@ class ReadCheck:
         """Return the reason to ask about a path that a command names: it is outside the workspace, or holds secrets."""
         for field in fields:
             for path in self.state.paths(field) or self.state.likely_paths(field):
-                known = self._above_glob(path) if field.is_glob else path
+                known = self._folder_above_glob(path) if field.is_glob else path
                 if normal(known) not in _STREAMS and path not in _PUBLIC and not self.places.is_readable(Path(known)):
                     return f"{field.text} may hold secrets or is outside the workspace"
         return ""
@@ -130,13 +130,12 @@ class ReadCheck:
                 return f"{field.text} looks for secrets"
         return ""
 
-    def _above_glob(self, path: str) -> str:
-        """Return the folder above the first part with wildcards."""
+    def _folder_above_glob(self, path: str) -> str:
         found = WILDCARD.search(path)
         return path[: found.start()].rpartition("/")[0] or "/" if found else path
 
     def _glob_is_fine(self, path: str, kind: str) -> bool:
-        folder = self._above_glob(path)
+        folder = self._folder_above_glob(path)
         parts = path[len(folder) :].split("/")
         # A part such as `.*` finds the parent folder.
         finds_parent = any(part.startswith(".") and WILDCARD.search(part) for part in parts)
@@ -208,7 +207,7 @@ def _excludes(before: Field, field: Field) -> bool:
 
 
 def _named_paths(seen: Sequence[Sequence[Field]], values: Sequence[Field]) -> list[Field]:
-    paths = [path for value in values for path in _mentioned(value.text)]
+    paths = [path for value in values for path in _mentioned_paths(value.text)]
     return [*paths, *(path for fields in seen for path in _paths_in(fields))]
 
 
@@ -228,7 +227,7 @@ def _paths_in(fields: Sequence[Field]) -> Iterator[Field]:
     for field in arguments:
         text = field.text
         if name in names("programs", "code"):
-            yield from _mentioned(text)
+            yield from _mentioned_paths(text)
         if found := _SYSTEM_PART.search(text):
             yield Field(found[1])
         if (found := _OPTION_VALUE.fullmatch(text)) or text.startswith("-"):
@@ -240,8 +239,7 @@ def _paths_in(fields: Sequence[Field]) -> Iterator[Field]:
             yield Field(text, field.is_glob)
 
 
-def _mentioned(text: str) -> Iterator[Field]:
-    """Yield the absolute paths somewhere in a text, and those that lead upwards."""
+def _mentioned_paths(text: str) -> Iterator[Field]:
     found = re.findall(r"(?:^|[\s'\"=:(,])((?:/[\w.-]+/|\.\./)[\w./-]*)", text)
     return (Field(path) for path in found if HOLE not in path)
 
@@ -263,7 +261,7 @@ def opened_files(seen: Sequence[Sequence[Field]], state: State) -> tuple[str, ..
         words = [field.text for field in git_words(fields)] if name == "git" else []
         may_write = not names_its_paths(name) and not {*words[:1]} & {*names("git", "reads_files")}
         for path in (path for part in _word_parts(fields) for path in state.paths(part) or state.likely_paths(part)):
-            if is_secret(PurePath(path), _home(state)) or (may_write and is_protected(PurePath(path))):
+            if is_secret(PurePath(path), _home(state)) or (may_write and is_auto_executed(PurePath(path))):
                 found.append(normal(path))
         if _sets_program_of_git(words):
             found += map(normal, state.paths(Field(".git/config")))

@@ -18,7 +18,6 @@ from agentcli.safety.commands.wrappers import read_find
 
 
 def _git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
-    """Return the reason why `git` with these arguments may do more than read, or an empty string."""
     call = read_call(fields)
     if call.problem:
         return call.problem
@@ -204,7 +203,6 @@ _MAY_DO_MORE = {
 
 
 def _script_problem(name: str) -> Callable[[Sequence[Field], ReadCheck], str]:
-    """Return the check for a program whose arguments are a script, then files."""
     more = ", such as show the environment" if name == "jq" else ""
 
     def problem(arguments: Sequence[Field], check: ReadCheck) -> str:

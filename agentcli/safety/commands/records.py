@@ -145,8 +145,7 @@ def _rules_for(segment: Segment) -> tuple[str, ...]:
     return tuple(dict.fromkeys(rule for rule in rules if covers(rule, segment)))
 
 
-def _names(kind: str) -> tuple[str, ...]:
-    """Return programs and words of a kind that `names.ini` explains."""
+def _word_list(kind: str) -> tuple[str, ...]:
     from agentcli.safety.commands.arguments import names  # imported for the first command, not at the start
 
     return names("offered", kind)
@@ -156,9 +155,11 @@ def _runs_anything(words: tuple[str, ...]) -> bool:
     """Return True for a shell, and for an interpreter or tool that runs a text or a program that it is given."""
     name = words[0].rpartition("/")[2]
     is_given_text = len(words) == 1 or words[1].startswith("-")
-    if name in _names("runners") or (name in _names("interpreters") and is_given_text):
+    if name in _word_list("runners") or (name in _word_list("interpreters") and is_given_text):
         return True
-    return name in _names("with_subcommands") and bool({*words[1:2], ":".join(words[:2])} & {*_names("run_anything")})
+    return name in _word_list("with_subcommands") and bool(
+        {*words[1:2], ":".join(words[:2])} & {*_word_list("run_anything")}
+    )
 
 
 def escaped(text: str) -> str:
@@ -169,12 +170,12 @@ def escaped(text: str) -> str:
 def _beginnings(words: tuple[str, ...]) -> list[tuple[str, ...]]:
     """Return the leading words that can stand for the whole command, longest first."""
     program, second, third = (*words[:3], "", "")[:3]
-    if program in _names("one_thing"):
+    if program in _word_list("one_thing"):
         return [words[:1]]
-    if program not in _names("with_subcommands") or not re.fullmatch(r"[A-Za-z][A-Za-z-]*", second):
+    if program not in _word_list("with_subcommands") or not re.fullmatch(r"[A-Za-z][A-Za-z-]*", second):
         return []
-    if f"{program}:{second}" in _names("groups"):
-        is_named = re.fullmatch(r"[A-Za-z][\w:.-]*", third) and third not in _names("run_anything")
+    if f"{program}:{second}" in _word_list("groups"):
+        is_named = re.fullmatch(r"[A-Za-z][\w:.-]*", third) and third not in _word_list("run_anything")
         return [words[:3]] if is_named else []
     starts = [words[:3]] if len(words) > 3 and re.fullmatch(r"[A-Za-z][A-Za-z-]*", third) else []
     return [*starts, words[:2]]

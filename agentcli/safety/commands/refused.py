@@ -194,8 +194,7 @@ def _writes(targets: Iterable[Field]) -> str:
     return next(filter(None, map(write_catastrophe, targets)), "")
 
 
-def _written(first: int) -> Judge:
-    """Return a check for programs that write their operands, from one on."""
+def _writes_from(first: int) -> Judge:
     return lambda arguments, state: _writes(operands_of(arguments)[first:])
 
 
@@ -204,8 +203,7 @@ def _dd(arguments: Sequence[Field], state: State) -> str:
     return _writes(Field(path, is_glob) for name, _, path, is_glob in given if name in ("of", "hof", "ofs", "wipe"))
 
 
-def _output(letter: str, name: str) -> Judge:
-    """Return a check for programs that write where an option says."""
+def _writes_option(letter: str, name: str) -> Judge:
     form = re.compile(rf"-[A-Za-z]*?{letter}(?P<short>.*)|{name}=(?P<long>.*)|{name}", re.DOTALL)
 
     def judge(arguments: Sequence[Field], state: State) -> str:
@@ -276,12 +274,12 @@ _JUDGES: dict[str, Judge] = {
     **dict.fromkeys(("chown", "chgrp"), _owner),
     "mkfs": _any_word(rf"/dev/|(?s:.*{HOLE})", "it formats a disk"),
     **dict.fromkeys(("dd", "dcfldd", "dc3dd"), _dd),
-    **dict.fromkeys("shred wipe scrub nwipe truncate tee sponge".split(), _written(0)),
-    "ddrescue": _written(1),
-    **dict.fromkeys(("cp", "install"), _written(-1)),
+    **dict.fromkeys("shred wipe scrub nwipe truncate tee sponge".split(), _writes_from(0)),
+    "ddrescue": _writes_from(1),
+    **dict.fromkeys(("cp", "install"), _writes_from(-1)),
     "sed": _sed,
-    "curl": _output("o", "--output"),
-    "wget": _output("O", "--output-document"),
+    "curl": _writes_option("o", "--output"),
+    "wget": _writes_option("O", "--output-document"),
     "wipefs": _disk_tool("-a", "--all", "af", "fa", unless="n"),
     "blkdiscard": _disk_tool(),
     "sgdisk": _disk_tool("-Z", "-z", "-o", "--zap", "--clear"),

@@ -323,7 +323,6 @@ class Walk:
         return states_after(call, state)
 
     def _walk_script(self, node: CommandNode, call: ProgramCall, state: State, context: WalkContext) -> Ends:
-        """Judge the text that a shell is given, in that shell or in this one."""
         assert call.script is not None
         assert call.script.script is not None
         if context.depth > _MAX_DEPTH:

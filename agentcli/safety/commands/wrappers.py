@@ -166,7 +166,6 @@ def _text_behind_c(arguments: Sequence[Field]) -> Wrapper:
 
 
 def _find(arguments: Sequence[Field]) -> Wrapper | None:
-    """Read `find -exec`, in which `{}` stands for the name of the found file."""
     if not (runs := read_find(arguments).runs):
         return None
     candidates = tuple(_with_hole(words, "{}") for words in runs if words)
@@ -174,7 +173,6 @@ def _find(arguments: Sequence[Field]) -> Wrapper | None:
 
 
 def _command(arguments: Sequence[Field]) -> Wrapper | None:
-    """Read `command`, which runs nothing with the option `-v`."""
     if arguments and re.fullmatch(r"-[pvV]*[vV][pvV]*", arguments[0].text):
         return None
     return _plain(arguments, "text -p", 0, "")

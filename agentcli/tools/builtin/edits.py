@@ -10,9 +10,8 @@ from msgspec import Struct
 
 from agentcli.errors import ToolError
 from agentcli.tools.builtin.files import (
-    charset_of,
     decode_file,
-    is_there,
+    file_failure,
     naming_similar,
     read_bytes,
     require_certain_encoding,
@@ -99,8 +98,11 @@ def _write(given: FileWrite | FileEdit, path: Path, context: ToolContext) -> Too
 
 def _read_before(given: FileWrite | FileEdit, path: Path, workspace: Workspace) -> bytes | None:
     """Return the bytes that would be changed; None for a new file. Raises `ToolError` if they may not be changed."""
-    if isinstance(given, FileWrite) and not is_there(path, workspace):
-        return None
+    try:
+        if isinstance(given, FileWrite) and not workspace.look(path).is_there:
+            return None
+    except OSError as error:  # the system does not say: no permission, or a name that is too long
+        raise file_failure("look for", workspace.shown(path), error) from error
     content = read_bytes(path, workspace)
     if isinstance(given, FileWrite):
         workspace.files.require_current(path, content)
@@ -114,10 +116,10 @@ def _new_content(given: FileWrite | FileEdit, before: bytes, path: Path, workspa
 
 
 def _replace_file(given: FileWrite, before: bytes, path: Path, workspace: Workspace) -> NewContent:
-    """Raises `ToolError` for a character that the file's encoding does not have."""
     require_encodable(given.content, "content")
-    shown, charset = workspace.shown(path), charset_of(path, workspace, is_ascii=before.isascii())
-    decoded = decode(before, charset) or DecodedText("", "utf-8")  # a binary file is replaced by UTF-8
+    shown = workspace.shown(path)
+    # A binary file is replaced by UTF-8.
+    decoded = decode(before, workspace.settings.charset) or DecodedText("", "utf-8")
     text, kept = given.content, []
     if decoded.bom or decoded.encoding != "utf-8":
         text = text.removeprefix(BOM)
@@ -137,9 +139,8 @@ def _replace_file(given: FileWrite, before: bytes, path: Path, workspace: Worksp
 
 
 def _edit_file(given: FileEdit, before: bytes, path: Path, workspace: Workspace) -> NewContent:
-    """Raises `ToolError` if an edit does not apply to these bytes."""
     shown, old, edits = workspace.shown(path), decode_file(before, path, workspace), _edits_of(given)
-    if not old.is_certain and any(_has_other_characters(edit, without_surrogates(old.text)) for edit in edits):
+    if not old.is_certain and any(_has_characters_beyond(edit, without_surrogates(old.text)) for edit in edits):
         raise unknown_encoding_error(old, shown)
     applied = apply_edits(before, old, edits)
     content, new = applied.content, applied.decoded
@@ -153,8 +154,7 @@ def _edit_file(given: FileEdit, before: bytes, path: Path, workspace: Workspace)
     return NewContent(content, unified_diff(shown, old.text, text), applied.notes)
 
 
-def _has_other_characters(edit: Edit, text: str) -> bool:
-    """Return True if an edit has characters beyond ASCII that the text does not have."""
+def _has_characters_beyond(edit: Edit, text: str) -> bool:
     return any(not char.isascii() and char not in text for char in {*edit.old_string, *edit.new_string})
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from agentcli.errors import ToolError
 from agentcli.llm.media import MAX_EDGE, MAX_IMAGE_BYTES, dimensions_of, media_type_of
 from agentcli.llm.messages import Base64Source, Document, Image, Text
-from agentcli.tools.builtin.files import HOW_TO_NAME_CHARSET, binary_file_error, charset_of, naming_similar, opened
+from agentcli.tools.builtin.files import HOW_TO_NAME_CHARSET, binary_file_error, naming_similar, opened
 from agentcli.tools.builtin.toolset import FileRead
 from agentcli.tools.observation import MAX_LINE_CHARS, PAGE_BYTES, cut_line
 from agentcli.tools.text.encoding import SNIFFED_BYTES
@@ -50,7 +50,7 @@ def read_file(given: FileRead, path: Path, workspace: Workspace) -> ToolOutput:
         if media_type := media_type_of(head):
             content = head + file.read(MAX_MEDIA_BYTES)
             return _format_media(content, media_type, given, shown)
-        read = read_lines(head, file, choice, lambda: charset_of(path, workspace))
+        read = read_lines(head, file, choice, workspace.settings.charset)
     if read is None:
         raise binary_file_error(shown, size)
     workspace.files.record_digest(path, read.digest)
@@ -92,7 +92,6 @@ def _format_lines(read: LinesRead, given: FileRead, shown: str) -> ToolOutput:
 
 
 def _format_line(line: FileLine) -> str:
-    """Return a line as the model sees it, with a note of what is missing."""
     text = cut_line(line.text.removesuffix("\r"))
     return f"{text}[and {line.cut:,} bytes behind them]" if line.cut else text
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import io
 import os
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
@@ -16,18 +15,16 @@ from agentcli.errors import ToolError, errno_name, kind_of
 from agentcli.tools.path_names import display_name
 from agentcli.tools.sandbox import Listing, names_in
 from agentcli.tools.text.apply import changes_only_ascii
-from agentcli.tools.text.charset import declared_charset
 from agentcli.tools.text.encoding import LARGEST_EDITABLE, DecodedText, decode
 from agentcli.tools.workspace import Workspace
 
 MISSING = "ENOENT"  # the code of the error for a path where nothing is
 
 HOW_TO_NAME_CHARSET = (
-    "To change more, name its charset in .editorconfig (charset = …) or in the setting tools.charset, or convert the "
-    "file first (bash: iconv -f … -t UTF-8)."
+    "To change more, name its charset in the setting tools.charset, or convert the file first "
+    "(bash: iconv -f … -t UTF-8)."
 )
 
-_MAX_EDITORCONFIG_BYTES = 100_000
 _MAX_SIMILAR_S = 1.0  # seconds for finding similar names
 _MAX_SIMILAR_NAMES = 3
 
@@ -50,7 +47,9 @@ def opened(path: Path, workspace: Workspace) -> Iterator[tuple[BinaryIO, int]]:
     shown = workspace.shown(path)
     try:
         with workspace.sandbox.read(path) as file:
-            yield file, _size_of(file)
+            size = file.seek(0, os.SEEK_END)
+            file.seek(0)
+            yield file, size
     except (FileNotFoundError, NotADirectoryError) as error:
         raise ToolError(f"{shown} does not exist.", kind="not_found", code=MISSING) from error
     except IsADirectoryError as error:
@@ -60,16 +59,7 @@ def opened(path: Path, workspace: Workspace) -> Iterator[tuple[BinaryIO, int]]:
     except OSError as error:
         if error.errno in (errno.EINVAL, errno.ENXIO):
             raise ToolError(f"{shown} is not a regular file.", kind="invalid_parameters") from error
-        raise _failure("read", shown, error) from error
-
-
-def _size_of(file: BinaryIO) -> int:
-    try:
-        return os.fstat(file.fileno()).st_size
-    except io.UnsupportedOperation:  # the file is in memory
-        size = file.seek(0, os.SEEK_END)
-        file.seek(0)
-        return size
+        raise file_failure("read", shown, error) from error
 
 
 def read_bytes(path: Path, workspace: Workspace) -> bytes:
@@ -84,41 +74,12 @@ def read_bytes(path: Path, workspace: Workspace) -> bytes:
         return file.read()
 
 
-def is_there(path: Path, workspace: Workspace) -> bool:
-    """Return True if the path exists. Raises `ToolError` if the system cannot say: no permission, too long."""
-    try:
-        return workspace.look(path).is_there
-    except OSError as error:
-        raise _failure("look for", workspace.shown(path), error) from error
-
-
 def decode_file(content: bytes, path: Path, workspace: Workspace) -> DecodedText:
     """Return a file's bytes as text. Raises `ToolError` for a binary file."""
-    text = decode(content, charset_of(path, workspace, is_ascii=content.isascii()))
+    text = decode(content, workspace.settings.charset)
     if text is None:
         raise binary_file_error(workspace.shown(path), len(content))
     return text
-
-
-def charset_of(path: Path, workspace: Workspace, *, is_ascii: bool = False) -> str:
-    """Return the charset that the nearest .editorconfig declares, else the setting; empty if there is neither.
-
-    The setting is only about files that are not UTF-8; a file that `is_ascii` is.
-    """
-    roots = workspace.facts.roots
-    for folder in path.parents:
-        if not any(map(folder.is_relative_to, roots)):
-            break
-        with contextlib.suppress(ToolError, OSError):  # there is none, or it may not be read
-            config = workspace.usable_path(folder / ".editorconfig", "read")
-            with workspace.sandbox.read(config) as file:
-                text = file.read(_MAX_EDITORCONFIG_BYTES).decode(errors="replace")
-            declared = declared_charset(text, path.relative_to(folder).as_posix())
-            if declared.charset:
-                return declared.charset
-            if declared.is_root:
-                break
-    return "" if is_ascii else workspace.settings.charset
 
 
 def require_certain_encoding(before: DecodedText, after: str, shown: str) -> None:
@@ -158,7 +119,7 @@ def write_bytes(path: Path, content: bytes, workspace: Workspace) -> None:
         ) from error
     except OSError as error:
         state = "" if error.errno == errno.EIO else " The file is as it was."
-        raise _failure("write", shown, error, state) from error
+        raise file_failure("write", shown, error, state) from error
 
 
 async def naming_similar(work: Awaitable[T], path: Path, workspace: Workspace) -> T:
@@ -175,7 +136,7 @@ async def naming_similar(work: Awaitable[T], path: Path, workspace: Workspace) -
 
 async def _find_similar(path: Path, workspace: Workspace) -> list[str]:
     """Return the files with a similar name below the nearest folder, nearest first."""
-    wanted = _readable(path.name).lower()
+    wanted = _as_sendable(path.name).lower()
     found: list[tuple[int, str]] = []
 
     def take(names: str) -> None:
@@ -198,19 +159,18 @@ async def _find_similar(path: Path, workspace: Workspace) -> list[str]:
 
 def _distance(wanted: str, name: str) -> int:
     """Return 0 for a name unlike the one wanted, else a number that is lower for a more similar or nearer file."""
-    parts = PurePosixPath(_readable(name).lower())
+    parts = PurePosixPath(_as_sendable(name).lower())
     if parts.name == wanted:
         return len(parts.parts)
     is_similar = wanted in parts.name or parts.name in wanted
     return 100 + len(parts.parts) if is_similar and len(parts.parts) == 1 else 0
 
 
-def _readable(name: str) -> str:
-    """Return a name as text that a request can carry."""
+def _as_sendable(name: str) -> str:
     return os.fsencode(name).decode(errors="replace")
 
 
-def _failure(action: str, shown: str, error: OSError, state: str = "") -> ToolError:
+def file_failure(action: str, shown: str, error: OSError, state: str = "") -> ToolError:
     advice = _WHAT_TO_DO.get(error.errno or 0, "")
     message = f"Could not {action} {shown[:200]}: {error.strerror}.{' ' if advice else ''}{advice}{state}"
     return ToolError(message, kind=kind_of(error), code=errno_name(error))

@@ -15,7 +15,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from agentcli.tools.builtin.searching import Target, describe_gaps, relative_glob, search_literal_brackets, searchable
+from agentcli.tools.builtin.searching import (
+    SearchTarget,
+    describe_gaps,
+    relative_glob,
+    search_literal_brackets,
+    searchable,
+)
 from agentcli.tools.builtin.toolset import GrepSearch
 from agentcli.tools.observation import beside, cut_line
 from agentcli.tools.sandbox import FoundRows, Search, SearchOutcome
@@ -60,7 +66,9 @@ async def run(given: GrepSearch, context: ToolContext) -> ToolOutput:
     return _format(found, outcome, given, target)
 
 
-def _format(found: Matches | MatchedFiles, outcome: SearchOutcome, given: GrepSearch, target: Target) -> ToolOutput:
+def _format(
+    found: Matches | MatchedFiles, outcome: SearchOutcome, given: GrepSearch, target: SearchTarget
+) -> ToolOutput:
     collected = found.collected()
     lines = collected.lines or ["No matches."]
     if not collected.lines and "$" in given.pattern:
@@ -100,7 +108,7 @@ class MatchList(Struct, frozen=True):
 
 
 class _File(Struct):
-    """A file with its rows; `texts` are these rows as the model sees them, where all of them are shown."""
+    """A file with its rows; `texts` are these rows as the model sees them, if all of them are shown."""
 
     order: bytes
     path: str
@@ -138,7 +146,7 @@ class Matches:
                 self._keep(self._last, rows, count)
             elif self._last is not None:
                 self._last.rows.append(rows)
-                self._last.texts.append(self._text_of(self._last.path, rows))
+                self._last.texts.append(self._format_rows(self._last.path, rows))
 
     def _begin(self, path: bytes) -> _File | None:
         order = _order(path)
@@ -174,7 +182,7 @@ class Matches:
                 found, text = _read_marked(file.path, rows, wanted, self._context)
             else:
                 rows = _first_rows(rows, wanted)
-                found, text = _read_matches(file.path, rows), self._text_of(file.path, rows)
+                found, text = _read_unmarked(file.path, rows), self._format_rows(file.path, rows)
             entries += found
             lines.append(text)
         return MatchList(lambda: entries, lines, self.total - len(entries))
@@ -183,10 +191,9 @@ class Matches:
         parts = [(file.path, rows) for file in files for rows in file.rows]
         if self._has_marks:
             return [match for path, rows in parts for match in _read_marked(path, rows)[0]]
-        return [match for path, rows in parts for match in _read_matches(path, rows)]
+        return [match for path, rows in parts for match in _read_unmarked(path, rows)]
 
-    def _text_of(self, path: str, rows: bytes) -> str:
-        """Return the rows of a file as the model sees them."""
+    def _format_rows(self, path: str, rows: bytes) -> str:
         if self._has_marks:
             return _read_marked(path, rows)[1]
         text = _decode(rows)
@@ -233,8 +240,7 @@ def _decode(rows: bytes) -> str:
     return text.replace("\r\n", "\n").removesuffix("\r") if "\r" in text else text
 
 
-def _read_matches(path: str, rows: bytes) -> list[FoundLine]:
-    """Return the matches of rows without marks, each of which is a match."""
+def _read_unmarked(path: str, rows: bytes) -> list[FoundLine]:
     matches: list[FoundLine] = []
     for row in _decode(rows).split("\n"):
         number, _, line = row.partition(":")

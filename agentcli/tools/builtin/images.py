@@ -55,7 +55,6 @@ def fit_image(content: bytes, shown: str) -> tuple[bytes, str, str]:
 
 
 def _encode(picture: Image.Image, *, was_jpeg: bool) -> tuple[bytes, str]:
-    """Return the image as a file no larger than a model takes, and the name of its format."""
     for edge, name, settings in _ENCODINGS[1:] if was_jpeg else _ENCODINGS:
         smaller = picture.copy()
         smaller.thumbnail((edge, edge), Image.Resampling.LANCZOS)

@@ -50,7 +50,6 @@ async def run(
 
 
 def _format_todo(given: Todo) -> ToolOutput:
-    """Return the model's list; each call replaces the whole list."""
     rows = [f"{_MARKS[item.status]} {item.content}" for item in given.items]
     done = sum(item.status == "completed" for item in given.items)
     structured = {"items": msgspec.to_builtins(given.items)}

@@ -5,7 +5,6 @@ Files are listed nearest first, as the project's ignore rules have them.
 
 from __future__ import annotations
 
-import heapq
 import os
 import re
 from collections import defaultdict
@@ -24,12 +23,11 @@ from agentcli.tools.sandbox import Listing, SearchOutcome, names_in
 from agentcli.tools.tool import ToolContext, ToolOutput
 
 BRIEF_PATHS = 10
-MAX_KEPT_PATHS = 100_000  # in memory while only the first are wanted
 
 T = TypeVar("T")
 
 
-class Target(Struct, frozen=True):
+class SearchTarget(Struct, frozen=True):
     """The file or folder to search, by its real path, and the `base` that paths found there are relative to.
 
     The base is the working directory, or the folder itself if that lies elsewhere; then `prefix` is written before
@@ -47,7 +45,7 @@ class Target(Struct, frozen=True):
         return display_name(parse_name(self.prefix) + os.fsdecode(path))
 
 
-def searchable(path: str, context: ToolContext) -> Target:
+def searchable(path: str, context: ToolContext) -> SearchTarget:
     """Return the file or folder at a path. Raises `ToolError` if there is none, or it is something else."""
     workspace = context.workspace
     found = context.readable(path)
@@ -66,10 +64,10 @@ def searchable(path: str, context: ToolContext) -> Target:
         base = found if is_folder else found.parent
         prefix = f"{workspace.shown(base)}/"
     below = str(found.relative_to(base))
-    return Target(found, is_folder, base, prefix, "" if below == "." else f"{below}/")
+    return SearchTarget(found, is_folder, base, prefix, "" if below == "." else f"{below}/")
 
 
-def relative_glob(glob: str | None, target: Target) -> str:
+def relative_glob(glob: str | None, target: SearchTarget) -> str:
     """Return a glob as the search takes it: without a leading `./`, and an absolute one relative to the base."""
     sign, glob = ("!", glob[1:]) if glob and glob.startswith("!") else ("", glob or "")
     if target.base.parent != target.base:
@@ -86,7 +84,7 @@ async def search_literal_brackets(
     as a class of characters. Raises `ToolError` if the glob is wrong in each of these forms.
     """
     folders, slash, name = glob.rpartition("/")
-    forms = {f"{_escape(folders)}{slash}{name}": None, glob: None, _escape(glob): None}
+    forms = {f"{_escape_brackets(folders)}{slash}{name}": None, glob: None, _escape_brackets(glob): None}
     failures: list[ToolError] = []
     results: dict[str, T] = {}
     for form in (glob,) if glob.startswith("!") else forms:
@@ -101,8 +99,7 @@ async def search_literal_brackets(
     return results[glob]
 
 
-def _escape(glob: str) -> str:
-    """Return a glob in which all brackets are literal."""
+def _escape_brackets(glob: str) -> str:
     return re.sub(r"(?<!\\)[\[\]]", r"\\\g<0>", glob)
 
 
@@ -155,8 +152,8 @@ _FILES_OF_A_FOLDER = re.compile(r"(((?:[^\0]*/)?)[^/\0]*\0(?:\2[^/\0]*\0)*)")
 class NearestPaths:
     """Files and the folders they are in, nearest first, then by name; folders end in a slash.
 
-    Every path begins with `below`, the folder that is listed. `depth` counts from there: its own files have depth 1. Of
-    more than `limit` paths (0: all) only those are kept that may be among the first.
+    Every path begins with `below`, the folder that is listed. `depth` counts from there: its own files have depth 1.
+    `limit` is the number of paths in the result (0: all).
     """
 
     def __init__(self, limit: int, *, below: str, with_folders: bool, depth: int | None) -> None:
@@ -167,7 +164,6 @@ class NearestPaths:
         self._folders: set[str] = set()  # that hold a file
         self._levels: defaultdict[int, list[str]] = defaultdict(list)  # batches of names, by the slashes in a name
         self._files = 0
-        self._kept = 0
         self._is_ascii = True
 
     def add(self, names: str) -> None:
@@ -182,9 +178,6 @@ class NearestPaths:
             for slashes in [slashes for slashes in levels if slashes > self._max_slashes]:
                 count -= sum(batch.count("\0") for batch in levels.pop(slashes))
         self._files += count
-        self._kept += count
-        if self._limit and self._kept > MAX_KEPT_PATHS:
-            self._forget_far_paths()
 
     def result(self, prefix: str) -> tuple[list[str], int]:
         """Return the paths, each with `prefix` before it, and how many there are in all. May be called only once."""
@@ -213,13 +206,3 @@ class NearestPaths:
                 folders.add(folder)
         limit, listed = self._max_slashes, len(self._below)
         return [each for each in folders if len(each) > listed and (limit is None or each.count("/") <= limit + 1)]
-
-    def _forget_far_paths(self) -> None:
-        """Drop files that are deeper than enough others, and those behind enough others of their own level."""
-        self._kept = 0
-        for slashes in sorted(self._levels):
-            names = names_in("".join(self._levels.pop(slashes)))
-            if self._kept < self._limit:
-                nearest = heapq.nsmallest(self._limit, names)
-                self._levels[slashes] = [f"{name}\0" for name in nearest]
-                self._kept += len(nearest)

@@ -161,7 +161,6 @@ def builtin_tools() -> tuple[Tool, ...]:
 
 
 def _make_tool(name: str, inputs: type[Struct], effect: Effect, **fields: Any) -> Tool:
-    """Return a tool with its text and body; `fields` are further fields of `Tool`."""
     return Tool(
         name,
         Path(__file__).with_name(f"{name}.md").read_text("utf-8").strip(),

@@ -97,8 +97,7 @@ def _find_replacements(text: str, edit: Edit) -> tuple[list[_Replacement], str]:
             return [_replacement(text, match, old, new) for match in without_overlaps(matches)], ""
     elif matches := find_exact(text, old):
         match, note = _only_match(text, matches, "")
-        notes = (note, _unreplaced_note(text, old, match), _line_end_note(old, new))
-        return [_replacement(text, match, old, new)], " ".join(filter(None, notes))
+        return [_replacement(text, match, old, new)], note
     if lf(old) == lf(new):
         raise ToolError(
             "old_string and new_string differ in line ends alone, and old_string's are not those of the file.",
@@ -109,27 +108,6 @@ def _find_replacements(text: str, edit: Edit) -> tuple[list[_Replacement], str]:
             match, more = _only_match(text, matches, difference)
             return [_replacement(text, match, old, new)], f"Matched apart from {difference}{note} {more}".rstrip()
     raise ToolError(f"old_string is not in the file. {describe_nearest(lf(text), lf(old))}", kind="not_found")
-
-
-def _unreplaced_note(text: str, old: str, replaced: Match) -> str:
-    """Return a note if the same lines are elsewhere with other line ends, which a reader does not see."""
-    if "\r\n" not in text or "\n" not in old:
-        return ""
-    matches = find_with_any_line_ends(text, old)
-    more = sum(match.end <= replaced.start or match.start >= replaced.end for match in matches)
-    return f"The same text with other line ends stands {more} times more and was left alone." if more > 0 else ""
-
-
-def _line_end_note(old: str, new: str) -> str:
-    """Return a note if lines get other ends than they had: that may have been asked for, or be a slip."""
-    if "\n" not in old or not (added := _line_ends_in(new) - _line_ends_in(old)):
-        return ""
-    return f"new_string was written with its own line ends: {' and '.join(sorted(added))}."
-
-
-def _line_ends_in(text: str) -> set[str]:
-    crlf = text.count("\r\n")
-    return {name for name, count in (("CRLF", crlf), ("LF", text.count("\n") - crlf)) if count}
 
 
 def _only_match(text: str, matches: Sequence[Match], difference: str) -> tuple[Match, str]:
@@ -179,7 +157,6 @@ def _replacement(text: str, match: Match, old: str, new: str) -> _Replacement:
 
 
 def _with_line_ends(text: str, match: Match, new: str) -> str:
-    """Return a replacement of several lines with the line ends of the text."""
     *lines, last = text[match.start : match.end].split("\n")
     ends = ["\r\n" if line.endswith("\r") else "\n" for line in lines]
     new_lines = new.split("\n")
@@ -187,7 +164,7 @@ def _with_line_ends(text: str, match: Match, new: str) -> str:
         old_lines = [*(line.removesuffix("\r") for line in lines), last]
         new_ends = _align_line_ends(old_lines, ends, new_lines)
     else:
-        new_ends = [ends[0] if ends else _line_end_at(text, match)] * (len(new_lines) - 1)
+        new_ends = [ends[0] if ends else _line_end_near(text, match)] * (len(new_lines) - 1)
     return "".join(map("".join, zip(new_lines, [*new_ends, ""], strict=True)))
 
 
@@ -202,8 +179,7 @@ def _align_line_ends(old_lines: list[str], ends: list[str], new_lines: list[str]
     return new_ends[: len(new_lines) - 1]
 
 
-def _line_end_at(text: str, match: Match) -> str:
-    """Return the first line end behind a match, or else the last one before it."""
+def _line_end_near(text: str, match: Match) -> str:
     end = text.find("\n", match.end)
     if end < 0:
         end = text.rfind("\n", 0, match.start)
@@ -231,7 +207,6 @@ MAX_NEAREST_LINES = 40
 _MAX_COMPARED_LINES = 5_000  # letter by letter
 _MIN_RATIO = 0.6  # of a line that counts as similar (difflib)
 _MAX_PAIRS = 1_000  # equal lines of both texts; a line that is so frequent says nothing
-_WORD = re.compile(r"\w{3,}")
 
 
 def describe_nearest(text: str, wanted: str) -> str:
@@ -270,17 +245,12 @@ def _find_by_longest_line(lines: Sequence[str], sought: Sequence[str]) -> int | 
         return None
     matcher = difflib.SequenceMatcher(None, "", longest, autojunk=False)
     best, number = 0.0, 0
-    for index in _candidates(lines, longest):
+    indices: Sequence[int] = range(len(lines))
+    if len(lines) > _MAX_COMPARED_LINES:  # then only lines with the longest words of the line sought are compared
+        words = sorted(set(re.findall(r"\w{3,}", longest)), key=len, reverse=True)[:3]
+        indices = [index for index in indices if any(word in lines[index] for word in words)][:_MAX_COMPARED_LINES]
+    for index in indices:
         matcher.set_seq1(lines[index][:MAX_LINE_CHARS])
         if matcher.real_quick_ratio() > best and (ratio := matcher.quick_ratio()) > best:
             best, number = ratio, index
     return number - place if best >= _MIN_RATIO else None
-
-
-def _candidates(lines: Sequence[str], sought: str) -> Sequence[int]:
-    """Return the indices of the lines to compare: all, or in a long file those with the longest words of the line."""
-    if len(lines) <= _MAX_COMPARED_LINES:
-        return range(len(lines))
-    words = sorted(set(_WORD.findall(sought)), key=len, reverse=True)[:3]
-    having = [index for index, line in enumerate(lines) if any(word in line for word in words)]
-    return having[:_MAX_COMPARED_LINES]

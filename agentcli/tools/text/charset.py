@@ -1,4 +1,4 @@
-"""Finds the charset of texts that are not UTF-8: from their bytes, from the project's .editorconfig, or from a page."""
+"""Finds the charset of texts that are not UTF-8: from their bytes, from a label, or from what a page says of itself."""
 
 from __future__ import annotations
 
@@ -23,19 +23,11 @@ _RIVALS = (
     "koi8-u cp866 iso8859-5 cp1252 cp1250 iso8859-2 cp1253 iso8859-7 cp1254 cp1255 cp1256 cp1257 cp874 mac-roman cp850 "
     "cp437"
 ).split()
-_ISO_8859_1 = ("latin1", "iso-8859-1", "iso8859-1", "iso_8859-1", "l1")
 _MAX_SAMPLE_BYTES = 65_536
-_MIN_CHARS = 4  # that are not ASCII; fewer of them fit several charsets
-_MIN_CERTAIN_CHARS = 6  # that are not ASCII
 _MIN_CONFIDENCE = 0.04
 _MIN_RATIO = 2.0  # of the confidence to that of the next candidate
-_LINE = re.compile(rb"[^\n]*[\x80-\xff][^\n]*\n?")
 _CONTROL = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f-\x9f]")
 _CYRILLIC_WORD = re.compile("[\u0400-\u04ff]+")
-_MIXED_WORD = re.compile("[A-Za-z][\u0400-\u04ff]|[\u0400-\u04ff][A-Za-z]")
-_COMMON_CYRILLIC = frozenset("оеаинтсрвл")
-_ASCII = frozenset(map(chr, range(0x80)))
-_HANGUL = re.compile("[\uac00-\ud7a3]")
 
 
 class Charset(Struct, frozen=True):
@@ -54,7 +46,7 @@ def declared_codec(label: str, content: bytes) -> str | None:
     if not codec or codec.startswith("utf-"):
         return None
     codecs = next((codecs for codecs in _DETECTABLE.values() if codec in codecs), (codec,))
-    if label.strip().lower() in _ISO_8859_1:  # for browsers, Windows-1252
+    if label.strip().lower() in ("latin1", "iso-8859-1", "iso8859-1", "iso_8859-1", "l1"):
         codecs = ("latin-1", "cp1252")
     return next((one for one in codecs if _text_in(content, one) is not None), None)
 
@@ -79,7 +71,7 @@ def detect_charset(content: bytes) -> Charset | None:
                 continue
             rivals = [other for rival, other in candidates if sample.decode(rival, "ignore") != shown]
             is_clear = confidence >= max(_MIN_CONFIDENCE, _MIN_RATIO * max(rivals, default=0.0))
-            is_clear = is_clear and _beyond_ascii(text) >= _MIN_CERTAIN_CHARS
+            is_clear = is_clear and _count_non_ascii(text) >= 6
             return Charset(codec, is_clear and not _other_cyrillic_fits(sample, codec))
     return None
 
@@ -87,7 +79,7 @@ def detect_charset(content: bytes) -> Charset | None:
 def _sample(content: bytes) -> bytes:
     """Return the first lines that are not ASCII; it ends behind a line or a blank, not inside a character."""
     lines = bytearray()
-    for found in _LINE.finditer(content):
+    for found in re.finditer(rb"[^\n]*[\x80-\xff][^\n]*\n?", content):
         lines += found.group()
         if len(lines) > _MAX_SAMPLE_BYTES:
             end = max(lines.rfind(b"\n", 0, _MAX_SAMPLE_BYTES), lines.rfind(b" ", 0, _MAX_SAMPLE_BYTES))
@@ -104,18 +96,17 @@ def _text_in(content: bytes, codec: str) -> str | None:
         return None
 
 
-def _beyond_ascii(text: str) -> int:
-    """Count the characters that are not ASCII."""
-    return sum(map(text.count, set(text) - _ASCII))
+def _count_non_ascii(text: str) -> int:
+    return len(text) - len(text.encode("ascii", "ignore"))
 
 
 def _is_plausible(text: str, codec: str) -> bool:
     """Return False if the text is too short, or looks like another script that was decoded with the wrong charset."""
-    if _beyond_ascii(text) < _MIN_CHARS:
+    if _count_non_ascii(text) < 4:  # so few characters fit several charsets
         return False
     if codec in ("euc_kr", "cp949"):  # Korean is written in Hangul; only a few Chinese characters are used beside it
         letters = [char for char in text if char.isalpha() and not char.isascii()]
-        return len(_HANGUL.findall(text)) * 10 >= len(letters) * 9
+        return len(re.findall("[\uac00-\ud7a3]", text)) * 10 >= len(letters) * 9
     if codec not in ("koi8-r", "cp1251"):
         return True
     words = _CYRILLIC_WORD.findall(text)
@@ -123,8 +114,8 @@ def _is_plausible(text: str, codec: str) -> bool:
     if in_long_words * 10 < sum(map(len, words)) * 7:
         return False
     # Accented letters inside Latin words would be Cyrillic ones. In source code a word may follow `\n`.
-    mixed = len(_MIXED_WORD.findall(re.sub(r"\\[a-z]", " ", text)))
-    return mixed * 4 <= len(words)
+    mixed = re.findall("[A-Za-z][\u0400-\u04ff]|[\u0400-\u04ff][A-Za-z]", re.sub(r"\\[a-z]", " ", text))
+    return len(mixed) * 4 <= len(words)
 
 
 def _other_cyrillic_fits(sample: bytes, codec: str) -> bool:
@@ -134,98 +125,9 @@ def _other_cyrillic_fits(sample: bytes, codec: str) -> bool:
     text, other = (sample.decode(each, "ignore") for each in (codec, "cp1251" if codec == "koi8-r" else "koi8-r"))
     words = _CYRILLIC_WORD.findall(other)
     has_usual_case = all(word.islower() or word.isupper() or word == word.capitalize() for word in words)
-    return has_usual_case and _common_share(other) >= 0.8 * _common_share(text)
-
-
-def _common_share(text: str) -> float:
-    """Return the share of common letters among the Cyrillic ones."""
-    letters = "".join(_CYRILLIC_WORD.findall(text.lower()))
-    return sum(letter in _COMMON_CYRILLIC for letter in letters) / max(1, len(letters))
-
-
-# .editorconfig (https://spec.editorconfig.org, version 0.17; without ranges of numbers)
-
-_MAX_GLOB_CHARS = 1_024  # the specification promises no more
-_MAX_WILDCARDS = 32
-_NOT_PLAIN_IN_CLASS, _BACKSLASHED = re.compile(r"[\\^\[&~|]"), r"\\\g<0>"
-_TOKEN = re.compile(r"\\(.)|(\*\*)|(\*)|(\?)|\[(!?)([^\]/]+)\]|(\{(?=[^{}]*,))|(\})|(,)|(.)")
-
-
-class DeclaredCharset(Struct, frozen=True):
-    """The charset that one .editorconfig declares, empty if it does not; above a root no further file counts."""
-
-    charset: str
-    is_root: bool
-
-
-def declared_charset(text: str, path: str) -> DeclaredCharset:
-    """Return the charset that a .editorconfig declares for the file `path`, relative to its folder."""
-    charset, is_root, applies, is_preamble = "", False, False, True
-    for line in map(str.strip, text.removeprefix("\ufeff").splitlines()):
-        if not line or line.startswith(("#", ";")):
-            continue
-        if line.startswith("[") and line.endswith("]"):
-            is_preamble, applies = False, _matches(line[1:-1], path)
-            continue
-        key, _, value = (part.strip().lower() for part in line.partition("="))
-        if is_preamble:
-            is_root = is_root or (key == "root" and value == "true")
-        elif applies and key == "charset":
-            charset = "" if value == "unset" else value
-    return DeclaredCharset(charset, is_root)
-
-
-def _matches(glob: str, path: str) -> bool:
-    """Return True if a glob matches a path; one without a slash matches names in any folder below."""
-    anchored = glob.removeprefix("/") if "/" in glob else f"**/{glob}"
-    if len(glob) > _MAX_GLOB_CHARS or glob.count("*") + glob.count("{") > _MAX_WILDCARDS:
-        return False
-    try:
-        return len(path) in _ends(anchored, path)
-    except re.error:
-        return False
-
-
-def _ends(glob: str, path: str) -> set[int]:
-    """Return all places of `path` at which a match that begins with the path can end.
-
-    The glob is matched against all places at once. A regular expression would try them one after another, and some
-    globs would take it years.
-    """
-    at = {0}
-    open_braces: list[tuple[set[int], set[int]]] = []  # where the alternatives begin, and where earlier ones end
-    if glob.startswith("**/"):
-        at, glob = {0, *(number + 1 for number, char in enumerate(path) if char == "/")}, glob[3:]
-    for escaped, folders, star, any_char, sign, chars, brace, end, comma, char in _TOKEN.findall(glob):
-        if folders or star:
-            at = _after_star(at, path, stop="" if folders else "/")
-        elif any_char:
-            at = {place + 1 for place in at if path[place : place + 1] not in ("", "/")}
-        elif chars:
-            one_of = re.compile(f"[{'^' if sign else ''}{_NOT_PLAIN_IN_CLASS.sub(_BACKSLASHED, chars)}]", re.DOTALL)
-            at = {place + 1 for place in at if one_of.match(path, place)}
-        elif brace:
-            open_braces.append((at, set()))
-        elif comma and open_braces:
-            begin, ended = open_braces[-1]
-            at, open_braces[-1] = begin, (begin, ended | at)
-        elif end and open_braces:
-            at = at | open_braces.pop()[1]
-        else:
-            literal = escaped or end or comma or char
-            at = {place + 1 for place in at if path[place : place + 1] == literal}
-    return at.union(*(ended for _, ended in open_braces))
-
-
-def _after_star(at: set[int], path: str, *, stop: str) -> set[int]:
-    """Return the places up to the next `stop` behind each of `at`, or up to the end if it is empty."""
-    after: set[int] = set()
-    is_reached = False
-    for place in range(len(path) + 1):
-        is_reached = place in at or (is_reached and path[place - 1] != stop)
-        if is_reached:
-            after.add(place)
-    return after
+    letters = ["".join(_CYRILLIC_WORD.findall(each.lower())) for each in (text, other)]
+    share, other_share = (sum(map(each.count, "оеаинтсрвл")) / max(1, len(each)) for each in letters)
+    return has_usual_case and other_share >= 0.8 * share
 
 
 # Pages of the web

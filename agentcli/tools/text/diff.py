@@ -132,14 +132,16 @@ def _split_runs(header: re.Match[str], lines: Sequence[str]) -> Iterator[str]:
     position = 0
     for before, start, end, after in zip(edges[::2], edges[1::2], edges[2::2], edges[3::2], strict=False):
         first, last = max(before, start - CONTEXT), min(after, end + CONTEXT)
-        old, new = old + _count(rows[position:first], "+"), new + _count(rows[position:first], "-")
+        old, new = old + _count_unmarked(rows[position:first], "+"), new + _count_unmarked(rows[position:first], "-")
         position, run = first, rows[first:last]
-        old_range, new_range = _range(old, old + _count(run, "+")), _range(new, new + _count(run, "-"))
+        old_range, new_range = (
+            _range(old, old + _count_unmarked(run, "+")),
+            _range(new, new + _count_unmarked(run, "-")),
+        )
         yield "".join([f"@@ -{old_range} +{new_range} @@\n", *run])
 
 
-def _count(rows: Sequence[str], other: str) -> int:
-    """Count the rows of the text whose lines are not marked with `other`."""
+def _count_unmarked(rows: Sequence[str], other: str) -> int:
     return sum(not row.startswith(other) for row in rows)
 
 
@@ -150,12 +152,11 @@ def sides_of_hunks(diff: str) -> Iterator[tuple[int, str, str]]:
     """
     parts = _HEADER.split(diff)
     for start, body in zip(parts[3::5], parts[5::5], strict=True):
-        old, new = _sides(lines_of(body))
+        old, new = _old_and_new_lines(lines_of(body))
         yield int(start), "".join(old), "".join(new)
 
 
-def _sides(rows: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the lines that a hunk has before the change, and those after it."""
+def _old_and_new_lines(rows: Sequence[str]) -> tuple[list[str], list[str]]:
     old: list[str] = []
     new: list[str] = []
     sides: list[list[str]] = []
@@ -173,7 +174,7 @@ def _sides(rows: Sequence[str]) -> tuple[list[str], list[str]]:
 def with_hunks(before: str, after: str, chosen: Collection[int]) -> str:
     """Return `before` with only some of the `diff_hunks` that lead to `after`; other lines keep their own bytes."""
     old, new = lines_of(before), lines_of(after)  # as many lines as the diff has, but with their own line ends
-    changes = _changes(lines_of(lf(before)), lines_of(lf(after)))
+    changes = _changed_ranges(lines_of(lf(before)), lines_of(lf(after)))
     text: list[str] = []
     position = 0
     for number, (start, end, new_start, new_end) in enumerate(changes):
@@ -219,8 +220,7 @@ def opcodes(old: Sequence[str], new: Sequence[str]) -> list[Opcode]:
     return [code for code in codes if code[1] < code[2] or code[3] < code[4]]
 
 
-def _changes(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int, int, int]]:
-    """Return the ranges that changed: start and end in the old lines, start and end in the new ones."""
+def _changed_ranges(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int, int, int]]:
     return [code[1:] for code in opcodes(old, new) if code[0] != "equal"]
 
 
@@ -260,7 +260,7 @@ def merged(base: bytes, ours: bytes, theirs: bytes) -> bytes | None:
 def _merge_lines(base: Sequence[str], ours: Sequence[str], theirs: Sequence[str]) -> list[str] | None:
     lines: list[str] = []
     position = 0
-    sides = [(text, _changes(base, text)) for text in (ours, theirs)]
+    sides = [(text, _changed_ranges(base, text)) for text in (ours, theirs)]
     while any(changes for _, changes in sides):
         start = end = min(changes[0][0] for _, changes in sides if changes)
         touching: list[list[tuple[int, int, int, int]]] = [[], []]

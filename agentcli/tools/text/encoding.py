@@ -22,7 +22,6 @@ _BOMS = (
 LARGEST_EDITABLE = 50 * 1024 * 1024  # bytes; an edit holds the file in memory several times
 BOM = "\ufeff"  # the byte order mark as a character
 SNIFFED_BYTES = 65_536  # at the beginning of a file, by which text and binary are told apart
-_NOT_IN_TEXT = re.compile(rb"[\x00-\x07\x0e-\x1a\x1c-\x1f]")  # control characters but white space, backspace and escape
 _NO_C1 = bytes([*range(0x80), *range(0xA0, 0x100)])
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -61,7 +60,7 @@ class DecodedText(Struct, frozen=True):
 def decode(content: bytes, declared: str = "") -> DecodedText | None:
     """Return the text of a file: by its BOM, else as UTF-8, else in another charset; None for a binary file.
 
-    The charset `declared` by the project counts for ASCII, and where the bytes fit it and are not certainly UTF-8.
+    The charset that the settings have `declared` counts if the bytes fit it and are not certainly UTF-8.
     """
     guess = EncodingGuess(content[:SNIFFED_BYTES])
     body = content[len(guess.bom) :]
@@ -71,7 +70,7 @@ def decode(content: bytes, declared: str = "") -> DecodedText | None:
     if encoding is None:
         return None
     is_certain = guess.is_certain
-    if declared and not guess.bom and (content.isascii() or not guess.is_certain):
+    if declared and not guess.is_certain:
         codec = declared_codec(declared, content)
         encoding, is_certain = (codec, True) if codec else (encoding, is_certain)
     if not is_certain and (detected := detect_charset(content)) and (detected.is_certain or encoding != "utf-8"):
@@ -114,7 +113,8 @@ class EncodingGuess:
         self.wide = encoding if encoding not in ("", "utf-8") else None
         head = b"" if self.bom else head[:SNIFFED_BYTES]
         self._is_binary = b"\0" in head
-        self._has_controls = _NOT_IN_TEXT.search(head) is not None
+        # Control characters but white space, backspace and escape.
+        self._has_controls = re.search(rb"[\x00-\x07\x0e-\x1a\x1c-\x1f]", head) is not None
         self._pending = b""
         self._continuations = 0  # bytes of right UTF-8 behind the first of each character
         self._broken = 0  # bytes that are not UTF-8

@@ -91,8 +91,8 @@ def _find(text: str, sought: str, is_whole: Callable[[int, int], bool]) -> Itera
 def _find_lines(text: str, old: str, *, view_of: Callable[[str], View]) -> list[Match]:
     """Return where the lines of `old` are with other margins; all margins must differ in the same way."""
     view, old_lines = view_of(text), lines_of(view_of(old).text)
-    sought, lines = _bare(old_lines), lines_of(view.text)
-    bare = _bare(lines)
+    sought, lines = _without_margins(old_lines), lines_of(view.text)
+    bare = _without_margins(lines)
     start = bare.find(sought) if sought.strip() else -1
     if start < 0:
         return []
@@ -114,8 +114,7 @@ def _find_lines(text: str, old: str, *, view_of: Callable[[str], View]) -> list[
     return matches
 
 
-def _bare(lines: Sequence[str]) -> str:
-    """Return lines without the white space around them, a line feed before and behind each."""
+def _without_margins(lines: Sequence[str]) -> str:
     return "".join(f"\n{line.strip(_BLANKS)}" for line in lines) + "\n"
 
 
@@ -183,7 +182,6 @@ _LOOK_ALIKES = str.maketrans(
         **dict.fromkeys(map(chr, range(0xD800, 0xE000)), "\ufffd"),  # a byte that is no character is shown like this
     }
 )
-_LINE_END = re.compile("\r\n")
 # A mark changes the character before it, but no control character: behind a line end it begins the next line.
 _NOT_PLAIN = re.compile("\r\n|[\x20-\x7e]?[^\x00-\x7f]+")
 
@@ -212,7 +210,7 @@ class View(Struct, frozen=True):
 def with_lf(text: str) -> View:
     """Return a view in which each CRLF is an LF."""
     starts, origins = [0], [0]
-    for number, found in enumerate(_LINE_END.finditer(text)):
+    for number, found in enumerate(re.finditer("\r\n", text)):
         starts.append(found.start() - number + 1)
         origins.append(found.end())
     return View(lf(text), starts, origins)
@@ -307,7 +305,6 @@ def _margin(line: str) -> str:
 
 
 def _added_margin(known: dict[str, str]) -> _Rule | None:
-    """Return a rule for a file that has the same white space more before every line."""
     fronts = {own.removesuffix(margin) if own.endswith(margin) else None for margin, own in known.items()}
     if len(fronts) > 1 or None in fronts:
         return None
@@ -322,7 +319,6 @@ def _added_margin(known: dict[str, str]) -> _Rule | None:
 
 
 def _removed_margin(known: dict[str, str]) -> _Rule | None:
-    """Return a rule for a file that has the same white space less before every line."""
     fronts = {margin.removesuffix(own) if margin.endswith(own) else None for margin, own in known.items()}
     if len(fronts) > 1 or None in fronts:
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, BinaryIO
 
 from msgspec import Struct
@@ -53,10 +53,10 @@ class LinesRead(Struct, frozen=True, kw_only=True):
     is_certain: bool = True
 
 
-def read_lines(head: bytes, file: BinaryIO, choice: LineRange, declared: Callable[[], str]) -> LinesRead | None:
+def read_lines(head: bytes, file: BinaryIO, choice: LineRange, declared: str) -> LinesRead | None:
     """Return the chosen lines of a file whose first 64 KiB, `head`, were read already; None for a binary file.
 
-    `declared` returns the charset that the project declares for a file that is not UTF-8. Raises `OSError`.
+    `declared` is the charset that the settings name for files that are not UTF-8. Raises `OSError`.
     """
     guess, rest = EncodingGuess(head), file.tell()
     if guess.encoding() is None:
@@ -75,7 +75,7 @@ def read_lines(head: bytes, file: BinaryIO, choice: LineRange, declared: Callabl
         is_certain = guess.is_certain
         if file.tell() <= LARGEST_EDITABLE:  # no edit is possible beyond, so the exact charset does not matter
             file.seek(rest)
-            decoded = decode(head + file.read(), declared())
+            decoded = decode(head + file.read(), declared)
             encoding, is_certain = (decoded.encoding, decoded.is_certain) if decoded else (encoding, False)
     errors = errors_of(encoding)
     # "replace", because another program may have changed the file since its encoding was found.

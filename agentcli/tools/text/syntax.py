@@ -14,9 +14,8 @@ from typing import Any
 LARGEST = 200_000  # bytes; parsing takes about 5 ms for each 10,000
 IS_INVALID = "Note: this is no valid"
 _LONGEST_LINE = 200  # characters
-_PYTHON = f"Python {sys.version_info.major}.{sys.version_info.minor}"
 _READERS: dict[str, tuple[str, Callable[[str], Any]]] = {
-    ".py": (_PYTHON, ast.parse),
+    ".py": (f"Python {sys.version_info.major}.{sys.version_info.minor}", ast.parse),
     ".json": ("JSON", json.loads),
     ".toml": ("TOML", tomllib.loads),
 }

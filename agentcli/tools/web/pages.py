@@ -50,8 +50,6 @@ def _judge_status(status: int, wait_s: float | None, refusals: _Refusals, otherw
 
 MAX_REDIRECTS = 5
 MAX_EXPANSION = 100  # decompressed bytes for one received, beyond a megabyte; pages reach about 50
-_MAX_ADDRESSES = 4  # of one host are tried, one after another
-_MAX_SHOWN_CHARS = 1_000  # of an address that somebody else wrote
 _HEADERS = {
     "user-agent": f"agentcli/{__version__}",
     "accept": "text/markdown, text/html;q=0.9, text/plain;q=0.8, application/json;q=0.8, */*;q=0.1",
@@ -138,7 +136,7 @@ async def _find_addresses(web: Web, url: WebUrl) -> Sequence[str]:
     for address in found:
         if refused := why_unreachable(address, url, web.granted_hosts):
             raise ToolError(f"Not fetched: {refused}. {_HOW_TO_GRANT}", kind="permission_denied")
-    return found[:_MAX_ADDRESSES]
+    return found[:4]  # more are not tried
 
 
 def _redirect_target(web: Web, url: WebUrl, response: Response) -> WebUrl:
@@ -154,7 +152,8 @@ def _redirect_target(web: Web, url: WebUrl, response: Response) -> WebUrl:
         raise ToolError(f"Not fetched: {url.host} redirects to {target.host}: {blocked}.", kind="permission_denied")
     stays = _site_of(target) == _site_of(url) and (target.scheme, url.scheme) != ("http", "https")
     if not stays and web.judge(str(target)).verdict != "allow":
-        shown = str(target) if len(str(target)) <= _MAX_SHOWN_CHARS else f"a long address on {target.host}"
+        # Somebody else wrote the address, so a very long one is not shown to the model.
+        shown = str(target) if len(str(target)) <= 1_000 else f"a long address on {target.host}"
         raise ToolError(
             f"{url.host} redirects to another site: fetch {shown} itself if it is needed.", kind="permission_denied"
         )

@@ -7,10 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentcli.tools.text.apply import changes_only_ascii
-from agentcli.tools.text.charset import DeclaredCharset, declared_charset
 from agentcli.tools.text.encoding import decode
 from tests.properties import examples
-from tests.rows import each_row
 from tests.unit.tools.bench import Bench
 
 TEXTS = {
@@ -84,34 +82,24 @@ def test_a_few_bytes_that_are_utf_8_by_chance_do_not_make_it_certain(text: str) 
     assert not decoded.is_certain or decoded.encoding == "gbk"
 
 
-@pytest.mark.parametrize("how", ["editorconfig", "setting"])
-def test_a_charset_that_is_named_is_certain(bench: Bench, how: str) -> None:
-    if how == "editorconfig":
-        bench.put(".editorconfig", "root = true\n[*]\ncharset = utf-8\n[src/**.{c,h}]\ncharset = Shift_JIS\n")
-    else:
-        bench.workspace.settings.charset = "shift_jis"
+def test_a_charset_that_is_named_is_certain(bench: Bench) -> None:
+    bench.workspace.settings.charset = "shift_jis"
     path = bench.put("src/a.c", 'char *a = "表";\nchar *p = "C:\\x";\n'.encode("cp932"))
     assert "表" in bench.text("file_read", path="src/a.c")
     bench.call("file_edit", path="src/a.c", old_string="\\", new_string="/追", replace_all=True)
     assert path.read_bytes() == 'char *a = "表";\nchar *p = "C:/追x";\n'.encode("cp932")
 
 
-def test_a_new_file_has_the_charset_that_the_project_declares(bench: Bench) -> None:
-    bench.put(".editorconfig", "[*]\ncharset = latin1\n")
-    assert "has latin-1" in bench.text("file_write", path="a", content="é\n")
-    assert (bench.ws / "a").read_bytes() == b"\xe9\n"
-
-
-def test_one_broken_byte_does_not_make_a_file_of_utf_8_one_in_the_declared_charset(bench: Bench) -> None:
-    bench.put(".editorconfig", "[*]\ncharset = latin1\n")
+def test_one_broken_byte_does_not_make_a_file_of_utf_8_one_in_the_charset_of_the_settings(bench: Bench) -> None:
+    bench.workspace.settings.charset = "iso-8859-1"
     content = "Grüße, déjà vu, señor, año, niño, ½ €\n".encode()
     path = bench.put("a", content + b"\xff mode=1\n")
     bench.call("file_edit", path="a", old_string="mode=1", new_string="é")
     assert path.read_bytes() == content + b"\xff \xc3\xa9\n"
 
 
-def test_a_declaration_that_the_bytes_contradict_does_not_count(bench: Bench) -> None:
-    bench.put(".editorconfig", "[*]\ncharset = gbk\n")
+def test_a_setting_that_the_bytes_contradict_does_not_count(bench: Bench) -> None:
+    bench.workspace.settings.charset = "gbk"
     path = bench.put("a", "é✓\nmode=1\n")
     bench.call("file_edit", path="a", old_string="mode=1", new_string="中")
     assert path.read_text("utf-8") == "é✓\n中\n"
@@ -148,29 +136,3 @@ def test_a_change_of_ascii_alone_leaves_all_other_bytes_in_their_order(
     if changes_only_ascii(decoded.text, after):
         beyond_ascii = bytes(range(0x80))
         assert decoded.encoded(after).translate(None, beyond_ascii) == content.translate(None, beyond_ascii)
-
-
-@each_row(
-    "glob, path, is_meant",
-    [
-        ("*", "a/b.c", True),
-        ("*.c", "a/b.c", True),
-        ("/*.c", "a/b.c", False),
-        ("a/**.c", "a/x/b.c", True),
-        ("a/*.c", "a/x/b.c", False),
-        ("**/x/*.c", "x/b.c", True),
-        ("b.[ch]", "b.c", True),
-        ("b.[!c]", "b.c", False),
-        ("{a,b}.{c,h}", "b.h", True),
-        ("{b}.c", "b.c", False),
-        (r"\*.c", "b.c", False),
-        ("[", "b.c", False),
-        ("{a,b[1-3],*{x,y}/", "b2", True),
-        ("*a" * 12 + "x", "a" * 250, False),
-        ("{a,aa}" * 32, "a" * 65, False),
-        ("*" * 33, "b.c", False),
-    ],
-)
-def test_globs_of_editorconfig(glob: str, path: str, is_meant: bool) -> None:
-    declared = declared_charset(f"[{glob}]\nCharset = GBK\n", path)
-    assert declared == DeclaredCharset("gbk" if is_meant else "", is_root=False)

@@ -24,17 +24,6 @@ CASES = {
         json.dumps({f"k{n}": n for n in range(20)}),
         "JSON, object with 20 keys: " + ", ".join(f"k{n}" for n in range(8)) + " and 12 more",
     ),
-    "json lines": ("\n".join(map(json.dumps, ROWS)), "JSON lines, 3,214 records; keys of the first: id, name"),
-    "json lines with a broken one": (
-        "\n".join([*map(json.dumps, ROWS[:20]), '{"id":']),
-        "JSON lines, 21 records; keys of the first: id, name",
-    ),
-    "csv": (
-        "id,name,price\n" + "\n".join(f'{n},"a, b",3' if n % 10 == 0 else f"{n},x,3" for n in range(300)),
-        "CSV, 300 rows of 3 columns: id, name, price",
-    ),
-    "tsv": ("a\tb\n" + "1\t2, 3\n" * 9, "TSV, 9 rows of 2 columns: a, b"),
-    "semicolons": ('"a";"b"\n' + "1,5;2\n" * 9, "CSV with semicolons, 9 rows of 2 columns: a, b"),
     "log": (LOG, "log of 300 lines, 1 with an error, the first in line 77"),
     "html": ("<!doctype html><html><head><title>A  page</title></head>" + "<p>x</p>" * 9, "HTML of 1 line"),
     "xml": ('<?xml version="1.0"?>\n<root>' + "<item/>" * 30, "XML or HTML of 2 lines"),

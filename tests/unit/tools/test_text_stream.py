@@ -41,7 +41,7 @@ def test_lines_read_in_pieces_are_those_of_the_whole(
 ) -> None:
     decoded = decode(content)
     choice = LineRange(first=first, max_lines=most, max_bytes=10**9, max_counted=10**9)
-    read = read_lines(content[:head], Pieces(content[head:], size), choice, str)
+    read = read_lines(content[:head], Pieces(content[head:], size), choice, "")
     if decoded is None:
         assert read is None
         return

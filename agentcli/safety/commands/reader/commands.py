@@ -46,7 +46,7 @@ class CommandReader(WordReader):
         parts: list[CommandNode] = []
         before = operator = ""
         while True:
-            part = self._part()
+            part = self._pipeline_part()
             parts += [part] if part is not None else []
             found = _OPERATOR.match(self.text, self.at)
             self.at, operator = (found.end(), found[0]) if found else (self.at, ";")  # words may follow a subshell
@@ -111,7 +111,7 @@ class CommandReader(WordReader):
         elif self.text[self.at - 2 : self.at - 1] == "=":
             parts.pop()
             self._note("it uses an array")
-            self._pass_words(")")
+            self._skip_words(")")
         elif self.depth >= MAX_DEPTH:
             self._note("it is nested too deeply")  # its commands are read as if they were outside
         else:
@@ -120,8 +120,7 @@ class CommandReader(WordReader):
             self._refuse("'(' stands where no command can begin")
             self.at -= 1
 
-    def _part(self) -> CommandNode | None:
-        """Read the next part of a pipeline; None if there is none."""
+    def _pipeline_part(self) -> CommandNode | None:
         outer, self.inside = self.inside, []
         assignments: list[tuple[str, Field]] = []
         words: list[Field] = []
@@ -129,10 +128,10 @@ class CommandReader(WordReader):
         written: list[str] = []
         subshell: Script | None = None
         is_negated = False
-        self._blanks()
+        self._skip_blanks()
         start = self.at
         while True:
-            self._blanks()
+            self._skip_blanks()
             begin = self.at
             is_first = not (words or assignments or redirects or subshell is not None)
             if self._redirection(redirects):
@@ -199,12 +198,12 @@ class CommandReader(WordReader):
     def _is_reserved(self, word: str) -> bool:
         """Skip a reserved word of a compound command, and the words behind it that are no command."""
         if word == "[[":
-            self._pass_words("]]")
+            self._skip_words("]]")
         elif word in ("for", "select"):
-            self._pass_words(";")
+            self._skip_words(";")
         elif word == "case":
             self._cases += 1
-            self._pass_words("in")
+            self._skip_words("in")
         elif word in ("function", "coproc"):
             self.has_function = self.has_function or word == "function"
             named = _NAME_OF_FUNCTION if word == "function" else _NAME_OF_COPROCESS
@@ -217,10 +216,9 @@ class CommandReader(WordReader):
         self._note(f"it uses {word}")
         return True
 
-    def _pass_words(self, closing: str) -> None:
-        """Skip words and operators up to one of them; a `;` or newline is not skipped."""
+    def _skip_words(self, closing: str) -> None:
         while self.at < len(self.text):
-            self._blanks()
+            self._skip_blanks()
             start = self.at
             char = self.text[start : start + 1]
             if closing == ";" and char in (";", "\n"):
@@ -236,12 +234,11 @@ class CommandReader(WordReader):
                 return
 
     def _redirection(self, redirects: list[Redirect]) -> bool:
-        """Read a redirection. Return False if none begins here."""
         found = _REDIRECTION.match(self.text, self.at)
         if not found or self._next_is("(", 1):
             return False
         operator, self.at = found[0], found.end()
-        self._blanks()
+        self._skip_blanks()
         start = self.at
         target = self._word()
         raw = self.text[start : self.at]
@@ -257,8 +254,7 @@ class CommandReader(WordReader):
             redirects[-1].target = Field("" if is_literal else HOLE)
         return True
 
-    def _blanks(self) -> None:
-        """Skip blanks, comments and ends of lines that are continued."""
+    def _skip_blanks(self) -> None:
         while found := _BLANK.match(self.text, self.at):
             if found[0] == "\\\n" and self.at and self.text[self.at - 1] not in " \t\n":
                 self._note("a line is continued in the middle of a word")

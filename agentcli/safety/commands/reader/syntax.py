@@ -10,7 +10,7 @@ from pathlib import PurePath
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentcli.safety.paths.judge import is_protected, is_secret
+from agentcli.safety.paths.judge import is_auto_executed, is_secret
 
 # Private-use characters, which no command as written contains, stand in words for text that only the shell knows, for
 # the home and for the folder the shell is in.
@@ -34,12 +34,12 @@ class Field(Struct, frozen=True):
 
 
 def name_of(fields: Sequence[Field]) -> str:
-    """The name of a program without its folder; empty if it cannot be told."""
+    """Return the name of a program without its folder; empty if it cannot be told."""
     return fields[0].text.rpartition("/")[2] if fields and fields[0].is_known else ""
 
 
 class Redirect(Struct):
-    """`>file` and the like. Of `<<` and `<<<` the target is the text that is read; of `<<` it comes later."""
+    """A redirection such as `>file`. Of `<<` and `<<<` the target is the text that is read; of `<<` it is set later."""
 
     operator: str
     target: Field
@@ -71,18 +71,17 @@ Script = tuple[Pipeline, ...]
 
 
 def normal(path: str) -> str:
-    """An absolute path without `.`, `..` and repeated slashes. Only the text: symlinks are not followed."""
+    """Return an absolute path without `.`, `..` and repeated slashes; symlinks are not followed."""
     return posixpath.normpath("/" + path.lstrip("/"))
 
 
-_SPLITS = re.compile(r"[\s*?\[\]\\]")
-_MOST_PLACES = 4
+MAX_PLACES = 4  # that a shell may be in; beyond it may be anywhere
 
 
 class State(Struct, frozen=True):
-    """The folders the shell may be in, None for any; and the person's home, None where the command changes it.
+    """The state of the shell: the folders it may be in (None: any), and the folder it starts in.
 
-    `start` is the folder it starts in.
+    `home` is the person's, or None if the command changes it.
     """
 
     places: tuple[str, ...] | None
@@ -90,44 +89,41 @@ class State(Struct, frozen=True):
     start: str
 
     def resolved(self, field: Field) -> Field:
-        """With the home and the folder filled in. A blank or wildcard in them is left to the shell."""
+        """Return a word with the home and the folder filled in, unless the shell would split or expand them."""
         if HOME not in field.text and HERE not in field.text:
             return field
         here = self.places[0] if self.places and len(self.places) == 1 else None
         text = field.text
         for mark, value in ((HOME, self.home), (HERE, here)):
-            text = text.replace(mark, HOLE if value is None or _SPLITS.search(value) else value)
+            text = text.replace(mark, HOLE if value is None or re.search(r"[\s*?\[\]\\]", value) else value)
         return Field(text, field.is_glob, field.may_vanish or HOLE in text)
 
     def paths(self, field: Field) -> list[str]:
-        """The absolute paths a word may mean, `..` not resolved; none if that cannot be told."""
+        """Return the absolute paths a word may mean, with `..` in them; none if they cannot be told."""
         if not field.is_known:
             return []
         return [field.text] if field.text.startswith("/") else [f"{place}/{field.text}" for place in self.places or ()]
 
     def likely_paths(self, field: Field) -> list[str]:
-        """The absolute path that a word most likely means where `paths` cannot tell it; none for most words.
+        """Return the absolute path that a word most likely means if `paths` cannot tell it; none for most words.
 
-        Only for a file that, by its name, holds secrets or is executed by programs on their own: no part of a command
-        that cannot be read may hide the question about one.
+        Only secret and auto-executed files, by their names, are found, so that no unreadable part of a command hides
+        the question about one.
         """
         for name in (field.text.replace(HOLE, ""), field.text.rpartition(HOLE)[2].lstrip("/:")):
             path = PurePath(self.start, name.replace("*", ".x") if field.is_glob else name)
-            if name and (is_secret(path, None) or is_protected(PurePath(name))):
+            if name and (is_secret(path, None) or is_auto_executed(PurePath(name))):
                 return [normal(posixpath.join(self.start, name))]
         return []
 
     def anywhere(self) -> State:
-        """In a folder that cannot be told."""
         return replace(self, places=None)
 
     def entering(self, field: Field) -> State:
-        """In another folder."""
         paths = self.paths(field) if not field.is_glob else []
         return replace(self, places=tuple(dict.fromkeys(map(normal, paths))) or None)
 
     def or_else(self, other: State) -> State:
-        """Either of two states."""
         both = tuple(dict.fromkeys((*(self.places or ()), *(other.places or ()))))
-        is_known = self.places is not None and other.places is not None and len(both) <= _MOST_PLACES
+        is_known = self.places is not None and other.places is not None and len(both) <= MAX_PLACES
         return replace(self, places=both if is_known else None)

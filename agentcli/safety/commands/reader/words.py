@@ -57,7 +57,6 @@ class WordReader(ABC):
         return self.text.startswith(text, self.at + ahead)
 
     def _word(self) -> Field:
-        """Read the word that begins here."""
         parts: list[str] = []
         shape: list[str] = []  # the unquoted text, with an `a` for each quoted part
         may_vanish = False
@@ -85,7 +84,7 @@ class WordReader(ABC):
                 text = self._backquoted()
                 may_vanish = True
             elif char == "$":
-                text = self._dollar(quoted=False)
+                text = self._expansion(quoted=False)
                 may_vanish = may_vanish or (HOLE in text and self.text[self.at - 2 : self.at] != "$?")
             else:
                 self.at += 2
@@ -138,12 +137,11 @@ class WordReader(ABC):
             elif char == "`":
                 parts.append(self._backquoted())
             else:
-                parts.append(self._dollar(quoted=True))
+                parts.append(self._expansion(quoted=True))
         self._refuse("a quote is not closed")
         return "".join(parts)
 
-    def _dollar(self, *, quoted: bool) -> str:
-        """Read an expansion, which begins with `$`."""
+    def _expansion(self, *, quoted: bool) -> str:
         follower = self.text[self.at + 1 : self.at + 2]
         if not quoted and follower == "'":
             self.at += 1
