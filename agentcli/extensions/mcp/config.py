@@ -262,6 +262,7 @@ def make_servers(
     specs: Sequence[ServerSpec],
     programs: WorkspacePrograms,
     on_notice: Callable[[str], None],
+    *,
     clients: Sequence[MCPClient] = (),
 ) -> Servers:
     """Return the configured servers and a caller's own `clients`; offers and programs are held to what was approved."""
