@@ -207,7 +207,7 @@ class Builder:
         is_wanted = not settings.tools.only or any(name.startswith("mcp__") for name in settings.tools.only)
         if not is_wanted or not (specs or mcp.clients):
             return None
-        return make_servers(config, specs, self.programs, self._on_notice, mcp.clients)
+        return make_servers(config, specs, self.programs, self._on_notice, clients=mcp.clients)
 
     def _with_servers(self, tools: ToolRegistry) -> ToolRegistry:
         return tools if self.servers is None else ToolRegistry((*tools, *self.servers.tools()))
