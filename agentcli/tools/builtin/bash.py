@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from agentcli.errors import ToolError
 from agentcli.safety.paths.judge import is_read_only_name, is_secret
 from agentcli.tools.builtin.toolset import Bash, JobsCall
-from agentcli.tools.command import BackgroundJob, Command, CommandResult, Profile
+from agentcli.tools.command import BackgroundJob, Command, CommandResult, JobOutcome, Profile
 from agentcli.tools.observation import PAGE_BYTES, cut_middle
 from agentcli.tools.path_names import display_name
 from agentcli.tools.sandbox import PathStatus, Use
@@ -306,17 +306,26 @@ def _row(job: BackgroundJob) -> str:
 
 
 def _state(job: BackgroundJob) -> str:
-    if job.is_running:
-        state = "running"
-    elif job.timed_out:
-        state = "ended at its time limit"
-    elif job.exit_code is None:
-        state = "ended"
-    else:
-        state = f"exit code {job.exit_code}" if job.exit_code >= 0 else f"ended by signal {-job.exit_code}"
+    match job.outcome:
+        case None:
+            state = "running"
+        case JobOutcome(timed_out=True):
+            state = "ended at its time limit"
+        case JobOutcome(exit_code=None):
+            state = "ended"
+        case JobOutcome(exit_code=int(code)):
+            state = f"exit code {code}" if code >= 0 else f"ended by signal {-code}"
     return ", ".join(filter(None, (state, job.stall, *job.reverts.notes())))
 
 
 def _structured(job: BackgroundJob) -> dict[str, Any]:
-    names = ("command", "is_running", "exit_code", "timed_out", "stall")
-    return {"job_id": job.id, **{name: getattr(job, name) for name in names}, "output_file": str(job.output_file)}
+    outcome = job.outcome or JobOutcome()
+    return {
+        "job_id": job.id,
+        "command": job.command,
+        "is_running": job.is_running,
+        "exit_code": outcome.exit_code,
+        "timed_out": outcome.timed_out,
+        "stall": job.stall,
+        "output_file": str(job.output_file),
+    }

@@ -24,7 +24,7 @@ from agentcli.tools.builtin.searching import (
 )
 from agentcli.tools.builtin.toolset import GrepSearch
 from agentcli.tools.observation import beside, cut_line
-from agentcli.tools.sandbox import FoundRows, Search, SearchOutcome
+from agentcli.tools.sandbox import FoundRows, Search, SearchOptions, SearchOutcome
 from agentcli.tools.tool import ToolContext, ToolOutput
 
 BRIEF_MATCHES = 10
@@ -47,9 +47,7 @@ async def run(given: GrepSearch, context: ToolContext) -> ToolOutput:
             target.path,
             given.pattern,
             glob,
-            type=given.type or "",
-            ignore_case=given.ignore_case,
-            multiline=given.multiline,
+            options=SearchOptions(ignore_case=given.ignore_case, multiline=given.multiline, type=given.type or ""),
             context=given.context,
             mode=given.output_mode,
             base=target.base,
