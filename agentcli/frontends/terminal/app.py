@@ -17,7 +17,7 @@ from agentcli.errors import ToolError
 from agentcli.frontends.printable import printable, with_tilde
 from agentcli.frontends.terminal.asking import MAX_ROWS_BESIDE, Asking
 from agentcli.frontends.terminal.composer import Composer, Typing
-from agentcli.frontends.terminal.console import HINT, Console, Notifier
+from agentcli.frontends.terminal.console import HINT, Console, notification
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.input.completion import PromptCompleter
 from agentcli.frontends.terminal.input.prompt import KeyLabels
@@ -70,13 +70,12 @@ class TerminalApp:
             shows_claims=opener.shows_claims,
         )
         self.controller = controller = TerminalController(opener, self, commands, self._view)
-        self._notifier = Notifier(console.write_codes, settings.notifications, console.environment)
+        self._notifications = settings.notifications
+        self._has_focus: bool | None = None  # None until the terminal reports it
         self._appearance = Appearance(console, settings.theme, settings.themes)
         self._status_command = StatusCommand(settings.status_command, console.environment, console.changed)
         self._composer = composer = Composer(console, typing, labels)
-        self._asking = asking = Asking(
-            console, controller, composer, notify=partial(self._notifier.notify, is_urgent=True)
-        )
+        self._asking = asking = Asking(console, controller, composer, notify=partial(self._notify, is_urgent=True))
         self.ask_secret, self.ask_question = asking.ask_secret, asking.ask_question
         self.forget_question = asking.forget_question
         self._actions = KeyActions(console, controller, composer, asking, labels)
@@ -119,7 +118,7 @@ class TerminalApp:
 
     def handle_report(self, report: str) -> None:
         if report in ("I", "O"):
-            self._notifier.has_focus = report == "I"
+            self._has_focus = report == "I"
         elif report.startswith("11;"):
             self._appearance.take_background(report)
 
@@ -228,7 +227,13 @@ class TerminalApp:
     def turn_ended(self, why: str) -> None:
         self._asking.forget_questions()
         if why != "interrupted":
-            self._notifier.notify("The answer is there." if why == "done" else "The turn failed.")
+            self._notify("The answer is there." if why == "done" else "The turn failed.")
+
+    def _notify(self, text: str, *, is_urgent: bool = False) -> None:
+        """Send a notification unless the window has the focus."""
+        is_away = self._has_focus is False or (is_urgent and self._has_focus is None)
+        if is_away and (codes := notification(text, self._notifications, self._console.environment)):
+            self._console.write_codes(codes)
 
     def session_opened(self) -> None:
         self._asking.forget_questions()

@@ -318,21 +318,6 @@ class Hint:
         asyncio.get_running_loop().call_later(seconds + 0.05, self._changed)
 
 
-class Notifier:
-    """Sends notifications through `write` while the window does not have the focus."""
-
-    def __init__(self, write: Callable[[str], None], how: str, environment: Mapping[str, str]) -> None:
-        self._write = write
-        self._how = how
-        self._environment = environment
-        self.has_focus: bool | None = None  # None until the terminal reports it
-
-    def notify(self, text: str, *, is_urgent: bool = False) -> None:
-        is_away = self.has_focus is False or (is_urgent and self.has_focus is None)
-        if is_away and (codes := notification(text, self._how, self._environment)):
-            self._write(codes)
-
-
 def notification(text: str, how: str, environment: Mapping[str, str]) -> str:
     """Return the codes of a desktop notification, or a bell.
 

@@ -132,15 +132,12 @@ class KeyActions:
     def choose_queued(self) -> None:
         """Put one of the queued messages back, to be changed, sent later or dropped."""
         waiting = self.activity.queued
-
-        def put_back(number: int) -> None:
-            if waiting == self.activity.queued:
-                self._take_back(waiting, number)
-
         if len(waiting) < 2:
             self.take_back()
         else:
-            self._pick("Take back", [message_text(content) for content in waiting], put_back)
+            self._pick(
+                "Take back", [message_text(one) for one in waiting], lambda number: self._take_back(waiting, number)
+            )
 
     def search_history(self) -> None:
         entries = list({(sent.text, *sent.pastes.values()): sent for sent in self.composer.history.entries}.values())
@@ -161,9 +158,11 @@ class KeyActions:
         self.controller.spawn(pick())
 
     def _take_back(self, waiting: Sequence[Sequence[Block]], position: int) -> None:
-        self.controller.view.expect_take_back(waiting[position])
-        self.controller.session.submit(TakeBack(position))
-        self.composer.put_before(self.composer.as_typed(waiting[position]))
+        """Put a message back into the input, unless the queue has changed meanwhile."""
+        if waiting == self.activity.queued:
+            self.controller.view.expect_take_back(waiting[position])
+            self.controller.session.submit(TakeBack(position))
+            self.composer.put_before(self.composer.as_typed(waiting[position]))
 
     # Interrupting and leaving
 

@@ -170,18 +170,15 @@ def _spans(lexer: RegexLexer) -> Spans:
         text = f"{opening} a\nb {closing}"
         tokens = [(token, part) for _, token, part in lexer.get_tokens_unprocessed(text) if part]
         kind, part = tokens[0]
-        if part == text and (kind in Comment or kind in String) and not _is_remembered(lexer, opening):
+        stack = ["root"]
+        deque(_lex(lexer, f"{opening} a\n", 0, stack), maxlen=0)
+        # A lexer may have a state of its own for a construct that is open at the end of a line.
+        if part == text and (kind in Comment or kind in String) and stack == ["root"]:
             spans[opening] = closing, kind
     tokens = [(token, part) for _, token, part in lexer.get_tokens_unprocessed("<<X\na b\nX")]
     if tokens[0][0] in String and "a b" in tokens[0][1]:
         spans["<<"] = "", String.Heredoc
     return spans
-
-
-def _is_remembered(lexer: RegexLexer, opening: str) -> bool:
-    stack = ["root"]
-    deque(_lex(lexer, f"{opening} a\n", 0, stack), maxlen=0)
-    return stack != ["root"]
 
 
 @lru_cache(maxsize=512)
