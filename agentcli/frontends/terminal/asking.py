@@ -104,7 +104,6 @@ class Asking:
 
     @property
     def picker(self) -> Picker | None:
-        """The list that is open."""
         return self._picker if self._picked is not None and not self._picked.done() else None
 
     def pick(self, picker: Picker) -> asyncio.Future[ChoiceIndex | None]:
@@ -269,7 +268,6 @@ class Asking:
         self._composer.paste(data)
 
     def press(self, key: str) -> None:
-        """Take a key that does not write."""
         panel = self._panels[0]
         if key == "enter" and self._held:
             self._take_held()

@@ -94,7 +94,6 @@ class Composer:
         self.area.replace_text(self.pastes.adopt(sent))
 
     def put_before(self, sent: TypedText) -> None:
-        """Put a text on lines before the typed one."""
         text, typed = self.pastes.adopt(sent), self.area.buffer.text
         self.area.set_text(f"{text}\n{typed}" if typed else text)
 

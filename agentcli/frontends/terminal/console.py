@@ -55,7 +55,6 @@ class ConsoleView(Protocol):
 
     def close(self) -> Awaitable[None]:
         """End everything and print the last lines."""
-        ...
 
 
 class _PrintLog(io.TextIOBase):
@@ -285,7 +284,6 @@ class Console:
 
     @contextlib.asynccontextmanager
     async def hand_over(self) -> AsyncIterator[None]:
-        """Let another program have the terminal."""
         async with in_terminal():
             self.screen.finish()
             self._borrower = asyncio.current_task()

@@ -107,7 +107,6 @@ class TerminalController(OpenerHost):
             self.view.print_line(jobs, "warning")
 
     async def close(self) -> None:
-        """End everything that runs and store all of it."""
         self._status.close()
         for task in self._tasks:
             task.cancel()

@@ -125,7 +125,6 @@ class KeyActions:
     # Earlier texts
 
     def take_back(self) -> None:
-        """Put the newest queued message back into the input."""
         if waiting := self.activity.queued:
             self._take_back(waiting, len(waiting) - 1)
 
@@ -313,12 +312,11 @@ def _input_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
 
 
 def _view_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
-    """Yield the keys for interrupting and leaving, and for what is shown."""
     composer, controller, console = actions.composer, actions.controller, actions.console
     has_card = Condition(lambda: actions.has_card)
     # In vi's insert mode, Esc closes and interrupts before it changes the mode.
     closes = ~vi_insert_mode | has_card | when.is_busy
-    runs_command = Condition(lambda: actions.activity.runs_command)
+    runs_command = Condition(lambda: any(call.name == "bash" for call in actions.activity.calls.values()))
     yield from (
         ("interrupt", actions.escape, when.writing & closes),
         (("escape",), actions.escape, when.writing & has_card | when.menu & ~vi_insert_mode),

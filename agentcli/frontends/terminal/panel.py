@@ -163,7 +163,6 @@ class QuestionPanel:
 
     @property
     def no(self) -> Choice:
-        """The choice that Esc makes."""
         return next(choice for choice in self.choices if choice.id in ("no", "not-yet", "back"))
 
     def choice_for(self, key: str) -> Choice | None:

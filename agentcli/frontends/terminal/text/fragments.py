@@ -126,7 +126,6 @@ def clipped(fragments: Iterable[Fragment], columns: int) -> list[Fragment]:
 
 
 def wrapped_tail(text: str, columns: int, max_rows: int) -> list[str]:
-    """Return the last rows of a text as a terminal would wrap it."""
     rows: list[str] = []
     lines = text[-MAX_TAIL_CHARS:].rstrip("\n").split("\n")
     while lines and len(rows) < max_rows:
@@ -148,7 +147,6 @@ def with_spaces(text: str, column: int = 0) -> tuple[str, int]:
 
 
 def common_length(one: Sequence[object], other: Sequence[object]) -> int:
-    """Return the number of equal members at the start of both."""
     return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
