@@ -92,8 +92,8 @@ class TerminalApp:
 
     def start(self, prompt: str | None) -> None:
         """Open the session; the prompt of the command line is submitted first."""
-        if prompt is None and not self._composer.area.buffer.text and self._composer.restore_draft():
-            self._console.hint.show("Your draft is back.")
+        if prompt is None and not self._composer.area.buffer.text:
+            self._composer.restore_draft()
         asyncio.get_running_loop().run_in_executor(None, self._composer.history.load)
         self.controller.start_opening().add_done_callback(self._opened)
         for report in self._console.early_reports:
@@ -145,7 +145,10 @@ class TerminalApp:
 
         The window's title and the status command follow the state; while time changes the rows, another frame follows.
         """
-        self._refresh_title()
+        state = "asks" if self._asking.is_open else "working" if self.controller.is_busy else "ready"
+        if state != self._title_state and self._console.environment.get("TERM") != "linux":
+            self._title_state = state
+            self._console.set_title(f"{printable(self._opener.root.name or '/')} · {state}")
         self._status_command.refresh(self.controller.status)
         if self._tick_timer is None and self._view.activity.is_moving:
             self._tick_timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
@@ -168,12 +171,6 @@ class TerminalApp:
         menu = console.area.menu_rows(columns, room)
         above = [*activity_rows(columns, room - len(menu)), *panel]
         return Frame([*above, *input_rows, *menu, *status], (len(above) + row, column))
-
-    def _refresh_title(self) -> None:
-        state = "asks" if self._asking.is_open else "working" if self.controller.is_busy else "ready"
-        if state != self._title_state and self._console.environment.get("TERM") != "linux":
-            self._title_state = state
-            self._console.set_title(f"{printable(self._opener.root.name or '/')} · {state}")
 
     def _tick(self) -> None:
         self._tick_timer = None
@@ -208,16 +205,13 @@ class TerminalApp:
         return rows
 
     def _open_task_rows(self, columns: int) -> list[Row]:
-        """Return a few rows of the list that the turn works on, around the first task that is not done."""
+        """Return the first open tasks of the list that the turn works on."""
         items = self._tasks()
-        first = next((number for number, item in enumerate(items) if item.status != "completed"), None)
-        if first is None:
-            return []
-        begin = max(0, min(first - 1, len(items) - MAX_TASKS))
-        rows = [clipped(line, columns) for line in todo_lines(items[begin : begin + MAX_TASKS])]
+        open_items = [item for item in items if item.status != "completed"][:MAX_TASKS]
+        rows = [clipped(line, columns) for line in todo_lines(open_items)]
         hidden = len(items) - len(rows)
         more = f"  and {hidden} more ({self._labels.first('todo')})"
-        return [*rows, clipped([("muted", more)], columns)] if hidden else rows
+        return [*rows, clipped([("muted", more)], columns)] if rows and hidden else rows
 
     def _tasks(self) -> Sequence[TodoItem]:
         return todo_items(self.controller.session.snapshot().conversation.path) if self.controller.is_open else ()
@@ -292,8 +286,7 @@ class TerminalApp:
         if output.count("\n") > MAX_UNFOLDED_LINES:
             view.folded.append(FoldedText(f"!{command}", output))
         view.print_gap()
-        report = "\n".join(part for part in (output.rstrip(), end) if part)
-        session.submit(CommandRan(command, report, to_model))
+        session.submit(CommandRan(command, "\n".join(part for part in (output.rstrip(), end) if part), to_model))
 
     def put_into_input(self, text: str) -> None:
         self._composer.area.set_text(text)
@@ -302,8 +295,7 @@ class TerminalApp:
     def return_prompts(self, prompts: Sequence[Sequence[Block]]) -> None:
         """Put prompts back into the input; into an input that is in use, the person brings them back with a key."""
         if self._composer.area.buffer.text or self._asking.purpose != "prompt":
-            key = self._labels.first("previous")
-            self._console.hint.show(f"{key} in the empty input brings it back.", 8.0)
+            self._console.hint.show(f"{self._labels.first('previous')} in the empty input brings it back.", 8.0)
             return
         for content in reversed(prompts):
             self._composer.put_before(self._composer.as_typed(content))

@@ -324,11 +324,10 @@ class Asking:
             self._answer(Approve(panel.question.id, True, comment="" if changed == plan else changed))
 
     def _decide_hunk(self, choice_id: str, comment: str = "") -> None:
-        panel = self._panels[0]
-        if (answer := panel.decide_hunk(choice_id, comment)) is not None:
+        if (answer := self._panels[0].decide_hunk(choice_id, comment)) is not None:
             self._answer(answer)
         else:
-            self._show(panel, panel.preview(self._console.columns))
+            self._show(self._panels[0], self._panels[0].preview(self._console.columns))
 
     def _answer(self, answer: Approve) -> None:
         answered = self._answered = self._panels.pop(0)

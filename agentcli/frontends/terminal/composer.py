@@ -197,13 +197,12 @@ class Composer:
         elif self._stash:
             self.put(self._stash.pop())
 
-    def restore_draft(self) -> bool:
-        """Restore the text that was being written when the program ended unexpectedly; False if there is none."""
+    def restore_draft(self) -> None:
+        """Restore the text that was being written when the program ended unexpectedly."""
         found = self._drafts.load() if self._drafts is not None else None
-        if found is None or not found.text.strip():
-            return False
-        self.put(found)
-        return True
+        if found is not None and found.text.strip():
+            self.put(found)
+            self._console.hint.show("Your draft is back.")
 
     def _save_soon(self) -> None:
         if self._drafts is not None and self._saving is None:
@@ -213,9 +212,9 @@ class Composer:
         self._saving = None
         if self._drafts is None or not self.area.completes:  # an answer, a key above all, is no draft
             return
-        text = "" if self.asks_for_keys else self.area.buffer.text
+        draft = self.pastes.typed("" if self.asks_for_keys else self.area.buffer.text)
         # In a thread, in order: an image is megabytes, and the next key must not wait for the disk.
-        self._disk.submit(self._drafts.save, self.pastes.typed(text))
+        self._disk.submit(self._drafts.save, draft)
 
     def forget_draft(self) -> None:
         if self._saving is not None:

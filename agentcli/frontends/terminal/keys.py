@@ -32,11 +32,9 @@ MAX_UNFOLDED_LINES = 60  # longer output goes to a pager
 MAX_OPTION_CHARS = 200  # of a text in a list
 _BARE_COMMAND = re.compile(r"/\S+ +")
 
+# A binding: an action of the person's settings or fixed keys, the effect, and the state in which it applies.
+# The effect gets the text of `Keys.Any`, a key that writes, and of `Keys.BracketedPaste`.
 KeyRow = tuple[str | tuple[str, ...], Callable[..., object], Filter]
-"""A binding: an action of the person's settings or fixed keys, the effect, and the state in which it applies.
-
-The effect gets the text of `Keys.Any`, a key that writes, and of `Keys.BracketedPaste`.
-"""
 
 
 @dataclass(eq=False)
@@ -209,8 +207,7 @@ class KeyActions:
 
     def control_d(self) -> None:
         if self.controller.is_busy:
-            keys = self.labels.hints(interrupt="interrupts", leave="leaves then")
-            self.console.hint.show(f"It is at work: {keys}.")
+            self.console.hint.show(f"It is at work: {self.labels.hints(interrupt='interrupts', leave='leaves then')}.")
         else:
             self.controller.leave()
 
@@ -275,7 +272,7 @@ def key_bindings(actions: KeyActions) -> KeyBindings:
     when, bindings, chord = _When(actions), KeyBindings(), _Chord()
     for keys, act, state in (*_input_rows(actions, when), *_view_rows(actions, when), *_asking_rows(actions, when)):
         for key in actions.labels.keys[keys] if isinstance(keys, str) else keys:
-            _bind(bindings, chord, key, act, state)
+            _bind(bindings, chord, key, act, when=state)
     return bindings
 
 
@@ -366,7 +363,7 @@ class _Chord:
     pressed: float = 0.0
 
 
-def _bind(bindings: KeyBindings, chord: _Chord, key: str, act: Callable[..., object], when: Filter) -> None:
+def _bind(bindings: KeyBindings, chord: _Chord, key: str, act: Callable[..., object], *, when: Filter) -> None:
     def handle(event: KeyPressEvent) -> None:
         chord.first = ""
         if key not in (Keys.Any, Keys.BracketedPaste):

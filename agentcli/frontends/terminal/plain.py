@@ -184,8 +184,7 @@ class PlainTerminal(TerminalActions):
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
     ) -> ChoiceIndex | None:
         for number, (label, detail) in enumerate(options, 1):
-            mark = "●" if number - 1 == current else " "
-            self._view.print_line(f"{number:>3} {mark} {label}  {detail}".rstrip())
+            self._view.print_line(f"{number:>3} {'●' if number - 1 == current else ' '} {label}  {detail}".rstrip())
         self._output.print([("", f"{title}: a number, or Enter for none: ")])
         self._choosing = asyncio.get_running_loop().create_future()
         try:

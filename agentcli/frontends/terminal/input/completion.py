@@ -30,11 +30,10 @@ LISTING_TIME_LIMIT_S = 60.0
 MAX_ENTRIES = 10_000  # of a folder outside the project
 _BLOCK_PATHS = 1_500  # searched before the event loop runs again: a millisecond or two
 
+# The tier of a path, 0 for the best, and its place among the paths of that tier.
 Rank = tuple[int, tuple[int, str]]
-"""The tier of a path, 0 for the best, and its place among the paths of that tier."""
-
+# Returns the values that fit the typed argument of a command, with a note on each; a value replaces the argument.
 Arguments = Callable[[str, str], Iterable[tuple[str, str]]]
-"""Returns the values that fit the typed argument of a command, with a note on each; a value replaces the argument."""
 
 _COMMAND = re.compile(r"/([^\s/]*)\Z")
 _ARGUMENT = re.compile(r"/([^\s/]+) +(\S.*)?\Z")

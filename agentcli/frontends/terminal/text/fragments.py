@@ -11,11 +11,10 @@ from operator import itemgetter
 
 from wcwidth import iter_graphemes, wcwidth
 
+# `(roles, text)`: role names separated by spaces, `""` for plain text; a line break in the text ends a line.
 Fragment = tuple[str, str]
-"""`(roles, text)`: role names separated by spaces, `""` for plain text; `"\\n"` in the text ends a line."""
-
+# One row of the screen, without a line end.
 Row = list[Fragment]
-"""One row of the screen, without a line end."""
 
 
 def plain(fragments: Iterable[Fragment]) -> str:

@@ -37,8 +37,7 @@ class Line:
     item: int | None = None  # the column of the text of the first list item that begins here
 
 
-SourceLine = tuple[Line, str]
-"""A line's kind and its content."""
+SourceLine = tuple[Line, str]  # the kind of a line, and its content
 
 
 @dataclass(slots=True)

@@ -136,8 +136,7 @@ def _parser() -> MarkdownIt:
 
 # Tables
 
-Cell = list[Fragment]
-"""A cell's text; a line break in it stays one."""
+Cell = list[Fragment]  # a line break in the text of a cell stays one
 
 MIN_COLUMNS = 8  # that a wrapped column gets
 _BREAK_TAG = re.compile(r" ?<br ?/?> ?", re.IGNORECASE)
