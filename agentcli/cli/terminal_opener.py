@@ -18,7 +18,7 @@ from agentcli.conversation.conversation import Conversation
 from agentcli.errors import NoKey, NoModel, UsageError
 from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.app import TerminalApp
-from agentcli.frontends.terminal.composer import Typing
+from agentcli.frontends.terminal.composer import InputContext
 from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.input.completion import FileIndex, ripgrep_files
 from agentcli.frontends.terminal.input.typed_text import ProjectHistory, drafts_of
@@ -39,7 +39,7 @@ def open_live(console: Console, config: Config, options: argparse.Namespace, pro
         opener,
         opener.commands(notices.append),
         settings=config.settings.terminal,
-        typing=Typing(
+        context=InputContext(
             folder=config.cwd,
             home=Path.home(),
             files=FileIndex(lambda: ripgrep_files(config.cwd)),

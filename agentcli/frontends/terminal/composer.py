@@ -32,7 +32,7 @@ SAVE_DRAFT_AFTER_S = 0.4
 MAX_ENTRIES_COMPARED = 50  # of the history, with a message that comes back
 
 
-class Typing(Struct, frozen=True, kw_only=True):
+class InputContext(Struct, frozen=True, kw_only=True):
     """Everything that typing in a folder needs; without `drafts` nothing is stored."""
 
     folder: Path
@@ -45,12 +45,12 @@ class Typing(Struct, frozen=True, kw_only=True):
 class Composer:
     """The text that is being written, with its pastes, and the texts that it can be replaced by."""
 
-    def __init__(self, console: Console, typing: Typing, labels: KeyLabels) -> None:
+    def __init__(self, console: Console, context: InputContext, labels: KeyLabels) -> None:
         self._console = console
         self.area = console.area
         self.pastes = Pastes()
-        self._drafts = typing.drafts
-        self.history = typing.history
+        self._drafts = context.drafts
+        self.history = context.history
         self._recalled = 0  # the entry of the history that is shown: 1 is the newest, 0 is none
         self._recalled_text = ""
         self._text_before = TypedText("")  # the text that was being written when the first entry was recalled
@@ -226,7 +226,7 @@ class Composer:
     async def edit_outside(self) -> None:
         """Let the person edit the text in their editor, with the contents of pastes in place of their tokens."""
         before = self.text
-        async with self._console.hand_over():
+        async with self._console.released():
             after = await edit_text(before, self._console.environment)
         if after != before:
             self.area.set_text(after.rstrip("\n"))

@@ -87,7 +87,7 @@ class Console:
         self._last_frame = 0.0
         self._failure: BaseException | None = None
         self._loading: asyncio.Task[None] | None = None
-        self._borrower: asyncio.Task[Any] | None = None  # lets another program have the terminal
+        self._outside: asyncio.Task[Any] | None = None  # lets another program have the terminal
         self.output = Vt100_Output.from_pty(sys.stdout, term=environment.get("TERM"))
         self.screen = Screen(self.output, theme, self._draw, environment=environment, draw_later=self._draw_later)
         self.area = PromptArea(placeholder=lambda: HINT)
@@ -168,8 +168,8 @@ class Console:
         self.leave()
 
     def leave(self) -> None:
-        if self._borrower is not None:
-            self._borrower.cancel()
+        if self._outside is not None:
+            self._outside.cancel()
         if self.app.is_running and not self.app.is_done:
             self.app.exit()
 
@@ -283,14 +283,14 @@ class Console:
         self.app.suspend_to_background()
 
     @contextlib.asynccontextmanager
-    async def hand_over(self) -> AsyncIterator[None]:
+    async def released(self) -> AsyncIterator[None]:
         async with in_terminal():
             self.screen.finish()
-            self._borrower = asyncio.current_task()
+            self._outside = asyncio.current_task()
             try:
                 yield
             finally:
-                self._borrower = None
+                self._outside = None
 
 
 class Hint:

@@ -15,10 +15,10 @@ from prompt_toolkit.keys import Keys
 
 from agentcli.agent.ops import Background, SetMode, TakeBack
 from agentcli.agent.permissions.modes import Mode
-from agentcli.frontends.terminal.asking import Asking
 from agentcli.frontends.terminal.composer import Composer
 from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.controller import TerminalController
+from agentcli.frontends.terminal.dialogs import Dialogs
 from agentcli.frontends.terminal.input.prompt import KeyLabels, sequence
 from agentcli.frontends.terminal.output.activity import Activity, message_text
 from agentcli.frontends.terminal.panel import Picker
@@ -44,7 +44,7 @@ class KeyActions:
     console: Console
     controller: TerminalController
     composer: Composer
-    asking: Asking
+    dialogs: Dialogs
     labels: KeyLabels
     shows_todo: bool = field(default=False, init=False)
     _last_escape: float = field(default=0.0, init=False)
@@ -66,8 +66,8 @@ class KeyActions:
 
     @property
     def picker(self) -> Picker:
-        assert self.asking.picker is not None, "its keys are bound while a list is open"
-        return self.asking.picker
+        assert self.dialogs.picker is not None, "its keys are bound while a list is open"
+        return self.dialogs.picker
 
     @property
     def is_busy(self) -> bool:
@@ -75,12 +75,12 @@ class KeyActions:
 
     @property
     def shows_keys(self) -> bool:
-        return self.composer.asks_for_keys and self.asking.purpose == "prompt"
+        return self.composer.asks_for_keys and self.dialogs.purpose == "prompt"
 
     @property
     def has_card(self) -> bool:
         """True while something is open that Esc closes, whatever key interrupts."""
-        return self.shows_keys or self.shows_todo or self.asking.purpose != "prompt"
+        return self.shows_keys or self.shows_todo or self.dialogs.purpose != "prompt"
 
     # Sending
 
@@ -94,8 +94,8 @@ class KeyActions:
 
     def accept(self, *, queue: bool = False) -> None:
         """Take the typed text; with `queue` it waits for the end of the turn."""
-        if self.asking.purpose != "prompt":
-            self.asking.accept_answer()
+        if self.dialogs.purpose != "prompt":
+            self.dialogs.accept_answer()
         elif self.shows_keys:
             self.composer.area.replace_text("")
         elif not self.composer.text.strip():
@@ -146,7 +146,7 @@ class KeyActions:
     def _pick(self, title: str, texts: Sequence[str], take: Callable[[int], None]) -> None:
         """Show a list; `take` gets the number of the text that is chosen."""
         options = [(" ".join(text.split())[:MAX_OPTION_CHARS], "") for text in texts]
-        picking = self.asking.pick(Picker(title, options))  # at once, for the next key
+        picking = self.dialogs.pick(Picker(title, options))  # at once, for the next key
 
         async def pick() -> None:
             if (chosen := await picking) is not None:
@@ -166,8 +166,8 @@ class KeyActions:
     def escape(self) -> None:
         """Close what is open; else interrupt; else, when pressed twice, clear or rewind."""
         is_second, self._last_escape = time.monotonic() - self._last_escape < TWICE_S / 2, 0.0
-        if self.asking.purpose != "prompt":
-            self.asking.end_answer()
+        if self.dialogs.purpose != "prompt":
+            self.dialogs.end_answer()
         elif self.buffer.complete_state is not None:
             self.buffer.cancel_completion()
         elif self.shows_keys:
@@ -189,10 +189,10 @@ class KeyActions:
         """Close a list or an answer; else interrupt; else clear; else, when pressed twice, leave."""
         now = time.monotonic()
         is_second, self._last_control_c = now - self._last_control_c < TWICE_S, now
-        if self.asking.picker is not None:
-            self.asking.end_picking()
-        elif self.asking.purpose != "prompt":
-            self.asking.end_answer()
+        if self.dialogs.picker is not None:
+            self.dialogs.end_picking()
+        elif self.dialogs.purpose != "prompt":
+            self.dialogs.end_answer()
         elif self.is_busy:
             self.controller.interrupt()
             self._last_control_c = 0.0  # an impatient second one is not meant to leave
@@ -234,7 +234,7 @@ class KeyActions:
             return
         part = view.folded.pop()
         if part.text.count("\n") > MAX_UNFOLDED_LINES:
-            self.controller.spawn(self.asking.page(f"{part.title}\n\n{part.text}"))
+            self.controller.spawn(self.dialogs.page(f"{part.title}\n\n{part.text}"))
             return
         view.print_line(f"▾ {part.title}", "accent")
         if part.is_diff:
@@ -253,11 +253,11 @@ class _When:
     """The states in which keys differ: a list is open, a question takes keys, else the person writes."""
 
     def __init__(self, actions: KeyActions) -> None:
-        asking, buffer = actions.asking, actions.buffer
-        self.picking: Filter = Condition(lambda: asking.picker is not None)
-        self.asked: Filter = Condition(lambda: asking.picker is None and asking.takes_keys)
+        dialogs, buffer = actions.dialogs, actions.buffer
+        self.picking: Filter = Condition(lambda: dialogs.picker is not None)
+        self.asked: Filter = Condition(lambda: dialogs.picker is None and dialogs.takes_keys)
         self.writing = ~self.picking & ~self.asked
-        self.answering: Filter = Condition(lambda: asking.purpose != "prompt")  # the input takes a comment or a rule
+        self.answering: Filter = Condition(lambda: dialogs.purpose != "prompt")  # the input takes a comment or a rule
         self.prompting = self.writing & ~self.answering
         self.is_busy: Filter = Condition(lambda: actions.controller.is_busy)
         self.is_empty: Filter = Condition(lambda: not buffer.text)
@@ -270,7 +270,7 @@ class _When:
 def key_bindings(actions: KeyActions) -> KeyBindings:
     """Return all bindings. Of two that apply to a key, the one that is added later counts."""
     when, bindings, chord = _When(actions), KeyBindings(), _Chord()
-    for keys, act, state in (*_input_rows(actions, when), *_view_rows(actions, when), *_asking_rows(actions, when)):
+    for keys, act, state in (*_input_rows(actions, when), *_view_rows(actions, when), *_dialog_rows(actions, when)):
         for key in actions.labels.keys[keys] if isinstance(keys, str) else keys:
             _bind(bindings, chord, key, act, when=state)
     return bindings
@@ -332,23 +332,23 @@ def _view_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
     )
 
 
-def _asking_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
-    asking = actions.asking
-    can_keep = Condition(lambda: asking.picker is not None and asking.picker.can_keep)
+def _dialog_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
+    dialogs = actions.dialogs
+    can_keep = Condition(lambda: dialogs.picker is not None and dialogs.picker.can_keep)
     for key in ("enter", "escape", "tab", "backspace", "left", "right", "up", "down", "pagedown"):
-        yield (key,), partial(asking.press, key), when.asked
+        yield (key,), partial(dialogs.press, key), when.asked
     for key in map(chr, range(0x20, 0x7F)):  # by name, because vi's keys have names, too
-        yield (key if key != " " else "space",), partial(asking.type, key), when.asked
+        yield (key if key != " " else "space",), partial(dialogs.type, key), when.asked
     yield from (
-        ((Keys.Any,), asking.type, when.asked),
-        ((Keys.BracketedPaste,), asking.paste, when.asked),
+        ((Keys.Any,), dialogs.type, when.asked),
+        ((Keys.BracketedPaste,), dialogs.paste, when.asked),
         (("up", "c-p"), lambda: actions.picker.move(-1), when.picking),
         (("down", "c-n"), lambda: actions.picker.move(1), when.picking),
         (("pageup",), lambda: actions.picker.move(-5), when.picking),
         (("pagedown",), lambda: actions.picker.move(5), when.picking),
-        (("enter",), partial(asking.end_picking, taken=True), when.picking),
-        (("c-s",), partial(asking.end_picking, taken=True, keeps=True), can_keep),
-        (("escape",), asking.end_picking, when.picking),
+        (("enter",), partial(dialogs.end_picking, taken=True), when.picking),
+        (("c-s",), partial(dialogs.end_picking, taken=True, keeps=True), can_keep),
+        (("escape",), dialogs.end_picking, when.picking),
         (("backspace",), lambda: actions.picker.type(""), when.picking),
         ((Keys.Any, Keys.BracketedPaste), actions.narrow_list, when.picking),
         ((Keys.BracketedPaste,), actions.composer.paste, when.writing),
