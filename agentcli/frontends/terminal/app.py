@@ -272,7 +272,7 @@ class TerminalApp:
             return await edit_text(text, self._console.environment)
 
     async def run_own(self, command: str, *, to_model: bool) -> None:
-        """Run a command of the person's with the terminal lent to it, then report its output to the session."""
+        """Run a command of the person's own in our terminal, then report its output to the session."""
         session, view, output = self.controller.session, self._view, ""
         try:
             async with self._console.released():

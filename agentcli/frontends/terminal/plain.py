@@ -146,8 +146,8 @@ class PlainTerminal(TerminalActions):
             shown, panel.rest = first_rows(shown, size.columns, max(1, size.lines - ROWS_OF_QUESTION))
         self._view.print_block(shown, "question")
         if panel.rest:
-            left = f"{rows_of(panel.rest, size.columns):,} more rows"
-            text = f"Enter for more ({left}), v for all of it, n for no, or say what to do instead: "
+            remaining = f"{rows_of(panel.rest, size.columns):,} more rows"
+            text = f"Enter for more ({remaining}), v for all of it, n for no, or say what to do instead: "
             self._output.print([("", text)])
             return
         self._view.mark_previewed(panel.question.id)
