@@ -20,7 +20,6 @@ import msgspec
 from loopback import median
 
 from agentcli import Agent
-from agentcli.agent.context import request_tokens
 from agentcli.agent.context.compaction import Basis
 from agentcli.agent.events import Compaction
 from agentcli.conversation.entries import Paid
@@ -132,7 +131,7 @@ async def speed(folder: Path) -> None:
     session = await agent.session()
     _, info = await session.runtime.models.resolve(session.state)
     prefix, conversation = session.runtime.prefix(info), session.state.conversation
-    used = request_tokens(conversation, info, prefix)
+    used = conversation.size.tokens(prefix.system, prefix.tools, info)
     watch = session.runtime.context.watch
     for strategy in ("truncate", "extract"):
         compactor = watch.compactor  # type: ignore[union-attr]

@@ -41,7 +41,9 @@ def surroundings(base: Path) -> Bounds:
         subprocess.run(["git", "init", "-q", str(folder)], check=True)
     for number in range(200):
         (ws / f"src/package_{number}").mkdir(parents=True)
-    return Bounds("workspace-write", (ws,), home, masked=tuple(home / s for s in SECRETS), protected=PROTECTED)
+    return Bounds(
+        profile="workspace-write", roots=(ws,), home=home, masked=tuple(home / s for s in SECRETS), protected=PROTECTED
+    )
 
 
 class Session:

@@ -1,4 +1,4 @@
-"""Writes what a session does into the program's log at level info, and never what is said in it."""
+"""Writes what a session does into the program's log at level info, never the texts of its messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Defines events: everything a front end is told.
+"""Defines events: everything that a session sends to its front ends.
 
 `turn` counts the requests of one prompt, from 1: the field's name for what is a round elsewhere in this program.
 """
@@ -21,7 +21,7 @@ DoneReason = Literal["end_turn", "max_tokens", "max_turns", "max_budget", "inter
 
 
 class CallError(Struct, frozen=True):
-    """Why a call failed, in one form for all tools. The message says what to do instead."""
+    """The failure of a call, in one form for all tools. The message says what to do instead."""
 
     kind: str
     code: str
@@ -105,9 +105,9 @@ class OutputDelta(AgentEvent, frozen=True, tag="output_delta"):
 
 
 class ToolFinished(AgentEvent, frozen=True, tag="tool_finished"):
-    """`structured` of a list or search over 1 MB is `{"omitted": …}`; the content, and its data file, tell it.
+    """`structured` of a list or search over 1 MB is `{"omitted": …}`; the content and its data file have it.
 
-    `answer` is what the person said where the call asked: `allowed for the session`, `1 of 2 hunks`, `declined`.
+    `answer` is the person's answer if the call asked: `allowed for the session`, `1 of 2 hunks`, `declined`.
     """
 
     id: str
@@ -130,7 +130,7 @@ class ClientToolRequested(AgentEvent, frozen=True, tag="client_tool_requested"):
 
 
 class Steered(AgentEvent, frozen=True, tag="steered"):
-    """A message reached the model early; these calls were not started for it."""
+    """A message reached the model early; for it, these calls were skipped."""
 
     skipped: tuple[ToolUse, ...]
 
@@ -147,7 +147,7 @@ class ModeChanged(AgentEvent, frozen=True, tag="mode_changed"):
 
 
 class ProviderSwitched(AgentEvent, frozen=True, tag="provider_switched"):
-    """Names as `provider/model`; `reason` is empty where somebody chose the other model."""
+    """Another model answers now, `provider/model`. The `reason` is `chosen` if a person or program chose it."""
 
     before: str
     after: str
@@ -253,7 +253,7 @@ class PlanApproval(QuestionEvent, frozen=True, kw_only=True, tag="plan_approval"
 
 
 class LimitQuestion(QuestionEvent, frozen=True, kw_only=True, tag="limit_question"):
-    """Asks whether the turn goes on beyond a limit, or in a loop."""
+    """Asks if the turn may continue beyond a limit, or in a loop."""
 
     reason: str
 
@@ -262,13 +262,13 @@ AnyQuestion = CallApproval | CommandApproval | EditApproval | ChangesApproval | 
 
 
 class ApprovalSettled(AgentEvent, frozen=True, tag="approval_settled"):
-    """A question is open no more though nobody answered it: the mode was switched, or another call was declined."""
+    """A question was closed without an answer: the mode was switched, or another call was declined."""
 
     id: str
 
 
 class Compaction(AgentEvent, frozen=True, tag="compaction"):
-    """Requests hold less of the conversation from now on. Tokens are those of a whole request."""
+    """From now on requests hold less of the conversation. Tokens are those of a whole request."""
 
     tokens_before: int
     tokens_after: int
@@ -295,17 +295,17 @@ class EntryStored(AgentEvent, frozen=True, tag="entry_stored"):
 
 
 class Notice(AgentEvent, frozen=True, tag="notice"):
-    """Something the person should know that ends nothing."""
+    """A line for the person that is not part of the conversation."""
 
     text: str
 
 
 class TakenOver(AgentEvent, frozen=True, tag="taken_over"):
-    """Another program goes on with the session: this one has to close it, which a notice has told."""
+    """Another program takes the session over, so this one must close it; a notice has said so."""
 
 
 class HookRan(AgentEvent, frozen=True, tag="hook_ran"):
-    """A hook's command has run for an event, about a tool perhaps (`subject`), and decided this (empty: nothing)."""
+    """A hook's command has run for an event; `subject` may be a tool, an empty `decision` decides nothing."""
 
     event: str
     command: str
@@ -331,7 +331,7 @@ SubagentEnd = Literal["done", "stopped", "failed", "limit"]
 
 
 class SubagentEnded(AgentEvent, frozen=True, tag="subagent_ended"):
-    """A subagent has answered, or ended otherwise. Usage and cost are of all it did (None: a price is unknown)."""
+    """A subagent has ended. Usage and cost are those of all its requests; None where a price is unknown."""
 
     id: str
     call_id: str
@@ -343,7 +343,7 @@ class SubagentEnded(AgentEvent, frozen=True, tag="subagent_ended"):
 
 
 class Denial(Struct, frozen=True):
-    """A call that was denied without a person's no, or one that ran and whose changes were dropped."""
+    """A call that was denied without the person's no, or whose changes were discarded after a dry run."""
 
     call: ToolUse
     kind: Literal["denied", "dropped"] = "denied"
@@ -362,9 +362,9 @@ class Done(AgentEvent, frozen=True, tag="done"):
 
 
 class TurnFailed(AgentEvent, frozen=True, tag="turn_failed"):
-    """The prompt could not be answered; what had been said is kept. `error_type` is the error's class.
+    """The prompt could not be answered; the text so far is kept. `error_type` is the error's class.
 
-    With `broke_off` an answer had begun, and `GoOn` goes on where it stopped.
+    With `broke_off` an answer had begun, and `GoOn` continues it.
     """
 
     error: str

@@ -44,9 +44,9 @@ class TurnHooks(Protocol):
 class HookAnswer(Struct, frozen=True):
     """A hook's answer to a call that is about to run.
 
-    `decision` "allow" lets through a call that would ask, "ask" asks the person, "deny" refuses the call; refusals and
-    deny rules hold whatever a hook allows. `input` replaces the arguments, `context` is told to the model with the
-    result. One that `stops` ends the turn after this call.
+    The decision "allow" permits a call that would ask, "ask" asks the person, "deny" denies the call; no hook overrides
+    deny rules and catastrophic commands. `input` replaces the arguments, the model reads `context` with the result.
+    `stops` ends the turn after this call.
     """
 
     decision: Decision = ""
@@ -86,7 +86,7 @@ class CallHooks(Protocol):
         """Return an answer, or None. `input` has the changes of earlier hooks. Raises `ToolError` to deny the call."""
 
     async def after_call(self, record: CallRecord, result: ToolResult) -> str | None:
-        """Return text for the model beside the result, or None. An error here ends the turn with an error event."""
+        """Return text that the model reads after the result, or None. An error here ends the turn."""
 
 
 class NoHooks:

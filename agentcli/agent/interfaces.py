@@ -34,7 +34,7 @@ class SessionInfo(Struct, frozen=True):
     user_id: str = ""
 
 
-class Found(Struct, frozen=True):
+class SearchHit(Struct, frozen=True):
     """An entry that a search found, with its `kind`, the line around the words, and the session's `title`."""
 
     session_id: str
@@ -45,18 +45,18 @@ class Found(Struct, frozen=True):
     title: str
 
 
-class Stored(Struct, frozen=True):
+class StoredEntries(Struct, frozen=True):
     """Entries that are on disk, with their place in the session (`seq` of the first one)."""
 
     entries: tuple[Entry, ...]
     first_seq: int
 
 
-class Appended(Struct, frozen=True):
+class AppendedEntries(Struct, frozen=True):
     """Entries that have their ids already; `committed` resolves once they are on disk, or raises `StorageError`."""
 
     entries: tuple[Entry, ...]
-    committed: Awaitable[Stored]
+    committed: Awaitable[StoredEntries]
 
 
 class SessionLog(Protocol):
@@ -65,14 +65,14 @@ class SessionLog(Protocol):
     @property
     def session_id(self) -> str: ...
 
-    def append(self, *bodies: Body, parent_id: str | None = NEWEST) -> Appended:
+    def append(self, *bodies: Body, parent_id: str | None = NEWEST) -> AppendedEntries:
         """Queue entries under new ids, without waiting. The first follows `parent_id`, each other the one before."""
 
     def is_wanted(self) -> bool:
         """Return True once another program asks for the session, which must then be closed soon."""
 
     async def close(self) -> None:
-        """Wait until all is stored and give up ownership of the session."""
+        """Wait until all entries are stored, and release the session."""
 
 
 class SessionStore(Protocol):
@@ -118,7 +118,7 @@ class SessionStore(Protocol):
 
     async def search(
         self, text: str, *, cwd: Path | None = None, limit: int = 20, user_id: str | None = None
-    ) -> Sequence[Found]:
+    ) -> Sequence[SearchHit]:
         """Return the entries that contain a word beginning with each word of `text`, newest first.
 
         It searches prompts, answers, calls, results, summaries and notes; of a fork only its own entries. Raises
@@ -236,7 +236,7 @@ class GrantStore(Protocol):
     """Permission rules a person wants for good in this project. Each method raises `StorageError`."""
 
     def list(self) -> Sequence[str]:
-        """Return the grants, in the order in which they were given."""
+        """Return the grants, oldest first."""
 
     def restrictions(self) -> Sequence[Restriction]:
         """Return rules that an earlier version made of lines of instruction files; they hold until they are removed."""

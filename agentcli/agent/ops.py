@@ -29,32 +29,32 @@ class Steer(Struct, frozen=True, tag="steer"):
 
 
 class TakeBack(Struct, frozen=True, tag="take_back"):
-    """Remove a message that waits: the one at `position` (steering first, from 0), else the newest, a follow-up first.
+    """Remove a waiting message: the one at `position` (steering first, from 0), else the newest, follow-ups first.
 
-    Nothing happens when there is none.
+    Nothing happens if there is none.
     """
 
     position: int | None = None
 
 
 class RunQueued(Struct, frozen=True, tag="run_queued"):
-    """Start a turn with the first message that waits; nothing happens while one runs."""
+    """Start a turn with the first queued message; nothing happens while a turn runs."""
 
 
 class GoOn(Struct, frozen=True, tag="go_on"):
-    """Go on where the conversation was cut short: at a question that nobody answered, or in an answer that broke off.
+    """Continue where the conversation was cut short: at an unanswered question, or in an answer that broke off.
 
-    With `is_killed` also after a prompt or results that the model has not answered, since the program was killed.
-    A turn that waits for MCP servers goes on without them. Nothing happens where it ends otherwise.
+    With `is_killed` also after a prompt or results that the model has not answered, because the program was killed.
+    A turn that waits for MCP servers continues without them. Nothing happens in other cases.
     """
 
     is_killed: bool = False
 
 
 class Interrupt(Struct, frozen=True, tag="interrupt"):
-    """End the turn and the person's own commands now; what was said is kept. With a `reason` the turn has failed.
+    """End the turn and the person's own commands now; the text so far is kept. With a `reason` the turn has failed.
 
-    Follow-ups stay queued. Steering that had not reached the model yet starts a turn of its own.
+    Queued messages stay queued. A steering message that has not reached the model yet starts a turn.
     """
 
     reason: str = ""
@@ -86,22 +86,22 @@ class SetModel(Struct, frozen=True, tag="set_model", rename={"name": "model"}):
 
 
 class SetMode(Struct, frozen=True, tag="set_permission_mode"):
-    """Judge calls by another permission mode from the next call on."""
+    """Use another permission mode from the next call on."""
 
     mode: str
 
 
 class SetAttended(Struct, frozen=True, tag="set_attended"):
-    """Say whether somebody answers questions and runs client tools.
+    """Set if somebody answers questions and runs client tools.
 
-    Without anybody open questions are refused, later ones denied, and calls of client tools end with an error.
+    If nobody does, open questions are answered with no, later ones are denied, and calls of client tools fail.
     """
 
     is_attended: bool
 
 
 class SetEffort(Struct, frozen=True, tag="set_effort"):
-    """Sets how hard the model thinks from the next request on; None means as the settings say."""
+    """Set how hard the model thinks from the next request on; None means as the settings say."""
 
     effort: Effort | None
 
@@ -124,9 +124,9 @@ class RunCommand(Struct, frozen=True, tag="run_command"):
 
 
 class CommandRan(Struct, frozen=True, tag="command_ran"):
-    """Keep the person's own command that the front end ran in a terminal (`calls.run.run_in_terminal`).
+    """Store the person's own command that the front end ran in a terminal (`calls.run.run_in_terminal`).
 
-    `output` is all or most of what it said, as text, and how it ended.
+    `output` is all or most of its output, as text, and how it ended.
     """
 
     command: str
@@ -144,19 +144,6 @@ class ClientResult(Struct, frozen=True, tag="client_result"):
 
 
 Op = (
-    Prompt
-    | Steer
-    | TakeBack
-    | RunQueued
-    | GoOn
-    | Interrupt
-    | Approve
-    | SetModel
-    | SetMode
-    | SetAttended
-    | SetEffort
-    | Background
-    | RunCommand
-    | CommandRan
-    | ClientResult
-)
+    Prompt | Steer | TakeBack | RunQueued | GoOn | Interrupt | Approve | SetModel | SetMode | SetAttended | SetEffort
+    | Background | RunCommand | CommandRan | ClientResult
+)  # fmt: skip

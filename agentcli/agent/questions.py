@@ -1,4 +1,4 @@
-"""The questions of a session that wait for the person's answer, also those that the model asks with `ask_user`."""
+"""The questions of a session that wait for the person's answer, among them those of the tool `ask_user`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STOPPED = Verdict("deny", "Not run: the user declined another call")
 
 
 class OpenQuestion(NamedTuple):
-    """A question that waits; `decide` gives the verdict of the permissions of now on the call it is about."""
+    """A question that waits; `decide` returns the verdict of the present permissions on its call."""
 
     request: AnyQuestion
     decide: Decide | None
@@ -63,7 +63,7 @@ class Questions:
         return question is not None
 
     def settle(self, *, is_stopped: bool = False) -> None:
-        """Close the questions that the permissions of now decide, or all where the turn was stopped."""
+        """Close the questions that the present permissions decide, or all if the turn was stopped."""
         for id, question in list(self._open.items()):
             verdict = STOPPED if is_stopped else question.decide() if question.decide is not None else None
             if verdict is not None and verdict.decision != "ask":
@@ -83,7 +83,7 @@ def check_offered(question: AnyQuestion, answer: Approve) -> None:
 
 
 def make_ask(calls: SessionCalls, call: Call | None = None) -> Ask:
-    """Return a function that asks the person, about a running call or outside of calls; it gives None if nobody can."""
+    """Return a function that asks the person, about a call or outside of calls; None means nobody can answer."""
     numbers = count(1)
 
     async def ask(question: str, options: Sequence[str]) -> str | None:

@@ -8,7 +8,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import Struct, to_builtins
 
 from agentcli.agent.events import Done, Event, TurnEnded, TurnFailed, TurnStarted
 from agentcli.errors import UsageError
@@ -37,12 +36,18 @@ _SUBTYPES = {
     "interrupted": "interrupted",
     "declined": "interrupted",
 }
-_REASONS = {"LoopError": "loop"}  # why a turn failed, where that has a name of its own
+# The subtype and reason of a demand that is not met, by its exit code.
+_UNMET = {
+    MISFIT_EXIT: ("error_schema", "schema_not_met"),
+    DENIED_EXIT: ("error_permission", "permission_denied"),
+    UNPROVEN_EXIT: ("error_evidence", "evidence_missing"),
+}
+_REASONS = {"LoopError": "loop"}  # reasons of failures that have a name of their own
 _USAGE = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 
 
-class Demands(Struct, frozen=True):
-    """What a run must meet, each with its exit code: a schema (55), no denied call (56), verified claims (57)."""
+class Demands(msgspec.Struct, frozen=True):
+    """Demands on a run, each with its exit code: a schema (55), no denied call (56), verified claims (57)."""
 
     no_denials: bool = False
     evidence: bool = False
@@ -60,14 +65,14 @@ class Demands(Struct, frozen=True):
             return ""
         return self.schema.problem(end.text)
 
-    def lack_evidence(self, end: Done | TurnFailed) -> bool:
-        return self.evidence and bool(unproven(end))
-
     def unmet(self, end: Done | TurnFailed) -> set[int]:
         """Return the exit codes of the demands that an end does not meet; the lowest counts."""
-        is_denied = self.no_denials and bool(end.denials)
-        unmet = ((MISFIT_EXIT, self.misfit(end)), (DENIED_EXIT, is_denied), (UNPROVEN_EXIT, self.lack_evidence(end)))
-        return {code for code, is_unmet in unmet if is_unmet}
+        unmet = {
+            MISFIT_EXIT: bool(self.misfit(end)),
+            DENIED_EXIT: self.no_denials and bool(end.denials),
+            UNPROVEN_EXIT: self.evidence and bool(unproven(end)),
+        }
+        return {code for code, is_unmet in unmet.items() if is_unmet}
 
 
 NO_DEMANDS = Demands()
@@ -106,12 +111,8 @@ class ResultBuilder:
             reason = _REASONS.get(end.error_type, end.error_type or "error")
         else:
             subtype, text, reason = _SUBTYPES.get(end.reason, "success"), end.text, end.reason
-            if demands.misfit(end):
-                subtype, reason = "error_schema", "schema_not_met"
-            elif demands.no_denials and denials and subtype == "success":
-                subtype, reason = "error_permission", "permission_denied"
-            elif demands.lack_evidence(end) and subtype == "success":
-                subtype, reason = "error_evidence", "evidence_missing"
+            if subtype == "success" and (unmet := demands.unmet(end)):
+                subtype, reason = _UNMET[min(unmet)]
         by_model = self._session.state.meter.by_model
         return result_object(subtype, text, session_id=self._session.id, reason=reason) | {
             "num_turns": end.turns,
@@ -124,7 +125,7 @@ class ResultBuilder:
             },
             "permission_denials": denials,
             "structured_output": demands.value(end),
-            "claims": [] if isinstance(end, TurnFailed) else to_builtins(end.claims),
+            "claims": [] if isinstance(end, TurnFailed) else msgspec.to_builtins(end.claims),
         }
 
     def unfinished(self) -> dict[str, Any]:
@@ -142,9 +143,7 @@ def unproven(end: Done | TurnFailed) -> list[Claim]:
 
 
 def exit_code(end: Done | TurnFailed, demands: Demands) -> int:
-    if isinstance(end, TurnFailed):
-        return 1
-    return EXIT_CODES[end.reason] or min(demands.unmet(end), default=0)
+    return 1 if isinstance(end, TurnFailed) else EXIT_CODES[end.reason] or min(demands.unmet(end), default=0)
 
 
 def result_object(subtype: str, text: str, *, session_id: str = "", reason: str = "") -> dict[str, Any]:

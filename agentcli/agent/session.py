@@ -13,7 +13,7 @@ from agentcli.agent.activity_log import log_activity
 from agentcli.agent.calls.client import with_client_tools
 from agentcli.agent.calls.model import NOBODY_LEFT, TurnCalls, fire
 from agentcli.agent.calls.perform import end_recording
-from agentcli.agent.calls.run import own_command_entry, run_own_command
+from agentcli.agent.calls.run import run_own_command
 from agentcli.agent.event_queue import Subscribers, one_by_one
 from agentcli.agent.events import AnyQuestion, Done, Event, ModeChanged, Notice, TakenOver, TurnFailed
 from agentcli.agent.loop import run_turn
@@ -24,7 +24,7 @@ from agentcli.agent.runtime import Runtime, Turn
 from agentcli.agent.state import AgentState, SessionSnapshot, rewind_to
 from agentcli.agent.turn import begin_turn, resume_turn
 from agentcli.agent.turn_log import apply_compaction, queue_changed, store
-from agentcli.conversation.entries import Body, Compaction, Paid, PaidReason, ResetAwaited, User
+from agentcli.conversation.entries import Body, Compaction, ContextNote, Paid, PaidReason, ResetAwaited, User
 from agentcli.conversation.mentions import typed_text
 from agentcli.errors import OUT_OF_MEMORY, UsageError, UserError, is_out_of_memory
 from agentcli.llm.messages import Block, Text, Usage, without_surrogates
@@ -118,7 +118,7 @@ class Session:
             case ops.Prompt() | ops.Steer():
                 self._take_message(op)
             case ops.TakeBack(position):
-                if queue.take_back(position):
+                if queue.remove(position):
                     self._queue_changed()
             case ops.RunQueued() if queue.follow_ups and not self.is_busy:
                 self._begin([queue.follow_ups.popleft()], from_queue=True)
@@ -129,7 +129,7 @@ class Session:
                 if (turn := resume_turn(state, self.runtime, self.publish, is_killed=is_killed)) is not None:
                     self._start(turn)
             case ops.Interrupt(reason):
-                if state.awaits_reset:  # else the next start would go on with what the person has given up
+                if state.awaits_reset:  # else the next start would continue what the person has ended
                     self.append(ResetAwaited(0.0))
                 for task in filter(None, (self._turn, *self._commands)):
                     self._loop.call_soon(task.cancel, reason or None)  # once it has begun, or its end is not reported
@@ -214,7 +214,7 @@ class Session:
         return stored
 
     def _await_stored(self, task: asyncio.Task[None]) -> None:
-        """Have the end of the session wait for a task that stores entries, and report its failure."""
+        """Make the end of the session wait for a task that stores entries, and report its failure."""
 
         def end(task: asyncio.Task[None]) -> None:
             self._storing.discard(task)
@@ -231,11 +231,12 @@ class Session:
             output = (await run_own_command(calls, op.command, self.publish)).result.text
         else:
             output = cut_middle(await calls.services.masked(op.output))
-        entry = own_command_entry(op.command, output, to_model=op.to_model)
-        if isinstance(entry, User) and self.is_busy:
-            self.state.notes.append(entry)  # nothing may stand between a call and its result
+        text = f"<bash-input>{op.command}</bash-input>\n<bash-output>{output}</bash-output>"
+        note = User((Text(text),), is_reminder=True)
+        if op.to_model and self.is_busy:
+            self.state.notes.append(note)  # no entry may come between a call and its result
         else:
-            self.append(entry)
+            self.append(note if op.to_model else ContextNote(text))
 
     def rewind(self, entry_id: str) -> str:
         """Take back a prompt and all after it, and return its text. What it cost stays. Raises `UserError`."""
@@ -248,11 +249,7 @@ class Session:
         return text
 
     async def compact(self, focus: str = "", *, is_dry: bool = False) -> Compaction | str:
-        """Compact the conversation now, unless it is a dry run. Return the compaction, or why there is none.
-
-        Raises:
-            UserError: If a turn is running, or a model cannot be used.
-        """
+        """Compact now, unless it is a dry run. Return the compaction, or why there is none. Raises `UserError`."""
         if self.is_busy:
             raise UserError("A turn is running: compact when it has ended, or interrupt it first.")
         if (watch := self.runtime.context.watch) is None:
@@ -305,7 +302,10 @@ class Session:
         self._turn = asyncio.create_task(self._run(turn))
 
     async def _run(self, turn: Turn) -> None:
-        """Run a turn, then start what waits. No other place catches every error."""
+        """Run a turn, and start the next one if messages wait. No other place catches every error.
+
+        After a turn without an answer, follow-ups wait for the person.
+        """
         is_answered = False
         try:
             end = await run_turn(turn)
@@ -324,13 +324,10 @@ class Session:
             self.state.notes.clear()
         if self._model_afterwards:
             self.state.model.name, self._model_afterwards = self._model_afterwards, ""
-        if not self._is_closing:
-            self._begin_next(is_answered=is_answered)
-
-    def _begin_next(self, *, is_answered: bool) -> None:
-        """Start a turn with the messages that wait. Follow-ups wait for the person after a turn without an answer."""
         queue = self.state.conversation.queue
-        if late := queue.take_steering():  # it was meant for the turn that has just ended
+        if self._is_closing:
+            return
+        if late := queue.take_steering():  # it was meant for this turn
             self._begin(late, from_queue=True)
         elif is_answered and not self._begin_with_reports() and queue.follow_ups:
             self._begin([queue.follow_ups.popleft()], from_queue=True)
@@ -371,7 +368,7 @@ class Session:
         async for event in events:
             if isinstance(event, Done | TurnFailed):
                 return event
-        raise AssertionError("a subscription does not end by itself")
+        raise AssertionError("the session was closed before its turn ended")
 
     async def idle(self) -> None:
         """Wait until no turn and no command of the person's own runs."""
@@ -379,7 +376,7 @@ class Session:
             await asyncio.wait(running)
 
     async def close(self) -> None:
-        """End what runs, wait until all is stored, and give everything back. What waits stays in the log."""
+        """End what runs, wait until all is stored, and release everything. Queued messages stay in the log."""
         calls = self.runtime.calls
         self._is_closing = True
         self._watching.cancel()

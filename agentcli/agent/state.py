@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
-from msgspec import Struct
 
 from agentcli.agent.accounting.budgets import Account, Budgets
 from agentcli.agent.accounting.usage import UsageCollector, amounts_of, spent
@@ -56,7 +55,7 @@ class ModelChoice:
 
 @dataclass(kw_only=True)
 class AgentState:
-    """A session's conversation and the choices for it. `notes` are told to the model with its next request."""
+    """A session's conversation and the choices for it. The model reads `notes` with its next request."""
 
     model: ModelChoice
     mode: Mode = "default"
@@ -120,7 +119,7 @@ def todo_items(path: Sequence[Entry]) -> tuple[TodoItem, ...]:
     return ()
 
 
-class SessionSnapshot(Struct, frozen=True, kw_only=True):
+class SessionSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A session as a front end reads it; operations change it. `conversation` is only read.
 
     `cost_usd` is that of the session so far; None where a price is unknown.
@@ -160,7 +159,7 @@ def prompts(conversation: Conversation) -> list[tuple[str, str]]:
     return [(id, typed_text(body.content)) for id, body in found if isinstance(body, User) and not body.is_reminder]
 
 
-class Point(Struct, frozen=True):
+class Point(msgspec.Struct, frozen=True):
     """A point of the conversation to go back to: before a `prompt`, at a `label`, or at the end of another `branch`."""
 
     entry_id: str
@@ -180,7 +179,7 @@ def _other_branches(conversation: Conversation) -> list[tuple[Entry, str]]:
     """Return the last entries of other branches that have prompts, each with the newest of these prompts."""
     parents = {entry.parent_id for entry in conversation.entries}
     on_path = {entry.id for entry in conversation.path}
-    newest_prompts: dict[str, str] = {}  # the newest prompt up to an entry, of those that are on no path now
+    newest_prompts: dict[str, str] = {}  # by id of an entry of another branch, the newest prompt up to it
     found = []
     for entry in conversation.entries:
         newest = newest_prompts.get(entry.parent_id or "", "")

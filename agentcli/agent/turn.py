@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from agentcli.agent.accounting.budgets import Account
 from agentcli.agent.calls.model import TurnCalls, fire
 from agentcli.agent.events import Done, DoneReason, Emit, Notice, TurnFailed
@@ -179,8 +177,17 @@ async def failure(turn: Turn, error: ProviderError | UserError) -> TurnFailed:
 
 
 def failed(turn: Turn, text: str, is_retryable: bool, kind: str, *, broke_off: bool = False) -> TurnFailed:
-    end = TurnFailed(text, is_retryable, kind, turn.round, turn.spending.usage)
-    return replace(end, cost_usd=turn.spending.cost_usd, denials=tuple(turn.calls.denials), broke_off=broke_off)
+    spending, denials = turn.spending, tuple(turn.calls.denials)
+    return TurnFailed(
+        text,
+        is_retryable,
+        kind,
+        turns=turn.round,
+        usage=spending.usage,
+        cost_usd=spending.cost_usd,
+        denials=denials,
+        broke_off=broke_off,
+    )
 
 
 def _describe_overload(turn: Turn, error: Exception) -> str:
@@ -217,8 +224,8 @@ _ADVICE: dict[type[Exception], str] = {
 def done(turn: Turn, reason: DoneReason) -> Done:
     """Return the answer; where the turn ended before there was one, the texts that came before calls."""
     text = turn.answer.text.strip() or "\n\n".join(part for part in turn.answer.earlier if part.strip())
-    end = Done(text, turn.round, turn.spending.usage, reason)
-    return replace(end, cost_usd=turn.spending.cost_usd, denials=tuple(turn.calls.denials))
+    spending, denials = turn.spending, tuple(turn.calls.denials)
+    return Done(text, turn.round, spending.usage, reason, spending.cost_usd, denials=denials)
 
 
 # The claims of an answer
@@ -233,7 +240,7 @@ _MAX_FILE_BYTES = 10_000_000
 
 
 async def check_answer(answer: str, turn: Turn) -> tuple[Claim, ...]:
-    """Return the claims of an answer, each with a verdict from what was run and changed; a thread does the work."""
+    """Return the claims of an answer, each with a verdict from the log. A thread does the work."""
     if not _MAY_CLAIM.search(answer):
         return ()
     try:

@@ -10,9 +10,9 @@ from agentcli.agent import events
 from agentcli.agent.calls.model import fire
 from agentcli.agent.calls.run import not_run
 from agentcli.agent.events import Emit, EntryStored, Notice, QueueChanged
-from agentcli.agent.interfaces import Appended
+from agentcli.agent.interfaces import AppendedEntries
 from agentcli.agent.permissions.modes import untold_mode
-from agentcli.agent.requests.paid_request import Target
+from agentcli.agent.requests.paid_request import RequestTarget
 from agentcli.agent.runtime import Runtime, Turn
 from agentcli.agent.state import AgentState
 from agentcli.conversation.conversation import Conversation
@@ -78,7 +78,7 @@ def store(
     return appended.entries, stored
 
 
-async def _announce(runtime: Runtime, emit: Emit, appended: Appended) -> None:
+async def _announce(runtime: Runtime, emit: Emit, appended: AppendedEntries) -> None:
     stored = await appended.committed
     for position, entry in enumerate(stored.entries):
         emit(EntryStored(entry, stored.first_seq + position))
@@ -172,7 +172,7 @@ def take_back_refused(turn: Turn) -> str:
     return "The last reply and the results of its calls were taken back."
 
 
-def charge_request(turn: Turn, target: Target, usage: Usage) -> float | None:
+def charge_request(turn: Turn, target: RequestTarget, usage: Usage) -> float | None:
     """Count a request's tokens, and return its price in USD; None where that is not known."""
     cost = target.info.cost(usage)
     _add_spending(turn, target.name, usage, cost)

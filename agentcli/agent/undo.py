@@ -30,6 +30,7 @@ _MAX_REPORTED = 20  # names of files for the model
 _MAX_LEFT_OUT = 10
 _MAX_LISTED = 60  # files
 _MAX_PROMPT_CHARS = 50
+_MAX_BLAMED = 10_000_000  # bytes
 
 
 class TurnChanges(Struct, frozen=True):
@@ -117,7 +118,7 @@ class History:
         for id, restored in reversed(self._restored.items()):
             is_redo = any(one in self._restored for one in restored.takes_back)
             if not is_redo and id not in self._undone and restored.changes:
-                turns = (self.calls[one].turn for one in restored.takes_back if one in self.calls)
+                turns = [self.calls[one].turn for one in restored.takes_back if one in self.calls]
                 turn = min(turns, default=(0, ""))  # the turn of entries that cannot be read is unknown
                 return TurnChanges(*turn, calls=((id, FilesChanged("", restored.changes)),))
         return None
@@ -268,9 +269,6 @@ def shown_name(name: str, shown: Callable[[Path], str]) -> str:
     return f"{shown(Path(path))}{colon}{why}" if path.startswith("/") else name
 
 
-_MAX_BLAMED = 10_000_000  # bytes
-
-
 class Author(Struct, frozen=True, kw_only=True):
     """The call that wrote a line, and where it was made.
 
@@ -302,7 +300,7 @@ async def blame(
     `find` returns the real path of a name, `read` the content with an id. Raises `UserError`.
     """
     path, colon, number = name.rpartition(":")
-    if not colon or not number.isdecimal() or find(name).exists():  # a file may have such a name
+    if not colon or not number.isdecimal() or find(name).exists():  # a file's name may end like this
         path, number = name, ""
     file = find(path)
     try:

@@ -1,4 +1,4 @@
-"""Completes agentcli in shells: makes their scripts, and prints the words that change, with few imports."""
+"""Completes agentcli in shells: writes their scripts, and prints the words that change, with few imports."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _ABOUT = """Print a script that completes commands, flags with their values, ses
 bash: agentcli completion bash >~/.local/share/bash-completion/completions/agentcli
 zsh: agentcli completion zsh >"${fpath[1]}/_agentcli"
 fish: agentcli completion fish >~/.config/fish/completions/agentcli.fish"""
-# What options and arguments take, by their names: files, folders, or words of a kind.
-_TAKES = {
+# The values of options and arguments, by their names: files, folders, or words of a kind.
+_VALUES = {
     "model": "models", "fallback_model": "models", "resume": "sessions", "session": "sessions",
     "sessions session_id": "sessions", "skills name": "skills", "login provider": "providers",
     "settings": "files", "system_prompt_file": "files", "append_system_prompt_file": "files", "file": "files",
     "folders": "folders", "add_dir": "folders", "cd": "folders",
 }  # fmt: skip
-# zsh shows the meanings beside the words; fish does so by itself.
+# It lets zsh show the meanings beside the words, which fish does by itself.
 _ZSH = """\
 _agentcli_ask() {
     local -a found=("${(@f)$(agentcli __complete $1 2>/dev/null)}")
@@ -44,83 +44,78 @@ def run(arguments: list[str]) -> int:
 
 
 def script(shell: str) -> str:
-    """Return a shell's script; it asks for the words that change with `agentcli __complete KIND`."""
+    """Return the script of a shell; for words that change it calls `agentcli __complete KIND`."""
     import shtab
     from typer.main import get_command
 
     parser = argparse.ArgumentParser("agentcli")
     _add_flags(parser, SESSION_FLAGS)
-    below = parser.add_subparsers()
+    subparsers = parser.add_subparsers()
     for name, help in COMMANDS.items():
         command = load_command(name)
-        one = below.add_parser(name, help=help, description=help)
+        subparser = subparsers.add_parser(name, help=help, description=help)
         if hasattr(command, "FLAGS"):
-            _add_flags(one, command.FLAGS)
+            _add_flags(subparser, command.FLAGS)
         else:
-            _fill(one, get_command(getattr(command, "app", command)), name)
-    made: str = shtab.complete(parser, shell=shell, preamble=_ZSH if shell == "zsh" else "")
-    return made
+            _add_command(subparser, get_command(getattr(command, "app", command)), name)
+    text: str = shtab.complete(parser, shell=shell, preamble=_ZSH if shell == "zsh" else "")
+    return text
 
 
 def _add_flags(parser: argparse.ArgumentParser, flags: Flags) -> None:
-    for names, how in flags:
-        _note_values(parser.add_argument(*names, **how), names[-1].lstrip("-").replace("-", "_"))
+    for names, options in flags:
+        _set_values(parser.add_argument(*names, **options), names[-1].lstrip("-").replace("-", "_"))
 
 
-def _fill(parser: argparse.ArgumentParser, command: Any, group: str) -> None:
-    """Add to a parser what a typer command takes, and the commands below it."""
+def _add_command(parser: argparse.ArgumentParser, command: Any, group: str) -> None:
+    """Add the parameters of a typer command to a parser, and the commands below it."""
     from typer.core import TyperGroup, TyperOption
 
     for param in command.params:
         help = (param.help or "").replace("%", "%%")
         if isinstance(param, TyperOption):
-            kind: dict[str, Any] = {"action": "store_true"} if param.is_flag else {}
-            made = parser.add_argument(*param.opts, *param.secondary_opts, help=help, **kind)
+            switch: dict[str, Any] = {"action": "store_true"} if param.is_flag else {}
+            action = parser.add_argument(*param.opts, *param.secondary_opts, help=help, **switch)
         else:
-            made = parser.add_argument(str(param.name), nargs="?" if param.nargs == 1 else "*", help=help)
-        _note_values(made, str(param.name), group)
+            action = parser.add_argument(str(param.name), nargs="?" if param.nargs == 1 else "*", help=help)
+        _set_values(action, str(param.name), group)
     if isinstance(command, TyperGroup):
-        below = parser.add_subparsers()
-        for name, one in command.commands.items():
-            told = " ".join((one.help or "").partition("\n\n")[0].split()).replace("%", "%%")
-            _fill(below.add_parser(name, help=told, description=told), one, group)
+        subparsers = parser.add_subparsers()
+        for name, subcommand in command.commands.items():
+            help = " ".join((subcommand.help or "").partition("\n\n")[0].split()).replace("%", "%%")
+            _add_command(subparsers.add_parser(name, help=help, description=help), subcommand, group)
 
 
-def _note_values(action: Any, name: str, group: str = "") -> None:
-    """Note what an option or an argument takes: the closed list that its help names, else what its name says."""
+def _set_values(action: Any, name: str, group: str = "") -> None:
+    """Set the values that complete an option or an argument: those that its help lists, else those for its name."""
     import shtab
 
     if listed := re.match(r"One of ([\w, -]+)", action.help or ""):
         action.choices = listed[1].split(", ")
-    elif takes := _TAKES.get(f"{group} {name}", _TAKES.get(name, "")):
-        action.complete = {"files": shtab.FILE, "folders": shtab.DIRECTORY}.get(takes) or _asked_for(takes)
-
-
-def _asked_for(kind: str) -> dict[str, Any]:
-    ask = f"agentcli __complete {kind} 2>/dev/null"
-    return {
-        "bash": f"_agentcli_{kind}",
-        "zsh": f" _agentcli_ask {kind}",
-        "fish": f"({ask})",
-        "preamble": {"bash": f'_agentcli_{kind}() {{ compgen -W "$({ask} | cut -f 1)" -- "$1"; }}'},
-    }
-
-
-_SAFE = re.compile(r"[\w./:@+~-]+")  # a shell inserts it as it is
+    elif kind := _VALUES.get(f"{group} {name}", _VALUES.get(name, "")):
+        ask = f"agentcli __complete {kind} 2>/dev/null"
+        words = {
+            "bash": f"_agentcli_{kind}",
+            "zsh": f" _agentcli_ask {kind}",
+            "fish": f"({ask})",
+            "preamble": {"bash": f'_agentcli_{kind}() {{ compgen -W "$({ask} | cut -f 1)" -- "$1"; }}'},
+        }
+        action.complete = {"files": shtab.FILE, "folders": shtab.DIRECTORY}.get(kind, words)
 
 
 def print_words(kind: str) -> int:
-    """Print the words of a kind, each on a line with a tab and what it means; gives the exit code."""
+    """Print the words of a kind, each on a line with a tab and its meaning; return the exit code."""
     for word, meaning in asyncio.run(_words(kind, load_config(current_folder()))):
-        if _SAFE.fullmatch(word):
+        if re.fullmatch(r"[\w./:@+~-]+", word):  # others would have to be quoted for the shell
             text = "".join(letter for letter in " ".join(meaning.split()) if letter.isprintable())
             print(f"{word}\t{text[:80]}")
     return 0
 
 
 async def _words(kind: str, config: Config) -> list[tuple[str, str]]:
+    """Return words with their meanings; for `sessions` the newest ones of this directory."""
     match kind:
-        case "sessions" if config.paths.sessions.is_file():  # the newest of this directory
+        case "sessions" if config.paths.sessions.is_file():
             from agentcli.infra.sessions.sqlite import SqliteSessions
 
             store = SqliteSessions(config.paths.sessions)
@@ -140,7 +135,7 @@ async def _words(kind: str, config: Config) -> list[tuple[str, str]]:
         case "skills":
             from agentcli.extensions.skills.find import Skills
 
-            catalog = Skills(config=config, is_bare=False, on_notice=lambda text: None).catalog
-            return [(skill.name, skill.description) for skill in catalog]
+            skills = Skills(config=config, is_bare=False, on_notice=lambda text: None)
+            return [(skill.name, skill.description) for skill in skills.catalog]
         case _:
             return []

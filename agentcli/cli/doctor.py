@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -85,7 +85,6 @@ class Subject:
 
 
 def _version_of(program: str) -> str:
-    """Return the first line of `PROGRAM --version`; empty if it does not run."""
     command, quiet = [program, "--version"], subprocess.DEVNULL
     try:
         ended = subprocess.run(command, stdin=quiet, capture_output=True, check=True, timeout=_MAX_WAIT_S)
@@ -229,7 +228,7 @@ def check_settings(subject: Subject) -> Iterator[Result]:
         _ = subject.models.encoders
     except ConfigError as error:
         yield "problem", str(error), "Correct it there: docs/settings.md lists all settings."
-    for notice in config.notices:  # each says what to do behind its last colon
+    for notice in config.notices:  # the text after the last colon is the advice
         message, _, mend = notice.rpartition(": ")
         yield "warning", f"{message}.", f"{mend[:1].upper()}{mend[1:]}"
     if (file := config.paths.user_config).is_file() and file.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -252,8 +251,8 @@ def _read_specs(read: Callable[[Callable[[str], None]], Sequence[T]], page: str)
 
 def check_hooks(subject: Subject) -> Iterator[Result]:
     """Find hooks that cannot be used, and those whose program or script is not there."""
-    hooks = lambda tell: Hooks(subject.config, is_bare=False, on_notice=tell).specs  # noqa: E731
-    specs, results = _read_specs(hooks, "docs/hooks.md")
+    read = lambda on_notice: Hooks(subject.config, is_bare=False, on_notice=on_notice).specs  # noqa: E731
+    specs, results = _read_specs(read, "docs/hooks.md")
     yield from results
     for spec in specs:
         if missing := _missing_in(spec.command, subject):
@@ -282,7 +281,7 @@ def _missing_in(command: str, subject: Subject) -> str:
 
 def check_mcp_servers(subject: Subject) -> Iterator[Result]:
     """Find MCP servers that could not be started; none is started for that."""
-    specs, results = _read_specs(lambda tell: server_specs(subject.config, tell), "docs/mcp.md")
+    specs, results = _read_specs(partial(server_specs, subject.config), "docs/mcp.md")
     yield from results
     if specs and find_spec("mcp") is None:
         yield "problem", f"{len(specs)} MCP servers are configured, and the extra mcp is not installed.", EXTRA

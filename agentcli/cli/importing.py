@@ -1,4 +1,4 @@
-"""Drafts settings from those of Claude Code and Codex. A table for each tool says what becomes of a key."""
+"""Converts settings of Claude Code and Codex; a table for each tool has a row for each of its keys."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from agentcli.settings.trust import PROJECT_FILES
 from agentcli.tools.builtin.toolset import builtin_tools
 
 TOOLS = ("claude-code", "codex")
-OTHERS = "*"  # the row of all keys that have none
+OTHERS = "*"  # the row for keys without one of their own
 NO_SETTING = "agentcli has no such setting"
 HOLDS_KEY = "it holds a key or a token, which belongs in no settings"
 _SERVER_KEYS = (
@@ -35,12 +35,11 @@ _SERVER_KEYS = (
     "startup_timeout_sec", "tool_timeout_sec", "enabled_tools", "disabled_tools", "enabled",
 )  # fmt: skip
 _HOLD_SECRETS = {"env", "headers", "http_headers"}
-_SCHEMES = ("bearer", "basic", "token")
 LOGIN = f"{HOLDS_KEY}: keep it with agentcli login, or export it"
 
 
 class Draft:
-    """The settings to put into `target`, nested as in config.toml; `left_out` has a sentence on each other thing."""
+    """The settings to write into `target`, nested as in config.toml; `left_out` has a sentence on each other one."""
 
     source = Path()  # the file that is being read
 
@@ -52,11 +51,11 @@ class Draft:
         self.copies: dict[Path, str] = {}  # whole files by where they go
 
     def leave(self, what: str, why: str) -> None:
-        """Note why a key of the source, or all of it, is left out."""
+        """Note why a key of the source, or the whole source, is left out."""
         self.left_out.append(f"{mask(f'{self.source}: {what}' if what else str(self.source))}: {mask(why)}.")
 
     def take(self, what: str, value: Any, *path: str) -> None:
-        """Set a setting as `what` says in the other tool, unless something forbids it. A list adds to the one there."""
+        """Set a setting to the value that `what` has in the other tool, if it may be set; lists are joined."""
         key, table = ".".join(path), nested(path, value)
         if has_secret(value):
             self.leave(what, LOGIN)
@@ -75,7 +74,7 @@ class Draft:
                 self.leave(what, f"{key} is {table[name]!r} already by what was read before")
 
     def take_hooks(self, what: str, table: Any) -> None:
-        """Take hooks, which are in the same format there; those that cannot be used are left out."""
+        """Take hooks, which have the same format in the other tools; those that cannot be used are left out."""
         problems: list[str] = []
         for spec in read_hooks(table, str(self.source), problems):
             hook: dict[str, Any] = {"type": "command", "command": spec.command}
@@ -86,33 +85,34 @@ class Draft:
         self.left_out += map(mask, problems)
 
     def take_servers(self, what: str, servers: Any) -> None:
-        """Take MCP servers; a secret in them gives way to a variable, which is noted."""
-        for name, given in servers.items() if isinstance(servers, Mapping) else ():
-            if not isinstance(given, Mapping) or not ("command" in given or "url" in given):
+        """Take MCP servers; a secret in them is replaced by a variable, which is noted."""
+        for name, server in servers.items() if isinstance(servers, Mapping) else ():
+            if not isinstance(server, Mapping) or not ("command" in server or "url" in server):
                 self.leave(f"the MCP server {name}", "it has neither a command nor a url")
                 continue
-            table = {key: given[key] for key in _SERVER_KEYS if given.get(key) or given.get(key) is False}
+            table = {key: server[key] for key in _SERVER_KEYS if server.get(key) or server.get(key) is False}
             for key in _HOLD_SECRETS & table.keys():
                 table[key] = self._without_secrets(table[key], name, f"{name}.{key}")
-            for key in given.keys() - table.keys() - _HOLD_SECRETS:
+            for key in server.keys() - table.keys() - _HOLD_SECRETS:
                 self.leave(f"{name}.{key}", NO_SETTING)
             self.take(f"the MCP server {name}", table, "mcp_servers", name)
 
-    def _without_secrets(self, given: Mapping[str, Any], server: str, place: str) -> dict[str, Any]:
-        """Name variables after the server, because what one service may know is not sent to another."""
-        kept, owner = dict(given), _variable(server)
-        for name, value in given.items():
+    def _without_secrets(self, values: Mapping[str, Any], server: str, place: str) -> dict[str, Any]:
+        """Replace secrets by variables that are named after the server, so that no other server is sent them."""
+        result, owner = dict(values), _variable(server)
+        for name, value in values.items():
             if has_secret({name: value}) or (name.lower() == "authorization" and not _is_reference(value)):
                 variable = _variable(name)
                 variable = variable if variable.startswith(f"{owner}_") else f"{owner}_{variable}"
-                scheme, found, _ = str(value).partition(" ")
-                kept[name] = f"{scheme} ${{{variable}}}" if found and scheme.lower() in _SCHEMES else f"${{{variable}}}"
-                self.leave(f"{place}.{name}", f"{HOLDS_KEY}: export it as {variable}, which stands in {kept[name]}")
-        return kept
+                scheme, space, _ = str(value).partition(" ")
+                has_scheme = space and scheme.lower() in ("bearer", "basic", "token")
+                result[name] = f"{scheme} ${{{variable}}}" if has_scheme else f"${{{variable}}}"
+                self.leave(f"{place}.{name}", f"{HOLDS_KEY}: export it as {variable}, which stands in {result[name]}")
+        return result
 
 
 def has_secret(value: Any) -> bool:
-    """True if some text in it is, or holds, a key or token."""
+    """Return True if a text in a value is, or contains, a key or token."""
     if isinstance(value, Mapping):
         return any(
             has_secret(item) or credentials_in({str(name): str(item)})
@@ -125,7 +125,7 @@ def has_secret(value: Any) -> bool:
 
 
 def _names_variable(item: Any) -> bool:
-    """False for a token that was pasted in place of the name."""
+    """Return False for a token that somebody pasted in place of the variable's name."""
     return isinstance(item, str) and re.fullmatch(r"[A-Z_][A-Z0-9_]*", item) is not None and mask(item) == item
 
 
@@ -139,16 +139,16 @@ def _is_reference(value: Any) -> bool:
 
 # Tables
 
-Take = Callable[[Draft, str, Any], None]  # of a value, with the name of its key
-# The setting here; what takes the value, or (in a list) each item of it; the rows of a table; why it is left out, empty
-# for what is no setting.
+Take = Callable[[Draft, str, Any], None]  # takes a value, given the name of its key
+# One of: the path of our setting; a function that takes the value; a list with a function that takes each of its items;
+# the rows of a table below; the reason why it is left out, empty for a key that is no setting.
 Row = tuple[str, ...] | list[Take] | Take | Mapping[str, Any] | str
 Table = Mapping[str, Row]
 
 
-def take_table(draft: Draft, table: Table, given: Mapping[str, Any], above: str = "") -> None:
-    """Take what the rows of a table say. A key of a lower table that is false or empty is passed over."""
-    for key, value in given.items():
+def take_table(draft: Draft, table: Table, values: Mapping[str, Any], above: str = "") -> None:
+    """Take values as the rows of a table say. Below the top level, a value that is false or empty is skipped."""
+    for key, value in values.items():
         what = f"{above}{key}"
         match table.get(key, table.get(OTHERS, NO_SETTING)):
             case _ if above and not value:
@@ -169,7 +169,7 @@ def take_table(draft: Draft, table: Table, given: Mapping[str, Any], above: str 
 
 
 def _take_folder(path: tuple[str, str], draft: Draft, what: str, folder: Any) -> None:
-    """Take a folder that exists; with one that does not, no session would start."""
+    """Take a folder if it exists: with one that does not, no session would start."""
     if not from_home(str(folder)).is_absolute() and not draft.is_project:
         draft.leave(f"{what}: {folder}", "there it means another folder in each project: name the whole path")
     elif not from_home(str(folder)).is_dir():
@@ -179,10 +179,10 @@ def _take_folder(path: tuple[str, str], draft: Draft, what: str, folder: Any) ->
 
 
 def _take_choice(draft: Draft, what: str, one: Any, *, path: tuple[str, str], values: dict[str, str], why: str) -> None:
-    """Take a value by its name here, or as it is; one without a name is left out."""
-    named = values.get(str(one), values.get(OTHERS, "")) if isinstance(one, str) else "="
-    if named:
-        draft.take(what, one if named == "=" else named, *path)
+    """Take a value under our name for it (`=`: the same); one without a name is left out."""
+    name = values.get(str(one), values.get(OTHERS, "")) if isinstance(one, str) else "="
+    if name:
+        draft.take(what, one if name == "=" else name, *path)
     else:
         draft.leave(f"{what} {one!r}", why)
 
@@ -191,26 +191,25 @@ def _take_choice(draft: Draft, what: str, one: Any, *, path: tuple[str, str], va
 
 
 def _take_rule(verb: Verb, draft: Draft, what: str, text: Any) -> None:
-    """Take a rule of permission, if it can hold here."""
-    shown = f"{what}: {text}"
+    about = f"{what}: {text}"
     try:
         rule = parse_rule(str(text))
         check_rule(rule, builtin_tools(), written=str(text))
     except UsageError as error:
-        draft.leave(shown, str(error).removeprefix(f"{text}: ").rstrip("."))
+        draft.leave(about, str(error).removeprefix(f"{text}: ").rstrip("."))
         return
     is_rooted = rule.pattern.startswith("/") and rule.pattern[1:2] != "/"
     if rule.tool in ELSEWHERE:
-        draft.leave(shown, f"no tool here does what {rule.tool} does there")
+        draft.leave(about, f"no tool here does what {rule.tool} does there")
     elif not draft.is_project and rule.tool != "bash" and is_rooted:
-        draft.leave(shown, "there it means the folder of the settings, here each project: write // or ~/")
+        draft.leave(about, "there it means the folder of the settings, here each project: write // or ~/")
     else:
-        draft.take(shown, [text], "permissions", verb)
+        draft.take(about, [text], "permissions", verb)
 
 
-def _take_claude(draft: Draft, what: str, given: Any) -> None:
-    """Take a model by its id, or by the word for the newest of its kind."""
-    id = str(given).removesuffix("[1m]")
+def _take_claude_model(draft: Draft, what: str, name: Any) -> None:
+    """Take a model by its id, or by the alias of the newest one of its kind (`opus`, `sonnet`, `haiku`)."""
+    id = str(name).removesuffix("[1m]")
     ids = [info.id for info in bundled_models() if info.provider == "anthropic"]
     newest = next((one for one in ids if one.startswith(f"claude-{id}-")), "")
     if id in ids or newest:
@@ -235,11 +234,11 @@ CLAUDE_CODE: Table = {
     },
     "hooks": Draft.take_hooks,
     "env": {
-        "ANTHROPIC_MODEL": _take_claude,
+        "ANTHROPIC_MODEL": _take_claude_model,
         "ANTHROPIC_BASE_URL": ("providers", "anthropic", "base_url"),
         OTHERS: _leave_variable,
     },
-    "model": _take_claude,
+    "model": _take_claude_model,
     "mcpServers": Draft.take_servers,
     "apiKeyHelper": "agentcli login anthropic keeps a key",
     "$schema": "",
@@ -250,19 +249,19 @@ _REMEMBERED: Table = {"mcpServers": Draft.take_servers, "allowedTools": _RULES["
 # Codex
 
 
-def _take_provider(draft: Draft, what: str, providers: Any) -> None:
-    for name, given in providers.items() if isinstance(providers, Mapping) else ():
+def _take_providers(draft: Draft, what: str, providers: Any) -> None:
+    for name, provider in providers.items() if isinstance(providers, Mapping) else ():
         keys = {"base_url": "base_url", "env_key": "api_key_env", "http_headers": "headers"}
         rows: Table = {key: ("providers", name, ours) for key, ours in keys.items()}
-        if isinstance(given, Mapping) and given.get("wire_api") != "responses":
-            take_table(draft, {**rows, "name": "", "wire_api": ""}, given, f"{what}.{name}.")
+        if isinstance(provider, Mapping) and provider.get("wire_api") != "responses":
+            take_table(draft, {**rows, "name": "", "wire_api": ""}, provider, f"{what}.{name}.")
         else:
             why = "agentcli speaks Chat Completions: if the server does, set base_url in [providers.NAME]"
             draft.leave(f"{what}.{name}", why)
 
 
-def _take_model(draft: Draft, what: str, given: Any) -> None:
-    provider, model = given
+def _take_codex_model(draft: Draft, what: str, names: Any) -> None:
+    provider, model = names
     if not isinstance(model, str):
         draft.leave(what, "it is no name")
     elif provider in provider_names() or provider in draft.values.get("providers", {}):
@@ -271,10 +270,10 @@ def _take_model(draft: Draft, what: str, given: Any) -> None:
         draft.leave(f"{what} {model}", f"its provider {provider} is not known here")
 
 
-def _with_provider(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings of Codex with the provider beside the model, which comes last: the provider may be among them."""
-    model = {"model": (str(given.get("model_provider", "openai")), given["model"])} if "model" in given else {}
-    return {key: value for key, value in given.items() if key not in ("model", "model_provider")} | model
+def _with_provider(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return Codex's settings with the names of provider and model as the last value, after the providers."""
+    model = {"model": (str(values.get("model_provider", "openai")), values["model"])} if "model" in values else {}
+    return {key: value for key, value in values.items() if key not in ("model", "model_provider")} | model
 
 
 _MODES = {"untrusted": "default", "on-request": "auto", "on-failure": "auto"}  # how often it asks, and the mode here
@@ -282,7 +281,7 @@ _NO_MODE = "no mode here does the same; docs/permissions.md has those there are"
 _NO_PROFILE = "choose that by hand, for one run (--sandbox)"
 _PROFILES = {"danger-full-access": "", OTHERS: "="}
 CODEX: Table = {
-    "model": _take_model,
+    "model": _take_codex_model,
     "model_reasoning_effort": ("tokens", "effort"),
     "approval_policy": partial(_take_choice, path=_MODE, values=_MODES, why=_NO_MODE),
     "sandbox_mode": partial(_take_choice, path=("sandbox", "profile"), values=_PROFILES, why=_NO_PROFILE),
@@ -290,7 +289,7 @@ CODEX: Table = {
         "writable_roots": [partial(_take_folder, ("sandbox", "writable"))],
         "network_access": "hosts are opened by name: sandbox.hosts",
     },
-    "model_providers": _take_provider,
+    "model_providers": _take_providers,
     "mcp_servers": Draft.take_servers,
     "hooks": Draft.take_hooks,
     "projects": "agentcli config trust trusts a project, as its files are then",
@@ -298,7 +297,7 @@ CODEX: Table = {
 
 
 def drafts(config: Config, tools: tuple[str, ...], *, is_project: bool) -> list[Draft]:
-    """Return a draft for each file to change; a project's local settings have a draft of their own."""
+    """Return a draft for each file to change: the person's settings, or the project's shared and local ones."""
     environment, home, root = config.environment, home_of(config.environment), project_root(config.cwd)
     claude = Path(environment.get("CLAUDE_CONFIG_DIR") or home / ".claude")
     codex = Path(environment.get("CODEX_HOME") or home / ".codex")
@@ -306,19 +305,19 @@ def drafts(config: Config, tools: tuple[str, ...], *, is_project: bool) -> list[
     local = Draft(root / PROJECT_FILES["local"], is_project=True)
     of_project: Table = {"projects": {str(root): _REMEMBERED, OTHERS: ""}, OTHERS: ""}
     remembered = of_project if is_project else {**_REMEMBERED, "allowedTools": ""}
-    found: list[tuple[str, Path, Table, Draft]] = [
+    sources: list[tuple[str, Path, Table, Draft]] = [
         ("claude-code", (root / ".claude" if is_project else claude) / "settings.json", CLAUDE_CODE, shared),
         ("claude-code", home / ".claude.json", remembered, local if is_project else shared),
         ("codex", (root / ".codex" if is_project else codex) / "config.toml", CODEX, shared),
     ]
     if is_project:
-        found.insert(1, ("claude-code", root / ".claude/settings.local.json", CLAUDE_CODE, local))
-    for tool, file, table, draft in found:
+        sources.insert(1, ("claude-code", root / ".claude/settings.local.json", CLAUDE_CODE, local))
+    for tool, file, table, draft in sources:
         if tool in tools and is_file(file):
             draft.source = file
-            given = _read(draft, tomllib.loads if file.suffix == ".toml" else msgspec.json.decode)
-            if isinstance(given, Mapping):
-                take_table(draft, table, _with_provider(given) if table is CODEX else given)
+            values = _read(draft, tomllib.loads if file.suffix == ".toml" else msgspec.json.decode)
+            if isinstance(values, Mapping):
+                take_table(draft, table, _with_provider(values) if table is CODEX else values)
     if not is_project and "codex" in tools and is_file(codex / "AGENTS.md"):
         shared.source, target = codex / "AGENTS.md", config.paths.config / "AGENTS.md"
         if (text := _read(shared, str)) is not None and not target.exists():
@@ -329,6 +328,7 @@ def drafts(config: Config, tools: tuple[str, ...], *, is_project: bool) -> list[
 
 
 def _read(draft: Draft, parse: Callable[[str], Any]) -> Any:
+    """Return the content of a draft's source; None if it cannot be read, which is noted."""
     try:
         return parse(read_small_file(draft.source, max_bytes=64 * MAX_SMALL_FILE_BYTES).decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:

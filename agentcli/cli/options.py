@@ -96,9 +96,9 @@ def parser(subcommands: dict[str, str]) -> argparse.ArgumentParser:
     about = "A coding assistant for the terminal. Without -p it opens a session; PROMPT is its first message."
     help = "what to do, or a slash command; '-' with -p reads it from stdin"
     prompt = (("prompt",), {"nargs": "?", "type": text_of_argument, "metavar": "PROMPT", "help": help})
-    made = server_parser("agentcli", about, (prompt, *FLAGS))
-    made.epilog = f"commands (agentcli COMMAND --help):\n{commands}"
-    return made
+    main_parser = server_parser("agentcli", about, (prompt, *FLAGS))
+    main_parser.epilog = f"commands (agentcli COMMAND --help):\n{commands}"
+    return main_parser
 
 
 # Flags without a meaning in a server, whose clients open the sessions and show the events.
@@ -112,11 +112,11 @@ SERVER_FLAGS = tuple(row for row in FLAGS if row[0][-1] not in _OF_ONE_RUN)
 def server_parser(prog: str, description: str, flags: Flags) -> argparse.ArgumentParser:
     """Return a parser of these flags, also for a subcommand that needs no typer."""
     layout = argparse.RawDescriptionHelpFormatter
-    made = _Parser(prog=prog, description=description, formatter_class=layout, allow_abbrev=False)
-    made.set_defaults(input_format="text")
+    flag_parser = _Parser(prog=prog, description=description, formatter_class=layout, allow_abbrev=False)
+    flag_parser.set_defaults(input_format="text")
     for names, options in flags:
-        made.add_argument(*names, **options)
-    return made
+        flag_parser.add_argument(*names, **options)
+    return flag_parser
 
 
 # The flags by the settings that they set.

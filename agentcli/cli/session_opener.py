@@ -219,13 +219,8 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
     Raises:
         UserError: If something is wrong before the first request: flags, settings, the model or its key.
     """
+    _check_flags(options)
     takes_stream = options.input_format == "stream-json"
-    if options.resume == "":
-        raise UsageError("--resume needs an ID here: `agentcli sessions list` shows them.")
-    if takes_stream and options.output_format != "stream-json":
-        raise UsageError("--input-format stream-json goes with --output-format stream-json.")
-    if takes_stream and options.prompt == "-":
-        raise UsageError("Stdin holds either the prompt (-) or the stream: leave out - or --input-format stream-json.")
     choice = session_choice(options)
     answer_schema = None if options.json_schema is None else _answer_schema(options.json_schema)
     ending.session_id = choice.new_id or choice.id
@@ -274,6 +269,16 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
         return 128 + received["signal"] if received and code == INTERRUPTED_EXIT else code
     finally:
         await builder.aclose()
+
+
+def _check_flags(options: argparse.Namespace) -> None:
+    takes_stream = options.input_format == "stream-json"
+    if options.resume == "":
+        raise UsageError("--resume needs an ID here: `agentcli sessions list` shows them.")
+    if takes_stream and options.output_format != "stream-json":
+        raise UsageError("--input-format stream-json goes with --output-format stream-json.")
+    if takes_stream and options.prompt == "-":
+        raise UsageError("Stdin holds either the prompt (-) or the stream: leave out - or --input-format stream-json.")
 
 
 async def _run_front_end(

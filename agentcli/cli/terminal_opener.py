@@ -18,7 +18,7 @@ from agentcli.conversation.conversation import Conversation
 from agentcli.errors import NoKey, NoModel, UsageError
 from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.app import TerminalApp
-from agentcli.frontends.terminal.composer import Typing
+from agentcli.frontends.terminal.composer import InputContext
 from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.input.completion import FileIndex, ripgrep_files
 from agentcli.frontends.terminal.input.typed_text import ProjectHistory, drafts_of
@@ -39,7 +39,7 @@ def open_live(console: Console, config: Config, options: argparse.Namespace, pro
         opener,
         opener.commands(notices.append),
         settings=config.settings.terminal,
-        typing=Typing(
+        context=InputContext(
             folder=config.cwd,
             home=Path.home(),
             files=FileIndex(lambda: ripgrep_files(config.cwd)),
@@ -81,9 +81,8 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         # A live screen sets another function.
         self.on_notice: Callable[[str], None] = lambda text: print(printable(text), file=sys.stderr)
         notify = lambda text: self.on_notice(text)  # noqa: E731, PLW0108 - it changes
-        store, session_options = make_store(config, options, notify), options_from(options)
-        builder = Builder(config, store=store, options=session_options, is_interactive=True, on_notice=notify)
-        super().__init__(config, builder)
+        store, chosen = make_store(config, options, notify), options_from(options)
+        super().__init__(config, Builder(config, store=store, options=chosen, is_interactive=True, on_notice=notify))
         self._warming: asyncio.Task[None] | None = None
         self.root = project_root(config.cwd)
 

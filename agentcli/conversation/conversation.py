@@ -55,7 +55,7 @@ class Queue:
         """Return the whole queue as an entry, to be stored in one transaction with a message that leaves it."""
         return Queued(tuple(self.steering), tuple(self.follow_ups))
 
-    def take_back(self, position: int | None = None) -> bool:
+    def remove(self, position: int | None = None) -> bool:
         """Remove the message at a position, or the newest, and return False if there is none.
 
         Positions count the steering messages first.
@@ -154,11 +154,12 @@ class Conversation:
         """Put an entry at the end of the path; it begins a branch if its parent is not the head."""
         body = entry.body
         if isinstance(body, Rewound):
-            self._cut(self._find(body.before, len(self.path)))
+            self._set_path(self.path[: self._find(body.before, len(self.path))])
         elif entry.parent_id is not None and self.path and entry.parent_id != self.path[-1].id:
             self._branch_off(entry.parent_id)
         if isinstance(body, Retracted):
-            self._retract(body.ids)
+            start = self._find(next(iter(body.ids), ""), len(self.path))
+            self._set_path(self.path[:start] + [other for other in self.path[start:] if other.id not in body.ids])
         self.path.append(entry)
         if isinstance(body, Compaction):
             self._rebuild()
@@ -169,7 +170,7 @@ class Conversation:
     def _branch_off(self, parent_id: str) -> None:
         """Continue from an entry of the path or of another branch; from the head if there is no such entry."""
         if (on_path := self._find(parent_id, -1)) >= 0:
-            self._cut(on_path + 1)
+            self._set_path(self.path[: on_path + 1])
             return
         branch: list[Entry] = []
         next_id: str | None = parent_id
@@ -179,24 +180,16 @@ class Conversation:
                 next_id = entry.parent_id
         if branch:
             retracted = {id for entry in branch if isinstance(entry.body, Retracted) for id in entry.body.ids}
-            self.path = [entry for entry in reversed(branch) if entry.id not in retracted]
-            self._rebuild()
+            self._set_path([entry for entry in reversed(branch) if entry.id not in retracted])
 
     def _find(self, entry_id: str, otherwise: int) -> int:
         # The newest position counts, because ids of results come from models and may be used again.
         found = (n for n in range(len(self.path) - 1, -1, -1) if self.path[n].id == entry_id)
         return next(found, otherwise)
 
-    def _cut(self, length: int) -> None:
-        if length < len(self.path):
-            del self.path[length:]
-            self._rebuild()
-
-    def _retract(self, ids: Sequence[str]) -> None:
-        start = min((self._find(id, len(self.path)) for id in ids[:1]), default=len(self.path))
-        rest = [entry for entry in self.path[start:] if entry.id not in ids]
-        if len(rest) < len(self.path) - start:
-            self.path[start:] = rest
+    def _set_path(self, path: list[Entry]) -> None:
+        if path != self.path:
+            self.path = path
             self._rebuild()
 
     def _rebuild(self) -> None:

@@ -213,8 +213,8 @@ class PlanAccepted(msgspec.Struct, frozen=True, tag_field="kind", tag="plan_acce
     text: str
 
 
-class SkillRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The fields of a skill that the log keeps; `extensions/skills/skill.py` describes them."""
+class SkillFile(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A skill's SKILL.md: its place and `digest`, how it describes itself, and the rules that it grants."""
 
     name: str
     description: str
@@ -223,6 +223,15 @@ class SkillRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     digest: str = ""
     argument_hint: str = ""
     allowed_tools: tuple[str, ...] = ()
+
+    @property
+    def file(self) -> Path:
+        return Path(self.folder) / FILE
+
+
+class SkillRecord(SkillFile, frozen=True, omit_defaults=True):
+    """The fields of a skill that the log keeps; `extensions/skills/skill.py` describes them."""
+
     tools: tuple[str, ...] | None = None
     model: str = ""
     effort: str = ""
@@ -231,10 +240,6 @@ class SkillRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     may_nest: bool = True
     takes_words: bool = False
     warnings: tuple[str, ...] = ()
-
-    @property
-    def file(self) -> Path:
-        return Path(self.folder) / FILE
 
 
 class SkillActivated(msgspec.Struct, frozen=True, tag_field="kind", tag="skill_activated", omit_defaults=True):

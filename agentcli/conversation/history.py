@@ -12,16 +12,19 @@ from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import (
     Assistant,
     Body,
+    Compaction,
     Entry,
     Pinned,
     PlanAccepted,
     Result,
     SkillActivated,
     SkillEnded,
+    Unreadable,
     User,
     reminder,
 )
 from agentcli.llm.messages import Document, Image, Text, Thinking, ToolResult, ToolUse, block_text
+from agentcli.tools.summary import call_title
 
 MAX_TITLE_CHARS = 80
 _INSTRUCTIONS = re.compile(r'<system-reminder><skill name="([^"]*)" ')
@@ -85,6 +88,25 @@ def text_of(body: Body) -> str:
 
 def calls_in(reply: Assistant) -> list[ToolUse]:
     return [block for block in reply.content if isinstance(block, ToolUse)]
+
+
+def transcript_lines(entries: Iterable[Entry]) -> Iterator[str]:
+    """Yield a conversation as lines for a person: the texts, and each call with a line on its result."""
+    for body in (entry.body for entry in entries):
+        match body:
+            case User(is_reminder=False):
+                yield f"› {body.text}\n"
+            case Assistant():
+                calls = [f"• {call_title(use.name, use.input)}" for use in calls_in(body)]
+                yield from (part for part in (text_of(body).strip(), *calls) if part)
+            case Result(result, summary=summary):
+                yield f"  {'✗' if result.is_error else '✓'} {body.name} {summary}"
+            case Compaction(carried):
+                yield f"[summary] {carried}"
+            case Unreadable(error, stored):
+                yield f"[{error}] {stored}".rstrip()
+            case _:
+                pass
 
 
 def one_line(text: str, max_chars: int) -> str:

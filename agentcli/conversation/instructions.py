@@ -73,7 +73,7 @@ class InstructionReader:
     _spent: int = 0
     _seen: set[Path | None] = field(default_factory=set)
 
-    def take_found(self) -> Instructions:
+    def collect(self) -> Instructions:
         """Return the files that were read since the last call. They count against the budget from now on."""
         shares = _shares([len(content) for _, content, _ in self._files], BUDGET - self._spent)
         files, cut = [], []
@@ -94,13 +94,13 @@ class InstructionReader:
         self._files, self.left_out = [], []
         return found
 
-    def take_folder(self, folder: Path) -> None:
+    def read_folder(self, folder: Path) -> None:
         """Read a folder's instruction file, and the person's local ones beside it."""
         first, local = ([folder / name for name in names if is_file(folder / name)] for names in (PER_FOLDER, LOCAL))
         for file in (*first[:1], *local):
-            self.take(file, self.root)
+            self.read(file, self.root)
 
-    def take(self, file: Path, within: Path, *, depth: int = 0) -> None:
+    def read(self, file: Path, within: Path, *, depth: int = 0) -> None:
         """Read a file and its imports, which must all lie in the folder `within`."""
         real: Path | None
         try:
@@ -136,7 +136,7 @@ class InstructionReader:
             if depth == MAX_IMPORT_DEPTH:
                 self.left_out.append((imported, f"imports lead deeper than {MAX_IMPORT_DEPTH} files"))
             else:
-                self.take(imported, within, depth=depth + 1)
+                self.read(imported, within, depth=depth + 1)
 
 
 def find_instructions(cwd: Path, root: Path, user_files: Sequence[Path], home: Path | None = None) -> Instructions:
@@ -144,28 +144,28 @@ def find_instructions(cwd: Path, root: Path, user_files: Sequence[Path], home: P
     reader = InstructionReader(root=root, home=home)
     for file in user_files:
         if is_file(file):
-            reader.take(file, Path(file.anchor))
+            reader.read(file, Path(file.anchor))
     for folder in (*reversed(cwd.parents), cwd):
         if folder.is_relative_to(root):
-            reader.take_folder(folder)
-    return reader.take_found()
+            reader.read_folder(folder)
+    return reader.collect()
 
 
 def nested_instructions(
     folders: Iterable[Path], cwd: Path, root: Path, known: Iterable[str], *, home: Path | None = None
 ) -> Instructions:
-    """The files of folders below `cwd` and on the way to them, outermost first, but for the paths `told` before.
+    """Return the files of `folders` below `cwd` and of the folders between, outermost first.
 
-    Those count against the budget as they are now.
+    The `known` paths, which the model has seen, are left out, and count against the budget with their present size.
     """
     reader = InstructionReader(root=root, home=home)
     for path in map(Path, known):
-        reader.take(path, Path(path.anchor))
-    reader.take_found()
+        reader.read(path, Path(path.anchor))
+    reader.collect()
     candidates = {candidate for folder in folders for candidate in (folder, *folder.parents)}
     for folder in sorted(folder for folder in candidates if folder != cwd and folder.is_relative_to(cwd)):
-        reader.take_folder(folder)
-    return reader.take_found()
+        reader.read_folder(folder)
+    return reader.collect()
 
 
 def instruction_paths(bodies: Iterable[Body]) -> list[str]:

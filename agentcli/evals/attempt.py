@@ -207,15 +207,15 @@ def _copy_start(task: Task, work: Path) -> None:
         return
     # Not cloned, because later commits, which hold the solution, must not be in the copy. No template brings hooks.
     path = str(Path(task.repository.path).absolute())
-    commit = _git(task, "-C", path, "rev-parse", "--verify", f"{task.repository.commit}^{{commit}}").strip()
-    in_copy = ("-C", str(work))
-    _git(task, "init", "--quiet", "--template=", str(work))
-    _git(task, *in_copy, "fetch", "--quiet", "--no-tags", "--depth=1", f"--upload-pack={_UPLOAD}", path, commit)
-    _git(task, *in_copy, "checkout", "--quiet", "-B", "main", commit)
+    commit = _git(task, ["-C", path, "rev-parse", "--verify", f"{task.repository.commit}^{{commit}}"]).strip()
+    in_copy = ["-C", str(work)]
+    _git(task, ["init", "--quiet", "--template=", str(work)])
+    _git(task, [*in_copy, "fetch", "--quiet", "--no-tags", "--depth=1", f"--upload-pack={_UPLOAD}", path, commit])
+    _git(task, [*in_copy, "checkout", "--quiet", "-B", "main", commit])
     (work / ".git" / "FETCH_HEAD").unlink()  # it names the clone
 
 
-def _git(task: Task, *arguments: str) -> str:
+def _git(task: Task, arguments: Sequence[str]) -> str:
     """Run git, apart from any repository that the caller is in, and without hooks or work that outlasts it."""
     settings = ("-c", "core.hooksPath=/dev/null", "-c", "gc.auto=0", "-c", "maintenance.auto=false")
     environment = {name: value for name, value in os.environ.items() if name not in _REPOSITORY_VARIABLES}

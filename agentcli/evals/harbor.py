@@ -3,7 +3,7 @@
     harbor run -d terminal-bench@2.0 -a agentcli.evals.harbor:AgentcliAgent -m anthropic/claude-sonnet-5-5 \
         --ak package=dist/agentcli-0.1.0-py3-none-any.whl
 
-Harbor stands beside agentcli. The provider's key comes from the environment; other variables need `--ae NAME=VALUE`.
+Harbor is installed separately. The provider's key comes from the environment; other variables need `--ae NAME=VALUE`.
 `harbor agent schema agentcli.evals.harbor:AgentcliAgent` shows the options.
 """
 

@@ -1,1 +1,1 @@
-"""Holds what people add to agentcli, a folder for each feature with its `slash_commands` and `subcommand`."""
+"""Features that people add to agentcli: a folder for each one, with its slash commands and its subcommand."""

@@ -103,13 +103,13 @@ class ProgramPins:
     def accept(self, command: str) -> None:
         """Trust the files of a command as they were when `changed` was called last. Raises `ConfigError`."""
         current = self._seen[command]
-        gone = {path: MISSING for path in self._pins[command] if path not in current}
+        deleted = {path: MISSING for path in self._pins[command] if path not in current}
         for other, files in self._named.items():  # other commands may run the same files
             paths = [file.path for file in _expand_globs(files) if file.path in current]
             pins = self._pins[other] | {path: current[path] for path in paths}
-            self._pins[other] = {path: digest for path, digest in pins.items() if path not in gone}
+            self._pins[other] = {path: digest for path, digest in pins.items() if path not in deleted}
         if command in self._of_project and self._trusted is not None:
-            self._keep({**gone, **current})
+            self._keep({**deleted, **current})
 
     def to_trust(self) -> dict[str, str]:
         """Return the digests to store with the trust in the project, as its files are now, also of missing files."""
@@ -130,7 +130,7 @@ class ProgramPins:
 
 
 async def refusal(
-    programs: ProgramPins, command: str, user: str, *, ask: Ask | None, tell: Callable[[str], None]
+    programs: ProgramPins, command: str, user: str, *, ask: Ask | None, on_notice: Callable[[str], None]
 ) -> str:
     """Return why `user` (a hook, a server) may not run a command; empty if it may.
 
@@ -146,7 +146,7 @@ async def refusal(
         try:
             programs.accept(command)
         except ConfigError as error:  # it is trusted until the program ends
-            tell(str(error))
+            on_notice(str(error))
     return ""
 
 
@@ -278,7 +278,6 @@ class _CommandReader:
         return _VARIABLE.sub(lambda found: self._variables.get(found[1] or found[2]) or found[3] or self._root, word)
 
     def _on_path(self, word: str) -> Iterator[NamedFile]:
-        """Yield the programs of this name, where the command or its environment sets PATH."""
         path = self._variables.get("PATH")
         for folder in path.split(":") if path else ():
             yield from self._named(f"{self._expanded(folder) or '.'}/{word}", is_started=True)

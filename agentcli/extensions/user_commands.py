@@ -33,7 +33,7 @@ _NAME = re.compile(r"[\w.-]+")
 _ALL_ARGUMENTS = re.compile(r"\$(ARGUMENTS\b)")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Template:
     """A prompt with placeholders. Its shell commands run unasked as far as the rules `allowed` allow it.
 
@@ -131,7 +131,8 @@ def _read_command(file: Path, folder: Path) -> tuple[SlashCommand, Sequence[Rule
     if not body.strip():
         raise ValueError("it says nothing")
     allowed = tuple(map(parse_rule, tool_rules(keys.get("allowed-tools"))))
-    template, model = Template(":".join(parts), body.strip(), allowed, file), one_line(keys, "model")
+    template = Template(name=":".join(parts), body=body.strip(), allowed=allowed, file=file)
+    model = one_line(keys, "model")
 
     async def run(host: CommandHost, argument: str) -> Outcome:
         if model:

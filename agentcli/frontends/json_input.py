@@ -36,7 +36,7 @@ _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 Media = Text | Image | Document
 
 
-class Message(Struct, frozen=True):
+class InputMessage(Struct, frozen=True):
     content: str | tuple[Media, ...]
     role: Literal["user"] = "user"
 
@@ -48,18 +48,18 @@ class Message(Struct, frozen=True):
 
 
 class UserMessage(Struct, frozen=True, tag="user"):
-    message: Message
+    message: InputMessage
 
 
-class Interrupt(Struct, frozen=True, tag="interrupt"):
+class InterruptControl(Struct, frozen=True, tag="interrupt"):
     pass
 
 
-class Steer(Struct, frozen=True, tag="steer"):
-    message: Message
+class SteerControl(Struct, frozen=True, tag="steer"):
+    message: InputMessage
 
 
-class Approve(Struct, frozen=True, tag="approve"):
+class ApproveControl(Struct, frozen=True, tag="approve"):
     id: str
     scope: Literal["once", "session", "always", "try"] = "once"
     comment: str = ""
@@ -68,28 +68,39 @@ class Approve(Struct, frozen=True, tag="approve"):
     mode: str = ""
 
 
-class Answer(Struct, frozen=True, tag="answer"):
+class AnswerControl(Struct, frozen=True, tag="answer"):
     id: str
     text: str
 
 
-class Deny(Struct, frozen=True, tag="deny"):
+class DenyControl(Struct, frozen=True, tag="deny"):
     id: str
     comment: str = ""
 
 
-class RunCommand(Struct, frozen=True, tag="command"):
+class CommandControl(Struct, frozen=True, tag="command"):
     text: str
 
 
-class ClientTools(Struct, frozen=True, tag="client_tools"):
+class ClientToolsControl(Struct, frozen=True, tag="client_tools"):
     tools: tuple[ToolSpec, ...]
 
 
-Decision = Approve | Answer | Deny
-SimpleControl = Interrupt | SetMode | SetModel | Decision | ClientTools | ClientResult
+Decision = ApproveControl | AnswerControl | DenyControl
+SimpleControl = InterruptControl | SetMode | SetModel | Decision | ClientToolsControl | ClientResult
 # In the order in which error messages list them. The tag is a control's `subtype`, and an op's `type` for the server.
-Control = Interrupt | Steer | SetMode | SetModel | Approve | Answer | Deny | RunCommand | ClientTools | ClientResult
+Control = (
+    InterruptControl
+    | SteerControl
+    | SetMode
+    | SetModel
+    | ApproveControl
+    | AnswerControl
+    | DenyControl
+    | CommandControl
+    | ClientToolsControl
+    | ClientResult
+)
 CONTROLS: dict[str, type[Struct]] = {str(form.__struct_config__.tag): form for form in get_args(Control)}
 
 
@@ -180,11 +191,11 @@ def _request_in(data: Any) -> UserMessage | Control:
 def check_request(request: object) -> None:
     """Raise `ValueError` for an empty message, and for tools and media that no model takes."""
     match request:
-        case UserMessage(message) | Steer(message):
+        case UserMessage(message) | SteerControl(message):
             if not message.blocks:
                 raise ValueError("the message is empty")
             check_media(message.blocks)
-        case ClientTools(tools):
+        case ClientToolsControl(tools):
             for tool in tools:
                 if not _TOOL_NAME.fullmatch(tool.name):
                     raise ValueError(f"{tool.name[:80]!r} is no name of a tool: 1 to 64 letters, digits, _ and -")
@@ -228,7 +239,7 @@ def _expected(data: Any) -> str:
             return 'Expected one JSON object a line, with "type":"user" or "type":"control".'
 
 
-def content_of(host: ScreenlessHost, message: Message) -> tuple[Block, ...]:
+def content_of(host: ScreenlessHost, message: InputMessage) -> tuple[Block, ...]:
     """Return the content of a message. A text gets the files that it names, unless it is a command; blocks stay."""
     content = message.content
     return host.attach(content) if isinstance(content, str) and not host.command_in(content) else message.blocks
@@ -243,14 +254,14 @@ async def control(host: ScreenlessHost, request: SimpleControl) -> None:
         case SetModel(model):
             session.submit(request)  # also a wrong one, because no other model may answer in its place
             await host.check_model(model)
-        case ClientTools(tools):
+        case ClientToolsControl(tools):
             session.offer_tools(tools)
-        case Interrupt():
+        case InterruptControl():
             host.interrupt()
-        case Answer(id, text):
+        case AnswerControl(id, text):
             _check_waits(id, session.asked, "question")
             session.submit(ops.Approve(id, True, comment=text))
-        case Approve(id, scope, comment, rule, hunks, mode):
+        case ApproveControl(id, scope, comment, rule, hunks, mode):
             _check_waits(id, session.asked, "question")
             answer = ops.Approve(
                 id, True, scope=scope, comment=comment, rule=rule, hunks=hunks, mode=parse_mode(mode) if mode else ""
@@ -259,7 +270,7 @@ async def control(host: ScreenlessHost, request: SimpleControl) -> None:
             if rule:
                 session.check_rule(rule)
             session.submit(answer)
-        case Deny(id, comment):
+        case DenyControl(id, comment):
             _check_waits(id, session.asked, "question")
             session.submit(ops.Approve(id, False, comment=comment))
         case ClientResult(id):

@@ -52,8 +52,8 @@ class JsonOutput:
                 texts: dict[str, Any] = {"question": title, "options": event.options}
                 self._system("question", id=id, **texts, **_exposed(texts), **agent)
             case events.QuestionEvent():  # one object for all kinds: fields that a kind does not have are empty
-                texts = _fields(event, "title", "reason", "preview", "rules", "hunks", "effects")
-                others = _fields(event, "id", "can_try", "kind", "changes")
+                texts = _fields(event, ("title", "reason", "preview", "rules", "hunks", "effects"))
+                others = _fields(event, ("id", "can_try", "kind", "changes"))
                 about = {"tool_name": event.call.name, "tool_input": event.call.input}
                 self._system("approval_requested", **about, **texts, **others, **_exposed(texts), **agent)
             case events.ApprovalSettled(id):
@@ -63,7 +63,7 @@ class JsonOutput:
                     self._system("client_tool_requested", id=call.id, tool_name=call.name, tool_input=call.input)
             case events.HookRan():
                 names = ("command", "subject", "decision", "reason", "problem", "duration_ms", "agent_id")
-                self._system("hook", hook_event=event.event, **_fields(event, *names))
+                self._system("hook", hook_event=event.event, **_fields(event, names))
             case events.SubagentStarted(id, call_id, name, task, session_id, model):
                 self._parents[id] = call_id
                 child = {"agent": name, "task": task, "agent_session_id": session_id, "model": model}
@@ -156,7 +156,7 @@ class JsonOutput:
         self.write({"type": "stream_event", "event": event, "session_id": self._session.id})
 
 
-def _fields(source: object, *names: str) -> dict[str, Any]:
+def _fields(source: object, names: Sequence[str]) -> dict[str, Any]:
     return {name: getattr(source, name) for name in names}
 
 
@@ -234,7 +234,7 @@ def wire_messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
 
 
 def _compact_boundary(session_id: str, done: events.Compaction | entries.Compaction) -> dict[str, Any]:
-    fields = _fields(done, "strategy", "trigger", "tokens_before", "tokens_after", "cost_usd")
+    fields = _fields(done, ("strategy", "trigger", "tokens_before", "tokens_after", "cost_usd"))
     return system_object("compact_boundary", session_id, **fields)
 
 

@@ -139,7 +139,7 @@ class Dialogue:
         json_input.read_lines(input, raw_lines)
         while (raw := await raw_lines.get()) is not None:
             line = json_input.parse_line(raw)
-            if isinstance(line.request, json_input.Interrupt | json_input.Decision | ops.ClientResult | None):
+            if isinstance(line.request, json_input.InterruptControl | json_input.Decision | ops.ClientResult | None):
                 await self._do(line)
             else:
                 self._lines.put_nowait(line)
@@ -160,7 +160,7 @@ class Dialogue:
             if self._leaving.is_set():
                 break
             request = line.request
-            typed = self._host.command_in(request.text) if isinstance(request, json_input.RunCommand) else None
+            typed = self._host.command_in(request.text) if isinstance(request, json_input.CommandControl) else None
             if typed and typed.command and typed.command.is_aside:
                 self._asides.add(self._spawn(self._do(line)))
             else:
@@ -196,13 +196,13 @@ class Dialogue:
         match request:
             case json_input.UserMessage(message):
                 await self._submit(json_input.content_of(self._host, message))
-            case json_input.Steer(message):
+            case json_input.SteerControl(message):
                 if typed := self._host.command_of(message.blocks):
                     await self._run_control(typed)
                 else:
                     self._has_accepted = True
                     self._host.session.submit(ops.Steer(json_input.content_of(self._host, message)))
-            case json_input.RunCommand(text):
+            case json_input.CommandControl(text):
                 await self._run_control(self._host.require_command(text))
             case _:
                 await json_input.control(self._host, request)

@@ -1,1 +1,1 @@
-"""The machine behind the agent's interfaces. Nothing here knows the model or decides what may run."""
+"""Implements the agent's interfaces on this machine. Nothing here knows the model or decides what may run."""

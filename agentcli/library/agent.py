@@ -63,26 +63,26 @@ class Agent:
         async with Agent("anthropic/claude-sonnet-5-5") as agent:
             print((await agent.run("What does this project do?")).text)
 
-    `model` is `provider/model` (empty: as the command line would choose). `settings` is nested like config.toml, or a
-    `Settings`, of which all but the defaults count. `tools` are `Tool`s, or functions as `@tool` takes them.
-    `approve` decides what the permission mode would ask; without it such calls are denied. A text from it is a yes,
-    and the answer to a question of the model's. `search` is what web_search asks, in place of Tavily.
+    `model` is `provider/model` (empty: the model that the command line would choose). `settings` is nested like
+    config.toml, or a `Settings`, whose defaults are ignored. `tools` are `Tool`s, or functions as `@tool` takes them.
+    `approve` answers the questions of the permission mode; without it calls that would ask are denied. It returns a
+    bool, or a text, which is a yes and the answer to a question of the model. `search` replaces Tavily in web_search.
 
-    `hooks` are called around turns, `call_hooks` in order around each call; `locks` keep calls on one file apart,
-    also those of other programs. `resolve` chooses the provider before each request, `context_policy` may compact the
-    conversation before it in place of the built-in one, `context_transform` changes the messages of that one request.
+    `hooks` are called around turns, `call_hooks` in order around each call. `locks` let only one call at a time use a
+    file, also among programs. `resolve` chooses the provider before each request, `context_policy` replaces the policy
+    that compacts the conversation before it, `context_transform` changes the messages of that one request.
 
-    `usage` is given what the conversation takes; several agents may share one. `provider` answers in place of the
-    configured ones, `sandbox` holds files and commands in place of the machine's own, `skills` are further folders of
-    skills, `mcp_clients` connections to MCP servers (others are configured in `settings`: `{"mcp_servers": {…}}`).
+    `usage` collects the usage of the conversation; several agents may share one. `provider` replaces the configured
+    ones, and `sandbox` the machine's own files and commands. `skills` are further folders of skills, `mcp_clients`
+    connections to MCP servers (others are configured in `settings`: `{"mcp_servers": {…}}`).
 
     Unless it is stored, the conversation lives as long as the agent. `store` keeps sessions, entry by entry, as the
-    command line does: with `session_id` that one goes on, or begins. `conversation_store` keeps conversations as a
-    whole, by a `conversation_id` of yours, which suits a web handler that makes an agent for each request. Both belong
-    to `user_id`, and one of somebody else's is refused.
+    command line does; the session `session_id` is continued, or begun if there is none. `conversation_store` keeps
+    whole conversations by your own `conversation_id`, which suits a web handler that makes an agent for each request.
+    Both belong to `user_id`; opening a conversation of another user is an error.
 
-    `event_store` keeps the events of prompts that are given a `stream_id`, numbered, for readers elsewhere who may come
-    back to where they were.
+    `event_store` keeps the numbered events of prompts that have a `stream_id`. Readers elsewhere can follow them, and
+    resume where they stopped.
 
     Warnings go to the logger `agentcli`. Raises `UserError` for a wrong model, setting or tool.
     """
@@ -229,16 +229,16 @@ class Agent:
         tools: Sequence[ToolSpec] = (),
         stream_id: str = "",
     ) -> AsyncGenerator[Event, None]:
-        """Yield the events of answering a prompt, ending with `Done` or `TurnFailed`; to stop listening interrupts it.
+        """Yield the events of answering a prompt; the last is `Done` or `TurnFailed`. Closing the stream interrupts.
 
         `content` is the text, in which `@path` names files of the workspace, or blocks. `attachments` are further
-        files, wherever they lie (paths from `cwd` on), or blocks: images, PDFs, text. `tools` are the caller's own,
-        from now on: each of their calls comes in a `ClientToolRequested`, and the turn waits until a `ClientResult` was
-        submitted to the session. A prompt given meanwhile waits for the end of this one; beside a stream that nobody
-        reads any more it raises `UsageError`.
+        files, also outside the workspace (paths relative to `cwd`), or blocks: images, PDFs, text. `tools` are the
+        caller's own, from now on: each of their calls comes in a `ClientToolRequested`, and the turn waits until a
+        `ClientResult` is submitted to the session. Another prompt waits for the end of this one; it raises `UsageError`
+        if nobody reads this stream any more.
 
-        With a `stream_id` the event store of the agent gets the events too, as the objects of the JSON output; the
-        last of them are stored before this ends.
+        With a `stream_id` the event store of the agent also gets the events, as the objects of the JSON output. All of
+        them are stored before this ends.
         """
         event_store = self._events if stream_id else None
         if stream_id and event_store is None:
@@ -278,12 +278,12 @@ class Agent:
         timeout_s: float | None = None,
         caller_id: str = "",
     ) -> ToolFinished:
-        """Call a tool without a model; the result says what went wrong (`error`), and nothing is raised for that.
+        """Call a tool without a model. A failed call raises nothing: the result has its `error`.
 
-        The call is judged like one of the model's: `approve` is asked where the permission mode would ask. With an
-        `idempotency_key` a call is made once: later ones of that key get its result, and wait for it while it runs.
-        It may be made again after a failure only where that does nothing twice: the tool had not begun, or refused to
-        serve it now (`rate_limit`), or only reads or is idempotent and failed in a way that may pass.
+        Permissions apply as to a call of the model, so `approve` is called where the permission mode would ask. With an
+        `idempotency_key` a call is made once: later calls with that key get its result, and wait for it while it runs.
+        A call that failed is only made again if nothing can happen twice: the tool had not begun, or rejected the call
+        for now (`rate_limit`), or only reads or is idempotent and failed for a reason that may pass.
         `caller_id` names the caller to hooks and in the log. Raises `UsageError` for a key of another call.
         """
         use = ToolUse(f"call_{secrets.token_hex(8)}", name, input)
@@ -300,9 +300,10 @@ class Agent:
         return Approve(question.id, True, comment=answer) if isinstance(answer, str) else Approve(question.id, answer)
 
     def run_sync(self, content: str | Sequence[Block], *, attachments: Sequence[str | Path | Block] = ()) -> Done:
-        """`run` for callers without an event loop. Nothing stays open; the next prompt goes on with the conversation.
+        """Do the same as `run`, for callers without an event loop.
 
-        Raises `UsageError` within an event loop, such as a notebook's: `await agent.run(prompt)` there.
+        Nothing stays open; the next prompt continues the conversation. Raises `UsageError` within an event loop, such
+        as a notebook's, where `await agent.run(prompt)` works.
         """
         with suppress(RuntimeError):
             asyncio.get_running_loop()

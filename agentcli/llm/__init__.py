@@ -1,1 +1,1 @@
-"""Models: messages, the provider interface, requests over HTTP, retries, prices, token estimates; one layer."""
+"""Models: messages, the interface of providers, requests over HTTP, wire formats, prices and token estimates."""

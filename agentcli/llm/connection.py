@@ -29,7 +29,7 @@ MAX_HEAD_BYTES = 100 * 1024  # that arrive before the first bytes of a body or a
 READ_SIZE = 64 * 1024
 MAX_UNZIPPED_BYTES = 1024 * 1024  # of one piece
 _PARAMETERS = {"SSL_CERT_FILE": "cafile", "SSL_CERT_DIR": "capath"}
-_GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS  # told apart by their first bytes
+_GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS  # zlib finds the format by the first bytes
 _URL_SAFE = "!$%&'()*+,-./:;=?@_~[]"  # besides letters and digits; `%` so that what is quoted stays so
 
 Headers = Mapping[str, str]
@@ -59,7 +59,7 @@ class Connections:
         target = quote(url.path or "/", safe=_URL_SAFE) + ("?" + quote(url.query, safe=_URL_SAFE) if url.query else "")
         if self._proxy is not None and not self._proxy.is_socks and url.scheme == "http":
             target = f"http://{host_header(url)}{target}"
-        connection = await self._idle_to(origin_of(url)) or await self._connected(url, addresses)
+        connection = await self._idle_to(origin_of(url)) or await self._open_connection(url, addresses)
         try:
             await connection.send(method, url, target, headers=headers, body=body)
             yield connection
@@ -77,7 +77,7 @@ class Connections:
                 return connection
         return None
 
-    async def _connected(self, url: SplitResult, addresses: Sequence[str] | None) -> Response:
+    async def _open_connection(self, url: SplitResult, addresses: Sequence[str] | None) -> Response:
         first = origin_of(url) if self._proxy is None else self._proxy.origin
         if self._tls is None and "https" in (url.scheme, first[0]):
             self._tls = await asyncio.to_thread(tls_context)  # tens of milliseconds
@@ -85,7 +85,7 @@ class Connections:
         for address in addresses:
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                    connection = await self._connected_at(address, first, url)
+                    connection = await self._connect(address, first, url)
             except OSError as error:  # TimeoutError is one
                 if isinstance(error, ssl.SSLError) or address == addresses[-1]:
                     raise self._no_connection(error) from error
@@ -94,7 +94,7 @@ class Connections:
                 return connection
         raise AssertionError("no address was given")
 
-    async def _connected_at(self, address: str, first: Origin, url: SplitResult) -> Response:
+    async def _connect(self, address: str, first: Origin, url: SplitResult) -> Response:
         """Return a connection through `address`, that of the server or its proxy. Raises `OSError`, `ProviderError`."""
         origin, proxy = origin_of(url), self._proxy
         if proxy is not None and proxy.is_socks:
@@ -192,7 +192,7 @@ class Response:
         except TimeoutError as error:
             raise Timeout(f"{self._where} took nothing for {self._read_timeout:g} s.") from error
         except OSError:
-            pass  # a server may refuse a request that it did not read to the end, and say why
+            pass  # a server may refuse a request before it has read all of it, and its response has the reason
         while not self.status:
             await self._receive()
 
@@ -281,7 +281,7 @@ class Response:
     @property
     def has_unread(self) -> bool:
         """True if bytes arrived without a request, or from a proxy before TLS."""
-        return bool(self._reader._buffer)  # type: ignore[attr-defined]  # noqa: SLF001 - no method tells
+        return bool(self._reader._buffer)  # type: ignore[attr-defined]  # noqa: SLF001 - there is no method for it
 
     def is_alive(self) -> bool:
         is_open = not (self.has_unread or self._reader.at_eof() or self._writer.transport.is_closing())

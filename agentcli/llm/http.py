@@ -128,8 +128,15 @@ class HttpClient(Carrier):
                 headers["authorization"] = basic_auth(unquote(url.username or ""), unquote(url.password or ""))
             method, content = ("GET", b"") if body is None else ("POST", encode_json(body))
             for _ in range(MAX_REDIRECTS + 1):
-                sent = self._default_headers(url, content) | headers
-                async with self._connections.send(method, url, sent, content) as response:
+                sent = {
+                    "host": host_header(url), "accept": "*/*", "accept-encoding": "gzip",
+                    "user-agent": f"agentcli/{__version__}", "content-type": "application/json",
+                }  # fmt: skip
+                if content:
+                    sent["content-length"] = str(len(content))
+                if self._proxy is not None and url.scheme == "http" and not self._proxy.is_socks:
+                    sent |= self._proxy.authorization()
+                async with self._connections.send(method, url, sent | headers, content) as response:
                     response.masked = masked
                     if (target := await check_status(response)) is None:
                         yield response
@@ -140,17 +147,6 @@ class HttpClient(Carrier):
         except ProviderError as error:
             error.args = (masked(str(error)),)  # a server may quote the key
             raise
-
-    def _default_headers(self, url: SplitResult, content: bytes) -> dict[str, str]:
-        headers = {
-            "host": host_header(url), "accept": "*/*", "accept-encoding": "gzip",
-            "user-agent": f"agentcli/{__version__}", "content-type": "application/json",
-        }  # fmt: skip
-        if content:
-            headers["content-length"] = str(len(content))
-        if self._proxy is not None and url.scheme == "http" and not self._proxy.is_socks:
-            headers |= self._proxy.authorization()
-        return headers
 
     async def aclose(self) -> None:
         await self._connections.aclose()

@@ -118,7 +118,7 @@ async def running_servers(state_folder: Path) -> list[ServerInfo]:
     found = []
     for control in sorted(_control_folder(state_folder).glob("*.sock")):
         with contextlib.suppress(OSError, msgspec.DecodeError):
-            server = await _greeted(_connect(control), ANSWER_DEADLINE_S)
+            server = await _wait_for_server(_connect(control), ANSWER_DEADLINE_S)
             server.release()
             found.append(server.info)
     return found
@@ -186,7 +186,7 @@ async def _join(control: Path, stamp: str) -> LocalServer | None:
     """Return the server of the socket if it answers; it is ended if it read another file or has another version."""
     with contextlib.suppress(msgspec.DecodeError):  # another version may have another form
         try:
-            server = await _greeted(_connect(control), ANSWER_DEADLINE_S)
+            server = await _wait_for_server(_connect(control), ANSWER_DEADLINE_S)
         except OSError:
             return None
         if server.info.stamp == stamp:
@@ -208,8 +208,8 @@ def _connect(control: Path) -> socket.socket:
     return connection
 
 
-async def _greeted(connection: socket.socket, deadline_s: float) -> LocalServer:
-    """Wait until a server is ready. Raises `OSError` if it ends or is late, and `DecodeError`."""
+async def _wait_for_server(connection: socket.socket, deadline_s: float) -> LocalServer:
+    """Return the server once it is ready. Raises `OSError` if it ends or is late, and `DecodeError`."""
     line = b""
     try:
         async with asyncio.timeout(deadline_s):
@@ -225,7 +225,7 @@ async def _greeted(connection: socket.socket, deadline_s: float) -> LocalServer:
 
 
 async def _order(control: Path, word: bytes) -> bool:
-    """Send a word to a server; return True if it ended within two seconds."""
+    """Send an order to a server; return True if it ended within two seconds."""
     try:
         with _connect(control) as connection:
             connection.send(word)
@@ -253,7 +253,7 @@ async def _start(control: Path, model: Path, context: int, linger_s: float) -> L
     try:
         process, connection = _launch(control, [str(model), str(context), str(linger_s)], log)
         try:
-            return await _greeted(connection, START_DEADLINE_S)
+            return await _wait_for_server(connection, START_DEADLINE_S)
         except BaseException as error:
             with contextlib.suppress(subprocess.TimeoutExpired):  # the reason for its end is still written to the log
                 process.wait(timeout=2 if isinstance(error, ConnectionResetError) else 0)
@@ -312,7 +312,7 @@ def main() -> None:
     try:
         asyncio.run(users.serve(socket.socket(fileno=int(listener))))
     except (RuntimeError, OSError) as error:  # the engine refuses a model with a RuntimeError
-        print(error, file=sys.stderr, flush=True)
+        print(f"{model}: {error}", file=sys.stderr, flush=True)  # the engine names the file in a thread, perhaps late
         users.end(1)
 
 

@@ -129,9 +129,6 @@ class ModelTable:
         prices = base.prices and base.prices.times(surcharge)
         return msgspec.structs.replace(base, id=model, provider=cloud, prices=prices, aliases=())
 
-    def with_rows(self, rows: list[ModelInfo]) -> ModelTable:
-        return ModelTable([*self._rows.values(), *rows])
-
 
 @cache
 def bundled_models() -> ModelTable:

@@ -1,7 +1,4 @@
-"""The interface that every model provider implements, with its requests and its events.
-
-Tries a request again while no text of its reply has been shown, and limits what each reply may bring.
-"""
+"""The interface that every model provider implements, with its requests and events, and how requests are retried."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ _REMEDIES = {
 }
 
 
-class Service(Struct, frozen=True):
+class Service(Struct, frozen=True, kw_only=True):
     """A service that serves Claude, and its credentials. The SDK finds empty ones as the vendor's tools do."""
 
     platform: Literal["anthropic", "bedrock", "vertex", "foundry"]

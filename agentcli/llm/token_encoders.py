@@ -137,7 +137,7 @@ class EncoderRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
 
 class ModelFacts(ModelInfo, frozen=True, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
-    """A model with how its tokens are counted."""
+    """A model, and the way its tokens are counted."""
 
     family: str
     encoder: str

@@ -237,7 +237,7 @@ class Models:
     def table(self) -> ModelTable:
         """Return the bundled models, with the user's rows in their place."""
         rows = self._config.settings.models
-        return bundled_models().with_rows(rows_from_toml(rows)) if rows else bundled_models()
+        return ModelTable([*bundled_models(), *rows_from_toml(rows)]) if rows else bundled_models()
 
     @cached_property
     def encoders(self) -> Encoders:

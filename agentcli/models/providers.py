@@ -246,7 +246,14 @@ class ProviderMaker:
         from agentcli.llm.sdk_client import Service
 
         service = Service(
-            platform, address, key, token, region=region, project=project, resource=resource, headers=server.headers
+            platform=platform,
+            base_url=address,
+            api_key=key,
+            auth_token=token,
+            region=region,
+            project=project,
+            resource=resource,
+            headers=server.headers,
         )
         return CloudProvider(info, service=service, read_timeout=self._config.settings.provider.read_timeout)
 

@@ -1,1 +1,1 @@
-"""The settings: their structs, reading and writing them, keys, trust in projects, folders and small files."""
+"""Settings: their structs, reading and writing them, keys, trust in projects, and where files are."""

@@ -1,4 +1,4 @@
-"""The settings there are, with their defaults and limits; each group is a struct that checks itself."""
+"""Defines the settings with their defaults and limits. Each group is a struct; docs/settings.md shows its docstring."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from msgspec import Meta, Struct
 from agentcli.settings.terminal import TerminalSettings
 
 Positive = Annotated[int, Meta(ge=1)]
-_A_DAY = 86_400
-Seconds = Annotated[float, Meta(ge=0, le=_A_DAY)]
-Duration = Annotated[float, Meta(gt=0, le=_A_DAY)]
+Seconds = Annotated[float, Meta(ge=0, le=86_400)]
+Duration = Annotated[float, Meta(gt=0, le=86_400)]
 MODEL_PATTERN, URL_PATTERN = r"^$|^[^/\s]+/\S+$", r"^$|^https?://\S+$"
 NAME_PATTERN, PATH_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$", r"^[^\0]*[^\0\s][^\0]*$"
 VARIABLE_PATTERN = f"^$|{NAME_PATTERN}"
@@ -25,7 +24,6 @@ Share = Annotated[float, Meta(gt=0, le=1)]
 Count = Annotated[int, Meta(ge=0)]
 Strategy = Literal["auto", "truncate", "extract", "summarize"]
 Sampling = Literal["always", "50%", "10%", "1%", "never"]
-LogOutput = Literal["file", "stderr"]
 Timeout = Annotated[float, Meta(gt=0, le=60)]
 
 Charset = Literal[
@@ -35,9 +33,10 @@ Charset = Literal[
 
 
 class ProviderSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`model` is `provider/model`; empty means the first that is found. `read_timeout` is seconds of silence.
+    """`model` is `provider/model`; if it is empty, the first model that is found is used.
 
-    `transport` is what carries requests to Anthropic: our own HTTP client, or Anthropic's SDK.
+    A request fails after `read_timeout` seconds of silence. `transport` is how requests reach Anthropic: over our own
+    HTTP client, or over Anthropic's SDK.
     """
 
     model: ModelName = ""
@@ -48,9 +47,9 @@ class ProviderSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class ServerSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """A server that speaks Chat Completions, or a bundled provider's other address. `quirks`: see docs/providers.md.
+    """A server that speaks Chat Completions, or another address of a bundled provider.
 
-    `api_key_helper` is a command that prints the key, `key_header` the header that carries it.
+    `api_key_helper` is a command that prints the key, `key_header` its header. For `quirks` see docs/providers.md.
     """
 
     base_url: Url = ""
@@ -63,7 +62,7 @@ class ServerSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TokenSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`max_output` bounds a reply. `temperature` is left out where an API refuses it.
+    """`max_output` limits a reply. `temperature` is left out where an API rejects it.
 
     `encoders` is a TOML or YAML file that says how tokens are counted: see docs/providers.md.
     """
@@ -76,9 +75,9 @@ class TokenSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class RetrySettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """`max` retries after the first try; the first wait in seconds, doubled each time up to a minute.
+    """A failed request is sent again up to `max` times, first after `initial_delay` seconds, then after twice as long.
 
-    By default a service that is overloaded or out of reach is tried for a minute and a half at least.
+    No wait is longer than a minute. By default a service is tried for at least a minute and a half.
     """
 
     max: Annotated[int, Meta(ge=0, le=20)] = 7
@@ -88,25 +87,25 @@ class RetrySettings(Struct, frozen=True, forbid_unknown_fields=True):
 class CompactionSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The conversation is compacted before a request that would fill the share `at` of the model's window.
 
-    From `warn_at` on you are told how full it is. It shrinks to the share `target`, at most three quarters of `at`; the
-    newest `keep_turns` turns stay whole. `cooldown` requests pass before it is compacted again. `strategy = "auto"`
-    does nothing below `min_messages` messages, truncates, then extracts; from `summary_messages` on a summary takes the
-    place of extracting, if a model has written it in the background for less than `summary_usd_per_hour`.
+    From `warn_at` on you see how full it is. Compaction shrinks it to the share `target`, at most three quarters of
+    `at`; the newest `keep_turns` turns stay whole. `cooldown` requests pass before the next compaction. `strategy =
+    "auto"` does nothing below `min_messages` messages, truncates, then extracts. From `summary_messages` on it uses a
+    summary instead of extracting, if a model has written one in the background for less than `summary_usd_per_hour`.
 
     Truncating leaves `result_chars` characters of an old result and `message_chars` of any other message. Extracting
     leaves notes for `low_turns` turns and thoughts for `medium_turns`. Your own messages always stay.
 
-    `summary_model` writes summaries (unset: the model of the session; a small one never does), one for each turn of up
-    to `summary_words` words and `summary_tokens` tokens. One that takes over `summary_timeout` seconds is not waited
-    for. Summaries are reused for `cache_hours` hours, up to `cache_entries` of them. `enable_llm_summarization = false`
-    switches them off. `summary_share` is no longer used.
+    `summary_model` writes summaries; if it is unset, the model of the session does, unless it is a small one. There is
+    one summary for each turn, of up to `summary_words` words and `summary_tokens` tokens. A summary that takes over
+    `summary_timeout` seconds is not waited for. Summaries are reused for `cache_hours` hours, up to `cache_entries` of
+    them. `enable_llm_summarization = false` switches them off. `summary_share` is no longer used.
     """
 
     at: Share = 0.8
     warn_at: Share = 0.7
     target: Share = 0.35
     strategy: Strategy = "auto"
-    keep_turns: Annotated[int, Meta(ge=1)] = 5
+    keep_turns: Positive = 5
     cooldown: Count = 3
     min_messages: Count = 20
     result_chars: Count = 200
@@ -122,11 +121,14 @@ class CompactionSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     summary_timeout: Annotated[float, Meta(gt=0, le=600)] = 10.0
     summary_usd_per_hour: Annotated[float, Meta(ge=0, le=1_000_000)] = 0.10
     cache_hours: Annotated[float, Meta(gt=0, le=87_600)] = 24.0
-    cache_entries: Annotated[int, Meta(ge=1)] = 1_000
+    cache_entries: Positive = 1_000
 
 
 class MemorySettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """The model's notes on a project, in the state folder: how large a file, how large and how many all may be."""
+    """The model keeps notes on each project in the state folder.
+
+    A file holds up to `max_file_kb`, all files of a project up to `max_total_kb`. There are at most `max_files`.
+    """
 
     enabled: bool = True
     max_file_kb: Positive = 64
@@ -135,10 +137,10 @@ class MemorySettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ToolSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`only` names the tools a model gets (empty: all). `max_parallel` bounds reading calls that run together.
+    """`only` names the tools that the model gets; if it is empty, the model gets all of them.
 
-    `output_level` is how detailed results are, `output_levels` the same for single tools by name. `charset` is that of
-    files that are not UTF-8.
+    Up to `max_parallel` calls that only read run together. `output_level` is how detailed results are, `output_levels`
+    the same for single tools by name. `charset` is that of files that are not UTF-8.
     """
 
     only: tuple[str, ...] = ()
@@ -149,9 +151,9 @@ class ToolSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class SkillSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """Skills: folders with a SKILL.md. With `bundled` the model may use those that agentcli brings, too.
+    """A skill is a folder with a SKILL.md. With `bundled` the model may also use the skills that come with agentcli.
 
-    `off` names skills that are not used at all. Their names and descriptions take `share` of the window at most.
+    Skills named in `off` are not used. Names and descriptions of all skills take at most `share` of the window.
     """
 
     enabled: bool = True
@@ -161,7 +163,7 @@ class SkillSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AgentSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """Subagents: `max_turns` bounds the requests of each; `models` names one for a kind: `explore = "…"`."""
+    """A subagent makes at most `max_turns` requests. `models` sets the model of a kind of subagent: `explore = "…"`."""
 
     enabled: bool = True
     max_turns: Positive = 50
@@ -169,10 +171,9 @@ class AgentSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MCPSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """MCP servers, which are named in `mcp_servers`. Their tools take `share` of the window at most.
+    """MCP servers are set up in `mcp_servers`. Their tools take at most `share` of the window.
 
-    A window of more than 200,000 tokens counts as that. `call_timeout_s` bounds a call of a server that has no
-    `timeout` of its own.
+    A window of more than 200,000 tokens counts as 200,000. `call_timeout_s` applies to servers without a `timeout`.
     """
 
     enabled: bool = True
@@ -181,9 +182,9 @@ class MCPSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DataSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """Long results are kept in files: `max_age_hours` from when they were made, `max_size_gb` of them together.
+    """Long results are kept in files: each for `max_age_hours`, all together up to `max_size_gb`.
 
-    What a stored session names stays. Every `clean_every_minutes` the rest is seen to.
+    The results of stored sessions always stay. Old files are deleted every `clean_every_minutes`.
     """
 
     max_age_hours: Annotated[float, Meta(gt=0, le=87_600)] = 24.0
@@ -192,10 +193,10 @@ class DataSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CheckpointSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The workspace is recorded, so that changes can be undone, also those that commands make.
+    """The workspace is recorded, so that you can undo changes, also those that commands make.
 
-    Files of more than `largest_mb` are left out, and so is a folder of more than `most_files` or `most_gb` as a whole.
-    Of what git ignores at most `ignored_files` and `ignored_mb` are recorded. `exclude` holds globs of names and paths.
+    Files of more than `largest_mb` are left out, and so is a whole folder of more than `most_files` or `most_gb`. At
+    most `ignored_files` and `ignored_mb` of what git ignores are recorded. `exclude` lists globs of names and paths.
     """
 
     enabled: bool = True
@@ -208,13 +209,13 @@ class CheckpointSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class EvidenceSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """With `show` the terminal tells after each answer what the log says of its claims."""
+    """With `show` the terminal compares each answer's claims with the log and shows the result."""
 
     show: bool = True
 
 
 class PermissionSettings(Struct, frozen=True, forbid_unknown_fields=True, rename={"tries": "try"}, kw_only=True):
-    """With `try`, commands run as dry runs where that works; what they changed is asked about."""
+    """With `try`, commands run as dry runs where that works, and you are asked about what they changed."""
 
     mode: Literal["default", "acceptEdits", "plan", "auto", "dontAsk", "bypassPermissions"] = "default"
     allow: tuple[str, ...] = ()
@@ -225,10 +226,10 @@ class PermissionSettings(Struct, frozen=True, forbid_unknown_fields=True, rename
 
 
 class SandboxSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Commands are confined. `hosts` may be reached (`example.org`, `*.example.org`, with or without a port).
+    """Commands run in a sandbox. They may reach `hosts`: `example.org` or `*.example.org`, with or without a port.
 
-    `environment` names variables that commands see although they look like credentials. `writable` are further folders
-    commands may write, `masked` further files they may not read. `docker_image` is what `kind = "docker"` runs them in.
+    `environment` names variables that commands see although they look like credentials. Commands may also write to the
+    folders in `writable`, and may not read the files in `masked`. `docker_image` is the image of `kind = "docker"`.
     """
 
     profile: Literal["read-only", "workspace-write", "danger-full-access"] = "workspace-write"
@@ -247,12 +248,12 @@ class WebSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LimitSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`max_turns` counts requests of one prompt. Unset: 100 in the terminal, which asks then, and 25 elsewhere.
+    """A prompt may take `max_turns` requests: by default 100 in the terminal, which then asks you, and 25 elsewhere.
 
-    A run without a terminal in which nothing has happened for `idle_s` seconds ends with exit code 1. A single reply is
-    cancelled beyond `max_reply_mb` of text, reasoning and calls, beyond `max_arguments_mb` of its calls' arguments, or
-    when it has not ended after `max_reply_s` seconds. With `wait_for_reset` a usage limit whose end the provider names
-    is waited for, once a prompt, also after a restart.
+    A run without a terminal ends with exit code 1 when nothing has happened for `idle_s` seconds. A reply is cancelled
+    when it has more than `max_reply_mb` of text, reasoning and calls, or more than `max_arguments_mb` of arguments, or
+    takes more than `max_reply_s` seconds. With `wait_for_reset`, a prompt waits once for the end of a usage limit that
+    the provider names, also after a restart.
     """
 
     max_turns: Positive | None = None
@@ -265,13 +266,13 @@ class LimitSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class BudgetSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Limits of a turn, a session and a day in US dollars, tokens, seconds of requests and calls, and calls.
+    """Limits of a turn, a session and a day: US dollars, tokens, seconds of requests and calls, and calls.
 
-    The worst case is reserved before each request: its reply gets shorter where little is left, and below 1,024 tokens
-    it is not sent. The terminal then asks whether there is more; elsewhere the run ends (exit code 54). Calls that run
-    are not cut short. Where a price is not known no budget in money holds, which is said. `limits.max_budget_usd` is
-    one of the session, too; the smaller one holds. A day is one of this machine's calendar, over all its sessions.
-    From the share `warn_at` on it is said once; from `fallback_at` of a budget in money on `fallback_model` answers.
+    The worst case is reserved before each request. Its reply gets shorter where little is left; below 1,024 tokens it
+    is not sent. Then the terminal asks you whether to go on, and elsewhere the run ends with exit code 54. Calls that
+    run are not cut short. If a price is not known, no budget in dollars applies, and a notice says so. The session's
+    limit is the smaller one of `session_usd` and `limits.max_budget_usd`. A day is a calendar day of this machine. At
+    the share `warn_at` you get a notice; from the share `fallback_at` of a budget in dollars `fallback_model` answers.
     """
 
     turn_usd: Usd | None = None
@@ -294,10 +295,11 @@ class BudgetSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 class ObservabilitySettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The export over OTLP ([telemetry.md](telemetry.md)), and the program's log.
 
-    `traces` and `metrics` are sent to `endpoint` (unset: `OTEL_EXPORTER_OTLP_ENDPOINT`, else `http://localhost:4318`)
-    with these `headers`. `sampling` is the share of turns that are traced. Prompts, answers, arguments and results
-    leave the machine only with `content`. `batch` spans are sent together, metrics every `metric_interval` seconds;
-    `export_timeout` and `metrics_timeout` are seconds. `service`, `environment` and `tags` name the resource.
+    `traces` and `metrics` are sent to `endpoint` with these `headers`; if it is unset, to
+    `OTEL_EXPORTER_OTLP_ENDPOINT`, else to `http://localhost:4318`. `sampling` is the share of turns that are traced.
+    Prompts, answers, arguments and results leave the machine only with `content`. `batch` spans are sent together,
+    metrics every `metric_interval` seconds. An export may take `export_timeout` and `metrics_timeout` seconds.
+    `service`, `environment` and `tags` describe the resource.
 
     The log is `logs/agentcli.log` in the state folder. A file of `log_max_mb` is put aside; `log_keep` older ones stay.
     """
@@ -318,15 +320,15 @@ class ObservabilitySettings(Struct, frozen=True, forbid_unknown_fields=True, kw_
     tags: dict[str, str] = {}
     log_level: Literal["debug", "info", "warning", "error"] = "warning"
     log_format: Literal["text", "json"] = "text"
-    log_outputs: tuple[LogOutput, ...] = ("file",)
+    log_outputs: tuple[Literal["file", "stderr"], ...] = ("file",)
     log_max_mb: Annotated[float, Meta(gt=0, le=10_000)] = 10.0
     log_keep: Annotated[int, Meta(ge=1, le=100)] = 3
 
 
 class ServeTokenSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """A further token of `agentcli serve`: `sha256` is its hash. Its holder sees the sessions of `user_id` alone.
+    """A further token of `agentcli serve`; `sha256` is its hash. Its holder sees only the sessions of `user_id`.
 
-    They may cost `budget_usd` on a day, on each machine.
+    On each machine these sessions may cost `budget_usd` a day.
     """
 
     sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
@@ -336,12 +338,11 @@ class ServeTokenSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ServeSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`agentcli serve`. `hosts` are names of this machine by which it may be called, beside localhost.
+    """The server (`agentcli serve`). `hosts` are the names of this machine that clients may use, beside localhost.
 
-    `database` (postgresql://…) and `redis` (redis://…) hold sessions and events for servers on several machines, which
-    reach each other at `advertise`, an address or name of this one. `rate_per_minute` and `budget_usd` (of a day) are
-    those of the token in the token file, `tokens` further ones by name. A session nobody uses is closed after
-    `idle_minutes`.
+    `database` (postgresql://…) and `redis` (redis://…) store sessions and events for servers on several machines, which
+    reach each other at `advertise`. `rate_per_minute` and `budget_usd` (for a day) apply to the token in the token
+    file; `tokens` adds further tokens by name. A session that nobody uses is closed after `idle_minutes`.
     """
 
     hosts: tuple[str, ...] = ()
@@ -355,9 +356,9 @@ class ServeSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class LocalSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """The embedded model: `model` is a GGUF file (empty: the installed one), `context` its window in tokens.
+    """The embedded model. `model` is a GGUF file, or empty for the installed one; `context` is its window in tokens.
 
-    `linger` is how many seconds its server outlives its last user, where 4 GB of memory are free; 0: not at all.
+    Its server stays for `linger` seconds after its last user has ended, if 4 GB of memory are free; 0 ends it at once.
     """
 
     model: str = ""
@@ -366,9 +367,9 @@ class LocalSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
-    """All groups. `models` holds rows like those of models.toml, by provider and id, `hooks` commands by event.
+    """All groups. `models` has rows like those of models.toml, by provider and id; `hooks` has commands by event.
 
-    `mcp_servers` holds MCP servers by name, with the keys of `.mcp.json`.
+    `mcp_servers` has MCP servers by name, with the keys of `.mcp.json`.
     """
 
     provider: ProviderSettings = ProviderSettings()

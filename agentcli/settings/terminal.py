@@ -42,10 +42,10 @@ Keys = str | tuple[str, ...]
 
 
 class KeySettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The keys of the input, one or a list for each action; an empty list leaves an action without a key.
+    """The keys of the input: for each action a key or a list of keys. An empty list leaves an action without a key.
 
-    `c-` is Ctrl, `a-` Alt, `s-` Shift. `previous` takes back what is queued, else steps through the history. Questions
-    (approvals, lists) keep their own keys, the rest of editing those of `editing_mode`.
+    `c-` is Ctrl, `a-` Alt, `s-` Shift. `previous` takes back a queued message, or else steps through the history.
+    Questions (approvals, lists) have their own keys; all other keys for editing are those of `editing_mode`.
     """
 
     send: Keys = ("enter",)
@@ -75,11 +75,11 @@ class KeySettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 
 class TerminalSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`status_command` gets the state as JSON on stdin; the first line it prints stands below the input.
+    """`status_command` gets the state as JSON on stdin; the first line that it prints is shown below the input.
 
-    `notifications` come when something waits or is done and the window has not the focus. `theme` is one of these or
-    of `themes`. `wrap` says who breaks prose: agentcli, at words, or the terminal, which joins the rows again when you
-    copy them.
+    `notifications` come when something waits or is done while the window does not have the focus. `theme` is one of
+    agentcli's themes or of `themes`. `wrap` says who breaks prose: agentcli, at words, or the terminal, which joins the
+    rows again when you copy them.
     """
 
     theme: ThemeName = "auto"

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from msgspec import Struct
 
 from agentcli.agent.accounting.budgets import Account, Amounts, Budgets, Kind
 from agentcli.agent.hooks import CallHooks, NoHooks, TurnHooks
-from agentcli.agent.interfaces import Checkpoints, Locks, SessionLog, SessionStore
+from agentcli.agent.interfaces import Locks, SessionLog, SessionStore
 from agentcli.agent.permissions.rule_text import check_rule, parse_rule
-from agentcli.agent.permissions.rules import Rule, Rules, Verb
+from agentcli.agent.permissions.rules import Rules, Verb
 from agentcli.agent.runtime import ContextControl, Resolve, TurnLimits
 from agentcli.conversation.entries import Entry
 from agentcli.errors import ConfigError, UsageError, UserError, did_you_mean
@@ -32,17 +32,8 @@ from agentcli.tools.tool import Tool
 
 if TYPE_CHECKING:
     from agentcli.extensions.mcp.tools import MCPClient
+    from agentcli.frontends.acp.client import ClientFiles
     from agentcli.tools.web.web import SearchProvider
-
-
-class SessionFiles(Protocol):
-    """Wraps the sandbox and the checkpoints of one session, so that unsaved changes count."""
-
-    def sandbox(self, made: Sandbox, roots: Callable[[], Sequence[Path]]) -> Sandbox:
-        """Wrap a sandbox; `roots` returns the folders of its workspace now."""
-        ...
-
-    def checkpoints(self, made: Checkpoints) -> Checkpoints: ...
 
 
 class McpOptions(Struct, frozen=True):
@@ -83,7 +74,7 @@ class SessionOptions(Struct, frozen=True, kw_only=True):
     accepts_client_tools: bool = False
     skill_folders: tuple[Path, ...] = ()
     mcp: McpOptions = McpOptions()
-    client_files: Callable[[str], SessionFiles] | None = None
+    client_files: Callable[[str], ClientFiles] | None = None
     parts: CallerParts = CallerParts()
 
 
@@ -189,8 +180,7 @@ def configured_rules(
             if warning and not any(f"{rule.tool}__".startswith(prefix) for prefix in servers):
                 on_notice(str(config.error(warning, key, item=text)))
             rules.of(verb).append(rule)
-    for verb, rule in _granted(grants, tools, on_notice):
-        rules.of(verb).append(rule)
+    _add_grants(rules, grants, tools, on_notice)
     return rules
 
 
@@ -206,10 +196,8 @@ def check_hosts(config: Config) -> None:
                 raise config.error(str(error), key, item=host) from error
 
 
-def _granted(
-    grants: FileGrants, tools: Sequence[Tool], on_notice: Callable[[str], None]
-) -> Iterator[tuple[Verb, Rule]]:
-    """Yield the person's lasting grants; one that makes no sense is left out, with a notice."""
+def _add_grants(rules: Rules, grants: FileGrants, tools: Sequence[Tool], on_notice: Callable[[str], None]) -> None:
+    """Add the person's lasting grants; one that makes no sense is left out, with a notice."""
     try:
         stored: list[tuple[Verb, str, str]] = [("allow", text, "") for text in grants.list()]
         stored += [(one.verb, one.rule, one.quote) for one in grants.restrictions()]
@@ -220,7 +208,7 @@ def _granted(
         try:
             rule = parse_rule(text, "granted", quote)
             check_rule(rule, tools, written=text, more_may_come=True)
-            yield verb, rule
+            rules.of(verb).append(rule)
         except UsageError as error:
             on_notice(f"{grants.file}: {error} This {'grant' if verb == 'allow' else 'rule'} is left out.")
 

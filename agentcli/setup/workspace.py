@@ -23,7 +23,7 @@ from agentcli.settings.files import make_private_folder
 from agentcli.settings.load import Config
 from agentcli.settings.paths import from_home, home_of, project_root
 from agentcli.settings.structs import SandboxSettings
-from agentcli.setup.options import SessionFiles, SessionOptions, check_hosts
+from agentcli.setup.options import SessionOptions, check_hosts
 from agentcli.setup.telemetry import secret_headers
 from agentcli.tools.command import Grants, Profile
 from agentcli.tools.sandbox import Sandbox
@@ -31,6 +31,7 @@ from agentcli.tools.web.web import Web
 from agentcli.tools.workspace import SessionGrants, SessionResources, Workspace, WorkspaceSettings
 
 if TYPE_CHECKING:
+    from agentcli.frontends.acp.client import ClientFiles
     from agentcli.infra.changes.recorder import Recorder
     from agentcli.infra.sandbox.confinement import Confinement
     from agentcli.infra.sandbox.local import LocalSandbox
@@ -46,7 +47,7 @@ class WorkspaceFactory:
         self.has_memory = config.settings.memory.enabled and not options.is_bare
 
     def make(
-        self, session_id: str, rules: Rules, *, profile: Profile | None = None, files: SessionFiles | None = None
+        self, session_id: str, rules: Rules, *, profile: Profile | None = None, files: ClientFiles | None = None
     ) -> Workspace:
         """Make the workspace of a session; its sandbox is opened when it is first used. Raises `ConfigError`."""
         config, sandbox = self._config, self._config.settings.sandbox

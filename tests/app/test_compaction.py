@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from agentcli import Agent, AgentFailed, create_context_transform
-from agentcli.agent.context import message_tokens
+from agentcli.agent.context.compaction import message_tokens
 from agentcli.agent.events import Compaction, Event, Notice, ToolFinished
 from agentcli.agent.ops import SetMode
 from agentcli.agent.state import prompts

@@ -61,7 +61,7 @@ def test_files_named_in_the_documents_exist() -> None:
 def test_modules_named_in_the_documents_exist() -> None:
     files = [
         f"/{file.relative_to(ROOT).as_posix()}"
-        for folder in ("agentcli", "tests", "docs")
+        for folder in ("agentcli", "tests", "docs", "benchmarks")
         for file in (ROOT / folder).rglob("*.*")
     ]
     for page in ("architecture", "internals", "sandbox-backends", "glossary"):

@@ -214,7 +214,7 @@ class BedrockBackend(CloudBackend):
         self.missing_model = self.refusal(400, "", "The provided model identifier is invalid.")
 
     def service(self, url: str, key: str) -> Service:
-        return Service("bedrock", url, api_key="" if key == KEY else key, region=REGION)
+        return Service(platform="bedrock", base_url=url, api_key="" if key == KEY else key, region=REGION)
 
     def refusal(self, status: int, kind: str, message: str, **headers: str) -> Reply:
         return json_reply({"message": message}, status, x_amzn_errortype=f"{kind or 'Validation'}Exception", **headers)
@@ -240,7 +240,7 @@ class VertexBackend(CloudBackend):
     count_path = f"{_place}/count-tokens:rawPredict"
 
     def service(self, url: str, key: str) -> Service:
-        return Service("vertex", url, auth_token=key, region="us-east5", project="a-project")
+        return Service(platform="vertex", base_url=url, auth_token=key, region="us-east5", project="a-project")
 
     def key_sent(self, headers: dict[str, str]) -> str:
         return headers.get("authorization", "").removeprefix("Bearer ")
@@ -260,7 +260,7 @@ class FoundryBackend(CloudBackend):
 
     def service(self, url: str, key: str) -> Service:
         given = {"auth_token" if self.id == "foundry-bearer" else "api_key": key}
-        return Service("foundry", url, **given)  # type: ignore[arg-type]
+        return Service(platform="foundry", base_url=url, **given)  # type: ignore[arg-type]
 
     def key_sent(self, headers: dict[str, str]) -> str:
         if self.id == "foundry-bearer":

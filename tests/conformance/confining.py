@@ -205,7 +205,7 @@ class Surroundings:
     @property
     def bounds(self) -> Bounds:
         return Bounds(
-            "workspace-write",
+            profile="workspace-write",
             roots=(self.ws,),
             home=self.home,
             masked=(

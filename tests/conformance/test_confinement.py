@@ -148,7 +148,9 @@ def test_landlock_says_what_it_does_not_keep(tmp_path: Path) -> None:
     confinement, _ = confinement_for("landlock, root" if os.getuid() == 0 else "landlock, user")
     (tmp_path / ".env").touch()
     resources = CommandResources(proxy_socket=tmp_path / "proxy")
-    bounds = Bounds("workspace-write", (tmp_path,), tmp_path, masked=(tmp_path / ".env",), resources=resources)
+    bounds = Bounds(
+        profile="workspace-write", roots=(tmp_path,), home=tmp_path, masked=(tmp_path / ".env",), resources=resources
+    )
     told = " ".join(confinement.limits(bounds))
     for word in ("modes", "unix sockets", "leaves behind", "git hooks", str(tmp_path / ".env"), "no host"):
         assert word in told

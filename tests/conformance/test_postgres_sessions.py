@@ -16,8 +16,7 @@ import pytest
 
 from agentcli.conversation.entries import Result, Unreadable, User
 from agentcli.errors import SessionInUse, StorageError
-from agentcli.infra.sessions.postgres import PostgresSessions
-from agentcli.infra.sessions.postgres_database import VERSION
+from agentcli.infra.sessions.postgres import VERSION, PostgresSessions
 from agentcli.llm.messages import ToolResult
 from tests.conformance.postgres_server import PASSWORD, running
 from tests.conformance.sessions import (

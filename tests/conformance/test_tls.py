@@ -98,7 +98,7 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 CARRIERS: dict[str, Callable[[str], Carrier]] = {
     "own": lambda url: HttpClient(url, {}, read_timeout=5),
-    "sdk": lambda url: SdkClient(Service("anthropic", url, api_key="key"), read_timeout=5),
+    "sdk": lambda url: SdkClient(Service(platform="anthropic", base_url=url, api_key="key"), read_timeout=5),
 }
 carriers = pytest.mark.parametrize("carrier", CARRIERS)
 

@@ -211,6 +211,6 @@ def test_what_was_only_left_out_is_not_taken_for_new(project: Project) -> None:
     limits = SnapshotLimits(ignored_bytes=10, min_borrowed=0)
     index = FolderIndex(project.root, project.base / "index", project.objects, limits)
     assert "large/one" not in index.refresh()
-    assert set(index.left_out) == {"large"}
+    assert set(index.state.left_out) == {"large"}
     (project.folder / "large").rename(project.folder / "moved")
     assert "moved" not in index.refresh()

@@ -124,10 +124,10 @@ def test_what_git_ignores_is_covered_up_to_a_limit(watched: Watched) -> None:
     )
     watched.index = watched.new_index(SnapshotLimits(ignored_files=10))
     assert set(watched.found()) == {".gitignore", "few", "few/1", "few/2", "few/3", "a.log", "src"}
-    assert set(watched.index.left_out) == {"many"}
+    assert set(watched.index.state.left_out) == {"many"}
     watched.run("touch few/more{1..8}")
     watched.found()
-    assert len([path for path in watched.index.left_out if path.startswith("few/more")]) == 2
+    assert len([path for path in watched.index.state.left_out if path.startswith("few/more")]) == 2
 
 
 def test_large_and_excluded_files_and_large_folders_are_left_out(watched: Watched) -> None:
@@ -136,7 +136,7 @@ def test_large_and_excluded_files_and_large_folders_are_left_out(watched: Watche
     large = watched.found()["large"][1]
     assert large is not None
     assert not large.is_stored
-    assert set(watched.index.left_out) == {"data/a.csv", "large"}
+    assert set(watched.index.state.left_out) == {"data/a.csv", "large"}
     with pytest.raises(TooManyFiles, match="more than 2 files"):
         watched.new_index(SnapshotLimits(max_files=2)).refresh()
 

@@ -24,7 +24,7 @@ Amounts = dict[Kind, float]  # `seconds` are those of requests and calls, `calls
 
 MIN_REPLY_TOKENS = 1_024  # a reply that may not even be that long is not asked for
 # Tokens of a byte that no provider has counted yet, at most: base64 comes to 0.72 in cl100k_base,
-# characters beyond ASCII to 0.95. Prose has 0.22, but what is reserved is to be enough.
+# characters beyond ASCII to 0.95. Prose has 0.22, but a reservation must be enough.
 TOKENS_PER_BYTE, TOKENS_PER_FOREIGN_BYTE = 0.75, 1.0
 TOKENS_PER_MESSAGE = 8
 MEDIA_MARGIN = 1.5

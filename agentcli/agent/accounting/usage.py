@@ -96,7 +96,7 @@ class ToolTally(Struct):
 
 
 class UsageCollector:
-    """Adds up the usage of all conversations that it is given to, from then on.
+    """Adds up the usage of all conversations that it is passed to.
 
         collector = UsageCollector()
         async with Agent(model, usage=collector) as one, Agent(model, usage=collector) as other:
@@ -117,28 +117,26 @@ class UsageCollector:
 
     def add(self, session_id: str, entry: Entry, *, user_id: str = "") -> None:
         """Count an entry of a log."""
-        with self._lock:
-            self._add(self.sessions[session_id], entry, user_id)
-
-    def _add(self, session: SessionTally, entry: Entry, user_id: str) -> None:
         body = entry.body
-        session.started = session.started or entry.time
-        session.ended = max(session.ended, entry.time)
-        session.messages += isinstance(body, User | Assistant | Result)
-        session.turns += entry.is_prompt
-        session.rounds += isinstance(body, Assistant)
-        session.compactions += isinstance(body, Compaction)
-        if isinstance(body, Result):
-            self.tools[body.name].add(body)
-        if isinstance(body, Assistant | Paid) and (paid := spent(body)) is not None:
-            retries = body.retries if isinstance(body, Assistant) else 0
-            day = time.strftime("%Y-%m-%d", time.localtime(entry.time))
-            for tally in (self.days[day], self.users[user_id], session):
-                tally.add(*paid[1:], body.duration_ms, retries)
-            self.add_request(*paid, body.duration_ms, retries)
+        with self._lock:
+            session = self.sessions[session_id]
+            session.started = session.started or entry.time
+            session.ended = max(session.ended, entry.time)
+            session.messages += isinstance(body, User | Assistant | Result)
+            session.turns += entry.is_prompt
+            session.rounds += isinstance(body, Assistant)
+            session.compactions += isinstance(body, Compaction)
+            if isinstance(body, Result):
+                self.tools[body.name].add(body)
+            if isinstance(body, Assistant | Paid) and (cost := spent(body)) is not None:
+                retries = body.retries if isinstance(body, Assistant) else 0
+                day = time.strftime("%Y-%m-%d", time.localtime(entry.time))
+                for tally in (self.days[day], self.users[user_id], session):
+                    tally.add(*cost[1:], body.duration_ms, retries)
+                self.add_request(*cost, duration_ms=body.duration_ms, retries=retries)
 
     def add_request(
-        self, model: str, usage: Usage, cost_usd: float | None, duration_ms: int = 0, retries: int = 0
+        self, model: str, usage: Usage, cost_usd: float | None, *, duration_ms: int = 0, retries: int = 0
     ) -> None:
         """Count a request that is no entry yet, in the total and for its model (`provider/model`)."""
         for tally in (self.total, self.models[model]):

@@ -13,7 +13,7 @@ from agentcli.llm.provider import ToolSpec
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.tool import Tool, ToolContext, ToolOutput
 
-HandOver = Callable[[tuple[ToolUse, ...]], None]  # gives calls to the client
+HandOver = Callable[[tuple[ToolUse, ...]], None]  # sends calls to the client
 
 
 class _AnyArguments(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Reviews a dry run: asks about what it met and about its changes, and words what became of them."""
+"""Reviews a dry run: asks about its obstacles and its changes, and describes what became of the changes."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class Review:
         return replace(output, structured=structured, is_error=is_error)
 
     def answer(self, applied: ApplyOutcome) -> str:
-        """Return the person's answer in words for the person; empty where nobody was asked."""
+        """Return the person's answer in words; empty where nobody was asked."""
         if not self.is_answered:
             return ""
         count, total = len(applied.names), len(self.report.dry_run.changes)

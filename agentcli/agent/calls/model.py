@@ -1,4 +1,4 @@
-"""The records of calls: what a session's calls share, what a turn adds, and one call on its way."""
+"""The records of calls: of a session's calls, of a turn's, and of one call."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from agentcli.tools.summary import call_title
 from agentcli.tools.tool import ToolOutput
 from agentcli.tools.workspace import Workspace
 
-Decide = Callable[[], Verdict]  # the verdict of the permissions of now on a call
-# Gives the person's answer, or the verdict that settled the question before they gave one.
+Decide = Callable[[], Verdict]  # returns the verdict of the present permissions on a call
+# Returns the person's answer, or the verdict that settled the question before.
 Ask = Callable[[AnyQuestion, Decide | None], Awaitable[Approve | Verdict]]
 
-NOBODY_LEFT = "nobody can be asked any more"  # the comment of a no that nobody said
+NOBODY_LEFT = "nobody can be asked any more"  # the comment of a no when nobody can answer
 SAME_CALL_LIMIT = 3  # the same call with the same result so often in a row is answered, not run
 
 
@@ -81,7 +81,7 @@ class CallHistory:
 
     @contextmanager
     def detach_sign(self) -> Iterator[asyncio.Event]:
-        """Provide an event that tells a running command to go on in the background."""
+        """Provide an event that sends a running command to the background."""
         sign = asyncio.Event()
         self.detachable.add(sign)
         try:
@@ -94,7 +94,7 @@ class CallHistory:
             sign.set()
 
     def is_stuck(self, call: ToolUse) -> bool:
-        """Return True if this very call has just given the same result several times."""
+        """Return True if this call has just had the same result several times."""
         recent = self._recent[-SAME_CALL_LIMIT:] if self.ends_loops else []
         is_stuck = len(recent) == SAME_CALL_LIMIT and len(set(recent)) == 1 and recent[0][0] == _key(call)
         if is_stuck and self._is_nudged:
@@ -213,9 +213,9 @@ class Recording:
 
 @dataclass(kw_only=True)
 class SessionCalls:
-    """Parts that the calls of a session share. `ask` is None where nobody can be asked; what would ask is then denied.
+    """The parts that the calls of a session share. Without `ask`, a call that would ask is denied.
 
-    Of a subagent, `made_by` is the call that made it: what it does to files is that call's.
+    `made_by` is the call that made a subagent; changes of files by the subagent count as that call's.
     """
 
     services: CallServices
@@ -259,18 +259,18 @@ class TurnCalls:
     is_stopped: bool = False
 
     def hand_over(self, calls: tuple[ToolUse, ...]) -> None:
-        """Have the client run these calls."""
+        """Ask the client to run these calls."""
         self.store(CallsHandedOver(tuple(call.id for call in calls)))
         self.emit(ClientToolRequested(calls))
 
     @property
     def must_pause(self) -> bool:
-        """True if no further call may start, because the person said something, or stopped the turn."""
+        """True if no further call may start, because the person sent a message or stopped the turn."""
         return self.is_stopped or bool(self.state.conversation.queue.steering)
 
 
 class Call:
-    """One call on its way; `ask` asks the person about it."""
+    """One call; `ask` asks the person about it."""
 
     def __init__(self, use: ToolUse, turn: TurnCalls) -> None:
         self.use = use
@@ -285,7 +285,7 @@ async def _ask_person(call: Call, request: AnyQuestion, decide: Decide | None) -
     if turn.session.ask is None:
         return Approve(request.id, False, comment=NOBODY_LEFT)
     turn.store(CallAsked(request.id, request.title, request.reason, request.rules))
-    with suppress(StorageError):  # told where the turn waits for its entries
+    with suppress(StorageError):  # the turn reports it when it waits for its entries
         await turn.commit()  # a question that was seen is asked again after a crash
     with call.report.waiting():
         answer = await turn.session.ask(request, decide)

@@ -1,4 +1,4 @@
-"""Makes calls that a program asks for: decided about, confined and recorded like those of the model.
+"""Makes calls that a program asks for, which are permitted, confined and recorded like those of the model.
 
 A call under a key is made once.
 """
@@ -111,6 +111,6 @@ def _can_repeat(call: Call, finished: ToolFinished) -> bool:
         return error is not None
     tools, name = call.turn.session.tools, call.use.name
     tool = tools.get(name) if name in tools else None  # its server may be gone
-    # A function of the program's own may change anything, whatever its effect is said to be: it has no retries.
+    # A function of the caller's may change anything, whatever effect it declares, and has no retries.
     is_repeatable = tool is not None and tool.may_be_repeated and tool.retry.most > 0
     return error.kind == "rate_limit" or (error.is_retryable and is_repeatable)

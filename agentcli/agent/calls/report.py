@@ -91,7 +91,7 @@ class Report:
         if self.mask is not None:
             output = self.mask.output(output, tool=self.use.name)
         if error is None and output.error_kind is not None:
-            text, _, why = str(output.content).rpartition("\n")  # tools end with what was out of the ordinary
+            text, _, why = str(output.content).rpartition("\n")  # a failed tool's last line says what went wrong
             failure = ToolError(why.strip("[]"), kind=output.error_kind)
             error = self._error(failure)
             output = replace(output, content=_with_partial(failure, text))
@@ -154,7 +154,7 @@ class Mask:
         self._make = make
         self._values: frozenset[str] = frozenset()
         self._masker: Masker | None = None
-        self._lock = threading.Lock()  # what is exported is masked in a thread
+        self._lock = threading.Lock()  # exports are masked in a thread
         self.keeps_structured = keeps_structured
 
     @property

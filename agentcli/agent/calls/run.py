@@ -23,9 +23,9 @@ from agentcli.agent.hooks import CallRecord, HookAnswer
 from agentcli.agent.ops import OWN_CALL
 from agentcli.agent.permissions.approvals import PermittedCall, permit
 from agentcli.agent.questions import make_ask
-from agentcli.conversation.entries import Body, ContextNote, Result, User, reminder
+from agentcli.conversation.entries import Result, reminder
 from agentcli.errors import ToolError
-from agentcli.llm.messages import Text, ToolResult, ToolUse
+from agentcli.llm.messages import ToolResult, ToolUse
 from agentcli.tools.builtin import bash
 from agentcli.tools.command import Grants
 from agentcli.tools.observation import (
@@ -131,7 +131,7 @@ async def run_calls(turn: TurnCalls, uses: Sequence[ToolUse]) -> list[Result]:
     """Run the calls of a reply, and store and return a result for each, in their order.
 
     Neighbouring calls that only read run together, the others one after another; those of a client come last, all
-    together. Calls that have not started when the person says something, or stops or cancels the turn, are skipped,
+    together. Calls that have not started when the person sends a message, or stops or cancels the turn, are skipped,
     and their results say so.
     """
     calls = [Call(use, turn) for use in uses]
@@ -211,7 +211,7 @@ async def observed(tool: Tool, output: ToolOutput, context: ToolContext) -> Tool
         show, value = tool.show or formatted, output.structured
         try:
             content, full = show(value, context.level), show(value, "full")
-        except Exception as error:  # a caller's function: whatever it raises ends this call and nothing else
+        except Exception as error:  # a caller's function: any error of it ends only this call
             from agentcli.tools.own_tools import failed
 
             raise failed(tool.name, error) from error
@@ -286,9 +286,3 @@ async def run_in_terminal(calls: SessionCalls, command: str, terminal: str) -> s
     context = ToolContext(calls.workspace, f"{OWN_CALL}{os.urandom(6).hex()}")
     text = str((await bash.run_own(command, context, terminal=terminal)).content)
     return text.replace(f"[ended by signal {int(SIGINT)}]", "[interrupted by the user]")
-
-
-def own_command_entry(command: str, output: object, *, to_model: bool) -> Body:
-    """Return the entry of a command of the person's: a note for the model, or one that the model does not see."""
-    text = f"<bash-input>{command}</bash-input>\n<bash-output>{output}</bash-output>"
-    return User((Text(text),), is_reminder=True) if to_model else ContextNote(text)

@@ -189,6 +189,5 @@ class CommandSet:
             return None
         if name in SCREEN_COMMANDS:
             raise UsageError(f"/{name} needs the terminal's screen.")
-        near = difflib.get_close_matches(name, self._by_name, n=1)
-        hint = f" Did you mean /{near[0]}?" if near else ""
-        raise UsageError(f"There is no command /{name}.{hint} /help shows all.")
+        hints = [f" Did you mean /{near}?" for near in difflib.get_close_matches(name, self._by_name, n=1)]
+        raise UsageError(f"There is no command /{name}.{''.join(hints)} /help shows all.")

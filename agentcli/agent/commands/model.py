@@ -13,7 +13,7 @@ from agentcli.agent.accounting.budgets import in_words
 from agentcli.agent.accounting.usage import UsageCollector, counted
 from agentcli.agent.commands.command import CommandHost, Outcome, SlashCommand, marked, without_keep
 from agentcli.agent.ops import SetEffort, SetModel
-from agentcli.agent.requests.paid_request import PaidRequest, Target
+from agentcli.agent.requests.paid_request import PaidRequest, RequestTarget
 from agentcli.agent.requests.repairs import without
 from agentcli.agent.requests.request import build_request
 from agentcli.agent.session import Session
@@ -31,6 +31,24 @@ _IN_WORDS: dict[str, str] = {
     "high": "for what has several sides",
     "xhigh": "for what takes long thought",
     "max": "as hard as it can, whatever it costs",
+}
+MAX_ANSWER_TOKENS = 4_096
+_PREAMBLE = (
+    "<system-reminder>A question beside the work. Answer it in a few sentences from what you know; "
+    "call no tool, change nothing.</system-reminder>\n"
+)
+MAX_TOOLS = 12
+TIME_TO_LIVE_S = 300  # since the prefix was last sent, which Anthropic promises and others come close to
+_STEP_TOKENS = 128  # by which OpenAI's automatic cache grows
+_MIN_CACHED_TOKENS = 1_024  # no provider caches a shorter prompt
+_MAX_ENTRIES_BACK, _MAX_LOSSES = 24, 10
+CAUSES = {
+    "model": "another model answered",
+    "compaction": "the conversation was compacted",
+    "tools": "the tools changed",
+    "system": "the system text changed",
+    "time to live": f"more than {TIME_TO_LIVE_S // 60} minutes had passed",
+    "provider": "the provider had dropped it, or earlier messages were sent in another form",
 }
 
 
@@ -121,17 +139,10 @@ MODEL_COMMANDS = (
 )
 
 
-MAX_ANSWER_TOKENS = 4_096
-_PREAMBLE = (
-    "<system-reminder>A question beside the work. Answer it in a few sentences from what you know; "
-    "call no tool, change nothing.</system-reminder>\n"
-)
-
-
 async def answer_side_question(session: Session, question: str) -> str:
     """Return the model's answer, also while a turn runs. Calls it makes are not run. Raises `UserError`."""
     state, runtime = session.state, session.runtime
-    target = Target(*await runtime.models.resolve(state))
+    target = RequestTarget(*await runtime.models.resolve(state))
     info = target.info
     prefix = runtime.prefix(info)  # the same bytes as the work's, so that its cache is used
     messages = repair_messages((*state.conversation.messages, Message("user", (Text(_PREAMBLE + question),))))
@@ -148,9 +159,6 @@ async def answer_side_question(session: Session, question: str) -> str:
         raise UserError(f"The question could not be answered: {error}") from error
     charge(reply.usage, "aside")
     return reply.message.text.strip() or "(The model said nothing.)"
-
-
-MAX_TOOLS = 12
 
 
 async def _usage(host: CommandHost, argument: str) -> Outcome:
@@ -211,22 +219,8 @@ def _seconds(used: UsageCollector) -> str:
     return f"{used.total.duration_ms / 1000:,.1f} s of requests"
 
 
-TIME_TO_LIVE_S = 300  # since the prefix was last sent, which Anthropic promises and others come close to
-_STEP_TOKENS = 128  # by which OpenAI's automatic cache grows
-_MIN_CACHED_TOKENS = 1_024  # a prompt that is shorter is cached by nobody
-_MAX_ENTRIES_BACK, _MAX_LOSSES = 24, 10
-CAUSES = {
-    "model": "another model answered",
-    "compaction": "the conversation was compacted",
-    "tools": "the tools changed",
-    "system": "the system text changed",
-    "time to live": f"more than {TIME_TO_LIVE_S // 60} minutes had passed",
-    "provider": "the provider had dropped it, or earlier messages were sent in another form",
-}
-
-
 class CacheLoss(Struct, frozen=True, kw_only=True):
-    """The tokens of a request that the cache held and did not give. `usd` is None where the price is unknown."""
+    """Tokens of a request that the cache held but that were not read from it. `usd` is None without a price."""
 
     time: float
     reply: Assistant

@@ -1,4 +1,4 @@
-"""Permissions: the mode, the rules, the grants that stay."""
+"""Commands about permissions: the mode, the rules, lasting grants, the sandbox."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def _picked(host: CommandHost) -> str:
 
 
 def _every(rules: Rules) -> list[tuple[str, Rule]]:
-    """Return all rules with what each does to calls, those that win first."""
+    """Return all rules with what each does to calls, in the order in which they win."""
     by_word = {"refused": rules.deny, "asks": rules.ask, "allowed": rules.allow}
     return [(word, rule) for word, of in by_word.items() for rule in of]
 

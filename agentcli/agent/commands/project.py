@@ -1,4 +1,4 @@
-"""The project: its uncommitted changes, a review of them, its instruction and memory files, further folders."""
+"""Commands about the project: its changes, a review of them, its instruction and memory files, further folders."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from agentcli.tools.text.diff import unified_diff
 from agentcli.tools.text.encoding import decode
 from agentcli.tools.workspace import Memory, Workspace
 
-# Nothing that a repository's own settings name may run.
+# No program that a repository's own settings name may run.
 _GIT = ("git", "--no-optional-locks", "-c", "core.quotepath=off", "-c", "core.fsmonitor=false")
 _DIFF = ("diff", "--no-ext-diff", "--no-textconv", "--no-color")
 _GIT_TIME_LIMIT_S = 30.0
@@ -84,7 +84,7 @@ def _net_changes(
 
 
 def _text(state: FileState | None, checkpoints: Checkpoints, workspace: Workspace) -> str | None:
-    """Return a recorded file's text, empty where there is no file; None for other kinds, and for what is no text."""
+    """Return a recorded file's text, empty where there is no file; None for other kinds, and for binary files."""
     if state is None:
         return ""
     if state.kind != "file" or not state.content or state.size > MAX_COMPARED_BYTES:

@@ -1,4 +1,4 @@
-"""Conversations: a new one, another one, a copy, an earlier point of this one, what its turns did to files."""
+"""Commands about conversations: new, stored and copied ones, earlier points, and changes of files by turns."""
 
 from __future__ import annotations
 

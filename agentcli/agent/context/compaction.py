@@ -21,20 +21,19 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentcli.agent.accounting.budgets import Budgets
-from agentcli.agent.context import Paid, message_tokens, prefix_tokens, request_tokens
 from agentcli.agent.events import Emit, Notice
-from agentcli.agent.requests.paid_request import PaidRequest, Target
+from agentcli.agent.requests.paid_request import PaidRequest, RequestTarget
 from agentcli.conversation.compaction.digest import SeenHash, collect
 from agentcli.conversation.compaction.planning import Budget, Planner
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import Assistant, Compaction, CompactionTrigger, Result, User
+from agentcli.conversation.entries import Assistant, Compaction, CompactionTrigger, PaidReason, Result, User
 from agentcli.conversation.history import TurnRecord, calls_in, text_of, turn_records
 from agentcli.errors import UserError
 from agentcli.llm.errors import ProviderError
-from agentcli.llm.messages import Usage, user_message
+from agentcli.llm.messages import Message, Usage, user_message
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Prefix, Provider, Request, RetryPolicy
-from agentcli.llm.tokens import estimate_text
+from agentcli.llm.tokens import estimate, estimate_text
 from agentcli.settings.structs import CompactionSettings
 from agentcli.tools.observation import cut_middle
 from agentcli.tools.summary import call_title
@@ -45,13 +44,14 @@ FORCED_AT = 0.95  # share of the window from which on a compaction does not wait
 MAX_AT_ONCE = 4  # requests for summaries
 FIRST_PAUSE_S = 30.0  # after a failure; doubled with each further one, up to an hour
 MAX_RESULT_CHARS = 2_000  # of a result that the writer reads
-THINKING_TOKENS = 2_000  # of a reply, beside the summary
+THINKING_TOKENS = 2_000  # of a reply that are no summary
 MAX_SHARE_READ = 0.5  # of the writer's window that a turn may fill
 _AN_HOUR = 3_600.0
 _RUNNING: set[asyncio.Task[None]] = set()  # a task that nobody refers to may be collected
 _BEING_WRITTEN: set[str] = set()  # keys of summaries, in all sessions
 
 Opening = Callable[[ModelInfo], Sequence[User]]  # reads the notes of a session's start anew
+Paid = Callable[[str, Usage, float | None, PaidReason], None]  # model, tokens, USD
 Writer = Callable[[], Awaitable[tuple[Provider, ModelInfo]]]  # returns the model that writes summaries
 
 
@@ -109,7 +109,7 @@ class Compactor:
 
     async def after_overflow(self, conversation: Conversation, model: ModelInfo, prefix: Prefix) -> Compaction | str:
         """Compact after the provider rejected a request for its length: the window may be smaller than assumed."""
-        used = request_tokens(conversation, model, prefix)
+        used = conversation.size.tokens(prefix.system, prefix.tools, model)
         model = replace(model, window=min(model.window, max(used, 1)))
         return await self.compact(Basis(conversation, model, prefix, used, "overflow"))
 
@@ -117,7 +117,8 @@ class Compactor:
         self, conversation: Conversation, model: ModelInfo, prefix: Prefix, *, focus: str = "", is_dry: bool = False
     ) -> Compaction | str:
         """Compact because the person asks for it. A dry run asks no model; its cost is what one would take at most."""
-        basis = Basis(conversation, model, prefix, request_tokens(conversation, model, prefix), "manual", focus=focus)
+        used = conversation.size.tokens(prefix.system, prefix.tools, model)
+        basis = Basis(conversation, model, prefix, used, "manual", focus=focus)
         compaction = await self.compact(basis, may_ask=not is_dry)
         if is_dry and isinstance(compaction, Compaction) and self._may_summarize(basis):
             older = turn_records(conversation)[: -self.settings.keep_turns]
@@ -328,7 +329,7 @@ class Summaries:
             effort="low" if writer.takes_effort else None,
         )
         paid = PaidRequest(
-            target=Target(provider, writer),
+            target=RequestTarget(provider, writer),
             budgets=self.budgets,
             policy=RetryPolicy(0),
             on_broken=partial(self._book, writer),
@@ -378,3 +379,11 @@ def turn_text(turn: TurnRecord) -> str:
 
 def _prose() -> str:
     return files("agentcli.agent.context").joinpath("summary.md").read_text("utf-8").strip()
+
+
+def message_tokens(messages: tuple[Message, ...], model: ModelInfo) -> int:
+    return estimate(Request("", messages), model).tokens
+
+
+def prefix_tokens(prefix: Prefix, model: ModelInfo) -> int:
+    return estimate(Request(prefix.system, (), prefix.tools), model).tokens

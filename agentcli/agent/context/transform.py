@@ -9,8 +9,7 @@ from math import inf
 
 from cachetools import TTLCache
 
-from agentcli.agent.context import message_tokens
-from agentcli.agent.context.compaction import Basis, Compactor, Summaries, TextCache
+from agentcli.agent.context.compaction import Basis, Compactor, Summaries, TextCache, message_tokens
 from agentcli.agent.runtime import ContextTransform
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Body, Result, User, entry_now

@@ -10,9 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import msgspec
-from msgspec import Struct
 
-from agentcli.agent.context import Paid, request_tokens
 from agentcli.agent.events import Emit
 from agentcli.agent.state import AgentState
 from agentcli.conversation.conversation import Conversation
@@ -24,7 +22,7 @@ from agentcli.llm.tokens import estimate, estimate_text
 from agentcli.settings.structs import CompactionSettings
 
 if TYPE_CHECKING:
-    from agentcli.agent.context.compaction import Compactor
+    from agentcli.agent.context.compaction import Compactor, Paid
 
 CountTexts = Callable[[Sequence[str], ModelInfo], int]  # tokens of texts together; may block
 
@@ -35,7 +33,7 @@ _SKILLS = re.compile(r"^# Skills\n.*\Z", re.DOTALL | re.MULTILINE)  # at the end
 _MEMORY = re.compile(r"<system-reminder>Memory files of this project.*?</system-reminder>", re.DOTALL)
 
 
-class ContextUse(Struct, frozen=True):
+class ContextUse(msgspec.Struct, frozen=True):
     """Tokens by source, counted by the model's encoder, and those of the next `request`, from its provider's counts."""
 
     model: str
@@ -115,7 +113,7 @@ class ContextWatch:
     async def __call__(
         self, conversation: Conversation, *, model: ModelInfo, prefix: Prefix, tell: Emit
     ) -> Compaction | None:
-        used = request_tokens(conversation, model, prefix)
+        used = conversation.size.tokens(prefix.system, prefix.tools, model)
         if used < min(self.settings.warn_at, self.settings.at) * model.window:
             return None
         return await self.compactor.when_due(conversation, model, prefix, used=used, emit=tell)

@@ -1,4 +1,4 @@
-"""Permits a call: decides whether it may run, and asks the person where it may not run by itself.
+"""Permits a call: decides if it may run, and asks the person where that is needed.
 
 The question says in words what the call would do, so that a person can judge it at a glance.
 """
@@ -34,6 +34,14 @@ from agentcli.tools.command import NO_GRANTS, Grants
 from agentcli.tools.summary import call_title
 from agentcli.tools.text.diff import diff_hunks
 from agentcli.tools.tool import RunTerms, Tool, ToolContext
+
+MAX_SHOWN = 6
+OUTSIDE = "runs OUTSIDE the sandbox: it can read, change and send anything you can"
+# Reasons to ask that say no more than the effects.
+_BEYOND = "acts beyond the workspace$|reaches other machines$|fetches what it runs$"
+_IN_EFFECTS = "is not known to only read$|^it writes |may hold secrets|is outside the workspace"
+# Programs that run what they read: from a host, it is a script from there.
+_INTERPRETERS = frozenset("sh bash dash zsh ksh fish python python3 perl ruby node php".split())
 
 
 @dataclass(frozen=True)
@@ -102,9 +110,9 @@ class CallPolicy:
 
 
 class PermittedCall(Struct, frozen=True):
-    """A call that may run, with the decision, and the arguments, of which a person may have taken a part.
+    """A call that may run, with its decision and arguments; the person may have chosen only a part of them.
 
-    `remark` is what the result says beside its own text, `answer` what the person said, in words for them.
+    The result ends with the `remark`; `answer` is the person's answer in words.
     """
 
     policy: CallPolicy
@@ -159,7 +167,7 @@ async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context:
     except ToolError:
         if not facts.needs:  # an edit that cannot apply fails here, before anybody is asked
             raise
-        preview = tool.arguments_text(arguments)  # what is wrong says what is in a file that nobody opened yet
+        preview = tool.arguments_text(arguments)  # the error would show a part of a file that nobody has opened yet
     if facts.needs and (mask := call.report.mask) is not None:
         await turn.session.services.know_secrets()
         preview = mask.text(preview)
@@ -222,16 +230,6 @@ def _question(policy: CallPolicy, verdict: Verdict, preview: str) -> CallApprova
         mode = "acceptEdits" if verdict.reason == CHANGES_A_FILE else ""
         return EditApproval(**asdict(approval), hunks=hunks, mode=mode)
     return approval
-
-
-MAX_SHOWN = 6
-OUTSIDE = "runs OUTSIDE the sandbox: it can read, change and send anything you can"
-
-# Reasons to ask that say no more than the effects.
-_BEYOND = "acts beyond the workspace$|reaches other machines$|fetches what it runs$"
-_IN_EFFECTS = "is not known to only read$|^it writes |may hold secrets|is outside the workspace"
-# Programs that run what they read: from a host, it is a script from there.
-_INTERPRETERS = frozenset("sh bash dash zsh ksh fish python python3 perl ruby node php".split())
 
 
 class CallEffects(Struct, frozen=True):

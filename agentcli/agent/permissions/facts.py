@@ -1,4 +1,4 @@
-"""Reads what a call is about, once: its command, the paths that it names and where they lead, its address."""
+"""Finds the facts of a call, once: its command, the paths that it names and where they lead, its address."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agentcli.safety.paths.judge import (
     PathFacts,
     PathGround,
     PathKind,
-    is_protected,
+    is_auto_executed,
     is_reviewed,
     is_secret,
     judge_path,
@@ -66,7 +66,7 @@ class PathLookup:
         return known
 
     def find_real(self, given: str, access: Access) -> PathFacts:
-        """Return the facts of a path that needs no resolving, or that cannot be resolved: it stands for itself."""
+        """Return the facts of a real path; a path that cannot be resolved is taken as it is."""
         path = Path(given)
         try:
             status = self._look(path, access)
@@ -75,7 +75,7 @@ class PathLookup:
         return self._facts_of(given, path, status, access)
 
     def find_each(self, paths: tuple[str, ...], access: Access) -> list[PathFacts]:
-        """Return the facts of the paths of a command that are known; a loop of links stands for itself."""
+        """Return the facts of the known paths of a command; a loop of links is taken as it is."""
         found = []
         for path in known(paths):
             try:
@@ -93,7 +93,7 @@ class PathLookup:
             if kind == "protected":
                 is_kept = not is_reviewed(below) or status.is_auto_executed
             elif is_secret(PurePath(real.name), None) and not is_secret(real.parent, self.workspace.settings.home):
-                holds_secrets = is_protected(below) or status.kind is not None or bool(status.errno)
+                holds_secrets = is_auto_executed(below) or status.kind is not None or bool(status.errno)
         return PathFacts(
             given, named, real, access, kind, is_outside=root is None, holds_secrets=holds_secrets, is_kept=is_kept
         )

@@ -1,4 +1,4 @@
-"""Permission modes, and the notes that tell the model of them: the system text never changes."""
+"""Permission modes, and the notes about them for the model, whose system text never changes."""
 
 from __future__ import annotations
 

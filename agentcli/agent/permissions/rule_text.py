@@ -39,13 +39,13 @@ def parse_rules(text: str, source: str = "") -> list[Rule]:
     return [parse_rule(part, source) for part in re.split(r"(?<=\)) and (?=[A-Za-z_][\w*-]*\()", text)]
 
 
-# Tools of other agents that nothing here stands for: a list of rules that names them is no mistake.
+# Tools of other agents that have no counterpart here: a rule that names one is no mistake.
 ELSEWHERE = frozenset(
     "NotebookEdit NotebookRead EnterPlanMode ExitPlanMode EnterWorktree ExitWorktree SlashCommand ToolSearch LSP "
     "Monitor ListMcpResourcesTool ReadMcpResourceTool".split()
 )
 
-# What the brackets of a rule hold, by the kind of tool; "" is for tools whose every call is meant.
+# The content of a rule's brackets by the kind of tool; "" is for tools whose rules cover every call.
 Form = Literal["command", "path", "host", "kind", ""]
 
 _EXAMPLES: dict[Form, str] = {

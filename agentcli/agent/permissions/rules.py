@@ -1,6 +1,6 @@
-"""Permission rules: `Tool` or `Tool(spec)`, and which of them deny a call, ask about it, and allow it.
+"""Permission rules, `Tool` or `Tool(pattern)`: which of them deny a call, ask about it, and allow it.
 
-Grants of commands are kept away from files that no rule names: those with secrets, and auto-executed ones.
+Grants of commands do not cover secret and auto-executed files that no rule names.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from msgspec import Struct
 from agentcli.agent.permissions.facts import CallFacts
 from agentcli.safety.commands.records import CommandAnalysis, Effects, Segment, covers, escaped, known, touches
 from agentcli.safety.paths.globs import is_literal, matches_path
-from agentcli.safety.paths.judge import WHY, PathFacts, PathGround, auto_executed, is_protected, is_secret
+from agentcli.safety.paths.judge import WHY, PathFacts, PathGround, auto_executed, is_auto_executed, is_secret
 from agentcli.safety.urls import BadUrl, parse_url
 from agentcli.tools.command import Access
 from agentcli.tools.tool import kind_argument
@@ -141,7 +141,7 @@ def find_matches(facts: CallFacts, rules: Rules) -> RuleMatches:
         return RuleMatches(deny, _first(rules.ask, tool.name, is_refused), (allow,) if allow else ())
     matches = _pattern_test(facts)
     allow = _first(rules.allow, tool.name, matches) if tool.effect == "web" else _first(rules.allow, tool.name)
-    # Patterns in rules that ask mean all calls of a tool whose calls no pattern can tell apart.
+    # A rule that asks covers all calls of a tool whose calls no pattern can distinguish.
     asks = matches if tool.effect == "web" or kind_argument(tool) else lambda pattern: True
     return RuleMatches(
         _first(rules.deny, tool.name, matches), _first(rules.ask, tool.name, asks), (allow,) if allow else ()
@@ -171,7 +171,9 @@ def covers_path(rule: Rule, path: PathFacts, ground: PathGround) -> bool:
     if path.kind in ("plain", "outside") or is_literal(rule.pattern):
         return True
     name = PurePath(rule.pattern.lstrip("/").replace("*", ".x"))
-    return (path.kind == "secret" and is_secret(name, ground.home)) or (path.kind == "protected" and is_protected(name))
+    return (path.kind == "secret" and is_secret(name, ground.home)) or (
+        path.kind == "protected" and is_auto_executed(name)
+    )
 
 
 def restriction_covers(pattern: str, path: PathFacts, ground: PathGround) -> bool:
@@ -289,8 +291,8 @@ def _names(pattern: str, path: str, home: Path) -> bool:
     """Return True if a word of a rule about commands means a file that holds secrets or is auto-executed."""
     for word in re.split(r"[\s=:'\"]+", pattern):
         name = re.sub(r"^(?:~|\.)?/", "", word)
-        meant = PurePath(re.sub(r"\[([*?[])\]", r"\1", name).replace("*", ".x"))
-        if name and (is_secret(meant, home) or is_protected(meant)) and fnmatchcase(path, f"*/{name}"):
+        file = PurePath(re.sub(r"\[([*?[])\]", r"\1", name).replace("*", ".x"))
+        if name and (is_secret(file, home) or is_auto_executed(file)) and fnmatchcase(path, f"*/{name}"):
             return True
     return False
 

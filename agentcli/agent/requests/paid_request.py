@@ -23,7 +23,7 @@ from agentcli.llm.provider import OnRetry, Provider, Request, RetryPolicy, Strea
 from agentcli.llm.tokens import estimate
 
 
-class Target(NamedTuple):
+class RequestTarget(NamedTuple):
     """The model that a request goes to."""
 
     provider: Provider
@@ -53,7 +53,7 @@ class PaidRequest:
     with the usage that its stream reported, else an estimate; the budgets are charged with the worst case.
     """
 
-    target: Target
+    target: RequestTarget
     budgets: Budgets
     policy: RetryPolicy
     on_broken: Callable[[Usage], None]

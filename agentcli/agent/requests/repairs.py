@@ -21,7 +21,7 @@ from agentcli.llm.tokens import estimate
 
 MAX_REWRITES = 8  # a conversation that holds everything has six, and a refusal may name several fields
 TOO_LARGE = 413
-_OF_CONTENT = (400, TOO_LARGE, 415, 422)  # statuses that a server gives for what a request holds
+_OF_CONTENT = (400, TOO_LARGE, 415, 422)  # statuses of rejections of a request's content
 _FIELD, _RESULT, _TOOL = "field ", "result ", "tool "  # beginnings of keys that are no block's own
 
 # Patterns are compiled when a refusal is read: that takes 3 ms, which no start should pay for.
@@ -138,15 +138,15 @@ def rewrites(request: Request, error: ProviderError) -> list[Rewrite]:
     more = {"tools": ("tools", "parallel_tool_calls")}
     unsent = [(field, frozenset(_FIELD + name for name in more.get(field, (field,)))) for field in fields]
     # What the wire format left out is not to blame. This is empty if nobody knows what was sent.
-    held = str(error.sent.get("messages") or error.sent.get("input", ""))
+    sent = str(error.sent.get("messages") or error.sent.get("input", ""))
     blocks = [block for message in request.messages for block in message.content]
-    thoughts = [repr(block) for block in blocks if _is_thought(block)] if re.search(_A_THOUGHT, held) else []
+    thoughts = [repr(block) for block in blocks if _is_thought(block)] if re.search(_A_THOUGHT, sent) else []
     media = [block.source.data for block in media_in(request.messages)]
     calls = [block.id for block in blocks if isinstance(block, ToolUse)]
     results = _results(request.messages[request.earlier_messages :]) or _results(request.messages)
     ladder = [
         (_ABOUT_THINKING, Rewrite("without earlier reasoning", frozenset(thoughts))),
-        (_ABOUT_MEDIA, Rewrite("without images and documents", frozenset(d for d in media if d in held or not held))),
+        (_ABOUT_MEDIA, Rewrite("without images and documents", frozenset(d for d in media if d in sent or not sent))),
         (_ABOUT_CALLS, Rewrite("with earlier calls told as text", frozenset(calls))),
         (_ABOUT_RESULTS, Rewrite("without the results of calls", frozenset(results), stands_alone=True)),
     ]
@@ -193,7 +193,7 @@ def _is_thought(block: Block) -> bool:
 
 
 def without(request: Request, keys: Collection[str]) -> Request:
-    """Return the request without what these keys name; a text stands for an image, a document, a result, a call."""
+    """Return the request without what these keys name; a text replaces an image, a document, a result or a call."""
     if not keys:
         return request
 

@@ -1,4 +1,4 @@
-"""Asks the model once: builds the request, passes its stream on as events, stores the reply in the log."""
+"""Makes one request: builds it, publishes the reply's stream as events, and stores the reply in the log."""
 
 from __future__ import annotations
 
@@ -8,23 +8,30 @@ from functools import partial
 
 import msgspec
 
+from agentcli.agent import events
 from agentcli.agent.accounting.budgets import MEDIA_MARGIN, most_tokens
-from agentcli.agent.events import Notice, ProviderSwitched, Retry, TurnEnded, UsageReported
-from agentcli.agent.requests.paid_request import Attempt, PaidRequest, Target
+from agentcli.agent.requests.paid_request import Attempt, PaidRequest, RequestTarget
 from agentcli.agent.requests.repairs import with_repairs
-from agentcli.agent.requests.reply_blocks import ReplyBlocks
 from agentcli.agent.runtime import Runtime, Turn, unchanged
 from agentcli.agent.state import AgentState
 from agentcli.agent.turn_log import add, apply_compaction, charge_request, settled
-from agentcli.conversation import entries as log
-from agentcli.conversation.entries import SHORTENED_SOON, Assistant, CallsStarted, Paid, Retracted, reminder
+from agentcli.conversation.entries import (
+    SHORTENED_SOON,
+    Assistant,
+    CallsStarted,
+    Compaction,
+    Paid,
+    ProviderSwitch,
+    Retracted,
+    reminder,
+)
 from agentcli.errors import ConfigError, UsageError, UserError
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ContextOverflow, ProviderError
 from agentcli.llm.media import BoundsMedia, omission_notices
 from agentcli.llm.messages import Message, Text, Usage, repair_messages
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Prefix, Request, time_span, with_wait
+from agentcli.llm.provider import Prefix, Provider, Request, time_span, with_wait
 from agentcli.llm.tokens import estimate, request_size
 
 OTHER_COUNT = 1.5  # tokens of one model for each of another's: the newest tokenizers make a third more of a text
@@ -46,7 +53,7 @@ async def request_reply(turn: Turn) -> llm.Done:
         failed, substitute = turn.state.model.name, _substitute(turn, error)
         if not substitute:
             raise
-        turn.emit(Notice(f"{failed} failed ({describe_error(error).rstrip('.')}): going on with {substitute}."))
+        turn.emit(events.Notice(f"{failed} failed ({describe_error(error).rstrip('.')}): going on with {substitute}."))
         turn.state.model.name, turn.state.model.switch_reason = substitute, "fallback"
     return await _request(turn)
 
@@ -65,7 +72,7 @@ def _substitute(turn: Turn, error: ProviderError | UserError) -> str:
 
 async def _request(turn: Turn) -> llm.Done:
     save_money(turn)
-    target = Target(*await turn.runtime.models.resolve(turn.state))
+    target = RequestTarget(*await turn.runtime.models.resolve(turn.state))
     info = target.info
     turn.state.model.is_small = info.small
     is_switched = note_switch(turn, target.name)
@@ -81,19 +88,19 @@ async def _request(turn: Turn) -> llm.Done:
         await settled(turn)  # an answer to a prompt that could not be stored is not asked for
     report_omitted_media(turn, target, request)
     reply, attempt = await with_repairs(turn, request, partial(_stream, turn, target), model=target.name, info=info)
-    report_omitted_media(turn, target, request)  # a server may have said only now what its model takes
+    report_omitted_media(turn, target, request)  # a server may reveal only now what its model accepts
     await store_reply(turn, target, reply, attempt)
     return reply
 
 
-def report_omitted_media(turn: Turn, target: Target, request: Request) -> None:
-    """Tell the person once which images and PDFs this model is not shown; a text stands for each."""
+def report_omitted_media(turn: Turn, target: RequestTarget, request: Request) -> None:
+    """Tell the person once which images and PDFs this model does not get; a text replaces each."""
     reported, provider = turn.state.model.reported, target.provider
     texts = omission_notices(request.messages, provider.media_rules) if isinstance(provider, BoundsMedia) else []
     for notice in (f"{target.name}: {text}." for text in texts):
         if notice not in reported:
             reported.add(notice)
-            turn.emit(Notice(notice))
+            turn.emit(events.Notice(notice))
 
 
 def save_money(turn: Turn) -> None:
@@ -102,13 +109,13 @@ def save_money(turn: Turn) -> None:
     if limits.cheaper_model not in ("", state.model.name):
         share = max((spent / limit for _, kind, limit, spent in budgets.limits() if kind == "usd"), default=0.0)
         if share >= limits.cheaper_at and budgets.is_first("cheaper model"):
-            turn.emit(Notice(f"{share:.0%} of a budget is used: going on with {limits.cheaper_model}."))
+            turn.emit(events.Notice(f"{share:.0%} of a budget is used: going on with {limits.cheaper_model}."))
             turn.spending.dearer_model = state.model.name
             state.model.name, state.model.switch_reason = limits.cheaper_model, "budget"
 
 
 def add_notes(turn: Turn) -> None:
-    """Tell the model what has changed since its last request; appended, so that earlier bytes stay the same."""
+    """Add the notes for the model to the conversation. Earlier bytes of the request stay the same."""
     while turn.state.notes:
         add(turn, turn.state.notes.popleft())
 
@@ -119,8 +126,8 @@ def note_switch(turn: Turn, now: str) -> bool:
     before, reason = model.last_used, model.switch_reason
     model.switch_reason = "chosen"
     if is_switched := before not in ("", now):
-        add(turn, log.ProviderSwitch(before, now, reason))
-        turn.emit(ProviderSwitched(before, now, reason))
+        add(turn, ProviderSwitch(before, now, reason))
+        turn.emit(events.ProviderSwitched(before, now, reason))
         model.last_used = now
     return is_switched
 
@@ -136,11 +143,11 @@ async def shrink(turn: Turn) -> bool:
     if not isinstance(compaction, str):
         await _compact(turn, compaction)
     elif turn.round > 1 or len(state.conversation.messages) > 1:
-        turn.emit(Notice(f"The conversation does not fit, and could not be compacted: {compaction}."))
+        turn.emit(events.Notice(f"The conversation does not fit, and could not be compacted: {compaction}."))
     return not isinstance(compaction, str)
 
 
-async def _compact(turn: Turn, compaction: log.Compaction) -> None:
+async def _compact(turn: Turn, compaction: Compaction) -> None:
     await apply_compaction(turn.state, turn.runtime, turn.emit, compaction, append=partial(add, turn))
 
 
@@ -179,8 +186,8 @@ def refuse_oversized(request: Request, info: ModelInfo, *, known: int) -> None:
         raise ContextOverflow(f"The prompt is about {tokens:,} tokens, the window of {info.id} {info.window:,}")
 
 
-async def _stream(turn: Turn, target: Target, request: Request) -> tuple[llm.Done, Attempt]:
-    """Pass the provider's stream on as events, and return the reply with its last try.
+async def _stream(turn: Turn, target: RequestTarget, request: Request) -> tuple[llm.Done, Attempt]:
+    """Publish the provider's stream as events, and return the reply with its last try.
 
     The text of a reply that breaks off is kept.
     """
@@ -204,7 +211,7 @@ async def _stream(turn: Turn, target: Target, request: Request) -> tuple[llm.Don
     def on_retry(number: int, delay_s: float, error: ProviderError) -> None:
         nonlocal blocks
         blocks = ReplyBlocks(target.provider, turn.emit)
-        turn.emit(Retry(number, delay_s, describe_error(error)))
+        turn.emit(events.Retry(number, delay_s, describe_error(error)))
 
     paid = PaidRequest(
         target=target,
@@ -223,7 +230,7 @@ async def _stream(turn: Turn, target: Target, request: Request) -> tuple[llm.Don
     finally:
         blocks.end()
         for warning in turn.spending.budgets.warnings(target.info):
-            turn.emit(Notice(warning))
+            turn.emit(events.Notice(warning))
 
 
 def max_prompt_tokens(turn: Turn, model: str, request: Request, info: ModelInfo) -> int:
@@ -231,7 +238,7 @@ def max_prompt_tokens(turn: Turn, model: str, request: Request, info: ModelInfo)
     replies = [number for number, message in enumerate(request.messages, 1) if message.role == "assistant"]
     is_changed = turn.runtime.context.transform is not unchanged
     for body in (entry.body for entry in (() if is_changed else reversed(turn.state.conversation.path))):
-        if isinstance(body, log.Compaction) or not replies:
+        if isinstance(body, Compaction) or not replies:
             break
         if isinstance(body, Assistant):
             since = replies.pop()
@@ -254,7 +261,7 @@ def prefix_hash(request: Request) -> str:
     return f"{tools:08x}.{zlib.crc32(request.system.encode(errors='replace')):08x}"
 
 
-async def store_reply(turn: Turn, target: Target, reply: llm.Done, attempt: Attempt) -> None:
+async def store_reply(turn: Turn, target: RequestTarget, reply: llm.Done, attempt: Attempt) -> None:
     """Store the reply together with the starts of its calls, then announce it. A refusal is kept out of the log."""
     turn.state.model.last_used = target.name
     cost = charge_request(turn, target, reply.usage)
@@ -282,15 +289,15 @@ async def store_reply(turn: Turn, target: Target, reply: llm.Done, attempt: Atte
     add(turn, stored, *([CallsStarted(calls)] if calls else ()))
     await settled(turn)
     report_usage(turn, target, reply.usage, cost)
-    turn.emit(TurnEnded(turn.round, reply.stop_reason, target.provider.model, target.provider.name))
+    turn.emit(events.TurnEnded(turn.round, reply.stop_reason, target.provider.model, target.provider.name))
     if reply.note:
-        turn.emit(Notice(reply.note))
+        turn.emit(events.Notice(reply.note))
     warn_when_full(turn, target.info)
     if reply.stop_reason == "model_context_window_exceeded" and not await shrink(turn):
         raise UserError("The conversation does not fit the model's window any more: begin anew, or use a larger model.")
 
 
-def store_partial(turn: Turn, target: Target, text: str, used: Usage, *, attempt: Attempt) -> None:
+def store_partial(turn: Turn, target: RequestTarget, text: str, used: Usage, *, attempt: Attempt) -> None:
     """Store the text of a broken reply and its cost, but no calls and no thinking, of which nothing may run."""
     cost, duration_ms = charge_request(turn, target, used), attempt.duration_ms
     if len(text) > MAX_PARTIAL_CHARS:  # it is sent with each later request
@@ -315,9 +322,9 @@ def store_partial(turn: Turn, target: Target, text: str, used: Usage, *, attempt
         report_usage(turn, target, used, cost)
 
 
-def report_usage(turn: Turn, target: Target, used: Usage, cost: float | None) -> None:
+def report_usage(turn: Turn, target: RequestTarget, used: Usage, cost: float | None) -> None:
     total, provider = turn.state.meter.total.whole_usd, target.provider
-    turn.emit(UsageReported(used, cost, total, provider.model, provider.name))
+    turn.emit(events.UsageReported(used, cost, total, provider.model, provider.name))
 
 
 def warn_when_full(turn: Turn, info: ModelInfo) -> None:
@@ -327,7 +334,7 @@ def warn_when_full(turn: Turn, info: ModelInfo) -> None:
     used = turn.state.model.window_share = tokens / info.window
     if info.is_known and used >= warn_at > before:
         text = f"The conversation fills {used:.0%} of the model's window ({info.window:,} tokens)."
-        turn.emit(Notice(text))
+        turn.emit(events.Notice(text))
         turn.state.notes.append(reminder(f"{text} {SHORTENED_SOON}"))
 
 
@@ -340,3 +347,54 @@ def describe_error(error: ProviderError | UserError) -> str:
     if about := ", ".join(part for part in (status, tries) if part):
         text = f"{text.rstrip('.')} ({about})."
     return with_wait(text, error)
+
+
+class ReplyBlocks:
+    """The blocks of one reply, numbered in the order they start; neighbouring deltas of one kind are one block."""
+
+    def __init__(self, provider: Provider, emit: events.Emit) -> None:
+        self._emit = emit
+        self._source = events.ReplyStarted(provider.model, provider.name)
+        self._count = 0
+        self._open: events.BlockKind | None = None  # text or thinking; calls may be open beside one another
+        self._calls: dict[str, int] = {}
+
+    def feed(self, event: llm.StreamEvent) -> None:
+        """Publish what an event of the provider's stream adds to the reply."""
+        if isinstance(event, llm.TextDelta):  # most of all events
+            if self._open != "text":
+                self._start("text")
+            self._emit(events.TextDelta(event.text))
+            return
+        match event:
+            case llm.ThinkingDelta(text):
+                if self._open != "thinking":
+                    self._start("thinking")
+                self._emit(events.ThinkingDelta(text))
+            case llm.ToolCallStarted(id, name):
+                self._calls[id] = self._start("tool_use", id, name)
+            case llm.ToolCallDelta(id, partial_json):
+                self._emit(events.InputDelta(id, partial_json, self._calls.get(id, self._count - 1)))
+            case llm.ToolCallEnded(id) if id in self._calls:
+                self._emit(events.BlockEnded(self._calls.pop(id)))
+
+    def _start(self, kind: events.BlockKind, id: str = "", name: str = "") -> int:
+        if self._count == 0:
+            self._emit(self._source)
+        self._end_text()
+        index, self._count = self._count, self._count + 1
+        self._open = kind
+        self._emit(events.BlockStarted(index, kind, id, name))
+        return index
+
+    def _end_text(self) -> None:
+        if self._open in ("text", "thinking"):
+            self._emit(events.BlockEnded(self._count - 1))
+        self._open = None
+
+    def end(self) -> None:
+        """Publish the ends of the blocks that are open, also where the stream broke off."""
+        self._end_text()
+        for index in self._calls.values():
+            self._emit(events.BlockEnded(index))
+        self._calls.clear()

@@ -1,4 +1,4 @@
-"""The steps around the requests of a turn. A new one is a class of its own and a place in the list of `usual_steps`."""
+"""The steps around the requests of a turn. A new step is a class, with a place in the list of `usual_steps`."""
 
 from __future__ import annotations
 

@@ -19,7 +19,6 @@ from agentcli.errors import LoopError
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ProviderError
 from agentcli.llm.messages import Text
-from agentcli.llm.provider import clock_time
 
 COUNTDOWN_S = 60.0  # between two events of the countdown
 
@@ -162,7 +161,7 @@ class ResetWait(TurnStep):
         log.add(turn, ResetAwaited(resets_at))
         await log.settled(turn)
         while (remaining_s := resets_at - time.time()) > 0:  # by the wall clock: the machine may sleep meanwhile
-            turn.emit(Retry(1, remaining_s, f"The usage limit resets at {clock_time(resets_at)}."))
+            turn.emit(Retry(1, remaining_s, f"The usage limit resets at {llm.clock_time(resets_at)}."))
             await asyncio.sleep(min(remaining_s, COUNTDOWN_S))
         log.add(turn, ResetAwaited(0.0))
         await log.settled(turn)

@@ -1,4 +1,4 @@
-"""Steps that bring the model what is not the person's prompt: queued messages, reports, instructions, hooks' words."""
+"""Steps that add to a prompt: queued messages, reports of subagents, instructions of folders, notes of hooks."""
 
 from __future__ import annotations
 
@@ -22,6 +22,12 @@ from agentcli.errors import UserError
 from agentcli.llm import provider as llm
 from agentcli.llm.messages import Text, ToolUse
 from agentcli.tools.path_names import parse_name
+
+log = logging.getLogger(__name__)
+MAX_STOPS = 5  # times that hooks let one turn go on
+_STOPPED = "Not run: the turn was stopped."
+_FILES = ("file_read", "file_write", "file_edit")
+_FOLDERS = ("file_list", "grep_search")
 
 
 class QueuedMessages(TurnStep):
@@ -60,12 +66,6 @@ class FolderInstructions(TurnStep):
             turn.emit(Notice(notice))
 
 
-log = logging.getLogger(__name__)
-
-MAX_STOPS = 5  # times that hooks let one turn go on
-_STOPPED = "Not run: the turn was stopped."
-
-
 class PromptHooks(TurnStep):
     """Shows the prompt to hooks before the model. A prompt that they refuse is taken back."""
 
@@ -91,12 +91,12 @@ class ReplyHook(TurnStep):
         """Raise `UserError` for a hook that fails, because a guard that fails must not let anything through."""
         provider, _, model = turn.state.model.last_used.partition("/")
         try:
-            goes_on = await turn.runtime.hooks.on_turn_end(turn.round, reply.usage, model, provider)
-        except Exception as error:  # a hook is foreign code: whatever it raises ends the turn and nothing else
+            continues = await turn.runtime.hooks.on_turn_end(turn.round, reply.usage, model, provider)
+        except Exception as error:  # a hook is foreign code: any error of it ends only the turn
             log.exception("on_turn_end failed")
             answer_open_calls(turn, _STOPPED)
             raise UserError(f"The on_turn_end hook failed: {error!r}") from error
-        return None if goes_on else EarlyEnd("stopped", _STOPPED)
+        return None if continues else EarlyEnd("stopped", _STOPPED)
 
 
 class StopHooks(TurnStep):
@@ -118,10 +118,6 @@ class StopHooks(TurnStep):
         return True
 
 
-_FILES = ("file_read", "file_write", "file_edit")
-_FOLDERS = ("file_list", "grep_search")
-
-
 @dataclass
 class NestedInstructions:
     """Finds the instruction files of folders below the working directory; `root` is the project's folder.
@@ -132,24 +128,24 @@ class NestedInstructions:
     cwd: Path
     root: Path
     home: Path | None
-    _looked: set[Path] = field(default_factory=set)
+    _visited: set[Path] = field(default_factory=set)
 
     def found(self, calls: Sequence[ToolUse], conversation: Conversation) -> Instructions:
         """Return the files of the folders that these calls are the first to touch."""
-        folders = {folder for call in calls for folder in self._touched(call)} - self._looked
+        folders = {folder for call in calls for folder in self._touched(call)} - self._visited
         if not folders:
             return Instructions()
-        self._looked |= folders
+        self._visited |= folders
         known = instruction_paths(entry.body for entry in conversation.request_entries)
         return nested_instructions(folders, self.cwd, self.root, known, home=self.home)
 
-    def read_again(self, conversation: Conversation, told_now: str) -> Instructions:
-        """Read the files of the model again, except those that are in the text `told_now`."""
+    def read_again(self, conversation: Conversation, current_text: str) -> Instructions:
+        """Read the files of the model again, except those that are in the text `current_text`."""
         reader = InstructionReader(root=self.root, home=self.home)
         for path in instruction_paths(entry.body for entry in conversation.request_entries):
-            if f'<instructions path="{path}">' not in told_now:
-                reader.take(Path(path), self.root)
-        return reader.take_found()
+            if f'<instructions path="{path}">' not in current_text:
+                reader.read(Path(path), self.root)
+        return reader.collect()
 
     def _touched(self, call: ToolUse) -> Iterator[Path]:
         name = call.input.get("cwd" if call.name == "bash" else "path")

@@ -1,4 +1,4 @@
-"""Replies that end no turn: with calls, cut or empty, with a plan to review, that fit no schema, or change nothing."""
+"""Steps after replies that do not end a turn: with calls, cut or empty, with a plan, or without the asked change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from agentcli.llm import provider as llm
 from agentcli.llm.block_edits import asks_for_change
 from agentcli.llm.errors import ServerError
 from agentcli.llm.messages import Text
-from agentcli.llm.provider import Request
 from agentcli.tools.text.syntax import IS_INVALID
 
 MAX_CONTINUATIONS = 3  # of a reply that was cut by length, in a row
@@ -29,7 +28,7 @@ _CHANGED = "The user has changed your plan to the following, and accepted it: ca
 
 
 class CallsPending(TurnStep):
-    """Asks for another request after calls, unless a small model answered beside them and all calls succeeded."""
+    """Asks for another request after calls, unless a small model ended its turn with them and all succeeded."""
 
     async def after_reply(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
         is_answered = turn.state.model.is_small and reply.stop_reason == "end_turn"
@@ -45,7 +44,7 @@ class ContinuedReply(TurnStep):
         self._count = 0
         self._length = 1  # a factor of the reply's length, doubled when a reply was cut inside a call
 
-    def shape(self, request: Request) -> Request:
+    def shape(self, request: llm.Request) -> llm.Request:
         return structs.replace(request, max_tokens=request.max_tokens * self._length)
 
     async def after_reply(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
@@ -103,7 +102,7 @@ class FittingAnswer(TurnStep):
     async def begin(self, turn: Turn) -> None:
         turn.state.notes.append(reminder(self._schema.request))
 
-    def shape(self, request: Request) -> Request:
+    def shape(self, request: llm.Request) -> llm.Request:
         return structs.replace(request, answer_schema=self._schema.schema)
 
     async def after_reply(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:

@@ -37,7 +37,6 @@ def app(model: Annotated[str, typer.Option("-m", "--model", help="A real one, no
 
 
 def make_sample(repository: Path) -> None:
-    """Make a repository of three files with one mistake in it."""
     sample = files("agentcli.cli.subcommands").joinpath("demo_sample")
     repository.mkdir(parents=True)
     for name in ("price.py", "test_price.py", "README.md"):
@@ -68,7 +67,6 @@ async def _tour(repository: Path, model: str) -> int:
 
 
 def _verify(repository: Path, view: TurnView) -> int:
-    """Run the sample's own test, print the outcome, and return the exit code."""
     tests = subprocess.run(
         [sys.executable, "-m", "unittest", "-q"], cwd=repository, capture_output=True, text=True, check=False
     )

@@ -149,7 +149,6 @@ def _engine(name: str, config: Config, variant: Variant, parallel: int) -> Engin
 
 
 def _as_result(run: EvalRun) -> dict[str, Any]:
-    """Return the object that `eval run --json` and `eval show --json` print."""
     return {
         "run_id": run.id,
         "passed": run.passed,
@@ -291,7 +290,6 @@ def _title(run: EvalRun) -> str:
 
 
 def _differences(a: EvalRun, b: EvalRun) -> Iterator[str]:
-    """Name the differences of the runs apart from their outcomes."""
     for field in a.about.variant.__struct_fields__:
         if getattr(a.about.variant, field) != getattr(b.about.variant, field):
             yield field.replace("_", " ")

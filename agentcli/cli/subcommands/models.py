@@ -55,7 +55,6 @@ def list_models(
 
 
 async def _reached(models: Models) -> tuple[list[str], dict[str, str]]:
-    """Return the models of servers that run on this machine, and how each provider can be reached."""
     running = await models.running()
     return running, await models.reach(running)
 

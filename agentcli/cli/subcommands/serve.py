@@ -248,7 +248,6 @@ class Workers:
         _work_in_child(self._worker, on_ready, self._parent)
 
     def _ended(self) -> list[tuple[int, int]]:
-        """Return the ids and wait statuses of the processes that have ended."""
         states = [os.waitpid(pid, os.WNOHANG) for pid in self._started]
         return [(pid, status) for pid, status in states if pid]
 
@@ -316,7 +315,6 @@ async def _work(worker: Worker, on_ready: Callable[[], Any], parent: int | None 
 
 
 def _import_server() -> None:
-    """Raise `UsageError` if the extra is not installed."""
     try:
         import uvicorn  # noqa: F401 - to find out now if it is there
 

@@ -15,7 +15,7 @@ import typer
 
 from agentcli.agent.accounting.usage import Tally, UsageCollector, by_cost, counted
 from agentcli.agent.calls.report import Mask
-from agentcli.agent.interfaces import Found, SessionStore, subagents_owner
+from agentcli.agent.interfaces import SearchHit, SessionStore, subagents_owner
 from agentcli.app import Builder
 from agentcli.cli.output import draws_tables, echo, print_table, warn
 from agentcli.cli.subcommands.shared import (
@@ -28,7 +28,8 @@ from agentcli.cli.subcommands.shared import (
     single_command,
 )
 from agentcli.cli.subcommands.tools import open_bench
-from agentcli.conversation.entries import Assistant, Compaction, ContextNote, Entry, Result, Unreadable, User
+from agentcli.conversation.entries import ContextNote
+from agentcli.conversation.history import transcript_lines
 from agentcli.errors import UsageError, UserError
 from agentcli.frontends.export.documents import Form, document, form_of
 from agentcli.frontends.export.documents import shown as as_json
@@ -37,11 +38,9 @@ from agentcli.frontends.printable import printable
 from agentcli.infra.sandbox.environment import credentials_in
 from agentcli.infra.sessions.fsck import check, repair
 from agentcli.infra.sessions.sqlite import MemorySessions
-from agentcli.llm.messages import Message
 from agentcli.safety.secrets.masking import Masker
 from agentcli.settings.files import replace_file
 from agentcli.settings.paths import current_folder
-from agentcli.tools.summary import call_title
 
 T = TypeVar("T")
 _MAX_FAULTS = 50  # lines
@@ -77,10 +76,8 @@ def list_sessions(
 def show(session_id: str, json: AsJson = False) -> None:
     """One session: what was said and done. ID may be shortened, or be the session's name."""
     info, entries = in_store(lambda store: store.load(session_id))
-    if json:
-        print_json(as_json(info, entries))
-    else:
-        echo("\n".join((f"{info.id}  {info.cwd}\n", *filter(None, map(_entry_text, entries)))))
+    text = "\n".join((f"{info.id}  {info.cwd}\n", *transcript_lines(entries)))
+    print_answer(as_json(info, entries), text, as_json=json)
 
 
 @app.command()
@@ -92,31 +89,12 @@ def search(
 ) -> None:
     """Entries that hold all of the words, newest first: prompts, answers, calls and what came of them."""
     cwd = None if everywhere else current_folder()
-    found: Sequence[Found] = in_store(lambda store: store.search(text, cwd=cwd, limit=limit or _MAX_LISTED))
+    found: Sequence[SearchHit] = in_store(lambda store: store.search(text, cwd=cwd, limit=limit or _MAX_LISTED))
     if json:
         print_json([msgspec.to_builtins(one) for one in found])
     else:
         rows = [(one.session_id, when(one.time), one.kind, one.excerpt) for one in found]
         print_table(("session", "when", "kind", "text"), rows, empty="Nothing found (--all looks in every directory).")
-
-
-def _entry_text(entry: Entry) -> str:
-    """Return an entry as text for a person; empty for one that is not shown."""
-    match entry.body:
-        case User() as user if not user.is_reminder:
-            return f"› {user.text}\n"
-        case Assistant() as reply:
-            message = Message("assistant", reply.content)
-            calls = [f"• {call_title(use.name, use.input)}" for use in message.tool_uses]
-            return "\n".join(part for part in (message.text, *calls) if part.strip())
-        case Result() as result:
-            return f"  {'✗' if result.result.is_error else '✓'} {result.name} {result.summary}"
-        case Compaction(carried):
-            return f"[summary] {carried}"
-        case Unreadable(error, stored):
-            return f"[{error}] {stored}".rstrip()
-        case _:
-            return ""
 
 
 @app.command()
@@ -169,8 +147,8 @@ def fork(
             await log.close()
         return {"session_id": log.session_id, "forked_from": source.id, "entry_id": last}
 
-    made = in_store(work)
-    print_answer(made, f"{made['session_id']}: go on with agentcli -r {made['session_id']}.", as_json=json)
+    copy = in_store(work)
+    print_answer(copy, f"{copy['session_id']}: go on with agentcli -r {copy['session_id']}.", as_json=json)
 
 
 @app.command("rm")

@@ -63,11 +63,11 @@ def list_tools(as_json: AsJson = False) -> None:
     """Every tool: where it comes from, where it runs, what it can do, and its text for the model."""
     tools = list(_builder().tool_registry())
     if as_json:
-        kept = ("name", "source", "mode", "effect")
-        print_json([{k: getattr(t, k) for k in kept} | msgspec.to_builtins(t.spec()) for t in tools])
-        return
-    rows = [(t.name, t.source, t.mode, t.effect, t.description.split("\n")[0]) for t in tools]
-    print_table(("name", "source", "runs", "effect", "description"), rows, empty="No tools.")
+        keys = ("name", "source", "mode", "effect")
+        print_json([{key: getattr(tool, key) for key in keys} | msgspec.to_builtins(tool.spec()) for tool in tools])
+    else:
+        rows = [(one.name, one.source, one.mode, one.effect, one.description.split("\n")[0]) for one in tools]
+        print_table(("name", "source", "runs", "effect", "description"), rows, empty="No tools.")
 
 
 @app.command("run")
@@ -109,7 +109,6 @@ def _builder() -> Builder:
 
 
 async def _run_calls(single: ToolCallLine | None, mode: Mode) -> int:
-    """Run one call, or those on stdin; return the exit code."""
     builder = _builder()
     async with open_bench(builder, builder.tool_registry(), mode) as bench:
         services = bench.calls.services
@@ -167,19 +166,28 @@ def _problem(line: bytes, error: Exception) -> str:
 
 
 class Bench(NamedTuple):
-    """Runs calls as in a conversation, but no model reads the results. A call with an id is run only once."""
+    """Runs calls as in a conversation, but no model reads the results.
+
+    An idempotent call that succeeded is not run again for the same id and input: its answer, in `answers`, is repeated.
+    """
 
     calls: SessionCalls
     state: AgentState
+    answers: dict[bytes, dict[str, Any]]
 
     async def answer(self, call: ToolCallLine) -> dict[str, Any]:
         """Run a call and return the object that `tools run` writes for it."""
+        key = msgspec.json.encode(call, order="deterministic")
+        if call.id and key in self.answers:
+            return self.answers[key]
         events: list[Event] = []
         use = ToolUse(call.id or f"call_{secrets.token_hex(6)}", call.name, call.input)
         await run_call(Call(use, TurnCalls(session=self.calls, state=self.state, emit=events.append)))
         answer = _answer(call, next(event for event in reversed(events) if isinstance(event, ToolFinished)))
-        if (mask := self.calls.services.mask) is not None:  # the title has what the call was given
+        if (mask := self.calls.services.mask) is not None:  # the title contains arguments of the call
             answer["summary"] = mask.text(answer["summary"])
+        if not answer["is_error"] and self.calls.tools.get(call.name).is_idempotent:
+            self.answers[key] = answer
         return answer
 
 
@@ -191,7 +199,7 @@ async def open_bench(builder: Builder, tools: ToolRegistry, mode: Mode) -> Async
     calls = builder.session_calls(tools, workspace)
     calls.history.ends_loops = False  # a program may ask the same as often as it likes
     try:
-        yield Bench(calls, AgentState(model=ModelChoice(name=""), mode=mode, rules=rules))
+        yield Bench(calls, AgentState(model=ModelChoice(name=""), mode=mode, rules=rules), answers={})
     finally:
         await workspace.sandbox.aclose()
         await builder.aclose()

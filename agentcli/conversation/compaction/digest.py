@@ -1,4 +1,4 @@
-"""Writes the text that stands for older turns, at several lengths, and collects what no compaction may lose."""
+"""Writes the text that replaces older turns, at several lengths, and collects what no compaction may lose."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _MARK = 20  # characters of a mark, so that cutting fewer would save nothing
 _TAGS = re.compile(r"<(?=/?(?:system-reminder|instructions)\b)")
 
 
-class Length(Struct, frozen=True):
+class Length(Struct, frozen=True, kw_only=True):
     """The number of characters of each part of a turn. None keeps all of it; 0 leaves its number, or nothing."""
 
-    prompt: int | None
+    prompt: int | None = None
     error: int = 0
     answer: int = 0
     thought: int = 0
@@ -35,15 +35,21 @@ class Length(Struct, frozen=True):
 
 
 def lengths(settings: CompactionSettings) -> tuple[Length, ...]:
-    """From a shortened prompt to nearly all of a turn. At `BRIEF` prompts are whole and answers short."""
+    """Return the lengths from a shortened prompt to nearly all of a turn.
+
+    At the position `BRIEF`, prompts are whole and answers short.
+    """
     chars, result = settings.message_chars, settings.result_chars
     answer = max(chars, MIN_ANSWER_CHARS)
     return (
-        Length(NEWEST_START),
-        Length(None),
-        Length(None, 80),
-        Length(None, 200, chars),
-        *(Length(None, MAX_ERROR_CHARS, times * answer, times * chars, times * result) for times in TIMES),
+        Length(prompt=NEWEST_START),
+        Length(),
+        Length(error=80),
+        Length(error=200, answer=chars),
+        *(
+            Length(error=MAX_ERROR_CHARS, answer=times * answer, thought=times * chars, result=times * result)
+            for times in TIMES
+        ),
     )
 
 
@@ -80,7 +86,7 @@ class DigestWriter(Struct, frozen=True):
         return "\n".join(lines)
 
     def sentences(self, turn: TurnRecord, length: Length | None) -> Iterator[Passage]:
-        """Yield the sentences of a turn that it does not show at this length; None stands for a turn without a text."""
+        """Yield the sentences of a turn that are not part of its text at this length; None is a turn without a text."""
         inputs = {use.id: use.input for use in turn.calls}
         for step in turn.steps:
             match step.entry.body:
@@ -92,11 +98,9 @@ class DigestWriter(Struct, frozen=True):
                     yield from split_passages(step.number, "failure", f"- {title} FAILED", text)
                 case Assistant() as reply if not calls_in(reply) and (length is None or not length.answer):
                     yield from split_passages(step.number, "answer", "Answer", _quoted(text_of(reply)))
-                case _:
-                    pass
 
     def _prompt(self, step: Step, max_chars: int | None) -> str:
-        """The person's message word for word; where it is too long, its beginning and its number."""
+        """Return the person's message word for word, or its beginning and its number if it is too long."""
         text = self._typed(step)
         return f"User [#{step.number}]: {text if max_chars is None else self._start(text, max_chars, step)}"
 

@@ -54,7 +54,7 @@ def split_passages(entry: int, kind: Kind, speaker: str, text: str) -> Iterator[
 
 
 class Scorer:
-    """Scores sentences against those of their conversation: a rare word says more than one that is everywhere.
+    """Scores sentences against those of their conversation: rare words count more than common ones.
 
     Sentences with words of `focus`, in lower case, come before all others.
     """

@@ -36,16 +36,17 @@ from agentcli.conversation.history import Step, TurnRecord, distinctive_words, t
 from agentcli.llm.messages import Message, Text, is_valid, repair_messages
 from agentcli.settings.structs import CompactionSettings
 
-MIN_FREE = 0.2  # share of what the system text and the tools leave, where they alone nearly fill the target
-# Of the share from which a compaction is due: the target at most, and what is fixed with some room.
+MIN_FREE = 0.2  # share of the window without the system text and the tools, if these nearly fill the target
+# Shares of the size from which a compaction is due: for the target, and for a target with large fixed parts.
 _MAX_TARGET, _MAX_TARGET_WITH_FIXED = 0.75, 0.9
-_AIM = 0.7  # of the limit: what may be left out is told up to here
-_OLDER, _FILES = 0.5, 0.1  # of the room: for older turns before newer ones stay whole, for files
-# Of the room for older turns, for excerpts: beside all prompts if possible, and where the oldest turns are joined.
+_AIM = 0.7  # share of the limit up to which optional text is added
+_OLDER, _FILES = 0.5, 0.1  # shares of the room: for older turns before newer ones stay whole, for files
+# Shares of the room for older turns that excerpts get: beside all prompts if possible, and if the oldest turns are
+# joined.
 _EXCERPT_SHARES = (0.2, 0.0, 0.7)
-_MIN_GAIN = 0.1  # of the request: for less, nobody's prompt cache is thrown away
-_CORRECTIONS = 4  # times that a plan is made with less room, as sizes do not quite add up
-_JOINED = 20  # tokens, at least, of the line that stands for the oldest turns
+_MIN_GAIN = 0.1  # share of the request; a smaller gain is not worth the provider's prompt cache
+_CORRECTIONS = 4  # plans with less room, because sizes do not quite add up
+_JOINED = 20  # tokens, at least, of the line that replaces the oldest turns
 _ALL = 1_000_000_000
 
 Count = Callable[[Sequence[Message]], int]
@@ -84,7 +85,7 @@ class Budget(Struct, frozen=True):
         return self.count([Message("user", (Text(f"{text}\n"),))]) - empty if text else 0
 
 
-class Tail(Struct, frozen=True):
+class Tail(Struct, frozen=True, kw_only=True):
     """The newest part of a conversation, which stays in place: `turns`, or some `rounds` of the newest turn.
 
     A round is a reply with its results. Results have at most `result` characters, those of the newest round `newest`.
@@ -100,12 +101,12 @@ class Tail(Struct, frozen=True):
 def tails(settings: CompactionSettings) -> Iterator[Tail]:
     least = settings.result_chars
     for turns in range(settings.keep_turns, 0, -1):
-        yield Tail(turns)
+        yield Tail(turns=turns)
     for rounds, result in ((_ALL, 4_000), (_ALL, 1_000), (_ALL, least), (8, 1_000), (8, least), (2, 4_000), (2, least)):
-        yield Tail(1, rounds, result)
+        yield Tail(rounds=rounds, result=result)
     for newest in (_ALL, 20_000, 4_000, max(1_000, least)):
-        yield Tail(1, 1, least, newest)
-    yield Tail(1, 1, least, max(1_000, least), cuts_prompt=True)
+        yield Tail(rounds=1, result=least, newest=newest)
+    yield Tail(rounds=1, result=least, newest=max(1_000, least), cuts_prompt=True)
 
 
 class Planner(Struct, frozen=True, kw_only=True):
@@ -332,7 +333,7 @@ class Planner(Struct, frozen=True, kw_only=True):
 def _grow(
     turns: Sequence[TurnRecord], size: Callable[[TurnRecord, int], int], aim: int, order: Sequence[int]
 ) -> list[int]:
-    """Return a length for each turn, at least `BRIEF`: they grow in `order` while all together take at most `aim`."""
+    """Return a length for each turn, at least `BRIEF`. They grow in `order` while all turns take at most `aim`."""
     chosen = [BRIEF] * len(turns)
     total = sum(size(turn, BRIEF) for turn in turns)
     for length in range(BRIEF + 1, BRIEF + len(TIMES) + 1):
@@ -347,11 +348,11 @@ def _grow(
 def _shorten(
     turns: Sequence[TurnRecord], size: Callable[[TurnRecord, int], int], free: int, max_excerpts: int
 ) -> tuple[int, list[int]] | None:
-    """Return the number of the oldest turns that one line stands for, and lengths up to `BRIEF` for the others.
+    """Return the number of the oldest turns, which one line replaces, and lengths up to `BRIEF` for the others.
 
-    Prompts stay whole as long as there is room for them, with a fifth of it for excerpts of the rest if possible. Where
-    they do not fit, the oldest turns are joined, and most of the room is for excerpts, which take at most
-    `max_excerpts` tokens. None means that the room is too small for a single line.
+    Prompts stay whole as long as they fit, with a fifth of the room for excerpts of the rest if possible. If they do
+    not fit, the oldest turns are joined, and excerpts get most of the room, but at most `max_excerpts` tokens. None
+    means that the room is too small for a single line.
     """
     for share in _EXCERPT_SHARES:
         chosen = [BRIEF] * len(turns)

@@ -52,7 +52,7 @@ class MarkedSentence(Struct, frozen=True):
                 yield found
 
     def is_asserted(self, at: int) -> bool:
-        """Return True if the clause before `at` makes no wish, condition or denial of it."""
+        """Return True if the clause before `at` has no word of a wish, a condition or a denial."""
         start = max((end.end() for end in _wording()["clause_end"].finditer(self.marks, 0, at)), default=0)
         return not _wording()["hedge"].search(self.marks, start, at)
 
@@ -161,7 +161,7 @@ def _claim(
     groups = ("code", "other_code") if topic == "command" else ("passed", "ratio", "failed")
     number = next((state[group] for group in groups if state[group]), "") if state else ""
     numbers = _numbers(subject["n"] or number)
-    if topic == "tests" and not numbers:  # those that stand by themselves: `all tests pass (12 passed)`
+    if topic == "tests" and not numbers:  # numbers apart from the claim: `all tests pass (12 passed)`
         counts = [found[0] for found in _wording()["count"].finditer(sentence.marks, subject.start()) if found[kind]]
         ratios = re.findall(r"(?<![\w/])\d+/\d+\b", sentence.marks) if is_good else []
         numbers = _numbers(next(iter(counts + ratios), ""))

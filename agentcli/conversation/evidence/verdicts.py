@@ -9,7 +9,7 @@ from functools import cache, cached_property, lru_cache
 from pathlib import Path, PurePath
 from typing import Any
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from agentcli.conversation.entries import Assistant, Entry, Result, User
 from agentcli.conversation.evidence import Claim, ClaimVerdict, Statement
@@ -28,7 +28,7 @@ _NOT_STARTED = (126, 127)  # bash(1), EXIT STATUS
 _WHOLE = frozenset("run all auto test tests src test/ tests/ ./... .".split())  # arguments that select all tests
 
 
-class CallEnd(Struct, frozen=True):
+class CallEnd(Struct, frozen=True, kw_only=True):
     """A call that ended. `text` holds its arguments; a call of `bash` has a command, perhaps without an exit code."""
 
     name: str
@@ -41,7 +41,7 @@ class CallEnd(Struct, frozen=True):
     output: str = ""
 
 
-class CheckRun(Struct, frozen=True):
+class CheckRun(Struct, frozen=True, kw_only=True):
     """A check that ran. `passed` is None if its outcome is unknown; `counts` has the numbers in its summary."""
 
     kind: str
@@ -81,8 +81,6 @@ class Record:
                 case Result() as result:
                     at, call = calls.get(result.result.tool_use_id, ((n, 0), None))
                     self.ends.append(_call_end(at, entry.id, call.input if call else {}, result))
-                case _:
-                    pass
 
     @cached_property
     def runs(self) -> list[CheckRun]:
@@ -108,13 +106,16 @@ def _call_end(at: CallPlace, entry_id: str, arguments: dict[str, Any], result: R
     data = result.structured if isinstance(result.structured, dict) else {}
     applied = data.get("kept") or ()
     discarded = [name for change in data.get("changes") or () if (name := change.get("name", "")) not in applied]
-    text = "\n".join([*map(str, arguments.values()), *discarded])
-    end = CallEnd(result.name, text, at, entry_id, result.result.is_error or bool(discarded))
-    if result.name != "bash":
-        return end
-    code = None if data.get("timed_out") or (discarded and not applied) else data.get("exit_code")
-    return structs.replace(
-        end, command=str(arguments.get("command", "")), exit_code=code, output=str(data.get("output", ""))
+    is_bash, is_known = result.name == "bash", not data.get("timed_out") and (applied or not discarded)
+    return CallEnd(
+        name=result.name,
+        text="\n".join([*map(str, arguments.values()), *discarded]),
+        at=at,
+        entry_id=entry_id,
+        is_error=result.result.is_error or bool(discarded),
+        command=str(arguments.get("command", "")) if is_bash else "",
+        exit_code=data.get("exit_code") if is_bash and is_known else None,
+        output=str(data.get("output", "")) if is_bash else "",
     )
 
 
@@ -171,7 +172,15 @@ def find_runs(end: CallEnd) -> list[CheckRun]:
                 counts = _counts(summary, output)
                 passed = _outcome(summary, code, output, counts, is_shown=is_shown)
                 passed = None if end.exit_code is None else passed
-                found.append(CheckRun(kind, match["program"], end, passed=passed, is_partial=is_partial, counts=counts))
+                run = CheckRun(
+                    kind=kind,
+                    program=match["program"],
+                    end=end,
+                    passed=passed,
+                    is_partial=is_partial,
+                    counts=counts,
+                )
+                found.append(run)
     return found
 
 

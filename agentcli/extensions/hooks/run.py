@@ -33,11 +33,11 @@ TIMEOUT_S = 60.0
 BLOCKS = 2  # the exit code
 OnError = Literal["allow", "deny", "ask"]
 
-# The field's names of tools by ours; one of a tool that it does not know stays as it is.
+# The names that other agents give to our tools; a tool that they do not have keeps its name.
 FIELD_NAMES = {ours: theirs for theirs, ours in ALIASES.items()} | {
     "file_edit": "Edit", "file_list": "Glob", "create_subagent": "Task", "todo": "TodoWrite", "jobs": "BashOutput",
 }  # fmt: skip
-# Our arguments by the field's, for each tool.
+# Our names of arguments by those of other agents, for each tool.
 _ARGUMENTS: dict[str, dict[str, str]] = {
     **{tool: {"file_path": "path"} for tool in ("file_read", "file_write", "file_edit")},
     "bash": {"timeout": "timeout_ms", "run_in_background": "background"},
@@ -46,26 +46,29 @@ _ARGUMENTS: dict[str, dict[str, str]] = {
     "create_subagent": {"prompt": "task", "subagent_type": "agent"},
     "skill": {"skill": "name"},
 }
-_NOT_RUN = (126, 127)  # of a shell that could not run the command (POSIX XCU 2.8.2)
-# Interpreters that do not find their script end with 2 or 1, and say so.
+_NOT_RUN = (126, 127)  # exit codes of a shell that could not run the command (POSIX XCU 2.8.2)
+# The messages of interpreters that do not find their script, and end with 2 or 1.
 _NO_SCRIPT = re.compile(
     r"can't open file|cannot open|No such file or directory|not found|Cannot find module|Could not open input file|"
     r"Can't open perl script|Permission denied",
     re.IGNORECASE,
 )
-_PLAIN_CONTEXT = ("SessionStart", "UserPromptSubmit", "SubagentStart")  # whose plain output is told to the model
+_PLAIN_CONTEXT = ("SessionStart", "UserPromptSubmit", "SubagentStart")  # whose plain output the model reads
 _BRACE = re.compile(r"^[ \t]*\{", re.MULTILINE)
 _ANSWER_KEY = re.compile(r'"(?:hookSpecificOutput|permissionDecision|decision|continue|systemMessage)"')
 _DECODER = json.JSONDecoder()
-# The words of the field; one that defers leaves the decision to others.
+# The decisions by the words that hooks use for them; a hook that defers leaves the decision to others.
 _DECISIONS: dict[str, Decision] = {
     "": "", "allow": "allow", "approve": "allow", "ask": "ask", "deny": "deny", "block": "deny", "defer": "",
 }  # fmt: skip
 _STRENGTH: dict[Decision, int] = {"": 0, "allow": 1, "ask": 2, "deny": 3}
 
 
-class HookSpec(Struct, frozen=True):
-    """One command for one event, and calls of tools whose names match `matcher` and that meet the rule `condition`."""
+class HookSpec(Struct, frozen=True, kw_only=True):
+    """A command for an event. If the event is about a call, the tool's name must match `matcher`, the call `condition`.
+
+    `matcher` is a regular expression, `condition` a permission rule such as `bash(git *)`; empty ones match all calls.
+    """
 
     event: EventName
     command: str
@@ -76,10 +79,7 @@ class HookSpec(Struct, frozen=True):
     source: str = ""
 
     def is_for(self, subject: str, input: Mapping[str, Any] | None) -> bool:
-        """Return True if the hook is for the `subject`: a tool by any of its names, or what another event is about.
-
-        `input` has the arguments of a call, which must meet the condition.
-        """
+        """Return True if the hook is for a `subject`, such as a tool by any of its names, and for these arguments."""
         names = (subject, *(theirs for theirs, ours in ALIASES.items() if ours == subject))
         if self.matcher and not any(re.fullmatch(self.matcher, name) for name in names):
             return False
@@ -133,11 +133,11 @@ def _hook(event: EventName, matcher: str, hook: Any, source: str) -> HookSpec:
         raise ValueError(f"it is left out ({error})") from error
 
 
-# Names of the field
+# Calls in the names of other agents
 
 
 def field_input(tool: str, input: Mapping[str, Any], cwd: Path) -> dict[str, Any]:
-    """Return the arguments under our names and under the field's, which has absolute paths of files."""
+    """Return the arguments under our names and under those of other agents, which have absolute paths of files."""
     both = dict(input)
     for theirs, ours in _ARGUMENTS.get(tool, {}).items():
         if ours in input:
@@ -159,7 +159,7 @@ def own_input(tool: str, updated: Mapping[str, Any], sent: Mapping[str, Any]) ->
 # Answers
 
 
-def combined(answers: Sequence[EventAnswer]) -> EventAnswer:
+def combine_answers(answers: Sequence[EventAnswer]) -> EventAnswer:
     """Combine answers: a deny wins over an ask, an ask over an allow, and of equals the first."""
     strongest = max(answers, key=lambda answer: _STRENGTH[answer.decision], default=EventAnswer())
     inputs = [answer.input for answer in answers if answer.input is not None]
@@ -191,7 +191,7 @@ def _read_output(spec: HookSpec, text: str) -> EventAnswer:
     """Return the answer of a hook that ended with 0: the JSON objects that begin a line, else plain text."""
     takes_text = spec.event in _PLAIN_CONTEXT  # a text may hold JSON, or code that looks like it
     if spec.event in EVENTS_ABOUT_DECISIONS and (bare := _bare_answers(spec, text)):
-        return combined(bare)
+        return combine_answers(bare)
     answers: list[EventAnswer] = []
     broken: EventAnswer | None = None
     position = 0
@@ -212,7 +212,7 @@ def _read_output(spec: HookSpec, text: str) -> EventAnswer:
             if broken is None or read.blocks:  # it may be a part of what is broken
                 answers.append(read)
     if answers or broken is not None:
-        return combined([*answers, *([broken] if broken is not None else ())])
+        return combine_answers([*answers, *([broken] if broken is not None else ())])
     if spec.event in EVENTS_ABOUT_DECISIONS and _ANSWER_KEY.search(text):
         return _failed(spec, "its answer does not begin a line")
     return EventAnswer(context=text if takes_text else "")
@@ -312,13 +312,14 @@ class CommandHooks:
         matching = [spec for spec in self.specs if spec.event == event and spec.is_for(subject, own)]
         if not matching:
             return EventAnswer()
-        session, agent = self.session, {"agent_id": agent_id, "agent_type": agent_id.rpartition("-")[0]}
+        session = self.session
         about = {"session_id": session.id, "transcript_path": "", "cwd": str(self.cwd), "hook_event_name": event}
-        about |= {"permission_mode": session.mode(), **(agent if agent_id != "main" else {}), **fields}
-        data = msgspec.json.encode(about)
+        if agent_id != "main":
+            about |= {"agent_id": agent_id, "agent_type": agent_id.rpartition("-")[0]}
+        data = msgspec.json.encode({**about, "permission_mode": session.mode(), **fields})
         by_command = {spec.command: spec for spec in reversed(matching)}  # a command runs once, for its first hook
         runs = (self._answer(spec, data, subject, agent_id) for spec in reversed(by_command.values()))
-        answer = combined(await asyncio.gather(*runs))
+        answer = combine_answers(await asyncio.gather(*runs))
         problem = (f"Hook {event}: {answer.problem}.",) if answer.problem else ()
         for notice in (*answer.notices, *problem):
             session.publish(Notice(notice, agent_id=agent_id))
@@ -326,12 +327,11 @@ class CommandHooks:
         return msgspec.structs.replace(answer, reason=reason, context=context)
 
     async def _answer(self, spec: HookSpec, input: bytes, subject: str, agent_id: str) -> EventAnswer:
-        """Run a hook, unless its programs have changed since they were trusted, and return its answer."""
         session, user = self.session, f"the {spec.event} hook `{spec.command}`"
         ask = session.ask if session.mode() != "dontAsk" else None
         async with self._asking:  # several hooks may run the same file: the person is asked once
             why = await refusal(
-                self.programs, spec.command, user, ask=ask, tell=lambda text: session.publish(Notice(text))
+                self.programs, spec.command, user, ask=ask, on_notice=lambda text: session.publish(Notice(text))
             )
         began = time.monotonic()
         if why:

@@ -66,8 +66,6 @@ class _ServerEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _ServerFile(msgspec.Struct, frozen=True):
-    """A file in the form of `.mcp.json`."""
-
     mcpServers: dict[str, Any] = {}  # noqa: N815 - the field's name
 
 

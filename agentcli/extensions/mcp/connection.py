@@ -216,7 +216,6 @@ class ServerConnection:
         return self._client
 
     async def _guarded(self, request: Awaitable[Listed], *, ask: Ask | None = None) -> Listed:
-        """Return the answer to a request. Raises `ToolError`."""
         try:
             return await request
         except Exception as error:
@@ -263,7 +262,6 @@ async def _accept_result(name: str, result: types.CallToolResult) -> None:
 
 
 async def _all_pages(fetch: Callable[..., Awaitable[Any]], items: Callable[[Any], Sequence[Listed]]) -> list[Listed]:
-    """Return the items of all pages of a list."""
     listed: list[Listed] = []
     cursor = None
     for _ in range(MAX_PAGES):

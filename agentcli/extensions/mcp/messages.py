@@ -245,7 +245,6 @@ async def _ask_field(about: str, field: Mapping[str, Any], ask: Ask, *, is_optio
 
 
 def _values(field: Mapping[str, Any]) -> dict[str, Value]:
-    """Return the values of a closed list by their labels."""
     source = field.get("items", field) if field.get("type") == "array" else field
     if field.get("type") == "boolean":
         return {_YES: True, _NO: False}

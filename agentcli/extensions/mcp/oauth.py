@@ -46,8 +46,8 @@ class KeptLogins:
 
     def load(self, url: str) -> ServerLogin | None:
         """Raises `ConfigError`."""
-        kept = self._keys.get(_name(url), afresh=True)  # another session may have renewed it
-        return msgspec.json.decode(kept, type=ServerLogin) if kept else None
+        login = self._keys.get(_name(url), afresh=True)  # another session may have renewed it
+        return msgspec.json.decode(login, type=ServerLogin) if login else None
 
     def save(self, url: str, login: ServerLogin) -> str:
         """Store a login, and return a sentence on the place. Raises `ConfigError`."""

@@ -255,7 +255,7 @@ class Server:
         if self._pins is None or not (command := self.spec.start_command):
             return
         user = f"the MCP server {self.name}"
-        if why := await refusal(self._pins.programs, command, user, ask=ask, tell=self._on_notice):
+        if why := await refusal(self._pins.programs, command, user, ask=ask, on_notice=self._on_notice):
             raise ToolError(
                 f"{why} The server was not started. Check the change, then run `/mcp approve {self.name}` or "
                 f"`agentcli mcp approve {self.name}` to trust the new version.",

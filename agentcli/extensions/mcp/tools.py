@@ -183,13 +183,13 @@ class OffersPrompts(Protocol):
 CallRemote = Callable[[RemoteTool, dict[str, Any], ToolContext], Awaitable[RemoteResult]]
 
 MAX_NAME = 64  # characters; Anthropic's and OpenAI's limit for the name of a tool
-_DIGEST = 8  # characters that tell shortened names apart
+_DIGEST = 8  # characters of the hash at the end of shorten names
 BYTES_PER_TOKEN = 3.2  # of names and short descriptions in JSON, by the o200k encoding
 STUB_WORDS = (12, 8, 5, 0)  # of a description; the largest number that fits is used
 NOTE = "Tools named mcp__… are described in a few words: call one with {} to be told its arguments."
 MAX_DEPTH = 40  # levels; what is deeper may be anything
 _TYPES = ("string", "integer", "number", "boolean", "object", "array", "null")
-# What servers write for these; anything else, as "any", says nothing.
+# Other names that servers write for the types; any further one, such as "any", restricts nothing.
 _TYPE_NAMES = {
     "str": "string", "text": "string", "int": "integer", "float": "number", "double": "number", "bool": "boolean",
     "dict": "object", "map": "object", "list": "array", "tuple": "array", "none": "null",
@@ -366,7 +366,6 @@ def _type(value: Any) -> str | list[str] | None:
 
 
 def _unique(value: Any, key: str) -> list[Any] | None:
-    """Return the items of `required` or `enum`, each only once."""
     items = value if isinstance(value, list) else []
     unique = {msgspec.json.encode(item): item for item in items if key == "enum" or isinstance(item, str)}
     return list(unique.values()) or None

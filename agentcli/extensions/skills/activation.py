@@ -169,7 +169,7 @@ def _resources(skill: Skill) -> str:
     return f"\nFiles in its folder, to be read or run when the instructions say so:\n{lines}{more}\n"
 
 
-@dataclass
+@dataclass(kw_only=True)
 class SessionSkills:
     """Keeps the active skills of a session in step with its log.
 
@@ -219,8 +219,14 @@ class SessionSkills:
             raise UsageError(f"The skill {skill.name} cannot be used: {error}.") from error
         for variable in ("${CLAUDE_SKILL_DIR}", "${AGENTCLI_SKILL_DIR}"):
             body = body.replace(variable, skill.folder)
-        allowed, words = tuple(self._rules(skill)), skill.takes_words
-        template = Template(skill.name, body, allowed, skill.file, takes_words=words, adds_argument=False)
+        template = Template(
+            name=skill.name,
+            body=body,
+            allowed=tuple(self._rules(skill)),
+            file=skill.file,
+            takes_words=skill.takes_words,
+            adds_argument=False,
+        )
         return await expanded(template, request, self.state, self.session.runtime.calls)
 
     async def answer(self, call: Call, arguments: SkillCall) -> ToolOutput:
@@ -315,8 +321,7 @@ class SessionSkills:
             try:
                 self._override(activation.id, "name", self.known_model(skill.model, state.model.name))
             except UserError as error:
-                name = state.model.name
-                notice = f"The skill {skill.name} asks for {skill.model}: {error} Going on with {name}."
+                notice = f"The skill {skill.name} asks for {skill.model}: {error} Going on with {state.model.name}."
                 self.session.publish(Notice(notice))
         if skill.effort:
             self._override(activation.id, "effort", skill.effort)
@@ -353,7 +358,6 @@ def skills_of(calls: SessionCalls) -> SessionSkills:
 
 
 def _search(registry: SkillRegistry, word: str) -> ToolOutput:
-    """Return the skills whose name or description contains a word (level 1)."""
     offered = [skill for skill in registry.catalog if skill.for_model]
     found = [skill for skill in offered if word.lower() in f"{skill.name} {skill.description}".lower()]
     lines = [f"- {skill.name}: {skill.description}" for skill in found[:_MAX_FOUND]]

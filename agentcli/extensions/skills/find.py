@@ -248,7 +248,8 @@ class Skills:
         def make() -> SkillsInUse:
             from agentcli.extensions.skills.activation import SessionSkills, SkillRegistry
 
-            return SessionSkills(SkillRegistry(self.catalog), session, partial(model_named, models=models), outer)
+            registry, known_model = SkillRegistry(self.catalog), partial(model_named, models=models)
+            return SessionSkills(registry=registry, session=session, known_model=known_model, outer=outer)
 
         session.runtime.calls.delegates.make_skills = make
         session.runtime.steps.append(ActiveSkills)

@@ -72,7 +72,6 @@ async def _switch_on(host: CommandHost, name: str) -> str:
 
 
 def _end(skills: SessionSkills, name: str) -> str:
-    """End a skill of the person's; without a name, all of them."""
     own = [one.skill.name for one in skills.registry.active if one.by == "person"]
     if not own and not name:
         raise UserError("You have activated no skill.")

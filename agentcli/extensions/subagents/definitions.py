@@ -26,7 +26,7 @@ _MAX_DESCRIPTION = 200  # characters of a description
 _HEAD = "# Agents\nBesides explore, review and general, create_subagent knows:\n"
 
 
-class AgentDefinition(Struct, frozen=True, omit_defaults=True):
+class AgentDefinition(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A kind of subagent. It has only these `tools` (None: all); an empty `model` stands for the parent's."""
 
     name: str
@@ -39,7 +39,6 @@ class AgentDefinition(Struct, frozen=True, omit_defaults=True):
 
 
 def _read(name: str, source: str) -> AgentDefinition:
-    """Read a definition from a file. Raises `OSError` and `ValueError`."""
     file = Path(name)
     keys, body = split_frontmatter(read_small_file(file))
     if not body.strip():

@@ -115,7 +115,6 @@ class Subagents:
         self._children.parent.deliver_reports()
 
     async def _run(self, run: AgentRun) -> ToolOutput:
-        """Run a subagent once a slot is free. Raises `ToolError`."""
         turn, use_id = run.call.turn, run.call.use.id
         try:
             async with self._slots:
@@ -277,9 +276,9 @@ class _ChargingMeter(UsageCollector):
         self._parent = parent
 
     def add_request(
-        self, model: str, usage: Usage, cost_usd: float | None, duration_ms: int = 0, retries: int = 0
+        self, model: str, usage: Usage, cost_usd: float | None, *, duration_ms: int = 0, retries: int = 0
     ) -> None:
-        super().add_request(model, usage, cost_usd, duration_ms, retries)
+        super().add_request(model, usage, cost_usd, duration_ms=duration_ms, retries=retries)
         self._parent.store(Paid(model, usage, cost_usd, "subagent"))
 
 
@@ -313,14 +312,12 @@ class ChildSessions:
         runtime, parent, call = self.parent.runtime, self.parent.state, run.call
         tools = self._tools(runtime.calls.tools, run)
         log, entries = await self._log(run)
-        workspace = runtime.calls.workspace
-        resources = replace(workspace.resources, past=None)
-        workspace = replace(workspace, files=FileLedger(), shell_cwd=None, resources=resources)
+        resources = replace(runtime.calls.workspace.resources, past=None)
+        workspace = replace(runtime.calls.workspace, files=FileLedger(), shell_cwd=None, resources=resources)
         account = Account("subagent", {"usd": run.arguments.max_budget_usd} if run.arguments.max_budget_usd else {})
         model = ModelChoice(name=self._model(run, parent.model.name), effort=parent.model.effort)
         budgets = call.turn.budgets.within(account)
-        state = AgentState(model=model, mode=parent.mode, rules=parent.rules, budgets=budgets)
-        state = rebuilt(state, entries)
+        state = rebuilt(AgentState(model=model, mode=parent.mode, rules=parent.rules, budgets=budgets), entries)
         state.meter = _ChargingMeter(call.turn)
         info = self.models.info(state.model.name)
         if not entries:

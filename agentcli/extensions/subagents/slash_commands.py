@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from functools import partial
 
 from agentcli.agent.commands.command import AsPrompt, CommandHost, CommandSet, Outcome, SlashCommand
-from agentcli.conversation.entries import Assistant, Entry, Result, User
-from agentcli.conversation.history import shorten
+from agentcli.conversation.history import shorten, transcript_lines
 from agentcli.errors import UsageError
 from agentcli.extensions.subagents.definitions import AgentDefinition
 from agentcli.extensions.subagents.running import AgentRun, Subagents
-from agentcli.llm.messages import Text, ToolUse
-from agentcli.tools.summary import call_title
 
 GROUP = "Agents"
 _MAX_TASK, _MAX_HELP = 60, 80  # characters
@@ -50,7 +47,7 @@ async def _agents(host: CommandHost, argument: str) -> Outcome:
             agents.stop(id.strip())
             return f"{id.strip()} ends; its parent gets what it has."
         case "show":
-            return "\n".join(_transcript_lines(await agents.transcript(id.strip())))
+            return "\n".join(transcript_lines(await agents.transcript(id.strip())))
         case _:
             raise UsageError("Write /agents, /agents show ID or /agents stop ID.")
 
@@ -59,21 +56,3 @@ def _row(run: AgentRun) -> str:
     task, title = shorten(" ".join(run.arguments.task.split()), _MAX_TASK), run.progress.title
     now = f"\n    {shorten(title, _MAX_TASK)}" if run.end is None and title else ""
     return f"  {_MARKS[run.end]} {run.id} · {run.progress.summary} · {run.session_id[:13]}\n    {task}{now}"
-
-
-def _transcript_lines(entries: Sequence[Entry]) -> Iterator[str]:
-    """Yield a conversation in short: the texts, and each call with a line on its result."""
-    for body in (entry.body for entry in entries):
-        match body:
-            case User(is_reminder=False):
-                yield f"› {body.text}"
-            case Assistant(content):
-                for block in content:
-                    if isinstance(block, Text) and block.text.strip():
-                        yield block.text.strip()
-                    elif isinstance(block, ToolUse):
-                        yield f"• {call_title(block.name, block.input)}"
-            case Result(result, summary=summary):
-                yield f"  {'✗' if result.is_error else '✓'} {summary}"
-            case _:
-                pass

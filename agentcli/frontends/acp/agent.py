@@ -104,13 +104,13 @@ class AcpAgent:
                     f"There is no method {request.method_id[:80]!r} to authenticate by here: keys come from the "
                     "environment of this program, or are kept with `agentcli login PROVIDER` in a terminal."
                 )
-            case messages.LoadSession():
+            case messages.LoadSession():  # before the request for a new session, whose fields it has, too
                 session = await self._open_session_for(request, request.session_id)
                 await session.replay()
                 return _state_of_opened(session)
             case messages.ResumeSession():
                 return _state_of_opened(await self._open_session_for(request, request.session_id))
-            case messages.NewSession():
+            case messages.NewSessionRequest():
                 session = await self._open_session_for(request)
                 return _state_of_opened(session) | {"sessionId": session.id}
             case messages.ListSessions():
@@ -149,7 +149,7 @@ class AcpAgent:
 
     # Sessions
 
-    async def _open_session_for(self, request: messages.NewSession, id: str = "") -> ClientSession:
+    async def _open_session_for(self, request: messages.NewSessionRequest, id: str = "") -> ClientSession:
         """Open a session; one that is already open here is closed first. Raises `UserError` and `RpcError`."""
         cwd, folders = working_folder(request.cwd), tuple(map(working_folder, request.additional_directories or ()))
         servers = {server.name: server.entry for server in request.mcp_servers or ()}

@@ -109,17 +109,17 @@ class McpServer(AcpMessage, frozen=True, kw_only=True):
         return {"type": self.type, "url": self.url, "headers": headers}
 
 
-class NewSession(AcpRequest, frozen=True, tag="session/new"):
+class NewSessionRequest(AcpRequest, frozen=True, tag="session/new"):
     cwd: str
     mcp_servers: tuple[McpServer, ...] | None = None
     additional_directories: tuple[str, ...] | None = None
 
 
-class LoadSession(NewSession, frozen=True, kw_only=True, tag="session/load"):
+class LoadSession(NewSessionRequest, frozen=True, kw_only=True, tag="session/load"):
     session_id: str
 
 
-class ResumeSession(NewSession, frozen=True, kw_only=True, tag="session/resume"):
+class ResumeSession(NewSessionRequest, frozen=True, kw_only=True, tag="session/resume"):
     session_id: str
 
 
@@ -156,7 +156,7 @@ class SetOption(OfSession, frozen=True, tag="session/set_config_option"):
 Request = (
     Initialize
     | Authenticate
-    | NewSession
+    | NewSessionRequest
     | LoadSession
     | ResumeSession
     | ListSessions

@@ -122,7 +122,7 @@ class HostedSession:
                 self._messages.append((content, found.stream_id))
         # A message that was noted but not stored may be sent again.
         lost = {one.stream_id for one in note.waiting} - {name for _, name in self._messages}
-        self._writer.change(waiting=self._waiting(), taken=tuple(name for name in note.taken if name not in lost))
+        self._writer.change(waiting=self._waiting(), accepted=tuple(name for name in note.accepted if name not in lost))
 
     def _waiting(self) -> tuple[Waiting, ...]:
         return tuple(Waiting(name, hash_of(content)) for content, name in self._messages)
@@ -219,7 +219,7 @@ class HostedSession:
     # Requests
 
     async def message(
-        self, message: json_input.Message, *, steers: bool, tools: Sequence[ToolSpec], stream_id: str
+        self, message: json_input.InputMessage, *, steers: bool, tools: Sequence[ToolSpec], stream_id: str
     ) -> str:
         """Accept a message and return the `stream_id` of its turn. It is stored when this returns.
 
@@ -227,7 +227,7 @@ class HostedSession:
         """
         self.last_used = time.monotonic()
         async with self._submitting:
-            if stream_id in self._writer.note.taken:
+            if stream_id in self._writer.note.accepted:
                 return self._writer.note.span if steers else stream_id
             queue = self._session.snapshot().conversation.queue
             if len(queue.steering) + len(queue.follow_ups) >= MAX_QUEUED:
@@ -251,7 +251,7 @@ class HostedSession:
             return stream_id
 
     async def _store_stream_id(self, stream_id: str) -> None:
-        self._writer.change(taken=(*self._writer.note.taken, stream_id)[-MAX_ACCEPTED:])
+        self._writer.change(accepted=(*self._writer.note.accepted, stream_id)[-MAX_ACCEPTED:])
         await self._writer.write_now(status=None)
 
     async def _submit(self, prompt: Prompt, stream_id: str) -> None:
@@ -261,12 +261,12 @@ class HostedSession:
         """
         before = self._writer.note
         self._messages.append((prompt.content, stream_id))
-        self._writer.change(waiting=self._waiting(), taken=(*before.taken, stream_id)[-MAX_ACCEPTED:])
+        self._writer.change(waiting=self._waiting(), accepted=(*before.accepted, stream_id)[-MAX_ACCEPTED:])
         try:
             await self._writer.write_now(status="running")
         except StorageError:
             self._messages.pop()
-            self._writer.change(waiting=before.waiting, taken=before.taken)
+            self._writer.change(waiting=before.waiting, accepted=before.accepted)
             raise
         self._session.submit(prompt)
         await self._session.stored()
@@ -275,9 +275,9 @@ class HostedSession:
         """Carry out a control. Raises `UserError`."""
         self.last_used = time.monotonic()
         match request:
-            case json_input.RunCommand(text):
+            case json_input.CommandControl(text):
                 self._spawn_command(self._host.require_command(text), uuid.uuid4().hex)
-            case json_input.Steer(message):
+            case json_input.SteerControl(message):
                 await self.message(message, steers=True, tools=(), stream_id=uuid.uuid4().hex)
             case _:
                 await self._writer.write_now(status=None)  # fails if another server has taken the session over

@@ -69,7 +69,7 @@ _LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 BURST_S = 10.0
 
 
-class RateLimit:
+class RequestLimit:
     """Lets `per_minute` requests through in a minute, and at once as many as in `BURST_S` seconds (at least one)."""
 
     def __init__(self, per_minute: float) -> None:
@@ -102,7 +102,7 @@ class Guard:
         is_socket: bool = False,
     ) -> None:
         self._app = app
-        self._tokens = {token.sha256: (token, RateLimit(token.rate_per_minute)) for token in tokens}
+        self._tokens = {token.sha256: (token, RequestLimit(token.rate_per_minute)) for token in tokens}
         self._hosts = {host.lower() for host in hosts} | _LOOPBACK
         self._is_socket = is_socket
 
@@ -181,8 +181,8 @@ class NewMessage(Struct, frozen=True, forbid_unknown_fields=True):
     stream_id: Annotated[str, Meta(max_length=128)] = ""
 
     @property
-    def message(self) -> json_input.Message:
-        return json_input.Message(self.content)
+    def message(self) -> json_input.InputMessage:
+        return json_input.InputMessage(self.content)
 
 
 class TakeOver(Struct, frozen=True, tag="take_over"):
@@ -192,7 +192,7 @@ class TakeOver(Struct, frozen=True, tag="take_over"):
 Op = json_input.Control | TakeOver
 
 
-class Health(Struct, frozen=True):
+class ServerHealth(Struct, frozen=True):
     status: Literal["ok"] = "ok"
     version: str = __version__
 
@@ -291,7 +291,7 @@ def parse_body(body: bytes, form: Any) -> Any:
         given = msgspec.convert(json_input.json_in(body or b"{}"), form)
         if isinstance(given, NewMessage):
             json_input.check_request(json_input.UserMessage(given.message))
-            json_input.check_request(json_input.ClientTools(given.tools))
+            json_input.check_request(json_input.ClientToolsControl(given.tools))
         else:
             json_input.check_request(given)
     except (ValueError, RecursionError) as error:

@@ -92,9 +92,9 @@ class Routes:
         failures = {HTTPException: _failure, UserError: _failure}
         return Starlette(routes=routes, lifespan=lifespan, exception_handlers=failures)
 
-    @_operation("GET", "/health", "Tell that the server runs.", answer=forms.Health, is_open=True)
+    @_operation("GET", "/health", "Tell that the server runs.", answer=forms.ServerHealth, is_open=True)
     async def _health(self, request: Request) -> Response:
-        return json_answer(forms.Health())
+        return json_answer(forms.ServerHealth())
 
     # Sessions
 
@@ -323,7 +323,7 @@ async def _reset(hosting: Hosting, session_id: str) -> StreamEvent:
         stream_id=note.span,
         is_open=note.is_open,
     )
-    return StreamEvent(note.told, msgspec.json.encode(reset))
+    return StreamEvent(note.last_entry_event, msgspec.json.encode(reset))
 
 
 # Other processes

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from agentcli.agent.interfaces import EventStore, StreamStatus
@@ -38,19 +38,19 @@ class Waiting(Struct, frozen=True):
 class StreamNote(Struct, frozen=True, omit_defaults=True):
     """The state that the next writer of a stream needs, stored with it. `epoch` counts the writers.
 
-    `entries` of the log were sent; `told` is the id of the event of the newest one. `span` is the `stream_id` of the
-    prompt answered last, `waiting` are messages that wait for their turn, `taken` the ids of the newest accepted ones.
+    `entries` of the log were sent, the newest with the event of the id `last_entry_event`. `span` is the `stream_id` of
+    the prompt answered last; `waiting` are queued messages, `accepted` the ids of the newest ones that were accepted.
     The turn `is_open` while its result was not sent.
     """
 
     epoch: int = 0
     entries: int = 0
-    told: int = 0
+    last_entry_event: int = field(default=0, name="told")
     model: str = ""
     mode: str = ""
     span: str = ""
     waiting: tuple[Waiting, ...] = ()
-    taken: tuple[str, ...] = ()
+    accepted: tuple[str, ...] = field(default=(), name="taken")
     is_open: bool = False
 
 
@@ -113,13 +113,13 @@ class StreamWriter:
     async def _append(self, objects: Sequence[dict[str, Any]], status: StreamStatus | None) -> None:
         events = [msgspec.json.encode(one) for one in objects]
         numbers = [n for n, one in enumerate(objects, 1) if one["type"] in ("assistant", "user") or "entry_id" in one]
-        note = replace(self.note, told=self._last_id + numbers[-1]) if numbers else self.note
+        note = replace(self.note, last_entry_event=self._last_id + numbers[-1]) if numbers else self.note
         text = msgspec.json.encode(note).decode()
         last_id = await self._store.append(
             self._stream_id, events, status=status, note=text, if_note=self._stored_note, after=self._last_id
         )
         self._last_id = max(self._last_id, last_id)
-        self._stored_note, self.note = text, replace(self.note, told=note.told)
+        self._stored_note, self.note = text, replace(self.note, last_entry_event=note.last_entry_event)
 
     async def write_missing(self, entries: Iterable[Entry]) -> None:
         """Write the entries that follow those in the stream. Raises `StreamMoved`."""

@@ -15,10 +15,10 @@ from agentcli.agent.state import todo_items
 from agentcli.conversation.instructions import git_branch
 from agentcli.errors import ToolError
 from agentcli.frontends.printable import printable, with_tilde
-from agentcli.frontends.terminal.asking import MAX_ROWS_BESIDE, Asking
-from agentcli.frontends.terminal.composer import Composer, Typing
-from agentcli.frontends.terminal.console import HINT, Console, Notifier
+from agentcli.frontends.terminal.composer import Composer, InputContext
+from agentcli.frontends.terminal.console import HINT, Console, notification
 from agentcli.frontends.terminal.controller import TerminalController
+from agentcli.frontends.terminal.dialogs import MAX_ROWS_BESIDE, Dialogs
 from agentcli.frontends.terminal.input.completion import PromptCompleter
 from agentcli.frontends.terminal.input.prompt import KeyLabels
 from agentcli.frontends.terminal.keys import MAX_UNFOLDED_LINES, KeyActions, key_bindings
@@ -27,7 +27,7 @@ from agentcli.frontends.terminal.output.screen import Frame
 from agentcli.frontends.terminal.output.tool_views import FoldedText, todo_lines
 from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.panel import Picker, marked_cell
-from agentcli.frontends.terminal.programs import edit_text, lend_terminal, run_program
+from agentcli.frontends.terminal.programs import edit_text, run_program, run_with_terminal
 from agentcli.frontends.terminal.protocols import TerminalOpener
 from agentcli.frontends.terminal.screen_commands import Appearance, argument_options, screen_commands
 from agentcli.frontends.terminal.status import StatusCommand, short_model, status_row
@@ -50,11 +50,11 @@ class TerminalApp:
         commands: CommandSet,
         *,
         settings: TerminalSettings,
-        typing: Typing,
+        context: InputContext,
     ) -> None:
         self._console = console
         self._opener = opener
-        self._typing = typing
+        self._context = context
         self._title_state = ""
         self._tick_timer: asyncio.TimerHandle | None = None
         self._warnings: list[str] = []  # held until the first lines are printed
@@ -70,31 +70,30 @@ class TerminalApp:
             shows_claims=opener.shows_claims,
         )
         self.controller = controller = TerminalController(opener, self, commands, self._view)
-        self._notifier = Notifier(console.write_codes, settings.notifications, console.environment)
+        self._notifications = settings.notifications
+        self._has_focus: bool | None = None  # None until the terminal reports it
         self._appearance = Appearance(console, settings.theme, settings.themes)
         self._status_command = StatusCommand(settings.status_command, console.environment, console.changed)
-        self._composer = composer = Composer(console, typing, labels)
-        self._asking = asking = Asking(
-            console, controller, composer, notify=partial(self._notifier.notify, is_urgent=True)
-        )
-        self.ask_secret, self.ask_question = asking.ask_secret, asking.ask_question
-        self.forget_question = asking.forget_question
-        self._actions = KeyActions(console, controller, composer, asking, labels)
+        self._composer = composer = Composer(console, context, labels)
+        self._dialogs = dialogs = Dialogs(console, controller, composer, notify=partial(self._notify, is_urgent=True))
+        self.ask_secret, self.ask_question = dialogs.ask_secret, dialogs.ask_question
+        self.forget_question = dialogs.forget_question
+        self._actions = KeyActions(console, controller, composer, dialogs, labels)
         console.keys = key_bindings(self._actions)
-        console.area.mark, console.area.placeholder = lambda: asking.mark, self._placeholder
+        console.area.mark, console.area.placeholder = lambda: dialogs.mark, self._placeholder
         for command in screen_commands(controller, opener, console, self._appearance):
             commands.add(command)
         arguments = partial(argument_options, commands=commands, opener=opener, appearance=self._appearance)
         console.area.buffer.completer = PromptCompleter(
-            commands, arguments, typing.files, folder=typing.folder, home=typing.home
+            commands, arguments, context.files, folder=context.folder, home=context.home
         )
 
     # From the start to the end
 
     def start(self, prompt: str | None) -> None:
         """Open the session; the prompt of the command line is submitted first."""
-        if prompt is None and not self._composer.area.buffer.text and self._composer.restore_draft():
-            self._console.hint.show("Your draft is back.")
+        if prompt is None and not self._composer.area.buffer.text:
+            self._composer.restore_draft()
         asyncio.get_running_loop().run_in_executor(None, self._composer.history.load)
         self.controller.start_opening().add_done_callback(self._opened)
         for report in self._console.early_reports:
@@ -119,7 +118,7 @@ class TerminalApp:
 
     def handle_report(self, report: str) -> None:
         if report in ("I", "O"):
-            self._notifier.has_focus = report == "I"
+            self._has_focus = report == "I"
         elif report.startswith("11;"):
             self._appearance.take_background(report)
 
@@ -127,16 +126,16 @@ class TerminalApp:
         if self._tick_timer is not None:
             self._tick_timer.cancel()
         self._status_command.cancel()
-        self._asking.forget_questions()  # the draft that they took the place of comes back
+        self._dialogs.forget_questions()  # the draft that they took the place of comes back
         if not self._composer.area.buffer.text.strip():
             self._composer.forget_draft()
         self._print_warnings()
-        controller, is_stored = self.controller, self._typing.drafts is not None
+        controller, is_stored = self.controller, self._context.drafts is not None
         can_resume = is_stored and controller.is_open and bool(controller.session.snapshot().conversation.entries)
         await controller.close()
         if can_resume:
             self._view.print_line(f"Go on with: agentcli -r {controller.session.id[:13]}", "muted")
-        await self._typing.files.aclose()
+        await self._context.files.aclose()
         await self._opener.aclose()
 
     # The live region
@@ -146,22 +145,25 @@ class TerminalApp:
 
         The window's title and the status command follow the state; while time changes the rows, another frame follows.
         """
-        self._refresh_title()
+        state = "asks" if self._dialogs.is_open else "working" if self.controller.is_busy else "ready"
+        if state != self._title_state and self._console.environment.get("TERM") != "linux":
+            self._title_state = state
+            self._console.set_title(f"{printable(self._opener.root.name or '/')} · {state}")
         self._status_command.refresh(self.controller.status)
         if self._tick_timer is None and self._view.activity.is_moving:
             self._tick_timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
-        console, asking = self._console, self._asking
-        hint = asking.hint or console.hint.text
+        console, dialogs = self._console, self._dialogs
+        hint = dialogs.hint or console.hint.text
         custom, vi_mode = "" if hint else self._status_command.text, console.vi_mode
         line = status_row(self.controller.status, columns, custom=custom, hint=hint, vi_mode=vi_mode)
         status = [line] if max_rows > 2 else []
         room = max_rows - len(status)
         activity_rows = partial(self._view.activity.rows, interrupt_key=self._labels.first("interrupt"))
-        if asking.hides_input:
+        if dialogs.hides_input:
             panel = self._panel_rows(columns, room)
             room -= len(panel)
-            above = activity_rows(columns, min(room, MAX_ROWS_BESIDE) if asking.takes_keys else room)
-            row, column = (0, asking.picker.cursor) if asking.picker is not None else marked_cell(panel)
+            above = activity_rows(columns, min(room, MAX_ROWS_BESIDE) if dialogs.takes_keys else room)
+            row, column = (0, dialogs.picker.cursor) if dialogs.picker is not None else marked_cell(panel)
             return Frame([*above, *panel, *status], (len(above) + row, min(column, columns - 1)))
         panel = self._panel_rows(columns, max(0, room - 1))
         input_rows, (row, column) = console.area.rows(columns, max(1, min(room - len(panel), max(3, max_rows // 2))))
@@ -170,19 +172,13 @@ class TerminalApp:
         above = [*activity_rows(columns, room - len(menu)), *panel]
         return Frame([*above, *input_rows, *menu, *status], (len(above) + row, column))
 
-    def _refresh_title(self) -> None:
-        state = "asks" if self._asking.is_open else "working" if self.controller.is_busy else "ready"
-        if state != self._title_state and self._console.environment.get("TERM") != "linux":
-            self._title_state = state
-            self._console.set_title(f"{printable(self._opener.root.name or '/')} · {state}")
-
     def _tick(self) -> None:
         self._tick_timer = None
         if self._view.activity.is_moving:
             self._console.changed()
 
     def _placeholder(self) -> str:
-        if self._asking.is_open or self._asking.purpose != "prompt":
+        if self._dialogs.is_open or self._dialogs.purpose != "prompt":
             return ""
         if self.controller.is_busy:
             return self._labels.hints(send="steers", queue="queues", interrupt="interrupts")
@@ -192,8 +188,8 @@ class TerminalApp:
     def _panel_rows(self, columns: int, max_rows: int) -> list[Row]:
         if max_rows < 1:
             return []
-        cards = [] if self._asking.picker else self._card_rows(columns)
-        asked = self._asking.rows(columns, max_rows)[:max_rows]
+        cards = [] if self._dialogs.picker else self._card_rows(columns)
+        asked = self._dialogs.rows(columns, max_rows)[:max_rows]
         return [*cards[: max_rows - len(asked)], *asked]
 
     def _card_rows(self, columns: int) -> list[Row]:
@@ -204,21 +200,18 @@ class TerminalApp:
             rows = [clipped([("accent", f"  {names:<{width}}"), ("muted", text)], columns) for names, text in keys]
         if self._actions.shows_todo:
             rows += [clipped(line, columns) for line in todo_lines(self._tasks())] or [[("muted", EMPTY_LIST)]]
-        elif self.controller.is_busy and not self._asking.is_open and self._asking.purpose == "prompt":
+        elif self.controller.is_busy and not self._dialogs.is_open and self._dialogs.purpose == "prompt":
             rows += self._open_task_rows(columns)
         return rows
 
     def _open_task_rows(self, columns: int) -> list[Row]:
-        """Return a few rows of the list that the turn works on, around the first task that is not done."""
+        """Return the first open tasks of the list that the turn works on."""
         items = self._tasks()
-        first = next((number for number, item in enumerate(items) if item.status != "completed"), None)
-        if first is None:
-            return []
-        begin = max(0, min(first - 1, len(items) - MAX_TASKS))
-        rows = [clipped(line, columns) for line in todo_lines(items[begin : begin + MAX_TASKS])]
+        open_items = [item for item in items if item.status != "completed"][:MAX_TASKS]
+        rows = [clipped(line, columns) for line in todo_lines(open_items)]
         hidden = len(items) - len(rows)
         more = f"  and {hidden} more ({self._labels.first('todo')})"
-        return [*rows, clipped([("muted", more)], columns)] if hidden else rows
+        return [*rows, clipped([("muted", more)], columns)] if rows and hidden else rows
 
     def _tasks(self) -> Sequence[TodoItem]:
         return todo_items(self.controller.session.snapshot().conversation.path) if self.controller.is_open else ()
@@ -226,12 +219,18 @@ class TerminalApp:
     # For the controller
 
     def turn_ended(self, why: str) -> None:
-        self._asking.forget_questions()
+        self._dialogs.forget_questions()
         if why != "interrupted":
-            self._notifier.notify("The answer is there." if why == "done" else "The turn failed.")
+            self._notify("The answer is there." if why == "done" else "The turn failed.")
+
+    def _notify(self, text: str, *, is_urgent: bool = False) -> None:
+        """Send a notification unless the window has the focus."""
+        is_away = self._has_focus is False or (is_urgent and self._has_focus is None)
+        if is_away and (codes := notification(text, self._notifications, self._console.environment)):
+            self._console.write_codes(codes)
 
     def session_opened(self) -> None:
-        self._asking.forget_questions()
+        self._dialogs.forget_questions()
         self._actions.shows_todo = False
         if not self._has_begun:
             self._has_begun = True
@@ -262,22 +261,22 @@ class TerminalApp:
     async def choose(
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
     ) -> ChoiceIndex | None:
-        return await self._asking.pick(Picker(title, options, current=current, can_keep=can_keep)) if options else None
+        return await self._dialogs.pick(Picker(title, options, current=current, can_keep=can_keep)) if options else None
 
     async def run_outside(self, arguments: Sequence[str]) -> None:
-        async with self._console.hand_over():
+        async with self._console.released():
             await run_program(arguments)
 
     async def edit(self, text: str) -> str | None:
-        async with self._console.hand_over():
+        async with self._console.released():
             return await edit_text(text, self._console.environment)
 
     async def run_own(self, command: str, *, to_model: bool) -> None:
-        """Run a command of the person's with the terminal lent to it, then report its output to the session."""
+        """Run a command of the person's own in our terminal, then report its output to the session."""
         session, view, output = self.controller.session, self._view, ""
         try:
-            async with self._console.hand_over():
-                output, end = await lend_terminal(partial(run_in_terminal, session.runtime.calls, command))
+            async with self._console.released():
+                output, end = await run_with_terminal(partial(run_in_terminal, session.runtime.calls, command))
         except ToolError as error:
             end = f"[{error}]"
         if end is None:
@@ -287,8 +286,7 @@ class TerminalApp:
         if output.count("\n") > MAX_UNFOLDED_LINES:
             view.folded.append(FoldedText(f"!{command}", output))
         view.print_gap()
-        report = "\n".join(part for part in (output.rstrip(), end) if part)
-        session.submit(CommandRan(command, report, to_model))
+        session.submit(CommandRan(command, "\n".join(part for part in (output.rstrip(), end) if part), to_model))
 
     def put_into_input(self, text: str) -> None:
         self._composer.area.set_text(text)
@@ -296,9 +294,8 @@ class TerminalApp:
 
     def return_prompts(self, prompts: Sequence[Sequence[Block]]) -> None:
         """Put prompts back into the input; into an input that is in use, the person brings them back with a key."""
-        if self._composer.area.buffer.text or self._asking.purpose != "prompt":
-            key = self._labels.first("previous")
-            self._console.hint.show(f"{key} in the empty input brings it back.", 8.0)
+        if self._composer.area.buffer.text or self._dialogs.purpose != "prompt":
+            self._console.hint.show(f"{self._labels.first('previous')} in the empty input brings it back.", 8.0)
             return
         for content in reversed(prompts):
             self._composer.put_before(self._composer.as_typed(content))

@@ -32,7 +32,7 @@ SAVE_DRAFT_AFTER_S = 0.4
 MAX_ENTRIES_COMPARED = 50  # of the history, with a message that comes back
 
 
-class Typing(Struct, frozen=True, kw_only=True):
+class InputContext(Struct, frozen=True, kw_only=True):
     """Everything that typing in a folder needs; without `drafts` nothing is stored."""
 
     folder: Path
@@ -45,12 +45,12 @@ class Typing(Struct, frozen=True, kw_only=True):
 class Composer:
     """The text that is being written, with its pastes, and the texts that it can be replaced by."""
 
-    def __init__(self, console: Console, typing: Typing, labels: KeyLabels) -> None:
+    def __init__(self, console: Console, context: InputContext, labels: KeyLabels) -> None:
         self._console = console
         self.area = console.area
         self.pastes = Pastes()
-        self._drafts = typing.drafts
-        self.history = typing.history
+        self._drafts = context.drafts
+        self.history = context.history
         self._recalled = 0  # the entry of the history that is shown: 1 is the newest, 0 is none
         self._recalled_text = ""
         self._text_before = TypedText("")  # the text that was being written when the first entry was recalled
@@ -94,7 +94,6 @@ class Composer:
         self.area.replace_text(self.pastes.adopt(sent))
 
     def put_before(self, sent: TypedText) -> None:
-        """Put a text on lines before the typed one."""
         text, typed = self.pastes.adopt(sent), self.area.buffer.text
         self.area.set_text(f"{text}\n{typed}" if typed else text)
 
@@ -198,13 +197,12 @@ class Composer:
         elif self._stash:
             self.put(self._stash.pop())
 
-    def restore_draft(self) -> bool:
-        """Restore the text that was being written when the program ended unexpectedly; False if there is none."""
+    def restore_draft(self) -> None:
+        """Restore the text that was being written when the program ended unexpectedly."""
         found = self._drafts.load() if self._drafts is not None else None
-        if found is None or not found.text.strip():
-            return False
-        self.put(found)
-        return True
+        if found is not None and found.text.strip():
+            self.put(found)
+            self._console.hint.show("Your draft is back.")
 
     def _save_soon(self) -> None:
         if self._drafts is not None and self._saving is None:
@@ -214,9 +212,9 @@ class Composer:
         self._saving = None
         if self._drafts is None or not self.area.completes:  # an answer, a key above all, is no draft
             return
-        text = "" if self.asks_for_keys else self.area.buffer.text
+        draft = self.pastes.typed("" if self.asks_for_keys else self.area.buffer.text)
         # In a thread, in order: an image is megabytes, and the next key must not wait for the disk.
-        self._disk.submit(self._drafts.save, self.pastes.typed(text))
+        self._disk.submit(self._drafts.save, draft)
 
     def forget_draft(self) -> None:
         if self._saving is not None:
@@ -228,7 +226,7 @@ class Composer:
     async def edit_outside(self) -> None:
         """Let the person edit the text in their editor, with the contents of pastes in place of their tokens."""
         before = self.text
-        async with self._console.hand_over():
+        async with self._console.released():
             after = await edit_text(before, self._console.environment)
         if after != before:
             self.area.set_text(after.rstrip("\n"))

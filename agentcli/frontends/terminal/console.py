@@ -55,7 +55,6 @@ class ConsoleView(Protocol):
 
     def close(self) -> Awaitable[None]:
         """End everything and print the last lines."""
-        ...
 
 
 class _PrintLog(io.TextIOBase):
@@ -88,7 +87,7 @@ class Console:
         self._last_frame = 0.0
         self._failure: BaseException | None = None
         self._loading: asyncio.Task[None] | None = None
-        self._borrower: asyncio.Task[Any] | None = None  # lets another program have the terminal
+        self._outside: asyncio.Task[Any] | None = None  # lets another program have the terminal
         self.output = Vt100_Output.from_pty(sys.stdout, term=environment.get("TERM"))
         self.screen = Screen(self.output, theme, self._draw, environment=environment, draw_later=self._draw_later)
         self.area = PromptArea(placeholder=lambda: HINT)
@@ -169,8 +168,8 @@ class Console:
         self.leave()
 
     def leave(self) -> None:
-        if self._borrower is not None:
-            self._borrower.cancel()
+        if self._outside is not None:
+            self._outside.cancel()
         if self.app.is_running and not self.app.is_done:
             self.app.exit()
 
@@ -284,15 +283,14 @@ class Console:
         self.app.suspend_to_background()
 
     @contextlib.asynccontextmanager
-    async def hand_over(self) -> AsyncIterator[None]:
-        """Let another program have the terminal."""
+    async def released(self) -> AsyncIterator[None]:
         async with in_terminal():
             self.screen.finish()
-            self._borrower = asyncio.current_task()
+            self._outside = asyncio.current_task()
             try:
                 yield
             finally:
-                self._borrower = None
+                self._outside = None
 
 
 class Hint:
@@ -316,21 +314,6 @@ class Hint:
         self._text, self._until = printable(text), time.monotonic() + seconds
         self._changed()
         asyncio.get_running_loop().call_later(seconds + 0.05, self._changed)
-
-
-class Notifier:
-    """Sends notifications through `write` while the window does not have the focus."""
-
-    def __init__(self, write: Callable[[str], None], how: str, environment: Mapping[str, str]) -> None:
-        self._write = write
-        self._how = how
-        self._environment = environment
-        self.has_focus: bool | None = None  # None until the terminal reports it
-
-    def notify(self, text: str, *, is_urgent: bool = False) -> None:
-        is_away = self.has_focus is False or (is_urgent and self.has_focus is None)
-        if is_away and (codes := notification(text, self._how, self._environment)):
-            self._write(codes)
 
 
 def notification(text: str, how: str, environment: Mapping[str, str]) -> str:

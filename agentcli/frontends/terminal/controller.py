@@ -107,7 +107,6 @@ class TerminalController(OpenerHost):
             self.view.print_line(jobs, "warning")
 
     async def close(self) -> None:
-        """End everything that runs and store all of it."""
         self._status.close()
         for task in self._tasks:
             task.cancel()
@@ -295,7 +294,6 @@ class TerminalController(OpenerHost):
             except Exception as bug:  # what a command raises must not vanish with the task
                 log.exception("what was typed could not be done")
                 self._report_bug(bug)
-                self.view.print_gap()
             self._terminal.changed()
 
         task = asyncio.create_task(run())
@@ -304,6 +302,7 @@ class TerminalController(OpenerHost):
 
     def _report_bug(self, bug: Exception) -> None:
         self.view.print_line(f"Internal error: {bug!r}. The log has details.", "error")
+        self.view.print_gap()
 
     # For commands
 

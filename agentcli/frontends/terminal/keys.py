@@ -15,10 +15,10 @@ from prompt_toolkit.keys import Keys
 
 from agentcli.agent.ops import Background, SetMode, TakeBack
 from agentcli.agent.permissions.modes import Mode
-from agentcli.frontends.terminal.asking import Asking
 from agentcli.frontends.terminal.composer import Composer
 from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.controller import TerminalController
+from agentcli.frontends.terminal.dialogs import Dialogs
 from agentcli.frontends.terminal.input.prompt import KeyLabels, sequence
 from agentcli.frontends.terminal.output.activity import Activity, message_text
 from agentcli.frontends.terminal.panel import Picker
@@ -32,11 +32,9 @@ MAX_UNFOLDED_LINES = 60  # longer output goes to a pager
 MAX_OPTION_CHARS = 200  # of a text in a list
 _BARE_COMMAND = re.compile(r"/\S+ +")
 
+# A binding: an action of the person's settings or fixed keys, the effect, and the state in which it applies.
+# The effect gets the text of `Keys.Any`, a key that writes, and of `Keys.BracketedPaste`.
 KeyRow = tuple[str | tuple[str, ...], Callable[..., object], Filter]
-"""A binding: an action of the person's settings or fixed keys, the effect, and the state in which it applies.
-
-The effect gets the text of `Keys.Any`, a key that writes, and of `Keys.BracketedPaste`.
-"""
 
 
 @dataclass(eq=False)
@@ -46,7 +44,7 @@ class KeyActions:
     console: Console
     controller: TerminalController
     composer: Composer
-    asking: Asking
+    dialogs: Dialogs
     labels: KeyLabels
     shows_todo: bool = field(default=False, init=False)
     _last_escape: float = field(default=0.0, init=False)
@@ -68,8 +66,8 @@ class KeyActions:
 
     @property
     def picker(self) -> Picker:
-        assert self.asking.picker is not None, "its keys are bound while a list is open"
-        return self.asking.picker
+        assert self.dialogs.picker is not None, "its keys are bound while a list is open"
+        return self.dialogs.picker
 
     @property
     def is_busy(self) -> bool:
@@ -77,12 +75,12 @@ class KeyActions:
 
     @property
     def shows_keys(self) -> bool:
-        return self.composer.asks_for_keys and self.asking.purpose == "prompt"
+        return self.composer.asks_for_keys and self.dialogs.purpose == "prompt"
 
     @property
     def has_card(self) -> bool:
         """True while something is open that Esc closes, whatever key interrupts."""
-        return self.shows_keys or self.shows_todo or self.asking.purpose != "prompt"
+        return self.shows_keys or self.shows_todo or self.dialogs.purpose != "prompt"
 
     # Sending
 
@@ -96,8 +94,8 @@ class KeyActions:
 
     def accept(self, *, queue: bool = False) -> None:
         """Take the typed text; with `queue` it waits for the end of the turn."""
-        if self.asking.purpose != "prompt":
-            self.asking.accept_answer()
+        if self.dialogs.purpose != "prompt":
+            self.dialogs.accept_answer()
         elif self.shows_keys:
             self.composer.area.replace_text("")
         elif not self.composer.text.strip():
@@ -125,22 +123,18 @@ class KeyActions:
     # Earlier texts
 
     def take_back(self) -> None:
-        """Put the newest queued message back into the input."""
         if waiting := self.activity.queued:
             self._take_back(waiting, len(waiting) - 1)
 
     def choose_queued(self) -> None:
         """Put one of the queued messages back, to be changed, sent later or dropped."""
         waiting = self.activity.queued
-
-        def put_back(number: int) -> None:
-            if waiting == self.activity.queued:
-                self._take_back(waiting, number)
-
         if len(waiting) < 2:
             self.take_back()
         else:
-            self._pick("Take back", [message_text(content) for content in waiting], put_back)
+            self._pick(
+                "Take back", [message_text(one) for one in waiting], lambda number: self._take_back(waiting, number)
+            )
 
     def search_history(self) -> None:
         entries = list({(sent.text, *sent.pastes.values()): sent for sent in self.composer.history.entries}.values())
@@ -152,7 +146,7 @@ class KeyActions:
     def _pick(self, title: str, texts: Sequence[str], take: Callable[[int], None]) -> None:
         """Show a list; `take` gets the number of the text that is chosen."""
         options = [(" ".join(text.split())[:MAX_OPTION_CHARS], "") for text in texts]
-        picking = self.asking.pick(Picker(title, options))  # at once, for the next key
+        picking = self.dialogs.pick(Picker(title, options))  # at once, for the next key
 
         async def pick() -> None:
             if (chosen := await picking) is not None:
@@ -161,17 +155,19 @@ class KeyActions:
         self.controller.spawn(pick())
 
     def _take_back(self, waiting: Sequence[Sequence[Block]], position: int) -> None:
-        self.controller.view.expect_take_back(waiting[position])
-        self.controller.session.submit(TakeBack(position))
-        self.composer.put_before(self.composer.as_typed(waiting[position]))
+        """Put a message back into the input, unless the queue has changed meanwhile."""
+        if waiting == self.activity.queued:
+            self.controller.view.expect_take_back(waiting[position])
+            self.controller.session.submit(TakeBack(position))
+            self.composer.put_before(self.composer.as_typed(waiting[position]))
 
     # Interrupting and leaving
 
     def escape(self) -> None:
         """Close what is open; else interrupt; else, when pressed twice, clear or rewind."""
         is_second, self._last_escape = time.monotonic() - self._last_escape < TWICE_S / 2, 0.0
-        if self.asking.purpose != "prompt":
-            self.asking.end_answer()
+        if self.dialogs.purpose != "prompt":
+            self.dialogs.end_answer()
         elif self.buffer.complete_state is not None:
             self.buffer.cancel_completion()
         elif self.shows_keys:
@@ -193,10 +189,10 @@ class KeyActions:
         """Close a list or an answer; else interrupt; else clear; else, when pressed twice, leave."""
         now = time.monotonic()
         is_second, self._last_control_c = now - self._last_control_c < TWICE_S, now
-        if self.asking.picker is not None:
-            self.asking.end_picking()
-        elif self.asking.purpose != "prompt":
-            self.asking.end_answer()
+        if self.dialogs.picker is not None:
+            self.dialogs.end_picking()
+        elif self.dialogs.purpose != "prompt":
+            self.dialogs.end_answer()
         elif self.is_busy:
             self.controller.interrupt()
             self._last_control_c = 0.0  # an impatient second one is not meant to leave
@@ -211,8 +207,7 @@ class KeyActions:
 
     def control_d(self) -> None:
         if self.controller.is_busy:
-            keys = self.labels.hints(interrupt="interrupts", leave="leaves then")
-            self.console.hint.show(f"It is at work: {keys}.")
+            self.console.hint.show(f"It is at work: {self.labels.hints(interrupt='interrupts', leave='leaves then')}.")
         else:
             self.controller.leave()
 
@@ -239,7 +234,7 @@ class KeyActions:
             return
         part = view.folded.pop()
         if part.text.count("\n") > MAX_UNFOLDED_LINES:
-            self.controller.spawn(self.asking.page(f"{part.title}\n\n{part.text}"))
+            self.controller.spawn(self.dialogs.page(f"{part.title}\n\n{part.text}"))
             return
         view.print_line(f"▾ {part.title}", "accent")
         if part.is_diff:
@@ -258,11 +253,11 @@ class _When:
     """The states in which keys differ: a list is open, a question takes keys, else the person writes."""
 
     def __init__(self, actions: KeyActions) -> None:
-        asking, buffer = actions.asking, actions.buffer
-        self.picking: Filter = Condition(lambda: asking.picker is not None)
-        self.asked: Filter = Condition(lambda: asking.picker is None and asking.takes_keys)
+        dialogs, buffer = actions.dialogs, actions.buffer
+        self.picking: Filter = Condition(lambda: dialogs.picker is not None)
+        self.asked: Filter = Condition(lambda: dialogs.picker is None and dialogs.takes_keys)
         self.writing = ~self.picking & ~self.asked
-        self.answering: Filter = Condition(lambda: asking.purpose != "prompt")  # the input takes a comment or a rule
+        self.answering: Filter = Condition(lambda: dialogs.purpose != "prompt")  # the input takes a comment or a rule
         self.prompting = self.writing & ~self.answering
         self.is_busy: Filter = Condition(lambda: actions.controller.is_busy)
         self.is_empty: Filter = Condition(lambda: not buffer.text)
@@ -275,9 +270,9 @@ class _When:
 def key_bindings(actions: KeyActions) -> KeyBindings:
     """Return all bindings. Of two that apply to a key, the one that is added later counts."""
     when, bindings, chord = _When(actions), KeyBindings(), _Chord()
-    for keys, act, state in (*_input_rows(actions, when), *_view_rows(actions, when), *_asking_rows(actions, when)):
+    for keys, act, state in (*_input_rows(actions, when), *_view_rows(actions, when), *_dialog_rows(actions, when)):
         for key in actions.labels.keys[keys] if isinstance(keys, str) else keys:
-            _bind(bindings, chord, key, act, state)
+            _bind(bindings, chord, key, act, when=state)
     return bindings
 
 
@@ -314,12 +309,11 @@ def _input_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
 
 
 def _view_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
-    """Yield the keys for interrupting and leaving, and for what is shown."""
     composer, controller, console = actions.composer, actions.controller, actions.console
     has_card = Condition(lambda: actions.has_card)
     # In vi's insert mode, Esc closes and interrupts before it changes the mode.
     closes = ~vi_insert_mode | has_card | when.is_busy
-    runs_command = Condition(lambda: actions.activity.runs_command)
+    runs_command = Condition(lambda: any(call.name == "bash" for call in actions.activity.calls.values()))
     yield from (
         ("interrupt", actions.escape, when.writing & closes),
         (("escape",), actions.escape, when.writing & has_card | when.menu & ~vi_insert_mode),
@@ -338,23 +332,23 @@ def _view_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
     )
 
 
-def _asking_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
-    asking = actions.asking
-    can_keep = Condition(lambda: asking.picker is not None and asking.picker.can_keep)
+def _dialog_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
+    dialogs = actions.dialogs
+    can_keep = Condition(lambda: dialogs.picker is not None and dialogs.picker.can_keep)
     for key in ("enter", "escape", "tab", "backspace", "left", "right", "up", "down", "pagedown"):
-        yield (key,), partial(asking.press, key), when.asked
+        yield (key,), partial(dialogs.press, key), when.asked
     for key in map(chr, range(0x20, 0x7F)):  # by name, because vi's keys have names, too
-        yield (key if key != " " else "space",), partial(asking.type, key), when.asked
+        yield (key if key != " " else "space",), partial(dialogs.type, key), when.asked
     yield from (
-        ((Keys.Any,), asking.type, when.asked),
-        ((Keys.BracketedPaste,), asking.paste, when.asked),
+        ((Keys.Any,), dialogs.type, when.asked),
+        ((Keys.BracketedPaste,), dialogs.paste, when.asked),
         (("up", "c-p"), lambda: actions.picker.move(-1), when.picking),
         (("down", "c-n"), lambda: actions.picker.move(1), when.picking),
         (("pageup",), lambda: actions.picker.move(-5), when.picking),
         (("pagedown",), lambda: actions.picker.move(5), when.picking),
-        (("enter",), partial(asking.end_picking, taken=True), when.picking),
-        (("c-s",), partial(asking.end_picking, taken=True, keeps=True), can_keep),
-        (("escape",), asking.end_picking, when.picking),
+        (("enter",), partial(dialogs.end_picking, taken=True), when.picking),
+        (("c-s",), partial(dialogs.end_picking, taken=True, keeps=True), can_keep),
+        (("escape",), dialogs.end_picking, when.picking),
         (("backspace",), lambda: actions.picker.type(""), when.picking),
         ((Keys.Any, Keys.BracketedPaste), actions.narrow_list, when.picking),
         ((Keys.BracketedPaste,), actions.composer.paste, when.writing),
@@ -369,7 +363,7 @@ class _Chord:
     pressed: float = 0.0
 
 
-def _bind(bindings: KeyBindings, chord: _Chord, key: str, act: Callable[..., object], when: Filter) -> None:
+def _bind(bindings: KeyBindings, chord: _Chord, key: str, act: Callable[..., object], *, when: Filter) -> None:
     def handle(event: KeyPressEvent) -> None:
         chord.first = ""
         if key not in (Keys.Any, Keys.BracketedPaste):

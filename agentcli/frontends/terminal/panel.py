@@ -163,7 +163,6 @@ class QuestionPanel:
 
     @property
     def no(self) -> Choice:
-        """The choice that Esc makes."""
         return next(choice for choice in self.choices if choice.id in ("no", "not-yet", "back"))
 
     def choice_for(self, key: str) -> Choice | None:
@@ -295,8 +294,8 @@ class QuestionPanel:
         if is_writing:
             return _rows("warning", "? Waiting for your approval. Send or stash (Ctrl-S) your draft first.", columns)
         if self.rest:
-            left = f"{self.rows_left:,} more row{'' if self.rows_left == 1 else 's'}"
-            head = _rows("warning", f"Read to the end to answer ({left}): ↓ row · PageDown page · v pager", columns)
+            count = f"{self.rows_left:,} more row{'' if self.rows_left == 1 else 's'}"
+            head = _rows("warning", f"Read to the end to answer ({count}): ↓ row · PageDown page · v pager", columns)
         else:
             text = HEADINGS[type(self.question)]
             if self.hunk is not None:

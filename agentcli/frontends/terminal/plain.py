@@ -146,8 +146,8 @@ class PlainTerminal(TerminalActions):
             shown, panel.rest = first_rows(shown, size.columns, max(1, size.lines - ROWS_OF_QUESTION))
         self._view.print_block(shown, "question")
         if panel.rest:
-            left = f"{rows_of(panel.rest, size.columns):,} more rows"
-            text = f"Enter for more ({left}), v for all of it, n for no, or say what to do instead: "
+            remaining = f"{rows_of(panel.rest, size.columns):,} more rows"
+            text = f"Enter for more ({remaining}), v for all of it, n for no, or say what to do instead: "
             self._output.print([("", text)])
             return
         self._view.mark_previewed(panel.question.id)
@@ -184,8 +184,7 @@ class PlainTerminal(TerminalActions):
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
     ) -> ChoiceIndex | None:
         for number, (label, detail) in enumerate(options, 1):
-            mark = "●" if number - 1 == current else " "
-            self._view.print_line(f"{number:>3} {mark} {label}  {detail}".rstrip())
+            self._view.print_line(f"{number:>3} {'●' if number - 1 == current else ' '} {label}  {detail}".rstrip())
         self._output.print([("", f"{title}: a number, or Enter for none: ")])
         self._choosing = asyncio.get_running_loop().create_future()
         try:

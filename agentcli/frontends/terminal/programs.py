@@ -42,17 +42,17 @@ _PLAIN = b"\x1b[0m\x1b[?25h"
 _ONE_SCREEN = b"\x1b[?1049l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?2004l"
 
 
-async def lend_terminal(run: Callable[[str], Awaitable[str]]) -> tuple[str, str | None]:
+async def run_with_terminal(run: Callable[[str], Awaitable[str]]) -> tuple[str, str | None]:
     """Run a command in our terminal. `run` gets the path of a pseudo-terminal and starts the command there.
 
     Returns the output, and the result of `run`: None if the person has interrupted it.
     """
-    loan = _TerminalLoan(sys.__stdin__.fileno(), sys.__stdout__.fileno())  # type: ignore[union-attr]  # the screen has them
+    session = _PtySession(sys.__stdin__.fileno(), sys.__stdout__.fileno())  # type: ignore[union-attr]  # the screen has them
     try:
-        end = await loan.run(run)
+        end = await session.run(run)
     finally:
-        loan.close()
-    return loan.output.text, end
+        session.close()
+    return session.output.text, end
 
 
 class ProgramOutput:
@@ -82,7 +82,7 @@ class ProgramOutput:
         return printable(as_shown(_SCREENS.sub("", text)))
 
 
-class _TerminalLoan:
+class _PtySession:
     """Our terminal while a command has it."""
 
     def __init__(self, stdin: int, stdout: int) -> None:

@@ -54,8 +54,6 @@ class SessionPlace(Struct, frozen=True):
 
 
 class Status(Struct, frozen=True, kw_only=True):
-    """The figures that the status line and a status command show."""
-
     model: str = ""
     mode: Mode = "default"
     effort: str = ""

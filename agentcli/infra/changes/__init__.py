@@ -1,1 +1,1 @@
-"""Describes files as they were and are, and applies changes to them: for dry runs, edits, undo and checkpoints."""
+"""The engine for file states, with which dry runs, edits, checkpoints and undo describe, apply and reverse changes."""

@@ -98,10 +98,6 @@ class FolderIndex:
         self.state = self._load()
         self.borrowed = BorrowedObjects(self.root, objects.folder / "borrowed" / index_name(self.root), writable)
 
-    @property
-    def left_out(self) -> dict[str, str]:
-        return self.state.left_out
-
     def refresh(self, *, saves: bool = True) -> dict[str, Difference]:
         """Look at the folder; return the changes by relative path. Raises `TooManyFiles`, `OSError`."""
         differences, state = _Look(self).run()

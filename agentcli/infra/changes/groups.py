@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from agentcli.infra.changes.state import ChangeSet, FileEntry, differs, has_same_content, joined, parents_of
 from agentcli.infra.changes.writing import copy_attributes
-from agentcli.safety.paths.judge import is_protected
+from agentcli.safety.paths.judge import is_auto_executed
 from agentcli.tools.dry_run import ChangeSummary
 from agentcli.tools.text.diff import diff_hunks, unified_diff, with_hunks
 
@@ -103,7 +103,7 @@ def _whole_around(path: str, changes: ChangeSet, large: Collection[str]) -> str 
             return around
         if large_one is None and around in large:
             large_one = around
-    return None if large_one is None or is_protected(PurePath(path)) else large_one
+    return None if large_one is None or is_auto_executed(PurePath(path)) else large_one
 
 
 def _is_made_or_removed_folder(path: str, changes: ChangeSet) -> bool:
@@ -124,7 +124,7 @@ def _summary(path: str, changes: ChangeSet, name: str, budget: list[int]) -> Cha
     assert entry is not None
     is_mode = before is not None and after is not None and _is_only_mode(before, after)
     shown = ("", 1) if is_mode else _diff(name, before, after, budget)
-    is_obeyed = is_protected(PurePath(path))
+    is_obeyed = is_auto_executed(PurePath(path))
     notes = _note_of_installed(path)
     if after is not None and after.kind == "link":
         notes.append(f"leads to {shown_path(after.target)}")
@@ -182,7 +182,7 @@ def _summary_of_many(path: str, changes: ChangeSet, inside: list[str], name: str
         size=sum(entry.size for entry in files if entry.kind == "file"),
         notes=tuple(notes),
         # In an existing repository, commands cannot write what git would run or obey.
-        is_obeyed=is_new if is_git else is_protected(PurePath(path)),
+        is_obeyed=is_new if is_git else is_auto_executed(PurePath(path)),
         loses="tree" if is_git and is_gone else "",
     )
 

@@ -173,7 +173,9 @@ class Recorder:
 
     def _skipped_paths(self) -> tuple[str, ...]:
         """Return the paths that are left out now, as `PATH: why`."""
-        found = [(f"{index.root}/{path}", why) for index in self._every_index() for path, why in index.left_out.items()]
+        found = [
+            (f"{index.root}/{path}", why) for index in self._every_index() for path, why in index.state.left_out.items()
+        ]
         rest = (f"{len(found) - _MAX_NAMED} more paths",) if len(found) > _MAX_NAMED else ()
         return (*(f"{stored_path(path)}: {why}" for path, why in sorted(found)[:_MAX_NAMED]), *rest)
 

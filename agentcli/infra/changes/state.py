@@ -66,21 +66,8 @@ class Objects:
         head = b"blob %d\0" % len(content)
         digest = hashlib.sha1(head, usedforsecurity=False)
         digest.update(content)
-        if not self.has(id := digest.hexdigest()):
-            self._store(id, head, content)
-        return id
-
-    def get(self, id: str) -> bytes:
-        """Return contents. Raises `OSError`, also if the object is damaged."""
-        try:
-            stored = zlib.decompress(Path(self._path(id)).read_bytes())
-        except zlib.error as error:
-            raise OSError(f"checkpoint {id} is damaged: {error}") from error
-        if hashlib.sha1(stored, usedforsecurity=False).hexdigest() != id:
-            raise OSError(f"checkpoint {id} is damaged")
-        return stored.partition(b"\0")[2]
-
-    def _store(self, id: str, head: bytes, content: bytes) -> None:
+        if self.has(id := digest.hexdigest()):
+            return id
         self.make()
         packer = zlib.compressobj(_FASTEST)
         target = Path(self._path(id))
@@ -92,6 +79,17 @@ class Objects:
             Path(path).rename(target)
         finally:
             Path(path).unlink(missing_ok=True)
+        return id
+
+    def get(self, id: str) -> bytes:
+        """Return contents. Raises `OSError`, also if the object is damaged."""
+        try:
+            stored = zlib.decompress(Path(self._path(id)).read_bytes())
+        except zlib.error as error:
+            raise OSError(f"checkpoint {id} is damaged: {error}") from error
+        if hashlib.sha1(stored, usedforsecurity=False).hexdigest() != id:
+            raise OSError(f"checkpoint {id} is damaged")
+        return stored.partition(b"\0")[2]
 
     def _path(self, id: str) -> str:
         return f"{self.folder}/objects/{id[:2]}/{id[2:]}"

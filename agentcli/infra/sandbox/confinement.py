@@ -22,7 +22,7 @@ from agentcli.tools.command import Profile, Reverts
 
 
 class CommandResources(Struct, frozen=True, kw_only=True):
-    """What a session provides for its commands, and for the planning of their confinement.
+    """The resources that a session provides for its commands, and for the planning of their confinement.
 
     Commands reach the hosts that were granted to them through `proxy_socket`, that of a `NetworkProxy`. In `cache`
     package managers and compilers keep their caches instead of in HOME. The folder belongs to this workspace's commands
@@ -38,7 +38,7 @@ class CommandResources(Struct, frozen=True, kw_only=True):
     git: str = SYSTEM_GIT
 
 
-class Bounds(Struct, frozen=True):
+class Bounds(Struct, frozen=True, kw_only=True):
     """The limits of a command. Every path is absolute, and symlinks in it are resolved.
 
     `read-only`: nothing but a private /tmp can be written. `workspace-write`: the `roots` too. `danger-full-access`: no

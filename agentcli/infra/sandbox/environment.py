@@ -91,7 +91,7 @@ def command_environment(
 
     Nothing waits for a person or starts what a repository names.
     """
-    kept = {
+    selected = {
         name: value
         for name, value in environment.items()
         if name in allowed
@@ -101,15 +101,20 @@ def command_environment(
             and not _SECRET_VALUE.search(value)
         )
     }
-    kept |= dict.fromkeys(("PAGER", "GIT_PAGER", "MANPAGER"), "cat") | dict.fromkeys(
+    selected |= dict.fromkeys(("PAGER", "GIT_PAGER", "MANPAGER"), "cat") | dict.fromkeys(
         ("EDITOR", "VISUAL", "GIT_EDITOR"), "true"
     )
-    kept |= {"AGENTCLI": "1", "TERM": "dumb", "GIT_TERMINAL_PROMPT": "0", "GIT_CONFIG_COUNT": str(len(_GIT_SETTINGS))}
+    selected |= {
+        "AGENTCLI": "1",
+        "TERM": "dumb",
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_CONFIG_COUNT": str(len(_GIT_SETTINGS)),
+    }
     for number, (name, value) in enumerate(_GIT_SETTINGS.items()):
-        kept |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
+        selected |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
     if session_id:
-        kept["AGENTCLI_SESSION_ID"] = session_id
-    return kept
+        selected["AGENTCLI_SESSION_ID"] = session_id
+    return selected
 
 
 def cache_environment(folder: str) -> dict[str, str]:

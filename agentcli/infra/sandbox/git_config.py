@@ -96,16 +96,18 @@ def read_configuration(text: str, git: str = SYSTEM_GIT) -> Configuration:
     try:
         return _read(text, git) if text else Configuration((), is_refused=False)
     except (OSError, subprocess.SubprocessError):
-        return Configuration(_path_names(text), is_refused=True)
+        return Configuration(_guess_named_paths(text), is_refused=True)
 
 
 @lru_cache(maxsize=128)
 def _read(text: str, git: str) -> Configuration:
-    command = [git, "config", "--file", "-", "--no-includes", "--null", "--list"]
-    done = run_git(command, given=text.encode(errors="surrogateescape"))
+    done = run_git(
+        [git, "config", "--file", "-", "--no-includes", "--null", "--list"],
+        given=text.encode(errors="surrogateescape"),
+    )
     settings = tuple(map(parse_setting, done.stdout.decode(errors="surrogateescape").split("\0")[:-1]))
     is_refused = done.returncode != 0
-    return Configuration((*settings, *(_path_names(text) if is_refused else ())), is_refused)
+    return Configuration((*settings, *(_guess_named_paths(text) if is_refused else ())), is_refused)
 
 
 def parse_setting(text: str) -> Setting:
@@ -116,8 +118,7 @@ def parse_setting(text: str) -> Setting:
     return Setting(section, subsection, key, value if separator else None)
 
 
-def _path_names(text: str) -> tuple[Setting, ...]:
-    """Find the paths that an ordinary configuration names, where git does not say."""
+def _guess_named_paths(text: str) -> tuple[Setting, ...]:
     sections = {"hookspath": "core", "worktree": "core", "path": "include"}
     found = ((match[1].lower(), re.split("[#;]", match[2], maxsplit=1)[0]) for match in _NAMES_A_PATH.finditer(text))
     return tuple(Setting(sections[key], "", key, value.strip().strip('"')) for key, value in found)
@@ -192,8 +193,8 @@ def adds_only_remotes(before: bytes, after: bytes) -> bool:
     if b"\0" in after:
         return False
     old, new = (read_configuration(os.fsdecode(content)) for content in (before, after))
-    remotes = {setting.subsection for setting in old.settings if setting.section == "remote"}
-    added = {setting.subsection for setting in new.settings if setting.section == "remote"} - remotes
+    added = {setting.subsection for setting in new.settings if setting.section == "remote"}
+    added -= {setting.subsection for setting in old.settings if setting.section == "remote"}
     return not new.is_refused and _harmful(old.settings, added) == _harmful(new.settings, added)
 
 

@@ -106,7 +106,7 @@ class LocalSandbox:
         if isinstance(query, Listing):
             return await ripgrep.list_files(query, self._environment, take)
         base = query.base or (query.where if query.where.is_dir() else query.where.parent)
-        secrets, is_denied = SecretFiles(base, self._holds_secrets), self._denied()
+        secrets, is_denied = SecretFiles(base, lambda path: is_secret(path, self._home)), self._denied()
 
         def among(names: Sequence[bytes]) -> set[bytes]:
             found = secrets.among(names)
@@ -118,13 +118,9 @@ class LocalSandbox:
 
     def _is_secret(self, path: Path) -> bool:
         is_denied = self._denied()
-        return self._holds_secrets(path) or (is_denied is not None and is_denied(path))
-
-    def _holds_secrets(self, path: Path) -> bool:
-        return is_secret(path, self._home)
+        return is_secret(path, self._home) or (is_denied is not None and is_denied(path))
 
     def secret_values(self, roots: Sequence[Path], *, is_changed: bool, apart_from: Path | None) -> frozenset[str]:
-        """Read the values in the secret files below some roots, as `SandboxFacts.secret_values` does."""
         now = time.monotonic()
         if is_changed or now - self._looked_at >= _SECRETS_FRESH_FOR_S:
             self._secret_files, self._looked_at = self.confinement.scan.protected(roots)[0], now

@@ -48,8 +48,6 @@ _REPLACED = 0x400 | 0x800  # IN_DELETE_SELF, IN_MOVE_SELF
 _OVERFLOWED, _FORGOTTEN = 0x4000, 0x8000
 _HOW = 0x01000000 | 0x02000000 | 0x04000000  # IN_ONLYDIR, IN_DONT_FOLLOW, IN_EXCL_UNLINK
 _HEADER = struct.Struct("iIII")
-_READ_BYTES = 1 << 16
-_SHARE = 2  # each tree may take one such part of the watches that a person may have
 _NOT_THERE = {errno.ENOENT, errno.EACCES, errno.ENOTDIR, errno.ELOOP}  # the walk finds no folder there either
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -106,7 +104,7 @@ class FolderWatch:
     def _events(self) -> Iterator[tuple[int, int, bytes]]:
         with contextlib.suppress(BlockingIOError):
             while self._paths:
-                data, at = os.read(self._descriptor, _READ_BYTES), 0
+                data, at = os.read(self._descriptor, 1 << 16), 0
                 while at < len(data):
                     number, what, _, length = _HEADER.unpack_from(data, at)
                     at += _HEADER.size + length
@@ -115,8 +113,9 @@ class FolderWatch:
 
 @cache
 def _max_watches() -> int:
+    # One tree may take half of the watches that a person may have.
     try:
-        return int(Path("/proc/sys/fs/inotify/max_user_watches").read_text()) // _SHARE
+        return int(Path("/proc/sys/fs/inotify/max_user_watches").read_text()) // 2
     except (OSError, ValueError):
         return 0
 
@@ -138,7 +137,7 @@ class _Findings(NamedTuple):
     repositories: list[str]
 
 
-class _Queue:
+class _WalkQueue:
     """Folders that are still to be read, by rank, with the number of levels that are read below each."""
 
     def __init__(self, max_folders: tuple[int, int, int]) -> None:
@@ -173,8 +172,8 @@ class _Tree:
         self.watch = FolderWatch()
         self.watched_until = 0.0
         self.unreadable: set[str] = set()  # tried again
-        self.unwalked = _Queue(max_folders)
-        self.new = _Queue(max_folders)  # found by an update
+        self.unwalked = _WalkQueue(max_folders)
+        self.new = _WalkQueue(max_folders)  # found by an update
 
 
 class Scan:
@@ -250,7 +249,7 @@ class Scan:
     def _walk(self, root: str, tree: _Tree) -> None:
         began = time.monotonic()
         tree.unreadable.clear()
-        tree.unwalked, tree.new = _Queue(self._max_folders), _Queue(self._max_folders)
+        tree.unwalked, tree.new = _WalkQueue(self._max_folders), _WalkQueue(self._max_folders)
         tree.unwalked.by_rank[0].append((root, _ANY_DEPTH))
         seen: dict[str, _Folder] = {}
         self._read_queued(tree.unwalked, tree, seen, began + self._max_s)
@@ -266,7 +265,7 @@ class Scan:
         tree.new.room = [*self._max_folders]
         if replaced or tree.unreadable or any((*tree.new.by_rank, *tree.unwalked.by_rank)):
             tree.findings = None
-        for path in [path for path in known if _is_in(path, replaced)] if replaced else ():
+        for path in [path for path in known if _is_at_or_below(path, replaced)] if replaced else ():
             del known[path]
         for path in tree.unreadable:
             tree.new.add(path, any_depth=True)
@@ -286,7 +285,7 @@ class Scan:
         self._read_queued(tree.unwalked, tree, known, deadline)
 
     def _read_queued(
-        self, queue: _Queue, tree: _Tree, into: dict[str, _Folder], deadline: float, *, any_depth: bool = False
+        self, queue: _WalkQueue, tree: _Tree, into: dict[str, _Folder], deadline: float, *, any_depth: bool = False
     ) -> None:
         if time.monotonic() >= deadline:
             return
@@ -338,8 +337,7 @@ class Scan:
         return sorted(Path("/", os.fsdecode(name)) for name in secret)
 
 
-def _is_in(path: str, folders: set[str]) -> bool:
-    """Return True if a path is one of these folders, or lies below one."""
+def _is_at_or_below(path: str, folders: set[str]) -> bool:
     while path and path not in folders:
         path = path.rpartition(os.sep)[0]
     return bool(path)

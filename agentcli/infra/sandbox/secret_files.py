@@ -113,8 +113,13 @@ def git_state(root: Path) -> GitState:
         if git is not None:
             head = text_of(f"{git}/HEAD").partition("\n")[0]
             common = path_in(f"{git}/commondir") or git
-            names = (head.removeprefix("ref: "), "packed-refs", "reftable/tables.list")
-            return (head, *map(_stamp, (f"{git}/index", *(f"{common}/{name}" for name in names))))
+            return (
+                head,
+                _stamp(f"{git}/index"),
+                _stamp(f"{common}/{head.removeprefix('ref: ')}"),
+                _stamp(f"{common}/packed-refs"),
+                _stamp(f"{common}/reftable/tables.list"),
+            )
     return ()
 
 
@@ -157,11 +162,13 @@ class SecretValues:
             self._files = dict(self._read_files(files))
             shown: frozenset[str] = frozenset()
             if apart_from is not None:
-                its = (held for file, (_, held) in self._files.items() if os.path.realpath(file) == str(apart_from))
-                shown = shown.union(*its)
+                own_values = (
+                    held for file, (_, held) in self._files.items() if os.path.realpath(file) == str(apart_from)
+                )
+                shown = shown.union(*own_values)
             for root in roots:
                 with suppress(OSError, subprocess.TimeoutExpired):  # the next command tries again
-                    self._read_tracked(root)
+                    self._read_tracked_if_changed(root)
             values = set[str]().union(*(held for _, held in self._files.values()), *self._objects.values())
             found = frozenset(sorted(values, key=len, reverse=True)[:MAX_VALUES])
             for root in roots:
@@ -181,12 +188,11 @@ class SecretValues:
             with suppress(OSError, UnicodeError):
                 if known is None or known[0] != stamp or is_young:
                     with open_to_read(path.resolve()) as file:
-                        known = ((0, *stamp[1:]) if is_young else stamp), _values_of(file.read(MAX_FILE_BYTES))
+                        known = ((0, *stamp[1:]) if is_young else stamp), _secret_values_in(file.read(MAX_FILE_BYTES))
                 room, count = room - stamp[1], count + 1
                 yield path, known
 
-    def _read_tracked(self, root: Path) -> None:
-        """Read the secret files of the index and of HEAD, if either may have changed."""
+    def _read_tracked_if_changed(self, root: Path) -> None:
         state = git_state(root)
         if not state or self._tracked.get(root, ((), frozenset()))[0] == state:
             return
@@ -212,7 +218,7 @@ class SecretValues:
         content = self._output(_CONTENTS, root, "\n".join(sizes).encode()) if sizes else b""
         for name, size in sizes.items():
             start = content.find(b"\n") + 1
-            self._objects[name] = _values_of(content[start : start + size])
+            self._objects[name] = _secret_values_in(content[start : start + size])
             content = content[start + size + 1 :]
 
     def _committed_in(self, root: Path, values: frozenset[str]) -> frozenset[str]:
@@ -230,16 +236,15 @@ class SecretValues:
         names |= self._tracked[root][1] if root in self._tracked else set()
         secret = [f":(exclude,literal){name}" for name in sorted(names)]
         lines = "\n".join(value for value in values if "\n" not in value)
-        command = (*_GREP, self._heads[root], "--", ".", *secret)
-        found = self._output(command, root, lines.encode(errors="surrogateescape"))
+        grep = (*_GREP, self._heads[root], "--", ".", *secret)
+        found = self._output(grep, root, lines.encode(errors="surrogateescape"))
         return values.intersection(found.decode(errors="surrogateescape").split("\n"))
 
     def _output(self, command: Sequence[str], root: Path, given: bytes = b"") -> bytes:
         return run_git([self._program, *command], cwd=root, environment=self._environment, given=given).stdout
 
 
-def _values_of(content: bytes) -> frozenset[str]:
-    """Return the secret values in a text; none where the content is no text."""
+def _secret_values_in(content: bytes) -> frozenset[str]:
     from agentcli.safety.secrets.settings import secret_values  # late, because it takes 20 ms
 
     return frozenset() if b"\0" in content else frozenset(secret_values(content.decode("utf-8-sig", "replace")))

@@ -108,7 +108,6 @@ class SessionConfinement:
         return (*self._roots, *grants.roots)
 
     def git(self, grants: Grants) -> str:
-        """Return the git that commands cannot replace."""
         return find_git(self._search_path, (*self.roots(grants), *self.limits.writable, *grants.writable))
 
     def bounds(self, profile: Profile | None, grants: Grants, note: Note | None = None) -> Bounds:
@@ -116,16 +115,16 @@ class SessionConfinement:
         limits, roots = self.limits, self.roots(grants)
         home, cache = limits.home, limits.folders.cache
         if limits.profile == "danger-full-access":
-            return Bounds("danger-full-access", roots, home)
+            return Bounds(profile="danger-full-access", roots=roots, home=home)
         secrets, below_roots = self.scan.protected(roots)
         at_home = (home / name for name in present_names(home, SECRET_HOME_PATHS))
         own = (self._state, *limits.folders.own, *limits.programs(roots))
         # A command that only reads needs no host, and a program that a repository makes git run gets none.
         proxy = self._proxies.get(frozenset(grants.hosts)) if profile != "read-only" else None
         return Bounds(
-            profile or limits.profile,
-            roots,
-            home,
+            profile=profile or limits.profile,
+            roots=roots,
+            home=home,
             masked=(*at_home, *limits.masked, self.dry_run_folder, *secrets),
             readable_again=(*grants.readable, *grants.writable),
             writable=(*limits.writable, *(path for path in grants.writable if path.exists())),
@@ -159,8 +158,13 @@ class SessionConfinement:
         """Return True if git or a trusted command runs this file or obeys its contents."""
         roots = self.roots(grants)
         own = tuple(map(str, self.limits.programs(roots)))
-        resources = CommandResources(scan=self.scan, git=self.git(grants))
-        bounds = Bounds("workspace-write", roots, self.limits.home, protected=own, resources=resources)
+        bounds = Bounds(
+            profile="workspace-write",
+            roots=roots,
+            home=self.limits.home,
+            protected=own,
+            resources=CommandResources(scan=self.scan, git=self.git(grants)),
+        )
         plan = plan_protection(bounds, str(roots[0]))
         return any(
             is_inside(str(path), place) for place in (*plan.read_only, *plan.missing_files, *plan.missing_folders)
@@ -168,7 +172,6 @@ class SessionConfinement:
 
     @contextmanager
     def launch(self, argv: Sequence[str], command: Command, pass_fds: Sequence[int]) -> Iterator[Launch]:
-        """Confine one command. Raises `OSError`."""
         assert command.profile != "own", "the person's own commands are not confined"
         cwd, profile = command.cwd, command.profile or self.limits.profile
         if profile == "danger-full-access":
@@ -178,14 +181,15 @@ class SessionConfinement:
             return
         earlier = self._snapshot.retry() if self._snapshot is not None else Reverts()
         note = self._session_note() if profile == "workspace-write" else None
-        bounds = self.bounds(command.profile, command.grants, note.points if note is not None else None)
+        bounds = self.bounds(command.profile, command.grants, note)
         if bounds.resources.cache is not None:
             make_private_folder(bounds.resources.cache)
         confined = self.backend.launch(argv, cwd=cwd, bounds=bounds, pass_fds=pass_fds)
         with confined as launch, self._guarded(bounds, cwd, note) as reverts:
             reverts.put_back += earlier.put_back  # what still could not be is reported when the command has ended
-            descriptor = note.descriptor if note is not None else None
-            yield launch._replace(reverts=self._with_unreported(reverts), note=descriptor)
+            yield launch._replace(
+                reverts=self._with_unreported(reverts), note=note.descriptor if note is not None else None
+            )
 
     def _session_note(self) -> SessionNote | None:
         """Return the note of the session, by which the keeper or the next start cleans up after a kill."""
@@ -243,8 +247,10 @@ class SessionConfinement:
                     from agentcli.infra.sandbox.protection.snapshot import clean_up_killed_sessions
 
                     left.add(clean_up_killed_sessions(self._aside / _UNFINISHED))
-                done = [f"{each}, changed by a command of a session that was killed" for each in left.put_back]
-                self._unreported = Reverts(done, [*left.left_changed])
+                self._unreported = Reverts(
+                    [f"{each}, changed by a command of a session that was killed" for each in left.put_back],
+                    [*left.left_changed],
+                )
             return self._left_by_killed
 
     def _with_unreported(self, reverts: Reverts) -> Reverts:

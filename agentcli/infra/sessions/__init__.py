@@ -1,1 +1,1 @@
-"""Session stores, which give entries ids and order, and never look into a conversation's meaning."""
+"""Stores of sessions. They give entries their ids and order, and know nothing of what a conversation means."""

@@ -10,7 +10,7 @@ from zlib import crc32
 
 import msgspec
 
-from agentcli.agent.interfaces import Stored, subagents_owner
+from agentcli.agent.interfaces import StoredEntries, subagents_owner
 from agentcli.conversation.entries import ContextNote, Unreadable, entry_now
 from agentcli.conversation.history import last_prompt_of, title_of
 from agentcli.errors import StorageError
@@ -162,7 +162,7 @@ async def redact(db: Tables, session_id: str, secrets: Secrets) -> int:
         newest = (await entries_of(db, session_id))[-1]
         text = f"Texts were struck out of this session in {total} place{'s' * (total != 1)}."
         note = entry_now(new_id(), newest.id, ContextNote(text))
-        await db.insert(session_id, Stored((note,), await last_seq(db, session_id) + 1))
+        await db.insert(session_id, StoredEntries((note,), await last_seq(db, session_id) + 1))
     for id, trashed in sorted(changed):
         # A title is the beginning of a prompt and may end in the middle of a secret, so it is made anew.
         entries = await entries_of(db, id, trashed=trashed)

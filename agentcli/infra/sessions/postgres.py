@@ -9,26 +9,48 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
 from functools import lru_cache
 from itertools import accumulate
-from typing import Any, TypeVar, cast
+from pathlib import Path
+from typing import Any, TypeVar
 
-from agentcli.agent.interfaces import Found
+from agentcli.agent.interfaces import SearchHit, StoredEntries
 from agentcli.conversation.entries import Entry
 from agentcli.errors import SessionInUse, StorageError
-from agentcli.infra.sessions.postgres_database import UNHURRIED, Broken, Connection, Database, storable, value
 from agentcli.infra.sessions.search import Words, text_of, words_in
 from agentcli.infra.sessions.store import Ownership, TableSessions, WorkQueue
 from agentcli.infra.sessions.tables import ENTRY, OF_USER, Tables, Work, new_id, read_entry
 
-log = logging.getLogger(__name__)
+try:
+    from psycopg import AsyncConnection, Error
+    from psycopg.conninfo import conninfo_to_dict
+    from psycopg.pq import TransactionStatus
+except ImportError as missing:
+    raise StorageError(
+        "Sessions in Postgres need the extra postgres: ./install.sh --extras postgres, or pip install "
+        f"'agentcli[postgres]' ({missing})."
+    ) from missing
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
+Connection = AsyncConnection[tuple[Any, ...]]
 
 _MAX_CONNECTIONS = 4  # beside the one for leases
 _MAX_WORDS_BYTES = 500_000  # of an entry; Postgres accepts twice as much
+PATIENCE_S = 20.0  # with a program that is asked to give up a session
+_RENEW_EVERY_S = 1.0
+VERSION = 1  # of the tables in postgres_tables.sql
+# A stopped program must not keep its rows from others for ever. The server forgets the limit if pipelines are used.
+_SETTINGS = "SET synchronous_commit = on; SET idle_in_transaction_session_timeout = '4s'; SET lock_timeout = '20s'"
+# The limit of a transaction that reads or changes many entries.
+_LONG_TRANSACTION = "SET LOCAL idle_in_transaction_session_timeout = '60s'"
+# The URL may set other values. A connection that is cut is noticed after ten seconds.
+_DEFAULTS: dict[str, Any] = {
+    "connect_timeout": 5, "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3,
+    "tcp_user_timeout": 10_000, "fallback_application_name": "agentcli", "client_encoding": "utf8",
+}  # fmt: skip
 
 # Whatever the planner prefers, the index is used once, and only the texts of fetched rows are read, at the end.
 _SEARCH = f"""
@@ -40,9 +62,6 @@ SELECT sessions.id, title, {ENTRY} FROM (
     WHERE cwd = coalesce(:cwd, cwd) AND {OF_USER} ORDER BY hits.time DESC, hits.n DESC
 ) AS sessions CROSS JOIN LATERAL (SELECT * FROM entries WHERE n = sessions.n OFFSET 0) AS entries
 """  # noqa: S608 - our words
-PATIENCE_S = 20.0  # with a program that is asked to give up a session
-_RENEW_EVERY_S = 1.0
-
 _UNTIL = "clock_timestamp() + interval '4 seconds'"
 _TAKE = f"""
 INSERT INTO agentcli.leases AS lease (session_id, owner, epoch, address, expires, wanted)
@@ -68,6 +87,113 @@ _RELEASE = """
 UPDATE agentcli.leases SET owner = '', address = '', expires = '-infinity', wanted = false
 WHERE session_id = %s AND owner = %s AND epoch = %s
 """
+
+
+class _ConnectionLost(StorageError):
+    """The connection was lost within a transaction, which may have been committed."""
+
+
+class Database:
+    """Connections to the database of a URL, at most `max_connections` at once, made when they are first needed."""
+
+    def __init__(self, url: str, *, max_connections: int) -> None:
+        self._url = url
+        self._free = asyncio.Semaphore(max_connections)
+        self._idle: list[Connection] = []
+        self._has_tables = False
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        """Run the body in a transaction. Raises `StorageError` if Postgres fails."""
+        address, place = _parse_address(self._url)
+        async with self._free:
+            connection: Connection | None = None
+            try:
+                connection = await self._connect(address, place)
+                async with connection.transaction():
+                    yield connection
+            except (Error, UnicodeEncodeError) as error:
+                raise (_ConnectionLost if connection is not None and connection.closed else StorageError)(
+                    f"Sessions could not be read or written in Postgres at {place} "
+                    f"({' '.join(str(error).split())}): see that it runs, can be reached and lets this user in."
+                ) from None
+            finally:
+                if connection is not None and connection.info.transaction_status == TransactionStatus.IDLE:
+                    self._idle.append(connection)
+                elif connection is not None:
+                    await connection.close()
+
+    async def close(self) -> None:
+        while self._idle:
+            await self._idle.pop().close()
+
+    async def _connect(self, address: dict[str, Any], place: str) -> Connection:
+        while self._idle:
+            connection = self._idle.pop()
+            try:
+                await connection.execute("SELECT 1")
+                return connection
+            except BaseException as error:
+                await connection.close()
+                if not isinstance(error, Error):  # the error of a server that was restarted, or of a cut connection
+                    raise
+        # Statements are not prepared, so that a pooler may be in between.
+        connection = await AsyncConnection.connect(**_DEFAULTS | address, autocommit=True, prepare_threshold=None)
+        try:
+            await connection.execute(_SETTINGS)
+            if not self._has_tables:
+                await _make_tables(connection, place)
+                self._has_tables = True
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
+
+
+async def _make_tables(db: Connection, place: str) -> None:
+    """Make the tables if there are none. Raises `StorageError` for tables of a newer agentcli."""
+    async with db.transaction():
+        await db.execute("SELECT pg_advisory_xact_lock(hashtext('agentcli tables'))")  # another program may make them
+        # `to_regclass` is no use here: within a transaction it may return what it found before.
+        if not await _value(db, "SELECT 1 FROM pg_tables WHERE schemaname = 'agentcli' AND tablename = 'version'"):
+            await db.execute(Path(__file__).with_name("postgres_tables.sql").read_bytes())
+        version = int(await _value(db, "SELECT version FROM agentcli.version"))
+    if version > VERSION:
+        raise StorageError(
+            f"The sessions in Postgres at {place} were written by a newer agentcli (version {version}, this one knows "
+            f"{VERSION}): update agentcli."
+        )
+
+
+async def _value(db: Connection, query: str, *parameters: Any) -> Any:
+    """Return the first column of the first row, None if there is no row."""
+    row = await (await db.execute(query, parameters)).fetchone()
+    return row and row[0]
+
+
+def _storable(text: str) -> str:
+    """Return a text without characters that Postgres or UTF-8 do not know."""
+    return text.encode(errors="replace").decode().replace("\0", "\ufffd")
+
+
+def _parse_address(url: str) -> tuple[dict[str, Any], str]:
+    """Return the parts of a URL, and host and port for messages.
+
+    Raises:
+        StorageError: If messages of Postgres could show a part of the password.
+    """
+    try:
+        parts = conninfo_to_dict(url)
+    except Error:
+        parts = {"port": "unreadable"}
+    ports = str(parts.get("port") or "0").split(",")
+    if "@" in f"{parts.get('host')}{parts.get('dbname')}" or not all(port.isdigit() for port in ports if port):
+        raise StorageError(
+            "The address of the sessions in Postgres cannot be read: write it as postgresql://USER:PASSWORD@HOST:PORT/"
+            "DATABASE, with %40 for @, %2F for / and so on in the password."
+        ) from None
+    host = parts.get("host") or parts.get("hostaddr") or "this machine"
+    return dict(parts), f"{host}:{parts['port']}" if parts.get("port") else str(host)
 
 
 class Lease(Ownership):
@@ -100,7 +226,7 @@ class Leases:
         self.owner = new_id()
         self._database = database
         self._renewing = Database(url, max_connections=1)  # of its own, so that renewing never has to wait
-        self._address = storable(address)
+        self._address = _storable(address)
         self._held: set[Lease] = set()
         self._task: asyncio.Task[None] | None = None
 
@@ -109,7 +235,7 @@ class Leases:
         deadline = time.monotonic() + PATIENCE_S
         while True:
             async with self._database.transaction() as db:
-                epoch = await value(db, _TAKE, session_id, self.owner, self._address)
+                epoch = await _value(db, _TAKE, session_id, self.owner, self._address)
                 if epoch is None and take_over:
                     is_late = time.monotonic() > deadline
                     await db.execute(_WANT, (not is_late, session_id, not is_late))
@@ -142,13 +268,12 @@ class Leases:
     async def _renew(self) -> None:
         while True:
             await asyncio.sleep(_RENEW_EVERY_S)
-            held = tuple(self._held)
-            if not held:
+            if not (held := tuple(self._held)):
                 continue
             with suppress(StorageError):  # it is tried again; a session that another program takes is not written to
                 async with self._renewing.transaction() as db:
-                    names = {"owner": self.owner, "ids": [lease.session_id for lease in held]}
-                    rows = await (await db.execute(_RENEW, names)).fetchall()
+                    ids = [lease.session_id for lease in held]
+                    rows = await (await db.execute(_RENEW, {"owner": self.owner, "ids": ids})).fetchall()
                 wanted = {(session_id, epoch): is_wanted for session_id, epoch, is_wanted in rows}
                 for lease in held:
                     lease.is_lost_or_wanted |= wanted.get((lease.session_id, lease.epoch), True)
@@ -167,15 +292,14 @@ class PostgresTables(Tables):
         self.db = db
 
     async def stream(self, sql: str, **values: Any) -> AsyncIterator[tuple[Any, ...]]:
-        """Fetch a hundred rows at a time."""
-        await self.db.execute(UNHURRIED)
+        await self.db.execute(_LONG_TRANSACTION)
         async with self.db.cursor("entries") as cursor:
-            await cursor.execute(_in_postgres(sql), _storable(values))
+            await cursor.execute(*_statement(sql, values))
             async for row in cursor:
                 yield row
 
     async def rows(self, sql: str, **values: Any) -> list[tuple[Any, ...]]:
-        cursor = await self.db.execute(_in_postgres(sql), _storable(values))
+        cursor = await self.db.execute(*_statement(sql, values))
         return await cursor.fetchall() if cursor.description else []
 
     def words_of(self, entry: Entry) -> dict[str, Any]:
@@ -187,10 +311,10 @@ class PostgresTables(Tables):
     async def compute(self, function: Callable[[], T]) -> T:
         return await asyncio.to_thread(function)
 
-    async def search(self, words: Words, *, cwd: str | None, user_id: str | None, limit: int) -> list[Found]:
-        found: list[Found] = []
-        names = {"query": words.for_tsquery, "cwd": cwd, "user_id": user_id}
-        async with aclosing(self.stream(_SEARCH, **names)) as rows:  # type: ignore[type-var]
+    async def search(self, words: Words, *, cwd: str | None, user_id: str | None, limit: int) -> list[SearchHit]:
+        found: list[SearchHit] = []
+        hits = self.stream(_SEARCH, query=words.for_tsquery, cwd=cwd, user_id=user_id)
+        async with aclosing(hits) as rows:  # type: ignore[type-var]
             async for session_id, title, *row in rows:
                 if len(found) >= limit:
                     break
@@ -200,37 +324,40 @@ class PostgresTables(Tables):
         return found
 
 
+def _statement(sql: str, values: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    texts = {name: _storable(value) for name, value in values.items() if isinstance(value, str)}
+    return _in_postgres(sql), values | texts
+
+
 @lru_cache
 def _in_postgres(sql: str) -> str:
-    """Return a statement that is written for all stores in the form of psycopg, with the schema before the tables."""
+    """Return a statement of `Tables` in the form of psycopg, with the schema before the tables."""
     sql = re.sub(r"\b(FROM|JOIN|INTO|UPDATE) (sessions|entries)\b", r"\1 agentcli.\2", sql)
     return re.sub(r"(?<!:):([a-z_]+)", r"%(\1)s", sql.replace("CAST(body AS BLOB)", "body").replace("%", "%%"))
 
 
-def _storable(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: storable(value) if isinstance(value, str) else value for name, value in values.items()}
-
-
-class _Queue:
+class _OrderedWork:
     """Does the work of a log in order. Work goes on even if the task that waits for it is cancelled."""
 
-    def __init__(self, run: Callable[[Work[Any]], Any]) -> None:
+    def __init__(self, run: Callable[[Work[StoredEntries]], Awaitable[StoredEntries]]) -> None:
         self._run = run
         self._turn = asyncio.Lock()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Task[StoredEntries]] = set()
 
-    def submit(self, work: Work[T]) -> asyncio.Future[T]:
+    def submit(self, work: Work[StoredEntries]) -> asyncio.Future[StoredEntries]:
         task = asyncio.create_task(self._do(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return asyncio.shield(task)
 
-    async def _do(self, work: Work[T]) -> T:
+    async def _do(self, work: Work[StoredEntries]) -> StoredEntries:
         async with self._turn:
             try:
-                with suppress(Broken):  # the server was restarted, or this program was stopped for some seconds
-                    return cast("T", await self._run(work))
-                return cast("T", await self._run(work))
+                with suppress(
+                    _ConnectionLost
+                ):  # the server was restarted, or this program was stopped for some seconds
+                    return await self._run(work)
+                return await self._run(work)
             except StorageError:
                 raise
             except Exception as bug:
@@ -243,10 +370,7 @@ class _Queue:
 
 
 class PostgresSessions(TableSessions):
-    """Implements `SessionStore`. Tables are made at the first use.
-
-    `address` is where others reach the program that has a session open; `on_notice` informs the person.
-    """
+    """Implements `SessionStore`. Its arguments are those of `SqliteSessions`; tables are made at the first use."""
 
     def __init__(self, url: str, *, address: str = "", on_notice: Callable[[str], None] = lambda text: None) -> None:
         super().__init__(on_notice)
@@ -258,11 +382,11 @@ class PostgresSessions(TableSessions):
             return await work(PostgresTables(db))
 
     def _queue(self) -> WorkQueue:
-        queue = _Queue(self._run)
+        queue = _OrderedWork(self._run)
         return WorkQueue(queue.submit, queue.drain)
 
     async def _own(self, session_id: str, *, take_over: bool = False) -> Ownership:
-        return await self._leases.take(storable(session_id), take_over=take_over)
+        return await self._leases.take(_storable(session_id), take_over=take_over)
 
     async def _holder(self, session_id: str) -> str | None:
         query = "SELECT address FROM agentcli.leases WHERE session_id = :id AND expires > clock_timestamp()"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 from unicodedata import combining, normalize
 
-from agentcli.agent.interfaces import Found
+from agentcli.agent.interfaces import SearchHit
 from agentcli.conversation.entries import Assistant, Body, Compaction, ContextNote, Entry, Pinned, Result, User
 from agentcli.errors import StorageError
 from agentcli.llm.messages import Block, Text, ToolUse
@@ -53,9 +53,9 @@ class Words:
         shown = "".join(sign if sign.isprintable() else " " for sign in normalize("NFC", text)[begin:stop])
         return f"{'…' * (begin > 0)}{' '.join(shown.split())}{'…' * (stop < len(text))}"
 
-    def found_in(self, session_id: str, title: str, entry: Entry) -> Found:
+    def found_in(self, session_id: str, title: str, entry: Entry) -> SearchHit:
         kind, excerpt = str(entry.body.__struct_config__.tag), self.excerpt(text_of(entry.body))
-        return Found(session_id, entry.id, kind, excerpt, time=entry.time, title=title)
+        return SearchHit(session_id, entry.id, kind, excerpt, time=entry.time, title=title)
 
 
 class _Folding(dict[int, str]):

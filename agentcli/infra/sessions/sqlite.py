@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import apsw
 import filelock
 
-from agentcli.agent.interfaces import Found, Stored
+from agentcli.agent.interfaces import SearchHit, StoredEntries
 from agentcli.conversation.entries import Entry
 from agentcli.errors import SessionInUse, StorageError
 from agentcli.infra.sessions import database
@@ -86,7 +86,7 @@ class SqliteTables(Tables):
     async def rows(self, sql: str, **values: Any) -> list[tuple[Any, ...]]:
         return self._db.execute(sql, values).fetchall()
 
-    async def search(self, words: Words, *, cwd: str | None, user_id: str | None, limit: int) -> list[Found]:
+    async def search(self, words: Words, *, cwd: str | None, user_id: str | None, limit: int) -> list[SearchHit]:
         while _index_some(self._db):
             pass
         hits = await self.rows(_HITS, words=words.for_index, cwd=cwd, user_id=user_id, limit=limit)
@@ -192,7 +192,7 @@ class SqliteSessions(_WriterSessions):
 
     async def search(
         self, text: str, *, cwd: Path | None = None, limit: int = 20, user_id: str | None = None
-    ) -> Sequence[Found]:
+    ) -> Sequence[SearchHit]:
         with suppress(database.NotWritable):
             while await self._writer.submit(_index_some):
                 pass  # each batch is a transaction, so that others can write between them
@@ -260,7 +260,7 @@ class MemorySessions(_WriterSessions):
     def hold(self, session_id: str, entries: Sequence[Entry], *, cwd: Path, user_id: str = "") -> None:
         """Add a session with entries that were kept elsewhere."""
         new = UnstoredSession(id=session_id, cwd=folder_text(cwd), name="", user_id=user_id)
-        work = in_sqlite(lambda db: store_entries(db, new, Stored(tuple(entries), 1)))
+        work = in_sqlite(lambda db: store_entries(db, new, StoredEntries(tuple(entries), 1)))
         self._writer.submit(work, writes=True).result()
 
     async def _own(self, session_id: str, *, take_over: bool = False) -> Ownership:

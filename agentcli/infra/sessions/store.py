@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
-from agentcli.agent.interfaces import NEWEST, Appended, Found, SessionInfo, SessionLog, Stored, subagents_owner
+from agentcli.agent.interfaces import (
+    NEWEST,
+    AppendedEntries,
+    SearchHit,
+    SessionInfo,
+    SessionLog,
+    StoredEntries,
+    subagents_owner,
+)
 from agentcli.conversation.entries import Body, Entry, Result, Unreadable, entry_now
 from agentcli.errors import NoSession, StorageError
 from agentcli.infra.sessions import tables
@@ -39,7 +47,7 @@ WHERE kind IN ('files_changed', 'files_restored') AND own AND trashed = 0
 class WorkQueue(NamedTuple):
     """Does the work of a log in order, each in a transaction."""
 
-    submit: Callable[[Work[Stored]], asyncio.Future[Stored]]
+    submit: Callable[[Work[StoredEntries]], asyncio.Future[StoredEntries]]
     drain: Callable[[], Awaitable[None]]  # waits until all work so far is done or has failed
 
 
@@ -69,9 +77,9 @@ class TableLog:
         self._owner = owner
         self._last = last
         self._last_seq = last_seq
-        self._unstored: list[Stored] = []  # it is tried again with the next entries, when a full disk may have room
+        self._unstored: list[StoredEntries] = []  # tried again with the next entries, when a full disk may have room
 
-    def append(self, *bodies: Body, parent_id: str | None = NEWEST) -> Appended:
+    def append(self, *bodies: Body, parent_id: str | None = NEWEST) -> AppendedEntries:
         entries: list[Entry] = []
         if parent_id == NEWEST:
             parent_id = self._last
@@ -79,21 +87,21 @@ class TableLog:
             id = body.result.tool_use_id if isinstance(body, Result) else tables.new_id()
             entries.append(entry_now(id, parent_id, body))
             self._last = parent_id = entries[-1].id
-        stored = Stored(tuple(entries), self._last_seq + 1)
+        stored = StoredEntries(tuple(entries), self._last_seq + 1)
         self._last_seq += len(entries)
         self._unstored.append(stored)
         session, unstored = self.new or self.session_id, tuple(self._unstored)
 
-        async def work(db: Tables) -> Stored:
+        async def work(db: Tables) -> StoredEntries:
             await self._owner.hold(db)
             await tables.store_entries(db, session, *unstored)
             return stored
 
         committed = self._queue.submit(work)
         committed.add_done_callback(self._forget_stored)
-        return Appended(stored.entries, committed)
+        return AppendedEntries(stored.entries, committed)
 
-    def _forget_stored(self, committed: asyncio.Future[Stored]) -> None:
+    def _forget_stored(self, committed: asyncio.Future[StoredEntries]) -> None:
         if not committed.cancelled() and committed.exception() is None:
             self.new = None
             self._unstored = [one for one in self._unstored if one.first_seq > committed.result().first_seq]
@@ -209,7 +217,7 @@ class TableSessions(ABC):
 
     async def search(
         self, text: str, *, cwd: Path | None = None, limit: int = 20, user_id: str | None = None
-    ) -> Sequence[Found]:
+    ) -> Sequence[SearchHit]:
         from agentcli.infra.sessions.search import Words
 
         words, folder = Words(text), folder_text(cwd) if cwd else None

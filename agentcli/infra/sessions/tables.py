@@ -15,7 +15,7 @@ from zlib import crc32
 
 import msgspec
 
-from agentcli.agent.interfaces import Found, SessionInfo, Stored
+from agentcli.agent.interfaces import SearchHit, SessionInfo, StoredEntries
 from agentcli.conversation.entries import Entry, Unreadable
 from agentcli.conversation.history import last_prompt_of, title_of
 from agentcli.conversation.schema import as_readable, to_record
@@ -79,7 +79,7 @@ class Tables(ABC):
     async def rows(self, sql: str, **values: Any) -> list[tuple[Any, ...]]: ...
 
     @abstractmethod
-    async def search(self, words: Words, *, cwd: str | None, user_id: str | None, limit: int) -> list[Found]: ...
+    async def search(self, words: Words, *, cwd: str | None, user_id: str | None, limit: int) -> list[SearchHit]: ...
 
     def words_of(self, entry: Entry) -> dict[str, Any]:
         """Return the words of an entry under that name, if they are stored with it."""
@@ -98,7 +98,7 @@ class Tables(ABC):
         record = to_record(entry)
         return {**record, "checksum": crc32(record["body"].encode()), **self.words_of(entry)}
 
-    async def insert(self, session_id: str, stored: Stored) -> None:
+    async def insert(self, session_id: str, stored: StoredEntries) -> None:
         names = ":seq, :id, :parent_id, :time, :kind, :schema_version, :checksum, :body"
         statement = (
             f"INSERT INTO entries (n, origin, own, session_id, {_COLUMNS}{self.words}) "  # noqa: S608 - our words
@@ -143,7 +143,7 @@ class UnstoredSession(msgspec.Struct, kw_only=True):
     last: str | None = None  # the id of the last one of them
 
 
-async def store_entries(db: Tables, session: UnstoredSession | str, *parts: Stored) -> None:
+async def store_entries(db: Tables, session: UnstoredSession | str, *parts: StoredEntries) -> None:
     """Store entries that are not stored yet, with the session if it is new.
 
     Raises:

@@ -28,7 +28,7 @@ _GRACE_S = 1.0  # beyond the time-outs of exports, for recording the last events
 
 
 class Export(Struct, frozen=True):
-    """What is exported, and where it goes."""
+    """The exported signals, and where they are sent."""
 
     settings: ObservabilitySettings
     addresses: Mapping[str, str]  # the URLs of the exported signals: traces, metrics
@@ -74,12 +74,12 @@ class Telemetry:
         self._may_begin.wait()
         recorder = None
         failure_level = logging.ERROR
-        for session_id, mask, at, event, model in iter(self._events.get, None):
+        for session_id, mask, at_ns, event, model in iter(self._events.get, None):
             try:
                 from agentcli.infra.telemetry.recorder import SpanRecorder
 
                 recorder = recorder or SpanRecorder(self._export)
-                recorder.record(session_id, at, event, model=model, mask=mask)
+                recorder.record(session_id, at_ns, event, model=model, mask=mask)
             except Exception:
                 log.log(failure_level, "nothing could be exported", exc_info=True)
                 failure_level = logging.DEBUG

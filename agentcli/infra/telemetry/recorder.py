@@ -57,12 +57,12 @@ class SpanRecorder:
         self._tracer = self._make_tracer() if "traces" in export.addresses else NoOpTracer()
         self._metrics = Metrics(self._make_meter() if "metrics" in export.addresses else NoOpMeter("agentcli"))
 
-    def record(self, session_id: str, at: int, event: Event, *, model: str, mask: MaskText) -> None:
-        """Record an event that came `at` nanoseconds since 1970, when the session's model was `model`."""
+    def record(self, session_id: str, at_ns: int, event: Event, *, model: str, mask: MaskText) -> None:
+        """Record an event that came `at_ns` nanoseconds since 1970, when the session's model was `model`."""
         if session_id not in self._sessions:
             traces = self._tracer, self._parent
             self._sessions[session_id] = SessionSpans(session_id, self._export, traces, self._metrics, mask=mask)
-        self._sessions[session_id].record(at, event, model)
+        self._sessions[session_id].record(at_ns, event, model)
 
     def end(self) -> None:
         """Send the rest, all signals at the same time, for as long as their time-outs allow."""

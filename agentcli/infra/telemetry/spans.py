@@ -88,24 +88,24 @@ class SessionSpans:
     def __init__(
         self, session_id: str, export: Export, tracer: tuple[Tracer, Context], metrics: Metrics, *, mask: MaskText
     ) -> None:
-        self._about = {"gen_ai.conversation.id": mask(session_id)}
+        self._common_attributes = {"gen_ai.conversation.id": mask(session_id)}
         self._export, self._metrics, self._mask = export, metrics, mask
         self._tracer, self._parent = tracer
         self._agents: dict[str, _Agent] = {}
         self._subagent_calls: dict[str, Span] = {}  # subagents may outlive the calls that made them
 
-    def record(self, at: int, event: events.Event, model: str) -> None:
-        """Record an event that came `at` nanoseconds since 1970, when the session's model was `model`."""
+    def record(self, at_ns: int, event: events.Event, model: str) -> None:
+        """Record an event that came `at_ns` nanoseconds since 1970, when the session's model was `model`."""
         agent = self._agents.setdefault(event.agent_id, _Agent(id=event.agent_id))
         request = agent.request
         match event:
             case events.TurnStarted():
-                self._begin_request(agent, at, model if agent.id == "main" else agent.model)
+                self._begin_request(agent, at_ns, model if agent.id == "main" else agent.model)
             case events.ReplyStarted() if request is not None:
-                request.first_at = request.first_at or at
+                request.first_at = request.first_at or at_ns
             case events.Retry(number, delay_s, error) if request is not None:
-                request.retries.append((at, {"retry": number, "delay_s": delay_s, "error": self._content(error)}))
-                request.tried_at, request.first_at = at + int(delay_s * _S), 0
+                request.retries.append((at_ns, {"retry": number, "delay_s": delay_s, "error": self._content(error)}))
+                request.tried_at, request.first_at = at_ns + int(delay_s * _S), 0
             case events.UsageReported(usage, usd) if request is not None:
                 request.usage, request.usd = request.usage + usage, request.usd + (usd or 0)
             case events.EntryStored(entry):  # arrives only where content is exported
@@ -114,30 +114,30 @@ class SessionSpans:
                 elif isinstance(entry.body, Assistant) and request is not None:
                     request.content = entry.body.content
             case events.TurnEnded(stop_reason=reason, model=answered, provider=provider):
-                self._end_request(agent, at, reason=reason, model=f"{provider}/{answered}")
+                self._end_request(agent, at_ns, reason=reason, model=f"{provider}/{answered}")
             case events.ProviderSwitched(after=after, reason=reason) if request is not None:
                 if reason == "fallback":  # the model before did not answer
-                    self._end_request(agent, at, error="_OTHER")
-                self._begin_request(agent, at, after)
+                    self._end_request(agent, at_ns, error="_OTHER")
+                self._begin_request(agent, at_ns, after)
             case events.Compaction():
-                self._record_compaction(agent, at, event)
+                self._record_compaction(agent, at_ns, event)
             case events.ToolStarted(id, name, arguments) if not id.startswith(OWN_CALL):
-                self._begin_call(agent, at, id, name, arguments=self._content(as_json(arguments)))
+                self._begin_call(agent, at_ns, id, name, arguments=self._content(as_json(arguments)))
             case events.QuestionEvent(call=use, kind=kind) if use.id in agent.calls:
                 agent.asked.add(use.id)
-                agent.calls[use.id][0].add_event("agentcli.approval_requested", {"kind": kind}, at)
+                agent.calls[use.id][0].add_event("agentcli.approval_requested", {"kind": kind}, at_ns)
             case events.ToolFinished(id) if not id.startswith(OWN_CALL):
-                self._end_call(agent, at, event)
+                self._end_call(agent, at_ns, event)
             case events.SubagentStarted(id, maker, name, task, _, model):
                 agent.name, agent.model, agent.prompt = name, model, [Text(task)]
-                agent.turn = self._start(f"invoke_agent {name}", at, self._subagent_calls.pop(maker, None))
+                agent.turn = self._start(f"invoke_agent {name}", at_ns, self._subagent_calls.pop(maker, None))
             case events.SubagentEnded(end=end):
-                self._end_turn(agent, at, event, end, error="" if end == "done" else end)
+                self._end_turn(agent, at_ns, event, end, error="" if end == "done" else end)
                 del self._agents[agent.id]
             case events.Done(reason=reason):
-                self._end_turn(agent, at, event, reason)
+                self._end_turn(agent, at_ns, event, reason)
             case events.TurnFailed(error=message, error_type=error):
-                self._end_turn(agent, at, event, "failed", error=error or "_OTHER", message=message)
+                self._end_turn(agent, at_ns, event, "failed", error=error or "_OTHER", message=message)
 
     def close(self) -> None:
         """End the spans that are still open as abandoned."""
@@ -146,10 +146,10 @@ class SessionSpans:
                 self._finish(span, time.time_ns(), {}, error="abandoned")
 
     def _end_turn(
-        self, agent: _Agent, at: int, event: _TurnEnd, reason: str, *, error: str = "", message: str = ""
+        self, agent: _Agent, at_ns: int, event: _TurnEnd, reason: str, *, error: str = "", message: str = ""
     ) -> None:
         if agent.request is not None and (error or agent.request.was_sent):
-            self._end_request(agent, at, error=error or reason)
+            self._end_request(agent, at_ns, error=error or reason)
         answer = [Text(getattr(event, "text", ""))]  # a failed turn has no text
         attributes = {
             "gen_ai.operation.name": "invoke_agent",
@@ -164,33 +164,33 @@ class SessionSpans:
             "gen_ai.input.messages": self._content(messages("user", agent.prompt)),
             "gen_ai.output.messages": self._content(messages("assistant", answer, reason)),
         }
-        self._finish(self._turn(agent, at), at, attributes, error=error, message=message)
+        self._finish(self._turn(agent, at_ns), at_ns, attributes, error=error, message=message)
         agent.request, agent.turn, agent.prompt = None, None, []
         if not isinstance(event, events.SubagentEnded):
             self._metrics.turns.add(1, {"agentcli.turn.reason": reason, **({"error.type": error} if error else {})})
 
-    def _turn(self, agent: _Agent, at: int) -> Span:
+    def _turn(self, agent: _Agent, at_ns: int) -> Span:
         if agent.turn is None:
-            agent.turn = self._start(f"invoke_agent {agent.name}", at, None)
+            agent.turn = self._start(f"invoke_agent {agent.name}", at_ns, None)
         return agent.turn
 
-    def _begin_request(self, agent: _Agent, at: int, model: str) -> None:
+    def _begin_request(self, agent: _Agent, at_ns: int, model: str) -> None:
         """Begin a request. An earlier one that was sent and is still open has failed."""
-        self._turn(agent, at)
+        self._turn(agent, at_ns)
         if agent.request is not None and agent.request.was_sent:
-            self._end_request(agent, at, error="_OTHER")
-        agent.model, agent.request = model, _Request(model=model, began_at=at, tried_at=at)
+            self._end_request(agent, at_ns, error="_OTHER")
+        agent.model, agent.request = model, _Request(model=model, began_at=at_ns, tried_at=at_ns)
 
-    def _record_compaction(self, agent: _Agent, at: int, event: events.Compaction) -> None:
+    def _record_compaction(self, agent: _Agent, at_ns: int, event: events.Compaction) -> None:
         if agent.turn is not None:
             names = ("strategy", "trigger", "tokens_before", "tokens_after")
-            agent.turn.add_event("agentcli.compaction", {name: getattr(event, name) for name in names}, at)
+            agent.turn.add_event("agentcli.compaction", {name: getattr(event, name) for name in names}, at_ns)
         if (request := agent.request) is not None:
             if event.trigger == "overflow":  # the provider rejected it as too long; the next request replaces it
-                self._end_request(agent, at, error="ContextOverflow")
-            self._begin_request(agent, at, request.model)
+                self._end_request(agent, at_ns, error="ContextOverflow")
+            self._begin_request(agent, at_ns, request.model)
 
-    def _end_request(self, agent: _Agent, at: int, *, reason: str = "", model: str = "", error: str = "") -> None:
+    def _end_request(self, agent: _Agent, at_ns: int, *, reason: str = "", model: str = "", error: str = "") -> None:
         if (request := agent.request) is None:
             return
         agent.request, agent.model = None, model or request.model
@@ -209,9 +209,9 @@ class SessionSpans:
         span = self._start(f"chat {attributes['gen_ai.request.model']}", request.began_at, agent.turn, SpanKind.CLIENT)
         for moment, retry in request.retries:
             span.add_event("agentcli.retry", clean(retry, self._mask), moment)
-        self._finish(span, at, attributes | of_reply, error=error)
+        self._finish(span, at_ns, attributes | of_reply, error=error)
         attributes, metrics = clean({**attributes, "error.type": error}, self._mask), self._metrics
-        metrics.duration.record((at - request.began_at) / _S, attributes)
+        metrics.duration.record((at_ns - request.began_at) / _S, attributes)
         if first_chunk is not None:
             metrics.first_chunk.record(first_chunk, attributes)
         for kind, tokens in (("input", request.usage.prompt_tokens), ("output", request.usage.output_tokens)):
@@ -220,8 +220,8 @@ class SessionSpans:
         if request.usd:
             metrics.cost.add(request.usd, attributes)
 
-    def _begin_call(self, agent: _Agent, at: int, id: str, name: str, *, arguments: str = "") -> tuple[Span, int]:
-        span = self._start(f"execute_tool {name}", at, agent.turn)
+    def _begin_call(self, agent: _Agent, at_ns: int, id: str, name: str, *, arguments: str = "") -> tuple[Span, int]:
+        span = self._start(f"execute_tool {name}", at_ns, agent.turn)
         attributes = {
             "gen_ai.operation.name": "execute_tool",
             "gen_ai.tool.name": name,
@@ -232,35 +232,35 @@ class SessionSpans:
         span.set_attributes(clean(attributes, self._mask))
         if name == "create_subagent":
             self._subagent_calls[id] = span
-        agent.calls[id] = span, at
+        agent.calls[id] = span, at_ns
         return agent.calls[id]
 
-    def _end_call(self, agent: _Agent, at: int, event: events.ToolFinished) -> None:
+    def _end_call(self, agent: _Agent, at_ns: int, event: events.ToolFinished) -> None:
         took = int(event.duration_ms * 1e6)
-        span, began_at = agent.calls.get(event.id) or self._begin_call(agent, at - took, event.id, event.name)
+        span, began_at = agent.calls.get(event.id) or self._begin_call(agent, at_ns - took, event.id, event.name)
         del agent.calls[event.id]
         was_asked = event.id in agent.asked
         agent.asked.discard(event.id)  # ids may come again
         error = event.error_kind or ("_OTHER" if event.result.is_error else "")
         attributes = {
             "agentcli.tool.retries": event.retry_count or None,
-            "agentcli.approval.wait_s": max(0, at - began_at - took) / _S if was_asked else None,
+            "agentcli.approval.wait_s": max(0, at_ns - began_at - took) / _S if was_asked else None,
             "agentcli.approval.answer": self._content(event.answer),
             "gen_ai.tool.call.result": self._content(event.result.text),
         }
-        self._finish(span, at, attributes, error=error, message=event.error.message if event.error else "")
+        self._finish(span, at_ns, attributes, error=error, message=event.error.message if event.error else "")
         self._metrics.calls.add(1, clean({"gen_ai.tool.name": event.name, "error.type": error}, self._mask))
 
-    def _start(self, name: str, at: int, parent: Span | None, kind: SpanKind = SpanKind.INTERNAL) -> Span:
+    def _start(self, name: str, at_ns: int, parent: Span | None, kind: SpanKind = SpanKind.INTERNAL) -> Span:
         context = self._parent if parent is None else set_span_in_context(parent, Context())
-        return self._tracer.start_span(self._mask(name), context, kind, self._about, start_time=at)
+        return self._tracer.start_span(self._mask(name), context, kind, self._common_attributes, start_time=at_ns)
 
-    def _finish(self, span: Span, at: int, attributes: Attributes, *, error: str, message: str = "") -> None:
+    def _finish(self, span: Span, at_ns: int, attributes: Attributes, *, error: str, message: str = "") -> None:
         if span.is_recording():  # masking takes time
             span.set_attributes(clean({**attributes, "error.type": error}, self._mask))
             if error:
                 span.set_status(Status(StatusCode.ERROR, self._mask(self._content(message))))
-        span.end(at)
+        span.end(at_ns)
 
     def _content(self, text: str) -> str:
         """Return a text that may quote the person, their files or the model; empty unless content is exported."""

@@ -72,7 +72,9 @@ class AnthropicProvider(MessagesProvider):
         if uses_sdk:
             from agentcli.llm.sdk_client import SdkClient, Service  # only those who set it pay for the import
 
-            service = Service("anthropic", address, api_key=api_key, auth_token=auth_token, headers=sent)
+            service = Service(
+                platform="anthropic", base_url=address, api_key=api_key, auth_token=auth_token, headers=sent
+            )
             self._carrier = SdkClient(service, read_timeout=read_timeout)
         else:
             header = "x-api-key" if api_key else "authorization"

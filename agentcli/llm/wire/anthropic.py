@@ -344,7 +344,7 @@ class AnthropicReader:
         block.is_closed = True
 
     def _count(self, usage: Any, out: list[llm.StreamEvent]) -> None:
-        if isinstance(usage, dict):  # counts are cumulative: a later one overwrites, a null says nothing
+        if isinstance(usage, dict):  # a later count includes the earlier ones; null is no count
             self._usage |= {key: value for key, value in usage.items() if value is not None}
             out.append(llm.UsageUpdate(usage_from_wire(self._usage)))
 

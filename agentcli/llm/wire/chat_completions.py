@@ -246,7 +246,7 @@ class ChatReader:
         self.model, self._provider, self._quirks = model, provider, quirks
         self._tool_names, self._ids = tool_names, ids
         self.is_finished = self._has_begun = False
-        self.is_closed = False  # the server said that nothing follows
+        self.is_closed = False  # the server announced that nothing follows
         self._is_unstreamed = False  # the reply came as one JSON object
         self._prose = Prose(begins_inside=quirks.reasoning_first)
         self._details: list[dict[str, Any]] = []
@@ -340,7 +340,7 @@ class ChatReader:
     def _stop_reason(self, has_calls: bool) -> StopReason:
         if cut := _CUT.get(self._finish_reason):
             return cut
-        if has_calls:  # several servers say "stop" all the same
+        if has_calls:  # several servers report "stop" for calls too
             return "tool_use"
         return "refusal" if self._refused or self._finish_reason == "content_filter" else "end_turn"
 

@@ -124,7 +124,7 @@ def _parts(block: Text | Image | Document) -> Items:
             return [{"type": "input_file", "filename": "document.pdf", "file_data": source.data_url}]
 
 
-# The status that stands for the code of an error inside a stream.
+# The status for the code of an error inside a stream.
 _STATUS = {"rate_limit_exceeded": 429, "insufficient_quota": 429, "vector_store_timeout": 504, "server_error": 500}
 _BAD_REQUEST = ("context_length", "invalid_", "image_", "unsupported_", "empty_", "failed_to_download")
 _SENT_BACK = ("type", "id", "summary", "content", "encrypted_content")  # fields of a reasoning item

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from agentcli.safety.commands.arguments import names, read_table
 from agentcli.safety.commands.reader.syntax import Field, State, name_of, normal
 from agentcli.safety.commands.records import UNKNOWN, Effects
-from agentcli.safety.paths.judge import auto_executed, is_protected
+from agentcli.safety.paths.judge import auto_executed, is_auto_executed
 
 _URL = re.compile(r"(?:[a-z][a-z0-9+.-]*)://(?:[^/@\s]*@)?(\[[0-9a-fA-F:.]+\]|[^/:?#\s]+)")
 _HOST = re.compile(r"([\w-]+(?:\.[\w-]+)+)(?::\d+)?(?:/\S*)?")
@@ -113,7 +113,7 @@ def _written(sources: Sequence[Field], targets: Sequence[Field], state: State) -
     if not (targets and (len(sources) > 1 or re.fullmatch(r"(.*/)?(\.{0,2})", targets[0].text))):
         folders = [path for path in folders if path == state.home]
     names = [PurePath(source.text).name for source in sources]
-    created = (f"{folder}/{name}" for folder in folders for name in names if is_protected(PurePath(name)))
+    created = (f"{folder}/{name}" for folder in folders for name in names if is_auto_executed(PurePath(name)))
     return (*written, *created)
 
 
@@ -122,7 +122,7 @@ def _created(sources: Sequence[Field], targets: Sequence[Field], state: State) -
     folders = [path for path in shown(targets, state) if path != UNKNOWN] or [state.start]
     names = [name for source in sources for name in _names_of(PurePath(source.text).name, is_glob=source.is_glob)]
     paths = (f"{folder.rstrip('/')}/{name}" for folder in folders for name in names)
-    return tuple(path for path in paths if is_protected(PurePath(path)))
+    return tuple(path for path in paths if is_auto_executed(PurePath(path)))
 
 
 def _names_of(name: str, *, is_glob: bool) -> list[str]:

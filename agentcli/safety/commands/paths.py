@@ -18,7 +18,7 @@ from agentcli.safety.commands.arguments import git_words, names
 from agentcli.safety.commands.effects import beyond_workspace, names_its_paths
 from agentcli.safety.commands.reader.syntax import HOLE, Field, State, name_of, normal
 from agentcli.safety.commands.records import UNKNOWN, Effects, Places
-from agentcli.safety.paths.judge import is_protected, is_secret
+from agentcli.safety.paths.judge import is_auto_executed, is_secret
 
 # Globs and system paths
 
@@ -261,7 +261,7 @@ def opened_files(seen: Sequence[Sequence[Field]], state: State) -> tuple[str, ..
         words = [field.text for field in git_words(fields)] if name == "git" else []
         may_write = not names_its_paths(name) and not {*words[:1]} & {*names("git", "reads_files")}
         for path in (path for part in _word_parts(fields) for path in state.paths(part) or state.likely_paths(part)):
-            if is_secret(PurePath(path), _home(state)) or (may_write and is_protected(PurePath(path))):
+            if is_secret(PurePath(path), _home(state)) or (may_write and is_auto_executed(PurePath(path))):
                 found.append(normal(path))
         if _sets_program_of_git(words):
             found += map(normal, state.paths(Field(".git/config")))

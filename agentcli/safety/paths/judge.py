@@ -183,7 +183,7 @@ def is_read_only_name(name: str) -> bool:
     return name in whole or name.endswith(ends)
 
 
-def is_protected(path: PurePath) -> bool:
+def is_auto_executed(path: PurePath) -> bool:
     """Return True if programs would run or obey what is written to a path, which is relative to the workspace."""
     parts = tuple(map(fold_name, path.parts))
     return _is_write_protected(parts) or _is_reviewed(parts)
@@ -287,7 +287,7 @@ def judge_path(
     if (is_special(PurePath(path)) or is_special(full)) and not (root and is_special(root)):
         return "odd"
     # Protected names above the workspace do not count: `~/.claude/worktrees/x` is a fine place to work in.
-    if access == "write" and is_protected(full if root is None else full.relative_to(root)):
+    if access == "write" and is_auto_executed(full if root is None else full.relative_to(root)):
         return "protected"
     return "outside" if root is None else "plain"
 

@@ -1,5 +1,5 @@
-"""Finds secrets in text and masks them; `masking` is the entry.
+"""Finds secrets in text and masks them; `masking` is the module to begin with.
 
-A rule is a row, with an example, in tokens.toml (keys that say what they are), provider_keys.toml (keys that the name
-of their provider gives away) or places.toml (headers, URLs, assignments). No secret stands in these tables.
+A rule is a row with an example in tokens.toml (keys with a form of their own), provider_keys.toml (keys that are known
+by the name of their provider) or places.toml (headers, URLs, assignments). No secret is in these tables.
 """

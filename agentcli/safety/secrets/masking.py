@@ -67,7 +67,7 @@ class Masker:
         ]
         return find_tokens(text, raw) + known
 
-    def settled_end(self, text: str) -> int:
+    def certain_end(self, text: str) -> int:
         """Return the position before which no further text can change what is a secret: the start of the last word."""
         end = max(max(map(text.rfind, " \n\t\r")) + 1, len(text) - MAX_MATCH_CHARS)
         for form in self._with_spaces:  # the text may end in the middle of one
@@ -77,7 +77,7 @@ class Masker:
 
 
 def is_long_enough(value: str) -> bool:
-    """True if a known value is long enough to be searched for."""
+    """Return True if a known value is long enough to be searched for."""
     is_mixed = re.search(r"\d", value) is not None and re.search(r"[A-Za-z]", value) is not None
     return len(value) >= (_MIN_MIXED_CHARS if is_mixed else _MIN_KNOWN_CHARS)
 
@@ -173,22 +173,22 @@ class StreamMask:
     def feed(self, text: str) -> str:
         """Take more text and return what is certain by now."""
         self._text += self._plain.add(text)
-        return self._mask_settled(is_all=False)
+        return self._mask_certain(is_all=False)
 
     def close(self) -> str:
         """Return the rest."""
         self._text += self._plain.add("", is_all=True)
-        return self._mask_settled(is_all=True)
+        return self._mask_certain(is_all=True)
 
     def secrets(self) -> list[Secret]:
         """Return the secrets of the whole text, by their positions in the text as written."""
-        found = self._settle(is_all=True)
+        found = self._certain_secrets(is_all=True)
         return [Secret(*place, one.rule) for place, one in zip(self._plain.places(found), found, strict=True)]
 
-    def _mask_settled(self, *, is_all: bool) -> str:
+    def _mask_certain(self, *, is_all: bool) -> str:
         position = self._done
         pieces: list[str] = []
-        for start, end, rule in self._settle(is_all=is_all):
+        for start, end, rule in self._certain_secrets(is_all=is_all):
             pieces += (
                 self._plain.written(self._text, position, start),
                 self._plain.hidden_in(start, end),
@@ -199,27 +199,27 @@ class StreamMask:
         self._forget(self._done - 2 * MAX_CONTEXT_CHARS)
         return "".join(pieces)
 
-    def _settle(self, *, is_all: bool) -> list[Secret]:
+    def _certain_secrets(self, *, is_all: bool) -> list[Secret]:
         """Return the secrets that are certain by now. One without a rule continues the one before."""
-        keys, end = self._find_keys(len(self._text) if is_all else self._masker.settled_end(self._text), is_all=is_all)
-        settled: list[Secret] = []
+        keys, end = self._find_keys(len(self._text) if is_all else self._masker.certain_end(self._text), is_all=is_all)
+        certain: list[Secret] = []
         for secret in sorted(self._masker.find(self._text) + keys, key=lambda one: (one.start, -one.end)):
             if secret.start >= end:
                 break
             if secret.end <= max(self._masked, self._done):
                 continue
             if secret.start >= self._masked:
-                settled.append(secret)
-            elif settled:
-                settled[-1] = settled[-1]._replace(end=secret.end)
+                certain.append(secret)
+            elif certain:
+                certain[-1] = certain[-1]._replace(end=secret.end)
             else:
-                settled.append(Secret(self._done, secret.end, ""))
+                certain.append(Secret(self._done, secret.end, ""))
             self._masked = secret.end
         self._done = max(end, self._masked)
-        return settled
+        return certain
 
     def _find_keys(self, end: int, *, is_all: bool) -> tuple[list[Secret], int]:
-        """Return the private keys that are known, and the position up to which all is settled, at most `end`."""
+        """Return the private keys that are known, and the position up to which all is certain, at most `end`."""
         keys = [Secret(*span, PRIVATE_KEY) for span in self._key_ends]
         key, start = self._key, self._searched
         self._key = None

@@ -20,7 +20,7 @@ from agentcli.agent.accounting.budgets import Budgets
 from agentcli.agent.calls.model import CallServices, SessionCalls
 from agentcli.agent.events import Done, Event, TurnFailed
 from agentcli.agent.hooks import NoHooks, TurnHooks
-from agentcli.agent.interfaces import NEWEST, Appended, GrantStore, SessionLog
+from agentcli.agent.interfaces import NEWEST, AppendedEntries, GrantStore, SessionLog
 from agentcli.agent.ops import Approve, Op, Prompt
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rule_text import parse_rule
@@ -55,7 +55,7 @@ class LogAround:
         self.log = log
         self.session_id = log.session_id
 
-    def append(self, *bodies: Body, parent_id: str | None = NEWEST) -> Appended:
+    def append(self, *bodies: Body, parent_id: str | None = NEWEST) -> AppendedEntries:
         return self.log.append(*bodies, parent_id=parent_id)
 
     def is_wanted(self) -> bool:

@@ -27,7 +27,7 @@ from agentcli.agent.events import (
     TurnEnded,
 )
 from agentcli.agent.hooks import NoHooks
-from agentcli.agent.interfaces import NEWEST, Appended
+from agentcli.agent.interfaces import NEWEST, AppendedEntries
 from agentcli.agent.ops import Interrupt, Steer
 from agentcli.conversation.entries import Assistant, Body, Entry
 from agentcli.infra.sessions.sqlite import MemorySessions
@@ -66,11 +66,11 @@ async def interrupted(stage: Stage, number: int = 1) -> Done:
 class TornLog(LogAround):
     """Its commits are cancelled, as all tasks are when a program leaves its event loop."""
 
-    def append(self, *bodies: Body, parent_id: str | None = NEWEST) -> Appended:
+    def append(self, *bodies: Body, parent_id: str | None = NEWEST) -> AppendedEntries:
         appended = self.log.append(*bodies, parent_id=parent_id)
         torn = asyncio.get_running_loop().create_future()
         torn.cancel()
-        return Appended(appended.entries, torn)
+        return AppendedEntries(appended.entries, torn)
 
 
 async def goes_on(stage: Stage) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from agentcli.agent.events import Done, EntryStored, QueueChanged, Steered, TextDelta, TurnEnded, TurnFailed
-from agentcli.agent.interfaces import NEWEST, Appended, Stored
+from agentcli.agent.interfaces import NEWEST, AppendedEntries, StoredEntries
 from agentcli.agent.ops import Interrupt, Prompt, RunQueued, Steer, TakeBack
 from agentcli.agent.runtime import TurnLimits
 from agentcli.conversation.entries import Body, Entry, Queued, User
@@ -175,14 +175,14 @@ async def test_steering_that_an_interrupt_overtook_reaches_the_model_at_once(tmp
 class SlowLog(LogAround):
     """Takes a moment to store."""
 
-    def append(self, *bodies: Body, parent_id: str | None = NEWEST) -> Appended:
+    def append(self, *bodies: Body, parent_id: str | None = NEWEST) -> AppendedEntries:
         appended = self.log.append(*bodies, parent_id=parent_id)
 
-        async def committed() -> Stored:
+        async def committed() -> StoredEntries:
             await asyncio.sleep(0.02)
             return await appended.committed
 
-        return Appended(appended.entries, asyncio.ensure_future(committed()))
+        return AppendedEntries(appended.entries, asyncio.ensure_future(committed()))
 
 
 async def test_steering_that_came_as_the_turn_ended_has_a_turn_of_its_own(tmp_path: Folder) -> None:

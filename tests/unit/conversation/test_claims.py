@@ -17,7 +17,8 @@ OUTPUTS = table("outputs")
 
 
 def passed(command: str, exit_code: int, output: str) -> bool | None:
-    return find_runs(CallEnd("bash", "", (0, 0), "x", False, command, exit_code, output))[0].passed
+    about = {"name": "bash", "text": "", "at": (0, 0), "entry_id": "x", "is_error": False}
+    return find_runs(CallEnd(**about, command=command, exit_code=exit_code, output=output))[0].passed
 
 
 @pytest.mark.parametrize("half", ["tuning", "measuring"])

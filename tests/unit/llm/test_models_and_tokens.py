@@ -139,7 +139,7 @@ def test_a_person_s_row_replaces_the_bundled_one_under_all_its_names() -> None:
     rows = rows_from_toml(
         {"anthropic": {"claude-opus-5-5": {"window": 500_000, "prices": {"input": 1.0, "output": 2.0}}}}
     )
-    table = bundled_models().with_rows(rows)
+    table = ModelTable([*bundled_models(), *rows])
     for name in ("claude-opus-5-5", "opus"):
         assert table.find("anthropic", name).window == 500_000
         assert table.find("anthropic", name).cost(Usage(1_000_000)) == 1.0
@@ -148,7 +148,7 @@ def test_a_person_s_row_replaces_the_bundled_one_under_all_its_names() -> None:
 
 
 def test_a_person_s_row_may_take_an_alias_over() -> None:
-    table = bundled_models().with_rows([ModelInfo("claude-opus-9", "anthropic", aliases=("opus",))])
+    table = ModelTable([*bundled_models(), ModelInfo("claude-opus-9", "anthropic", aliases=("opus",))])
     assert table.find("anthropic", "opus").id == "claude-opus-9"
 
 

@@ -13,7 +13,7 @@ from agentcli.safety.paths.judge import (
     SECRET_HOME_PATHS,
     PathKind,
     auto_executed,
-    is_protected,
+    is_auto_executed,
     is_reviewed,
     is_secret,
     is_special,
@@ -123,14 +123,14 @@ def test_what_makes_programs_run_may_be_read_and_not_simply_written(path: str) -
 
 
 def test_a_name_that_folds_to_nothing_is_one_like_any_other() -> None:
-    assert not is_protected(PurePath("\u200b/x"))
-    assert is_protected(PurePath("\u200b/.vscode/tasks.json"))
+    assert not is_auto_executed(PurePath("\u200b/x"))
+    assert is_auto_executed(PurePath("\u200b/.vscode/tasks.json"))
 
 
 @each_row("name", [name.replace("*", "x") for name in (*auto_executed().names, *auto_executed().reviewed)])
 def test_every_protected_name_is_protected_in_any_case_and_at_any_depth(name: str) -> None:
     for path in (name, name.upper(), f"a/b/{name}", f"{name}/x"):
-        assert is_protected(PurePath(path))
+        assert is_auto_executed(PurePath(path))
 
 
 @each_row(

@@ -56,7 +56,7 @@ def dry_runs(base: Path, who: str, **more: object) -> DryRuns:
     given = {"masked": (ws / ".env", base / "secrets"), "protected": PROTECTED} | more
     limits, search_path = given.pop("limits", DryRunLimits()), given.pop("search_path", "")
     resources = CommandResources(cache=given.pop("cache", None))
-    bounds = Bounds("workspace-write", (ws,), given.pop("home", base), resources=resources, **given)
+    bounds = Bounds(profile="workspace-write", roots=(ws,), home=given.pop("home", base), resources=resources, **given)
     shell = Shell(clean_environment(base), base / "state/output")
     return DryRuns(
         lambda: shell,

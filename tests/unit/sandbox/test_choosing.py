@@ -52,7 +52,7 @@ def test_with_nothing_commands_run_as_they_are(tmp_path: Path) -> None:
     chosen = choose_confinement(tmp=tmp_path, kinds=())
     assert chosen.name == "none"
     assert chosen.why
-    bounds = Bounds("read-only", (tmp_path,), tmp_path)
+    bounds = Bounds(profile="read-only", roots=(tmp_path,), home=tmp_path)
     with chosen.launch(["touch", str(tmp_path / "x")], cwd=tmp_path, bounds=bounds, pass_fds=(7,)) as launch:
         assert (launch.argv[0], launch.pass_fds) == ("touch", (7,))
         subprocess.run(launch.argv, check=True)

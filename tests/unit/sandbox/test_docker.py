@@ -47,7 +47,7 @@ def run(confinement: Docker, bounds: Bounds, *argv: str) -> tuple[Launch, str]:
 
 def test_a_command_runs_in_a_container_without_rights_that_is_removed(log: Path) -> None:
     ws = log.parent / "ws"
-    _, output = run(docker(log), Bounds("workspace-write", (ws,), log.parent), "pwd")
+    _, output = run(docker(log), Bounds(profile="workspace-write", roots=(ws,), home=log.parent), "pwd")
     assert output == f"{ws}\n"
     started, removed = calls(log)
     for option in (
@@ -68,7 +68,7 @@ def test_what_may_not_be_written_or_read_is_mounted_over(log: Path) -> None:
     for name in (".git/HEAD", ".git/config", ".env"):
         (ws / name).touch()
     bounds = Bounds(
-        "workspace-write", (ws,), log.parent, masked=(ws / ".env", ws / "keys", log.parent / "log"),
+        profile="workspace-write", roots=(ws,), home=log.parent, masked=(ws / ".env", ws / "keys", log.parent / "log"),
         protected=(".vscode", ".agentcli"),
     )  # fmt: skip
     launch, listed = run(docker(log), bounds, "ls", "-A")
@@ -84,7 +84,7 @@ def test_what_may_not_be_written_or_read_is_mounted_over(log: Path) -> None:
 
 def test_reading_only(log: Path) -> None:
     ws = log.parent / "ws"
-    launch, _ = run(docker(log), Bounds("read-only", (ws,), log.parent, writable=(ws,)), "true")
+    launch, _ = run(docker(log), Bounds(profile="read-only", roots=(ws,), home=log.parent, writable=(ws,)), "true")
     assert f"--mount=type=bind,source={ws},destination={ws},readonly" in launch.argv
     assert f"--mount=type=bind,source={ws},destination={ws}" not in launch.argv
 
@@ -92,7 +92,9 @@ def test_reading_only(log: Path) -> None:
 def test_a_container_whose_client_was_killed_is_removed(log: Path) -> None:
     ws = log.parent / "ws"
     confinement = docker(log)
-    with confinement.launch(["sleep", "60"], cwd=ws, bounds=Bounds("workspace-write", (ws,), ws)) as launch:
+    with confinement.launch(
+        ["sleep", "60"], cwd=ws, bounds=Bounds(profile="workspace-write", roots=(ws,), home=ws)
+    ) as launch:
         process = subprocess.Popen(launch.argv)
         wait_until(lambda: log.exists() and log.read_text().endswith("\n\n"))  # the call is noted whole
         process.kill()
@@ -105,7 +107,7 @@ def test_a_path_that_docker_would_misread_is_refused(log: Path) -> None:
     odd.mkdir()
     with (
         pytest.raises(OSError, match="comma"),
-        docker(log).launch(["true"], cwd=odd, bounds=Bounds("workspace-write", (odd,), odd)),
+        docker(log).launch(["true"], cwd=odd, bounds=Bounds(profile="workspace-write", roots=(odd,), home=odd)),
     ):
         pass
 

@@ -648,7 +648,7 @@ async def test_where_nothing_can_be_held_back_a_try_is_refused(
     base: Path, profile: str, root: str, *, is_confined: bool, why: str
 ) -> None:
     confinement = confinement_for(f"bubblewrap, {US}")[0] if is_confined else Unconfined("Nothing works here.")
-    bounds = Bounds(profile, (base / root,), base)
+    bounds = Bounds(profile=profile, roots=(base / root,), home=base)
     runs = DryRuns(
         lambda: Shell({}, base / "output"), lambda: confinement, lambda grants: bounds, folder=base / "state/tries"
     )

@@ -182,7 +182,7 @@ FILTERS = (b"", b"\0", b"\xff" * 8)  # none of them is one
         b"",
         b"restrict",
         marshal.dumps(("restrict",)),
-        *(marshal.dumps(("restrict", code, [], [], [])) for code in FILTERS),
+        *(marshal.dumps(("restrict", code, ([], [], []))) for code in FILTERS),
     ],
 )
 def test_a_command_of_a_session_that_cannot_be_bounded_is_not_started(

@@ -219,7 +219,9 @@ async def test_a_confined_command_reaches_granted_hosts_and_no_others(variant: s
         ws = base / "ws"
         ws.mkdir()
         async with server() as (port, heads), proxy(f"127.0.0.1:{port}") as one:
-            bounds = Bounds("workspace-write", (ws,), base, resources=CommandResources(proxy_socket=one.socket))
+            bounds = Bounds(
+                profile="workspace-write", roots=(ws,), home=base, resources=CommandResources(proxy_socket=one.socket)
+            )
             argv = [str(python_of(uid)), "-c", _FETCHING, f"http://127.0.0.1:{port}/", "http://example.org/"]
             environment = {"NO_PROXY": "", "no_proxy": ""}  # the server stands for one that is far away
             done = await asyncio.to_thread(run, confinement, bounds, argv, environment=environment)
@@ -247,8 +249,12 @@ async def test_the_relay_leaves_a_command_as_it_would_be_without() -> None:
         ws.mkdir()
         async with proxy("example.org") as one:
             script = "ls /proc/self/fd | wc -l; env | grep LC_ | sort; trap; kill -PIPE $$; echo ignored"
-            plain = await asyncio.to_thread(run, confinement, Bounds("workspace-write", (ws,), base), script)
-            bounds = Bounds("workspace-write", (ws,), base, resources=CommandResources(proxy_socket=one.socket))
+            plain = await asyncio.to_thread(
+                run, confinement, Bounds(profile="workspace-write", roots=(ws,), home=base), script
+            )
+            bounds = Bounds(
+                profile="workspace-write", roots=(ws,), home=base, resources=CommandResources(proxy_socket=one.socket)
+            )
             through = await asyncio.to_thread(run, confinement, bounds, script)
             missing = await asyncio.to_thread(run, confinement, bounds, ["/nowhere/program"])
             curl = await asyncio.to_thread(run, confinement, bounds, "echo $HTTPS_PROXY $https_proxy $NO_PROXY")

@@ -50,7 +50,9 @@ def test_nothing_in_the_workspace_is_mounted_by_its_path(home: Path) -> None:
         git_folder = root / f"nested{number}/.git"
         git_folder.mkdir(parents=True)
     confinement, _ = confinement_for(f"bubblewrap, {WHO}")
-    with confinement.launch(["true"], cwd=root, bounds=Bounds("workspace-write", (root,), home)) as launch:
+    with confinement.launch(
+        ["true"], cwd=root, bounds=Bounds(profile="workspace-write", roots=(root,), home=home)
+    ) as launch:
         by_path = [mount.source for mount in launch.mounts if mount.descriptor is None]
     assert not [path for path in by_path if path.startswith(str(root))]
     assert len(launch.pass_fds) > 70

@@ -179,7 +179,7 @@ def test_a_rule_that_is_added_later_counts_at_once(tmp_path: Path) -> None:
 )
 def test_a_plan_is_kept_until_something_changes_whatever_time_it_is_given(tmp_path: Path, change: str) -> None:
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    bounds = Bounds("workspace-write", (tmp_path,), tmp_path.parent, protected=(".vscode",))
+    bounds = Bounds(profile="workspace-write", roots=(tmp_path,), home=tmp_path.parent, protected=(".vscode",))
     time.sleep(0.05)  # else no plan is kept
     before = plan_protection(bounds, str(tmp_path))
     with MountPoints() as points:
@@ -201,7 +201,7 @@ def test_a_plan_that_was_overtaken_by_a_change_is_not_kept(tmp_path: Path) -> No
         f"#!/bin/sh\ntouch {tmp_path}/begun; until [ -e {tmp_path}/made ]; do sleep .01; done\nexec git $@\n"
     )
     git.chmod(0o755)
-    bounds = Bounds("workspace-write", (root,), tmp_path, resources=CommandResources(git=str(git)))
+    bounds = Bounds(profile="workspace-write", roots=(root,), home=tmp_path, resources=CommandResources(git=str(git)))
     time.sleep(0.05)  # what is young is not relied on
     with ThreadPoolExecutor() as threads:
         plan = threads.submit(plan_protection, bounds, str(root))

@@ -13,9 +13,9 @@ from tests.rows import each_row
 
 HOME, WS = Path("/Users/ada"), Path("/Users/ada/work")
 BOUNDS = Bounds(
-    "workspace-write",
-    (WS,),
-    HOME,
+    profile="workspace-write",
+    roots=(WS,),
+    home=HOME,
     masked=(HOME / ".ssh", WS / ".env"),
     readable_again=(HOME / ".ssh/known_hosts",),
     writable=(HOME / "granted",),
@@ -81,15 +81,22 @@ def test_there_is_no_network() -> None:
 
 
 def test_read_only_writes_temporary_files_alone() -> None:
-    bounds = Bounds("read-only", (WS,), HOME, writable=(HOME / "granted",))
+    bounds = Bounds(profile="read-only", roots=(WS,), home=HOME, writable=(HOME / "granted",))
     assert not is_allowed("file-write-data", "/Users/ada/work/a", bounds)
     assert not is_allowed("file-write-data", "/Users/ada/granted/a", bounds)
     assert is_allowed("file-write-data", "/private/var/folders/x/T/y", bounds)
 
 
+def test_a_path_in_a_root_is_protected_like_a_name() -> None:
+    protected = ("/Users/ada/work/scripts/guard.sh", "/Users/ada/elsewhere/x")
+    bounds = Bounds(profile="workspace-write", roots=(WS,), home=HOME, protected=protected)
+    assert not is_allowed("file-write-data", "/Users/ada/work/scripts/guard.sh", bounds)
+    assert is_allowed("file-write-data", "/Users/ada/work/scripts/other.sh", bounds)
+
+
 def test_quotes_in_names_stay_in_the_name() -> None:
     odd = Path('/Users/ada/a"b\\c(d)')
-    text = seatbelt_profile(Bounds("workspace-write", (odd,), HOME), tmp=TMP)
+    text = seatbelt_profile(Bounds(profile="workspace-write", roots=(odd,), home=HOME), tmp=TMP)
     assert '(subpath "/Users/ada/a\\"b\\\\c(d)")' in text
     assert text.count("(") - text.count("\\(") >= text.count(")") - text.count("\\)")
 

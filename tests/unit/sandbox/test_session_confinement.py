@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import pytest
 
 from agentcli.infra.sandbox.local import LocalSandbox
+from agentcli.infra.sandbox.protection.auto_executed import present_names
 from agentcli.infra.sandbox.session_confinement import CommandLimits, SessionFolders
 from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.command import Command, Grants, Profile
@@ -157,6 +158,14 @@ HOSTILE = (
     "mkdir -p .config/autostart .config/systemd/user; echo x >.config/autostart/a; echo x >.config/systemd/user/a",
     "echo x >.local/bin/tool; echo x >.config/fish/config.fish",
 )
+
+
+def test_names_in_a_folder_that_cannot_be_listed_may_exist(tmp_path: Path) -> None:
+    """A home may be entered and not listed: its secret files are hidden all the same."""
+    assert present_names(tmp_path / "unlisted", (".ssh", "*.x", ".config/gh")) == [".ssh", ".config/gh"]
+    (tmp_path / ".config").mkdir()
+    (tmp_path / "a.x").touch()
+    assert present_names(tmp_path, (".ssh", "*.x", ".config/gh")) == [".config/gh", "a.x"]
 
 
 @pytest.mark.slow

@@ -24,17 +24,16 @@ from agentcli.tools.ripgrep import find_rg
 
 MAX_LISTED_BYTES = 64 * 1024 * 1024  # of paths
 MAX_QUERY_CHARS = 200
-FRESH_S = 10.0  # a new mention lists the files again if that was longer ago
+FRESH_S = 10.0  # after which a query lists the files again
 FIRST_LISTING_S = 1.0  # for which a query waits for the first listing
 LISTING_TIME_LIMIT_S = 60.0
 MAX_ENTRIES = 10_000  # of a folder outside the project
 _BLOCK_PATHS = 1_500  # searched before the event loop runs again: a millisecond or two
 
+# The tier of a path, 0 for the best, and its place among the paths of that tier.
 Rank = tuple[int, tuple[int, str]]
-"""The tier of a path, 0 for the best, and its place among the paths of that tier."""
-
+# Returns the values that fit the typed argument of a command, with a note on each; a value replaces the argument.
 Arguments = Callable[[str, str], Iterable[tuple[str, str]]]
-"""Returns the values that fit the typed argument of a command, with a note on each; a value replaces the argument."""
 
 _COMMAND = re.compile(r"/([^\s/]*)\Z")
 _ARGUMENT = re.compile(r"/([^\s/]+) +(\S.*)?\Z")
@@ -127,7 +126,6 @@ class FileIndex:
         self._blocks: list[str] | None = None  # paths ordered by length, each ending in a newline
         self._listing: asyncio.Task[None] | None = None
         self._listed_at = float("-inf")
-        self._query = ""
         self._searches = 0
 
     async def match(self, query: str, limit: int = 12, *, is_wanted: Callable[[], bool] = lambda: True) -> list[str]:
@@ -138,12 +136,9 @@ class FileIndex:
         """
         self._searches += 1
         search = self._searches
-        is_new = not query or not (query.startswith(self._query) or self._query.startswith(query))
-        self._query = query
-        if is_new or self._blocks is None:
-            is_listing = self._listing is not None and not self._listing.done()
-            if not is_listing and self._clock() - self._listed_at > FRESH_S:
-                self._listing = asyncio.get_running_loop().create_task(self._list())
+        is_listing = self._listing is not None and not self._listing.done()
+        if not is_listing and self._clock() - self._listed_at > FRESH_S:
+            self._listing = asyncio.get_running_loop().create_task(self._list())
         if self._blocks is None and self._listing is not None:
             await asyncio.wait([self._listing], timeout=FIRST_LISTING_S)
         if len(query) > MAX_QUERY_CHARS or "\n" in query:

@@ -32,31 +32,31 @@ ANSI_SEQUENCES.update(
     | {"\x1b[27u": Keys.Escape}
 )
 
-# What colour is the background (xterm OSC 11)? Is output synchronized on request (DECRQM of mode 2026)?
+# Ask for the colour of the background (xterm OSC 11), and whether output can be synchronized (DECRQM of mode 2026).
 QUESTIONS = "\x1b]11;?\x1b\\\x1b[?2026$p"
 _REPORT = re.compile(r"\x1b\](\d+;[^\x07\x1b]*)(?:\x07|\x1b\\)|\x1b\[(\?2026;\d\$y)|\x1b\[([IO])")
 _PASTE_MARK = re.compile(r"(\x1b\[20[01]~)")
 # The start of a report or of a paste's mark, at the end of what was read.
 _BEGUN = re.compile(r"\x1b(?:\](?:\d[^\x07\x1b]*\x1b?)?|\[(?:\?(?:2(?:0(?:2(?:6[;\d$]{0,3})?)?)?)?|2(?:0[01]?)?)?)?\Z")
-_LONGEST_BEGUN = 200  # characters; anything longer is no report
+_MAX_BEGUN_CHARS = 200  # a longer one is no report
 
 
 class TerminalInput(Vt100Input):
-    """Standard input without the terminal's reports, such as `11;rgb:…` and `?2026;2$y`, which go to `on_report`."""
+    """Reads keys from standard input; the terminal's reports, such as `11;rgb:…` and `?2026;2$y`, go to `on_report`."""
 
     def __init__(self, stdin: TextIO, on_report: Callable[[str], None]) -> None:
         super().__init__(stdin)
         self._on_report = on_report
         self._begun = ""
         self._is_in_paste = False
-        self.expects_reports = False  # while true, the start of one is held for longer than an Esc
+        self.expects_reports = False  # while it is True, the start of one is held for longer than an Esc
 
     def read_keys(self) -> list[KeyPress]:
         data = self._begun + self.stdin_reader.read()
         self._begun = ""
         if "\x1b" in data:
             begun = _BEGUN.search(data)
-            if begun and len(begun.group()) <= _LONGEST_BEGUN:
+            if begun and len(begun.group()) <= _MAX_BEGUN_CHARS:
                 self._begun, data = begun.group(), data[: begun.start()]
             data = self._without_reports(data)
         self.vt100_parser.feed(data)
@@ -71,7 +71,7 @@ class TerminalInput(Vt100Input):
         return super().flush_keys()
 
     def _without_reports(self, data: str) -> str:
-        """Take reports out, but for those inside a paste."""
+        """Take the reports out of what was read, except inside of a paste."""
         parts = _PASTE_MARK.split(data)
         for number, part in enumerate(parts):
             if number % 2:
@@ -107,6 +107,7 @@ _HELP = (
     ("suspend", "", "suspend"),
     ("", "@  /  !  !!", "file, command, shell, shell the model is not told of"),
 )
+_KEY_PARTS = re.compile(r"[cas]-(?=.)|.+")
 _NAMES = {"escape": "Esc", "pageup": "PageUp", "pagedown": "PageDown"}
 
 
@@ -117,15 +118,15 @@ class KeyLabels:
         self.keys = settings.by_action()
 
     def first(self, action: str) -> str:
-        """The action's first key; empty when it has none."""
+        """Return the action's first key; an empty text if it has none."""
         return next((label(key) for key in self.keys[action]), "")
 
     def hints(self, **actions: str) -> str:
-        """`Enter sends · Esc interrupts`, without actions that have no key."""
+        """Return a text such as `Enter sends · Esc interrupts`, without actions that have no key."""
         return " · ".join(f"{key} {does}" for action, does in actions.items() if (key := self.first(action)))
 
     def help(self) -> list[tuple[list[str], str]]:
-        """The keys of each action that has one, and what it does."""
+        """Return the keys of each action that has one, and what it does."""
         rows = []
         for action, more, text in _HELP:
             if action == "complete" and self.keys["queue"] != self.keys["complete"]:
@@ -137,22 +138,19 @@ class KeyLabels:
 
 
 def sequence(key: str) -> tuple[str, ...]:
-    """One key for prompt_toolkit; a terminal sends Alt as an Esc before the key."""
+    """Return a key as prompt_toolkit names it; a terminal sends Alt as an Esc before the key."""
     key = SENT_AS.get(key, key)
     return ("escape", key[2:]) if key.startswith("a-") and len(key) > 2 else (key,)
 
 
 def label(key: str) -> str:
-    """`c-o` as `Ctrl-O`, `c-x c-e` as `Ctrl-X Ctrl-E`."""
+    """Return `c-o` as `Ctrl-O`, `c-x c-e` as `Ctrl-X Ctrl-E`."""
     return " ".join(_label(one) for one in key.split())
 
 
 def _label(key: str) -> str:
-    parts = []
-    while len(key) > 2 and key[1] == "-" and key[0] in _MODIFIERS:
-        parts.append(_MODIFIERS[key[0]])
-        key = key[2:]
-    return "-".join([*parts, _NAMES.get(key, key.capitalize())])
+    *modifiers, name = _KEY_PARTS.findall(key)
+    return "-".join([*(_MODIFIERS[modifier[0]] for modifier in modifiers), _NAMES.get(name, name.capitalize())])
 
 
 MAX_MENU_ROWS = 6

@@ -8,7 +8,6 @@ import hashlib
 import itertools
 import os
 import re
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -72,7 +71,8 @@ def read_image(path: Path) -> tuple[bytes, str]:
         data = path.read_bytes()
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from error
-    if not (media_type := image_type_of(data)):
+    media_type = media_type_of(data)
+    if not media_type.startswith("image/"):
         raise UserError(f"{path} is no PNG, JPEG, GIF or WebP image.")
     return data, media_type
 
@@ -86,15 +86,9 @@ def require_sendable(size: int, name: str) -> None:
 async def clipboard_image(environment: Mapping[str, str]) -> bytes | None:
     """Return the image on the clipboard; None without one, or without a program that can read it."""
     async for data in run_clipboard_programs(_CLIPBOARD, environment, max_bytes=MAX_CLIPBOARD_BYTES):
-        if image_type_of(data):
+        if media_type_of(data).startswith("image/"):
             return data
     return None
-
-
-def image_type_of(data: bytes) -> str:
-    """Return the media type by the first bytes; empty for all but PNG, JPEG, GIF and WebP."""
-    found = media_type_of(data)
-    return found if found.startswith("image/") else ""
 
 
 # Pastes
@@ -231,14 +225,12 @@ class ProjectHistory:
         self._project = project
         self._sent: list[TypedText] = []  # in this session, the newest last
         self._stored: list[TypedText] | None = None  # the newest first
-        self._lock = threading.Lock()
 
     def load(self) -> None:
         """Read the file, if that has not been done. May be called from any thread."""
-        with self._lock:
-            if self._stored is None:
-                # The file may hold what was sent before it was read.
-                self._stored = [sent for sent in self._read() if sent not in self._sent]
+        if self._stored is None:
+            # The file may hold what was sent before it was read.
+            self._stored = [sent for sent in self._read() if sent not in self._sent]
 
     @property
     def entries(self) -> Sequence[TypedText]:

@@ -134,10 +134,6 @@ class Activity:
         return self.clock.started is not None or bool(self.calls) or bool(self.commands)
 
     @property
-    def runs_command(self) -> bool:
-        return any(call.name == "bash" for call in self.calls.values())
-
-    @property
     def queued(self) -> list[tuple[Block, ...]]:
         """The messages that wait, in the order in which the model gets them."""
         return [*self.queue.steering, *self.queue.follow_ups]

@@ -238,8 +238,7 @@ class Screen(Renderer):
             return False
         now, size = time.monotonic(), self.output.get_size()
         if size != self._size_seen:
-            is_first = not self._size_seen.rows
-            self._size_seen, self._resized_at = size, 0.0 if is_first else now
+            self._size_seen, self._resized_at = size, now if self._size_seen.rows else 0.0
         if not self._resized_at:
             return False
         if (left := self._resized_at + SETTLE_S - now) > 0:

@@ -168,20 +168,16 @@ def _spans(lexer: RegexLexer) -> Spans:
     quotes = _QUOTES if _QUOTES_SPAN_LINES.intersection(lexer.aliases) else ()
     for opening, closing in (*_SPANS, *quotes):
         text = f"{opening} a\nb {closing}"
-        tokens = [(token, part) for _, token, part in lexer.get_tokens_unprocessed(text) if part]
-        kind, part = tokens[0]
-        if part == text and (kind in Comment or kind in String) and not _is_remembered(lexer, opening):
-            spans[opening] = closing, kind
-    tokens = [(token, part) for _, token, part in lexer.get_tokens_unprocessed("<<X\na b\nX")]
-    if tokens[0][0] in String and "a b" in tokens[0][1]:
+        _, kind, part = next(token for token in lexer.get_tokens_unprocessed(text) if token[2])
+        if part == text and (kind in Comment or kind in String):
+            stack = ["root"]
+            deque(_lex(lexer, f"{opening} a\n", 0, stack), maxlen=0)
+            if stack == ["root"]:  # else the lexer has a state of its own for a construct that is open
+                spans[opening] = closing, kind
+    _, kind, part = next(iter(lexer.get_tokens_unprocessed("<<X\na b\nX")))
+    if kind in String and "a b" in part:
         spans["<<"] = "", String.Heredoc
     return spans
-
-
-def _is_remembered(lexer: RegexLexer, opening: str) -> bool:
-    stack = ["root"]
-    deque(_lex(lexer, f"{opening} a\n", 0, stack), maxlen=0)
-    return stack != ["root"]
 
 
 @lru_cache(maxsize=512)
@@ -196,6 +192,8 @@ def _with_roles(tokens: Iterable[Token]) -> list[Fragment]:
         fragments.append((fragments[-1][0] if fragments and text.isspace() else _role(token), text))
     return merged(fragments)
 
+
+# Diffs
 
 MIN_NUMBER_COLUMNS = 24  # of a window that has room for line numbers
 

@@ -11,11 +11,10 @@ from operator import itemgetter
 
 from wcwidth import iter_graphemes, wcwidth
 
+# `(roles, text)`: role names separated by spaces, `""` for plain text; a line break in the text ends a line.
 Fragment = tuple[str, str]
-"""`(roles, text)`: role names separated by spaces, `""` for plain text; `"\\n"` in the text ends a line."""
-
+# One row of the screen, without a line end.
 Row = list[Fragment]
-"""One row of the screen, without a line end."""
 
 
 def plain(fragments: Iterable[Fragment]) -> str:
@@ -49,6 +48,7 @@ _UNSURE = re.compile(
     "\U0001f1e6-\U0001f1ff\U0001f3fb-\U0001f3ff\U000e0000-\U000e0fff]"
 )
 TAB = 8
+_TABS_AND_LINE_ENDS = re.compile(r"(\t|\n)")
 MAX_TAIL_CHARS = 10_000  # looked at of a text of which only the end is shown
 
 
@@ -114,28 +114,17 @@ def clipped(fragments: Iterable[Fragment], columns: int) -> list[Fragment]:
     if row_width(row) <= columns:
         return row
     cut: list[Fragment] = []
-    left = columns - 1
+    room = columns - 1
     for roles, text in row:
-        fits = _fitting(text, left)
-        if len(fits) < len(text):
-            return [*cut, (roles, f"{fits}…")] if columns > 0 else []
+        for position, character in enumerate(text):
+            room -= max(0, wcwidth(character))
+            if room < 0:
+                return [*cut, (roles, f"{text[:position]}…")] if columns > 0 else []
         cut.append((roles, text))
-        left -= width(text)
     return cut
 
 
-def _fitting(text: str, cells: int) -> str:
-    if text.isascii():
-        return text[: max(0, cells)]
-    for position, character in enumerate(text):
-        cells -= max(0, wcwidth(character))
-        if cells < 0:
-            return text[:position]
-    return text
-
-
 def wrapped_tail(text: str, columns: int, max_rows: int) -> list[str]:
-    """Return the last rows of a text as a terminal would wrap it."""
     rows: list[str] = []
     lines = text[-MAX_TAIL_CHARS:].rstrip("\n").split("\n")
     while lines and len(rows) < max_rows:
@@ -149,19 +138,14 @@ def wrapped_tail(text: str, columns: int, max_rows: int) -> list[str]:
 def with_spaces(text: str, column: int = 0) -> tuple[str, int]:
     """Return text that begins at a column of its line with spaces in place of tabs, and the column behind it."""
     parts: list[str] = []
-    for number, part in enumerate(text.split("\t")):
-        if number:
-            gap = TAB - column % TAB
-            parts.append(" " * gap)
-            column += gap
-        parts.append(part)
-        _, end, last = part.rpartition("\n")
-        column = width(last) + (0 if end else column)
+    for part in _TABS_AND_LINE_ENDS.split(text):
+        shown = " " * (TAB - column % TAB) if part == "\t" else part
+        column = 0 if part == "\n" else column + width(shown)
+        parts.append(shown)
     return "".join(parts), column
 
 
 def common_length(one: Sequence[object], other: Sequence[object]) -> int:
-    """Return the number of equal members at the start of both."""
     return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 

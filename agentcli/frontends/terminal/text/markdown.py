@@ -12,12 +12,12 @@ from agentcli.frontends.terminal.text.fragments import Fragment, Row, hang_of, l
 
 RULE = "─" * 24
 MAX_PARAGRAPH_CHARS = 4_000  # a longer paragraph is printed in parts
+MAX_MARK_CHARS = 400  # read of a line to find its kind; a line with longer marks is text
 
 _CLOSING_MARKS = re.compile(r"(?:^|[ \t]+)#+$")  # of a heading
 _QUOTE_MARK = re.compile(r"[ \t]*>[ ]?")
-MAX_MARK_CHARS = 400  # in which a line's kind must show; else it is text
-SPACES = re.compile(r"[ \t]*")
-FENCE = re.compile(r"(`{3,}|~{3,})")
+_SPACES = re.compile(r"[ \t]*")
+_FENCE = re.compile(r"(`{3,}|~{3,})")
 _RULE = re.compile(r"([-*_])(?:[ \t]*\1){2,}[ \t]*")
 _ITEM = re.compile(r"([-*+]|[0-9]{1,9}[.)])(?=[ \t]|$)")
 _MARKER = re.compile(_ITEM.pattern + r"[ \t]?(?:\[[ xX]\](?:[ \t]|$))?")  # with a task's box and the space behind it
@@ -25,7 +25,7 @@ _HEADING = re.compile(r"#{1,6}(?=[ \t]|$)")
 
 
 @dataclass(slots=True)
-class Line:
+class MarkdownLine:
     """The kind of a line, and the marks before its content."""
 
     kind: str  # "text", "blank", "heading", "rule", "fence", "code", "table"
@@ -37,8 +37,7 @@ class Line:
     item: int | None = None  # the column of the text of the first list item that begins here
 
 
-SourceLine = tuple[Line, str]
-"""A line's kind and its content."""
+SourceLine = tuple[MarkdownLine, str]  # the kind of a line, and its content
 
 
 @dataclass(slots=True)
@@ -63,13 +62,11 @@ class MarkdownStream:
         self._wraps = wraps
         self._out: list[Fragment] = []
         self._open = ""  # the line that has not ended
-        self._continued: Line | None = None  # the open line continues a paragraph of which a part was printed
+        self._continued: MarkdownLine | None = None  # the open line continues a paragraph of which a part was printed
         self._paragraph: list[SourceLine] = []
         self._fence: _Fence | None = None
         self._table: list[SourceLine] = []  # a table, or the line that may be its header
-        self._sides: list[str] | None = (
-            None  # to which the table's columns are aligned; None while there is only a header
-        )
+        self._sides: list[str] | None = None  # how its columns are aligned; None while there is only a header
         self._list_column: int | None = None  # of the outermost item's text
         self._blank_depth: int | None = None  # quote marks of a blank line that has not been printed
         self._depth = 0  # quote marks of the last line
@@ -141,14 +138,14 @@ class MarkdownStream:
             self._end_line()
             self._end_paragraph()
             self._open = source[cut:].lstrip(" ")
-            self._continued = Line("text", hang_of(line.prefix), line.depth)
+            self._continued = MarkdownLine("text", hang_of(line.prefix), line.depth)
 
-    def _read(self, source: str) -> Line:
+    def _read(self, source: str) -> MarkdownLine:
         if self._continued is not None:
             return self._continued
         paragraph = self._paragraph or (self._table if self._sides is None else [])
         depth = paragraph[0][0].depth if paragraph else None
-        return read_line(source, paragraph=depth, in_list=self._list_column is not None)
+        return _read_line(source, paragraph=depth, in_list=self._list_column is not None)
 
     def _end_line(self) -> None:
         source, self._open = self._open, ""
@@ -180,7 +177,7 @@ class MarkdownStream:
             case _:
                 self._text_line(line, content)
 
-    def _text_line(self, line: Line, content: str) -> None:
+    def _text_line(self, line: MarkdownLine, content: str) -> None:
         """Add a line to the paragraph; a list item and deeper quote marks begin another one."""
         if not self._paragraph or line.item is not None or line.depth > self._paragraph[0][0].depth:
             self._begin(line)
@@ -203,7 +200,7 @@ class MarkdownStream:
             whole = [*prefix, *row]
             self._print(wrap_line(whole, self._width(), hang_of(prefix)) if self._wraps else whole)
 
-    def _begin(self, line: Line, *, after_blank: bool = False) -> None:
+    def _begin(self, line: MarkdownLine, *, after_blank: bool = False) -> None:
         """End the open block, and print the blank line before the line that begins another."""
         self._end_paragraph()
         if line.item is not None:
@@ -224,7 +221,7 @@ class MarkdownStream:
         self._out += [("", "\n" * self._empty_lines), *line, ("", "\n")]
         self._empty_lines, self._has_printed = 0, True
 
-    def _open_fence(self, line: Line, content: str) -> None:
+    def _open_fence(self, line: MarkdownLine, content: str) -> None:
         info = content.lstrip(content[0])
         self._begin(line)
         prefix = [part for part in line.prefix if line.item is not None and part[1] != "> "]
@@ -248,7 +245,7 @@ class MarkdownStream:
             self._print(fence.highlighter.line(code) if marks else ())
         return True
 
-    def _table_line(self, line: Line, content: str) -> None:
+    def _table_line(self, line: MarkdownLine, content: str) -> None:
         if self._table and line.depth == self._table[0][0].depth and line.item is None:
             if self._sides is None:
                 from agentcli.frontends.terminal.text.markdown_text import column_sides
@@ -279,13 +276,13 @@ class MarkdownStream:
             before = hang_of(before)
 
 
-def read_line(text: str, *, paragraph: int | None, in_list: bool) -> Line:
-    """Read the marks of a line; `paragraph` is the number of quote marks before the open paragraph, if there is one."""
+def _read_line(text: str, *, paragraph: int | None, in_list: bool) -> MarkdownLine:
+    """Read the marks of a line; `paragraph` is the number of quote marks before an open paragraph."""
     head, is_cut = text[:MAX_MARK_CHARS], len(text) > MAX_MARK_CHARS
-    line = Line("text")
+    line = MarkdownLine("text")
     at = container = 0
     while True:
-        space = SPACES.match(head, at)
+        space = _SPACES.match(head, at)
         assert space is not None
         line.start = space.end()
         # Tabs stop at every fourth column (CommonMark 0.31, section 2.2).
@@ -332,7 +329,7 @@ def _kind_of(head: str, start: int, *, in_paragraph: bool, in_list: bool) -> str
         case "#":
             return "heading" if _HEADING.match(head, start) else "text"
         case "`" | "~":
-            return "fence" if FENCE.match(head, start) else "text"
+            return "fence" if _FENCE.match(head, start) else "text"
         case "|":
             return "table"
         case _:

@@ -70,7 +70,7 @@ def _fragments(tokens: Sequence[Token], active: set[str]) -> list[Fragment]:
                 out.append(("", "\n"))
             case "code_inline":
                 add(token.content, "code")
-            case "text_special":  # an escape or an entity, which must not bring back what was taken out of the source
+            case "text_special":  # an escape or an entity, which must not bring back removed control characters
                 add(_on_one_line(token.content))
             case "image":
                 begin = len(out)
@@ -92,7 +92,7 @@ def _fragments(tokens: Sequence[Token], active: set[str]) -> list[Fragment]:
 
 
 def _address(address: str, shown: str, active: set[str]) -> list[Fragment]:
-    """Return the address that follows a link's text, unless the text says it."""
+    """Return the address that follows a link's text, unless the text is the address."""
     address = _on_one_line(address)
     if not address or address.removeprefix("mailto:") == shown.removeprefix("mailto:"):
         return []
@@ -113,7 +113,7 @@ def _is_wide(char: str) -> bool:
 
 
 def _take_address(state: StateInline, silent: bool) -> bool:
-    """An inline rule: nothing is emphasized within an address."""
+    """Take an address as plain text, so that nothing is emphasized in it; a rule of markdown-it's inline parser."""
     found = _ADDRESS.match(state.src, state.pos, state.posMax)
     if found is None:
         return False
@@ -129,15 +129,14 @@ def _parser() -> MarkdownIt:
     parser.inline = _Inline()
     parser.configure("commonmark").enable("strikethrough").disable("text_join")
     parser.inline.ruler.before("emphasis", "address", _take_address)
-    # Addresses are shown as they were written, and all of them: nobody follows one unseen.
+    # All addresses are shown, as they were written, so that nobody follows one unseen.
     vars(parser).update(normalizeLink=str, normalizeLinkText=str, validateLink=lambda address: True)
     return parser
 
 
 # Tables
 
-Cell = list[Fragment]
-"""A cell's text; a line break in it stays one."""
+Cell = list[Fragment]  # a line break in the text of a cell stays one
 
 MIN_COLUMNS = 8  # that a wrapped column gets
 _BREAK_TAG = re.compile(r" ?<br ?/?> ?", re.IGNORECASE)
@@ -145,7 +144,7 @@ _DELIMITER = re.compile(r"\s*(:?)-+(:?)\s*")
 _PIPE = re.compile(r"(?<!\\)((?:\\\\)*)\|")
 
 
-def split_row(source: str) -> list[str]:
+def _split_row(source: str) -> list[str]:
     """Return the cells of a row's source, without the pipes around them and with `\\|` as a plain pipe."""
     inner = _PIPE.sub("\\1\0", source.strip()).removeprefix("\0").removesuffix("\0")
     return [cell.strip().replace("\\|", "|") for cell in inner.split("\0")]
@@ -153,10 +152,10 @@ def split_row(source: str) -> list[str]:
 
 def column_sides(header: str, delimiters: str) -> list[str] | None:
     """Return "", "left", "right" or "center" for each column; None if these are not the first two lines of a table."""
-    matches = [_DELIMITER.fullmatch(cell) for cell in split_row(delimiters)]
+    matches = [_DELIMITER.fullmatch(cell) for cell in _split_row(delimiters)]
     sides = {("", ""): "", (":", ""): "left", ("", ":"): "right", (":", ":"): "center"}
     found = [sides[match[1], match[2]] for match in matches if match is not None]
-    return found if len(found) == len(matches) == len(split_row(header)) else None
+    return found if len(found) == len(matches) == len(_split_row(header)) else None
 
 
 def table_lines(sources: Sequence[str], sides: Sequence[str], width: int) -> list[list[Fragment]]:
@@ -186,11 +185,11 @@ def _fitted(natural: list[int], available: int) -> list[int] | None:
         return None
     widths = list(natural)
     wide = sorted(range(len(natural)), key=lambda column: natural[column])
-    left = available
+    room = available
     for place, column in enumerate(wide):
-        share = left // (len(wide) - place)
+        share = room // (len(wide) - place)
         widths[column] = min(natural[column], max(share, min(natural[column], MIN_COLUMNS)))
-        left -= widths[column]
+        room -= widths[column]
     return widths
 
 
@@ -224,7 +223,7 @@ def _record_lines(header: Sequence[Cell], rows: Sequence[Sequence[Cell]]) -> lis
 
 def _cells(source: str, count: int) -> list[Cell]:
     """Return as many cells as the header has: missing ones are empty, surplus ones stay in the last."""
-    texts = split_row(source)
+    texts = _split_row(source)
     texts = [*texts[: count - 1], " | ".join(texts[count - 1 :])] + [""] * (count - len(texts))
     sources = (_BREAK_TAG.sub("\n", " ".join(text.split())).removesuffix("\n") for text in texts[:count])
     return [inline_fragments(source, "") for source in sources]

@@ -86,7 +86,7 @@ class Bubblewrap:
         resources = bounds.resources
         with (
             MountPoints(resources.note) as mount_points,
-            _filter() as program,
+            memory_file(filter_program(internet=True)) as program,  # each command has a network of its own
             closing(Layout(bounds, str(cwd), mount_points, self._hidden)) as layout,
         ):
             mounts = layout.mounts_for(plan_protection(bounds, str(cwd)))
@@ -104,18 +104,6 @@ class Bubblewrap:
         return tuple(plan_protection(bounds, str(bounds.roots[0]) if bounds.roots else "/").problems)
 
 
-@contextmanager
-def _filter() -> Iterator[int]:
-    """Yield a pipe to read the filter from. Commands would share the position of a file."""
-    read, write = os.pipe()
-    try:
-        os.write(write, filter_program(internet=True))  # each command has a network of its own
-        os.close(write)
-        yield read
-    finally:
-        os.close(read)
-
-
 class Layout:
     """The mounts of one command. `descriptors` are to be passed to bubblewrap; `close` closes them here."""
 
@@ -126,8 +114,9 @@ class Layout:
         self._hidden = hidden
         self._may_write = bounds.profile == "workspace-write"
         self._grants = [grant for grant in map(str, bounds.writable if self._may_write else ()) if is_real(grant)]
-        cache = filter(None, (bounds.resources.cache,))
-        self._areas = sorted({*map(str, (*bounds.roots, *cache)), *self._grants}, key=_depth)
+        self._areas = sorted(
+            {*map(str, filter(None, (*bounds.roots, bounds.resources.cache))), *self._grants}, key=_depth
+        )
         self._shown_in_private = sorted({str(bounds.home), cwd}, key=_depth)
         self._mounts: list[Mount] = []
 
@@ -166,11 +155,11 @@ class Layout:
 
     def _plan_masks(self, python: Sequence[str]) -> tuple[list[HideStep], list[HideStep]]:
         """Plan the steps outside the folders that are mounted on themselves, which come first, and those inside."""
-        visible = (*self._shown_in_private, *self._areas)
         masked = [
             place
             for place in find_places(self._bounds.masked)
-            if not is_private(place.path) or any(is_inside(place.path, folder) for folder in visible)
+            if not is_private(place.path)
+            or any(is_inside(place.path, folder) for folder in (*self._shown_in_private, *self._areas))
         ]
         # An exception that is reached through a link could be led anywhere by now.
         shown = find_places(path for path in (*map(str, self._bounds.readable_again), *python) if is_real(path))
@@ -230,8 +219,11 @@ def rendered(launch: Launch) -> Iterator[Launch]:
     end = launch.argv.index("--")
     words = [*launch.argv[1:end], *(word for mount in launch.mounts for word in _arguments(mount))]
     with memory_file(os.fsencode("".join(f"{word}\0" for word in words))) as file:
-        argv = [launch.argv[0], "--args", str(file), *launch.argv[end:]]
-        yield launch._replace(argv=argv, pass_fds=(file, *launch.pass_fds), mounts=())
+        yield launch._replace(
+            argv=[launch.argv[0], "--args", str(file), *launch.argv[end:]],
+            pass_fds=(file, *launch.pass_fds),
+            mounts=(),
+        )
 
 
 def _arguments(mount: Mount) -> tuple[str, ...]:

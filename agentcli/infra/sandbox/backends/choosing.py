@@ -62,7 +62,7 @@ def _probe(kind: str, why: str, tmp: Path, programs: Sequence[Path]) -> Confinem
     message = ""
     for confinement in candidates:
         for _ in range(MAX_PLANS):  # again where that may help
-            message = _run_true(confinement, tmp)
+            message = _error_of_running_true(confinement, tmp)
             if not message:
                 return confinement
             if _advice(message):
@@ -81,10 +81,9 @@ def _advice(message: str) -> str:
     return next((advice for sign, advice in _ADVICE.items() if sign in message), "")
 
 
-def _run_true(confinement: Confinement, folder: Path) -> str:
-    """Run `true`, and return the error; empty where it ran."""
+def _error_of_running_true(confinement: Confinement, folder: Path) -> str:
     root = folder.resolve()
-    bounds = Bounds("workspace-write", (root,), Path("/"))
+    bounds = Bounds(profile="workspace-write", roots=(root,), home=Path("/"))
     try:
         with confinement.launch(["true"], cwd=root, bounds=bounds) as planned, rendered(planned) as launch:
             done = run_probe(launch.argv, launch.pass_fds)

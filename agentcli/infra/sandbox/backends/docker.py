@@ -52,30 +52,26 @@ class Docker:
         name = f"agentcli-{secrets.token_hex(8)}"
         protection = plan_protection(bounds, str(cwd))
         with MountPoints() as mount_points:
-            cache = str(bounds.resources.cache or f"{PRIVATE_TMP}/.cache")
-            environment = {"HOME": PRIVATE_TMP, **cache_environment(cache)}
+            caches = cache_environment(str(bounds.resources.cache or f"{PRIVATE_TMP}/.cache"))
             options = [
                 *(f"--name={name}", "--rm", "--init", "--interactive", "--network=none", "--read-only"),
                 *("--cap-drop=ALL", "--security-opt=no-new-privileges", "--ipc=private", *_LIMITS),
                 *(f"--user={os.getuid()}:{os.getgid()}", f"--tmpfs={PRIVATE_TMP}:rw,exec,nosuid,nodev,mode=1777"),
-                *(f"--env={key}={value}" for key, value in environment.items()),
+                *(f"--env={key}={value}" for key, value in {"HOME": PRIVATE_TMP, **caches}.items()),
                 *(f"--mount={mount}" for mount in _mounts(bounds, protection, mount_points)),
                 f"--workdir={cwd}",
             ]
             try:
                 yield Launch([self._program, "run", *options, self._image, *argv])
             finally:
-                self._remove(name)
-
-    def _remove(self, name: str) -> None:
-        """Remove the container, which goes on when the program that waits for it is killed."""
-        subprocess.run(
-            [self._program, "rm", "--force", name],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-            timeout=_REMOVE_TIMEOUT_S,
-        )
+                # The container would go on when the program that waits for it is killed.
+                subprocess.run(
+                    [self._program, "rm", "--force", name],
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    check=False,
+                    timeout=_REMOVE_TIMEOUT_S,
+                )
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
         proxy = ("Commands reach no host, granted or not.",) if bounds.resources.proxy_socket is not None else ()
@@ -83,7 +79,7 @@ class Docker:
 
 
 def _mounts(bounds: Bounds, protection: Protection, mount_points: MountPoints) -> list[str]:
-    """Return the values for `--mount`. Docker mounts outer folders first, whatever the order here."""
+    # Docker mounts outer folders first, whatever the order here.
     may_write = bounds.profile != "read-only"
     folders = [str(root) for root in bounds.roots]
     granted = [place.path for place in find_places(bounds.writable)] if may_write else []

@@ -21,8 +21,6 @@ from agentcli.infra.sandbox.environment import WITHOUT_NETWORK, cache_environmen
 from agentcli.infra.sandbox.mounts.plans import find_places, is_inside, is_real, plan_hiding
 from agentcli.tools.command import Profile
 
-_FIRST_THAT_SCOPES_SIGNALS = 6  # Linux 6.12
-
 
 class Landlock:
     """Implements `Confinement`. `abi` is Landlock's version. Each command has a folder for temporary files in `tmp`."""
@@ -50,8 +48,11 @@ class Landlock:
             tempfile.TemporaryDirectory(prefix="agentcli-", dir=self._tmp, ignore_cleanup_errors=True) as scratch,
             _plan_file(bounds, scratch) as plan,
         ):
-            cache = str(bounds.resources.cache or f"{scratch}/.cache")
-            environment = {**cache_environment(cache), **WITHOUT_NETWORK, "TMPDIR": scratch}
+            environment = {
+                **cache_environment(str(bounds.resources.cache or f"{scratch}/.cache")),
+                **WITHOUT_NETWORK,
+                "TMPDIR": scratch,
+            }
             launcher = launcher_words(plan, self._python)
             yield Launch([*launcher, *argv], (*pass_fds, plan), environment, launcher_words=len(launcher))
 
@@ -60,7 +61,7 @@ class Landlock:
             "Commands can connect to unix sockets of other programs.",
             "Processes that a command leaves behind are not ended with it.",
         ]
-        if self.abi < _FIRST_THAT_SCOPES_SIGNALS:
+        if self.abi < 6:  # the first version that keeps signals inside
             texts.append("Commands can send signals to your other processes (Linux before 6.12).")
         if bounds.resources.proxy_socket is not None:
             texts.append("Commands reach no host, granted or not.")
@@ -77,7 +78,7 @@ class Landlock:
 
 def probe_landlock() -> int:
     """Return the kernel's version of Landlock, from a launcher that really runs. Raises `OSError` with the reason."""
-    with _plan_file(Bounds("read-only", (), Path("/")), None) as plan:
+    with _plan_file(Bounds(profile="read-only", roots=(), home=Path("/")), None) as plan:
         done = run_probe(launcher_words(plan), (plan,))
     if done.returncode != 0:
         raise OSError(done.stderr.decode(errors="replace").strip())
@@ -90,8 +91,7 @@ def launcher_words(plan: int, python: Path | None = None) -> list[str]:
     The interpreter is our own, not a virtual environment's link to it. The launcher is imported rather than run,
     because Python keeps what it compiled of imported modules alone.
     """
-    here = str(Path(__file__).parent)
-    start = f"import sys; sys.path.append({here!r}); from launcher import main; main()"
+    start = f"import sys; sys.path.append({str(Path(__file__).parent)!r}); from launcher import main; main()"
     return [str(python or Path(sys.executable).resolve()), "-I", "-S", "-c", start, str(plan)]
 
 
@@ -100,8 +100,7 @@ def _plan_file(bounds: Bounds, scratch: str | None) -> AbstractContextManager[in
     own = find_places(filter(None, (bounds.resources.cache, scratch)))
     # A path that was granted may be a link by now, to anywhere.
     written = [*filter(is_real, map(str, granted)), *(place.path for place in own)]
-    shown = find_places(path for path in map(str, bounds.readable_again) if is_real(path))
-    steps = plan_hiding(find_places(bounds.masked), shown)
+    steps = plan_hiding(find_places(bounds.masked), find_places([*filter(is_real, map(str, bounds.readable_again))]))
     program = filter_program(internet=False, keeps_attributes=bounds.profile == "read-only")
     hidden, visible = ([step.path for step in steps if (step.what == "show") is is_shown] for is_shown in (False, True))
-    return memory_file(marshal.dumps(("restrict", program, hidden, visible, written)))
+    return memory_file(marshal.dumps(("restrict", program, (hidden, visible, written))))

@@ -7,7 +7,7 @@ becomes the command.
 
 A plan, in Python's marshal format, is one of two tuples:
 
-- `restrict`, a filter of system calls, paths to mask, to show and to let write. Landlock only ever allows, so
+- `restrict`, a filter of system calls, and the paths to mask, to show and to let write. Landlock only ever allows, so
   everything but the masked paths has to be allowed to be read.
 - `overlays`, a list of overlays, a list of binds, a time. Each overlay has its lower folders from the topmost to the
   lowest, the upper and the work folder (empty where it cannot be written) and the merged one. The command is then a
@@ -26,6 +26,7 @@ import ctypes
 import errno
 import marshal
 import os
+import pathlib
 import signal
 import stat
 import struct
@@ -93,22 +94,20 @@ def bound_and_become(parent: int, plan: int, command: list[bytes], environment: 
         sys.exit(127)
 
 
-def _restrict(
-    parent: int, program: bytes, masked: list[str], shown: list[str], writable: list[str], *, is_trial: bool
-) -> None:
+def _restrict(parent: int, program: bytes, paths: tuple[list[str], list[str], list[str]], *, is_trial: bool) -> None:
     # The command ends with its parent; what it started in the background may live on.
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "parent death signal")
     if os.getppid() != parent:
         raise ProcessLookupError("what started it has ended")
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
-    version_only = 1
-    abi = _check(_libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), version_only), "Landlock")
+    # With this flag the call returns the version only.
+    abi = _check(_libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), 1), "Landlock")
     if abi < MIN_ABI:
         raise OSError(f"Landlock is too old (version {abi}, needed is {MIN_ABI}: Linux 6.2)")
     if is_trial:
         print(abi)
         return
-    _restrict_files(abi, masked, shown, writable)
+    _restrict_files(abi, *paths)
     # Root's own capabilities; no_new_privs keeps an executed program from getting them back.
     version_3, no_capabilities = 0x20080522, bytes(24)
     _check(_libc.capset(struct.pack("Ii", version_3, 0), no_capabilities), "capabilities")
@@ -182,13 +181,12 @@ def _mount(lower: list[str], upper: str, work: str, merged: str) -> None:
     With `userxattr` the overlay keeps what it has to remember in attributes that an ordinary user may set. It also
     rules out redirects, so the upper folder holds every changed file as a whole.
     """
-    target = _open_real(merged)
+    target = b"/proc/self/fd/%d" % _open_real(merged)
     layers = [_open_real(path) for path in lower]
     options = f"userxattr,lowerdir={':'.join(f'/proc/self/fd/{number}' for number in layers)}"
     above = {"upperdir": _open_real(upper), "workdir": _open_real(work)} if upper else {}
     options += "".join(f",{name}=/proc/self/fd/{number}" for name, number in above.items())
-    flags = _NO_SETUID | _NO_DEVICES
-    done = _libc.mount(b"overlay", b"/proc/self/fd/%d" % target, b"overlay", flags, options.encode())
+    done = _libc.mount(b"overlay", target, b"overlay", _NO_SETUID | _NO_DEVICES, options.encode())
     _check(done, f"an overlay over {lower[-1]} cannot be mounted")
 
 
@@ -202,9 +200,8 @@ def _leave_the_namespaces() -> None:
             ("uid_map", b"%d %d 1" % (uid, uid)),
             ("gid_map", b"%d %d 1" % (gid, gid)),
         ):
-            file = os.open(f"/proc/self/{name}", os.O_WRONLY | os.O_CLOEXEC)
-            os.write(file, text)
-            os.close(file)
+            with pathlib.Path(f"/proc/self/{name}").open("wb", 0) as file:
+                file.write(text)
     _check(_libc.mount(b"none", b"/", None, _RECURSIVE | _PRIVATE, None), "the mounts cannot be made private")
 
 

@@ -40,8 +40,11 @@ class Seatbelt:
     def launch(
         self, argv: Sequence[str], *, cwd: Path, bounds: Bounds, pass_fds: Sequence[int] = ()
     ) -> Iterator[Launch]:
-        profile = seatbelt_profile(bounds, tmp=self._tmp)
-        yield Launch([str(self._program), "-p", profile, *argv], tuple(pass_fds), {"TMPDIR": str(self._tmp)})
+        yield Launch(
+            [str(self._program), "-p", seatbelt_profile(bounds, tmp=self._tmp), *argv],
+            tuple(pass_fds),
+            {"TMPDIR": str(self._tmp)},
+        )
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
         proxy = ("Commands reach no host, granted or not.",) if bounds.resources.proxy_socket is not None else ()

@@ -202,7 +202,7 @@ def _sort_calls(code: _Assembler, arch: Architecture, more: Mapping[str, tuple[i
     if arch is ARCHITECTURES["x86_64"]:
         code.add(_AT_LEAST, X32_BIT, if_true="deny")
     denied = [(numbers[arch.column], "deny") for numbers in (*DENIED.values(), *more.values())]
-    modes = [(given[arch.column], name) for name, given in GIVES_MODE.items()]
+    modes = [(row[arch.column], name) for name, row in GIVES_MODE.items()]
     flags = [(arch.clone, "clone"), (arch.unshare, "unshare"), (arch.ioctl, "ioctl")]
     calls = [*denied, (CLONE3, "missing"), (OPENAT2, "missing"), *modes]
     for number, label in (*calls, (arch.socket, "socket"), (arch.socketpair, "socket"), *flags):

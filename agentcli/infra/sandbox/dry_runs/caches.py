@@ -63,8 +63,10 @@ class CacheLayers:
         caches = self._caches.get(root, set())
         for path in [path for path in caches if not (Path(root) / path).parent.is_dir()]:
             caches.discard(path)
-            gone = next(one for one in (*reversed(Path(path).parents), Path(path)) if not (Path(root) / one).is_dir())
-            _remove(self._layer(root) / gone)
+            missing = next(
+                one for one in (*reversed(Path(path).parents), Path(path)) if not (Path(root) / one).is_dir()
+            )
+            _remove(self._layer(root) / missing)
         return str(self._layer(root)) if caches else ""
 
     def take(self, root: str, upper: str, paths: Sequence[str]) -> list[str]:

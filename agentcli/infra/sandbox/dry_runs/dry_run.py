@@ -57,7 +57,7 @@ _TOOLCHAINS = tuple(
 )
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class OverlayDryRun:
     """Implements `DryRun`; paths in the first root are relative to it."""
 
@@ -75,8 +75,7 @@ class OverlayDryRun:
         return tuple(group.summary for group in self.groups)
 
     def paths_of(self, name: str) -> list[Path]:
-        groups = [group for group in self.groups if group.summary.name == name]
-        return [Path(group.changes.at(path)) for group in groups for path in group.paths]
+        return [Path(one.changes.at(path)) for one in self.groups if one.summary.name == name for path in one.paths]
 
     async def apply(
         self,
@@ -87,8 +86,10 @@ class OverlayDryRun:
     ) -> ApplyOutcome:
         known = {change.name for change in self.changes}
         if unknown := sorted({*(names or ())} - known):
-            there = ", ".join(sorted(known)[:20]) or "none"
-            raise ToolError(f"There is no change {unknown[0]!r}; there is {there}.", kind="invalid_parameters")
+            raise ToolError(
+                f"There is no change {unknown[0]!r}; there is {', '.join(sorted(known)[:20]) or 'none'}.",
+                kind="invalid_parameters",
+            )
         if not self._is_open:
             raise ToolError("This dry run is over: its changes were applied or discarded.", kind="invalid_parameters")
         self._is_open = False
@@ -102,11 +103,10 @@ class OverlayDryRun:
         wanted: list[ChangeGroup] = []
         conflicts: list[Conflict] = []
         for number, group in enumerate(groups):
-            every = {*range(group.summary.hunks)}
-            chosen = {*hunks.get(group.summary.name, every)}
+            chosen = {*hunks.get(group.summary.name, range(group.summary.hunks))}
             try:
-                part = self.private.path / f"part-{number}"
-                wanted.append(group if chosen == every else pick_hunks(group, chosen, part))
+                is_whole = chosen == {*range(group.summary.hunks)}
+                wanted.append(group if is_whole else pick_hunks(group, chosen, self.private.path / f"part-{number}"))
             except OSError as error:
                 conflicts.append(Conflict(group.summary.name, error.strerror or str(error)))
         try:
@@ -190,12 +190,15 @@ class DryRuns:
                     except TooMuch as error:
                         too_much = str(error)
                 groups = await self._describe(overlays, groups, partial(self._look, command.grants))
-                return OverlayDryRun(result, groups, private, how_hidden, too_much, cached=cached)
+                return OverlayDryRun(
+                    result=result, groups=groups, private=private, hides=how_hidden, too_much=too_much, cached=cached
+                )
         except BaseException as error:
             await asyncio.shield(asyncio.to_thread(private.close))
             if isinstance(error, OSError):
-                reason = error.strerror or str(error)
-                raise ToolError(f"The dry run could not begin: {reason}.", kind="resource_error") from error
+                raise ToolError(
+                    f"The dry run could not begin: {error.strerror or error}.", kind="resource_error"
+                ) from error
             raise
 
     async def _exec(
@@ -211,8 +214,12 @@ class DryRuns:
         too_much = watching.result() if is_over.is_set() else ""
         if result.job is not None:
             await asyncio.shield(self._shell().end(result.job.id))
-            stall = "; ".join(filter(None, (too_much or result.stall, _LEFT)))
-            result = replace(result, job=None, output_file=result.job.output_file, stall=stall)
+            result = replace(
+                result,
+                job=None,
+                output_file=result.job.output_file,
+                stall="; ".join(filter(None, (too_much or result.stall, _LEFT))),
+            )
         return result, too_much
 
     def _read(self, overlays: Overlays, bounds: Bounds, caches: CacheLayers) -> tuple[list[ChangeGroup], list[str]]:
@@ -250,8 +257,8 @@ class DryRuns:
             if not root.endswith("/.git"):  # else it belongs to a linked worktree
                 look = partial(look_in, Path(root, top))
                 files, reverted = await lost_work.uncommitted_files(look, partial(look, launch=overlays.look))
-                taken = lost.get(root, set()).union(top + path for path in reverted)
-                groups = lost_work.with_lost_work(groups, root, taken, {top + path for path in files})
+                lost_paths = lost.get(root, set()).union(top + path for path in reverted)
+                groups = lost_work.with_lost_work(groups, root, lost_paths, {top + path for path in files})
         for group in repositories:
             # Of a linked worktree the root is the repository.
             folder = f"{group.changes.root}/{group.paths[0]}".partition("/.git/")[0]

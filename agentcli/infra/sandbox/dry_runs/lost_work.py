@@ -70,8 +70,8 @@ async def describe_git_changes(folder: str, look_before: Look, look_after: Look)
         line = f"{_short(name)}: {old[:7] or 'none'} → {new[:7] or 'none'}"
         script += f"echo {shlex.quote(line)}; "
         script += f"{log} --format='  + %h %s' {new} --not {old}; " if new else ""
-    gone = " ".join(filter(None, (before.refs.get(name) for name in moved)))
-    lost_commits = f"{log} --format='commit %h %s' {gone} --not --all HEAD; " if gone else ""
+    old_commits = " ".join(filter(None, (before.refs.get(name) for name in moved)))
+    lost_commits = f"{log} --format='commit %h %s' {old_commits} --not --all HEAD; " if old_commits else ""
     is_other = before.commit and after.commit and before.commit != after.commit
     diffs = f"{git} {_DIFF} {before.commit} {after.commit}; " if is_other else ""
     shown = await look_after(  # what is lost comes first, because the middle of a long output is cut
@@ -95,14 +95,17 @@ async def describe_git_changes(folder: str, look_before: Look, look_after: Look)
 async def uncommitted_files(look_before: Look, look_after: Look) -> tuple[frozenset[str], frozenset[str]]:
     """Return the relative paths of files that hold what no commit has, and of those that are now as in the last one."""
     others = f"{_GIT} ls-files -z --others --exclude-standard"
-    commit, *dirty = (await look_before(f"({_dirty('HEAD')}; {_NEXT} {others}) 2>/dev/null; true")).split("\0")
+    commit, *dirty = (await look_before(f"({_changes_since('HEAD')}; {_NEXT} {others}) 2>/dev/null; true")).split("\0")
     unknown = dirty.index("") if "" in dirty else len(dirty)
-    still = (await look_after(f"{_dirty(commit)} 2>/dev/null; true")).split("\0") if commit and dirty[:unknown] else []
+    still = (
+        (await look_after(f"{_changes_since(commit)} 2>/dev/null; true")).split("\0")
+        if commit and dirty[:unknown]
+        else []
+    )
     return frozenset(filter(None, dirty)), frozenset(dirty[:unknown]).difference(still)
 
 
-def _dirty(commit: str) -> str:
-    """Return a script that prints a commit, and the files of the worktree that differ from it."""
+def _changes_since(commit: str) -> str:
     diff = f"{_GIT} diff --no-ext-diff --name-only --relative -z {commit}"
     return f"{_GIT} rev-parse -q --verify {commit} | tr -d '\\n'; {_NEXT} {diff}"
 
@@ -164,23 +167,27 @@ def with_worktree(groups: Sequence[ChangeGroup], repository: ChangeGroup, git: G
 
 def find_lost_files(groups: Sequence[ChangeGroup]) -> dict[str, set[str]]:
     """Return the files of whose contents nothing is left, by their root."""
-    gone = {root: _gone_files(changes) for root, changes in {one.changes.root: one.changes for one in groups}.items()}
+    gone_files = {
+        root: _gone_files(changes) for root, changes in {one.changes.root: one.changes for one in groups}.items()
+    }
     found: dict[str, set[str]] = {}
     for group in groups:
-        taken = gone[group.changes.root].intersection(group.paths)
+        lost = gone_files[group.changes.root].intersection(group.paths)
         if group.summary.kind == "changed" and _is_written_over(group.summary.diff):
-            taken.update(group.paths)
-        if taken and not group.summary.loses and group.summary.kind in ("changed", "deleted"):
-            found.setdefault(group.changes.root, set()).update(taken)
+            lost.update(group.paths)
+        if lost and not group.summary.loses and group.summary.kind in ("changed", "deleted"):
+            found.setdefault(group.changes.root, set()).update(lost)
     return found
 
 
 def with_lost_work(
-    groups: Sequence[ChangeGroup], root: str, taken: Collection[str], uncommitted: Collection[str]
+    groups: Sequence[ChangeGroup], root: str, lost_paths: Collection[str], uncommitted: Collection[str]
 ) -> list[ChangeGroup]:
     """Mark the groups that take away uncommitted work. In `uncommitted` a folder's name ends with a slash."""
     lost = {
-        path for path in taken if path in uncommitted or any(f"{parent}/" in uncommitted for parent in parents_of(path))
+        path
+        for path in lost_paths
+        if path in uncommitted or any(f"{parent}/" in uncommitted for parent in parents_of(path))
     }
     marked = []
     for group in groups:
@@ -194,13 +201,13 @@ def with_lost_work(
 
 def with_loss_of_tree(groups: Sequence[ChangeGroup], changes: ChangeSet) -> list[ChangeGroup]:
     """Mark the groups that together take away more than half of the files that were there."""
-    gone = _gone_files(changes)
-    count = _count_files_up_to(2 * len(gone), changes.root) if len(gone) > 1 else 0
-    is_most = 2 * len(gone) > count if len(gone) > HANDFUL else len(gone) == count
-    notes = [f"{len(gone):,} of the {count:,} files in {shown_path(changes.root)} would be gone or empty"]
+    gone_files = _gone_files(changes)
+    count = _count_files_up_to(2 * len(gone_files), changes.root) if len(gone_files) > 1 else 0
+    is_most = 2 * len(gone_files) > count if len(gone_files) > HANDFUL else len(gone_files) == count
+    notes = [f"{len(gone_files):,} of the {count:,} files in {shown_path(changes.root)} would be gone or empty"]
     marked = []
     for group in groups:
-        if is_most and count and gone.intersection(group.paths):
+        if is_most and count and gone_files.intersection(group.paths):
             summary = replace(group.summary, loses="tree", notes=(*notes, *group.summary.notes))
             group, notes = group._replace(summary=summary), []  # only the first says it
         marked.append(group)
@@ -227,16 +234,16 @@ def _is_shortened_log(path: str, changes: ChangeSet) -> bool:
 
 def _gone_files(changes: ChangeSet) -> set[str]:
     """Return the files that were deleted or emptied, without those that were moved or can be installed again."""
-    gone = {}
+    gone_files = {}
     for path, before in changes.before.items():
         after = changes.after.get(path)
         is_gone = after is None or after.kind != "file" or (before.size and not after.size)
         if before.kind == "file" and is_gone and not _NOT_COUNTED.intersection(path.split("/")):
-            gone[path] = before
-    sizes = {before.size for before in gone.values()}
-    made = [entry for path, entry in changes.after.items() if path not in gone and entry.size in sizes]
-    moved = {digest_of(entry) for entry in made if entry.kind == "file"}
-    return {path for path, before in gone.items() if not moved or digest_of(before) not in moved}
+            gone_files[path] = before
+    sizes = {before.size for before in gone_files.values()}
+    new_files = [entry for path, entry in changes.after.items() if path not in gone_files and entry.size in sizes]
+    moved_digests = {digest_of(entry) for entry in new_files if entry.kind == "file"}
+    return {path for path, before in gone_files.items() if not moved_digests or digest_of(before) not in moved_digests}
 
 
 def _count_files_up_to(limit: int, root: str) -> int:

@@ -6,7 +6,6 @@ upper folder has what was changed (Documentation/filesystems/overlayfs.rst).
 
 from __future__ import annotations
 
-import itertools
 import marshal
 import os
 import re
@@ -49,10 +48,12 @@ class Overlay(NamedTuple):
 
 
 class Overlays:
-    """Confines a command as usual, with overlays over what it may write; `each` has what it changed."""
+    """Confines a command as usual, with overlays over what it may write; `each` has what it changed.
+
+    `folder` holds the overlays. `caches_of` gives the folder with the caches of an area, or nothing.
+    """
 
     def __init__(self, confinement: Confinement, bounds: Bounds, folder: Path, caches_of: Callable[[str], str]) -> None:
-        """`folder` holds the overlays; `caches_of` gives the folder with the caches of an area, empty for none."""
         self._confinement = confinement
         self._bounds = replace(bounds, resources=replace(bounds.resources, note=Note(folder / NOTE)))
         self._folder = folder
@@ -70,15 +71,17 @@ class Overlays:
             make_private_folder(self._bounds.resources.cache)
         with self._confinement.launch(argv, cwd=command.cwd, bounds=self._bounds, pass_fds=pass_fds) as launch:
             areas = writable_folders(launch.mounts)
-            own = next((area for area in areas if is_inside(str(folder), area)), "")
-            why_own = f"{own} holds agentcli's own data, so what a command does there cannot be held back"
-            if why_not := why_own if own else _why_no_overlay(areas):
+            if own := next((area for area in areas if is_inside(str(folder), area)), ""):
+                raise OSError(0, f"{own} holds agentcli's own data, so what a command does there cannot be held back")
+            if why_not := _why_no_overlay(areas):
                 raise OSError(0, why_not)
             clock = folder / "started"
             clock.touch()
             self.started_ns = clock.stat().st_ctime_ns
-            folders = (folder / f"overlay-{number}" for number in itertools.count())
-            self.each = [_make_overlay(area, self._caches_of(area), next(folders)) for area in areas]
+            self.each = [
+                _make_overlay(area, self._caches_of(area), folder / f"overlay-{number}")
+                for number, area in enumerate(areas)
+            ]
             with self._wrap(launch) as wrapped:
                 yield wrapped
 
@@ -151,11 +154,11 @@ class OverlayReader:
             self._count(now.size if now.kind == "file" else 0)
             replaces = now.kind != "folder" or below is None or below.kind != "folder"
             if not is_covered and (replaces or _is_opaque(where)):
-                for gone, entry in walk(root, path):
+                for covered, entry in walk(root, path):
                     self._count(0)
-                    changes.before[gone] = entry
+                    changes.before[covered] = entry
                     if entry.kind != "folder" and entry.changed_ns > self._started_ns:
-                        changes.stale.add(gone)
+                        changes.stale.add(covered)
                 is_covered = True
             elif not is_covered and below is not None:
                 changes.before[path] = below
@@ -170,8 +173,8 @@ class OverlayReader:
         self._entries += 1
         self._bytes += size
         if self._entries > self._limits.max_entries or self._bytes > self._limits.max_bytes:
-            most = f"{self._limits.max_entries:,} files or {self._limits.max_bytes // 1_000_000:,} MB"
-            raise TooMuch(f"it changed more than {most}")
+            mb = self._limits.max_bytes // 1_000_000
+            raise TooMuch(f"it changed more than {self._limits.max_entries:,} files or {mb:,} MB")
 
 
 def why_no_overlays(areas: Sequence[str], folder: Path) -> str:
@@ -223,8 +226,10 @@ def _mounted() -> list[tuple[str, str]]:
     text = ""
     with suppress(OSError):
         text = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
-    found = _MOUNT.findall(text)
-    return [(kind, re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), place)) for place, kind in found]
+    return [
+        (kind, re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), place))
+        for place, kind in _MOUNT.findall(text)
+    ]
 
 
 def _is_cache(path: str, now: FileEntry, below: FileEntry | None) -> bool:

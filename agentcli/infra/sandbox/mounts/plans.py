@@ -11,7 +11,7 @@ import contextlib
 import os
 import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -86,15 +86,13 @@ def plan_hiding(masked: Iterable[RealPath], shown: Iterable[RealPath], reachable
         if is_hidden[place] != (around[-1] if around else False):
             steps.append((place, is_hidden[place]))
     exceptions = [*(place.path for place, hidden in steps if not hidden), *reachable]
+    return [HideStep(_how_to_hide(place, exceptions) if hidden else "show", place.path) for place, hidden in steps]
 
-    def step(place: RealPath, hidden: bool) -> HideStep:
-        if not hidden:
-            return HideStep("show", place.path)
-        has_exceptions = any(is_inside(path, place.path) for path in exceptions)
-        in_folder: Literal["hide around", "hide folder"] = "hide around" if has_exceptions else "hide folder"
-        return HideStep(in_folder if place.is_folder else "hide", place.path)
 
-    return [step(place, hidden) for place, hidden in steps]
+def _how_to_hide(place: RealPath, exceptions: Sequence[str]) -> Literal["hide", "hide folder", "hide around"]:
+    if not place.is_folder:
+        return "hide"
+    return "hide around" if any(is_inside(path, place.path) for path in exceptions) else "hide folder"
 
 
 def listening_sockets() -> list[str]:

@@ -26,8 +26,7 @@ from agentcli.safety.hosts import (
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 
 _LARGEST_HEAD = 64 * 1024
-_HEAD_TIMEOUT_S = 30.0
-_CONNECT_TIMEOUT_S = 30.0
+_TIMEOUT_S = 30.0  # for the head of a request, and for a connection
 _MOST_CONNECTIONS = 256
 _CHUNK = 65_536
 _REQUEST_LINE = re.compile(rb"([A-Z]{1,20}) ([!-~]{1,8192}) HTTP/1\.[01]")
@@ -125,39 +124,30 @@ class NetworkProxy:
         if grant is None:
             name = host if port in {80, 443} else _authority(host, port, default=None)
             raise _Denial(403, f"host {name} is not granted. {self._how_to_grant}")
+        failure = OSError("it has no address")
         try:
-            async with asyncio.timeout(_CONNECT_TIMEOUT_S):
-                return await _connect_to_one_of(await self._addresses(host, port, grant), port)
+            async with asyncio.timeout(_TIMEOUT_S):
+                # Resolved once, so that what is judged is what is connected to. One bad address spoils them all.
+                addresses = await self._resolve(host, port)
+                if bad := next((address for address in addresses if not may_lead_to(grant, address)), None):
+                    reason = f"{host} leads to {bad}, which a name may not lead to. Grant the address itself."
+                    raise _Denial(403, reason)
+                for address in addresses:
+                    try:
+                        return await asyncio.open_connection(address, port)
+                    except OSError as error:
+                        failure = error
+                raise failure
         except TimeoutError as error:
             raise _Denial(504, f"{host} does not answer") from error
         except OSError as error:
             raise _Denial(502, f"{host} cannot be reached: {error.strerror or error}") from error
 
-    async def _addresses(self, host: str, port: int, grant: HostGrant) -> list[str]:
-        """Resolve once, so that what is judged is what is connected to. One bad address spoils them all."""
-        addresses = await self._resolve(host, port)
-        for address in addresses:
-            if not may_lead_to(grant, address):
-                raise _Denial(
-                    403, f"{host} leads to {address}, which a name may not lead to. Grant the address itself."
-                )
-        return addresses
-
-
-async def _connect_to_one_of(addresses: list[str], port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    failure = OSError("it has no address")
-    for address in addresses:
-        try:
-            return await asyncio.open_connection(address, port)
-        except OSError as error:
-            failure = error
-    raise failure
-
 
 async def _read_head(reader: asyncio.StreamReader) -> tuple[bytes, list[tuple[bytes, bytes]]]:
     """Return the request line and the headers. A client that sends nothing, or too much, is turned away."""
     try:
-        async with asyncio.timeout(_HEAD_TIMEOUT_S):
+        async with asyncio.timeout(_TIMEOUT_S):
             head = await reader.readuntil(b"\r\n\r\n")
     except TimeoutError as error:
         raise _Denial(408, "no request came") from error
@@ -194,13 +184,13 @@ def _request(method: bytes, path: str, authority: str, headers: list[tuple[bytes
     names = [name.lower() for name, _ in headers]
     if names.count(b"content-length") > 1 or {b"content-length", b"transfer-encoding"} <= set(names):
         raise _Denial(400, "two lengths")
-    kept = [
+    passed_on = [
         name + b": " + value
         for name, value in headers
         if name.lower() not in _NOT_PASSED_ON and not name.lower().startswith(b"proxy-")
     ]
     first = [method + b" " + path.encode() + b" HTTP/1.1", b"Host: " + authority.encode(), b"Connection: close"]
-    return b"\r\n".join([*first, *kept, b"", b""])
+    return b"\r\n".join([*first, *passed_on, b"", b""])
 
 
 def _authority(host: str, port: int, *, default: int | None) -> str:

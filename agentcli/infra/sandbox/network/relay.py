@@ -28,10 +28,9 @@ def relay_command(script: str, proxy_socket: str) -> list[str]:
 def relay_environment() -> dict[str, str]:
     """Return the variables that name the proxy; curl, git, pip, npm, cargo, Go and newer Nodes each read some."""
     proxy = f"http://{LOOPBACK}:{PORT}"
-    own = "localhost,127.0.0.1,::1"
     names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
-    spelled = {spelling: proxy for name in names for spelling in (name, name.lower())}
-    return spelled | {"NO_PROXY": own, "no_proxy": own, "NODE_USE_ENV_PROXY": "1"}
+    others = dict.fromkeys(("NO_PROXY", "no_proxy"), "localhost,127.0.0.1,::1") | {"NODE_USE_ENV_PROXY": "1"}
+    return {spelling: proxy for name in names for spelling in (name, name.lower())} | others
 
 
 def python_folders() -> list[str]:
@@ -89,14 +88,14 @@ def _connect(client: socket.socket, proxy_socket: str) -> None:
             proxy.connect(proxy_socket)
         except OSError:
             return
-        upwards = threading.Thread(target=_copy, args=(client, proxy), daemon=True)
+        upwards = threading.Thread(target=_copy_and_shut_down, args=(client, proxy), daemon=True)
         upwards.start()
-        _copy(proxy, client)
+        _copy_and_shut_down(proxy, client)
         upwards.join()
 
 
-def _copy(source: socket.socket, target: socket.socket) -> None:
-    """Copy until the source ends, then shut down the target; either may break off."""
+def _copy_and_shut_down(source: socket.socket, target: socket.socket) -> None:
+    # Either may break off.
     with contextlib.suppress(OSError):
         while data := source.recv(65_536):
             target.sendall(data)

@@ -54,7 +54,7 @@ def main(requests: socket.socket) -> None:
     for number in _IGNORED:  # what is sent to all processes of a name or of a terminal
         signal.signal(number, signal.SIG_IGN)
     _adopt_orphans()
-    wakeup = _wakeup_on_children()
+    wakeup = _open_wakeup_on_child_end()
     supervisors: set[int] = set()
     notes: list[int] = []
     has_children = False
@@ -88,8 +88,7 @@ def _adopt_orphans() -> None:
         raise OSError(ctypes.get_errno(), "prctl")
 
 
-def _wakeup_on_children() -> int:
-    """Return a descriptor that can be read whenever a child has ended."""
+def _open_wakeup_on_child_end() -> int:
     read, write = os.pipe()
     os.set_blocking(read, False)
     os.set_blocking(write, False)
@@ -157,12 +156,12 @@ class Supervisor:
     def run(self) -> int:
         """Supervise the command to its end; return the exit code for the keeper, 0 when nothing is left."""
         _adopt_orphans()
-        self._wakeup = _wakeup_on_children()
+        self._wakeup = _open_wakeup_on_child_end()
         self._poll = select.poll()
         for descriptor in (self._control.fileno(), self._wakeup):
             self._poll.register(descriptor, select.POLLIN)
         try:
-            self._main = self._start()
+            self._main = self._start_command()
         except OSError as error:
             self._queue_line(f"error {error.errno or 0}")
             self._send_lines()
@@ -179,11 +178,10 @@ class Supervisor:
         self._send_lines()
         return 0
 
-    def _start(self) -> int:
-        """Start the command in a session of its own, and return its process number."""
+    def _start_command(self) -> int:
         header, descriptors = _receive(self._control, 8, _MAX_DESCRIPTORS)
-        asked = marshal.loads(self._read(int.from_bytes(header, "big")))  # noqa: S302  # agentcli's own
-        argv, environment, cwd, wanted, launcher_words, terminal, (limit_s, self._max_processes) = asked
+        request = marshal.loads(self._read(int.from_bytes(header, "big")))  # noqa: S302  # agentcli's own
+        argv, environment, cwd, wanted, launcher_words, terminal, (limit_s, self._max_processes) = request
         output, *passed = descriptors
         # The numbers are above every one that the command wants, so that none is overwritten before it is in place.
         sources = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, max(wanted, default=0) + 3) for descriptor in passed]
@@ -267,8 +265,10 @@ class Supervisor:
 
     def _has_more_processes(self, growth: int, *, than: int) -> bool:
         """Return True if the tree has so many processes more. They are counted only when the machine has as many."""
-        has_grown = threads_of_machine() >= self._machine_threads + growth
-        return has_grown and len(processes_below(os.getpid())) >= than + growth
+        return (
+            threads_of_machine() >= self._machine_threads + growth
+            and len(processes_below(os.getpid())) >= than + growth
+        )
 
     def _copy(self) -> bool:
         """Move output to its file; False when none is there."""

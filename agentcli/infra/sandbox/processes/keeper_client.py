@@ -50,14 +50,22 @@ class Keeper:
     ) -> Process:
         """Start a program in a session of its own, with a `terminal` or no input. Raises `OSError`, `ValueError`."""
         argv = [os.fsencode(shutil.which(launch.argv[0]) or launch.argv[0]), *map(os.fsencode, launch.argv[1:])]
-        seen = {**environment, **launch.environment}
-        variables = {os.fsencode(name): os.fsencode(value) for name, value in seen.items()}
+        variables = {
+            os.fsencode(name): os.fsencode(value) for name, value in {**environment, **launch.environment}.items()
+        }
         folder = os.fsencode(cwd)
         if any(b"\0" in text for text in (folder, *argv, *variables, *variables.values())):
             raise ValueError("embedded null byte")
-        limits = (time_limit_s, self._max_processes)
         request = marshal.dumps(
-            (argv, variables, folder, launch.pass_fds, launch.launcher_words, os.fsencode(terminal), limits)
+            (
+                argv,
+                variables,
+                folder,
+                launch.pass_fds,
+                launch.launcher_words,
+                os.fsencode(terminal),
+                (time_limit_s, self._max_processes),
+            )
         )
         ours, theirs = socket.socketpair()
         try:
@@ -103,13 +111,12 @@ class Keeper:
         return self._requests
 
     def _close(self) -> None:
-        """Close the socket: the keeper then ends what may be left, and itself."""
         if self._requests is not None:
             self._requests.close()
             self._requests = None
 
     async def aclose(self) -> None:
-        """Close the socket, and wait until the keeper has ended."""
+        """Close the socket, and wait until the keeper has ended what may be left, and itself."""
         self._close()
         process, self._process = self._process, None
         if process is not None:
@@ -128,21 +135,17 @@ class Process:
         self.is_gone = self.was_late = self.was_swarm = self._keeps_output = False
         self._control = control
         self._unfinished_line = b""
-        self._error: OSError | None = None
+        self._error = OSError(0, "no process could be made for it")
 
     async def started(self) -> None:
         """Wait until it runs. Raises `OSError` when it could not be started."""
         await self._until(lambda: bool(self.pid) or self.is_gone)
-        if self._error is not None:
-            raise self._error
         if not self.pid:
-            raise OSError(0, "no process could be made for it")
+            raise self._error
 
-    async def wait(self) -> int:
-        """Wait for the command itself, and return its exit code, negative for a signal."""
+    async def wait(self) -> None:
+        """Wait for the command itself, which then has an `exit_code`, negative for a signal."""
         await self._until(lambda: self.exit_code is not None)
-        assert self.exit_code is not None
-        return self.exit_code
 
     async def wait_until_gone(self) -> None:
         await self._until(lambda: self.is_gone)

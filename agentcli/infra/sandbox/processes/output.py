@@ -56,8 +56,7 @@ class CommandOutput:
         complete += newline
         if len(self._line) > _MAX_LINE_CHARS or is_end:
             # A terminal's cursor stays where it is: behind `\r` the next text takes the place of this one.
-            at_start = self._line.endswith("\r") and not is_end
-            self._line = as_shown(self._line) + ("\r" if at_start else "")
+            self._line = as_shown(self._line) + ("\r" if self._line.endswith("\r") and not is_end else "")
         if len(self._line) > _MAX_LINE_CHARS or is_end:
             complete, self._line = complete + self._line, ""
         text = as_shown(complete)
@@ -115,11 +114,10 @@ class CommandOutput:
         if not self._cut:
             return self._head + self._tail, 0
         self.write()
-        return f"{self._head}\n[{self._cut:,} characters cut; {self._file.note}]\n{self._tail}", self._cut
+        return f"{self._head}\n[{self._cut:,} characters cut; {self._file.where_it_is}]\n{self._tail}", self._cut
 
     @property
     def file(self) -> Path | None:
-        """The file that holds all of it, if one was needed."""
         return self._file.path
 
 
@@ -141,19 +139,18 @@ class _OutputFile:
                 self.path = self._new_file()
                 self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             room = MAX_OUTPUT_BYTES - self.size
-            kept = memoryview(data)[:room]
-            while kept:
-                written = os.write(self._descriptor, kept)
+            unwritten = memoryview(data)[:room]
+            while unwritten:
+                written = os.write(self._descriptor, unwritten)
                 self.size += written
-                kept = kept[written:]
+                unwritten = unwritten[written:]
             if len(data) > room:
                 self._problem = "more is not kept"
         except OSError as error:
             self._problem = error.strerror or str(error)
 
     @property
-    def note(self) -> str:
-        """Says where the whole output is, for the reader of a cut text."""
+    def where_it_is(self) -> str:
         if self.path is None:
             return f"it could not be kept: {self._problem}"
         if self._problem:

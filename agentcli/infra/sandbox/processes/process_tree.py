@@ -64,7 +64,12 @@ def _groups(processes: Iterable[ProcessInfo]) -> set[int]:
 def processes_below(root: int, spare: Collection[int] = ()) -> list[ProcessInfo]:
     """Return the living descendants of a process, parents first, without those in `spare` and below them."""
     children: dict[int, list[ProcessInfo]] = {}
-    for process in _all_processes():
+    try:
+        names = os.listdir("/proc")  # noqa: PTH208  see `look_at`
+        processes = [look_at(int(name)) for name in names if name.isdecimal()]
+    except FileNotFoundError:
+        processes = [*_listed_by_ps()]
+    for process in filter(None, processes):
         children.setdefault(process.parent, []).append(process)
     found: list[ProcessInfo] = []
     waiting = [root]
@@ -73,14 +78,6 @@ def processes_below(root: int, spare: Collection[int] = ()) -> list[ProcessInfo]
         found += [child for child in below if not child.has_ended]
         waiting += [child.pid for child in below]
     return found
-
-
-def _all_processes() -> list[ProcessInfo]:
-    try:
-        numbers = [int(name) for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208  see `look_at`
-    except FileNotFoundError:
-        return _listed_by_ps()
-    return [process for number in numbers if (process := look_at(number)) is not None]
 
 
 def look_at(pid: int) -> ProcessInfo | None:

@@ -48,6 +48,7 @@ class Run:
         on_detached: Callable[[Run], None],
     ) -> None:
         self.was_refused = False
+        self.id = ""  # of the job it becomes, the name of its file
         self.process = process
         self._command = command
         self._output = CommandOutput(command.most_bytes, on_output, partial(new_file, "output"))
@@ -72,11 +73,11 @@ class Run:
                     goes_on = await self._wait(detach)
                 goes_on = goes_on or not await self._is_gone_soon()
         except TimeoutError:
-            return await asyncio.shield(self._end())
+            return await asyncio.shield(self._end_and_collect())
         except asyncio.CancelledError:
-            await asyncio.shield(self._end())
+            await asyncio.shield(self._end_and_collect())
             raise
-        return await asyncio.shield(self._go_on(is_new=is_job) if goes_on else self._close())
+        return await asyncio.shield(self._go_on(is_new=is_job) if goes_on else self._collect())
 
     async def _has_begun(self) -> bool:
         """Wait until the command begins; False where its confinement could not be set up."""
@@ -119,7 +120,7 @@ class Run:
         """Find out why it is silent, and report that while it is waited for; return once it listens, or a job ends."""
         detector = StallDetector(self.process.supervisor)
         while self._file is None or not self.process.is_over():
-            quiet_s, end = self._last_output()
+            quiet_s, end = self._silence_and_last_output()
             pause_s = MIN_QUIET_S - _LOOK_EVERY_S - quiet_s
             found = None
             if pause_s <= 0:
@@ -134,8 +135,7 @@ class Run:
                 return
             await asyncio.sleep(min(pause_s, MIN_QUIET_S) + 0.01)
 
-    def _last_output(self) -> tuple[float, str]:
-        """Return the seconds since the command's last output, and the end of that output."""
+    def _silence_and_last_output(self) -> tuple[float, str]:
         if self._file is None:
             return time.monotonic() - self._output.heard_at, self._output.end
         try:
@@ -152,14 +152,12 @@ class Run:
             await asyncio.wait_for(self.process.wait_until_gone(), GRACE_AFTER_EXIT_S)
         return self.process.is_over()
 
-    async def _end(self) -> CommandResult:
-        """End everything of it; the result holds the output until then."""
+    async def _end_and_collect(self) -> CommandResult:
         stall = self._stall.text if self._stall else ""
         await self.process.end()
-        return await self._close(timed_out=True, stall=stall)
+        return await self._collect(timed_out=True, stall=stall)
 
-    async def _close(self, *, timed_out: bool = False, stall: str = "") -> CommandResult:
-        """Collect its result, once nothing of it is left."""
+    async def _collect(self, *, timed_out: bool = False, stall: str = "") -> CommandResult:
         heard_at = 0.0
         while not self._pump.done() and heard_at < self._output.heard_at:  # a process that is not ours holds the pipe
             heard_at = self._output.heard_at
@@ -167,7 +165,8 @@ class Run:
         await self._stop_reading()
         text, cut = self._output.close()
         report = _read_report(self._report)
-        self._close_ends()
+        os.close(self._pipe)
+        os.close(self._report)
         refusal = self.process.launch.refusal
         self.was_refused = not report.has_begun and not timed_out and refusal != "" and text.startswith(refusal)
         return CommandResult(
@@ -202,20 +201,21 @@ class Run:
             await process.end()
             raise not_started("the job", error) from error
         finally:
-            self._close_ends()
-        self._file, self._read_bytes, self._was_left = path, 0 if is_new else covered, was_left
+            os.close(self._pipe)
+            os.close(self._report)
+        self.id, self._file, self._read_bytes, self._was_left = path.stem, path, 0 if is_new else covered, was_left
         self._detached_at = time.time()
         self._watching = asyncio.create_task(self._watch())
         self._on_detached(self)
-        output_file = path if cut else None
         return CommandResult(
-            text, process.exit_code, cwd=cwd, cut_bytes=cut, output_file=output_file, job=self.listed(), stall=stall
+            text,
+            process.exit_code,
+            cwd=cwd,
+            cut_bytes=cut,
+            output_file=path if cut else None,
+            job=self.listed(),
+            stall=stall,
         )
-
-    @property
-    def id(self) -> str:
-        """The name of a job, which is that of its file."""
-        return self._file.stem if self._file is not None else ""
 
     def listed(self) -> BackgroundJob:
         """Describe the job it has become. What a command left behind has no exit code of its own."""
@@ -247,8 +247,9 @@ class Run:
             with self._file.open("rb") as file:
                 text, self._read_bytes = new_text(file, self._read_bytes, most_bytes, is_complete=is_over)
         except OSError as error:
-            message = f"The output of {self.id} cannot be read: {error.strerror}."
-            raise ToolError(message, kind="resource_error") from error
+            raise ToolError(
+                f"The output of {self.id} cannot be read: {error.strerror}.", kind="resource_error"
+            ) from error
         return as_shown(text)
 
     async def stop_watching(self) -> None:
@@ -262,10 +263,6 @@ class Run:
             await self._pump
         if self._writing is not None:
             await self._writing
-
-    def _close_ends(self) -> None:
-        for end in (self._pipe, self._report):
-            os.close(end)
 
 
 def _available(pipe: int) -> bytes | None:
@@ -281,8 +278,7 @@ def not_started(what: str, error: OSError | ValueError) -> ToolError:
     if isinstance(error, OSError) and error.errno != errno.E2BIG:
         advice = _HOW_TO_GO_ON if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
         return ToolError(f"Could not start {what}: {error.strerror}.{advice}", kind="resource_error")
-    why = error.strerror if isinstance(error, OSError) else error
-    return ToolError(f"Could not start {what}: {why}.", kind="invalid_parameters")
+    return ToolError(f"Could not start {what}: {getattr(error, 'strerror', error)}.", kind="invalid_parameters")
 
 
 class _Report(NamedTuple):
@@ -298,7 +294,7 @@ def _read_report(descriptor: int) -> _Report:
     report = _available(descriptor)
     if report is None:
         return _Report()
-    where, *left = report[1:].split(b"\0")
+    where, *survivors = report[1:].split(b"\0")
     where = where.removesuffix(b"\n")
-    names = tuple(name.decode(errors="replace") for name in left)
+    names = tuple(name.decode(errors="replace") for name in survivors)
     return _Report(report.startswith(b"."), Path(os.fsdecode(where)) if where.startswith(b"/") else None, names)

@@ -147,11 +147,9 @@ class Shell:
         return [run.listed() for run in self._jobs]
 
     def read(self, id: str, most_bytes: int) -> str:
-        """Return the output since the last call, its middle cut out above the limit. Raises `ToolError` (not_found)."""
         return self._get(id).read_new(most_bytes)
 
     async def stop(self, id: str) -> None:
-        """End a job with all its processes. Raises `ToolError` for an id that no job has."""
         await self._get(id).process.end()
 
     async def end(self, id: str) -> None:
@@ -164,8 +162,10 @@ class Shell:
     def _get(self, id: str) -> Run:
         run = next((run for run in self._jobs if run.id == id), None)
         if run is None:
-            known = ", ".join(run.id for run in self._jobs) or "none"
-            raise ToolError(f"There is no job {id!r}; there is {known}.", kind="not_found")
+            raise ToolError(
+                f"There is no job {id!r}; there is {', '.join(run.id for run in self._jobs) or 'none'}.",
+                kind="not_found",
+            )
         return run
 
     async def aclose(self) -> None:

@@ -188,8 +188,7 @@ def _lock_holder(pid: int) -> int | None:
 
 def _cpu_seconds(pid: int) -> float:
     """Return the CPU time so far, with that of the children it has waited for."""
-    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    return sum(map(int, _read(f"/proc/{pid}/stat").rpartition(")")[2].split()[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def _read(path: str) -> str:

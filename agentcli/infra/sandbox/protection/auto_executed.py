@@ -60,16 +60,19 @@ def _names() -> dict[str, bool | None]:
     names, reviewed = auto_executed().names, auto_executed().reviewed
     # If a program writes a folder all the time, only what that program obeys counts, which is in `names`.
     written = {name[:end] for name in names for end, letter in enumerate(name) if letter == "/"}
-    counts = {name: name not in written for name in reviewed}
-    return dict.fromkeys((*names, "HEAD")) | counts | {name: False for name in names if "*" in name}
+    counts = {name: name not in written for name in reviewed} | {name: False for name in names if "*" in name}
+    return dict.fromkeys((*names, "HEAD")) | counts
 
 
 def present_names(root: Path, names: tuple[str, ...]) -> list[str]:
-    """Return the names that may exist in a folder, whatever their case; `*.x` stands for all with that ending."""
+    """Return the names that may exist in a folder, whatever their case; `*.x` stands for all with that ending.
+
+    In a folder that cannot be listed all of them may exist.
+    """
     try:
         there = sorted(os.listdir(root))  # noqa: PTH208  # a fifth of the time
     except OSError:
-        return []
+        return [name for name in names if "*" not in name]
     lower, ends = {each.lower() for each in there}, tuple(name[1:] for name in names if name[0] == "*")
     found = [name for name in names if name.partition("/")[0].lower() in lower]
     return [*found, *(each for each in there if each.endswith(ends))]
@@ -97,8 +100,8 @@ def _stamps(path: Path, max_entries: int) -> State:
 
 def made_or_changed(before: Mapping[Path, State], roots: Iterable[Path], git: str) -> list[Path]:
     """Return the watched paths that are new or changed; a repository only where it would start programs."""
-    others = [path for path, state in watched(roots).items() if before.get(path) != state]
-    return [path for path in others if _may_start_programs(path, git)]
+    now = watched(roots).items()
+    return [path for path, state in now if before.get(path) != state and _may_start_programs(path, git)]
 
 
 def _may_start_programs(path: Path, git: str) -> bool:
@@ -144,7 +147,7 @@ def program_setting(folder: Path, *, git: str, environment: Mapping[str, str], s
     try:
         while waiting:
             where = waiting.pop()
-            found = ask(where, "rev-parse", "--absolute-git-dir", "--git-common-dir")
+            found = ask(where, "rev-parse --absolute-git-dir --git-common-dir")
             if found is None or found in seen:  # no repository, where git runs nothing either
                 continue
             seen.add(found)
@@ -152,26 +155,26 @@ def program_setting(folder: Path, *, git: str, environment: Mapping[str, str], s
                 return "one of more repositories than are looked at"
             own, common = found.splitlines()
             common = os.path.realpath(Path(where[1], common))
-            top = (ask(where, "rev-parse", "--show-toplevel") or own).removesuffix("\n")
-            listed = ask(where, "config", "--list", "--null", "--show-scope")
-            if program := _program_in(listed, common, top):
+            top = (ask(where, "rev-parse --show-toplevel") or own).removesuffix("\n")
+            if program := _program_in(ask(where, "config --list --null --show-scope"), common, top):
                 return program
-            index = ask(where, "ls-files", "--stage", "-z", "--full-name", ":/") or ""
-            links = [entry.partition("\t")[2] for entry in index.split("\0") if entry.startswith("160000 ")]
-            nested = [*(f"{top}/{link}" for link in links), *scan.repositories(top)]
+            index = (ask(where, "ls-files --stage -z --full-name :/") or "").split("\0")
+            links = [f"{top}/{entry.partition(chr(9))[2]}" for entry in index if entry.startswith("160000 ")]
+            nested = (*links, *scan.repositories(top))
             if scan.is_partial(top):
                 return f"one of more repositories than are looked at in {top}"
             waiting += [("-C", place) for place in nested if os.path.lexists(f"{place}/.git")]
-            modules = {module for kept in (own, common) for module in modules_in(f"{kept}/modules")}
-            waiting += [("--git-dir", module) for module in modules]
+            waiting += [
+                ("--git-dir", module) for git_folder in {own, common} for module in modules_in(f"{git_folder}/modules")
+            ]
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         return f"one that cannot be looked for: {error}"
     return ""
 
 
-def _ask(git: str, environment: Mapping[str, str], where: tuple[str, str], *arguments: str) -> str | None:
+def _ask(git: str, environment: Mapping[str, str], where: tuple[str, str], question: str) -> str | None:
     """Return git's output; None where it refuses. Raises `OSError` and `SubprocessError`."""
-    done = run_git([git, *where, *arguments], environment=environment, timeout_s=_MAX_GIT_S)
+    done = run_git([git, *where, *question.split()], environment=environment, timeout_s=_MAX_GIT_S)
     return None if done.returncode else os.fsdecode(done.stdout)
 
 

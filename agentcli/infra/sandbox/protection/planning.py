@@ -43,9 +43,9 @@ def plan_protection(bounds: Bounds, cwd: str, *, max_to_commit_to: int = MAX_TO_
     scan.protected(bounds.roots)  # forgets the plans where something changed, also one that is being made then
     plans = scan.kept_plans
     made_from = (cwd, max_to_commit_to, bounds.roots, bounds.home, bounds.protected, resources.cache, resources.git)
-    stamps, kept = plans.get(made_from, ({}, None))
-    if kept is not None and not bounds.writable and all(_stamp(file) == stamp for file, stamp in stamps.items()):
-        return cast("Protection", kept)
+    stamps, kept_plan = plans.get(made_from, ({}, None))
+    if kept_plan is not None and not bounds.writable and all(_stamp(file) == stamp for file, stamp in stamps.items()):
+        return cast("Protection", kept_plan)
     places = find_places(filter(None, (*bounds.roots, *bounds.writable, resources.cache)))
     planner = RepositoryPlanner(tuple(place.path for place in places), str(bounds.home), resources.git)
     may_commit = ".git" not in bounds.protected
@@ -109,8 +109,7 @@ class RepositoryPlanner:
         self.is_plain = True
         self.stamps: dict[str, tuple[int, int]] = {}
 
-    def _writable_around(self, path: str) -> str | None:
-        """Return the innermost of the writable folders that a path is in."""
+    def _innermost_writable_around(self, path: str) -> str | None:
         return max((folder for folder in self._writable if is_inside(path, folder)), key=len, default=None)
 
     def plan_repository(self, worktree: str, *, may_commit: bool = True) -> Protection:
@@ -132,7 +131,7 @@ class RepositoryPlanner:
     def plan_nested(self, folder: str, *, may_commit: bool) -> Protection:
         """Plan for a repository below a root. A worktree is no reason to make its repository elsewhere writable."""
         plan = self.plan_repository(folder, may_commit=may_commit)
-        if may_commit and any(self._writable_around(path) is None for path in plan.writable):
+        if may_commit and any(self._innermost_writable_around(path) is None for path in plan.writable):
             return self.plan_repository(folder, may_commit=False)
         return plan
 
@@ -160,7 +159,7 @@ class RepositoryPlanner:
             plan.problems.append(f"{link} is not a file that git understands.")
             return
         common = path_in(f"{folder}/commondir") or folder
-        around = self._writable_around(folder)
+        around = self._innermost_writable_around(folder)
         if around is not None:
             is_genuine = is_inside(common, around)
         elif common != folder:  # else it has its own, or the placeholder of a command that runs now
@@ -245,7 +244,7 @@ class RepositoryPlanner:
 
     def _add_path(self, path: str, around: list[str], plan: Protection) -> None:
         """Add it below the nearest folder that it is in, so that few folders on the way need a mount."""
-        base = max(around, key=len) if around else self._writable_around(path)
+        base = max(around, key=len) if around else self._innermost_writable_around(path)
         if base is None:
             return
         if path == base or any(is_inside(folder, path) for folder in self._writable):

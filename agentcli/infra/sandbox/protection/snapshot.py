@@ -207,7 +207,7 @@ class ProtectedSnapshot:
     def _revert(self, report: Reverts) -> list[str]:
         """Restore everything that differs; return the paths at which that failed."""
         failed: list[str] = []
-        for step, paths in ((self._restore_folder, self._held), (self._restore, self._before)):
+        for step, paths in ((self._restore_folder, self._held), (self._restore_if_changed, self._before)):
             for path in sorted(paths):
                 try:
                     step(path, report)
@@ -239,8 +239,7 @@ class ProtectedSnapshot:
                 os.rename(f"{outer}/{own}", name, dst_dir_fd=folder)
                 _report(report, path)
 
-    def _restore(self, path: str, report: Reverts) -> None:
-        """Compare what is at a path with what was there before, and restore that."""
+    def _restore_if_changed(self, path: str, report: Reverts) -> None:
         want, granted = self._before[path], self._granted
         if want == _BEYOND_LIMITS or any(is_inside(path, each) for each in granted):
             return

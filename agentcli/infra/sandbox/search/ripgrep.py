@@ -107,8 +107,7 @@ async def _search(
 ) -> SearchOutcome:
     """Search with ripgrep's own syntax, and again with PCRE2's where ripgrep suggests that."""
     base = search.base or (search.where if search.where.is_dir() else search.where.parent)
-    where = ["--", f"./{_path_below(search.where, base)}"]
-    options = [f"--regexp={search.pattern}", *_search_options(search), *where]
+    options = [f"--regexp={search.pattern}", *_search_options(search), "--", f"./{_path_below(search.where, base)}"]
     try:
         return await _run(options, base, environment, _reader(search, take))
     except ToolError as error:
@@ -162,8 +161,10 @@ async def _run(
         )
     except OSError as error:
         if error.errno == errno.E2BIG:
-            message = "The pattern or the glob is too long for the system: give shorter ones, in several calls."
-            raise ToolError(message, kind="invalid_parameters") from error
+            raise ToolError(
+                "The pattern or the glob is too long for the system: give shorter ones, in several calls.",
+                kind="invalid_parameters",
+            ) from error
         raise ToolError(f"Could not start ripgrep: {error.strerror}.", kind="resource_error") from error
     except ValueError as error:
         raise ToolError(f"Could not start ripgrep: {error}.", kind="invalid_parameters") from error
@@ -272,13 +273,13 @@ def _read_pieces(output: int, take: Callable[[bytes], None]) -> int:
     with contextlib.suppress(OSError, AttributeError):  # a person may have no room left; only Linux has it
         fcntl.fcntl(output, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
     pieces: list[bytes] = []
-    total = taken = 0
+    total = passed_on = 0
     while piece := os.read(output, _PIPE_BYTES):
         pieces.append(piece)
         total += len(piece)
-        if total - taken >= _PIECE_BYTES:
+        if total - passed_on >= _PIECE_BYTES:
             take(b"".join(pieces))
-            pieces, taken = [], total
+            pieces, passed_on = [], total
     if pieces:
         take(b"".join(pieces))
     return total

@@ -93,14 +93,14 @@ class RowReader(Reader[Sequence[FoundRows]]):
 
     def end(self) -> None:
         """Read the rest: a file whose name holds a line end, or the message about a binary file that was named."""
-        left = b"".join(self._unfinished)
-        head, nul, rows = left.partition(b"\0")
+        rest = b"".join(self._unfinished)
+        head, nul, rows = rest.partition(b"\0")
         if nul and b"\n" in rows:
             path = self._name_in(head)
             if rows := self._without_message(path, rows[: rows.rfind(b"\n")]):
                 self._take([(path, rows)])
-        elif _MATCHES in left:
-            self.binary.add(left[2 : left.rindex(_MATCHES)])
+        elif _MATCHES in rest:
+            self.binary.add(rest[2 : rest.rindex(_MATCHES)])
 
     def _read(self, data: bytes) -> None:
         """Read whole lines, which may end within a file's rows or even within a path."""
@@ -173,9 +173,7 @@ class RowReader(Reader[Sequence[FoundRows]]):
 
 
 class _Text(Struct, frozen=True):
-    """Text, or base64 of bytes that are no UTF-8."""
-
-    text: str | None = None
+    text: str | None = None  # else the bytes are no UTF-8
     base64: str | None = msgspec.field(default=None, name="bytes")
 
     def raw(self) -> bytes:

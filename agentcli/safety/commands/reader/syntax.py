@@ -10,7 +10,7 @@ from pathlib import PurePath
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentcli.safety.paths.judge import is_protected, is_secret
+from agentcli.safety.paths.judge import is_auto_executed, is_secret
 
 # Private-use characters, which no command as written contains, stand in words for text that only the shell knows, for
 # the home and for the folder the shell is in.
@@ -112,7 +112,7 @@ class State(Struct, frozen=True):
         """
         for name in (field.text.replace(HOLE, ""), field.text.rpartition(HOLE)[2].lstrip("/:")):
             path = PurePath(self.start, name.replace("*", ".x") if field.is_glob else name)
-            if name and (is_secret(path, None) or is_protected(PurePath(name))):
+            if name and (is_secret(path, None) or is_auto_executed(PurePath(name))):
                 return [normal(posixpath.join(self.start, name))]
         return []
 

@@ -15,18 +15,18 @@ from agentcli.frontends.terminal.input.typed_text import (
     MAX_IMAGE_BYTES,
     clipboard_image,
     image_path,
-    image_type_of,
     read_image,
 )
+from agentcli.llm.media import media_type_of
 from tests.conformance.wire_rules import picture as picture_of
 
 PNG, JPEG, GIF, WEBP = IMAGES = [base64.b64decode(picture_of(120, 80, name)) for name in ("PNG", "JPEG", "GIF", "WEBP")]
 
 
 def test_the_first_bytes_say_what_an_image_is() -> None:
-    assert [image_type_of(data) for data in IMAGES] == ["image/png", "image/jpeg", "image/gif", "image/webp"]
+    assert [media_type_of(data) for data in IMAGES] == ["image/png", "image/jpeg", "image/gif", "image/webp"]
     for data in (b"", b"RIFF\0\0\0\0WAVE", b"%PDF-1.7", b"text"):
-        assert image_type_of(data) == ""
+        assert not media_type_of(data).startswith("image/")
 
 
 @pytest.fixture

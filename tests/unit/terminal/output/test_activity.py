@@ -93,7 +93,7 @@ def test_the_queue_stays_when_room_is_short() -> None:
         queue=Queued(((Text("now"),),), ((Text("then\nthat"),),)),
         answer=arriving("x" * 99),
     )
-    assert shown(activity, most=2) == [shown(activity)[-3], "next: now"]
+    assert [line[1:] for line in shown(activity, most=2)] == [" Working 0 s · Esc interrupts", "ext: now"]
     assert Activity(queue=Queued((), ((Text("a"),),) * 9)).rows(80, 8, interrupt_key="Esc")[-1] == [
         ("muted", "and 6 more")
     ]

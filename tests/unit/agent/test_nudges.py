@@ -42,13 +42,13 @@ async def test_a_change_that_is_only_described_is_asked_for_once(tmp_path: Path)
         ("Fix a.py", [EDITS, {"text": "done"}]),
     ],
 )
-async def test_an_answer_to_a_question_or_work_that_is_done_stands(
+async def test_answers_to_questions_and_finished_work_are_not_nudged(
     tmp_path: Path, prompt: str, replies: list[dict[str, Any]]
 ) -> None:
     assert (await notes(tmp_path, prompt, *replies))[1] == []
 
 
-async def test_larger_models_are_not_urged(tmp_path: Path) -> None:
+async def test_larger_models_are_not_nudged(tmp_path: Path) -> None:
     large = ModelInfo("script", "scripted", prices=Prices())
     assert await notes(tmp_path, "Fix a.py", {"text": "You should."}, info=large) == ("You should.", [])
 
@@ -59,7 +59,7 @@ def shows(content: str, path: str = "new.py") -> dict[str, Any]:
     return {"text": "This is it.", "tool_calls": [call], "stop_reason": "end_turn"}
 
 
-async def test_an_answer_that_came_with_its_calls_is_the_last(tmp_path: Path) -> None:
+async def test_a_small_model_ends_its_turn_with_an_answer_beside_successful_calls(tmp_path: Path) -> None:
     async with on_stage(tmp_path, [shows("x = 1\n")], info=SMALL, mode="bypassPermissions") as stage:
         done = await stage.ask("Write new.py")
     assert (done.text, done.turns, done.reason) == ("This is it.", 1, "end_turn")
@@ -67,13 +67,13 @@ async def test_an_answer_that_came_with_its_calls_is_the_last(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("first", [shows("x = (\n"), shows("x = 1\n", path="\0")])
-async def test_what_came_of_its_calls_is_told_where_it_is_not_right(tmp_path: Path, first: dict[str, Any]) -> None:
+async def test_a_small_model_reads_results_of_calls_that_failed(tmp_path: Path, first: dict[str, Any]) -> None:
     async with on_stage(tmp_path, [first, {"text": "I see."}], info=SMALL, mode="bypassPermissions") as stage:
         done = await stage.ask("Write new.py")
     assert (done.text, done.turns) == ("I see.", 2)
 
 
-async def test_larger_models_are_told_what_came_of_their_calls(tmp_path: Path) -> None:
+async def test_larger_models_always_read_the_results_of_their_calls(tmp_path: Path) -> None:
     large = ModelInfo("script", "scripted", prices=Prices())
     async with on_stage(tmp_path, [shows("x = 1\n"), {"text": "Done."}], info=large, mode="bypassPermissions") as stage:
         done = await stage.ask("Write new.py")

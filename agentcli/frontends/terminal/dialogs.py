@@ -1,4 +1,4 @@
-"""Asks the person: lists to choose from, questions of the session, and answers that are typed into the input."""
+"""Holds what is open for the person to answer: lists, questions of the session, answers typed into the input."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _MARKS: dict[Purpose, tuple[str, str]] = {  # of the input, and a hint
 }
 
 
-class Asking:
-    """The open questions; `purpose` says what the input is used for."""
+class Dialogs:
+    """The open list and the open questions; `purpose` says what the input is used for."""
 
     def __init__(
         self, console: Console, controller: TerminalController, composer: Composer, *, notify: Callable[[str], None]
@@ -81,7 +81,7 @@ class Asking:
 
     async def page(self, text: str) -> None:
         """Show a text in the pager, or print it if there is none."""
-        async with self._console.hand_over():
+        async with self._console.released():
             was_shown = await run_pager(text, self._console.environment)
         if not was_shown:
             self._view.print_line(text)
@@ -104,7 +104,6 @@ class Asking:
 
     @property
     def picker(self) -> Picker | None:
-        """The list that is open."""
         return self._picker if self._picked is not None and not self._picked.done() else None
 
     def pick(self, picker: Picker) -> asyncio.Future[ChoiceIndex | None]:
@@ -269,7 +268,6 @@ class Asking:
         self._composer.paste(data)
 
     def press(self, key: str) -> None:
-        """Take a key that does not write."""
         panel = self._panels[0]
         if key == "enter" and self._held:
             self._take_held()
@@ -319,18 +317,17 @@ class Asking:
     async def _edit_plan(self, panel: QuestionPanel) -> None:
         """Let the person edit the plan, and approve it as it is then. Raises `UserError`."""
         plan = panel.question.preview
-        async with self._console.hand_over():
+        async with self._console.released():
             changed = await edit_text(plan, self._console.environment)
         if changed.strip() and panel is self.panel:
             self._view.print_markdown(changed)
             self._answer(Approve(panel.question.id, True, comment="" if changed == plan else changed))
 
     def _decide_hunk(self, choice_id: str, comment: str = "") -> None:
-        panel = self._panels[0]
-        if (answer := panel.decide_hunk(choice_id, comment)) is not None:
+        if (answer := self._panels[0].decide_hunk(choice_id, comment)) is not None:
             self._answer(answer)
         else:
-            self._show(panel, panel.preview(self._console.columns))
+            self._show(self._panels[0], self._panels[0].preview(self._console.columns))
 
     def _answer(self, answer: Approve) -> None:
         answered = self._answered = self._panels.pop(0)
