@@ -78,7 +78,7 @@ def names_in(listed: str) -> list[str]:
 
 
 class SearchOptions(Struct, frozen=True, kw_only=True):
-    """The way in which lines match. With `multiline` a match may span lines, and `.` is a line end too (`--multiline-dotall`).
+    """The way in which lines match. With `multiline` a match may span lines, and `.` matches a line end as well.
 
     `type` narrows the files to one of ripgrep's types.
     """
