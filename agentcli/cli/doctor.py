@@ -27,6 +27,7 @@ from agentcli.cli.output import warn
 from agentcli.cli.subcommands.shared import in_store
 from agentcli.errors import AgentcliError, ConfigError, NoKey, NoModel, StorageError, ToolError, did_you_mean
 from agentcli.extensions.hooks.config import Hooks
+from agentcli.extensions.hooks.run import HookSpec
 from agentcli.extensions.mcp.config import EXTRA, expanded, server_specs
 from agentcli.extensions.mcp.tools import StdioSpec
 from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS
@@ -251,7 +252,10 @@ def _read_specs(read: Callable[[Callable[[str], None]], Sequence[T]], page: str)
 
 def check_hooks(subject: Subject) -> Iterator[Result]:
     """Find hooks that cannot be used, and those whose program or script is not there."""
-    read = lambda on_notice: Hooks(subject.config, is_bare=False, on_notice=on_notice).specs  # noqa: E731
+
+    def read(on_notice: Callable[[str], None]) -> Sequence[HookSpec]:
+        return Hooks(subject.config, is_bare=False, on_notice=on_notice).specs
+
     specs, results = _read_specs(read, "docs/hooks.md")
     yield from results
     for spec in specs:

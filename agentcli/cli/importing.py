@@ -50,19 +50,20 @@ class Draft:
         self.left_out: list[str] = []
         self.copies: dict[Path, str] = {}  # whole files by where they go
 
-    def leave(self, what: str, why: str) -> None:
+    def leave_out(self, what: str, why: str) -> None:
         """Note why a key of the source, or the whole source, is left out."""
-        self.left_out.append(f"{mask(f'{self.source}: {what}' if what else str(self.source))}: {mask(why)}.")
+        place = f"{self.source}: {what}" if what else str(self.source)
+        self.left_out.append(f"{mask(place)}: {mask(why)}.")
 
     def take(self, what: str, value: Any, *path: str) -> None:
         """Set a setting to the value that `what` has in the other tool, if it may be set; lists are joined."""
         key, table = ".".join(path), nested(path, value)
         if has_secret(value):
-            self.leave(what, LOGIN)
+            self.leave_out(what, LOGIN)
         elif self.is_project and personal_keys(table):
-            self.leave(what, f"{key} is not taken from a project: import it without --project")
+            self.leave_out(what, f"{key} is not taken from a project: import it without --project")
         elif found := find_error(table, Settings):
-            self.leave(what, found[1].rstrip("."))
+            self.leave_out(what, found[1].rstrip("."))
         else:
             *groups, name = path
             table = self.values
@@ -71,7 +72,7 @@ class Draft:
             if isinstance(value, list):
                 table[name] = [*(there := table.get(name, [])), *(item for item in value if item not in there)]
             elif table.setdefault(name, value) != value:
-                self.leave(what, f"{key} is {table[name]!r} already by what was read before")
+                self.leave_out(what, f"{key} is {table[name]!r} already by what was read before")
 
     def take_hooks(self, what: str, table: Any) -> None:
         """Take hooks, which have the same format in the other tools; those that cannot be used are left out."""
@@ -88,13 +89,13 @@ class Draft:
         """Take MCP servers; a secret in them is replaced by a variable, which is noted."""
         for name, server in servers.items() if isinstance(servers, Mapping) else ():
             if not isinstance(server, Mapping) or not ("command" in server or "url" in server):
-                self.leave(f"the MCP server {name}", "it has neither a command nor a url")
+                self.leave_out(f"the MCP server {name}", "it has neither a command nor a url")
                 continue
             table = {key: server[key] for key in _SERVER_KEYS if server.get(key) or server.get(key) is False}
             for key in _HOLD_SECRETS & table.keys():
                 table[key] = self._without_secrets(table[key], name, f"{name}.{key}")
             for key in server.keys() - table.keys() - _HOLD_SECRETS:
-                self.leave(f"{name}.{key}", NO_SETTING)
+                self.leave_out(f"{name}.{key}", NO_SETTING)
             self.take(f"the MCP server {name}", table, "mcp_servers", name)
 
     def _without_secrets(self, values: Mapping[str, Any], server: str, place: str) -> dict[str, Any]:
@@ -107,7 +108,9 @@ class Draft:
                 scheme, space, _ = str(value).partition(" ")
                 has_scheme = space and scheme.lower() in ("bearer", "basic", "token")
                 result[name] = f"{scheme} ${{{variable}}}" if has_scheme else f"${{{variable}}}"
-                self.leave(f"{place}.{name}", f"{HOLDS_KEY}: export it as {variable}, which stands in {result[name]}")
+                self.leave_out(
+                    f"{place}.{name}", f"{HOLDS_KEY}: export it as {variable}, which stands in {result[name]}"
+                )
         return result
 
 
@@ -159,9 +162,9 @@ def take_table(draft: Draft, table: Table, values: Mapping[str, Any], above: str
             case Mapping() as rows if isinstance(value, Mapping):
                 take_table(draft, rows, value, f"{what}.")
             case list() | Mapping():
-                draft.leave(what, NO_SETTING)
+                draft.leave_out(what, NO_SETTING)
             case str() as why:
-                draft.leave(what, why) if why else None
+                draft.leave_out(what, why) if why else None
             case tuple() as path:
                 draft.take(what, value, *path)
             case take:
@@ -171,9 +174,9 @@ def take_table(draft: Draft, table: Table, values: Mapping[str, Any], above: str
 def _take_folder(path: tuple[str, str], draft: Draft, what: str, folder: Any) -> None:
     """Take a folder if it exists: with one that does not, no session would start."""
     if not from_home(str(folder)).is_absolute() and not draft.is_project:
-        draft.leave(f"{what}: {folder}", "there it means another folder in each project: name the whole path")
+        draft.leave_out(f"{what}: {folder}", "there it means another folder in each project: name the whole path")
     elif not from_home(str(folder)).is_dir():
-        draft.leave(f"{what}: {folder}", "there is no such folder")
+        draft.leave_out(f"{what}: {folder}", "there is no such folder")
     else:
         draft.take(what, [str(folder)], *path)
 
@@ -184,7 +187,7 @@ def _take_choice(draft: Draft, what: str, one: Any, *, path: tuple[str, str], va
     if name:
         draft.take(what, one if name == "=" else name, *path)
     else:
-        draft.leave(f"{what} {one!r}", why)
+        draft.leave_out(f"{what} {one!r}", why)
 
 
 # Claude Code
@@ -196,13 +199,13 @@ def _take_rule(verb: Verb, draft: Draft, what: str, text: Any) -> None:
         rule = parse_rule(str(text))
         check_rule(rule, builtin_tools(), written=str(text))
     except UsageError as error:
-        draft.leave(about, str(error).removeprefix(f"{text}: ").rstrip("."))
+        draft.leave_out(about, str(error).removeprefix(f"{text}: ").rstrip("."))
         return
     is_rooted = rule.pattern.startswith("/") and rule.pattern[1:2] != "/"
     if rule.tool in ELSEWHERE:
-        draft.leave(about, f"no tool here does what {rule.tool} does there")
+        draft.leave_out(about, f"no tool here does what {rule.tool} does there")
     elif not draft.is_project and rule.tool != "bash" and is_rooted:
-        draft.leave(about, "there it means the folder of the settings, here each project: write // or ~/")
+        draft.leave_out(about, "there it means the folder of the settings, here each project: write // or ~/")
     else:
         draft.take(about, [text], "permissions", verb)
 
@@ -215,12 +218,12 @@ def _take_claude_model(draft: Draft, what: str, name: Any) -> None:
     if id in ids or newest:
         draft.take(what, f"anthropic/{newest or id}", "provider", "model")
     else:
-        draft.leave(f"{what} {id}", "no such model is known here; agentcli models list shows them")
+        draft.leave_out(f"{what} {id}", "no such model is known here; agentcli models list shows them")
 
 
-def _leave_variable(draft: Draft, what: str, value: Any) -> None:
+def _leave_out_variable(draft: Draft, what: str, value: Any) -> None:
     is_secret = credentials_in({what.removeprefix("env."): str(value)})
-    draft.leave(what, LOGIN if is_secret else "export it in your shell: commands get their variables from there")
+    draft.leave_out(what, LOGIN if is_secret else "export it in your shell: commands get their variables from there")
 
 
 _RULES: Table = {verb: [partial(_take_rule, verb)] for verb in get_args(Verb)}
@@ -236,7 +239,7 @@ CLAUDE_CODE: Table = {
     "env": {
         "ANTHROPIC_MODEL": _take_claude_model,
         "ANTHROPIC_BASE_URL": ("providers", "anthropic", "base_url"),
-        OTHERS: _leave_variable,
+        OTHERS: _leave_out_variable,
     },
     "model": _take_claude_model,
     "mcpServers": Draft.take_servers,
@@ -257,17 +260,17 @@ def _take_providers(draft: Draft, what: str, providers: Any) -> None:
             take_table(draft, {**rows, "name": "", "wire_api": ""}, provider, f"{what}.{name}.")
         else:
             why = "agentcli speaks Chat Completions: if the server does, set base_url in [providers.NAME]"
-            draft.leave(f"{what}.{name}", why)
+            draft.leave_out(f"{what}.{name}", why)
 
 
 def _take_codex_model(draft: Draft, what: str, names: Any) -> None:
     provider, model = names
     if not isinstance(model, str):
-        draft.leave(what, "it is no name")
+        draft.leave_out(what, "it is no name")
     elif provider in provider_names() or provider in draft.values.get("providers", {}):
         draft.take(what, f"{provider}/{model}", "provider", "model")
     else:
-        draft.leave(f"{what} {model}", f"its provider {provider} is not known here")
+        draft.leave_out(f"{what} {model}", f"its provider {provider} is not known here")
 
 
 def _with_provider(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -323,7 +326,7 @@ def drafts(config: Config, tools: tuple[str, ...], *, is_project: bool) -> list[
         if (text := _read(shared, str)) is not None and not target.exists():
             shared.copies[target] = text
         elif text is not None and target.read_bytes() != text.encode():
-            shared.leave("", f"{target} is there already")
+            shared.leave_out("", f"{target} is there already")
     return [shared, local] if is_project else [shared]
 
 
@@ -332,5 +335,5 @@ def _read(draft: Draft, parse: Callable[[str], Any]) -> Any:
     try:
         return parse(read_small_file(draft.source, max_bytes=64 * MAX_SMALL_FILE_BYTES).decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
-        draft.leave("", f"it could not be read ({error})")
+        draft.leave_out("", f"it could not be read ({error})")
         return None

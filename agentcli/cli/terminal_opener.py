@@ -80,11 +80,19 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         self._options = options
         # A live screen sets another function.
         self.on_notice: Callable[[str], None] = lambda text: print(printable(text), file=sys.stderr)
-        notify = lambda text: self.on_notice(text)  # noqa: E731, PLW0108 - it changes
-        store, chosen = make_store(config, options, notify), options_from(options)
-        super().__init__(config, Builder(config, store=store, options=chosen, is_interactive=True, on_notice=notify))
+        builder = Builder(
+            config,
+            store=make_store(config, options, self._notify),
+            options=options_from(options),
+            is_interactive=True,
+            on_notice=self._notify,
+        )
+        super().__init__(config, builder)
         self._warming: asyncio.Task[None] | None = None
         self.root = project_root(config.cwd)
+
+    def _notify(self, text: str) -> None:
+        self.on_notice(text)  # the function that is set now
 
     async def first(self, terminal: TerminalActions) -> Session:
         choice, models = session_choice(self._options), self.models

@@ -147,11 +147,10 @@ def trust(yes: Annotated[bool, typer.Option("--yes", help="Trust it without aski
     names = ", ".join([*map(str, files), *sorted(path for path, digest in digests.items() if digest)])
     if yes or not sys.stdin.isatty():
         echo(exposed("\n".join(texts)))
-    elif not (
-        _show_by_pages(exposed("\n".join((*texts, f"The project's files: {names}"))))
-        and typer.confirm("Trust them as they are now?")
-    ):
-        return
+    else:
+        texts.append(f"The project's files: {names}")
+        if not _show_by_pages(exposed("\n".join(texts))) or not typer.confirm("Trust them as they are now?"):
+            return
     if project_fingerprints(current_folder()) != fingerprints or programs.pins.to_trust() != digests:
         raise UsageError("The project's files were changed meanwhile: run agentcli config trust again to see them.")
     remember_trust(config.paths, fingerprints | digests)

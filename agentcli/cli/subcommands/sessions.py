@@ -303,7 +303,8 @@ def _tallies(heading: str, tallies: list[tuple[str, Tally]], *, has_bars: bool =
     sizes = [tally.cost_usd if has_costs else tally.usage.context_tokens for _, tally in tallies]
     if has_bars and draws_tables() and max(sizes) > 0:
         bars = ["▇" * round(_MAX_BAR_COLUMNS * size / max(sizes)) for size in sizes]
-        rows, headings = [(*row, bar) for row, bar in zip(rows, bars, strict=True)], (*headings, "")
+        rows = [(*row, bar) for row, bar in zip(rows, bars, strict=True)]
+        headings = (*headings, "")
     print_table(headings, rows, numeric=set(_FIGURES))
     echo("")
 

@@ -290,11 +290,13 @@ class Server:
             await self._check_programs(context.ask)
         client = await self.client()
         await self._check_approved(tool, context.ask)
-        deadline, emit_line = asyncio.timeout(self.spec.timeout_s), lambda line: context.emit(f"{line}\n")
+        deadline = asyncio.timeout(self.spec.timeout_s)
         try:
             async with deadline:
                 ask = context.ask and _ask_without_deadline(context.ask, deadline, self.name)
-                result = await client.call_tool(tool.name, input, progress=emit_line, ask=ask)
+                result = await client.call_tool(
+                    tool.name, input, progress=lambda line: context.emit(f"{line}\n"), ask=ask
+                )
         except TimeoutError as error:
             raise ToolError(
                 f"{tool.name} did not end within {self.spec.timeout_s:g} s; {self.name} was told to stop it.",

@@ -72,8 +72,7 @@ class Servers:
         self.on_notice = on_notice
         self.on_prompts: Callable[[], None] = lambda: None
         self._only = [Rule(name) for name in only]
-        on_notice_of_now = lambda text: self.on_notice(text)  # noqa: E731, PLW0108 - it changes with the session
-        make = partial(Server, on_notice=on_notice_of_now, on_update=self._note_update)
+        make = partial(Server, on_notice=self._notify, on_update=self._note_update)
         self._servers = {spec.name: make(spec, connect, pins) for spec in specs}
         for client in clients:
             spec = ServerSpec(name=client.name, scope="caller")
@@ -212,6 +211,9 @@ class Servers:
         for task in list(self._starting):
             task.cancel()
         await asyncio.gather(*(server.aclose(for_good=for_good) for server in self))
+
+    def _notify(self, text: str) -> None:
+        self.on_notice(text)  # the function of the session that is open now
 
     def _note_update(self) -> None:
         self._has_news = True
