@@ -156,8 +156,8 @@ class ToolError(AgentcliError):
         self.is_retryable = kind in RETRYABLE_KINDS
 
     @property
-    def told(self) -> str:
-        """`not_found (ENOENT): a.txt does not exist.`"""
+    def line(self) -> str:
+        """Return the error as the model reads it: `not_found (ENOENT): a.txt does not exist.`"""
         finer = f" ({self.code})" if self.code != self.kind else ""
         return f"{self.kind}{finer}: {self}"
 

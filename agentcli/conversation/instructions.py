@@ -114,19 +114,17 @@ class InstructionReader:
             why = "it cannot be read"
         elif not real.is_relative_to(within.resolve()):
             why = "it leads out of the project"
+        elif is_secret(real, self.home):
+            why = "it leads to a file that may hold secrets"
         else:
-            why = "it leads to a file that may hold secrets" if is_secret(real, self.home) else ""
+            try:
+                content = read_small_file(file, real=real, is_cut=True)
+                size = max(len(content), file.stat().st_size)
+                why = "it is not text" if b"\0" in content else ""
+            except OSError as error:
+                why = f"it cannot be read ({error.strerror})"
         if why:
             self.left_out.append((file, why))
-            return
-        try:
-            content = read_small_file(file, real=real, is_cut=True)
-            size = max(len(content), file.stat().st_size)
-        except OSError as error:
-            self.left_out.append((file, f"it cannot be read ({error.strerror})"))
-            return
-        if b"\0" in content:
-            self.left_out.append((file, "it is not text"))
             return
         text = content.decode("utf-8-sig", errors="replace")
         if not text.strip():

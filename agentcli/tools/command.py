@@ -102,24 +102,35 @@ def _first(paths: Sequence[str]) -> str:
     return ", ".join(paths[:5]) + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")
 
 
-class BackgroundJob(Struct, frozen=True):
-    """A command left running; its output grows in `output_file`. `is_running` is as it was when this was asked.
+class JobOutcome(Struct, frozen=True, kw_only=True):
+    """The end of a job. `exit_code` is negative after a signal, and None for processes that a command left behind.
 
-    `exit_code` is None while it runs, negative after a signal, and None for processes that a command left behind.
-    `timed_out`: its time limit ended it. `stall` says why it does not get on, where known. `new_bytes` of its output
-    were not read yet. `reverts` is complete once it has ended.
+    `timed_out` says that its time limit ended it.
+    """
+
+    exit_code: int | None = None
+    timed_out: bool = False
+
+
+class BackgroundJob(Struct, frozen=True, kw_only=True):
+    """A command left running, as it was when this was asked; its output grows in `output_file`.
+
+    `outcome` is None while it runs. `stall` says why it does not get on, where known. `new_bytes` of its output were
+    not read yet. `reverts` is complete once it has ended.
     """
 
     id: str
     pid: int
     output_file: Path
     command: str = ""
-    is_running: bool = True
-    exit_code: int | None = None
+    outcome: JobOutcome | None = None
     stall: str = ""
-    timed_out: bool = False
     new_bytes: int = 0
     reverts: Reverts = field(default_factory=Reverts)
+
+    @property
+    def is_running(self) -> bool:
+        return self.outcome is None
 
 
 class CommandResult(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Where ripgrep is, which ships with agentcli."""
+"""Finds the ripgrep that ships with agentcli."""
 
 from __future__ import annotations
 

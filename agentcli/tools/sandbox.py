@@ -22,10 +22,11 @@ Use = Literal["read", "write", "git"]
 
 
 class PathStatus(Struct, frozen=True, kw_only=True):
-    """Where a path leads, links and `..` resolved, and what is there.
+    """A path with links and `..` resolved, and what is there.
 
-    `place` decides if tools may use it: it is `granted`, or the sandbox's own such as a job's output; it is kept from
-    them as `secret` (it may hold secrets, or a rule says so); or it lies `inside` the workspace, or `outside`.
+    `place` decides if tools may use it. A path that is `granted`, or is the sandbox's own such as a job's output, may
+    be used. A `secret` one may not, because it may hold secrets or a rule says so. Others are `inside` the workspace or
+    `outside`.
 
     `kind` is None where nothing is, and where the system does not say, for the reason in `errno`. `size` in bytes;
     `links` counts the names of a file. Looked at to write, it `is_auto_executed` if git or a trusted command would run
@@ -76,13 +77,23 @@ def names_in(listed: str) -> list[str]:
     return listed.split("\0")[:-1]
 
 
+class SearchOptions(Struct, frozen=True, kw_only=True):
+    """The way in which lines match. With `multiline` a match may span lines, and `.` matches a line end as well.
+
+    `type` narrows the files to one of ripgrep's types.
+    """
+
+    ignore_case: bool = False
+    multiline: bool = False
+    type: str = ""
+
+
 class Search(Struct, frozen=True):
     """A search of `where`, a file or a folder, inside `base` if that is given; as ripgrep understands it.
 
     The answers are those of `rg --hidden --no-require-git --glob '!.git'`. `glob` is ripgrep's own, relative to `base`
     or to `where`: a file that it names is searched even where an ignore rule leaves it out, as nothing else can name
-    it. With `multiline` a match may span lines, and `.` is a line end too (`--multiline --multiline-dotall`).
-    Look-around and references back are PCRE2's.
+    it. Look-around and references back are PCRE2's.
 
     The sandbox hands over sequences of `FoundRows`, files in no particular order; the rows of a file follow one
     another, in several parts where there are many. Files that hold secrets are left out unless they were granted,
@@ -92,9 +103,7 @@ class Search(Struct, frozen=True):
     where: Path
     pattern: str
     glob: str = ""
-    type: str = ""
-    ignore_case: bool = False
-    multiline: bool = False
+    options: SearchOptions = SearchOptions()
     context: int = 0
     mode: Literal["content", "files", "count"] = "content"
     base: Path | None = None

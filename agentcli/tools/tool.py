@@ -136,7 +136,7 @@ class ToolContext:
 
 
 class RetryRule(Struct, frozen=True, kw_only=True):
-    """When a failed call is made again by itself: for which kinds of error, how often, after how many seconds."""
+    """The kinds of error after which a failed call is repeated, how often, and after how many seconds."""
 
     retry_on: frozenset[ToolErrorKind] = frozenset(("timeout", "resource_error"))
     most: int = 3

@@ -20,9 +20,9 @@ import pytest
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.tools.builtin.toolset import builtin_tools
-from agentcli.tools.command import BackgroundJob, Command, CommandResult, Grants
+from agentcli.tools.command import BackgroundJob, Command, CommandResult, Grants, JobOutcome
 from agentcli.tools.registry import ToolRegistry
-from agentcli.tools.sandbox import FoundRows, Listing, Sandbox, Search, SearchOutcome, Use
+from agentcli.tools.sandbox import FoundRows, Listing, Sandbox, Search, SearchOptions, SearchOutcome, Use
 from agentcli.tools.tool import ToolContext
 from agentcli.tools.workspace import Workspace
 from tests.conformance.remote_sandbox import RemoteSandbox, why_not_remote
@@ -315,10 +315,10 @@ async def test_what_a_command_leaves_running_is_a_job(sandbox: Sandbox, way: str
     assert result.cwd == Path("/tmp")
     (job,) = sandbox.jobs.list()
     assert result.job == job
-    assert (job.is_running, job.exit_code, job.new_bytes) == (True, None, 0)
+    assert (job.outcome, job.new_bytes) == (None, 0)
     await sandbox.jobs.stop(job.id)
     (job,) = sandbox.jobs.list()
-    assert (job.is_running, job.exit_code) == (False, None)
+    assert job.outcome == JobOutcome()
 
 
 async def test_what_a_command_leaves_running_may_go_on_to_write(sandbox: Sandbox) -> None:
@@ -497,7 +497,7 @@ async def test_a_detached_command_outlives_its_time_limit_and_ends_with_the_sess
 async def test_a_detached_command_ends_with_its_own_exit_code(sandbox: Sandbox) -> None:
     await detached(sandbox, "echo on; sleep 0.1; exit 3", after="on")
     assert await ended(sandbox)
-    assert sandbox.jobs.list()[0].exit_code == 3
+    assert sandbox.jobs.list()[0].outcome == JobOutcome(exit_code=3)
 
 
 async def test_a_command_that_ended_first_is_no_job(sandbox: Sandbox) -> None:
@@ -675,7 +675,9 @@ async def test_a_search_gives_rows_as_bytes_and_leaves_secrets_out(sandbox: Sand
     await sandbox.search(Search(root, "KEY"), found.extend, Grants(readable=(root / ".env",)))
     assert found == [(b".env", b"1:KEY=needle")]
     found.clear()
-    await sandbox.search(Search(root / "src", "NEEDLE", ignore_case=True, mode="count", base=root), found.extend)
+    await sandbox.search(
+        Search(root / "src", "NEEDLE", options=SearchOptions(ignore_case=True), mode="count", base=root), found.extend
+    )
     assert found == [(b"src/a.py", b"1")]
     with pytest.raises(ToolError, match="unclosed group"):
         await sandbox.search(Search(root, "(needle"), found.extend)

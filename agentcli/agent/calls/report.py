@@ -144,7 +144,7 @@ class Report:
 
 def _with_partial(error: ToolError, output: str) -> str:
     """Return the error as the model reads it, below the output of the call before it."""
-    return f"{output.rstrip()}\n[{error.told}]" if output.strip() else error.told
+    return f"{output.rstrip()}\n[{error.line}]" if output.strip() else error.line
 
 
 class Mask:

@@ -31,7 +31,7 @@ class CommandHost(Protocol):
 
     @property
     def stored_sessions(self) -> SessionStore:
-        """Where conversations are kept."""
+        """Return the store of conversations."""
 
     async def sessions(self) -> Sequence[SessionInfo]:
         """Return the stored sessions of this directory, newest first."""

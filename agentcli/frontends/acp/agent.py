@@ -169,7 +169,7 @@ class AcpAgent:
                 await opened.session.close()
                 await opened.aclose()
                 raise
-            session = ClientSession(opened, models, self._client, on_taken_over=partial(self._close_taken_over, key))
+            session = ClientSession(opened, models, self._client, on_taken_over=partial(self._close_superseded, key))
             if self._is_leaving or (id and key != id):  # the store also opens a session by the beginning of its id
                 await session.close()
                 raise NoSession(id)
@@ -178,7 +178,7 @@ class AcpAgent:
         self._open[key] = session
         return session
 
-    def _close_taken_over(self, id: str) -> None:
+    def _close_superseded(self, id: str) -> None:
         """Close a session that another program has taken over."""
         if (session := self._open.pop(id, None)) is not None:
             task = asyncio.create_task(session.close())

@@ -80,7 +80,7 @@ class Arguments(Struct, kw_only=True):
 
     operands: list[Field] = []
     files: list[Field] = []
-    given: list[str] = []
+    option_names: list[str] = []
     problem: str = ""
     filters: list[Field] = []
 
@@ -114,7 +114,7 @@ def without_pattern(operands: list[Field]) -> list[Field]:
 def _read_long(field: Field, rest: list[Field], known: Options, read: Arguments) -> None:
     name, has_value, value = field.text.partition("=")
     kind = known.kinds.get(name)
-    read.given.append(name)
+    read.option_names.append(name)
     if kind in (None, "!") or (kind == "" and has_value):
         _refuse(field.text, known, read)
     elif has_value:
@@ -131,7 +131,7 @@ def _read_short(field: Field, rest: list[Field], known: Options, read: Arguments
     for at in range(1, len(text)):
         name, value = f"-{text[at]}", text[at + 1 :]
         kind = known.kinds.get(name)
-        read.given.append(name)
+        read.option_names.append(name)
         if kind != "":
             break
     if kind in (None, "!"):
@@ -151,7 +151,7 @@ def _value(word: Field) -> Field:
 
 def _note_value(kind: str | None, value: Field, read: Arguments) -> None:
     if value.may_vanish:
-        read.problem = f"what follows {read.given[-1]} cannot be told"
+        read.problem = f"what follows {read.option_names[-1]} cannot be told"
     elif kind == "@":
         read.files.append(value)
     elif kind == "*":

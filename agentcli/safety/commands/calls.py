@@ -176,21 +176,21 @@ def _add_candidate(fields: Sequence[Field], call: ProgramCall, state: State, dep
 # Scripts that a command is handed
 
 
-def input_of(redirects: Sequence[Redirect], given: str, state: State) -> str:
-    """Return the text that a command can read: from its redirections, or else `given`, the input of those around it."""
+def input_of(redirects: Sequence[Redirect], stdin: str, state: State) -> str:
+    """Return the text that a command can read: from its redirections, or else `stdin`, the input of those around it."""
     for redirect in reversed(redirects):
         if redirect.operator in ("<<", "<<-", "<<<"):
             return state.resolved(redirect.target).text
         if redirect.operator.startswith("<") and redirect.target.text != "/dev/null":
             return HOLE
-    return given
+    return stdin
 
 
-def printed_by(fields: Sequence[Field], given: str) -> str:
+def printed_by(fields: Sequence[Field], stdin: str) -> str:
     """Return the text that a command prints; `HOLE` if it cannot be told."""
     match [HOLE if field.is_glob else field.text for field in fields]:
         case ["cat"] | ["cat", "-"]:
-            return given
+            return stdin
         case ["echo", *rest] if not re.match(r"-[neE]+ ", " ".join((*rest, ""))) and "\\" not in "".join(rest):
             return " ".join(rest) + "\n"
         case ["printf", form] if "%" not in form and not form.startswith("-"):
@@ -202,11 +202,11 @@ def printed_by(fields: Sequence[Field], given: str) -> str:
 
 def printed_by_script(script: Script, state: State) -> str:
     """Return the text that a substituted script prints, if it is one simple command or pipeline; else `HOLE`."""
-    given = ""
+    stdin = ""
     for part in script[0].parts if len(script) == 1 else ():
         fields = [state.resolved(word) for word in part.words]
-        given = printed_by(fields, input_of(part.redirects, given, state))
-    return given or HOLE
+        stdin = printed_by(fields, input_of(part.redirects, stdin, state))
+    return stdin or HOLE
 
 
 _AWK_TEXT = r"\"((?:[^\"\\\0]|\\[^\0])*)\""
@@ -228,14 +228,14 @@ _RENAMES = re.compile(
 )
 
 
-def scripts_of(call: ProgramCall, given: str) -> Iterator[str]:
-    """Yield the scripts that a command may run besides those among its words. `given` is its input."""
+def scripts_of(call: ProgramCall, stdin: str) -> Iterator[str]:
+    """Yield the scripts that a command may run besides those among its words. `stdin` is its input."""
     files = call.script_files
     if call.hides_program or any(not file.is_known for file in files):
         yield HOLE
     reads_input = any(file.text.startswith(("/dev/", "/proc/")) or file.text == "-" for file in files)
-    if given and (call.reads_script or reads_input):
-        yield given
+    if stdin and (call.reads_script or reads_input):
+        yield stdin
     joined = "\0".join(field.text for field in call.fields)
     for found in re.finditer(_SCRIPTS_IN_ARGUMENTS.get(call.name, r"(?!)"), joined):
         text = next(filter(None, found.groups()), "")

@@ -84,7 +84,7 @@ def _all(kind: str, values: str = "", skipped: int = 0) -> Program:
 
 def _copies(arguments: Sequence[Field], state: State) -> Effects:
     sources, targets = sources_and_targets(arguments)
-    return Effects(shown(sources, state), _written(sources, targets, state), names=_made(sources, targets, state))
+    return Effects(shown(sources, state), _written(sources, targets, state), names=_created(sources, targets, state))
 
 
 def _moves(arguments: Sequence[Field], state: State) -> Effects:
@@ -113,11 +113,11 @@ def _written(sources: Sequence[Field], targets: Sequence[Field], state: State) -
     if not (targets and (len(sources) > 1 or re.fullmatch(r"(.*/)?(\.{0,2})", targets[0].text))):
         folders = [path for path in folders if path == state.home]
     names = [PurePath(source.text).name for source in sources]
-    made = (f"{folder}/{name}" for folder in folders for name in names if is_auto_executed(PurePath(name)))
-    return (*written, *made)
+    created = (f"{folder}/{name}" for folder in folders for name in names if is_auto_executed(PurePath(name)))
+    return (*written, *created)
 
 
-def _made(sources: Sequence[Field], targets: Sequence[Field], state: State) -> tuple[str, ...]:
+def _created(sources: Sequence[Field], targets: Sequence[Field], state: State) -> tuple[str, ...]:
     """Return the auto-executed files that the target holds afterwards if it is a folder."""
     folders = [path for path in shown(targets, state) if path != UNKNOWN] or [state.start]
     names = [name for source in sources for name in _names_of(PurePath(source.text).name, is_glob=source.is_glob)]
@@ -166,8 +166,8 @@ def _copies_remotely(arguments: Sequence[Field], state: State) -> Effects:
     reads, writes = (
         [field for field in some if not _REMOTE_PATH.match(field.text)] for some in (operands[:-1], operands[-1:])
     )
-    made = _made(operands[:-1], writes, state) if writes else ()
-    return Effects(shown(reads, state), shown(writes, state), hosts=hosts, names=made)
+    created = _created(operands[:-1], writes, state) if writes else ()
+    return Effects(shown(reads, state), shown(writes, state), hosts=hosts, names=created)
 
 
 def _git(arguments: Sequence[Field], state: State) -> Effects:

@@ -192,12 +192,12 @@ def _home(state: State) -> PurePath | None:
 
 def _naming_words(fields: Sequence[Field]) -> list[Field]:
     """Return the words of a command without messages and those that exclude files; of `REVISION:PATH` the path."""
-    kept = [fields[0]]
+    words = [fields[0]]
     for before, field in itertools.pairwise(fields):
         if not (_excludes(before, field) or re.search(r"\s", field.text)):
             path = field.text.rpartition(":")[2] if name_of(fields) == "git" else field.text
-            kept.append(replace(field, text=path))
-    return kept
+            words.append(replace(field, text=path))
+    return words
 
 
 def _excludes(before: Field, field: Field) -> bool:

@@ -48,13 +48,13 @@ def _git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
         return f"git {form if has_forms else name} is not known to only read"
     read = read_arguments(rest, options(row))
     if needed:
-        only_lists = {*needed.split()} & {*read.given} or not (read.operands or name == "clean")
+        only_lists = {*needed.split()} & {*read.option_names} or not (read.operands or name == "clean")
         return read.problem or ("" if only_lists else f"git {name} changes something")
     paths = [each for field in read.operands for each in _paths_in(field)]
     if problem := read.problem or check.problem([*paths, *read.files], "content"):
         return problem
     # Git itself matches globs in its operands, which may find secrets. The pattern of `git grep` is none of them.
-    is_grep = name == "grep" and not {"-e", "-f"} & set(read.given)
+    is_grep = name == "grep" and not {"-e", "-f"} & set(read.option_names)
     operands = without_pattern(read.operands) if is_grep else read.operands
     paths = [path for field in operands if not field.is_glob for path in _paths_in(field)]
     return check.filter_problem([path for path in paths if WILDCARD.search(path.text) or "\\" in path.text])
@@ -171,7 +171,7 @@ def problem_of(fields: Sequence[Field], check: ReadCheck) -> str:
         return "uniq writes its second operand"
     if known.operands == "none" and operands:
         return f"{operands[0].text} may be something to change"
-    if known.operands == "search" and not {"-e", "-f", "--regexp", "--file", "--files"} & set(read.given):
+    if known.operands == "search" and not {"-e", "-f", "--regexp", "--file", "--files"} & set(read.option_names):
         operands = without_pattern(operands)
     return (
         check.problem(operands, known.operands)

@@ -199,8 +199,8 @@ def _writes_from(first: int) -> Judge:
 
 
 def _dd(arguments: Sequence[Field], state: State) -> str:
-    given = ((*field.text.partition("="), field.is_glob) for field in arguments)
-    return _writes(Field(path, is_glob) for name, _, path, is_glob in given if name in ("of", "hof", "ofs", "wipe"))
+    pairs = ((*field.text.partition("="), field.is_glob) for field in arguments)
+    return _writes(Field(path, is_glob) for name, _, path, is_glob in pairs if name in ("of", "hof", "ofs", "wipe"))
 
 
 def _writes_option(letter: str, name: str) -> Judge:

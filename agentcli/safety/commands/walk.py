@@ -81,10 +81,10 @@ def analyse(command: str, *, places: Places) -> CommandAnalysis:
 def _scratch_files(text: str) -> tuple[str, ...]:
     """Return the files of /tmp that a command makes and then names again; it needs no other /tmp than its own."""
     found = []
-    for made in re.finditer(r"(?:>\s*|\s-o\s+|\btee\s+)(/tmp/\w[\w.-]*)(?![\w./*?\[{$-])", text):
-        again = re.compile(rf"(?<![^\s;&|(<>]){re.escape(made[1])}(?![^\s;&|)<>])")
-        if made[1] not in text[: made.start(1)] and again.search(text, made.end()):
-            found.append(made[1])
+    for creation in re.finditer(r"(?:>\s*|\s-o\s+|\btee\s+)(/tmp/\w[\w.-]*)(?![\w./*?\[{$-])", text):
+        again = re.compile(rf"(?<![^\s;&|(<>]){re.escape(creation[1])}(?![^\s;&|)<>])")
+        if creation[1] not in text[: creation.start(1)] and again.search(text, creation.end()):
+            found.append(creation[1])
     return tuple(found)
 
 
@@ -140,14 +140,14 @@ Ends = tuple[State, State]  # the state after success, and after failure
 class WalkContext(Struct, frozen=True):
     """The context of a command: why it can do more than its text says, and the forms of the wrappers around it.
 
-    `given` is the text of its standard input; empty at the start of the whole command.
+    `stdin` is the text of its standard input; empty at the start of the whole command.
     """
 
     problem: str = ""
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
     depth: int = 0
-    given: str = ""
+    stdin: str = ""
 
 
 class Walk:
@@ -190,7 +190,7 @@ class Walk:
             self.problem = self.problem or reading.problem
             if reading.has_function and re.search(FORK_BOMB, text):
                 self.catastrophe = "it is a fork bomb"
-            context = replace(context, given=context.given or HOLE)
+            context = replace(context, stdin=context.stdin or HOLE)
         listed = [state.resolved(word) for word in reading.listed]
         if why := ReadCheck(self.places, state).outside_problem(listed):
             words = [(Field("for"), *listed)]
@@ -236,11 +236,11 @@ class Walk:
         return state
 
     def _pipeline(self, node: Pipeline, state: State, context: WalkContext) -> Ends:
-        given, ends, pipeline = context.given, (state, state), []
+        stdin, ends, pipeline = context.stdin, (state, state), []
         for part in node.parts:
-            ends = self._command(part, state, replace(context, given=given))
+            ends = self._command(part, state, replace(context, stdin=stdin))
             pipeline.append([state.resolved(word) for word in part.words])
-            given = printed_by(pipeline[-1], input_of(part.redirects, given, state))
+            stdin = printed_by(pipeline[-1], input_of(part.redirects, stdin, state))
         if pipes_reverse_shell(pipeline):
             self.catastrophe = REVERSE_SHELL
         return ends if len(node.parts) == 1 and node.then != "&" else (state, state)
@@ -254,9 +254,9 @@ class Walk:
             self._script(script, state, replace(context, problem="", allow=()))
         done = judge_redirects(node.redirects, state, ReadCheck(self.places, state))
         if node.subshell is not None:
-            given = input_of(node.redirects, context.given, state)
+            stdin = input_of(node.redirects, context.stdin, state)
             problem = context.problem or done.problem
-            self._script(node.subshell, state, replace(context, given=given, problem=problem))
+            self._script(node.subshell, state, replace(context, stdin=stdin, problem=problem))
         fields = [state.resolved(word) for word in node.words]
         values = [(name, state.resolved(value)) for name, value in node.assignments]
         set_problem = variable_problem(f"{name}={value.text}" for name, value in values)
@@ -276,8 +276,8 @@ class Walk:
         only_set: bool,
     ) -> Ends:  # fmt: skip
         """Judge a command, or the script it gives to a shell. `only_set`: its variables are the only problem."""
-        given = HOLE if self._is_input_open else input_of(node.redirects, context.given, state)
-        self._is_input_open = self._is_input_open or (name_of(call.layers[0]) == "exec" and given != context.given)
+        stdin = HOLE if self._is_input_open else input_of(node.redirects, context.stdin, state)
+        self._is_input_open = self._is_input_open or (name_of(call.layers[0]) == "exec" and stdin != context.stdin)
         evaluates = call.name == "eval" and bool(call.problem)
         self._traits |= traits_of(call.fields, reads_script=call.reads_script, evaluates=evaluates)
         self._script_files |= {file.text.rpartition("/")[2] for file in call.script_files}
@@ -289,7 +289,7 @@ class Walk:
         own = () if context.problem else (node.written, *allow_forms(call.layers[:1] if wrapped else call.layers))
         allow = () if done.problem else (*context.allow, *own)
         parts = [self._look_into(text, state, is_shown=True) for text in call.possible_scripts if text != HOLE]
-        texts = [*scripts_of(call, given)]
+        texts = [*scripts_of(call, stdin)]
         if call.hides_program or HOLE in texts:
             texts += [printed_by_script(script, state) for script in node.inside]
         parts += [self._look_into(text, state, is_shown=False) for text in texts]
@@ -303,7 +303,7 @@ class Walk:
             (why for fields in (call.fields, *call.possible_commands) if (why := deletes_unseen(fields, state))), ""
         )
         if call.script is not None and not worst:
-            inside = WalkContext(problem, allow, deny, context.depth + 1, given)
+            inside = WalkContext(problem, allow, deny, context.depth + 1, stdin)
             return self._walk_script(node, call, state, inside)
         check = ReadCheck(self.places, state)
         inner = problem_of(call.fields, check)

@@ -108,7 +108,7 @@ def _script(fields: Sequence[Field], problem: str = "", *, is_same_shell: bool =
 
 def _env(arguments: Sequence[Field]) -> Wrapper:
     read = read_arguments(arguments, options(_TABLES["special"]["env"]), stops_at_operand=True)
-    if read.problem or {"-S", "--split-string", "-C", "--chdir"} & set(read.given):
+    if read.problem or {"-S", "--split-string", "-C", "--chdir"} & set(read.option_names):
         split = [Field(word) for field in arguments for word in field.text.removeprefix("-S").split()]
         return _unread([*split, *arguments], read.problem or "env changes more than variables")
     sets = tuple(itertools.takewhile(lambda field: re.match(r"[A-Za-z_]\w*=", field.text), read.operands))
@@ -123,8 +123,8 @@ def _xargs(arguments: Sequence[Field]) -> Wrapper:
     if read.problem:
         return _unread(arguments, read.problem)
     words = tuple(read.operands) or (Field("echo"),)
-    given = "\0".join(field.text for field in arguments[: len(arguments) - len(read.operands)])
-    found = re.findall(r"(?:^|\0)-[0rtxo]*(?:I\0?|i)([^\0]*)|(?:^|\0)--replace=?([^\0]*)", given)
+    leading = "\0".join(field.text for field in arguments[: len(arguments) - len(read.operands)])
+    found = re.findall(r"(?:^|\0)-[0rtxo]*(?:I\0?|i)([^\0]*)|(?:^|\0)--replace=?([^\0]*)", leading)
     if not found:
         return Wrapper(inner=(*words, Field(HOLE, may_vanish=True)))
     return Wrapper(inner=_with_hole(words, "".join(found[-1]) or "{}"))

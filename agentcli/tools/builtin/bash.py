@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from agentcli.errors import ToolError
 from agentcli.safety.paths.judge import is_read_only_name, is_secret
 from agentcli.tools.builtin.toolset import Bash, JobsCall
-from agentcli.tools.command import BackgroundJob, Command, CommandResult, Profile
+from agentcli.tools.command import BackgroundJob, Command, CommandResult, JobOutcome, Profile
 from agentcli.tools.observation import PAGE_BYTES, cut_middle
 from agentcli.tools.path_names import display_name
 from agentcli.tools.sandbox import PathStatus, Use
@@ -28,8 +28,8 @@ _MAX_COMMAND_CHARS = 100  # of a job's command that are shown
 _MAX_BYTES = {"brief": 1_800, "standard": PAGE_BYTES, "full": 1_000_000}  # full output is shown page by page
 
 
-async def run(given: Bash | JobsCall, context: ToolContext) -> ToolOutput:
-    return await (_run(given, context) if isinstance(given, Bash) else _jobs(given, context))
+async def run(arguments: Bash | JobsCall, context: ToolContext) -> ToolOutput:
+    return await (_run(arguments, context) if isinstance(arguments, Bash) else _jobs(arguments, context))
 
 
 async def run_own(command: str, context: ToolContext, *, terminal: str = "") -> ToolOutput:
@@ -37,13 +37,13 @@ async def run_own(command: str, context: ToolContext, *, terminal: str = "") -> 
     return await _run(Bash(command, MAX_TIMEOUT_MS, unconfined=True), context, is_own=True, terminal=terminal)
 
 
-async def _run(given: Bash, context: ToolContext, *, is_own: bool = False, terminal: str = "") -> ToolOutput:
+async def _run(arguments: Bash, context: ToolContext, *, is_own: bool = False, terminal: str = "") -> ToolOutput:
     sandbox = context.workspace.sandbox
-    start, note = _find_start(given, context)
-    command = _command(given, start, context)
-    if given.background:
+    start, note = _find_start(arguments, context)
+    command = _command(arguments, start, context)
+    if arguments.background:
         # With the default limit a job has none but the end of the session.
-        limit_s = None if given.timeout_ms == Bash("").timeout_ms else command.timeout_s
+        limit_s = None if arguments.timeout_ms == Bash("").timeout_ms else command.timeout_s
         (detach := asyncio.Event()).set()
         job = (await sandbox.run(replace(command, timeout_s=limit_s), detach=detach)).job
         assert job is not None, "it is detached or refused"
@@ -51,7 +51,7 @@ async def _run(given: Bash, context: ToolContext, *, is_own: bool = False, termi
     if is_own:
         command = replace(command, profile="own", terminal=terminal, timeout_s=None if terminal else command.timeout_s)
     result = await sandbox.run(command, on_output=context.emit, detach=context.detach)
-    finish = partial(_format, result, given, context, start=start, note=note)
+    finish = partial(_format, result, arguments, context, start=start, note=note)
     if result.dry_run is not None:
         report = DryRunReport(
             dry_run=result.dry_run,
@@ -66,59 +66,61 @@ async def _run(given: Bash, context: ToolContext, *, is_own: bool = False, termi
     return await asyncio.to_thread(finish)
 
 
-def _find_start(given: Bash, context: ToolContext) -> tuple[Path, str]:
+def _find_start(arguments: Bash, context: ToolContext) -> tuple[Path, str]:
     """Return the folder that a command starts in, and a note if the shell's own is gone. Raises `ToolError`."""
-    if not given.command.strip():
+    if not arguments.command.strip():
         raise ToolError("The command is empty.", kind="invalid_parameters")
-    if "\0" in given.command:
+    if "\0" in arguments.command:
         raise ToolError("The command holds a NUL character.", kind="invalid_parameters")
     workspace = context.workspace
-    start = workspace.readable(given.cwd, context.grants) if given.cwd else (workspace.shell_cwd or workspace.cwd)
+    start = (
+        workspace.readable(arguments.cwd, context.grants) if arguments.cwd else (workspace.shell_cwd or workspace.cwd)
+    )
     if workspace.look(start).kind == "folder":
         return start, ""
-    if given.cwd:
-        raise ToolError(f"{given.cwd} is not a directory.", kind="not_found", code="ENOTDIR")
+    if arguments.cwd:
+        raise ToolError(f"{arguments.cwd} is not a directory.", kind="not_found", code="ENOTDIR")
     workspace.shell_cwd = None
     return workspace.cwd, f"[{workspace.shown(start)} is gone: started in {workspace.shown(workspace.real_cwd)}]"
 
 
-def _command(given: Bash, start: Path, context: ToolContext) -> Command:
+def _command(arguments: Bash, start: Path, context: ToolContext) -> Command:
     terms, grants = context.terms, context.all_grants
     if terms.dry_run == "narrow":
         grants = replace(grants, hosts=terms.grants.hosts)
     profile: Profile | None = "read-only" if terms.only_reads else None
     return Command(
-        text=given.command,
+        text=arguments.command,
         cwd=start,
-        timeout_s=_limit_s(given),
-        most_bytes=_MAX_BYTES[given.output_level or context.level],
-        profile="danger-full-access" if given.unconfined else profile,
+        timeout_s=_limit_s(arguments),
+        most_bytes=_MAX_BYTES[arguments.output_level or context.level],
+        profile="danger-full-access" if arguments.unconfined else profile,
         grants=grants,
         dry_run=terms.dry_run,
     )
 
 
-def _limit_s(given: Bash) -> float:
-    return min(given.timeout_ms, MAX_TIMEOUT_MS) / 1000
+def _limit_s(arguments: Bash) -> float:
+    return min(arguments.timeout_ms, MAX_TIMEOUT_MS) / 1000
 
 
 # Output
 
 
-def _format(result: CommandResult, given: Bash, context: ToolContext, *, start: Path, note: str) -> ToolOutput:
+def _format(result: CommandResult, arguments: Bash, context: ToolContext, *, start: Path, note: str) -> ToolOutput:
     """Return the output, then only what is unusual: an exit code, a time-out, another directory."""
     workspace, code, is_late = context.workspace, result.exit_code, result.timed_out
     notes = [note]
     if code and not is_late:
         why = f"; {result.stall}" if result.stall else ""
         notes.append(f"[exit code {code}{why}]" if code > 0 else f"[ended by signal {-code}{why}]")
-    if workspace.facts.confines and not given.unconfined:
+    if workspace.facts.confines and not arguments.unconfined:
         notes += _explain_failures(result.output, workspace, start)
-    cwd = start if given.cwd else _follow(result, start, context, notes)
+    cwd = start if arguments.cwd else _follow(result, start, context, notes)
     notes += _describe_rest(result, workspace)
     if is_late:
         advice = result.stall or "for a long job set timeout_ms or background"
-        notes.append(f"[ended after {_limit_s(given):g} s; {advice}]")
+        notes.append(f"[ended after {_limit_s(arguments):g} s; {advice}]")
     output = cut_middle(result.output, _MAX_BYTES["brief"]) if is_late else result.output
     optional = {"output_file": result.output_file, "stall": result.stall, "job_id": result.job and result.job.id}
     structured = {
@@ -224,13 +226,13 @@ def _explain_failures(output: str, workspace: Workspace, cwd: Path) -> Iterator[
     lines = output.splitlines()
     words = {word for line in lines if _REFUSED.search(line) for word in re.split(r"[\s'\"`:]+", line) if word}
     parts = {part for word in words for part in word.split("/")}
-    kept = sorted(filter(is_read_only_name, parts))
-    if not kept:
+    protected = sorted(filter(is_read_only_name, parts))
+    if not protected:
         paths = _look_at(sorted(words), cwd, workspace, "write")
-        kept = [word for word, path in paths.items() if path.is_auto_executed]
-    if kept:
+        protected = [word for word, path in paths.items() if path.is_auto_executed]
+    if protected:
         yield (
-            f"[the sandbox keeps {', '.join(kept)} from commands, as other programs obey what is there: file_edit "
+            f"[the sandbox keeps {', '.join(protected)} from commands, as other programs obey what is there: file_edit "
             "changes it where the user agrees, and unconfined asks them to let this command do it]"
         )
     if secret := sorted(name for name in parts if is_secret(PurePath(name), None)):
@@ -272,19 +274,19 @@ def _describe_start(job: BackgroundJob, how: str, context: ToolContext) -> ToolO
     return ToolOutput(text, structured, f"{job.id} started")
 
 
-async def _jobs(given: JobsCall, context: ToolContext) -> ToolOutput:
-    jobs, id = context.workspace.sandbox.jobs, given.job_id
+async def _jobs(arguments: JobsCall, context: ToolContext) -> ToolOutput:
+    jobs, id = context.workspace.sandbox.jobs, arguments.job_id
     by_id = {job.id: job for job in jobs.list()}
-    if given.action == "list":
+    if arguments.action == "list":
         running = sum(job.is_running for job in by_id.values())
         content = "\n".join(map(_row, by_id.values())) or "No command runs in the background."
         structured = {"jobs": list(map(_structured, by_id.values()))}
         return ToolOutput(content, structured, f"{running} of {len(by_id)} running")
     if not id:
         raise ToolError(
-            f"Which job? To {given.action} one, give its job_id; list shows them.", kind="invalid_parameters"
+            f"Which job? To {arguments.action} one, give its job_id; list shows them.", kind="invalid_parameters"
         )
-    if given.action == "read":
+    if arguments.action == "read":
         new = await asyncio.to_thread(jobs.read, id, PAGE_BYTES)
         job = next(job for job in jobs.list() if job.id == id)
         content = "\n".join((new.rstrip("\n") if new.strip() else "[nothing new]", f"[{_state(job)}]"))
@@ -306,17 +308,26 @@ def _row(job: BackgroundJob) -> str:
 
 
 def _state(job: BackgroundJob) -> str:
-    if job.is_running:
-        state = "running"
-    elif job.timed_out:
-        state = "ended at its time limit"
-    elif job.exit_code is None:
-        state = "ended"
-    else:
-        state = f"exit code {job.exit_code}" if job.exit_code >= 0 else f"ended by signal {-job.exit_code}"
+    match job.outcome:
+        case None:
+            state = "running"
+        case JobOutcome(timed_out=True):
+            state = "ended at its time limit"
+        case JobOutcome(exit_code=None):
+            state = "ended"
+        case JobOutcome(exit_code=int(code)):
+            state = f"exit code {code}" if code >= 0 else f"ended by signal {-code}"
     return ", ".join(filter(None, (state, job.stall, *job.reverts.notes())))
 
 
 def _structured(job: BackgroundJob) -> dict[str, Any]:
-    names = ("command", "is_running", "exit_code", "timed_out", "stall")
-    return {"job_id": job.id, **{name: getattr(job, name) for name in names}, "output_file": str(job.output_file)}
+    outcome = job.outcome or JobOutcome()
+    return {
+        "job_id": job.id,
+        "command": job.command,
+        "is_running": job.is_running,
+        "exit_code": outcome.exit_code,
+        "timed_out": outcome.timed_out,
+        "stall": job.stall,
+        "output_file": str(job.output_file),
+    }

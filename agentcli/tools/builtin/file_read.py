@@ -32,37 +32,39 @@ MAX_TEXT_BYTES = 50 * 1024 * 1024  # that one call with limit 0 returns
 MAX_TEXT_LINES = 1_000_000  # the same in lines: a short line takes ten times its bytes while it is handled
 
 
-async def run(given: FileRead, context: ToolContext) -> ToolOutput:
-    path = context.readable(given.path)
-    return await naming_similar(asyncio.to_thread(read_file, given, path, context.workspace), path, context.workspace)
-
-
-def read_file(given: FileRead, path: Path, workspace: Workspace) -> ToolOutput:
-    """Read the file at the real path `path` in the form that the model sees. Raises `ToolError`."""
-    shown, first = workspace.shown(path), given.offset or 1
-    choice = LineRange(
-        first=first, max_lines=given.limit or DEFAULT_LINES, max_bytes=PAGE_BYTES, max_counted=MAX_LINE_CHARS
+async def run(arguments: FileRead, context: ToolContext) -> ToolOutput:
+    path = context.readable(arguments.path)
+    return await naming_similar(
+        asyncio.to_thread(read_file, arguments, path, context.workspace), path, context.workspace
     )
-    if given.limit == 0:
+
+
+def read_file(arguments: FileRead, path: Path, workspace: Workspace) -> ToolOutput:
+    """Read the file at the real path `path` in the form that the model sees. Raises `ToolError`."""
+    shown, first = workspace.shown(path), arguments.offset or 1
+    choice = LineRange(
+        first=first, max_lines=arguments.limit or DEFAULT_LINES, max_bytes=PAGE_BYTES, max_counted=MAX_LINE_CHARS
+    )
+    if arguments.limit == 0:
         choice = LineRange(first=first, max_lines=MAX_TEXT_LINES, max_bytes=MAX_TEXT_BYTES, max_counted=MAX_KEPT_BYTES)
     with opened(path, workspace) as (file, size):
         head = file.read(SNIFFED_BYTES)
         if media_type := media_type_of(head):
             content = head + file.read(MAX_MEDIA_BYTES)
-            return _format_media(content, media_type, given, shown)
+            return _format_media(content, media_type, arguments, shown)
         read = read_lines(head, file, choice, workspace.settings.charset)
     if read is None:
         raise binary_file_error(shown, size)
     workspace.files.record_digest(path, read.digest)
-    return _format_lines(read, given, shown)
+    return _format_lines(read, arguments, shown)
 
 
-def _format_lines(read: LinesRead, given: FileRead, shown: str) -> ToolOutput:
+def _format_lines(read: LinesRead, arguments: FileRead, shown: str) -> ToolOutput:
     """Return the lines with their numbers, and notes on what is left out. Raises `ToolError`."""
-    total, first = read.total_lines, given.offset or 1
+    total, first = read.total_lines, arguments.offset or 1
     if first > max(total, 1):
         raise ToolError(f"{shown} has {total} lines; offset {first} is past its end.", kind="invalid_parameters")
-    if given.limit == 0 and (read.is_full or total - first >= MAX_TEXT_LINES):
+    if arguments.limit == 0 and (read.is_full or total - first >= MAX_TEXT_LINES):
         raise ToolError(
             f"These are more than {MAX_TEXT_BYTES / 1e6:.0f} MB or {MAX_TEXT_LINES:,} lines: give a limit, or use "
             "grep_search.",
@@ -73,7 +75,7 @@ def _format_lines(read: LinesRead, given: FileRead, shown: str) -> ToolOutput:
     for number, line in enumerate(read.lines, first):
         row = f"{number}\t{_format_line(line)}"
         size += len(row.encode()) + 1
-        if size > PAGE_BYTES and rows and given.limit != 0:
+        if size > PAGE_BYTES and rows and arguments.limit != 0:
             break
         rows.append(row)
     last = first + len(rows) - 1
@@ -96,7 +98,7 @@ def _format_line(line: FileLine) -> str:
     return f"{text}[and {line.cut:,} bytes behind them]" if line.cut else text
 
 
-def _format_media(content: bytes, media_type: str, given: FileRead, shown: str) -> ToolOutput:
+def _format_media(content: bytes, media_type: str, arguments: FileRead, shown: str) -> ToolOutput:
     """Return an image or a PDF as a block. Raises `ToolError` if it is broken or cannot be made to fit."""
     if len(content) > MAX_MEDIA_BYTES:
         raise ToolError(
@@ -106,7 +108,7 @@ def _format_media(content: bytes, media_type: str, given: FileRead, shown: str) 
     block: type[Image | Document] = Image
     if media_type == "application/pdf":
         block = Document
-        content, about = _select_pages(content, given, shown)
+        content, about = _select_pages(content, arguments, shown)
         if len(content) > MAX_PDF_BYTES:
             raise ToolError(
                 f"{shown} is {len(content) / 1e6:.1f} MB; a model takes at most {MAX_PDF_BYTES / 1e6:.0f} MB of a PDF. "
@@ -127,7 +129,7 @@ def _format_media(content: bytes, media_type: str, given: FileRead, shown: str) 
     return ToolOutput((Text(summary), block(source)), {"media_type": media_type, "bytes": len(content)}, summary)
 
 
-def _select_pages(content: bytes, given: FileRead, shown: str) -> tuple[bytes, str]:
+def _select_pages(content: bytes, arguments: FileRead, shown: str) -> tuple[bytes, str]:
     """Return the pages of a PDF from `offset` (1-based) on, at most `limit`, and words about which these are.
 
     Raises:
@@ -145,8 +147,8 @@ def _select_pages(content: bytes, given: FileRead, shown: str) -> tuple[bytes, s
                 kind="validation_error",
             )
         total = len(reader.pages)
-        start = (given.offset or 1) - 1
-        end = min(start + given.limit, total) if given.limit else total
+        start = (arguments.offset or 1) - 1
+        end = min(start + arguments.limit, total) if arguments.limit else total
         if start >= max(total, 1):
             raise ToolError(
                 f"{shown} has {total} pages; offset {start + 1} is past its end.", kind="invalid_parameters"

@@ -24,7 +24,7 @@ from agentcli.tools.builtin.searching import (
 )
 from agentcli.tools.builtin.toolset import GrepSearch
 from agentcli.tools.observation import beside, cut_line
-from agentcli.tools.sandbox import FoundRows, Search, SearchOutcome
+from agentcli.tools.sandbox import FoundRows, Search, SearchOptions, SearchOutcome
 from agentcli.tools.tool import ToolContext, ToolOutput
 
 BRIEF_MATCHES = 10
@@ -37,45 +37,47 @@ _MATCH_ROW = re.compile(rb"^\d+:", re.MULTILINE)
 _LONG_ROW = re.compile(rf"^(\d+):(.{{{MAX_SHOWN_CHARS + 1},}})", re.MULTILINE)
 
 
-async def run(given: GrepSearch, context: ToolContext) -> ToolOutput:
-    target = searchable(given.path, context)
-    limit = BRIEF_MATCHES if "brief" in (given.output_level, context.level) else given.limit
+async def run(arguments: GrepSearch, context: ToolContext) -> ToolOutput:
+    target = searchable(arguments.path, context)
+    limit = BRIEF_MATCHES if "brief" in (arguments.output_level, context.level) else arguments.limit
     workspace = context.workspace
 
     async def search(glob: str) -> tuple[Matches | MatchedFiles, SearchOutcome]:
         query = Search(
             target.path,
-            given.pattern,
+            arguments.pattern,
             glob,
-            type=given.type or "",
-            ignore_case=given.ignore_case,
-            multiline=given.multiline,
-            context=given.context,
-            mode=given.output_mode,
+            options=SearchOptions(
+                ignore_case=arguments.ignore_case, multiline=arguments.multiline, type=arguments.type or ""
+            ),
+            context=arguments.context,
+            mode=arguments.output_mode,
             base=target.base,
         )
-        found: Matches | MatchedFiles = MatchedFiles(limit, are_counted=given.output_mode == "count", show=target.show)
-        if given.output_mode == "content":
-            has_marks = given.multiline or given.context > 0
-            found = Matches(limit, has_marks=has_marks, context=given.context, show=target.show)
+        found: Matches | MatchedFiles = MatchedFiles(
+            limit, are_counted=arguments.output_mode == "count", show=target.show
+        )
+        if arguments.output_mode == "content":
+            has_marks = arguments.multiline or arguments.context > 0
+            found = Matches(limit, has_marks=has_marks, context=arguments.context, show=target.show)
         return found, await workspace.sandbox.search(query, found.add, context.all_grants)
 
     found, outcome = await search_literal_brackets(
-        relative_glob(given.glob, target), search, has_found=lambda result: result[0].files > 0
+        relative_glob(arguments.glob, target), search, has_found=lambda result: result[0].files > 0
     )
-    return _format(found, outcome, given, target)
+    return _format(found, outcome, arguments, target)
 
 
 def _format(
-    found: Matches | MatchedFiles, outcome: SearchOutcome, given: GrepSearch, target: SearchTarget
+    found: Matches | MatchedFiles, outcome: SearchOutcome, arguments: GrepSearch, target: SearchTarget
 ) -> ToolOutput:
     collected = found.collected()
     lines = collected.lines or ["No matches."]
-    if not collected.lines and "$" in given.pattern:
+    if not collected.lines and "$" in arguments.pattern:
         lines.append(r"[before CRLF, $ does not match: use \r?$ where files may have such line ends]")
     if collected.left_out:
         lines.append(f"[{collected.left_out} more]")
-    if outcome.binary and given.output_mode == "content":
+    if outcome.binary and arguments.output_mode == "content":
         names, more = [target.show(path) for path in outcome.binary], len(outcome.binary) - _MAX_BINARY_NAMES
         listed = ", ".join(names[:_MAX_BINARY_NAMES]) + (f" and {more} more" if more > 0 else "")
         lines.append(f"[matches, but is binary: not shown from its first NUL byte on: {listed}]")
@@ -86,7 +88,7 @@ def _format(
         return {**answer, "timed_out": True} if outcome.timed_out else answer
 
     summary = f"{found.files} file{'' if found.files == 1 else 's'}"
-    if given.output_mode != "files":
+    if arguments.output_mode != "files":
         summary = f"{found.total} match{'' if found.total == 1 else 'es'} in {summary}"
     return ToolOutput(content, beside(content, structured), summary)
 

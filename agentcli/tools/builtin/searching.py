@@ -119,15 +119,15 @@ def describe_gaps(outcome: SearchOutcome) -> list[str]:
 # file_list
 
 
-async def run(given: FileList, context: ToolContext) -> ToolOutput:
-    target, sandbox = searchable(given.path, context), context.workspace.sandbox
+async def run(arguments: FileList, context: ToolContext) -> ToolOutput:
+    target, sandbox = searchable(arguments.path, context), context.workspace.sandbox
     if not target.is_folder:
-        raise ToolError(f"{given.path} is a file: use file_read.", kind="invalid_parameters")
-    limit = BRIEF_PATHS if "brief" in (given.output_level, context.level) else given.limit
-    listing = Listing(target.path, relative_glob(given.pattern, target), given.include_ignored, target.base)
+        raise ToolError(f"{arguments.path} is a file: use file_read.", kind="invalid_parameters")
+    limit = BRIEF_PATHS if "brief" in (arguments.output_level, context.level) else arguments.limit
+    listing = Listing(target.path, relative_glob(arguments.pattern, target), arguments.include_ignored, target.base)
 
     async def search(glob: str) -> tuple[list[str], int, SearchOutcome]:
-        found = NearestPaths(limit, below=target.below, with_folders=not given.pattern, depth=given.depth)
+        found = NearestPaths(limit, below=target.below, with_folders=not arguments.pattern, depth=arguments.depth)
         outcome = await sandbox.search(msgspec.structs.replace(listing, pattern=glob), found.add)
         return (*found.result(target.prefix), outcome)
 

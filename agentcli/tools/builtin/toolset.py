@@ -177,8 +177,8 @@ def _make_tool(name: str, inputs: type[Struct], effect: Effect, **fields: Any) -
 def _lazy(name: str, function: str) -> Any:
     """Return a function of a tool's module, which is imported at the first call: difflib and others take 5 ms."""
 
-    async def call(*given: Any) -> Any:
-        return await getattr(_import_body(name), function)(*given)
+    async def call(*arguments: Any) -> Any:
+        return await getattr(_import_body(name), function)(*arguments)
 
     return call
 

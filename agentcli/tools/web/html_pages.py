@@ -185,15 +185,15 @@ def without_unreadable(page: str, style_sheet: str) -> str:
     walk.feed(page)
     walk.close()
     walk.end_text()
-    return "".join(walk.kept) if walk.has_hidden else page
+    return "".join(walk.parts) if walk.has_hidden else page
 
 
 class _ColourWalk(HTMLParser):
-    """Collects a page in `kept`, without the text that `end_text` leaves out."""
+    """Collects a page in `parts`, without the text that `end_text` leaves out."""
 
     def __init__(self, style_sheet: str, *, is_certain: bool) -> None:
         super().__init__(convert_charrefs=False)
-        self.kept: list[str] = []
+        self.parts: list[str] = []
         self.has_hidden = False
         self._is_certain = is_certain
         self._text: list[str] = []
@@ -214,24 +214,24 @@ class _ColourWalk(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.end_text()
-        self.kept.append(self.get_starttag_text() or "")
+        self.parts.append(self.get_starttag_text() or "")
         if tag in _ENDS:
             self._close(tag, stops=_ENDS[tag].split())
         if tag in _BLOCKS:
             self._close("p", stops=["table", "li", "td", "div", "button"])
         if tag in _VOID:
             return
-        given = {name: value or "" for name, value in attrs}
-        classes = (f".{name}" for name in given.get("class", "").lower().split())
+        attributes = {name: value or "" for name, value in attrs}
+        classes = (f".{name}" for name in attributes.get("class", "").lower().split())
         declared: dict[str, str] = {}
-        for name in (tag, *classes, f"#{given.get('id', '').lower()}"):
+        for name in (tag, *classes, f"#{attributes.get('id', '').lower()}"):
             declared |= self._rules.get(name, {})
         for attribute, name in (("bgcolor", "background-color"), ("text", "color"), ("color", "color")):
-            if value := given.get(attribute):
+            if value := attributes.get(attribute):
                 declared[name] = value.strip().lower()
-        declared |= declarations(given.get("style", ""))
+        declared |= declarations(attributes.get("style", ""))
         element = self._open[-1]._replace(tag=tag)
-        self._open.append(element.painted(declared, is_link=tag == "a" and "href" in given))
+        self._open.append(element.painted(declared, is_link=tag == "a" and "href" in attributes))
 
     handle_startendtag = handle_starttag  # in HTML the slash means nothing
 
@@ -246,7 +246,7 @@ class _ColourWalk(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         self.end_text()
-        self.kept.append(f"</{tag}>")
+        self.parts.append(f"</{tag}>")
         self._close(tag, stops=[] if tag in ("table", "body", "html") else ["table"])
 
     def end_text(self) -> None:
@@ -258,7 +258,7 @@ class _ColourWalk(HTMLParser):
             is_declared = element.colour_is_declared and element.background_is_declared
             is_certain = not self._has_open_rules and (self._is_certain or is_declared)
             text = " " if is_certain else MARK.format(text)
-        self.kept.append(text)
+        self.parts.append(text)
 
     def handle_data(self, data: str) -> None:
         self._text.append(data)
@@ -270,7 +270,7 @@ class _ColourWalk(HTMLParser):
         self._text.append(f"&#{name};")
 
     def handle_decl(self, decl: str) -> None:
-        self.kept.append(f"<!{decl}>")
+        self.parts.append(f"<!{decl}>")
 
 
 def colour_of(value: str) -> tuple[Colour, float] | None:

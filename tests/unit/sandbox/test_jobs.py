@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from agentcli.infra.sandbox.processes import keeper
+from agentcli.tools.command import JobOutcome
 from agentcli.tools.observation import PAGE_BYTES
 from tests.unit.tools.bench import Bench, until
 
@@ -143,7 +144,7 @@ async def test_a_full_disk_costs_output_and_not_the_command(full_disk: Path, tmp
         (tmp_path / "jobs").exists()
         job = await start(bench, "seq 100000; exit 7")
         assert await all_ended(bench)
-        assert bench.sandbox.jobs.list()[0].exit_code == 7
+        assert bench.sandbox.jobs.list()[0].outcome == JobOutcome(exit_code=7)
         assert bench.sandbox.jobs.read(job, 100).startswith("1\n2\n")
         output = await bench.acall("bash", command="seq 100000; exit 7")
         assert output.structured["exit_code"] == 7
@@ -159,7 +160,7 @@ async def test_an_output_file_has_a_largest_size(bench: Bench) -> None:
     os.truncate(bench.folder / "jobs/job_1.log", keeper.MAX_OUTPUT_BYTES - 3)
     bench.put("go")
     assert await all_ended(bench)
-    assert bench.sandbox.jobs.list()[0].exit_code == 5
+    assert bench.sandbox.jobs.list()[0].outcome == JobOutcome(exit_code=5)
     assert bench.sandbox.jobs.read(job, 100).endswith("[what came after 1 GB is not kept]\n")
     assert (bench.folder / "jobs/job_1.log").stat().st_size < keeper.MAX_OUTPUT_BYTES + 100
 

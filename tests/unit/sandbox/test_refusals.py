@@ -77,7 +77,7 @@ def run(home: Path, command: str, *, times: int, timeout_s: float = 20, is_job: 
             await sandbox.run(Command(command, home / "ws"), detach=detach)
             await until(lambda: not sandbox.jobs.list()[0].is_running)
             (job,) = sandbox.jobs.list()
-            return CommandResult(sandbox.jobs.read(job.id, 10_000), job.exit_code)
+            return CommandResult(sandbox.jobs.read(job.id, 10_000), job.outcome.exit_code if job.outcome else None)
         finally:
             await sandbox.aclose()
 

@@ -16,7 +16,7 @@ from agentcli.errors import ToolError
 from agentcli.infra.sandbox.processes.keeper_client import SWARMED, Process, readable
 from agentcli.infra.sandbox.processes.output import CommandOutput, new_text
 from agentcli.infra.sandbox.processes.stall import MIN_QUIET_S, Stall, StallDetector
-from agentcli.tools.command import BackgroundJob, Command, CommandResult
+from agentcli.tools.command import BackgroundJob, Command, CommandResult, JobOutcome
 from agentcli.tools.text.terminal_lines import as_shown
 
 GRACE_AFTER_EXIT_S = 0.1  # what a command leaves running has so long to end by itself
@@ -226,15 +226,14 @@ class Run:
             size = self._file.stat().st_size
         except OSError:
             size = 0
+        code = None if self._was_left else process.exit_code
         return BackgroundJob(
-            self.id,
-            process.pid,
-            self._file,
-            self._command.text,
-            is_running=not is_over,
-            exit_code=process.exit_code if is_over and not self._was_left else None,
+            id=self.id,
+            pid=process.pid,
+            output_file=self._file,
+            command=self._command.text,
+            outcome=JobOutcome(exit_code=code, timed_out=process.was_late) if is_over else None,
             stall=SWARMED if process.was_swarm else stall,
-            timed_out=process.was_late,
             new_bytes=max(0, size - self._read_bytes),
             reverts=process.launch.reverts,
         )

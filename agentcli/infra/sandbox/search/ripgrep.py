@@ -122,14 +122,14 @@ def _reader(search: Search, take: Callable[[Sequence[FoundRows]], None]) -> Read
             return NameReader(lambda names: take([(os.fsencode(name)[2:], b"") for name in names_in(names)]))
         case "count":
             return CountReader(take)
-    return JsonReader(take) if search.multiline else RowReader(take)
+    return JsonReader(take) if search.options.multiline else RowReader(take)
 
 
 def _search_options(search: Search) -> list[str]:
-    options = [*(("--json",) if search.multiline and search.mode == "content" else _FORMATS[search.mode])]
-    options += ["--ignore-case"] if search.ignore_case else []
-    options += ["--multiline", "--multiline-dotall"] if search.multiline else []
-    options += [f"--type={search.type}"] if search.type else []
+    options = [*(("--json",) if search.options.multiline and search.mode == "content" else _FORMATS[search.mode])]
+    options += ["--ignore-case"] if search.options.ignore_case else []
+    options += ["--multiline", "--multiline-dotall"] if search.options.multiline else []
+    options += [f"--type={search.options.type}"] if search.options.type else []
     options += [f"--context={search.context}"] if search.context and search.mode == "content" else []
     return [*options, *_glob_options(search.glob, search.where, search.base), _NOT_THE_REPOSITORY]
 
