@@ -199,8 +199,18 @@ def _has_stdin() -> bool:
 
 
 def unshared_stdin() -> BinaryIO:
-    """Return stdin for a thread that may still read when the program ends: Python aborts if it reads `sys.stdin`."""
-    return io.BytesIO() if sys.stdin is None else open(sys.stdin.fileno(), "rb", closefd=False)
+    """Return stdin for a thread that may still read when the program ends: Python aborts if it reads `sys.stdin`.
+
+    Raises:
+        UsageError: If stdin cannot be read, because it was opened for writing only.
+    """
+    if sys.stdin is None:
+        return io.BytesIO()
+    try:
+        os.read(sys.stdin.fileno(), 0)
+    except OSError as error:
+        raise UsageError(f"Stdin cannot be read: {error.strerror}.") from error
+    return open(sys.stdin.fileno(), "rb", closefd=False)
 
 
 def stdin_is_piped() -> bool:

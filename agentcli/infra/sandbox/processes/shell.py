@@ -92,8 +92,9 @@ class Shell:
         self, command: Command, on_output: Callable[[str], None], launcher: Launcher | None, *, is_job: bool
     ) -> Run:
         report, low = os.pipe()
-        # Numbers up to 9 are left to `exec 3>file` and the like.
-        report_write = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 10)
+        # Numbers up to 9 are left to `exec 3>file` and the like. From 10 on bash takes the first free ones for itself,
+        # which a container, to which no descriptor is passed, would confuse with the report.
+        report_write = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 100)
         os.close(low)
         pipe, pipe_write = os.pipe()
         try:
