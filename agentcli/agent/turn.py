@@ -19,7 +19,7 @@ from agentcli.agent.runtime import AnswerText, Runtime, Spending, Turn
 from agentcli.agent.state import AgentState
 from agentcli.agent.turn_log import (
     add,
-    add_one,
+    add_and_track,
     answer_open_calls,
     queue_changed,
     settled,
@@ -101,7 +101,7 @@ def _new_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
         steps=[make() for make in runtime.steps],
         spending=Spending(budgets=budgets),
     )
-    turn.calls.store, turn.calls.commit = partial(add_one, turn), partial(settled, turn)
+    turn.calls.store, turn.calls.commit = partial(add_and_track, turn), partial(settled, turn)
     return turn
 
 

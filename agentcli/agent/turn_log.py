@@ -47,10 +47,10 @@ def add(turn: Turn, *bodies: Body) -> tuple[Entry, ...]:
     return entries
 
 
-def add_one(turn: Turn, body: Body) -> asyncio.Task[None]:
-    """As `add`; the task ends with the commit and raises `StorageError`.
+def add_and_track(turn: Turn, body: Body) -> asyncio.Task[None]:
+    """Add an entry like `add`, and return a task that ends once it is committed, or raises `StorageError`.
 
-    A request of a subagent counts as the turn's. It is in the budgets already, which it was reserved in.
+    A request of a subagent counts as spent by the turn. The budgets include it already, because it was reserved there.
     """
     if isinstance(body, Paid) and body.reason == "subagent":
         _add_spending(turn, body.model, body.usage, body.cost_usd)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 Row = Sequence[str]
-READABLE = 12  # columns of the terminal below which the last column is not squeezed
+MIN_READABLE_COLUMNS = 12  # columns of the terminal below which the last column is not squeezed
 
 
 def locale_encoding() -> str:
@@ -175,7 +175,7 @@ def print_table(headings: Row, rows: Sequence[Row], *, numeric: Collection[str] 
 
 def _draw(headings: Row, rows: Sequence[Row], numeric: Collection[str]) -> None:
     """Draw a table. Only the last column wraps, so that ids can be copied; on a narrow terminal all columns wrap."""
-    from rich.box import SIMPLE_HEAD  # 60 ms that only a terminal needs
+    from rich.box import SIMPLE_HEAD  # rich takes 60 ms to import, and only tables on a terminal need it
     from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
@@ -188,7 +188,7 @@ def _draw(headings: Row, rows: Sequence[Row], numeric: Collection[str]) -> None:
     console = Console(file=sys.stdout, highlight=False)
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     *widths, last = (max(map(cell_len, column)) for column in zip(headings, *rows, strict=True))
-    is_narrow = sum(widths) + min(last, READABLE) + 2 * len(headings) > console.width
+    is_narrow = sum(widths) + min(last, MIN_READABLE_COLUMNS) + 2 * len(headings) > console.width
     for n, heading in enumerate(headings):
         side: Literal["left", "right"] = "right" if heading in numeric else "left"
         table.add_column(heading, justify=side, no_wrap=not is_narrow and n < len(widths), overflow="fold")

@@ -10,6 +10,7 @@ from agentcli.conversation.file_changes import FileChange, FilesChanged, FilesRe
 from agentcli.tools.text.diff import lines_of, opcodes
 
 _MIN_SHARED = 0.5  # share of the lines of a new file that a deleted one had, if it is that file with a new name
+_MAX_COMPARED = 100  # deleted files that are compared line by line with a created one
 
 Recorded = tuple[str, Entry]  # an entry with changes of files, and the id of its session
 Origin = Recorded | None  # None if no call is known to have written the line
@@ -71,7 +72,7 @@ def _history(path: str, recorded: Sequence[Recorded], read: Read) -> list[tuple[
 
 
 def _renamed_from(created: FileChange, changes: Sequence[FileChange], read: Read) -> FileChange | None:
-    """Return the change that deleted a file with the same lines, or most of them, as this one was created."""
+    """Return the deletion that `created` is probably a rename of: the same content, or most of its lines in common."""
     assert created.after is not None
     deleted = [
         (change.before.content, change)
@@ -79,7 +80,7 @@ def _renamed_from(created: FileChange, changes: Sequence[FileChange], read: Read
         if change.after is None and change.before is not None and change.before.kind == "file" and change.before.content
     ]
     same = next((change for content, change in deleted if content == created.after.content), None)
-    if same is not None or not created.after.content or len(deleted) > 100:
+    if same is not None or not created.after.content or len(deleted) > _MAX_COMPARED:
         return same
     try:
         new = _lines(read(created.after.content))

@@ -153,7 +153,7 @@ class Dialogue:
         self._session.submit(ops.SetAttended(False))
 
     async def _work(self, first: CliPrompt) -> None:
-        """Answer the first prompt, then carry out the lines, one after another, until they end."""
+        """Answer the first prompt, then the input lines in order until they end; asides run beside them."""
         if first.text or first.piped:
             await self._submit((Text(first.text),), first)
         while not self._host.has_left and (line := await self._lines.get()) is not None:
@@ -171,7 +171,7 @@ class Dialogue:
         await self._wait_for_results()
         if self._has_rejected and not self._has_accepted and not self._leaving.is_set():
             # A client whose lines were all wrong still waits for a result.
-            failed = TurnFailed("No prompt was taken: every line that was to be one was refused.", False, cost_usd=0.0)
+            failed = TurnFailed("No prompt was accepted: every line of the input was rejected.", False, cost_usd=0.0)
             self._output.show(failed)
             self._code = exit_code(failed, self._demands)
         if not self._over.done():

@@ -57,8 +57,8 @@ class MemoryFiles:
             before = self._current(name, path)
             if before is not None and self._seen.get(_key(path)) != before:
                 raise ToolError(
-                    f"{name} is there already and was not read as it is now: view it first, then write all that is to "
-                    "stay.",
+                    f"{name} exists and you have not viewed its current version: view it, then write the complete "
+                    "new content.",
                     kind="validation_error",
                 )
             self._replace(name, path, text.encode(errors="replace"), is_new=before is None)

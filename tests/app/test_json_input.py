@@ -317,7 +317,7 @@ def test_a_stream_of_refused_lines_ends_with_a_result(place: Place, lines: list[
     assert len(ran.of("system", "input_error")) == len(lines)
     assert len(ran.of("result")) == 1
     assert (ran.result["subtype"], ran.result["is_error"]) == ("error_during_execution", True)
-    assert "No prompt was taken" in ran.result["result"]
+    assert "No prompt was accepted" in ran.result["result"]
 
 
 @pytest.mark.parametrize("stdin", ["", "\n\n", control("interrupt") + "\n"])

@@ -160,7 +160,10 @@ class Review:
 
 
 async def review_changes(call: Call, permitted: PermittedCall, report: DryRunReport) -> Review:
-    """Let rules and the mode decide, and ask about the rest; auto-executed files are asked about separately."""
+    """Let rules and the mode decide about groups of changes, and ask about the rest.
+
+    A dry run that the person asked for is asked about even where the mode would apply its changes.
+    """
     turn, review = call.turn, Review(report=report)
     mode = None if permitted.dry_run == "on_request" else turn.state.mode
     ground = permitted.policy.facts.paths.ground

@@ -231,8 +231,8 @@ class CacheLoss(Struct, frozen=True, kw_only=True):
 
 
 def cache_losses(entries: Sequence[Entry], model_info: Callable[[str], ModelInfo]) -> Iterator[CacheLoss]:
-    """Yield the losses of a log, each of a reply compared with the one before it on its branch."""
-    numbers: dict[str | None, int] = {}  # by id: those of results are a model's and may come again
+    """Yield each loss in a log: a reply that read less from the cache than the reply before it had left there."""
+    numbers: dict[str | None, int] = {}  # by id: ids of results come from the model and can repeat
     parents: list[int | None] = []
     for number, entry in enumerate(entries):
         parents.append(numbers.get(entry.parent_id))
@@ -248,7 +248,7 @@ def cache_losses(entries: Sequence[Entry], model_info: Callable[[str], ModelInfo
                 if lost > (0 if _is_explicit(prices, before.usage) else 2 * _STEP_TOKENS):
                     cause = "compaction" if is_compacted else _cause(before, reply, _sent(entry) - _sent(earlier))
                     usd = None
-                    if prices:  # what the lost tokens cost more than if they had been read from the cache
+                    if prices:  # the extra cost compared with reading the lost tokens from the cache
                         written = min(lost, reply.usage.cache_creation_input_tokens)
                         hit = reply.usage + Usage(written - lost, 0, -written, lost)
                         usd = prices.cost(reply.usage) - prices.cost(hit)

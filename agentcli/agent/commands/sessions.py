@@ -145,7 +145,7 @@ async def _rename(host: CommandHost, name: str) -> Outcome:
 
 async def _export(host: CommandHost, name: str) -> Outcome:
     text = await host.document(name)
-    title = text.split("\n", 1)[0]  # of a Markdown document, which is the form without a name
+    title = text.split("\n", 1)[0]  # without a name the document is Markdown, whose first line is its title
     name = name or (re.sub(r"[^\w]+", "-", title.lower()).strip("-")[:60] or "conversation") + ".md"
     if re.search(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", name):  # it would garble a list of files
         raise UsageError(f"{name!r} holds a control character: name another file, /export FILE.")

@@ -75,7 +75,10 @@ class PathLookup:
         return self._facts_of(given, path, status, access)
 
     def find_each(self, paths: tuple[str, ...], access: Access) -> list[PathFacts]:
-        """Return the facts of the known paths of a command; a loop of links is taken as it is."""
+        """Return the facts of each known path of a command.
+
+        A path in a loop of symlinks cannot be resolved, and is used as it was written.
+        """
         found = []
         for path in known(paths):
             try:

@@ -262,7 +262,7 @@ def _opened_files(facts: CallFacts, effects: Effects, search: GlobSearch) -> Ite
     opened: list[tuple[str, Access]] = [(path, "read") for path in known(effects.reads)]
     opened += [(path, "write") for path in known((*effects.writes, *effects.deletes))]
     for path in effects.names:
-        # A message may end with the name of a file.
+        # Words with spaces, such as a commit message, can look like a path: they count only if the file exists.
         if not re.search(r"\s", workspace.shown(Path(path))) or os.path.lexists(path):
             opened.append((path, "read" if is_secret(PurePath(path), workspace.settings.home) else "write"))
     for path, access in opened:

@@ -42,7 +42,7 @@ MAX_WINDOWS = 4  # beyond that no error of the estimate explains it
 async def request_reply(turn: Turn) -> llm.Done:
     """Request a reply, stream its text and store it.
 
-    A request that was too long is sent again after a compaction, and one that failed to another model, if there is one.
+    A request that is too long is sent again after a compaction, one that failed goes to the fallback model if any.
     """
     try:
         return await _request(turn)

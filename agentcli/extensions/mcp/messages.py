@@ -107,7 +107,7 @@ def repair_result(method: str, version: str, result: Item, report: Callable[[str
     key, needed = _LISTS.get(method, ("", ()))
     if not key or not fault():
         return result
-    whole = _without_odd_options(result)
+    whole = _drop_malformed_options(result)
     items = whole.get(key, [])
     items = [{"type": "text", "text": items}] if isinstance(items, str) and key == "content" else items
     if not isinstance(items, list) or fault([]):
@@ -123,8 +123,11 @@ def repair_result(method: str, version: str, result: Item, report: Callable[[str
     return whole | {key: valid}
 
 
-def _without_odd_options(result: Item) -> Item:
-    """Return a result without optional values of the wrong type; a structured value that is no object becomes text."""
+def _drop_malformed_options(result: Item) -> Item:
+    """Drop the optional fields of a result that have the wrong type, and `_meta`, which nobody here reads.
+
+    Structured content that is not an object becomes text.
+    """
     structured = result.get("structuredContent")
     plain = {name: value for name, value in result.items() if name not in ("_meta", "structuredContent", "isError")}
     plain |= {"structuredContent": structured} if isinstance(structured, dict) else {}

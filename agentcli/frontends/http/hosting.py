@@ -157,13 +157,14 @@ class Hosting:
         return self._leaving
 
     async def _leave(self) -> None:
+        """Give up the sessions, wait for the other processes that use them, then end the open event streams."""
         own = list(self._open)
         for session_id in own:
             self.give_up(session_id)
         if self._closing:
             _, late = await asyncio.wait(self._closing, timeout=CLOSE_TIMEOUT_S)
             if late:
-                message = "%d sessions did not end within %.0f s: they go on with the next server"
+                message = "%d sessions did not end within %.0f s: the next server resumes them"
                 log.warning(message, len(late), CLOSE_TIMEOUT_S)
         deadline = time.monotonic() + PEERS_TIMEOUT_S
         while time.monotonic() < deadline and await self._are_peers_running(own):

@@ -217,7 +217,7 @@ class SessionConfinement:
     def _protection(self, bounds: Bounds | Grants, cwd: Path | None = None) -> Protection:
         """Plan what to revert where nothing protects it. Without mounts every repository can be committed to."""
         bounds = self.bounds(None, bounds) if isinstance(bounds, Grants) else bounds
-        return plan_protection(bounds, str(cwd or bounds.roots[0]), max_to_commit_to=MAX_REPOSITORIES)
+        return plan_protection(bounds, str(cwd or bounds.roots[0]), max_committable=MAX_REPOSITORIES)
 
     def unguarded_folders(self, grants: Grants) -> Sequence[str]:
         """Return the folders that hold more protected files than could be reverted."""

@@ -69,7 +69,7 @@ def _plain(arguments: Sequence[Field], row: str, operands: int, problem: str) ->
     if any(field.may_vanish for field in words[:operands]):
         return _unread(arguments, _HIDDEN_PROGRAM)
     while problem and words and re.match(r"[A-Za-z_]\w*=", words[0].text):
-        words = words[1:]  # sudo sets variables, as env does
+        words = words[1:]  # sudo and the like accept NAME=VALUE before the command, as env does
     return Wrapper(inner=tuple(words[operands:]), problem=problem)
 
 

@@ -136,12 +136,13 @@ class _LineCollector:
         if not chunk:
             return
         self.ends_with_newline = chunk.endswith(b"\n")
-        skipped = self._choice.first - 1 - self.newlines
+        to_skip = max(self._choice.first - 1 - self.newlines, 0)
         self.newlines += chunk.count(b"\n")
         room = self._choice.max_lines - len(self._complete)
         if self.newlines < self._choice.first - 1 or room == 0 or self.is_full:
             return
-        *complete, unfinished = chunk.split(b"\n", max(skipped, 0))[-1].split(b"\n", room)
+        wanted = chunk.split(b"\n", to_skip)[-1]
+        *complete, unfinished = wanted.split(b"\n", room)
         for line in complete:
             self._add(line)
             self._finish_line()

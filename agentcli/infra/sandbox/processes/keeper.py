@@ -328,7 +328,10 @@ def _spawn(argv: list[bytes], environment: dict[bytes, bytes], streams: list[tup
 def _fork_bounded(
     argv: list[bytes], environment: dict[bytes, bytes], streams: list[tuple[int, int]], *, plan: int
 ) -> int:
-    """Do the same for a program that the launcher bounds by a plan. Failures go to its output."""
+    """Fork, and in the child run `argv` as the launcher confines it by the plan in the descriptor `plan`.
+
+    Return the number of the process. The child writes the reason to its stderr if the command cannot be started.
+    """
     parent = os.getpid()
     pid = os.fork()
     if pid:

@@ -24,7 +24,7 @@ from pathlib import Path
 from agentcli.infra.changes.state import walk
 from agentcli.infra.sandbox.git_config import Setting, parse_setting, path_in, read_configuration, run_git, text_of
 from agentcli.infra.sandbox.mounts.mount_points import is_mount_point_of_ours
-from agentcli.infra.sandbox.protection.planning import looks_like_the_inside, modules_in
+from agentcli.infra.sandbox.protection.planning import looks_like_git_dir, modules_in
 from agentcli.infra.sandbox.scan import Scan
 from agentcli.safety.paths.judge import auto_executed
 
@@ -106,7 +106,7 @@ def made_or_changed(before: Mapping[Path, State], roots: Iterable[Path], git: st
 
 def _may_start_programs(path: Path, git: str) -> bool:
     if path.name == "HEAD":
-        return looks_like_the_inside(str(path.parent)) and _starts_programs(path.parent, git)
+        return looks_like_git_dir(str(path.parent)) and _starts_programs(path.parent, git)
     if path.name != ".git" or not path.is_file():
         return path.name != ".git" or _starts_programs(path, git)
     folder = Path(path_in(str(path), "gitdir: ") or path.parent)

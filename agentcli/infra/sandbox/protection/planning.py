@@ -20,7 +20,7 @@ from agentcli.infra.sandbox.mounts.mount_points import COMMON_FOLDER_IS_HERE
 from agentcli.infra.sandbox.mounts.plans import Protection, find_places, is_inside, is_real, kind_of
 
 # One that can be committed to costs six mounts, about a millisecond; one that is read-only as a whole costs one.
-MAX_TO_COMMIT_TO = 3
+MAX_COMMITTABLE = 3
 MAX_REPOSITORIES = 100
 # What the configuration of one names costs mounts of its own, whose number is limited (backends/bubblewrap.py).
 _MAX_TO_FOLLOW = 20
@@ -34,15 +34,15 @@ _TICK_NS = 20_000_000  # within a tick of its file system's clock a file can cha
 NO_CONFIGURATION = b"# Nothing. It is here while a command runs.\n"
 
 
-def plan_protection(bounds: Bounds, cwd: str, *, max_to_commit_to: int = MAX_TO_COMMIT_TO) -> Protection:
-    """Plan what to protect now. Commands can commit in the roots, in the nearest repositories, and where they start."""
+def plan_protection(bounds: Bounds, cwd: str, *, max_committable: int = MAX_COMMITTABLE) -> Protection:
+    """Plan what to protect now. Commands can commit in the roots, in the nearest repositories, and in `cwd`."""
     plan = Protection()
     if bounds.profile != "workspace-write":
         return plan
     resources, scan = bounds.resources, bounds.resources.scan
-    scan.protected(bounds.roots)  # forgets the plans where something changed, also one that is being made then
+    scan.protected(bounds.roots)  # also drops plans that are out of date, and those still being computed
     plans = scan.kept_plans
-    made_from = (cwd, max_to_commit_to, bounds.roots, bounds.home, bounds.protected, resources.cache, resources.git)
+    made_from = (cwd, max_committable, bounds.roots, bounds.home, bounds.protected, resources.cache, resources.git)
     stamps, kept_plan = plans.get(made_from, ({}, None))
     if kept_plan is not None and not bounds.writable and all(_stamp(file) == stamp for file, stamp in stamps.items()):
         return cast("Protection", kept_plan)
@@ -56,17 +56,17 @@ def plan_protection(bounds: Bounds, cwd: str, *, max_to_commit_to: int = MAX_TO_
             if path != root and is_inside(path, root):
                 plan.protect(root, path.removeprefix(root))
         found = scan.repositories(root)
-        # One that is not real has a link on the way by now.
+        # Leave out folders to which a symlink leads since the scan.
         nested = [folder for folder in found[:MAX_REPOSITORIES] if is_real(folder)]
         for number, folder in enumerate(nested):
-            is_chosen = may_commit and (number < max_to_commit_to or is_inside(cwd, folder))
+            is_chosen = may_commit and (number < max_committable or is_inside(cwd, folder))
             plan.add(_bounded(planner.plan_nested(folder, may_commit=is_chosen), folder, number, is_chosen))
-        if looks_like_the_inside(root):
+        if looks_like_git_dir(root):
             plan.add(planner.plan_inside(root, may_commit=may_commit, is_root=True))
-        # Bare repositories, and those whose worktree is elsewhere; where a worktree led there it is protected already.
-        for number, folder in enumerate(filter(looks_like_the_inside, nested)):
+        # Bare repositories, and those with a worktree elsewhere; one reached through its worktree is protected already.
+        for number, folder in enumerate(filter(looks_like_git_dir, nested)):
             if folder not in plan.writable:
-                is_chosen = may_commit and (number < max_to_commit_to or is_inside(cwd, folder))
+                is_chosen = may_commit and (number < max_committable or is_inside(cwd, folder))
                 plan.add(_bounded(planner.plan_inside(folder, may_commit=is_chosen), folder, number, is_chosen))
         if len(found) > MAX_REPOSITORIES or scan.is_partial(root):
             plan.problems.append(f"{root} has too many folders or repositories to protect all that are in it.")
@@ -167,7 +167,7 @@ class RepositoryPlanner:
             is_genuine = points_back and folder.rpartition("/")[0] == f"{common}/worktrees"
         else:
             is_genuine = _is_same(self._named(folder).worktree, worktree)
-        if is_genuine and looks_like_the_inside(common):
+        if is_genuine and looks_like_git_dir(common):
             self._add_folder(common, worktree, plan)
         else:
             plan.problems.append(f"{link} leads to {folder}, which does not lead back: commands cannot commit.")
@@ -253,7 +253,7 @@ class RepositoryPlanner:
         plan.protect(base, os.path.relpath(path, base))
 
 
-def looks_like_the_inside(folder: str) -> bool:
+def looks_like_git_dir(folder: str) -> bool:
     """Return True if git, started there, would take it for a repository's own folder."""
     return all(os.path.lexists(f"{folder}/{name}") for name in ("HEAD", "objects", "refs"))
 
