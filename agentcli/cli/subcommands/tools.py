@@ -7,10 +7,11 @@ import codecs
 import json
 import secrets
 import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import cached_property
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, BinaryIO, NamedTuple
 
 import msgspec
 import typer
@@ -37,7 +38,6 @@ from agentcli.cli.subcommands.shared import (
     until_signal,
 )
 from agentcli.errors import ToolError, UsageError
-from agentcli.frontends.json_input import read_lines
 from agentcli.frontends.printable import exposed
 from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.llm.messages import Text, ToolResult, ToolUse
@@ -129,11 +129,38 @@ async def _answer_calls(single: ToolCallLine | None, bench: Bench) -> int:
         answer = await bench.answer(single)
         _write(answer)
         return int(answer["is_error"])
-    lines: asyncio.Queue[bytes | None] = asyncio.Queue()
-    read_lines(unshared_stdin(), lines)
-    while (line := await lines.get()) is not None:
-        _write(await _answer_line(line, bench))
+    input = unshared_stdin()
+    line = (await _next_line(input)).removeprefix(codecs.BOM_UTF8)
+    while line:
+        if line.strip():
+            _write(await _answer_line(line, bench))
+        line = await _next_line(input)
     return 0
+
+
+async def _next_line(input: BinaryIO) -> bytes:
+    """Return a line of stdin, empty at its end; no more is read ahead of a call. Raises `UsageError`."""
+    loop = asyncio.get_running_loop()
+    read_line: asyncio.Future[bytes | OSError] = loop.create_future()
+
+    def settle(line: bytes | OSError) -> None:
+        if not read_line.done():
+            read_line.set_result(line)
+
+    def read() -> None:
+        line: bytes | OSError
+        try:
+            line = input.readline()
+        except OSError as error:
+            line = error
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(settle, line)
+
+    # In a thread that nothing waits for: one of the executor would hold up an interrupted program.
+    threading.Thread(target=read, name="agentcli-stdin", daemon=True).start()
+    if isinstance(line := await read_line, OSError):
+        raise UsageError(f"Stdin could not be read: {line.strerror}.") from line
+    return line
 
 
 async def _answer_line(line: bytes, bench: Bench) -> dict[str, Any]:
