@@ -110,6 +110,20 @@ def test_a_run_in_which_nothing_happens_ends(place: Place, format: str) -> None:
         assert len([line for line in ran.lines if line["type"] == "result"]) == 1
 
 
+def test_a_conversation_begun_in_the_stream_is_watched_too(place: Place) -> None:
+    script = place.script({"text": "ok"}, {"text": "late", "delay_ms": 60_000})
+    flags = ("--input-format", "stream-json", "--output-format", "stream-json")
+    with place.start("-m", script, *flags, env={"AGENTCLI_LIMITS_IDLE_S": "0.5"}, stdin=True) as running:
+        running.say("one")
+        running.wait_for_type("result")
+        running.control("command", text="/clear")
+        running.wait_for_type("system", "command")
+        running.say("two")
+        ran = running.ended()
+    assert ["limits.idle_s" in result["result"] for result in ran.of("result")] == [False, True]
+    assert "Traceback" not in ran.err
+
+
 @pytest.mark.slow
 def test_a_run_in_which_something_happens_goes_on(place: Place) -> None:
     words = {"text": "one two three four five six", "delay_ms": 150, "chunk": 4}
