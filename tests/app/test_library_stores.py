@@ -28,12 +28,15 @@ from agentcli import (
 from agentcli.agent.events import Done as TurnDone
 from agentcli.agent.events import QuestionEvent, SubagentStarted, TurnFailed
 from agentcli.agent.ops import Interrupt, Prompt
+from agentcli.app import Builder
+from agentcli.cli.subcommands import tools
 from agentcli.conversation.entries import SCHEMA_VERSION
 from agentcli.errors import AgentcliError, StorageError, ToolError, UsageError
 from agentcli.library.reply_forms import to_anthropic_message, to_chat_completion
 from agentcli.llm.errors import AuthError, RateLimit
 from agentcli.llm.messages import Message, Usage
 from agentcli.llm.provider import Done, Health, Request, StreamEvent, TextDelta, TokenCount
+from agentcli.settings.load import load_config
 from agentcli.tools.own_tools import tool
 from agentcli.tools.tool import RetryRule
 from tests.app.running import call
@@ -477,3 +480,17 @@ async def test_a_subagent_is_closed_however_often_its_parent_is_interrupted(agen
                 if isinstance(event, TurnDone | TurnFailed) and event.agent_id == "main":
                     break
         assert steps == ["closed"]
+
+
+async def test_tools_run_keeps_so_many_answers_to_be_repeated(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tools, "MAX_ANSWERS", 1)
+    builder = Builder(load_config(work), store=MemorySessions())
+    first, second = (tools.ToolCallLine("file_write", {"path": name, "content": "x"}, name) for name in "ab")
+    async with tools.open_bench(builder, builder.tool_registry(), "acceptEdits") as bench:
+        await bench.answer(first)
+        (work / "a").unlink()
+        await bench.answer(first)
+        assert not (work / "a").exists()
+        await bench.answer(second)
+        await bench.answer(first)
+        assert (work / "a").exists()

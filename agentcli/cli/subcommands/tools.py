@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import hashlib
 import json
 import secrets
 import sys
@@ -15,6 +16,7 @@ from typing import Annotated, Any, BinaryIO, NamedTuple
 
 import msgspec
 import typer
+from cachetools import TTLCache
 from msgspec.structs import replace
 
 from agentcli.agent.calls.model import Call, SessionCalls, TurnCalls
@@ -46,6 +48,8 @@ from agentcli.tools.command import Profile
 from agentcli.tools.path_names import display_name, is_utf8
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.summary import call_title
+
+MAX_ANSWERS, ANSWERS_S = 10_000, 3600  # that are kept to be repeated, and how long
 
 app = make_app("Look at the model's tools, or run them by hand.")
 
@@ -196,24 +200,25 @@ class Bench(NamedTuple):
     """Runs calls as in a conversation, but no model reads the results.
 
     An idempotent call that succeeded is not run again for the same id and input: its answer, in `answers`, is repeated.
+    Only so many answers are kept, and each for so long.
     """
 
     calls: SessionCalls
     state: AgentState
-    answers: dict[bytes, dict[str, Any]]
+    answers: TTLCache[bytes, dict[str, Any]]
 
     async def answer(self, call: ToolCallLine) -> dict[str, Any]:
         """Run a call and return the object that `tools run` writes for it."""
-        key = msgspec.json.encode(call, order="deterministic")
-        if call.id and key in self.answers:
-            return self.answers[key]
+        key = hashlib.sha256(msgspec.json.encode(call, order="deterministic")).digest()
+        if call.id and (known := self.answers.get(key)) is not None:
+            return known
         events: list[Event] = []
         use = ToolUse(call.id or f"call_{secrets.token_hex(6)}", call.name, call.input)
         await run_call(Call(use, TurnCalls(session=self.calls, state=self.state, emit=events.append)))
         answer = _answer(call, next(event for event in reversed(events) if isinstance(event, ToolFinished)))
         if (mask := self.calls.services.mask) is not None:  # the title contains arguments of the call
             answer["summary"] = mask.text(answer["summary"])
-        if not answer["is_error"] and self.calls.tools.get(call.name).is_idempotent:
+        if call.id and not answer["is_error"] and self.calls.tools.get(call.name).is_idempotent:
             self.answers[key] = answer
         return answer
 
@@ -226,7 +231,8 @@ async def open_bench(builder: Builder, tools: ToolRegistry, mode: Mode) -> Async
     calls = builder.session_calls(tools, workspace)
     calls.history.ends_loops = False  # a program may ask the same as often as it likes
     try:
-        yield Bench(calls, AgentState(model=ModelChoice(name=""), mode=mode, rules=rules), answers={})
+        state = AgentState(model=ModelChoice(name=""), mode=mode, rules=rules)
+        yield Bench(calls, state, TTLCache(MAX_ANSWERS, ANSWERS_S))
     finally:
         await workspace.sandbox.aclose()
         await builder.aclose()

@@ -215,7 +215,7 @@ class Connector:
         return await connect(address, auth=None if has_authorization else stored_auth(logins, address.url, login))
 
     def expand_address(self, spec: ServerSpec, address: HttpSpec, *, with_oauth: bool = False) -> HttpSpec:
-        """Return the address of a server with its variables replaced; `oauth` is for a login alone. Raises `ToolError`."""
+        """Return the address with its variables replaced, those of `oauth` only for a login. Raises `ToolError`."""
         expand, oauth = partial(self._expand, spec), address.oauth
         headers = {name: expand(value) for name, value in address.headers.items()}
         if with_oauth:

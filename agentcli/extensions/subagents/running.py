@@ -73,7 +73,7 @@ class AgentRun:
 
 
 class Subagents:
-    """Runs the subagents of a session. Those in the background add to `reports`, which start the session's next turn."""
+    """Runs the subagents of a session. Those in the background add to `reports`, which start its next turn."""
 
     def __init__(self, children: ChildSessions) -> None:
         self.definitions = children.agents.definitions
