@@ -38,9 +38,10 @@ from agentcli.setup.options import McpOptions, SessionChoice, SessionOptions
 class ConfiguredOpener:
     """Opens sessions with one configuration and one builder. Implements `SessionOpener`."""
 
-    def __init__(self, config: Config, builder: Builder) -> None:
+    def __init__(self, config: Config, builder: Builder, *, answer_schema: AnswerSchema | None = None) -> None:
         self._config = config
         self._builder = builder
+        self._answer_schema = answer_schema
         self.models = builder.models
         self.model_info = builder.models.info
         self.stored_sessions = builder.store
@@ -48,7 +49,7 @@ class ConfiguredOpener:
 
     async def open(self, session_id: str | None, *, model: str, fork: bool = False, take_over: bool = False) -> Session:
         choice = SessionChoice("id", session_id, fork, take_over=take_over) if session_id else SessionChoice()
-        return await self._builder.build_session(choice, model=model)
+        return await self._builder.build_session(choice, model=model, answer_schema=self._answer_schema)
 
     async def list(self) -> Sequence[SessionInfo]:
         return await self.stored_sessions.list(cwd=self._config.cwd)
@@ -242,7 +243,7 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
             except NoKey:
                 await session.close()
                 raise
-        opener = ConfiguredOpener(config, builder)
+        opener = ConfiguredOpener(config, builder, answer_schema=answer_schema)
         knows_commands = options.output_format == "stream-json" or typed.lstrip().startswith("/")
         commands = opener.commands(warn) if knows_commands else CommandSet(())
         host = ScreenlessHost(opener, session, commands, stays_open=takes_stream)

@@ -264,6 +264,7 @@ class _CommandReader:
                     yield from self._named(word, is_started=is_first or bool(interpreter))
                 if is_first and word.startswith("/"):  # `$(…)/name` ends with a command of its own, which is /name
                     yield from self._named(word.lstrip("/"), is_started=True)
+                    yield from self._started_folder(word.lstrip("/"))
                 for module in filter(None, map(_MODULE_OPTION.fullmatch, (before + word, word))):
                     yield from self._module(module[1])
                 if interpreter and not word.startswith("-"):
@@ -345,5 +346,5 @@ def _simple_commands(text: str) -> Iterator[list[str]]:
             is_output = True
         elif "<" not in token or "(" in token:
             yield words
-            words = []
+            words, is_output = [], False  # `> >(…)` goes to a command
     yield words

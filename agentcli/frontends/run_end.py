@@ -92,7 +92,7 @@ async def _is_silent(session: Session, limit_s: float) -> bool:
     async with aclosing(session.subscribe()) as events:
         try:
             async with asyncio.timeout(limit_s):
-                await anext(events)
+                await anext(events, None)  # None: the session was closed, and another one may follow it
         except TimeoutError:
             return True
     return False

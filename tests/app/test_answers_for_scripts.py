@@ -40,6 +40,18 @@ def test_calls_come_before_the_answer_and_are_not_held_to_the_schema(place: Plac
     assert ran.result["num_turns"] == 2
 
 
+def test_a_conversation_begun_in_the_stream_is_held_to_the_schema_too(place: Place) -> None:
+    script = place.script({"text": '{"n": 1}'}, {"text": "Two."}, {"text": '{"n": 2}'})
+    flags = ("--input-format", "stream-json", "--output-format", "stream-json", "--json-schema", json.dumps(SCHEMA))
+    with place.start("-m", script, *flags, stdin=True) as running:
+        running.say("1 + 0")
+        running.wait_for_type("result")
+        running.control("command", text="/clear")
+        running.say("1 + 1")
+        ran = running.ended()
+    assert [result["structured_output"] for result in ran.of("result")] == [{"n": 1}, {"n": 2}]
+
+
 def test_after_two_more_tries_it_is_an_error_of_its_own(place: Place) -> None:
     ran = asked(place, *[{"text": '{"m": 4}'}] * 4)
     assert ran.code == 55
@@ -96,6 +108,20 @@ def test_a_run_in_which_nothing_happens_ends(place: Place, format: str) -> None:
         assert ran.result["subtype"] == "error_during_execution"
         assert "limits.idle_s" in ran.result["result"]
         assert len([line for line in ran.lines if line["type"] == "result"]) == 1
+
+
+def test_a_conversation_begun_in_the_stream_is_watched_too(place: Place) -> None:
+    script = place.script({"text": "ok"}, {"text": "late", "delay_ms": 60_000})
+    flags = ("--input-format", "stream-json", "--output-format", "stream-json")
+    with place.start("-m", script, *flags, env={"AGENTCLI_LIMITS_IDLE_S": "0.5"}, stdin=True) as running:
+        running.say("one")
+        running.wait_for_type("result")
+        running.control("command", text="/clear")
+        running.wait_for_type("system", "command")
+        running.say("two")
+        ran = running.ended()
+    assert ["limits.idle_s" in result["result"] for result in ran.of("result")] == [False, True]
+    assert "Traceback" not in ran.err
 
 
 @pytest.mark.slow

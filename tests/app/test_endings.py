@@ -370,6 +370,15 @@ def test_a_run_without_jobs_says_nothing_of_them(place: Place) -> None:
     assert (ran.code, ran.out, ran.err) == (0, "ok\n", "")
 
 
+def test_calls_that_cannot_be_read_are_an_error(place: Place) -> None:
+    command = [sys.executable, "-m", "agentcli", "tools", "run"]
+    with Path(os.devnull).open("wb") as unreadable:
+        ran = subprocess.run(
+            command, stdin=unreadable, capture_output=True, check=False, cwd=place.folder, env=place.environment
+        )
+    assert (ran.returncode, b"Stdin could not be read" in ran.stderr) == (2, True), ran.stderr
+
+
 @pytest.mark.parametrize("in_the_way", ["state", "state/tmp"])
 def test_where_nothing_can_be_kept_calls_are_answered_and_the_installation_is_checked(
     place: Place, in_the_way: str

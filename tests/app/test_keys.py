@@ -107,6 +107,8 @@ def test_a_file_that_others_can_read_is_not_used(place: Place, mode: int) -> Non
     ran = place.run(*ASK)
     assert ran.code == 2
     assert f"credentials.json: holds keys and is not yours alone (mode {mode:o})" in ran.err
+    assert place.run("config", "show").code == 2
+    assert '"limits"' in place.run("config", "show", "--json").out
     assert KEY not in ran.err
     assert "chmod 600" in place.run("doctor").out
     assert place.run("-m", place.script({"text": "Hi."}), "-p", "no key needed").out == "Hi.\n"

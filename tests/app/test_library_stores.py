@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,18 @@ from agentcli import (
     Text,
     readable_from,
 )
-from agentcli.agent.events import QuestionEvent
+from agentcli.agent.events import Done as TurnDone
+from agentcli.agent.events import QuestionEvent, SubagentStarted, TurnFailed
+from agentcli.agent.ops import Interrupt, Prompt
+from agentcli.app import Builder
+from agentcli.cli.subcommands import tools
 from agentcli.conversation.entries import SCHEMA_VERSION
 from agentcli.errors import AgentcliError, StorageError, ToolError, UsageError
 from agentcli.library.reply_forms import to_anthropic_message, to_chat_completion
 from agentcli.llm.errors import AuthError, RateLimit
 from agentcli.llm.messages import Message, Usage
 from agentcli.llm.provider import Done, Health, Request, StreamEvent, TextDelta, TokenCount
+from agentcli.settings.load import load_config
 from agentcli.tools.own_tools import tool
 from agentcli.tools.tool import RetryRule
 from tests.app.running import call
@@ -438,3 +444,53 @@ async def test_the_stream_of_a_turn_that_fails_or_is_left_says_so(agent: Make) -
                 break
             await asyncio.sleep(0.05)
     assert json.loads((await events.read("left"))[-1].data)["subtype"] == "interrupted"
+
+
+async def test_a_subagent_is_closed_however_often_its_parent_is_interrupted(agent: Make, work: Path) -> None:
+    steps: list[str] = []
+    is_closing = asyncio.Event()
+
+    class SlowToClose(MemorySessions):
+        async def create(self, **how: Any) -> Any:
+            log = await super().create(**how)
+            close = log.close
+
+            async def close_slowly() -> None:
+                is_closing.set()
+                await asyncio.sleep(0.2)
+                await close()
+                steps.append("closed")
+
+            log.close = close_slowly  # type: ignore[method-assign]
+            return log
+
+    made = script(work, {"tool_calls": [call("create_subagent", task="wait")]}, {"text": "late", "delay_ms": 60_000})
+    async with agent(made, store=SlowToClose()) as parent:
+        session = await parent.session()
+        async with aclosing(session.subscribe()) as events:
+            session.submit(Prompt((Text("go"),)))
+            async for event in events:
+                if isinstance(event, SubagentStarted):
+                    await asyncio.sleep(0.3)
+                    session.submit(Interrupt())
+                    await is_closing.wait()
+                    for _ in range(3):
+                        session.submit(Interrupt())
+                        await asyncio.sleep(0.01)
+                if isinstance(event, TurnDone | TurnFailed) and event.agent_id == "main":
+                    break
+        assert steps == ["closed"]
+
+
+async def test_tools_run_keeps_so_many_answers_to_be_repeated(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tools, "MAX_ANSWERS", 1)
+    builder = Builder(load_config(work), store=MemorySessions())
+    first, second = (tools.ToolCallLine("file_write", {"path": name, "content": "x"}, name) for name in "ab")
+    async with tools.open_bench(builder, builder.tool_registry(), "acceptEdits") as bench:
+        await bench.answer(first)
+        (work / "a").unlink()
+        await bench.answer(first)
+        assert not (work / "a").exists()
+        await bench.answer(second)
+        await bench.answer(first)
+        assert (work / "a").exists()

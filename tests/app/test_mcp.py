@@ -540,6 +540,17 @@ def test_a_server_over_http_is_sent_its_headers(place: Place) -> None:
     assert "dependency_error" in results(down)[0]
 
 
+@pytest.mark.slow
+def test_what_a_login_takes_is_needed_for_the_login_alone(place: Place) -> None:
+    with http_server() as far:
+        oauth = '{ clientId = "c", clientSecret = "${NOT_SET}" }'
+        place.home.mkdir()
+        (place.home / "config.toml").write_text(f'[mcp_servers.test]\nurl = "{far.url}/mcp"\noauth = {oauth}\n')
+        assert results(stream(place, one("add", a=1, b=2))) == ["3"]
+        login = place.run("mcp", "login", "test")
+        assert (login.code, "NOT_SET is not set" in login.err) == (1, True), login.err
+
+
 @pytest.mark.full
 @pytest.mark.slow
 def test_a_login_is_asked_for_made_once_and_renewed(place: Place) -> None:

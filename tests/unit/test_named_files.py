@@ -39,6 +39,8 @@ from tests.rows import each_row
         ("bash $(dirname x)/hooks/a.sh", "/r/hooks/a.sh"),
         ("$(pwd -P)/hooks/a.sh", "/r/w/hooks/a.sh"),
         ("tee >(./hooks/a.sh)", "/r/w/hooks/a.sh"),
+        ("exec > >(./hooks/a.sh) 2>&1", "/r/w/hooks/a.sh"),
+        ("node $(pwd)/server", "/r/w/server/index.js"),
         ("diff <(./a.txt) x", "/r/w/a.txt"),
         ("bash hooks/a{1,2}.sh", "/r/w/hooks/a2.sh"),
         ("bash hooks/a{1..3}.sh", "/r/w/hooks/a*.sh"),

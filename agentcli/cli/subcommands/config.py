@@ -17,7 +17,7 @@ import typer
 from agentcli.app import Builder
 from agentcli.cli.importing import TOOLS, Draft, drafts
 from agentcli.cli.output import echo, warn
-from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_answer
+from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_answer, print_json
 from agentcli.errors import ConfigError, UsageError, did_you_mean
 from agentcli.extensions.hooks.config import Hooks
 from agentcli.extensions.mcp.config import describe_server, server_specs
@@ -40,9 +40,12 @@ app = make_app("Look at the settings, and change them.")
 def show(json: AsJson = False) -> None:
     """The settings that differ from the defaults (with --json: all); what is wrong with them is told."""
     config = configuration()
-    comments = [f"# {line}" for line in (*config.notices, *_check(config).models.keys.lines())]
-    text = "\n".join((*comments, mask(write.readable_settings(config.settings))))
-    print_answer(write.without_secrets(msgspec.to_builtins(config.settings), mask), text, as_json=json)
+    builder = _check(config)
+    if json:  # says nothing about keys, so works while the file with keys is unusable
+        print_json(write.without_secrets(msgspec.to_builtins(config.settings), mask))
+        return
+    comments = [f"# {line}" for line in (*config.notices, *builder.models.keys.lines())]
+    echo("\n".join((*comments, mask(write.readable_settings(config.settings)))))
 
 
 def _check(config: Config) -> Builder:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import hashlib
 import json
 import secrets
 import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import cached_property
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, BinaryIO, NamedTuple
 
 import msgspec
 import typer
+from cachetools import TTLCache
 from msgspec.structs import replace
 
 from agentcli.agent.calls.model import Call, SessionCalls, TurnCalls
@@ -37,7 +40,6 @@ from agentcli.cli.subcommands.shared import (
     until_signal,
 )
 from agentcli.errors import ToolError, UsageError
-from agentcli.frontends.json_input import read_lines
 from agentcli.frontends.printable import exposed
 from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.llm.messages import Text, ToolResult, ToolUse
@@ -46,6 +48,8 @@ from agentcli.tools.command import Profile
 from agentcli.tools.path_names import display_name, is_utf8
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.summary import call_title
+
+MAX_ANSWERS, ANSWERS_S = 10_000, 3600  # that are kept to be repeated, and how long
 
 app = make_app("Look at the model's tools, or run them by hand.")
 
@@ -129,11 +133,38 @@ async def _answer_calls(single: ToolCallLine | None, bench: Bench) -> int:
         answer = await bench.answer(single)
         _write(answer)
         return int(answer["is_error"])
-    lines: asyncio.Queue[bytes | None] = asyncio.Queue()
-    read_lines(unshared_stdin(), lines)
-    while (line := await lines.get()) is not None:
-        _write(await _answer_line(line, bench))
+    input = unshared_stdin()
+    line = (await _next_line(input)).removeprefix(codecs.BOM_UTF8)
+    while line:
+        if line.strip():
+            _write(await _answer_line(line, bench))
+        line = await _next_line(input)
     return 0
+
+
+async def _next_line(input: BinaryIO) -> bytes:
+    """Return a line of stdin, empty at its end; no more is read ahead of a call. Raises `UsageError`."""
+    loop = asyncio.get_running_loop()
+    read_line: asyncio.Future[bytes | OSError] = loop.create_future()
+
+    def settle(line: bytes | OSError) -> None:
+        if not read_line.done():
+            read_line.set_result(line)
+
+    def read() -> None:
+        line: bytes | OSError
+        try:
+            line = input.readline()
+        except OSError as error:
+            line = error
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(settle, line)
+
+    # In a thread that nothing waits for: one of the executor would hold up an interrupted program.
+    threading.Thread(target=read, name="agentcli-stdin", daemon=True).start()
+    if isinstance(line := await read_line, OSError):
+        raise UsageError(f"Stdin could not be read: {line.strerror}.") from line
+    return line
 
 
 async def _answer_line(line: bytes, bench: Bench) -> dict[str, Any]:
@@ -169,24 +200,25 @@ class Bench(NamedTuple):
     """Runs calls as in a conversation, but no model reads the results.
 
     An idempotent call that succeeded is not run again for the same id and input: its answer, in `answers`, is repeated.
+    Only so many answers are kept, and each for so long.
     """
 
     calls: SessionCalls
     state: AgentState
-    answers: dict[bytes, dict[str, Any]]
+    answers: TTLCache[bytes, dict[str, Any]]
 
     async def answer(self, call: ToolCallLine) -> dict[str, Any]:
         """Run a call and return the object that `tools run` writes for it."""
-        key = msgspec.json.encode(call, order="deterministic")
-        if call.id and key in self.answers:
-            return self.answers[key]
+        key = hashlib.sha256(msgspec.json.encode(call, order="deterministic")).digest()
+        if call.id and (known := self.answers.get(key)) is not None:
+            return known
         events: list[Event] = []
         use = ToolUse(call.id or f"call_{secrets.token_hex(6)}", call.name, call.input)
         await run_call(Call(use, TurnCalls(session=self.calls, state=self.state, emit=events.append)))
         answer = _answer(call, next(event for event in reversed(events) if isinstance(event, ToolFinished)))
         if (mask := self.calls.services.mask) is not None:  # the title contains arguments of the call
             answer["summary"] = mask.text(answer["summary"])
-        if not answer["is_error"] and self.calls.tools.get(call.name).is_idempotent:
+        if call.id and not answer["is_error"] and self.calls.tools.get(call.name).is_idempotent:
             self.answers[key] = answer
         return answer
 
@@ -199,7 +231,8 @@ async def open_bench(builder: Builder, tools: ToolRegistry, mode: Mode) -> Async
     calls = builder.session_calls(tools, workspace)
     calls.history.ends_loops = False  # a program may ask the same as often as it likes
     try:
-        yield Bench(calls, AgentState(model=ModelChoice(name=""), mode=mode, rules=rules), answers={})
+        state = AgentState(model=ModelChoice(name=""), mode=mode, rules=rules)
+        yield Bench(calls, state, TTLCache(MAX_ANSWERS, ANSWERS_S))
     finally:
         await workspace.sandbox.aclose()
         await builder.aclose()

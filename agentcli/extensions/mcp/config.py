@@ -214,11 +214,12 @@ class Connector:
         has_authorization = "authorization" in map(str.lower, address.headers)
         return await connect(address, auth=None if has_authorization else stored_auth(logins, address.url, login))
 
-    def expand_address(self, spec: ServerSpec, address: HttpSpec) -> HttpSpec:
-        """Return the address of a server with its variables replaced. Raises `ToolError`."""
-        expand = partial(self._expand, spec)
+    def expand_address(self, spec: ServerSpec, address: HttpSpec, *, with_oauth: bool = False) -> HttpSpec:
+        """Return the address with its variables replaced, those of `oauth` only for a login. Raises `ToolError`."""
+        expand, oauth = partial(self._expand, spec), address.oauth
         headers = {name: expand(value) for name, value in address.headers.items()}
-        oauth = {key: expand(value) if isinstance(value, str) else value for key, value in address.oauth.items()}
+        if with_oauth:
+            oauth = {key: expand(value) if isinstance(value, str) else value for key, value in oauth.items()}
         return msgspec.structs.replace(address, url=expand(address.url), headers=headers, oauth=oauth)
 
     def _expand(self, spec: ServerSpec, text: str, more: Mapping[str, str] = {}) -> str:

@@ -203,16 +203,16 @@ def _write(config: Config, scope: str, name: str, entry: dict[str, Any] | None) 
     return f"It is in {file}, which counts once you trust the project: agentcli config trust."
 
 
-def _address(config: Config, spec: ServerSpec) -> HttpSpec:
+def _address(config: Config, spec: ServerSpec, *, with_oauth: bool = False) -> HttpSpec:
     """Return the address of a server, with its variables replaced. Raises `UsageError` for a program."""
     if isinstance(spec.transport, StdioSpec):
         raise UsageError(f"{spec.name} runs on this machine: it takes what it needs from its env, and no login.")
-    return Connector(config).expand_address(spec, spec.transport)
+    return Connector(config).expand_address(spec, spec.transport, with_oauth=with_oauth)
 
 
 async def _log_in(config: Config, server: Server) -> str:
     """Log in to a server in the browser; return a sentence on it. Raises `UsageError` and `ToolError`."""
-    spec, address = server.spec, _address(config, server.spec)
+    spec, address = server.spec, _address(config, server.spec, with_oauth=True)
     if address.url.startswith("http://") and not is_loopback(urlsplit(address.url).hostname or ""):
         raise UsageError(f"{spec.name} is reached without encryption: a login would be open to all on the way.")
     sdk = load_sdk()

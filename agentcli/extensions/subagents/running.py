@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -73,10 +73,7 @@ class AgentRun:
 
 
 class Subagents:
-    """Runs the subagents of a session.
-
-    Those in the background add to `reports`, which start the session's next turn.
-    """
+    """Runs the subagents of a session. Those in the background add to `reports`, which start its next turn."""
 
     def __init__(self, children: ChildSessions) -> None:
         self.definitions = children.agents.definitions
@@ -223,12 +220,14 @@ class Subagents:
 
 
 async def _close(child: Session) -> None:
-    """Close a subagent's session, also while its parent is being cancelled; the cancellation continues afterwards."""
+    """Close a subagent's session, however often its parent is cancelled meanwhile; the cancellation continues then."""
     closing = asyncio.ensure_future(child.close())
     try:
         await asyncio.shield(closing)
     finally:
-        await asyncio.wait((closing,))
+        while not closing.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait((closing,))
 
 
 def _answer_texts(child: Session) -> str:
