@@ -335,6 +335,16 @@ async def test_caches_stay_out_of_the_workspace_and_are_there_for_the_next_try(b
     assert list((base / "state/tries").iterdir()) == []
 
 
+async def test_a_new_folder_around_a_cache_is_not_there_for_the_next_try(base: Path) -> None:
+    runs = dry_runs(base, US)
+    make = "mkdir -p lib/__pycache__ new/__pycache__; echo 1 | tee lib/__pycache__/a.pyc >new/__pycache__/b.pyc"
+    async with discarding(await runs.run(Command(make, base / "ws", timeout_s=20))):
+        pass
+    async with discarding(await runs.run(Command("cat lib/__pycache__/*; mkdir new", base / "ws", timeout_s=20))) as it:
+        assert it.result.output == "1\n"
+    runs.close()
+
+
 def test_a_folder_of_files_is_no_cache_because_it_says_so_now(base: Path) -> None:
     tag = "Signature: 8a477f597d28d172789f06886806bc55"
     outcome = tried(base, f"echo '{tag}' >lib/CACHEDIR.TAG; echo more >>lib/one.py")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from agentcli.infra.sandbox.processes import keeper
+from agentcli.infra.sandbox.processes.keeper_client import Process
 from agentcli.tools.command import JobOutcome
 from agentcli.tools.observation import PAGE_BYTES
 from tests.unit.tools.bench import Bench, until
@@ -174,3 +175,15 @@ async def test_an_interrupt_ends_the_call_and_its_output_was_heard(bench: Bench)
     heard = "".join(bench.heard)
     assert heard.startswith("1\n2\n")
     assert heard.endswith("50000\nall of it\n")
+
+
+async def test_an_interrupt_at_the_moment_when_the_last_process_ends_is_not_lost(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def interrupt(process: Process) -> None:
+        call.cancel()
+
+    monkeypatch.setattr(Process, "wait_until_gone", interrupt)
+    call = asyncio.create_task(bench.acall("bash", command="true"))
+    with pytest.raises(asyncio.CancelledError):
+        await call

@@ -6,12 +6,14 @@ import asyncio
 import marshal
 import os
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from agentcli.infra.sandbox.backends import launcher
 from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch
 from agentcli.infra.sandbox.processes.shell import Shell
 from agentcli.tools.command import Command
@@ -170,6 +172,13 @@ def test_what_a_session_runs_is_bounded(landlock: Confinement, ws: Path, *, has_
     assert said.count(": Permission denied\n") == 4
     assert "\nin\nPermissionError: " in said
     assert {path.name for path in ws.parent.iterdir()} == {"ws", "secret"}
+
+
+def test_each_command_that_is_bounded_imports_little() -> None:
+    """`pathlib` would take 3 ms of every dry run: a process of its own imports the launcher each time."""
+    names = "import sys; sys.path.append(sys.argv[1]); import launcher; print('pathlib' in sys.modules)"
+    command = [sys.executable, "-I", "-S", "-c", names, str(Path(launcher.__file__).parent)]
+    assert subprocess.check_output(command, text=True) == "False\n"
 
 
 FILTERS = (b"", b"\0", b"\xff" * 8)  # none of them is one

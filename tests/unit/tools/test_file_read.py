@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.tools.builtin.file_read import MAX_TEXT_BYTES
 from agentcli.tools.builtin.files import HOW_TO_NAME_CHARSET
 from agentcli.tools.observation import MAX_LINE_CHARS, PAGE_BYTES
@@ -272,6 +273,12 @@ def test_a_socket_is_an_error(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("path", ["/dev/zero", "/dev/stdin", "/proc/self/root/etc/passwd", "/etc/passwd"])
 def test_devices_and_files_of_the_system_are_outside_the_workspace(bench: Bench, path: str) -> None:
     assert bench.fails("file_read", path=path).kind == "permission_denied"
+
+
+@pytest.mark.skipif(not Path("/proc/version").exists(), reason="this system has no /proc")
+def test_a_file_of_proc_is_read_though_its_size_is_unknown(bench: Bench) -> None:
+    bench.workspace.sandbox = LocalSandbox([Path("/proc")], environment={}, job_folder=bench.folder / "jobs")
+    assert bench.call("file_read", path="/proc/version").structured["text"] == Path("/proc/version").read_text()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may make a device")

@@ -26,7 +26,6 @@ import ctypes
 import errno
 import marshal
 import os
-import pathlib
 import signal
 import stat
 import struct
@@ -200,7 +199,7 @@ def _leave_the_namespaces() -> None:
             ("uid_map", b"%d %d 1" % (uid, uid)),
             ("gid_map", b"%d %d 1" % (gid, gid)),
         ):
-            with pathlib.Path(f"/proc/self/{name}").open("wb", 0) as file:
+            with open(f"/proc/self/{name}", "wb", 0) as file:  # noqa: PTH123
                 file.write(text)
     _check(_libc.mount(b"none", b"/", None, _RECURSIVE | _PRIVATE, None), "the mounts cannot be made private")
 

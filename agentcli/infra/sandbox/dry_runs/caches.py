@@ -77,6 +77,8 @@ class CacheLayers:
         tagged = [path for path in paths if path not in known and is_tagged(f"{upper}/{path}")]
         with contextlib.suppress(OSError):  # a cache that is lost costs the next command some time
             for path in paths:
+                if not (Path(root) / path).parent.is_dir():  # the next command would find the new folder around it
+                    continue
                 for around in parents_of(path):  # they cover those of the root
                     (self._layer(root) / around).mkdir(parents=True, exist_ok=True)
                     copy_access(Path(root) / around, self._layer(root) / around)

@@ -149,7 +149,8 @@ class Run:
     async def _is_gone_soon(self) -> bool:
         """Return True if no process of a command that has ended goes on, apart from those that are about to end."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.process.wait_until_gone(), GRACE_AFTER_EXIT_S)
+            async with asyncio.timeout(GRACE_AFTER_EXIT_S):  # `wait_for` may lose that it is cancelled
+                await self.process.wait_until_gone()
         return self.process.is_over()
 
     async def _end_and_collect(self) -> CommandResult:
