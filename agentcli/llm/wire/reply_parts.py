@@ -29,6 +29,8 @@ OPEN, CLOSE = "<think>", "</think>"
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 _ANY_TAG = re.compile("</?think>")
 _FENCE = re.compile(r"\s*(`{3,}|~{3,})")
+_FENCED = re.compile(r"\s*```(?:json)?\s*(.*?)\s*```\s*", re.DOTALL)  # arguments in a code block
+_TRAILING_COMMA = re.compile(r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])', re.DOTALL)  # strings are kept as they are
 _MAX_FENCE_LINE = 100  # characters of a line that may be a fence
 _BEFORE_A_WORD = frozenset(" \t`'\"(“‘")  # a tag behind one of these is spoken about
 # The forms in which models write calls as plain text.
@@ -268,8 +270,11 @@ def _lenient(text: str) -> Any:
 
     from json_repair import repair_json  # 9 ms, which only a broken call needs
 
-    with suppress(ValueError, RecursionError):
-        return json.loads(text, strict=False, parse_constant=lambda name: None)  # raw newlines in strings
+    if fenced := _FENCED.fullmatch(text):
+        text = fenced[1]
+    for candidate in (text, _TRAILING_COMMA.sub(r"\1", text)):  # repair_json would drop line ends
+        with suppress(ValueError, RecursionError):
+            return json.loads(candidate, strict=False, parse_constant=lambda name: None)  # raw newlines in strings
     try:  # Python's own notation: single quotes, True, None
         with warnings.catch_warnings(action="ignore"):  # of escapes like \d, which would reach the terminal
             value = ast.literal_eval(text.strip())

@@ -203,6 +203,7 @@ MAX_ENTRIES = 1_000  # of one project
 KEPT_BYTES = 4 * 1024 * 1024  # read from the end of the file, and left of it by trimming
 MAX_FILE_BYTES = 2 * KEPT_BYTES
 MAX_ENTRY_BYTES = 500_000  # of its line; a longer one is not written
+_LOCK_TRIES = 200  # 5 ms apart
 
 
 class _HistoryLine(Struct, omit_defaults=True):
@@ -280,19 +281,32 @@ def _read_tail(file: Path) -> bytes:
 
 
 def _append(file: Path, line: bytes) -> None:
-    """Append a line; trim a file that is too large. A lock on the folder keeps other processes out meanwhile."""
+    """Append a line; trim a file that is too large, if a lock on the folder keeps other processes out meanwhile."""
     folder = os.open(file.parent, os.O_RDONLY)
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
+        is_locked = _lock(folder)
         with file.open("ab+") as stream:
             os.fchmod(stream.fileno(), 0o600)
             size = stream.tell()
             is_cut = size and os.pread(stream.fileno(), 1, size - 1) != b"\n"  # a full disk cut the last line off
             stream.write(b"\n" + line if is_cut else line)
-        if size > MAX_FILE_BYTES:
+        if is_locked and size > MAX_FILE_BYTES:
             replace_file(file, _read_tail(file), syncs=False)
     finally:
         os.close(folder)
+
+
+def _lock(folder: int) -> bool:
+    """Return True if the lock was free within a moment: the person waits, and some file systems have no locks."""
+    for _ in range(_LOCK_TRIES):
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            time.sleep(0.005)
+        except OSError:
+            return False
+    return False
 
 
 # Drafts

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import multiprocessing
+import os
 import time
 from pathlib import Path
 
@@ -119,6 +122,28 @@ def test_a_disk_that_fails_takes_the_history_and_no_more(tmp_path: Path) -> None
         history = ProjectHistory(file, "/p")
         history.add(TypedText("kept in memory"))
         assert entries(history) == ["kept in memory"]
+
+
+@pytest.mark.parametrize("is_held", [True, False], ids=["held by another", "unknown to the file system"])
+def test_without_the_lock_an_entry_is_written_all_the_same(
+    file: Path, monkeypatch: pytest.MonkeyPatch, *, is_held: bool
+) -> None:
+    file.parent.mkdir()
+    other = os.open(file.parent, os.O_RDONLY)
+    if is_held:
+        monkeypatch.setattr(limits, "_LOCK_TRIES", 2)
+        fcntl.flock(other, fcntl.LOCK_EX)
+    else:
+
+        def refuse(descriptor: int, operation: int) -> None:
+            raise OSError(errno.EOPNOTSUPP, "no locks here")
+
+        monkeypatch.setattr(fcntl, "flock", refuse)
+    try:
+        ProjectHistory(file, "/p").add(TypedText("kept"))
+    finally:
+        os.close(other)
+    assert entries(ProjectHistory(file, "/p")) == ["kept"]
 
 
 def _send(file: Path, name: str, filler: str) -> None:
