@@ -284,15 +284,15 @@ class _CommandReader:
             yield from self._named(f"{self._expanded(folder) or '.'}/{word}", is_started=True)
 
     def _named(self, word: str, *, is_started: bool) -> Iterator[NamedFile]:
-        """Yield the files that one word may name, also after `--option=` and after what only the shell can expand."""
+        """Yield the files that a word may name, also by its part after `--option=` or an expansion like `${DIR}/`."""
         names = {word, word.partition("=")[2]}
         if word.startswith("-"):
-            names.add(word[2:])
+            names.add(word[2:])  # as in -Ifolder
         if re.search(r"[${`]", word):
             names |= {re.split(r"[})`]", word)[-1].lstrip("/"), *_unbraced(word)}
         for name in names - {"", "-", ".", "/"}:
             for folder in self._folders if not name.startswith(("/", "~")) else [""]:
-                path = os.path.expanduser(name) if not folder else f"{folder}/{name}"  # noqa: PTH111  # text alone
+                path = os.path.expanduser(name) if not folder else f"{folder}/{name}"  # noqa: PTH111  # no file is looked up
                 if path.startswith("/") and "\0" not in path:
                     yield NamedFile(os.path.normpath(path), is_started)
 

@@ -54,8 +54,10 @@ class BorrowedObjects:
         self._root = root
         self._folder = folder
         self._git = find_git(os.environ.get("PATH", ""), (root, *writable))
-        self._persons = {name: os.environ[name] for name in ("HOME", "PATH", "XDG_CONFIG_HOME") if name in os.environ}
-        self._ours = self._persons | {
+        self._user_environment = {
+            name: os.environ[name] for name in ("HOME", "PATH", "XDG_CONFIG_HOME") if name in os.environ
+        }
+        self._isolated_environment = self._user_environment | {
             "GIT_CONFIG_NOSYSTEM": "1",
             "GIT_CONFIG_GLOBAL": os.devnull,
             "GIT_DIR": str(folder),
@@ -69,16 +71,16 @@ class BorrowedObjects:
             return {}
 
     def _borrow(self) -> dict[str, TrackedFile]:
-        answer = self._run(self._persons, "rev-parse", "--path-format=absolute", *_PATHS)  # runs no program
+        answer = self._run(self._user_environment, "rev-parse", "--path-format=absolute", *_PATHS)  # runs no program
         top, index, objects, attributes = os.fsdecode(answer).splitlines()
-        named = self._run(self._persons, "config", "--type=path", "--default=", "--get", "core.attributesFile")
+        named = self._run(self._user_environment, "config", "--type=path", "--default=", "--get", "core.attributesFile")
         settings = ("-c", f"core.attributesFile={os.fsdecode(named).removesuffix(chr(10))}") if named.strip() else ()
         compared_ns = os.stat(index).st_mtime_ns - TICK_NS  # noqa: PTH116
         Objects(self._folder).make()
         for folder in ("objects/pack", "info"):
             make_private_folder(self._folder / folder)
         (self._folder / "info/attributes").write_bytes(text_of(attributes).encode(errors="surrogateescape"))
-        with_alternates = self._ours | {"GIT_ALTERNATE_OBJECT_DIRECTORIES": objects}
+        with_alternates = self._isolated_environment | {"GIT_ALTERNATE_OBJECT_DIRECTORIES": objects}
         reading = with_alternates | {"GIT_WORK_TREE": top, "GIT_INDEX_FILE": index}
         listed = self._run(reading, *settings, "ls-files", "-s", "-v", "--debug", "-z", "--", _UNCONVERTED)
         if not (found := dict(_unchanged(os.fsdecode(listed), compared_ns))):
@@ -89,7 +91,7 @@ class BorrowedObjects:
             with suppress(OSError):  # a file on another disk, or of another user
                 if not file.is_symlink():
                     (self._folder / "objects/pack" / file.name).hardlink_to(file)
-        sizes = self._sizes(ids, self._ours)
+        sizes = self._sizes(ids, self._isolated_environment)
         if others := self._sizes(ids - sizes.keys(), with_alternates):
             self._run(
                 with_alternates, "pack-objects", "-q", "--window=0", f"{self._folder}/objects/pack/pack", lines=others
@@ -106,7 +108,7 @@ class BorrowedObjects:
             wanted.write("".join(f"{id}\n" for id in missing).encode())
             wanted.seek(0)
             command = [self._git, "cat-file", "--batch", "--buffer"]
-            with Popen(command, env=self._ours, stdin=wanted, stdout=PIPE, stderr=DEVNULL) as running:
+            with Popen(command, env=self._isolated_environment, stdin=wanted, stdout=PIPE, stderr=DEVNULL) as running:
                 assert running.stdout is not None
                 while head := running.stdout.readline().split():
                     if len(head) == 3:  # id, type and size; of a missing object only its id and a word

@@ -119,6 +119,7 @@ def _is_git(path: str, changes: ChangeSet) -> bool:
 
 
 def _summary(path: str, changes: ChangeSet, name: str, budget: list[int]) -> ChangeSummary:
+    """Describe the change of one path. `budget` holds the characters that are left for diffs, and is reduced."""
     before, after = changes.of(path)
     entry = after or before
     assert entry is not None

@@ -147,7 +147,7 @@ class LocalSandbox:
             await confinement.make_ready(grants)
         if command.dry_run is not None:
             folders = [path for path in grants.readable if path.is_dir()] if command.dry_run == "narrow" else []
-            secrets = (await asyncio.to_thread(confinement.scan.protected, folders))[0] if folders else []
+            secrets, _ = await asyncio.to_thread(confinement.scan.protected, folders) if folders else ([], [])
             dry_run = await self.dry_runs.load().run(command, on_output=on_output, masked=secrets)
             return replace(dry_run.result, dry_run=dry_run)
         is_job = detach is not None and detach.is_set()

@@ -103,9 +103,10 @@ def _is_odd(name: bytes) -> bool:
 
 
 def git_state(root: Path) -> GitState:
-    """Return the state of the index and of HEAD where git works in `root`, without running git; empty outside.
+    """Return the state of the index and HEAD of the repository that `root` is in, without running git.
 
-    The files are those of gitrepository-layout(5). A command may have made a pipe of one, which is not waited for.
+    It is empty outside of a repository. The files are those of gitrepository-layout(5). A command may have replaced one
+    of them with a named pipe, so reading never blocks.
     """
     for folder in (root, *root.parents):
         link = f"{folder}/.git"

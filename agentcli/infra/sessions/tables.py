@@ -109,7 +109,7 @@ class Tables(ABC):
             await self.rows(statement, session_id=session_id, seq=seq, **record)
 
     async def copy_entries(self, source: str, until: int, session_id: str) -> None:
-        """Copy the entries of a session up to a number into another session."""
+        """Copy the entries of the session `source` with a `seq` up to `until` into another session."""
         columns = f"{_COLUMNS}{self.words}"
         await self.rows(
             f"INSERT INTO entries (n, origin, own, session_id, {columns}) "  # noqa: S608 - our words

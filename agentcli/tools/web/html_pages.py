@@ -250,7 +250,10 @@ class _ColourWalk(HTMLParser):
         self._close(tag, stops=[] if tag in ("table", "body", "html") else ["table"])
 
     def end_text(self) -> None:
-        """Keep the text up to here, marked or not, or leave it out if it is in the colour of its background."""
+        """Add the text collected so far to the page.
+
+        Text that certainly has the colour of its background is left out, text that may have it is marked.
+        """
         text, element = "".join(self._text), self._open[-1]
         self._text.clear()
         if text.strip() and element.tag not in ("style", "script", "title") and element.is_unreadable:

@@ -31,7 +31,7 @@ _NEXT = "printf '\\0';"  # between the parts of an output
 # Runs a shell script where the repository is, as it was or as it is now, and returns its output.
 Look = Callable[[str], Awaitable[str]]
 
-HANDFUL = 5  # up to so many files, only all of a tree are most of it
+FEW_FILES = 5  # up to so many files, only all of a tree are most of it
 
 _NOT_COUNTED = INSTALLED | {".git"}
 _NOTES = {"index", "AUTO_MERGE", "COMMIT_EDITMSG", "ORIG_HEAD", "gc.log"}  # that git makes without changing anything
@@ -200,16 +200,20 @@ def with_lost_work(
 
 
 def with_loss_of_tree(groups: Sequence[ChangeGroup], changes: ChangeSet) -> list[ChangeGroup]:
-    """Mark the groups that together take away more than half of the files that were there."""
+    """Mark the groups that together delete or empty most files of the tree.
+
+    Those are more than half of the files, or all of them where only a few are gone, but at least two.
+    """
     gone_files = _gone_files(changes)
+    # Counted no further than the answer needs.
     count = _count_files_up_to(2 * len(gone_files), changes.root) if len(gone_files) > 1 else 0
-    is_most = 2 * len(gone_files) > count if len(gone_files) > HANDFUL else len(gone_files) == count
+    is_most = 2 * len(gone_files) > count if len(gone_files) > FEW_FILES else len(gone_files) == count
     notes = [f"{len(gone_files):,} of the {count:,} files in {shown_path(changes.root)} would be gone or empty"]
     marked = []
     for group in groups:
         if is_most and count and gone_files.intersection(group.paths):
             summary = replace(group.summary, loses="tree", notes=(*notes, *group.summary.notes))
-            group, notes = group._replace(summary=summary), []  # only the first says it
+            group, notes = group._replace(summary=summary), []  # only the first marked group has the note
         marked.append(group)
     return marked
 

@@ -238,6 +238,10 @@ class Supervisor:
             kill_below(os.getpid())
 
     def _take_order(self) -> None:
+        """Carry out an order of agentcli: `F` brings a pipe and the file to copy it to, `T` ends the command.
+
+        No order means that agentcli is gone.
+        """
         try:
             order, descriptors = _receive(self._control, 1, 8)
         except OSError:

@@ -102,7 +102,7 @@ class CommandReader(WordReader):
         self._here = []
 
     def _parenthesis(self, parts: list[CommandNode]) -> None:
-        """Read on behind a `(` that follows words: it belongs to a function or an array, or is a mistake."""
+        """Handle a `(` that comes after words: it belongs to a function or an array, or is a mistake."""
         if parts and len(parts[-1].words) == 1 and self._next_is(")"):
             parts.pop()
             self.at += 1
