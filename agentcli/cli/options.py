@@ -209,7 +209,7 @@ def unshared_stdin() -> BinaryIO:
     try:
         os.read(sys.stdin.fileno(), 0)
     except OSError as error:
-        raise UsageError(f"Stdin cannot be read: {error.strerror}.") from error
+        raise UsageError(f"Stdin could not be read: {error.strerror}.") from error
     return open(sys.stdin.fileno(), "rb", closefd=False)
 
 
