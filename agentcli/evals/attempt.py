@@ -14,10 +14,10 @@ import shutil
 import subprocess
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory, gettempdir
+from tempfile import gettempdir, mkdtemp
 from typing import Any
 
 import msgspec
@@ -36,6 +36,7 @@ from agentcli.errors import UsageError
 from agentcli.evals.store import Attempted, CheckResult, End, Outcome, Spent, Variant, Work
 from agentcli.evals.task import BUNDLED, Task, read_task, task_files
 from agentcli.extensions.hooks.config import Hooks
+from agentcli.infra.changes.writing import remove_tree
 from agentcli.infra.sessions.sqlite import MemorySessions, SqliteSessions
 from agentcli.llm.provider import Provider
 from agentcli.llm.providers.scripted import ScriptedProvider, read_script
@@ -71,8 +72,7 @@ class LocalEngine:
 
     async def make(self, task: Task, sample: int) -> Attempted:
         """Attempt a task once. Raises `UserError` for a fault of the task, the settings or this machine."""
-        with temporary_folder() as name:
-            folder = Path(name)
+        with temporary_folder() as folder:
             await asyncio.to_thread(_copy_start, task, folder / "work")
             config = self._config(task, folder)
             provider = self._provider(task)
@@ -226,10 +226,14 @@ def _git(task: Task, arguments: Sequence[str]) -> str:
     return done.stdout
 
 
-def temporary_folder() -> TemporaryDirectory[str]:
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
     """Make a folder that is removed afterwards; its path has no links, because the sandbox names folders without."""
-    parent = os.path.realpath(gettempdir())
-    return TemporaryDirectory(prefix="agentcli-eval-", dir=parent, ignore_cleanup_errors=True)
+    folder = Path(mkdtemp(prefix="agentcli-eval-", dir=os.path.realpath(gettempdir())))
+    try:
+        yield folder
+    finally:
+        remove_tree(folder)  # whatever modes a model gave to folders in it, and however deeply it nested them
 
 
 # The check
@@ -299,8 +303,7 @@ async def check(task: Task, config: Config, record: bytes, folder: Path) -> Chec
     assignments = " ".join(f"{name}={shlex.quote(str(value))}" for name, value in variables.items())
     command = f"{assignments} exec {shlex.quote(str(copied / 'check'))}"
     try:
-        grants = Grants(hosts=sandbox.hosts)
-        result = await shell.run(Command(command, config.cwd, task.check_time_s, grants=grants))
+        result = await shell.run(Command(command, config.cwd, task.check_time_s, grants=Grants(hosts=sandbox.hosts)))
     finally:
         await shell.aclose()
     if result.timed_out:
@@ -372,8 +375,7 @@ class RayEngine:
 
 def _attempt_on_worker(data: bytes) -> bytes:
     job = msgspec.msgpack.decode(data, type=_RayJob)
-    with temporary_folder() as name:
-        folder = Path(name)
+    with temporary_folder() as folder:
         task = _unpack(job, folder / job.task)
         environment = job.environment | {"PATH": os.environ.get("PATH", ""), "HOME": os.environ.get("HOME", "")}
         person = load_config(folder, environment, flags=job.settings, caller="eval")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from agentcli.evals.attempt import temporary_folder
 from agentcli.evals.task import BUNDLED
 from tests.app.eval_tasks import CHECK, SOLVES, add_task, evaluated
 from tests.app.running import Place
@@ -132,6 +133,17 @@ def test_a_killed_run_goes_on_and_repeats_nothing(place: Place) -> None:
     shown = json.loads(place.run("eval", "show", run["run_id"], "--json").out)
     assert (shown["finished"], shown["passed"]) == (True, 4)
     assert place.run(*arguments, "--json").out.count(run["run_id"]) == 0  # a finished run is not gone on with
+
+
+def test_the_folder_of_an_attempt_is_removed_however_deeply_it_is_nested() -> None:
+    with temporary_folder() as folder:
+        inner = os.open(folder, os.O_RDONLY)
+        for _ in range(2_000):
+            os.mkdir("d", dir_fd=inner)  # a path would be too long
+            outer, inner = inner, os.open("d", os.O_RDONLY, dir_fd=inner)
+            os.close(outer)
+        os.close(inner)
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

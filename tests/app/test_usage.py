@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from agentcli import Agent, UsageCollector
+from agentcli.llm.messages import Usage
 from tests.app.running import Place, call
 
 pytestmark = pytest.mark.slow
@@ -123,3 +124,5 @@ async def test_a_collector_adds_up_all_agents_of_a_process(tmp_path: Path, monke
     assert (collector.users["ada"].requests, collector.users[""].requests) == (2, 3)
     assert collector.tools["file_read"].calls == 2
     assert collector.report()["total"]["input_tokens"] == 407
+    collector.add_request("own/model", Usage(input_tokens=3), 0.25, 1_000, 2)  # as its callers may have written it
+    assert (collector.total.retries, collector.models["own/model"].duration_ms) == (2, 1_000)

@@ -136,7 +136,7 @@ class UsageCollector:
                 self.add_request(*cost, duration_ms=body.duration_ms, retries=retries)
 
     def add_request(
-        self, model: str, usage: Usage, cost_usd: float | None, *, duration_ms: int = 0, retries: int = 0
+        self, model: str, usage: Usage, cost_usd: float | None, duration_ms: int = 0, retries: int = 0
     ) -> None:
         """Count a request that is no entry yet, in the total and for its model (`provider/model`)."""
         for tally in (self.total, self.models[model]):

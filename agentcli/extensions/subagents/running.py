@@ -275,7 +275,7 @@ class _ChargingMeter(UsageCollector):
         self._parent = parent
 
     def add_request(
-        self, model: str, usage: Usage, cost_usd: float | None, *, duration_ms: int = 0, retries: int = 0
+        self, model: str, usage: Usage, cost_usd: float | None, duration_ms: int = 0, retries: int = 0
     ) -> None:
         super().add_request(model, usage, cost_usd, duration_ms=duration_ms, retries=retries)
         self._parent.store(Paid(model, usage, cost_usd, "subagent"))
