@@ -242,7 +242,7 @@ class SessionConfinement:
         """Revert what killed sessions left changed, once; the model is told with the first command."""
         with self._cleaning:
             if self._left_by_killed is None:
-                self._left_by_killed = left = Reverts()
+                left = Reverts()
                 if (self._aside / _UNFINISHED).is_dir():
                     from agentcli.infra.sandbox.protection.snapshot import clean_up_killed_sessions
 
@@ -251,6 +251,7 @@ class SessionConfinement:
                     [f"{each}, changed by a command of a session that was killed" for each in left.put_back],
                     [*left.left_changed],
                 )
+                self._left_by_killed = left  # only now, because no command may begin before
             return self._left_by_killed
 
     def _with_unreported(self, reverts: Reverts) -> Reverts:

@@ -93,13 +93,15 @@ def test_nothing_survives(confinement: str, end: str, python: list[str], folder:
             time.sleep(0.02)
         assert not left
         assert most >= LEAST_PROCESSES  # they had been there
-        if end in ("close", "kill"):
-            while (
-                left := [process for process in family if is_alive(process.pid)]
-            ) and time.monotonic() < ended + PATIENCE_S:
-                time.sleep(0.02)
-            assert not left  # nor a keeper
-        program.kill()
+        if end not in ("close", "kill"):
+            family = processes_below(program.pid)
+            program.kill()
+            ended = time.monotonic()
+        while (
+            left := [process for process in family if is_alive(process.pid)]
+        ) and time.monotonic() < ended + PATIENCE_S:
+            time.sleep(0.02)
+        assert not left  # nor a keeper, which cleans up
 
 
 async def started(keeper: Keeper, folder: Path, *argv: str, passed: tuple[int, ...] = ()) -> tuple[Process, int]:

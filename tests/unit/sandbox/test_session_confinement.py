@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,10 +16,11 @@ from typing import Any, TypeVar
 import pytest
 
 from agentcli.infra.sandbox.local import LocalSandbox
+from agentcli.infra.sandbox.protection import snapshot
 from agentcli.infra.sandbox.protection.auto_executed import present_names
 from agentcli.infra.sandbox.session_confinement import CommandLimits, SessionFolders
 from agentcli.tools.builtin.toolset import builtin_tools
-from agentcli.tools.command import Command, Grants, Profile
+from agentcli.tools.command import NO_GRANTS, Command, Grants, Profile, Reverts
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.tool import ToolContext
 from agentcli.tools.workspace import Workspace
@@ -321,3 +323,30 @@ def test_git_takes_a_secret_file_that_is_in_the_repository_for_unchanged(home: P
     assert shown[0] == 0
     assert shown[1].split() == ["a.txt", "|", "1", "+", "1", "file", "changed,", "1", "insertion(+)"]
     assert (root / "key.pem").read_text() == "a secret\n"
+
+
+def test_no_command_begins_while_what_a_killed_session_left_is_put_back(
+    home: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "jobs/state/put_aside/unfinished").mkdir(parents=True)
+    sandbox = LocalSandbox([root], environment={}, job_folder=home / "jobs")
+    begun, may_end, order = threading.Event(), threading.Event(), list[str]()
+
+    def put_back(folder: Path) -> Reverts:
+        begun.set()
+        may_end.wait(5)
+        order.append("put back")
+        return Reverts()
+
+    async def begin_commands() -> None:
+        first = asyncio.create_task(sandbox.confinement.make_ready(NO_GRANTS))
+        await asyncio.to_thread(begun.wait, 5)
+        asyncio.get_running_loop().call_later(0.05, may_end.set)
+        await sandbox.confinement.make_ready(NO_GRANTS)
+        order.append("ready")
+        may_end.set()
+        await first
+
+    monkeypatch.setattr(snapshot, "clean_up_killed_sessions", put_back)
+    result_of(sandbox, begin_commands())
+    assert order == ["put back", "ready"]

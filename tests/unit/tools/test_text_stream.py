@@ -31,7 +31,7 @@ class Pieces(io.BytesIO):
         self._size = size
 
     def read(self, size: int | None = -1) -> bytes:
-        return super().read(self._size)
+        return super().read(self._size if size is not None and size > 0 else size)
 
 
 @examples(500)
