@@ -267,6 +267,7 @@ def _place_in_folder(path: str) -> tuple[int, str]:
 # A mention at the beginning of a word: `me@example.com` is none, nor is anything in quotation marks or in code.
 _NAME = re.compile(r"(?:^|(?<=[\s(]))@(?:\"(?P<quoted>[^\"\n]+)\"|(?P<plain>[^\s\"'`,;]+))")
 _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
+_LINES = re.compile(r":\d+(?:-\d+)?\Z")  # those that are attached
 _ANCHOR = re.compile(r"#L?\d+(?:-L?\d+)?\Z")
 _NO_PATH = re.compile(r"[(){}\[\]<>=|\\$*#@:?!&%]")  # in calls, versions, addresses
 _EXTENSIONS = frozenset(
@@ -287,7 +288,7 @@ def missing_files(typed: str, folder: Path) -> list[str]:
 
 
 def _is_missing(name: str, folder: Path, *, is_quoted: bool) -> bool:
-    if _exists(name, folder):
+    if _exists(name, folder) or _exists(_LINES.sub("", name), folder):
         return False
     if is_quoted or (_ANCHOR.search(name) and _exists(_ANCHOR.sub("", name), folder)):
         return True
