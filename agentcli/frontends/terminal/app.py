@@ -149,7 +149,8 @@ class TerminalApp:
         if state != self._title_state and self._console.environment.get("TERM") != "linux":
             self._title_state = state
             self._console.set_title(f"{printable(self._opener.root.name or '/')} · {state}")
-        self._status_command.refresh(self.controller.status)
+        if self.controller.is_open:
+            self._status_command.refresh(self.controller.status)
         if self._tick_timer is None and self._view.activity.is_moving:
             self._tick_timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
         console, dialogs = self._console, self._dialogs
