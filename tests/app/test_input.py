@@ -276,6 +276,29 @@ def test_a_space_typed_behind_a_completed_name_is_the_one_that_stands_there(open
     terminal.see("› read @a.py now  please\n")
 
 
+def test_a_space_typed_behind_a_completed_command_leaves_its_arguments_open(open_terminal: Open) -> None:
+    terminal = open_terminal([{"text": "x"}])
+    terminal.see("script.jsonl")
+    terminal.type("/effo")
+    terminal.see("❯ /effort")
+    terminal.type("\t")
+    terminal.see("❯ low")
+    terminal.type(" ")
+    assert "❯ low" in terminal.settle(0.5)
+    terminal.type("hi")
+    terminal.see("› /effort hi\n❯ high")
+
+
+def test_the_hint_on_a_mode_goes_with_the_mode(open_terminal: Open) -> None:
+    terminal = open_terminal([{"text": "x"}])
+    terminal.see("ask before edits")
+    terminal.type("\x1b[Z" * 4)
+    terminal.see("Asks before edits")
+    terminal.type("\x1b[Z")
+    terminal.see("accept edits")
+    assert "Asks before edits" not in terminal.settle(0.2)
+
+
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("columns", [40, 80, 120])
 def test_a_name_of_no_file_is_noticed(open_terminal: Open, columns: int) -> None:
