@@ -51,7 +51,9 @@ def test_a_prompt_taken_back_while_another_is_typed_waits_in_the_history(open_te
     terminal.see("hm")
     terminal.type("another")
     terminal.see("Up in the empty input brings it back")
-    terminal.see(r"\n› another\n")
+    terminal.type(" one")
+    terminal.see(r"\n› another one\n")
+    assert "Up in the empty input" in terminal.settle(0.2), "a person who types on reads it as well"
     terminal.rest()
     terminal.type("\x03" + UP + UP)
     terminal.see(r"\n› the first thought\n")
