@@ -124,8 +124,10 @@ def test_a_session_line_by_line_works(open_terminal: Open) -> None:
 @pytest.mark.slow
 def test_a_status_line_of_one_s_own_works(place: Place, open_terminal: Open) -> None:
     place.home.mkdir()
-    (place.home / "config.toml").write_text('[terminal]\nstatus_command = "cat >/dev/null; echo mine"\n')
+    seen = place.home / "seen"
+    (place.home / "config.toml").write_text(f"[terminal]\nstatus_command = 'cat >>\"{seen}\"; echo mine'\n")
     open_terminal().see("mine")
+    assert '"session_id":""' not in seen.read_text(), "it runs for a session"
 
 
 @pytest.mark.slow

@@ -51,7 +51,9 @@ def test_a_prompt_taken_back_while_another_is_typed_waits_in_the_history(open_te
     terminal.see("hm")
     terminal.type("another")
     terminal.see("Up in the empty input brings it back")
-    terminal.see(r"\n› another\n")
+    terminal.type(" one")
+    terminal.see(r"\n› another one\n")
+    assert "Up in the empty input" in terminal.settle(0.2), "a person who types on reads it as well"
     terminal.rest()
     terminal.type("\x03" + UP + UP)
     terminal.see(r"\n› the first thought\n")
@@ -274,6 +276,29 @@ def test_a_space_typed_behind_a_completed_name_is_the_one_that_stands_there(open
     terminal.see("› read @a.py now\n")
     terminal.type("  please")
     terminal.see("› read @a.py now  please\n")
+
+
+def test_a_space_typed_behind_a_completed_command_leaves_its_arguments_open(open_terminal: Open) -> None:
+    terminal = open_terminal([{"text": "x"}])
+    terminal.see("script.jsonl")
+    terminal.type("/effo")
+    terminal.see("❯ /effort")
+    terminal.type("\t")
+    terminal.see("❯ low")
+    terminal.type(" ")
+    assert "❯ low" in terminal.settle(0.5)
+    terminal.type("hi")
+    terminal.see("› /effort hi\n❯ high")
+
+
+def test_the_hint_on_a_mode_goes_with_the_mode(open_terminal: Open) -> None:
+    terminal = open_terminal([{"text": "x"}])
+    terminal.see("ask before edits")
+    terminal.type("\x1b[Z" * 4)
+    terminal.see("Asks before edits")
+    terminal.type("\x1b[Z")
+    terminal.see("accept edits")
+    assert "Asks before edits" not in terminal.settle(0.2)
 
 
 @pytest.mark.sampled(1)

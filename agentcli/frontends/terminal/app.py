@@ -149,7 +149,8 @@ class TerminalApp:
         if state != self._title_state and self._console.environment.get("TERM") != "linux":
             self._title_state = state
             self._console.set_title(f"{printable(self._opener.root.name or '/')} · {state}")
-        self._status_command.refresh(self.controller.status)
+        if self.controller.is_open:
+            self._status_command.refresh(self.controller.status)
         if self._tick_timer is None and self._view.activity.is_moving:
             self._tick_timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
         console, dialogs = self._console, self._dialogs
@@ -295,7 +296,8 @@ class TerminalApp:
     def return_prompts(self, prompts: Sequence[Sequence[Block]]) -> None:
         """Put prompts back into the input; into an input that is in use, the person brings them back with a key."""
         if self._composer.area.buffer.text or self._dialogs.purpose != "prompt":
-            self._console.hint.show(f"{self._labels.first('previous')} in the empty input brings it back.", 8.0)
+            text = f"{self._labels.first('previous')} in the empty input brings it back."
+            self._console.hint.show(text, 8.0, outlasts_typing=True)
             return
         for content in reversed(prompts):
             self._composer.put_before(self._composer.as_typed(content))

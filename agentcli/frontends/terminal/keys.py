@@ -223,8 +223,9 @@ class KeyActions:
         mode = self.controller.session.snapshot().mode
         after = MODE_CYCLE[(MODE_CYCLE.index(mode) + 1) % len(MODE_CYCLE)] if mode in MODE_CYCLE else MODE_CYCLE[0]
         self.controller.session.submit(SetMode(after))
-        if after == "default":
-            self.console.hint.show("Asks before edits and before anything outside the project.", 1.5)
+        # An empty hint takes the place of one on the mode before, which would be wrong by now.
+        hint = "Asks before edits and before anything outside the project." if after == "default" else ""
+        self.console.hint.show(hint, 1.5)
 
     def unfold(self) -> None:
         """Show the last output as a whole; the next time, the one before it."""

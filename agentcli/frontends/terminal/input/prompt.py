@@ -261,7 +261,10 @@ class PromptArea:
 
     def take_own_space(self) -> None:
         """Let a typed space be the one that comes from a completion."""
-        self._completed = self.buffer.complete_state = None
+        self._completed = None
+        state = self.buffer.complete_state
+        if state is not None and state.current_completion is not None:  # else the menu offers what comes next
+            self.buffer.complete_state = None
 
     def move_in_menu(self, by: int) -> None:
         buffer = self.buffer

@@ -131,8 +131,23 @@ def wrapped_tail(text: str, columns: int, max_rows: int) -> list[str]:
         line, _ = with_spaces(lines.pop())
         # Whole rows are left out, so that those that stay do not move as the line grows.
         hidden = max(0, len(line) // columns - 2 * max_rows) * columns if line.isascii() else 0
-        rows = plain(_broken([("", line[hidden:])], 0, columns)).split("\n") + rows
+        rows = _rows_of(line[hidden:], columns) + rows
     return rows[max(0, len(rows) - max_rows) :]
+
+
+def _rows_of(line: str, columns: int) -> list[str]:
+    """Break a line wherever a row is full. Character by character: each frame does this for up to 10,000 of them."""
+    rows, row, column = [], "", 0
+    for character in line:
+        cells = max(0, wcwidth(character))
+        if cells > columns:
+            character, cells = "…", 1
+        if column + cells > columns and row:
+            rows.append(row)
+            row, column = "", 0
+        row += character
+        column += cells
+    return [*rows, row]
 
 
 def with_spaces(text: str, column: int = 0) -> tuple[str, int]:

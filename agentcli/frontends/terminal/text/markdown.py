@@ -236,7 +236,7 @@ class MarkdownStream:
                 self._fence = None
                 return False
             code = code[mark.end() :]
-        code = code[min(fence.column, len(code) - len(code.lstrip(" \t"))) :]
+        code = _without_indentation(code, fence.column)
         marks = code.strip()
         if len(marks) >= len(fence.marks) and not marks.strip(fence.marks[0]) and not code.startswith("    "):
             self._fence = None
@@ -274,6 +274,14 @@ class MarkdownStream:
         for line in table_lines([content for _, content in table], sides, width):
             self._print([*before, *line])
             before = hang_of(before)
+
+
+def _without_indentation(code: str, columns: int) -> str:
+    """Return a line of code without as much of its indentation as its fence has."""
+    space = code[: len(code) - len(code.lstrip(" \t"))]
+    if "\t" not in space[:columns]:
+        return code[min(columns, len(space)) :]
+    return space.expandtabs(4)[columns:] + code[len(space) :]
 
 
 def _read_line(text: str, *, paragraph: int | None, in_list: bool) -> MarkdownLine:

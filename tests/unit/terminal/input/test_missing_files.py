@@ -44,7 +44,7 @@ def test_a_name_that_was_meant_as_a_file_is_told(typed: str, name: str, root: Pa
     "typed",
     [
         "@name.py @src @src/ @src/parser.py, @Makefile. @.env @~/notes.md @../notes.md @/etc/hostname (@name.py)",
-        '@"src/my file.py" @"src/parser.py:12-20"',
+        '@"src/my file.py" @"src/my file.py":12 @"src/my file.py:12-20"',
         "see @src/parser.py:12-20",
         "mail me@example.com or me@name.pz",
         "use @dataclass and @property, @staticmethod",

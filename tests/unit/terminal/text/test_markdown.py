@@ -192,6 +192,12 @@ def test_code_copies_as_code_wherever_its_fence_stands(source: str) -> None:
     assert ("keyword", "if ") in printed([source])
 
 
+def test_code_with_tabs_keeps_its_shape_below_an_indented_fence() -> None:
+    for fence in ("\t", "    "):
+        source = f"1. a\n\n{fence}```go\n\tif x {{\n\t\ty()\n\t}}\n{fence}```"
+        assert "\nif x {\n    y()\n}\n" in text_of(source)
+
+
 def test_a_fence_is_closed_by_one_as_long_and_else_by_the_end() -> None:
     assert show("````\n```\n*a*\n````\n*b*")[-1] == ("italic", "b")
     assert show("```\n*a*\n\n") == [("fence", "```"), ("", "\n*a*")]

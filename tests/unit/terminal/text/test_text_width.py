@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from wcwidth import wcwidth
 
@@ -58,6 +58,7 @@ def test_text_leads_to_the_same_place_in_one_piece_and_in_many(column: int, text
 
 
 @given(TEXT, st.integers(1, 300), st.integers(0, 6))
+@example("日本", 1, 3)
 def test_the_end_of_a_text_fits_the_rows_it_is_given(text: str, columns: int, most: int) -> None:
     rows = wrapped_tail(text, columns, most)
     assert len(rows) <= most
