@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import io
 import os
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
@@ -47,9 +48,7 @@ def opened(path: Path, workspace: Workspace) -> Iterator[tuple[BinaryIO, int]]:
     shown = workspace.shown(path)
     try:
         with workspace.sandbox.read(path) as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(0)
-            yield file, size
+            yield file, _size(file)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise ToolError(f"{shown} does not exist.", kind="not_found", code=MISSING) from error
     except IsADirectoryError as error:
@@ -60,6 +59,15 @@ def opened(path: Path, workspace: Workspace) -> Iterator[tuple[BinaryIO, int]]:
         if error.errno in (errno.EINVAL, errno.ENXIO):
             raise ToolError(f"{shown} is not a regular file.", kind="invalid_parameters") from error
         raise file_failure("read", shown, error) from error
+
+
+def _size(file: BinaryIO) -> int:
+    try:
+        return os.fstat(file.fileno()).st_size  # those of /proc have no end to seek
+    except io.UnsupportedOperation:  # it is in memory
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        return size
 
 
 def read_bytes(path: Path, workspace: Workspace) -> bytes:

@@ -12,6 +12,7 @@ import pytest
 
 from agentcli.tools.builtin.file_read import MAX_TEXT_BYTES
 from agentcli.tools.builtin.files import HOW_TO_NAME_CHARSET
+from agentcli.tools.command import Grants
 from agentcli.tools.observation import MAX_LINE_CHARS, PAGE_BYTES
 from agentcli.tools.text.stream import MAX_KEPT_BYTES
 from tests.unit.tools.bench import Bench
@@ -272,6 +273,13 @@ def test_a_socket_is_an_error(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("path", ["/dev/zero", "/dev/stdin", "/proc/self/root/etc/passwd", "/etc/passwd"])
 def test_devices_and_files_of_the_system_are_outside_the_workspace(bench: Bench, path: str) -> None:
     assert bench.fails("file_read", path=path).kind == "permission_denied"
+
+
+@pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="this system has no such files")
+def test_a_granted_file_of_the_kernel_is_read(bench: Bench) -> None:
+    bench.workspace.grants = Grants(readable=(Path("/proc/cpuinfo"),))
+    first = Path("/proc/cpuinfo").read_text("utf-8").partition("\n")[0]
+    assert bench.text("file_read", path="/proc/cpuinfo", limit=1).startswith(f"1\t{first}\n")
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may make a device")
