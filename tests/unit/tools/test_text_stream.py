@@ -31,7 +31,7 @@ class Pieces(io.BytesIO):
         self._size = size
 
     def read(self, size: int | None = -1) -> bytes:
-        return super().read(self._size)
+        return super().read(-1 if size is None or size < 0 else self._size)
 
 
 @examples(500)
