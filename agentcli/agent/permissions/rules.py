@@ -312,10 +312,12 @@ class GlobSearch:
     def found_by(self, pattern: str) -> list[str]:
         """Return the first files that an absolute glob finds; none for a path without wildcards."""
         found = ["/"] if glob.has_magic(pattern) else []
-        for part in filter(None, pattern.replace("[^", "[!").split("/")):
+        parts = [part for part in pattern.replace("[^", "[!").split("/") if part]
+        # A part before the last finds only folders, because nothing is below a file.
+        for part in [*(f"{part}/" for part in parts[:-1]), *parts[-1:]]:
             folders, found = found, []
             for folder in folders:
-                if time.monotonic() > self._deadline:
+                if time.monotonic() > self._deadline or (len(found) > _MAX_FOUND and part == parts[-1]):
                     self.is_cut_off = True
                     break
                 # Paths stay texts, which is faster than `Path` objects.

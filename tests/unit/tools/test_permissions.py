@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any, get_args
 
@@ -13,7 +15,7 @@ from agentcli.agent.permissions.decide import Verdict, decide, suggested_rules
 from agentcli.agent.permissions.facts import find_facts
 from agentcli.agent.permissions.modes import MODES, Mode, parse_mode
 from agentcli.agent.permissions.rule_text import parse_rule, parse_rules
-from agentcli.agent.permissions.rules import Rule, Rules
+from agentcli.agent.permissions.rules import GlobSearch, Rule, Rules
 from agentcli.errors import ToolError, UsageError
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.tools.command import NO_GRANTS, Grants
@@ -443,6 +445,25 @@ def test_the_grant_of_a_program_opens_no_file_that_only_a_part_of_a_word_names(b
 )
 def test_the_grant_of_a_program_stays_one_for_ordinary_files(bench: Bench, text: str) -> None:
     assert command(bench, text, "dontAsk", allow=("bash",)) == "allow"
+
+
+def test_the_search_for_what_wildcards_find_opens_folders_alone(bench: Bench) -> None:
+    for number in range(100):
+        bench.put(f"data/{number}")
+    bench.put("data/sub/a")
+    opened = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal opened
+        opened += argument is os.scandir and event == "c_call"
+
+    sys.setprofile(count)
+    try:
+        found = GlobSearch(finds_hidden=False).found_by(f"{bench.ws}/data/*/*")
+    finally:
+        sys.setprofile(None)
+    assert found == [f"{bench.ws}/data/sub/a"]
+    assert opened < 10
 
 
 def test_wildcards_that_find_too_much_are_no_way_around_a_question(bench: Bench) -> None:
