@@ -27,6 +27,7 @@ _IDENTIFIER = re.compile(r"`|\w[_/.]\w|\d")  # code, a path, a name with undersc
 _CUE_FACTOR, _IDENTIFIER_FACTOR, _FOCUS_FACTOR = 2.0, 1.3, 10.0
 _RARE_WORDS = 2  # that count for a sentence: a longer one is not better for having more of them
 _SMOOTHING_WORDS = 8  # keeps very short sentences from winning
+_MAX_MISSES = 20  # sentences that did not fit, after which the rest is not looked at
 _ENTRY_TOKENS = 8  # the line break, the speaker and the number in front of the first sentence of an entry
 
 
@@ -96,6 +97,7 @@ def pick_excerpts(
     best = sorted(newest_first, key=lambda place: scorer.score(sentences[place].text), reverse=True)
     for kind, share in SHARES.items():
         left += share * max_tokens
+        misses = 0
         for place in (place for place in best if sentences[place].kind == kind):
             sentence = sentences[place]
             tokens = size(sentence.text) + 1 + (0 if sentence.entry in entries else _ENTRY_TOKENS)
@@ -103,7 +105,7 @@ def pick_excerpts(
                 left -= tokens
                 picked.append(place)
                 entries.add(sentence.entry)
-            elif left < _ENTRY_TOKENS:
+            elif (misses := misses + 1) > _MAX_MISSES:
                 break
     lines = []
     for number, places in groupby(sorted(picked), key=lambda place: sentences[place].entry):

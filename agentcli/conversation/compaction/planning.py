@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from itertools import product
 
 from msgspec import Struct, structs
@@ -187,6 +188,12 @@ class Planner(Struct, frozen=True, kw_only=True):
                 sizes[key] = self.budget.size(writer.text(turn, lengths_of[length]))
             return sizes[key]
 
+        @cache
+        def max_excerpts() -> int:
+            """Count the tokens of all excerpts that there could be."""
+            sentences = (sentence.text for turn in self.turns for sentence in writer.sentences(turn, None))
+            return self.budget.size("\n".join(sentences))
+
         sizes_of_files = {most: self.budget.size(self._carried([], most)) for most in (MAX_FILES, FEW_FILES)}
         room -= self.budget.prefix + sizes_of_files[FEW_FILES]
         files = MAX_FILES if sizes_of_files[MAX_FILES] - sizes_of_files[FEW_FILES] < _FILES * room else FEW_FILES
@@ -205,7 +212,7 @@ class Planner(Struct, frozen=True, kw_only=True):
             if brief_size <= free:
                 chosen = _grow(covered, size, free - int((1 - _AIM) * limit), self._writing_order(covered))
                 joined = 0
-            elif (shortened := _shorten(covered, size, free, self._size_of_sentences(writer, covered))) is None:
+            elif (shortened := _shorten(covered, size, free, max_excerpts())) is None:
                 continue
             else:
                 joined, chosen = shortened
@@ -233,10 +240,6 @@ class Planner(Struct, frozen=True, kw_only=True):
         sentences = [sentence for turn, length in shown for sentence in writer.sentences(turn, length)]
         lines = pick_excerpts(sentences, room, self.budget.size, scorer)
         return ["\n".join(["Excerpts of what is left out:", *lines])] if lines else []
-
-    def _size_of_sentences(self, writer: DigestWriter, turns: Sequence[TurnRecord]) -> int:
-        """Return the tokens of all excerpts that there could be of these turns."""
-        return self.budget.size("\n".join(sentence.text for turn in turns for sentence in writer.sentences(turn, None)))
 
     def _writing_order(self, covered: Sequence[TurnRecord]) -> list[int]:
         """Return the order in which turns get more text: those about the focus, then the newest first."""
