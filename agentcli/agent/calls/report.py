@@ -171,7 +171,9 @@ class Mask:
                 self._values, self._masker = values, None
 
     def knowing(self, values: frozenset[str]) -> Mask:
-        """Return a mask like this one, for other values."""
+        """Return a mask like this one for other values; this one if they are the same."""
+        if values == self._values:
+            return self
         mask = Mask(self._make, keeps_structured=self.keeps_structured)
         mask.know(values)
         return mask

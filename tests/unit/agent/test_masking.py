@@ -84,3 +84,10 @@ def test_what_a_script_reads_of_a_file_is_the_file() -> None:
     output = ToolOutput(SECRET, {"text": SECRET})
     assert mask.output(output, tool="file_read") == ToolOutput(MASKED, {"text": SECRET})
     assert mask.output(output, tool="bash") == ToolOutput(MASKED, {"text": MASKED})
+
+
+def test_the_mask_for_values_that_it_knows_already_is_not_made_again() -> None:
+    mask, values = Mask(Masker), frozenset(("hunter2hunter2",))
+    mask.know(values)
+    assert mask.knowing(values) is mask
+    assert mask.knowing(frozenset()).text("hunter2hunter2") == "hunter2hunter2"
