@@ -285,7 +285,7 @@ def _append(file: Path, line: bytes) -> None:
     folder = os.open(file.parent, os.O_RDONLY)
     try:
         is_locked = _lock(folder)
-        with file.open("ab+") as stream:
+        with file.open("ab+", buffering=0) as stream:  # a line is one write, so that lines of two processes do not mix
             os.fchmod(stream.fileno(), 0o600)
             size = stream.tell()
             is_cut = size and os.pread(stream.fileno(), 1, size - 1) != b"\n"  # a full disk cut the last line off
