@@ -21,6 +21,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterable
 from typing import Literal
+from warnings import warn
 
 ToolErrorKind = Literal[
     "timeout",
@@ -133,7 +134,7 @@ class StreamMoved(StorageError):
 
 
 class ToolError(AgentcliError):
-    """A tool could not do what was asked; the message says what to do instead, `told` is what the model reads.
+    """A tool could not do what was asked; the message says what to do instead, `line` is what the model reads.
 
     `code` is finer than `kind` where there is something finer (`ENOENT`, `404`), else the same. `partial` is what the
     tool had by then. `retry_after` is in seconds, as a server asked for it.
@@ -160,6 +161,12 @@ class ToolError(AgentcliError):
         """Return the error as the model reads it: `not_found (ENOENT): a.txt does not exist.`"""
         finer = f" ({self.code})" if self.code != self.kind else ""
         return f"{self.kind}{finer}: {self}"
+
+    @property
+    def told(self) -> str:
+        """Return `line`; the deprecated name of it."""
+        warn("ToolError.told is ToolError.line now; the next release drops the old name.", DeprecationWarning, 2)
+        return self.line
 
 
 class Declined(ToolError):

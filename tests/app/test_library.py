@@ -596,6 +596,12 @@ def test_the_old_name_of_questions_still_works() -> None:
     assert ran.stdout == "['agentcli', 'agentcli.version']\n"
 
 
+def test_the_old_name_of_the_line_of_an_error_still_works() -> None:
+    error = agentcli.ToolError("a.txt does not exist.", kind="not_found", code="ENOENT")
+    with pytest.warns(DeprecationWarning, match=r"ToolError\.line"):
+        assert error.told == error.line == "not_found (ENOENT): a.txt does not exist."
+
+
 SNIPPET = """
 import asyncio
 from agentcli import Agent, AgentFailed, QuestionEvent, Done, TextDelta, Tool, ToolContext, ToolOutput, events, tool

@@ -28,8 +28,8 @@ PARTICIPLES = """
     Taken
 """.split()
 
-# Names that the protocol of events and the stored log fix, and pairs of two protocols that share a word.
-FIXED_NAMES = {"Steered", "TakenOver", "Pinned", "Labelled", "Paid", "is_wanted"}
+# Names that the protocol of events, the stored log and earlier releases fix, and pairs of two protocols that share one.
+FIXED_NAMES = {"Steered", "TakenOver", "Pinned", "Labelled", "Paid", "is_wanted", "told"}
 SHARED_CLASS_NAMES = {"TextDelta", "ThinkingDelta", "Done", "Compaction"}
 
 
