@@ -184,7 +184,7 @@ def test_an_edit_waits_for_the_editors_yes(place: Place, open_editor: Open) -> N
     ],
 )
 @slow
-def test_a_no_or_a_failure_to_ask_is_read_by_the_model(
+def test_the_model_reads_that_a_call_was_declined_or_could_not_be_asked(
     place: Place, open_editor: Open, answer: Answer, heard: str
 ) -> None:
     editor = open_editor(WRITE, ECHO)
@@ -196,7 +196,7 @@ def test_a_no_or_a_failure_to_ask_is_read_by_the_model(
 
 
 @slow
-def test_a_yes_for_the_session_asks_no_more_and_may_change_the_mode(open_editor: Open) -> None:
+def test_an_approval_for_the_session_asks_no_more_and_may_change_the_mode(open_editor: Open) -> None:
     again = {"tool_calls": [call("file_write", path="more", content="y\n")]}
     editor = open_editor(WRITE, again, DONE)
     editor.answers["session/request_permission"] = choosing("mode:acceptEdits")
@@ -209,7 +209,7 @@ def test_a_yes_for_the_session_asks_no_more_and_may_change_the_mode(open_editor:
 
 
 @slow
-def test_a_yes_for_good_holds_in_later_sessions(place: Place, open_editor: Open) -> None:
+def test_a_permanent_approval_holds_in_later_sessions(place: Place, open_editor: Open) -> None:
     push = {"tool_calls": [call("bash", command="git push origin main")]}
     editor = open_editor(push, DONE, push, DONE)
     editor.answers["session/request_permission"] = choosing("always")
@@ -245,7 +245,7 @@ def test_nothing_of_a_request_is_hidden_from_the_person(place: Place, open_edito
 
 
 @slow
-def test_what_a_tried_command_changed_is_asked_about(place: Place, open_editor: Open) -> None:
+def test_changes_of_a_dry_run_are_asked_about(place: Place, open_editor: Open) -> None:
     editor = open_editor({"tool_calls": [call("bash", command="sed -i s/hi/ho/ a.py && cp a.py c.py")]}, DONE)
     prompt = editor.begin_prompt("go")
     asked = editor.asked("session/request_permission")
@@ -435,7 +435,7 @@ def test_one_prompt_at_a_time(open_editor: Open) -> None:
 
 
 @slow
-def test_a_failure_of_the_provider_is_an_error_and_the_session_goes_on(open_editor: Open) -> None:
+def test_a_failure_of_the_provider_is_an_error_and_the_session_continues(open_editor: Open) -> None:
     editor = open_editor({"error": {"kind": "bad_request"}}, {"error": {"kind": "auth"}}, DONE)
     with pytest.raises(Refused) as refused:
         editor.prompt("go")
@@ -466,7 +466,7 @@ def test_stop_reasons(open_editor: Open, replies: tuple[dict[str, Any], ...], re
 
 
 @slow
-def test_without_a_model_the_editor_is_told_how_to_get_one(place: Place) -> None:
+def test_without_a_model_the_editor_is_reported_how_to_get_one(place: Place) -> None:
     with Editor(place.process("acp", stdin=True)) as editor:
         answer = editor.introduce(auth={"terminal": True})
         assert answer["authMethods"][0]["args"] == ["--login"]
@@ -479,7 +479,7 @@ def test_without_a_model_the_editor_is_told_how_to_get_one(place: Place) -> None
 
 
 @slow
-def test_a_session_is_loaded_with_its_history_and_goes_on(place: Place, open_editor: Open) -> None:
+def test_a_session_is_loaded_with_its_history_and_continues(place: Place, open_editor: Open) -> None:
     replies = ({"thinking": "Hm.", "text": "I look.", "tool_calls": [call("file_read", path="a.py")]}, DONE)
     first = open_editor(*replies)
     first.prompt("go", {"type": "resource_link", "name": "a", "uri": (place.folder / "a.py").as_uri()})
@@ -508,7 +508,7 @@ def test_a_session_is_loaded_with_its_history_and_goes_on(place: Place, open_edi
 
 
 @slow
-def test_a_session_that_is_open_is_loaded_anew_and_elsewhere_refused(place: Place, open_editor: Open) -> None:
+def test_a_session_that_is_open_is_loaded_again_and_elsewhere_refused(place: Place, open_editor: Open) -> None:
     editor = open_editor({"text": "Seven."}, SLOW)
     editor.prompt("a number?")
     prompt = editor.begin_prompt("another?")
@@ -521,7 +521,7 @@ def test_a_session_that_is_open_is_loaded_anew_and_elsewhere_refused(place: Plac
 
 
 @slow
-def test_a_resumed_session_is_not_told_again(place: Place, open_editor: Open) -> None:
+def test_a_resumed_session_is_not_reported_again(place: Place, open_editor: Open) -> None:
     first = open_editor({"text": "Seven."})
     first.prompt("a number?")
     first.request("session/close", sessionId=first.session)
@@ -614,7 +614,7 @@ def test_a_session_that_is_taken_over_is_closed(place: Place, open_editor: Open)
 
 
 @slow
-def test_options_are_set_by_the_editor_and_told_to_it(open_editor: Open, place: Place) -> None:
+def test_options_are_set_by_the_editor_and_reported_to_it(open_editor: Open, place: Place) -> None:
     place.environment["OPENAI_API_KEY"] = "sk-test"
     editor = open_editor(DONE)
     opened = editor.open(place.folder)
@@ -667,7 +667,7 @@ def test_undo_asks_the_editor(place: Place, open_editor: Open) -> None:
 
 
 @slow
-def test_claims_are_told_as_the_log_has_them(place: Place, open_editor: Open) -> None:
+def test_claims_are_reported_as_the_log_has_them(place: Place, open_editor: Open) -> None:
     (place.folder / "run_tests.sh").write_text("printf '1 failed, 2 passed in 0.10s\\n'; exit 1\n")
     tests = {"tool_calls": [call("bash", command="sh ./run_tests.sh")]}
     write = {"tool_calls": [call("file_write", path="made.py", content="x = 1\n")]}
@@ -691,7 +691,7 @@ def test_a_key_is_kept_from_a_terminal(place: Place) -> None:
 
 
 @slow
-def test_a_subagents_calls_are_told_apart_and_ask(place: Place, open_editor: Open) -> None:
+def test_a_subagents_calls_are_distinguished_and_ask(place: Place, open_editor: Open) -> None:
     child = place.script(WRITE, {"text": "Written."})
     editor = open_editor({"tool_calls": [call("create_subagent", task="write it", model=child)]}, DONE)
     editor.answers["session/request_permission"] = choosing("allow_once")
@@ -706,7 +706,7 @@ def test_a_subagents_calls_are_told_apart_and_ask(place: Place, open_editor: Ope
 
 
 @slow
-def test_output_of_a_running_command_is_told(open_editor: Open) -> None:
+def test_output_of_a_running_command_is_reported(open_editor: Open) -> None:
     command = "echo one; sleep 0.6; echo two; exit 3"
     editor = open_editor({"tool_calls": [call("bash", command=command)]}, DONE, flags=("--permission-mode", "auto"))
     editor.prompt("go")

@@ -43,7 +43,7 @@ def session_of(place: Place) -> str:
 
 
 @pytest.mark.slow
-def test_a_question_that_waited_is_asked_again_and_the_turn_goes_on(crashed: Place) -> None:
+def test_a_question_that_waited_is_asked_again_and_the_turn_continues(crashed: Place) -> None:
     script = crashed.script({"text": "the end"})
     with crashed.talk(script, "-c") as running:
         asked = running.wait_for_type("system", "approval_requested")
@@ -58,7 +58,7 @@ def test_a_question_that_waited_is_asked_again_and_the_turn_goes_on(crashed: Pla
 
 
 @pytest.mark.slow
-def test_where_nobody_can_be_asked_it_says_that_it_did_not_run(crashed: Place) -> None:
+def test_without_anyone_to_ask_the_result_says_that_the_call_did_not_run(crashed: Place) -> None:
     ran = crashed.run("-c", "-p", "and now?", "-m", crashed.script({"text": "{{last_result}}"}))
     assert ran.out == "Not run: the program ended while a question about another call waited.\n"
     shown = json.loads(crashed.run("sessions", "show", session_of(crashed), "--json").out)
@@ -68,7 +68,7 @@ def test_where_nobody_can_be_asked_it_says_that_it_did_not_run(crashed: Place) -
     assert not (crashed.folder / "count").exists()
 
 
-def test_what_was_running_is_never_run_again(place: Place) -> None:
+def test_interrupted_calls_are_never_run_again(place: Place) -> None:
     script = place.script({"tool_calls": [bash("cat a.txt"), bash(f"{COUNT}; sleep 30")]})
     (place.folder / "a.txt").write_text("held\n")
     flags = ("--permission-mode", "bypassPermissions")
@@ -80,7 +80,7 @@ def test_what_was_running_is_never_run_again(place: Place) -> None:
     assert "✓ bash" in shown  # the call before it had its result
 
 
-def test_a_question_about_a_try_is_not_asked_again(place: Place) -> None:
+def test_a_question_about_a_dry_run_is_not_asked_again(place: Place) -> None:
     script = place.script({"tool_calls": [bash(COUNT)]})
     with place.talk(script) as running:
         running.say("go")

@@ -52,7 +52,7 @@ def test_a_conversation_begun_in_the_stream_is_held_to_the_schema_too(place: Pla
     assert [result["structured_output"] for result in ran.of("result")] == [{"n": 1}, {"n": 2}]
 
 
-def test_after_two_more_tries_it_is_an_error_of_its_own(place: Place) -> None:
+def test_after_two_more_dry_runs_it_is_an_error_of_its_own(place: Place) -> None:
     ran = asked(place, *[{"text": '{"m": 4}'}] * 4)
     assert ran.code == 55
     assert (ran.result["subtype"], ran.result["is_error"]) == ("error_schema", True)
@@ -79,12 +79,12 @@ def test_a_pipe_gets_the_value_and_nothing_around_it(place: Place) -> None:
         ("absent.json", "Could not read absent.json"),
     ],
 )
-def test_a_schema_that_is_none_is_told_before_any_request(place: Place, given: str, said: str) -> None:
+def test_a_schema_that_is_none_is_reported_before_any_request(place: Place, given: str, said: str) -> None:
     ran = place.run("-p", "go", "-m", place.script({"text": "x"}), "--json-schema", given)
     assert (ran.code, said in ran.err) == (2, True), ran.err
 
 
-def test_brackets_without_end_are_no_answer(place: Place) -> None:
+def test_brackets_without_end_are_not_a_answer(place: Place) -> None:
     ran = asked(place, {"text": "[" * 3_000}, {"text": '{"n": 4}'})
     assert (ran.code, ran.result["structured_output"]) == (0, {"n": 4})
 
@@ -125,7 +125,7 @@ def test_a_conversation_begun_in_the_stream_is_watched_too(place: Place) -> None
 
 
 @pytest.mark.slow
-def test_a_run_in_which_something_happens_goes_on(place: Place) -> None:
+def test_a_run_in_which_something_happens_continues(place: Place) -> None:
     words = {"text": "one two three four five six", "delay_ms": 150, "chunk": 4}
     ran = place.run("-p", "go", "-m", place.script(words), env={"AGENTCLI_LIMITS_IDLE_S": "0.6"})
     assert (ran.code, ran.out) == (0, "one two three four five six\n")
@@ -148,7 +148,7 @@ FORMAT = {"type": "json_schema", "schema": SCHEMA}
 NAMED = {"name": "answer", "schema": SCHEMA, "strict": False}
 
 
-def test_providers_that_can_are_told_the_schema(place: Place) -> None:
+def test_providers_that_can_are_reported_the_schema(place: Place) -> None:
     fits = '{"n": 4}'
     with anthropic_server([anthropic_reply(fits)]) as claude, chat_server([chat_reply(fits)]) as chat:
         keys = {"ANTHROPIC_API_KEY": "k", "ANTHROPIC_BASE_URL": claude.url, "OPENAI_API_KEY": "k"}

@@ -193,7 +193,7 @@ def test_a_command_says_first_what_it_does(open_terminal: Open, columns: int) ->
         terminal.see(r"(?s)\A(?!.*Run this command).*› Ask")
 
 
-def test_a_command_outside_the_sandbox_is_told_in_red(open_terminal: Open) -> None:
+def test_a_command_outside_the_sandbox_is_reported_in_red(open_terminal: Open) -> None:
     terminal = open_terminal([calls(("bash", {"command": "make", "unconfined": True}))], "go")
     assert question(terminal).startswith("Runs OUTSIDE the sandbox")
     assert is_red(terminal, "Runs OUTSIDE")
@@ -280,7 +280,7 @@ def test_a_hunk_can_be_left_with_a_reason(open_terminal: Open, tmp_path: Path) -
 
 
 @pytest.mark.full
-def test_the_answer_stays_on_record_also_in_a_session_that_goes_on(open_terminal: Open) -> None:
+def test_the_answer_stays_on_record_also_in_a_session_that_continues(open_terminal: Open) -> None:
     first = open_terminal([edit(), run("touch made"), run("touch more"), {"text": "enough"}], "go")
     first.asked()
     first.type("y")
@@ -308,7 +308,7 @@ def test_the_answer_stays_on_record_also_in_a_session_that_goes_on(open_terminal
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("answer", ["n", "\r", "\x1b"])
-def test_a_no_ends_the_turn_and_waits_for_the_person(open_terminal: Open, tmp_path: Path, answer: str) -> None:
+def test_declining_ends_the_turn_and_waits_for_the_person(open_terminal: Open, tmp_path: Path, answer: str) -> None:
     terminal = open_terminal([run("touch one", "touch two"), {"text": "what now: {{last_result}}"}], "go")
     terminal.asked()
     terminal.type(answer)
@@ -320,7 +320,7 @@ def test_a_no_ends_the_turn_and_waits_for_the_person(open_terminal: Open, tmp_pa
     assert not list((tmp_path / "project").glob("t*"))
 
 
-def test_a_no_to_one_of_several_open_questions_closes_them_all(open_terminal: Open, tmp_path: Path) -> None:
+def test_declining_one_of_several_open_questions_closes_them_all(open_terminal: Open, tmp_path: Path) -> None:
     for name in ("one", "two", "three"):
         (tmp_path / name).write_text("x\n")
     reads = calls(*(("file_read", {"path": f"../{name}"}) for name in ("one", "two", "three")))
@@ -371,7 +371,7 @@ LOOK = calls(("file_read", {"path": "a.py"}))
 
 @pytest.mark.sampled(1)
 @WIDTHS
-def test_at_the_limit_of_rounds_it_asks_whether_to_go_on(open_terminal: Open, columns: int) -> None:
+def test_at_the_limit_of_rounds_it_asks_whether_to_continue(open_terminal: Open, columns: int) -> None:
     terminal = open_terminal([LOOK] * 4 + [{"text": "there"}], "--max-turns", "2", "go", columns=columns)
     terminal.see("Continue")
     asked = words(terminal.settle(0.5))
@@ -385,7 +385,7 @@ def test_at_the_limit_of_rounds_it_asks_whether_to_go_on(open_terminal: Open, co
     assert "Not run" not in terminal.transcript()
 
 
-def test_a_no_at_the_limit_ends_the_turn(open_terminal: Open) -> None:
+def test_declining_at_the_limit_ends_the_turn(open_terminal: Open) -> None:
     terminal = open_terminal([LOOK, LOOK, {"text": "another turn"}], "--max-turns", "2", "go")
     terminal.see("Continue")
     terminal.settle(0.5)
@@ -469,7 +469,7 @@ def test_the_time_of_the_person_is_not_the_call_s(open_terminal: Open, tmp_path:
 
 
 @pytest.mark.full
-def test_a_question_below_an_open_list_is_said_and_waits_for_it(open_terminal: Open) -> None:
+def test_a_question_below_an_open_list_is_reported_and_waits_for_it(open_terminal: Open) -> None:
     late = {**edit(), "text": "Wait. " * 8, "delay_ms": 120, "chunk": 3}
     terminal = open_terminal([late, {"text": "done"}], "go")
     terminal.see("Wait")

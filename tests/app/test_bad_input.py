@@ -100,7 +100,7 @@ def test_the_name_of_a_command_is_never_a_prompt(place: Place, arguments: list[s
 @pytest.mark.parametrize(
     "arguments", [["-p", "usage"], ["undo the last edit"], ["-p", "sesions"], ["tool s"], ["sections"], ["explain"]]
 )
-def test_what_only_resembles_a_command_is_a_prompt(place: Place, arguments: list[str]) -> None:
+def test_text_that_only_resembles_a_command_is_a_prompt(place: Place, arguments: list[str]) -> None:
     (place.folder / "s").write_text('{"text": "ok"}\n')
     ran = place.run(*arguments, env={"AGENTCLI_MODEL": "scripted/s"})
     assert (ran.code, ran.out) == (0, "ok\n")
@@ -132,7 +132,7 @@ def test_a_broken_script_names_its_line(place: Place) -> None:
     refused(place.run("-p", "x", "-m", "scripted/s"), 1, "line 2", "txt")
 
 
-def test_settings_of_an_untrusted_project_are_passed_over_and_that_is_told(place: Place) -> None:
+def test_settings_of_an_untrusted_project_are_passed_over_and_that_is_reported(place: Place) -> None:
     (place.folder / ".agentcli").mkdir()
     (place.folder / ".agentcli" / "config.toml").write_text("[limits]\nmax_turns = 1\n")
     replies = ({"tool_calls": [{"name": "think", "input": {"thought": "Hm."}}]}, {"text": "done"})
@@ -161,7 +161,7 @@ def error(kind: str, message: str, status: int) -> Reply:
     return json_reply({"type": "error", "error": {"type": kind, "message": message}}, status)
 
 
-def test_a_wrong_key_is_told_and_the_key_is_not(place: Place) -> None:
+def test_a_wrong_key_is_reported_and_the_key_is_not(place: Place) -> None:
     with anthropic_server([error("authentication_error", "invalid x-api-key", 401)]) as server:
         ran = asked(place, server)
         assert len(server.requests) == 1
@@ -178,7 +178,7 @@ def test_a_model_that_does_not_exist_says_where_to_find_others(place: Place) -> 
         refused(asked(place, server), 1, "model: claude-9", "agentcli models list")
 
 
-def test_a_server_that_is_down_is_told_with_its_address(place: Place) -> None:
+def test_a_server_that_is_down_is_reported_with_its_address(place: Place) -> None:
     address = refused_address()
     env = {"ANTHROPIC_BASE_URL": address, "ANTHROPIC_API_KEY": "k", "AGENTCLI_RETRY_MAX": "1"}
     ran = place.run(*CLAUDE, "-p", "go", env=env)
@@ -187,7 +187,7 @@ def test_a_server_that_is_down_is_told_with_its_address(place: Place) -> None:
     assert "Trying again" in ran.err
 
 
-def test_a_page_in_place_of_the_api_is_told_as_one(place: Place) -> None:
+def test_a_page_in_place_of_the_api_is_reported_as_one(place: Place) -> None:
     with anthropic_server([html(200), html(200)]) as server:
         ran = asked(place, server)
     assert ran.code == 1
@@ -196,7 +196,7 @@ def test_a_page_in_place_of_the_api_is_told_as_one(place: Place) -> None:
 
 
 @pytest.mark.parametrize("format", ["text", "json"])
-def test_a_stream_that_is_cut_twice_keeps_what_was_said(place: Place, format: str) -> None:
+def test_a_stream_that_is_cut_twice_keeps_what_was_reported(place: Place, format: str) -> None:
     whole = anthropic_reply("All is well with it.")
     cut = whole.but(breaks_after=whole.body.index(b"th it."))
     with anthropic_server([cut, cut, anthropic_reply("Going on.")]) as server:
@@ -210,7 +210,7 @@ def test_a_stream_that_is_cut_twice_keeps_what_was_said(place: Place, format: st
     assert messages[1]["content"][0]["text"].startswith("All is well")
 
 
-def test_a_reply_that_makes_no_sense_is_told(place: Place) -> None:
+def test_a_reply_that_makes_no_sense_is_reported(place: Place) -> None:
     broken = Reply(b"event: message_start\ndata: {half\n\n")
     with anthropic_server([broken, broken]) as server:
         ran = asked(place, server)
@@ -218,7 +218,7 @@ def test_a_reply_that_makes_no_sense_is_told(place: Place) -> None:
     assert "Traceback" not in ran.err
 
 
-def test_a_prompt_larger_than_the_window_is_told_and_taken_back(place: Place) -> None:
+def test_a_prompt_larger_than_the_window_is_reported_and_withdrawn(place: Place) -> None:
     too_long = error("invalid_request_error", "prompt is too long: 1000001 tokens > 1000000 maximum", 400)
     with anthropic_server([too_long, anthropic_reply("Better.")]) as server:
         refused(asked(place, server), 1, "prompt is too long", "larger window")
@@ -226,7 +226,7 @@ def test_a_prompt_larger_than_the_window_is_told_and_taken_back(place: Place) ->
         assert len(server.requests[1].json["messages"]) == 1
 
 
-def test_a_server_of_one_s_own_is_a_table_in_the_settings(place: Place) -> None:
+def test_a_custom_server_is_a_table_in_the_settings(place: Place) -> None:
     place.home.mkdir()
     with chat_server([json_reply({"error": {"message": "no such model"}}, 404)]) as server:
         (place.home / "config.toml").write_text(f'[providers.mine]\nbase_url = "{server.url}"\n')

@@ -77,7 +77,7 @@ def test_a_file_is_followed_through_its_names(poem: Place) -> None:
 
 
 @pytest.mark.slow
-def test_lines_that_were_taken_back_belong_to_whoever_wrote_them_before(poem: Place) -> None:
+def test_lines_that_were_undone_belong_to_whoever_wrote_them_before(poem: Place) -> None:
     go(poem, "first", call("file_edit", path="poem", old_string="mine 1", new_string="first"))
     go(poem, "second", call("file_edit", path="poem", old_string="first", new_string="second"))
     assert poem.run("undo", "--yes").code == 0

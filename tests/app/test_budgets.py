@@ -140,7 +140,7 @@ def test_a_request_ends_with_the_time_there_is_for_it(priced: Place) -> None:
     assert ran.result["duration_ms"] < 20_000
 
 
-def test_it_is_said_once_that_a_budget_is_nearly_used_up(priced: Place) -> None:
+def test_it_is_reported_once_that_a_budget_is_nearly_used_up(priced: Place) -> None:
     look = {"tool_calls": [{"index": 0, "id": "c", "function": {"name": "file_list", "arguments": "{}"}}]}
     replies = [says(delta=look, stop="tool_calls", output=n) for n in (8_200, 10, 10)]
     (priced.home / "config.toml").write_text(PRICED.replace("20.0", "1.0").replace("= 10.0", "= 1.0"))
@@ -150,7 +150,7 @@ def test_it_is_said_once_that_a_budget_is_nearly_used_up(priced: Place) -> None:
     assert ran.err.count("The session's budget is 82% used: $0.82 of $1.00.") == 1
 
 
-def test_an_unknown_price_is_said_once_and_its_tokens_can_be_held(place: Place) -> None:
+def test_an_unknown_price_is_reported_once_and_its_tokens_can_be_held(place: Place) -> None:
     with chat_server([says(), says()]) as server:
         ran = asked(place, server, "--max-budget-usd", "0.01")
         assert (ran.code, ran.err.count("The price of test-model is not known")) == (0, 1)
@@ -298,7 +298,7 @@ def test_the_terminal_asks_for_more_once(open_terminal: Open, answer: str, then:
     assert answer == "n" or "Not run" not in terminal.transcript()
 
 
-def test_a_session_of_the_log_goes_on_with_what_it_had_spent(place: Place, tmp_path: Path) -> None:
+def test_a_session_of_the_log_continues_with_what_it_had_spent(place: Place, tmp_path: Path) -> None:
     dear = {"text": "paid", "tool_calls": [call("file_list")], "usage": {"input_tokens": 10}}
     model = place.script(dear, dear, dear, {"text": "done"})
     ran = place.run("-m", model, "-p", "go", "--output-format", "json")

@@ -95,7 +95,7 @@ def test_effort_mode_and_theme_are_picked_from_lists_with_a_word_each(open_termi
     terminal.see("Theme dark for this session")
 
 
-def test_a_grant_is_taken_back_in_the_list(open_terminal: Open) -> None:
+def test_a_grant_is_revoked_in_the_list(open_terminal: Open) -> None:
     terminal = ready(open_terminal([ANSWER]))
     terminal.type("/permissions allow bash(make *)\r")
     terminal.see("is allowed in this session")
@@ -152,7 +152,7 @@ def test_a_setting_is_not_kept_unasked_and_says_how_it_would_be(open_terminal: O
     assert not (home / "config.toml").exists()
 
 
-def test_what_wins_over_a_kept_setting_is_named(open_terminal: Open) -> None:
+def test_a_source_that_overrides_a_saved_setting_is_named(open_terminal: Open) -> None:
     terminal = ready(open_terminal([ANSWER], "--effort", "high"))
     terminal.type("/effort low keep\r")
     terminal.see(r"Here\s+another\s+value\s+wins:\s+--effort")
@@ -163,7 +163,7 @@ def test_what_wins_over_a_kept_setting_is_named(open_terminal: Open) -> None:
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("columns", WIDTHS)
-def test_a_model_without_a_key_asks_for_it_and_tries_it(open_terminal: Open, home: Path, columns: int) -> None:
+def test_a_model_without_a_key_asks_for_it_and_dry_runs_it(open_terminal: Open, home: Path, columns: int) -> None:
     with chat_server([chat_reply("from the server")], models=keyed) as server:
         (home / "config.toml").write_text(
             f'[providers.work]\nbase_url = "{server.url}"\napi_key_env = "WORK_KEY"\n', "utf-8"
@@ -250,7 +250,7 @@ def test_a_model_named_on_the_command_line_asks_for_its_key_too(open_terminal: O
         terminal.see("from the server")
 
 
-def test_whoever_gives_no_key_keeps_the_model(open_terminal: Open) -> None:
+def test_without_a_key_the_model_stays(open_terminal: Open) -> None:
     terminal = ready(open_terminal([ANSWER]))
     terminal.type("/model groq/llama\r")
     terminal.see("Paste the key for groq")
@@ -326,7 +326,7 @@ def test_diff_is_coloured(open_terminal: Open, columns: int) -> None:
 
 
 @pytest.mark.parametrize("columns", WIDTHS)
-def test_help_stands_in_columns_under_headings(open_terminal: Open, columns: int) -> None:
+def test_help_is_in_columns_under_headings(open_terminal: Open, columns: int) -> None:
     terminal = ready(open_terminal([ANSWER], columns=columns))
     terminal.type("/help\r")
     terminal.see("fresh eyes")  # near the end of them

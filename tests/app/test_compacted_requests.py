@@ -120,7 +120,7 @@ async def test_a_window_smaller_than_is_known_is_found_out(work: Path, monkeypat
 
 
 @pytest.mark.slow
-async def test_another_model_goes_on_behind_a_compaction(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_another_model_continues_behind_a_compaction(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     strict = Strict(30)
     with anthropic_server(strict.answers()) as server, chat_server([chat_reply("From the other.")] * 3) as other:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)

@@ -160,7 +160,7 @@ async def test_a_long_conversation_never_fills_its_window_and_keeps_what_must_st
 
 
 @pytest.mark.slow
-async def test_what_was_decided_last_is_told_also_where_little_room_is_left(long: Any) -> None:
+async def test_the_last_decision_is_kept_even_with_little_room(long: Any) -> None:
     words = "so that nobody has to ask again " * 4
     script = [reply | {"text": f"{reply['text']} {words}"} for reply in replies(50)]
     async with long(script) as talk:
@@ -296,7 +296,7 @@ async def test_instruction_files_are_read_from_disk_again(long: Any) -> None:
     assert "Always use tabs." not in text
 
 
-async def test_files_of_deeper_folders_are_told_once_and_carried_as_they_are_now(long: Any) -> None:
+async def test_files_of_deeper_folders_are_reported_once_and_carried_as_they_are_now(long: Any) -> None:
     look = {"tool_calls": [call("file_read", path="sub/deep/a.txt"), call("file_list", path="sub")]}
     async with long([look, {"text": "Seen."}, look, {"text": "Again."}, *replies(25)]) as talk:
         (talk.work / "sub/deep").mkdir(parents=True)
@@ -351,7 +351,7 @@ async def test_below_twenty_messages_nothing_happens_unless_the_window_forces_it
         assert talk.of(Compaction)
 
 
-async def test_how_full_it_is_is_told_once_to_both(long: Any) -> None:
+async def test_context_usage_is_reported_once_to_person_and_model(long: Any) -> None:
     async with long(replies(30)) as talk:
         await talk.ask_all(11)
         told = [event.text for event in talk.of(Notice) if "fills" in event.text]
@@ -360,7 +360,7 @@ async def test_how_full_it_is_is_told_once_to_both(long: Any) -> None:
     assert all_text(talk.requests[-1]).count("Older parts will soon be shortened") <= 1
 
 
-async def test_what_must_stay_and_does_not_fit_is_told_and_nothing_is_lost(long: Any) -> None:
+async def test_required_content_that_does_not_fit_is_reported_and_nothing_is_lost(long: Any) -> None:
     async with long([{"text": "yes"}] * 40, window=3_000) as talk:
         (talk.work / "AGENTS.md").write_text("This must stay, all of it. " * 300)
         for number in range(12):
@@ -369,7 +369,7 @@ async def test_what_must_stay_and_does_not_fit_is_told_and_nothing_is_lost(long:
         assert not talk.of(Compaction)
 
 
-async def test_plan_mode_is_told_again(long: Any) -> None:
+async def test_plan_mode_is_reported_again(long: Any) -> None:
     async with long(replies(30)) as talk:
         session = await talk.agent.session()
         session.submit(SetMode("plan"))
@@ -429,7 +429,7 @@ async def test_a_request_that_was_too_long_is_made_again_after_a_compaction(long
         assert (compaction.trigger, "And now?" in await talk.text()) == ("overflow", True)
 
 
-async def test_one_that_does_not_fit_then_either_is_taken_back(long: Any) -> None:
+async def test_one_that_still_does_not_fit_is_withdrawn(long: Any) -> None:
     overflow = {"error": {"kind": "context_overflow"}}
     async with long([*replies(6), overflow, overflow, {"text": "Yes."}], window=100_000) as talk:
         await talk.ask_all(6)
@@ -439,7 +439,7 @@ async def test_one_that_does_not_fit_then_either_is_taken_back(long: Any) -> Non
         assert (await talk.agent.run("Still there?")).text == "Yes."
 
 
-async def test_a_reply_that_filled_the_window_is_gone_on_with(long: Any) -> None:
+async def test_a_reply_that_filled_the_window_is_continued(long: Any) -> None:
     full = {"text": "The first half", "stop_reason": "model_context_window_exceeded"}
     async with long([*replies(6), full, {"text": " and the rest."}], window=100_000) as talk:
         await talk.ask_all(6)
@@ -573,7 +573,7 @@ def test_a_command_compacts_in_a_stream_and_shows_first_what_it_would_do(tmp_pat
 
 
 @pytest.mark.slow
-def test_a_stored_conversation_goes_on_behind_its_compaction(tmp_path: Path) -> None:
+def test_a_stored_conversation_continues_behind_its_compaction(tmp_path: Path) -> None:
     place = Place(tmp_path)
     flags = small_window(place, *replies(1))
     for number in range(8):
@@ -623,7 +623,7 @@ async def test_messages_that_fit_are_left_as_they_are() -> None:
     assert await transform(history(3)) == history(3)
 
 
-async def test_a_program_may_go_on_with_what_it_was_given() -> None:
+async def test_a_program_may_continue_with_what_it_was_given() -> None:
     transform = create_context_transform(max_context_tokens=8_000)
     whole, messages = history(60), ()
     for end in range(2, len(whole) + 1, 2):
@@ -655,7 +655,7 @@ async def test_a_transform_made_for_each_request_uses_the_summaries_of_those_bef
     assert len(writer.requests) <= 120  # nothing is paid for twice
 
 
-async def test_a_writer_that_fails_is_not_asked_again_for_every_request() -> None:
+async def test_a_writer_that_fails_is_not_asked_again_forevery_request() -> None:
     asked: list[ScriptedProvider] = []
 
     def writer() -> ScriptedProvider:

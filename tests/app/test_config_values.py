@@ -60,7 +60,7 @@ def test_a_wrong_value_is_explained_and_changes_nothing(
     assert config.read_bytes() == before
 
 
-def test_a_wrong_file_is_mended_by_setting_what_is_wrong(place: Place, config: Path) -> None:
+def test_a_wrong_file_is_repaired_by_setting_what_is_wrong(place: Place, config: Path) -> None:
     config.write_text("[retry]\nmax = 'x'\n")
     assert place.run("config", "set", "limits.max_turns", "5").code == 2
     assert place.run("config", "set", "retry.max", "5").code == 0

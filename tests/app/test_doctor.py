@@ -267,7 +267,7 @@ PLANTS: list[tuple[str, str, Plant]] = [
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("check", "said", "plant"), PLANTS, ids=[f"{check}: {said}" for check, said, _ in PLANTS])
-def test_a_planted_problem_is_found_with_its_mend(house: House, check: str, said: str, plant: Plant) -> None:
+def test_a_planted_problem_is_found_with_its_fix(house: House, check: str, said: str, plant: Plant) -> None:
     before = {json.dumps(one) for one in wrong(house.doctor())}
     plant(house)
     if house.before and subprocess.run(["unshare", "-rm", "true"], check=False).returncode:

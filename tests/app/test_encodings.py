@@ -45,7 +45,7 @@ def foreign(request: pytest.FixtureRequest, place: Place) -> Place:
 
 
 @pytest.mark.slow
-def test_a_name_that_was_listed_is_taken_back_whatever_its_bytes_and_the_locale(foreign: Place) -> None:
+def test_a_name_that_was_listed_is_undone_whatever_its_bytes_and_the_locale(foreign: Place) -> None:
     (foreign.folder / "tést.txt").write_text("é\n", "utf-8")
     name = r"$'caf\xe9 \'a\'.txt'"
     calls = [

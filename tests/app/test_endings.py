@@ -166,7 +166,7 @@ def test_a_model_that_cannot_be_had(place: Place) -> None:
     unpaid(place.run("-m", "scripted/missing.jsonl", "-p", "go", "--output-format=json"), "missing.jsonl")
 
 
-def test_an_argument_that_is_no_text(place: Place) -> None:
+def test_an_argument_that_is_not_text(place: Place) -> None:
     unpaid(place.run("-m", place.script(PAID), "-p", "x", "--output-format", "json", "-r", b"\xff\xfe"), "No session")
 
 
@@ -194,7 +194,7 @@ def _folder(database: Path) -> None:
         (_folder, (), "sessions.db"),
     ],
 )
-def test_a_database_that_is_of_no_use(
+def test_a_database_that_is_unusable(
     place: Place, spoil: Callable[[Path], None], arguments: tuple[str, ...], says: str
 ) -> None:
     assert ask(place).code == 0
@@ -280,7 +280,7 @@ def test_a_read_only_home_can_be_read(place: Place, was_killed: bool) -> None:
         assert without_a_home(place)
 
 
-def test_a_full_disk_is_told_before_it_is_paid(place: Place) -> None:
+def test_a_full_disk_is_reported_before_it_is_paid(place: Place) -> None:
     place.home.mkdir()
     with mounted("-t", "tmpfs", "-o", "size=200k", "none", place.home):
         with pytest.raises(OSError):
@@ -291,7 +291,7 @@ def test_a_full_disk_is_told_before_it_is_paid(place: Place) -> None:
 
 
 @every_format
-def test_a_full_stdout_is_told(place: Place, format: str) -> None:
+def test_a_full_stdout_is_reported(place: Place, format: str) -> None:
     with Path("/dev/full").open("wb") as full:
         ran = subprocess.run(
             [sys.executable, "-m", "agentcli", "-m", place.script(PAID), "-p", "go", "--output-format", format],

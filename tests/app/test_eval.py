@@ -69,7 +69,7 @@ def transcript(place: Place, run: str, task: str, sample: str) -> str:
     return (page.with_name("report-transcripts") / f"{task}-{sample}.html").read_text()
 
 
-def test_a_check_is_confined_and_told_what_the_agent_did(place: Place) -> None:
+def test_a_check_is_confined_and_reported_what_the_agent_did(place: Place) -> None:
     outside = place.folder.parent / "outside"
     check = f"""#!/usr/bin/env python3
 from eval_check import calls, record, require
@@ -112,7 +112,7 @@ def test_prompts_share_a_session_which_can_be_compacted(place: Place) -> None:
 
 
 @pytest.mark.full
-def test_a_killed_run_goes_on_and_repeats_nothing(place: Place) -> None:
+def test_a_killed_run_continues_and_repeats_nothing(place: Place) -> None:
     """A task that is done leaves a mark outside; each has exactly one in the end."""
     for n in range(4):
         add_task(place, f"t{n}", replies=[*SOLVES[:1], {"text": "I created `answer.txt`.", "delay_ms": 200}])
@@ -163,7 +163,7 @@ def test_an_interrupted_run_leaves_nothing_running_and_nothing_behind(place: Pla
     assert [run["finished"] for run in ran] == [False]
 
 
-def test_what_is_no_fault_of_the_agent_is_made_again(place: Place) -> None:
+def test_attempts_that_failed_for_outside_reasons_are_repeated(place: Place) -> None:
     add_task(place, "down", replies=[{"error": {"kind": "auth"}}])
     assert "could not be made" in evaluated(place, code=1)
     (run,) = json.loads(place.run("eval", "list", "--json").out)
@@ -235,12 +235,12 @@ def test_reports(place: Place) -> None:
         ),
     ],
 )
-def test_a_faulty_task_is_told(place: Place, break_it: Any, says: str) -> None:
+def test_a_faulty_task_is_reported(place: Place, break_it: Any, says: str) -> None:
     break_it(add_task(place, "t"))
     assert says in evaluated(place, code=2)
 
 
-def test_wrong_arguments_are_told(place: Place) -> None:
+def test_wrong_arguments_are_reported(place: Place) -> None:
     add_task(place, "t")
     assert "No task tt (did you mean t?); there is t." in evaluated(place, "tt", code=2)
     assert "eval list" in place.run("eval", "show", "nope").err

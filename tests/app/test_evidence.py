@@ -79,7 +79,7 @@ def test_a_json_stream_ends_with_57_if_one_answer_lacks_evidence(place: Place) -
     assert [verdicts(result) for result in ran.of("result")] == [[("tests_pass", "unverified")], []]
 
 
-def test_a_run_before_the_last_change_is_no_evidence(checked: Place) -> None:
+def test_a_run_before_the_last_change_is_not_evidence(checked: Place) -> None:
     replies = (
         {"tool_calls": [call("bash", command="sh ./run_tests.sh")]},
         {"tool_calls": [call("file_write", path="a.py", content="x = 1\n")]},
@@ -100,7 +100,7 @@ def test_a_run_of_an_earlier_turn_is_evidence_after_a_resume(checked: Place) -> 
     assert sorted(verdicts(ran.result)) == [("file_created", "unverified"), ("tests_pass", "verified")]
 
 
-def test_a_denied_command_is_no_evidence(checked: Place) -> None:
+def test_a_denied_command_is_not_evidence(checked: Place) -> None:
     replies = ({"tool_calls": [call("bash", command="sh ./run_tests.sh")]}, {"text": "All tests pass."})
     ran = checked.run("-m", checked.script(*replies), "-p", "go", *JSON, "--deny", "bash")
     assert verdicts(ran.result) == [("tests_pass", "unverified")]

@@ -86,7 +86,7 @@ def test_json_is_what_show_prints_and_more(place: Place) -> None:
 
 
 @pytest.mark.slow
-def test_nothing_that_was_said_becomes_a_part_of_the_page(place: Place) -> None:
+def test_nothing_that_was_reported_becomes_a_part_of_the_page(place: Place) -> None:
     file = place.folder.parent / "page.html"
     export(place, rich_session(place), "-o", str(file))
     text = file.read_text("utf-8")
@@ -161,7 +161,7 @@ def test_the_slash_command_writes_each_form(place: Place) -> None:
 
 
 @pytest.mark.slow
-def test_compactions_are_told_with_their_text(place: Place) -> None:
+def test_compactions_are_reported_with_their_text(place: Place) -> None:
     id = compacted_session(place, turns=6)
     text = export(place, id)
     assert text.count("> **Note:** The conversation was compacted (") >= 1

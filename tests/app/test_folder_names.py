@@ -122,7 +122,7 @@ def test_a_session_line_by_line_works(open_terminal: Open) -> None:
 
 
 @pytest.mark.slow
-def test_a_status_line_of_one_s_own_works(place: Place, open_terminal: Open) -> None:
+def test_a_custom_status_line_works(place: Place, open_terminal: Open) -> None:
     place.home.mkdir()
     seen = place.home / "seen"
     (place.home / "config.toml").write_text(f"[terminal]\nstatus_command = 'cat >>\"{seen}\"; echo mine'\n")

@@ -129,7 +129,7 @@ def test_what_cannot_be_read_against_deny_rules_does_not_run_unasked(place: Plac
 
 
 @pytest.mark.full
-def test_where_nothing_is_denied_all_of_it_runs(place: Place) -> None:
+def test_without_denials_everything_runs(place: Place) -> None:
     commands = [*with_program("touch"), *UNREADABLE]
     runs(place, commands)
     assert set(commands) - set(made(place, commands)) == set()

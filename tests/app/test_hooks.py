@@ -113,7 +113,7 @@ def test_a_verdict_counts_beside_other_output(place: Place, said: str) -> None:
 
 
 @pytest.mark.parametrize("word", ["denied", "Allow", True])
-def test_a_decision_that_is_no_known_word_denies_and_is_reported(place: Place, word: Any) -> None:
+def test_a_decision_that_is_not_a_known_word_denies_and_is_reported(place: Place, word: Any) -> None:
     command = says(place, "odd", decided(word))
     hook(place, "PreToolUse", command)
     ran = stream(place, WRITE)
@@ -133,7 +133,7 @@ def test_plain_text_may_hold_what_looks_like_json(place: Place) -> None:
     assert (place.folder / "made").exists()
 
 
-def test_a_yes_of_a_hook_overrules_no_deny_rule(place: Place) -> None:
+def test_an_approval_of_a_hook_overrules_no_deny_rule(place: Place) -> None:
     hook(place, "PreToolUse", says(place, "yes", decided("allow")))
     assert "denies it" in results(stream(place, WRITE, flags=("--deny", "Write")))[0]
 
@@ -186,7 +186,7 @@ def test_a_verdict_counts_when_the_hook_has_ended_whoever_holds_its_output(place
     ],
 )
 @pytest.mark.parametrize("on_error", ["allow", "deny"])
-def test_a_hook_that_could_not_run_is_no_denial_unless_that_is_wanted(
+def test_a_hook_that_could_not_run_is_not_a_denial_unless_that_is_wanted(
     place: Place, command: str, on_error: str
 ) -> None:
     hook(place, "PreToolUse", command, onError=on_error, timeout=1)
@@ -195,7 +195,7 @@ def test_a_hook_that_could_not_run_is_no_denial_unless_that_is_wanted(
     assert any(line["problem"] for line in ran.of("system", "hook"))
 
 
-def test_one_that_fails_otherwise_is_told_and_passed_over(place: Place) -> None:
+def test_one_that_fails_otherwise_is_reported_and_passed_over(place: Place) -> None:
     hook(place, "PreToolUse", "echo broken >&2; exit 3")
     ran = stream(place, WRITE)
     assert (place.folder / "made").exists()
@@ -203,7 +203,7 @@ def test_one_that_fails_otherwise_is_told_and_passed_over(place: Place) -> None:
 
 
 @pytest.mark.slow
-def test_what_a_slow_hook_has_started_ends_with_it(place: Place) -> None:
+def test_processes_started_by_a_slow_hook_end_with_it(place: Place) -> None:
     hook(place, "PreToolUse", f"sleep 47 & echo $! >{place.folder.parent}/pid; wait", timeout=1)
     stream(place, WRITE)
     pid = int((place.folder.parent / "pid").read_text())
@@ -222,14 +222,14 @@ def test_a_prompt_may_be_refused(place: Place) -> None:
     assert '"go"' not in json.dumps(shown["messages"])
 
 
-def test_a_stop_hook_lets_the_model_go_on(place: Place) -> None:
+def test_a_stop_hook_lets_the_model_continue(place: Place) -> None:
     flag = place.folder.parent / "once"
     hook(place, "Stop", f"test -e {flag} && exit 0; touch {flag}; echo run the tests first >&2; exit 2")
     ran = place.run("-p", "go", "-m", place.script({"text": "one"}, {"text": "two"}), "--output-format", "json")
     assert json.loads(ran.out)["result"] == "two"
 
 
-def test_a_stop_hook_without_end_is_not_heeded_for_ever(place: Place) -> None:
+def test_a_stop_hook_without_end_is_not_respected_forever(place: Place) -> None:
     hook(place, "Stop", "echo more >&2; exit 2")
     ran = place.run("-p", "go", "-m", place.script(*({"text": "x"} for _ in range(9))), "--output-format", "json")
     assert json.loads(ran.out)["num_turns"] == 6

@@ -46,7 +46,7 @@ def everything_stored(place: Place) -> bytes:
 
 
 @pytest.mark.parametrize("mode", ["auto", "bypassPermissions"])
-def test_no_command_writes_outside_or_what_programs_obey(place: Place, mode: str) -> None:
+def test_no_command_writes_outside_or_what_programs_execute(place: Place, mode: str) -> None:
     home = place.folder.parent
     before = {path: path.read_bytes() for path in (place.folder / ".git").rglob("*") if path.is_file()}
     commands = [command.format(home=home) for command in WRITES]
@@ -346,7 +346,7 @@ def test_git_runs_no_hook_of_a_nested_repository_that_it_only_reads(place: Place
     assert not ran.exists()
 
 
-def test_a_command_that_is_judged_to_only_read_cannot_write(place: Place) -> None:
+def test_a_command_classified_as_reading_cannot_write(place: Place) -> None:
     """What the person's own settings make git run is theirs to choose; here it shows what would hold a misjudgment."""
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org", "-C", str(place.folder)]
     subprocess.run([*git, "add", "a.py"], check=True)
@@ -430,7 +430,7 @@ def test_a_deletion_that_cannot_be_read_does_not_run_unasked_where_nothing_confi
 
 
 @pytest.mark.slow
-def test_what_is_told_of_a_file_with_secrets_names_it_and_the_rule_that_opens_it(place: Place) -> None:
+def test_what_is_reported_of_a_file_with_secrets_names_it_and_the_rule_that_opens_it(place: Place) -> None:
     """Where it is judged, and where the sandbox hides it, or cannot, from a command whose text does not name it."""
     (place.folder / "reads.sh").write_text("cat .env\n")
     for command, mode, told in (

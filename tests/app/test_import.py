@@ -85,7 +85,7 @@ def settings(place: Place) -> dict[str, Any]:
     return tomllib.loads((place.home / "config.toml").read_text())
 
 
-def test_what_is_imported_is_shown_and_only_written_on_a_yes(person: Place) -> None:
+def test_imports_are_shown_and_written_only_after_approval(person: Place) -> None:
     shown = person.run("config", "import")
     assert (shown.code, shown.err) == (0, "")
     assert "\nNothing was written" in shown.out
@@ -123,7 +123,7 @@ def test_what_is_imported_is_shown_and_only_written_on_a_yes(person: Place) -> N
     assert person.run("config", "import", "--yes").out.endswith("There is nothing to take over.\n")
 
 
-def test_what_is_left_out_is_told_with_its_reason_and_no_key_is_shown_or_copied(person: Place) -> None:
+def test_omissions_are_reported_with_reasons_and_no_key_is_shown_or_copied(person: Place) -> None:
     ran = person.run("config", "import", "--yes")
     left_out = ran.out.partition("Left out:\n")[2]
     for what, why in {
@@ -242,7 +242,7 @@ def test_a_projects_link_leads_no_write_out_of_it(place: Place) -> None:
         (".codex/config.toml", 'sandbox_mode = "danger-full-access"\napproval_policy = "never"', "by hand"),
     ],
 )
-def test_files_that_make_no_sense_are_told_and_nothing_is_written(
+def test_files_that_make_no_sense_are_reported_and_nothing_is_written(
     place: Place, file: str, text: str, said: str
 ) -> None:
     write(Path(place.environment["HOME"]) / file, text)
@@ -252,7 +252,7 @@ def test_files_that_make_no_sense_are_told_and_nothing_is_written(
     assert not (place.home / "config.toml").exists()
 
 
-def test_broken_settings_of_ones_own_are_an_error_and_stay(person: Place) -> None:
+def test_broken_user_settings_are_an_error_and_stay(person: Place) -> None:
     file = write(person.home / "config.toml", "[limits\n")
     ran = person.run("config", "import", "--yes")
     assert ran.code == 2
@@ -287,7 +287,7 @@ def test_a_person_is_asked_before_a_project_is_trusted(place: Place) -> None:
 
 
 @pytest.mark.parametrize("changed", [".agentcli/config.toml", "hook.sh"])
-def test_what_was_changed_while_a_person_was_asked_is_not_trusted(place: Place, changed: str) -> None:
+def test_files_changed_during_the_question_are_not_trusted(place: Place, changed: str) -> None:
     write(place.folder / "hook.sh", "#!/bin/sh\n")
     (place.folder / "hook.sh").chmod(0o755)
     settings = '[limits]\nmax_turns = 7\n[[hooks.Stop]]\nhooks = [{type = "command", command = "./hook.sh"}]\n'

@@ -28,9 +28,7 @@ def prompts_of(folder: Path) -> list[str]:
     "refusal", [{"error": {"kind": "context_overflow"}}, {"error": {"kind": "auth"}}, {"stop_reason": "refusal"}]
 )
 @pytest.mark.parametrize("columns", [40, 120])
-def test_a_prompt_that_was_taken_back_stands_in_the_input_again(
-    open_terminal: Open, refusal: dict[str, object], columns: int
-) -> None:
+def test_a_withdrawn_prompt_is_back_in_the_input(open_terminal: Open, refusal: dict[str, object], columns: int) -> None:
     terminal = open_terminal([refusal, {"text": "now I see it"}], columns=columns)
     terminal.see("script.jsonl")
     terminal.type(f"look at @a.py and {pasted(LINES)} please")
@@ -44,7 +42,7 @@ def test_a_prompt_that_was_taken_back_stands_in_the_input_again(
     terminal.see("now I see it")
 
 
-def test_a_prompt_taken_back_while_another_is_typed_waits_in_the_history(open_terminal: Open) -> None:
+def test_a_prompt_withdrawn_while_another_is_typed_waits_in_the_history(open_terminal: Open) -> None:
     terminal = open_terminal([{"text": "hm " * 20, "delay_ms": 60, "chunk": 2, "error": {"kind": "context_overflow"}}])
     terminal.see("script.jsonl")
     terminal.type("the first thought\r")
@@ -59,7 +57,7 @@ def test_a_prompt_taken_back_while_another_is_typed_waits_in_the_history(open_te
     terminal.see(r"\n› the first thought\n")
 
 
-def test_a_command_of_ones_own_that_was_taken_back_is_given_back_as_typed(open_terminal: Open, tmp_path: Path) -> None:
+def test_a_withdrawn_custom_command_is_in_the_input_as_typed(open_terminal: Open, tmp_path: Path) -> None:
     commands = tmp_path / "home" / "commands"
     commands.mkdir(parents=True)
     (commands / "explain.md").write_text("Explain at length: $ARGUMENTS\n")
@@ -121,7 +119,7 @@ def test_up_begins_at_the_newest_wherever_it_was_before(open_terminal: Open) -> 
     terminal.see(r"answer 2(?s:.*)\n› half a thought\n")
 
 
-def test_a_message_taken_back_from_the_queue_has_its_paste_folded(open_terminal: Open) -> None:
+def test_a_message_withdrawn_from_the_queue_has_its_paste_folded(open_terminal: Open) -> None:
     terminal = open_terminal([{"text": "word " * 400, "delay_ms": 20, "chunk": 5}])
     terminal.see("script.jsonl")
     terminal.type("go\r")
@@ -156,7 +154,7 @@ def test_the_card_of_keys_leaves_no_trace(open_terminal: Open, tmp_path: Path, c
     assert prompts_of(tmp_path) == ["?? what"]
 
 
-def test_a_question_mark_is_no_draft(open_terminal: Open) -> None:
+def test_a_question_mark_is_not_a_draft(open_terminal: Open) -> None:
     first = open_terminal([{"text": "x"}])
     first.see("script.jsonl")
     first.type("?")
@@ -265,7 +263,7 @@ def test_what_is_completed_is_followed_by_a_space_and_paths_lead_anywhere(
 
 
 @pytest.mark.parametrize("take", ["\t", DOWN], ids=["taken", "marked"])
-def test_a_space_typed_behind_a_completed_name_is_the_one_that_stands_there(open_terminal: Open, take: str) -> None:
+def test_a_space_typed_behind_a_completed_name_is_the_one_that_is_there(open_terminal: Open, take: str) -> None:
     terminal = open_terminal([{"text": "x"}])
     terminal.see("script.jsonl")
     terminal.type("read @a.p")
@@ -369,7 +367,7 @@ def test_keys_can_be_chosen_and_are_shown(open_terminal: Open, tmp_path: Path, c
         ("xterm", "", b"34m"),
     ],
 )
-def test_a_theme_of_ones_own(open_terminal: Open, tmp_path: Path, term: str, colorterm: str, code: bytes) -> None:
+def test_a_custom_theme(open_terminal: Open, tmp_path: Path, term: str, colorterm: str, code: bytes) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "config.toml").write_text(
         '[terminal]\ntheme = "mine"\n[terminal.themes.mine]\nprompt = "#5f87ff"\n[terminal.themes.other]\nblue = 1\n'

@@ -48,7 +48,7 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def test_nothing_is_said_or_changed_where_nothing_is_missing(machine: Machine) -> None:
+def test_nothing_is_reported_or_changed_where_nothing_is_missing(machine: Machine) -> None:
     machine.add("bwrap", "true")
     machine.add("git", "true")
     assert machine.install() == ""

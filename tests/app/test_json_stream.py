@@ -46,7 +46,7 @@ def texts_of(ran: Ran, type: str) -> list[Any]:
     return [line["message"]["content"] for line in ran.of(type)]
 
 
-def test_a_turn_is_told_from_init_to_result(place: Place) -> None:
+def test_a_turn_is_reported_from_init_to_result(place: Place) -> None:
     ran = place.run("-m", place.script(*TURN), "-p", "what is a.py?", *STREAM)
     assert ran.code == 0
     assert is_stream(ran)
@@ -158,7 +158,7 @@ def test_a_reply_that_breaks_off_ends_its_partial_message_too(place: Place) -> N
     assert events == ["message_start", "content_block_start", "content_block_stop", "message_delta", "message_stop"]
 
 
-def test_what_happens_in_between_is_told(place: Place) -> None:
+def test_what_happens_in_between_is_reported(place: Place) -> None:
     model = place.script({"error": {"kind": "overloaded", "message": "No room."}}, {"text": "There."})
     ran = place.run("-m", model, "-p", "go", *STREAM)
     (retry,) = ran.of("system", "retry")
@@ -232,7 +232,7 @@ def test_prompts_are_answered_one_after_another_however_they_come(place: Place) 
     assert len({line["uuid"] for line in ran.of("result")}) == 6
 
 
-def test_nothing_on_stdin_is_no_error(place: Place) -> None:
+def test_nothing_on_stdin_is_not_an_error(place: Place) -> None:
     with talk(place) as running:
         ran = running.ended()
     assert ran.code == 0
@@ -346,7 +346,7 @@ def test_an_approval_for_the_session_is_asked_once(place: Place) -> None:
     assert len(ran.of("result")) == 2
 
 
-def test_single_hunks_are_made_and_a_wrong_answer_is_told(place: Place) -> None:
+def test_single_hunks_are_made_and_a_wrong_answer_is_reported(place: Place) -> None:
     (place.folder / "n.txt").write_text("".join(f"line {n};\n" for n in range(30)))
     edits = [{"old_string": f"line {n};", "new_string": f"changed {n};"} for n in (2, 25)]
     edit = {"tool_calls": [{"name": "file_edit", "input": {"path": "n.txt", "edits": edits}}]}
@@ -424,7 +424,7 @@ def test_a_mode_set_from_outside_settles_the_question_that_it_would_not_ask(plac
     assert (place.folder / "made").exists()
 
 
-def test_the_model_is_set_from_outside_and_the_switch_is_told(place: Place) -> None:
+def test_the_model_is_set_from_outside_and_the_switch_is_reported(place: Place) -> None:
     other = place.script({"text": "From the other."})
     with talk(place, {"text": "From the first."}) as running:
         running.say("one")

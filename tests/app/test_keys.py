@@ -52,7 +52,7 @@ def at(server: LoopbackServer) -> dict[str, str]:
     return {"OPENAI_BASE_URL": server.url}
 
 
-def test_a_key_is_tried_kept_and_used(place: Place) -> None:
+def test_a_key_runs_as_a_dry_run_kept_and_used(place: Place) -> None:
     with chat_server([chat_reply("Hi.")], models=listed) as server:
         ran = place.run("login", "openai", stdin=f"{KEY}\n", env=at(server))
         assert (ran.code, ran.err) == (0, "")
@@ -246,7 +246,7 @@ def test_a_command_runs_again_when_its_key_is_refused(place: Place) -> None:
         assert keys == ["Bearer sk-number-1", "Bearer sk-number-2"]
 
 
-def test_a_key_that_is_the_same_again_is_not_tried_again(place: Place) -> None:
+def test_a_key_that_is_the_same_again_is_not_retried(place: Place) -> None:
     helped(place, "echo sk-wrong-and-long")
     refused = json_reply({"error": {"message": "Incorrect API key: sk-wrong-and-long"}}, 401)
     with chat_server([refused] * 3) as server:
@@ -256,7 +256,7 @@ def test_a_key_that_is_the_same_again_is_not_tried_again(place: Place) -> None:
         assert len(server.requests) == 1
 
 
-def test_white_space_around_a_key_is_no_part_of_it(place: Place) -> None:
+def test_white_space_around_a_key_is_not_a_part_of_it(place: Place) -> None:
     for key in (f"{KEY}\r\n", f" {KEY} ", f"{KEY}\t"):
         with chat_server([chat_reply("Hi.")]) as server:
             assert place.run(*ASK, env=at(server) | {"OPENAI_API_KEY": key}).out == "Hi.\n"
@@ -264,7 +264,7 @@ def test_white_space_around_a_key_is_no_part_of_it(place: Place) -> None:
     assert "OPENAI_API_KEY" in place.run(*ASK, env={"OPENAI_API_KEY": " \n"}).err  # which is none
 
 
-def test_a_key_that_cannot_be_sent_names_its_variable_and_is_not_tried_again(place: Place) -> None:
+def test_a_key_that_cannot_be_sent_names_its_variable_and_is_not_retried(place: Place) -> None:
     with chat_server() as server:
         ran = place.run(*ASK, env=at(server) | {"OPENAI_API_KEY": "sk-a\nsk-b"})
         assert server.requests == []

@@ -138,13 +138,13 @@ async def test_a_chat_model_of_langchain_s_answers_and_calls(tmp_path: Path) -> 
     assert any(one["function"]["name"] == "file_read" for one in model.bound[0])
 
 
-async def test_errors_of_a_chat_model_are_told_by_kind(tmp_path: Path) -> None:
+async def test_errors_of_a_chat_model_are_reported_by_kind(tmp_path: Path) -> None:
     async with Agent(provider=LangChainProvider(Scripted(replies=[Refused("who are you?")])), cwd=tmp_path) as agent:
         with pytest.raises(AgentFailed, match="who are you"):
             await agent.run("hello")
 
 
-async def test_a_chat_model_that_takes_no_tools_is_told(tmp_path: Path) -> None:
+async def test_a_chat_model_that_takes_no_tools_is_reported(tmp_path: Path) -> None:
     async with Agent(cwd=tmp_path, provider=LangChainProvider(WithoutTools())) as agent:
         with pytest.raises(AgentFailed, match="WithoutTools of LangChain takes no tools"):
             await agent.run("hi")

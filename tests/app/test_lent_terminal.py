@@ -61,7 +61,7 @@ def test_it_is_unconfined_and_sees_the_whole_environment(
     assert KEY not in told(tmp_path)
 
 
-def test_it_can_ask_and_the_model_is_told_what_was_said(open_terminal: Open, tmp_path: Path) -> None:
+def test_it_can_ask_and_the_model_is_reported_what_was_reported(open_terminal: Open, tmp_path: Path) -> None:
     terminal = ready(open_terminal)
     terminal.type('!read -p "name? " n; printf "\\033[31mhi\\033[0m %s\\n" "$n"; stty -echo; read -p "password? " p\r')
     terminal.see(r"name\?$")
@@ -169,7 +169,7 @@ def test_a_resize_reaches_it_and_the_prompt_fits_afterwards(open_terminal: Open)
     terminal.see(r"First answer\.")
 
 
-def test_the_turn_goes_on_meanwhile_and_shows_what_came_afterwards(open_terminal: Open) -> None:
+def test_the_turn_continues_meanwhile_and_shows_what_came_afterwards(open_terminal: Open) -> None:
     terminal = open_terminal([{"text": "word " * 20, "delay_ms": 50, "chunk": 5}], "go")
     terminal.see("word word")
     terminal.type("!echo own; read x; echo done\r")

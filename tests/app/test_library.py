@@ -56,7 +56,7 @@ def test_a_prompt_is_answered_without_an_event_loop(model: MakeModel, work: Path
     assert done == Done("It prints hi.", 1, Usage(3), "end_turn", 0.0)
 
 
-def test_a_conversation_goes_on_without_an_event_loop(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_conversation_continues_without_an_event_loop(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     replies = [chat_reply("One."), json_reply({"error": {"message": "No."}}, 400), chat_reply("Two.")]
     with chat_server(replies) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
@@ -70,7 +70,7 @@ def test_a_conversation_goes_on_without_an_event_loop(work: Path, monkeypatch: p
     assert said[-3:] == ["first", "One.", "second"]
 
 
-async def test_a_conversation_goes_on_from_prompt_to_prompt(model: MakeModel, work: Path) -> None:
+async def test_a_conversation_continues_from_prompt_to_prompt(model: MakeModel, work: Path) -> None:
     async with Agent(model({"text": "One."}, {"text": "Two."}), cwd=work) as agent:
         assert (await agent.run("first")).text == "One."
         assert (await agent.run("second")).text == "Two."
@@ -105,7 +105,7 @@ async def test_a_file_that_is_named_comes_with_the_prompt(model: MakeModel, work
     assert '<file path="a.txt">\n1\tblue\n</file>' in provider.requests[0].messages[0].text
 
 
-async def test_a_failure_is_raised_and_the_agent_goes_on(model: MakeModel, work: Path) -> None:
+async def test_a_failure_is_raised_and_the_agent_continues(model: MakeModel, work: Path) -> None:
     broken = {"text": "Half", "error": {"kind": "connection", "message": "The line went dead."}}
     async with Agent(model(broken, {"text": "Back."}), cwd=work) as agent:
         with pytest.raises(AgentFailed, match="The line went dead") as failed:
@@ -187,7 +187,7 @@ async def weather(given: Weather, context: ToolContext) -> ToolOutput:
     return ToolOutput(f"{given.days} days of sun in {given.city}, seen from {context.workspace.cwd.name}")
 
 
-async def test_a_tool_of_one_s_own_is_described_and_run(model: MakeModel, work: Path) -> None:
+async def test_a_custom_tool_is_described_and_run(model: MakeModel, work: Path) -> None:
     tool = Tool("weather", "Tells the weather.", Weather, weather, "read", source="mine")
     calls = [call("weather", city="Rome", days=3), call("weather", city="Atlantis"), call("weather")]
     async with Agent(model({"tool_calls": calls}, {"text": "ok"}), cwd=work, tools=[tool]) as agent:
@@ -281,7 +281,7 @@ async def test_call_hooks_and_locks_of_the_caller_are_used(work: Path, model: Ma
         assert (await agent.run("go")).text == "So: permission_denied: No bash by main."
 
 
-async def test_a_system_text_of_one_s_own_is_used(model: MakeModel, work: Path) -> None:
+async def test_a_custom_system_prompt_is_used(model: MakeModel, work: Path) -> None:
     async with Agent(model({"text": "ok"}), cwd=work, system_prompt="You are a poet.") as agent:
         await agent.run("go")
         session = await agent.session()
@@ -445,7 +445,7 @@ def raising_later(error: BaseException) -> Callable[..., Any]:
         (ToolError("Ask for another.", kind="not_found"), "not_found: Ask for another."),
     ],
 )
-async def test_whatever_a_tool_raises_is_a_result(
+async def test_any_exception_of_a_tool_becomes_a_result(
     model: MakeModel,
     work: Path,
     caplog: pytest.LogCaptureFixture,
@@ -462,7 +462,7 @@ async def test_whatever_a_tool_raises_is_a_result(
     assert capfd.readouterr() == ("", "")
 
 
-async def test_what_fails_beside_a_tool_s_run_is_a_result_too(model: MakeModel, work: Path) -> None:
+async def test_failures_around_a_tools_run_become_results_too(model: MakeModel, work: Path) -> None:
     async def run(given: Weather, context: ToolContext) -> ToolOutput:
         return ToolOutput(structured={"city": given.city})
 
@@ -514,7 +514,7 @@ def test_a_function_that_cannot_be_a_tool_is_refused_at_once(function: Any) -> N
 
 
 @pytest.mark.parametrize("name", ["missing", "file"])
-def test_a_working_directory_that_is_not_there_is_an_error_at_once(work: Path, name: str) -> None:
+def test_a_working_directory_that_does_not_exist_is_an_error_at_once(work: Path, name: str) -> None:
     (work / "file").write_text("")
     with pytest.raises(UsageError, match=f"Could not work in {work / name}"):
         Agent("a/b", cwd=work / name)
@@ -669,7 +669,7 @@ def test_a_strict_type_checker_accepts_what_is_right_and_finds_what_is_wrong(tmp
     assert "incompatible type" in lines[1]
 
 
-async def test_a_stream_that_was_left_is_no_obstacle_to_the_next_prompt(model: MakeModel, work: Path) -> None:
+async def test_a_stream_that_was_left_is_not_an_obstacle_to_the_next_prompt(model: MakeModel, work: Path) -> None:
     async with Agent(model({"text": "one two three", "chunk": 1, "delay_ms": 5}, {"text": "Next."}), cwd=work) as agent:
         async for event in agent.stream("go"):
             if isinstance(event, TextDelta):

@@ -154,7 +154,7 @@ async def test_a_conversation_that_is_somebody_else_s_or_none_at_all_is_refused(
 
 
 @pytest.mark.parametrize("make", [lambda folder: MemorySessions(), lambda folder: SqliteSessions(folder / "own.db")])
-async def test_a_session_of_a_store_goes_on_and_is_its_user_s(
+async def test_a_session_of_a_store_continues_and_is_its_user_s(
     make: Callable[[Path], Any], agent: Make, tmp_path: Path
 ) -> None:
     store, provider = make(tmp_path), Recorder()
@@ -169,7 +169,7 @@ async def test_a_session_of_a_store_goes_on_and_is_its_user_s(
     await store.close()
 
 
-async def test_a_call_without_a_model_is_judged_and_made_once(work: Path, agent: Make) -> None:
+async def test_a_call_without_a_model_is_checked_and_made_once(work: Path, agent: Make) -> None:
     asked: list[str] = []
 
     async def decide(question: QuestionEvent) -> bool:
@@ -233,7 +233,7 @@ class Calculator:
         self.closed += 1
 
 
-async def test_a_connection_to_a_server_of_one_s_own_is_used_and_closed(agent: Make, tmp_path: Path) -> None:
+async def test_a_connection_to_a_custom_server_is_used_and_closed(agent: Make, tmp_path: Path) -> None:
     model, client = script(tmp_path, {"tool_calls": [call("mcp__calc__double", n=21)]}, ECHO), Calculator()
     async with agent(model, mcp_clients=[client], permission_mode="bypassPermissions") as one:
         assert (await one.run("double it")).text == "42"
@@ -253,7 +253,7 @@ async def test_skills_of_a_caller_s_folder_are_offered(agent: Make, tmp_path: Pa
     assert "Greets people of all kinds." in provider.requests[0].system
 
 
-def test_versions_that_can_be_read_are_told_from_a_table() -> None:
+def test_versions_that_can_be_read_are_reported_from_a_table() -> None:
     assert [readable_from(version) for version in range(SCHEMA_VERSION + 2)] == [False, True, True, True, False]
 
 

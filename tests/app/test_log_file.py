@@ -91,7 +91,7 @@ def test_a_text_log_is_as_it_was(place: Place) -> None:
     assert KEY not in text
 
 
-def test_info_tells_what_sessions_do_and_not_what_is_said(place: Place) -> None:
+def test_info_tells_what_sessions_do_and_not_what_is_reported(place: Place) -> None:
     said = "say-nothing-of-this"
     agent = {"tool_calls": [call("create_subagent", task=said)]}
     bash = {"tool_calls": [call("bash", command=f"echo {said}; exit 3")]}

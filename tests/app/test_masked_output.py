@@ -220,7 +220,7 @@ def shop(place: Place) -> Place:
 
 
 @pytest.mark.parametrize("kind", ["auto", "landlock"])
-def test_what_secret_files_hold_is_masked_in_every_output(shop: Place, kind: str) -> None:
+def test_contents_of_secret_files_are_masked_in_every_output(shop: Place, kind: str) -> None:
     if choose_confinement(tmp=shop.home.parent, kinds=(kind,) if kind != "auto" else KINDS["linux"]).name == "none":
         pytest.skip(f"{kind} confines nothing here")
     calls = [
@@ -291,7 +291,7 @@ def test_no_command_makes_a_secret_public_with_git(shop: Place, way: str) -> Non
         assert "in-a-tracked-file" in text
 
 
-def test_what_git_holds_of_secret_files_is_masked_as_well_as_the_files_are(place: Place) -> None:
+def test_git_output_about_secret_files_is_masked_like_the_files(place: Place) -> None:
     """A value of HEAD, one of the index, one of a file that is tracked no more, and one that a call commits."""
     (place.folder / "app").mkdir()
 

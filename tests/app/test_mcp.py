@@ -113,7 +113,7 @@ def test_tools_are_known_from_the_second_run_on_without_asking_the_server(place:
 
 
 @pytest.mark.slow
-def test_what_would_ask_is_denied_where_nobody_is_there(place: Place) -> None:
+def test_calls_that_would_ask_are_denied_when_nobody_is_there(place: Place) -> None:
     server(place)
     ran = stream(place, one("add", a=1, b=2), flags=())
     assert "permission_denied" in results(ran)[0]
@@ -331,7 +331,7 @@ def test_headers_may_be_named_as_elsewhere(place: Place) -> None:
 
 
 @pytest.mark.slow
-def test_a_call_that_hangs_is_ended_in_time_and_the_server_goes_on(place: Place) -> None:
+def test_a_call_that_hangs_is_ended_in_time_and_the_server_continues(place: Place) -> None:
     server(place, timeout=300)
     ran = stream(place, one("hang"))
     assert results(ran)[0].startswith("timeout")
@@ -368,7 +368,7 @@ def test_a_variable_that_is_not_set_is_named(place: Place) -> None:
     assert "THE_TOKEN is not set" in notices(stream(place))
 
 
-def test_a_file_that_a_server_makes_is_taken_back(place: Place) -> None:
+def test_changes_by_an_mcp_server_are_undone(place: Place) -> None:
     server(place)
     made = place.folder / "made.txt"
     stream(place, one("touch", path=str(made)))
@@ -598,7 +598,7 @@ def test_a_server_of_a_project_gets_no_key_of_a_model(place: Place) -> None:
 
 
 @pytest.mark.slow
-def test_a_yes_to_a_changed_server_is_about_all_that_it_shows(place: Place) -> None:
+def test_an_approval_to_a_changed_server_is_about_all_that_it_shows(place: Place) -> None:
     one_of_each = ({"name": "say", "description": "Says it."}, {"name": "other", "description": "Is other."})
     project_server(place, "--tools", str(tools_file(place, *one_of_each)), "--instructions", "Be kind.")
     place.run("config", "trust")
@@ -621,7 +621,7 @@ def test_a_yes_to_a_changed_server_is_about_all_that_it_shows(place: Place) -> N
 
 
 @pytest.mark.slow
-def test_what_a_projects_server_says_of_itself_is_what_was_approved(place: Place) -> None:
+def test_the_approved_description_of_a_project_server_is_the_one_in_use(place: Place) -> None:
     file = place.folder.parent / "says"
     file.write_text("Be kind.")
     project_server(place, "--instructions", f"@{file}")
@@ -658,7 +658,7 @@ def test_plan_mode_changes_nothing_whatever_a_rule_asks_about(place: Place) -> N
     assert not made.exists()
 
 
-def test_a_schema_for_results_that_takes_for_ever_is_not_tried(place: Place) -> None:
+def test_a_schema_for_results_that_takes_forever_is_not_tried(place: Place) -> None:
     pattern = {"type": "object", "properties": {"s": {"type": "string", "pattern": "^(a+)+$"}}}
     server(place, "test", "--tools", str(tools_file(place, {"name": "matching", "outputSchema": pattern})))
     since = time.monotonic()
@@ -740,7 +740,7 @@ def test_a_tool_that_a_provider_refuses_is_left_out_and_the_others_stay(place: P
     assert "without the tool mcp__test__get_account_2" in ran.err
 
 
-def test_a_name_or_a_file_that_cannot_be_is_told(place: Place) -> None:
+def test_a_name_or_a_file_that_cannot_be_is_reported(place: Place) -> None:
     assert "no name for a server" in place.run("mcp", "add", "a.b", "--", "true").err
     (place.folder / ".mcp.json").write_text("{")
     ran = place.run("mcp", "add", "a", "--scope", "project", "--", "true")

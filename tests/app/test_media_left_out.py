@@ -37,7 +37,7 @@ def with_model(server: LoopbackServer, home: Path) -> str:
     return "work/m"
 
 
-async def test_the_person_is_told_once_and_the_model_each_time(work: Path, tmp_path: Path) -> None:
+async def test_the_person_is_reported_once_and_the_model_each_time(work: Path, tmp_path: Path) -> None:
     look = Said("", calls=(Call("c1", "file_read", {"path": "b.png"}),))
     with chat_server([chat_reply("What image?"), chat_reply(look), chat_reply("No."), chat_reply("No.")]) as server:
         async with Agent(with_model(server, tmp_path / "home"), cwd=work) as agent:

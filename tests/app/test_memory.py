@@ -50,7 +50,7 @@ async def asked(tmp_path: Path, *calls: dict[str, Any], cwd: str = "repo", mode:
     return results
 
 
-async def test_what_is_written_is_there_for_the_next_conversation_in_any_folder_of_the_project(tmp_path: Path) -> None:
+async def test_notes_are_there_for_the_next_conversation_in_any_folder_of_the_project(tmp_path: Path) -> None:
     write = call("memory", command="write", path="api/errors.md", content="E42 means full.\nmore\n")
     assert not (await asked(tmp_path, write))[0].is_error
     assert kept(tmp_path) == {"api/errors.md": "E42 means full.\nmore\n"}
@@ -101,7 +101,7 @@ async def test_links_that_were_planted_lead_nowhere(tmp_path: Path) -> None:
     assert (tmp_path / "secret/key").read_text() == "SECRET"
 
 
-def test_what_another_session_has_written_is_not_lost(tmp_path: Path) -> None:
+def test_entries_written_by_another_session_are_not_lost(tmp_path: Path) -> None:
     one, other = (MemoryFiles(tmp_path / "m", MemorySettings()) for _ in range(2))
     one.write("a.md", "one\n")
     with pytest.raises(ToolError, match="view it first"):
@@ -148,7 +148,7 @@ def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_person_remembers_and_the_model_is_told_at_the_next_start(tmp_path: Path) -> None:
+def test_the_person_remembers_and_the_model_is_reported_at_the_next_start(tmp_path: Path) -> None:
     place = Place(tmp_path)
     model = place.script({"text": "Hi."})
     said = place.run("-m", model, "-p", "/remember The port is 8143.").out
@@ -194,7 +194,7 @@ def test_a_file_that_grew_too_large_is_listed_and_can_be_deleted(tmp_path: Path)
 
 @pytest.mark.full
 @pytest.mark.slow
-def test_instructions_are_told_again_where_they_changed_and_only_there(place: Place) -> None:
+def test_instructions_are_reported_again_where_they_changed_and_only_there(place: Place) -> None:
     (place.folder / "deep").mkdir()
     (place.folder / "deep/AGENTS.md").write_text("Rule deep.\n")
     look = anthropic_reply(Said(calls=(Call("toolu_1", "file_list", {"path": "deep"}),)))

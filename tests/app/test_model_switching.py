@@ -129,7 +129,7 @@ def check_all(stages: dict[str, Stage], first: str, second: str) -> None:
 
 
 @pytest.mark.parametrize(("first", "second"), list(permutations(KINDS, 2)))
-async def test_a_conversation_goes_on_with_another_provider(work: Path, first: str, second: str) -> None:
+async def test_a_conversation_continues_with_another_provider(work: Path, first: str, second: str) -> None:
     check_all(await play(work, first, second), first, second)
 
 
@@ -146,7 +146,7 @@ async def test_also_with_the_rules_of_other_models(work: Path, first: str, secon
 
 
 @pytest.mark.slow
-def test_a_session_goes_on_with_its_own_model_unless_a_flag_names_another(place: Place) -> None:
+def test_a_session_continues_with_its_own_model_unless_a_flag_names_another(place: Place) -> None:
     theirs, other = place.script({"text": "One."}, {"text": "One again."}), place.script({"text": "Two."})
     first = place.run("-m", theirs, "-p", "a", "--output-format", "json").result["session_id"]
     place.home.mkdir(exist_ok=True)
@@ -157,7 +157,7 @@ def test_a_session_goes_on_with_its_own_model_unless_a_flag_names_another(place:
     assert place.run("-c", "-p", "d").out == "Two.\n"
 
 
-def test_a_model_that_stood_in_is_not_the_session_s_own(place: Place) -> None:
+def test_a_model_that_was_substituted_is_not_the_session_s_own(place: Place) -> None:
     usual, spare = place.script({"text": "Yes."}), place.script({"text": "Spare."})
     broken = place.script({"error": {"kind": "overloaded"}})
     once = {"AGENTCLI_RETRY_MAX": "0"}
@@ -167,7 +167,7 @@ def test_a_model_that_stood_in_is_not_the_session_s_own(place: Place) -> None:
     assert (ran.code, "scripted overloaded error" in ran.err) == (1, True)
 
 
-def test_a_missing_key_of_the_session_s_model_is_told_before_anything_is_sent(place: Place) -> None:
+def test_a_missing_key_of_the_session_s_model_is_reported_before_anything_is_sent(place: Place) -> None:
     with chat_server([chat_reply("Hi.")]) as server:
         env = {"OPENAI_BASE_URL": server.url}
         place.run("-m", "openai/m", "-p", "a", env=env | {"OPENAI_API_KEY": "sk-1"})

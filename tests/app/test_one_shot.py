@@ -85,7 +85,7 @@ def test_a_pipe_without_a_prompt_is_answered_as_text(place: Place) -> None:
     assert (ran.code, ran.out) == (0, "ok\n")
 
 
-def test_bytes_that_are_no_text_are_taken_as_well_as_can_be(place: Place) -> None:
+def test_bytes_that_are_not_text_are_taken_as_well_as_can_be(place: Place) -> None:
     model = place.script({"text": "ok"})
     ran = place.run("-m", model, "-p", b"caf\xe9", "--output-format", "json", stdin=b"\xff\xfe\n")
     assert ran.result["result"] == "ok"
@@ -109,7 +109,7 @@ def test_an_answer_with_line_separators_and_emoji_is_one_line_of_json(place: Pla
 # The environment and where it runs.
 
 
-def test_it_works_in_the_folder_it_is_told(place: Place, tmp_path: Path) -> None:
+def test_it_works_in_the_folder_it_is_reported(place: Place, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     (other / "a.py").write_text("elsewhere\n")
@@ -145,7 +145,7 @@ def test_rules_allow_and_deny(place: Place) -> None:
 # Exit codes.
 
 
-def test_a_denied_call_is_told_and_listed_and_may_fail_the_run(place: Place) -> None:
+def test_a_denied_call_is_reported_and_listed_and_may_fail_the_run(place: Place) -> None:
     model = place.script(*ASKS)
     ran = place.run("-m", model, "-p", "go", "--output-format", "json", env={"AGENTCLI_PERMISSIONS_TRY": "false"})
     assert (ran.code, ran.result["subtype"]) == (0, "success")
@@ -194,7 +194,7 @@ def test_a_failing_provider_is_exit_code_1_with_a_result(place: Place) -> None:
     assert ran.err == f"{broke_off}\nagentcli: The line went dead.\n"
 
 
-def test_retries_are_told_on_stderr(place: Place) -> None:
+def test_retries_are_reported_on_stderr(place: Place) -> None:
     model = place.script({"error": {"kind": "overloaded", "message": "No room."}}, {"text": "There."})
     ran = place.run("-m", model, "-p", "go")
     assert (ran.code, ran.out) == (0, "There.\n")
@@ -236,7 +236,7 @@ def test_a_closed_terminal_leaves_nothing_of_the_sandbox_behind(place: Place) ->
     assert sorted(os.listdir(place.folder)) == sorted([*before, "begun"])
 
 
-def test_a_run_that_shall_outlive_its_terminal_does(place: Place) -> None:
+def test_a_run_that_should_outlive_its_terminal_does(place: Place) -> None:
     model = place.script(SLOW)
     command = ["nohup", sys.executable, "-m", "agentcli", "-m", model, "-p", "go", "--output-format", "stream-json",
                "--include-partial-messages"]  # fmt: skip
@@ -337,7 +337,7 @@ def answer(place: Place, text: str, *arguments: str) -> Ran:
     return ran
 
 
-def test_continue_goes_on_with_the_newest_session_of_this_directory(place: Place, tmp_path: Path) -> None:
+def test_continue_resumes_the_newest_session_of_this_directory(place: Place, tmp_path: Path) -> None:
     first = answer(place, "one", "-p", "first")
     other = tmp_path / "other"
     other.mkdir()
@@ -391,7 +391,7 @@ def test_a_session_that_is_open_elsewhere_is_refused_and_can_be_forked(place: Pl
         assert running.left().code == 130
 
 
-def test_a_session_killed_in_the_middle_of_a_call_goes_on_with_a_valid_request(place: Place) -> None:
+def test_a_session_killed_in_the_middle_of_a_call_continues_with_a_valid_request(place: Place) -> None:
     replies = (
         {
             "text": "Look.",
@@ -412,7 +412,7 @@ def test_a_session_killed_in_the_middle_of_a_call_goes_on_with_a_valid_request(p
     assert all(block["type"] == "text" for block in shown[2]["content"][2:])
 
 
-def test_an_interrupted_answer_is_kept_and_goes_on(place: Place) -> None:
+def test_an_interrupted_answer_is_kept_and_continues(place: Place) -> None:
     with place.start("-m", place.script(SLOW), "-p", "count", "--output-format", "stream-json",
                      "--include-partial-messages") as running:  # fmt: skip
         running.wait_for(lambda line: line.get("event", {}).get("type") == "content_block_delta")
@@ -434,7 +434,7 @@ def test_a_full_disk_ends_the_run_with_a_clear_error(place: Place) -> None:
     assert is_clean(ran)
 
 
-def test_what_was_granted_for_good_in_this_project_runs_unasked(place: Place) -> None:
+def test_permanent_grants_of_this_project_run_unasked(place: Place) -> None:
     grants = place.home / "state" / "grants.json"
     grants.parent.mkdir(parents=True)
     grants.write_text(json.dumps({"/elsewhere": ["bash(touch made)"]}))
@@ -446,7 +446,7 @@ def test_what_was_granted_for_good_in_this_project_runs_unasked(place: Place) ->
     assert is_clean(ran)
 
 
-def test_a_broken_file_of_grants_is_told_and_grants_nothing(place: Place) -> None:
+def test_a_broken_file_of_grants_is_reported_and_grants_nothing(place: Place) -> None:
     (place.home / "state").mkdir(parents=True)
     (place.home / "state" / "grants.json").write_text("[")
     ran = place.run("-m", place.script(*ASKS), "-p", "go")
@@ -505,7 +505,7 @@ def test_no_tools_at_all_are_asked_for_by_name(place: Place, names: str) -> None
     assert "--tools none" in ran.err
 
 
-def test_sessions_are_listed_up_to_a_limit_and_names_that_two_have_are_told(place: Place) -> None:
+def test_sessions_are_listed_up_to_a_limit_and_names_that_two_have_are_reported(place: Place) -> None:
     for _ in range(2):
         place.run("-m", place.script({"text": "x"}), "-p", "go", "--name", "twin")
     for limit, count in (("0", 2), ("1", 1)):

@@ -94,7 +94,7 @@ def test_a_file_name_in_a_notice_does_not_set_the_title(
     assert TITLE.encode() not in terminal.written
 
 
-def test_a_command_to_be_judged_is_shown_with_what_is_in_disguise(place: Place) -> None:
+def test_an_approval_shows_the_hidden_characters_of_a_command(place: Place) -> None:
     cat = "\N{CYRILLIC SMALL LETTER ES}at"
     assert "\\u0441at is not known to only read" in place.run("permissions", "explain", f"{cat} a").out
 
@@ -175,7 +175,7 @@ def in_bash(place: Place, rest: str) -> subprocess.CompletedProcess[bytes]:
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("arguments", ["--help", "tools list", "sessions list --json", "tools run file_list"])
-def test_a_reader_that_has_left_is_no_error_to_tell(place: Place, arguments: str) -> None:
+def test_a_reader_that_has_left_is_not_an_error_to_tell(place: Place, arguments: str) -> None:
     assert in_bash(place, f"{arguments} | true").stderr == b""
 
 

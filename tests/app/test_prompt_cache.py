@@ -201,7 +201,7 @@ def _head(body: dict[str, Any]) -> Any:
     return unmarked({key: value for key, value in body.items() if key not in ("messages", "max_tokens")})
 
 
-def test_a_session_that_goes_on_after_many_results_reads_what_was_kept(place: Place) -> None:
+def test_a_session_that_continues_after_many_results_reads_what_was_kept(place: Place) -> None:
     many: Said = [{"command": f"echo {n}"} for n in range(LOOK_BACK + 10)]
     with anthropic_server(answers(iter(["Hi.", many]), Cache(explicit=True))) as server:
         model = ("-m", "anthropic/claude-sonnet-5-5")
@@ -212,7 +212,7 @@ def test_a_session_that_goes_on_after_many_results_reads_what_was_kept(place: Pl
         assert command(place, server, "/cache why") == "Nothing was lost.\n"
 
 
-def test_what_the_provider_drops_is_told_with_its_price(place: Place) -> None:
+def test_what_the_provider_drops_is_reported_with_its_price(place: Place) -> None:
     cache = Cache(explicit=True)
     with anthropic_server(answers(iter(()), cache)) as server:
         command(place, server, "/status")

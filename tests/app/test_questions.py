@@ -42,7 +42,7 @@ def test_a_question_is_answered_by_its_id(place: Place) -> None:
         assert running.wait_for(lambda line: line["type"] == "result")["result"] == "green it is"
 
 
-def test_where_nobody_is_the_model_is_told_so(place: Place) -> None:
+def test_without_anyone_present_the_model_is_informed(place: Place) -> None:
     ran = place.run("-p", "go", "-m", place.script(ask(), {"text": "{{last_result}}"}))
     assert ran.out.startswith("Nobody can be asked here")
     assert ran.code == 0
@@ -90,7 +90,7 @@ def test_a_question_is_answered_by_number_in_words_or_line_by_line(open_terminal
     lines.see("It is green.")
 
 
-def test_a_question_that_is_left_is_closed_and_the_turn_goes_on(open_terminal: Open) -> None:
+def test_a_question_that_is_left_is_closed_and_the_turn_continues(open_terminal: Open) -> None:
     terminal = open_terminal([ask(options=["red", "blue"]), {"text": "Then not."}, ask(options=["red"]), DONE])
     terminal.see("Ask, or describe")
     terminal.type("go\r")
@@ -139,7 +139,7 @@ def test_a_question_gives_letters_in_disguise_as_the_terminal_shows_them(place: 
         assert "exposed" not in running.wait_for(lambda line: line.get("subtype") == "question")
 
 
-def test_what_is_no_plan_asks_nothing(place: Place) -> None:
+def test_a_reply_without_a_plan_asks_nothing(place: Place) -> None:
     with streaming(place, {"text": "It is in line 3."}, flags=("--permission-mode", "plan")) as running:
         ended = running.wait_for(lambda line: line["type"] == "result" or line.get("kind") == "plan")
     assert ended["type"] == "result"
@@ -181,7 +181,7 @@ def test_a_nudge_that_helps_ends_nothing(place: Place) -> None:
 
 
 @pytest.mark.slow
-def test_changing_results_are_no_loop(place: Place) -> None:
+def test_changing_results_are_not_a_loop(place: Place) -> None:
     place.environment["AGENTCLI_PERMISSIONS_TRY"] = "false"
     tick = [{"tool_calls": [call("bash", command="echo x >>n; wc -l <n")]} for _ in range(8)]
     mode = ("--permission-mode", "bypassPermissions")

@@ -166,7 +166,7 @@ async def test_a_template_that_knows_no_tools_is_answered_in_words(status: int, 
     assert [message["role"] for message in talk.requests[2].json["messages"]][1:] == ["user", "assistant", "user"]
 
 
-async def test_what_is_refused_in_every_form_is_taken_back_up_to_what_was_taken(claude: Chat) -> None:
+async def test_a_prompt_rejected_in_every_form_is_withdrawn_up_to_the_accepted_part(claude: Chat) -> None:
     refusals = [refusal("messages.1: unexpected content")] * 5
     talk = await claude([anthropic_reply(SEE), *refusals, anthropic_reply("Fine.")], "look at it", "again")
     failed, answer = talk.answers
@@ -192,9 +192,7 @@ async def test_what_is_refused_in_every_form_is_taken_back_up_to_what_was_taken(
         refusal("This model is deprecated and no longer available."),
     ],
 )
-async def test_other_refusals_are_not_tried_again(
-    refused: Reply, claude: Chat, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_other_refusals_are_not_retried(refused: Reply, claude: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTCLI_RETRY_MAX", "0")
     talk = await claude([anthropic_reply(LOOK), refused], "what colour?")
     assert len(talk.requests) == 2
@@ -202,7 +200,7 @@ async def test_other_refusals_are_not_tried_again(
     assert "taken back" not in talk.answers[0]
 
 
-async def test_what_a_library_makes_of_a_conversation_is_mended_too(claude: Chat) -> None:
+async def test_conversations_built_by_library_code_are_repaired_too(claude: Chat) -> None:
     async def without_its_beginning(messages: Any) -> Any:
         return messages[1:] if len(messages) > 3 else messages
 
@@ -301,7 +299,7 @@ async def test_a_result_that_a_filter_refuses_is_left_out_alone(work: Path, chat
 
 
 @pytest.mark.parametrize("why", ["It was filtered.", "Bad Request"])
-async def test_a_prompt_that_a_filter_refuses_is_taken_back(why: str, chat: Chat) -> None:
+async def test_a_prompt_that_a_filter_refuses_is_withdrawn(why: str, chat: Chat) -> None:
     def strict(received: Received) -> Reply:
         return refusal(why) if "FORBIDDEN" in received.body.decode() else filters(received)
 
@@ -361,7 +359,7 @@ async def test_a_side_question_leaves_out_what_the_model_refused(chat: Chat) -> 
     assert (await chat([strict] * 5, "see @a.png", "/btw why?")).answers == ["Fine.", "Fine."]
 
 
-async def test_a_reply_that_is_refused_itself_is_taken_back(chat: Chat) -> None:
+async def test_a_reply_that_is_refused_itself_is_withdrawn(chat: Chat) -> None:
     writes = Said("", calls=(Call("toolu_1", "file_write", {"path": "b.txt", "content": "FORBIDDEN"}),))
 
     def strict(received: Received) -> Reply:

@@ -190,7 +190,7 @@ def test_other_commands_refuse_it_too(place: Place) -> None:
         assert "AGENTCLI_PERMISSIONS_DENY: Bsh(git push *)" in ran.err
 
 
-def test_a_lasting_grant_that_makes_no_sense_is_told_and_left_out(place: Place) -> None:
+def test_a_lasting_grant_that_makes_no_sense_is_reported_and_left_out(place: Place) -> None:
     grants = place.home / "state" / "grants.json"
     grants.parent.mkdir(parents=True)
     grants.write_text(json.dumps({str(place.folder): ["Bsh(git push *)", "a b", "bash(touch made)"]}))
@@ -215,7 +215,7 @@ def test_a_lasting_refusal_of_an_earlier_version_holds_until_it_is_forgotten(pla
 
 
 @pytest.mark.parametrize("names", ["tools.only", "tools.output_levels"])
-def test_a_tool_that_is_not_there_is_refused_in_other_settings_too(place: Place, names: str) -> None:
+def test_a_tool_that_does_not_exist_is_refused_in_other_settings_too(place: Place, names: str) -> None:
     key = names.partition(".")[2]
     value = '["bash", "bsh"]' if key == "only" else '{ bsh = "full" }'
     (place.home).mkdir()

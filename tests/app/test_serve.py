@@ -109,7 +109,7 @@ NO_SESSION = (
 )
 
 
-def test_what_no_session_can_be_is_refused(served: Any) -> None:
+def test_impossible_session_ids_are_refused(served: Any) -> None:
     server = served({"text": "Hello."})
     for given, said in NO_SESSION:
         answer = server.client.post("/v1/sessions", json=given)
@@ -196,7 +196,7 @@ def test_steering_reaches_the_turn_that_runs_and_a_follow_up_comes_after_it(serv
     assert ["then that"] in [one["follow_ups"] for one in waiting]
 
 
-def test_a_turn_is_interrupted_and_the_session_goes_on(served: Any) -> None:
+def test_a_turn_is_interrupted_and_the_session_continues(served: Any) -> None:
     session = served({"text": LONG, "chunk": 2, "delay_ms": 50}, {"text": "Again."}).session()
     session.say("begin")
     session.until(lambda one: one["type"] == "stream_event")
@@ -237,7 +237,7 @@ def test_commands_run_and_are_never_sent_to_the_model(served: Any) -> None:
     assert session.server.client.get(session.path).json()["messages"] == []
 
 
-def test_model_and_mode_are_changed_while_it_goes_on(served: Any, place: Place) -> None:
+def test_model_and_mode_are_changed_while_it_continues(served: Any, place: Place) -> None:
     session = served({"text": "First."}).session()
     session.answered("hi")
     other = place.script({"text": "Second."})
@@ -275,7 +275,7 @@ def test_a_message_of_one_stream_id_is_taken_once(served: Any) -> None:
     assert len(session.server.client.get(session.path).json()["messages"]) == 2
 
 
-def test_an_id_that_is_not_known_begins_anew_with_all_messages(served: Any) -> None:
+def test_an_id_that_is_not_known_begins_again_with_all_messages(served: Any) -> None:
     session = served({"text": "First."}, {"text": "Second.", "chunk": 2, "delay_ms": 30}).session()
     session.answered("hi")
     for after in (999, 123_456_789_012, "abc", "-5"):
@@ -293,7 +293,7 @@ def test_an_id_that_is_not_known_begins_anew_with_all_messages(served: Any) -> N
     assert "Second." in told or text_of(heard) == "Second.", "what is under way comes after the snapshot"
 
 
-def test_usage_is_told(served: Any) -> None:
+def test_usage_is_reported(served: Any) -> None:
     session = served({"text": "Hello.", "usage": {"input_tokens": 100, "output_tokens": 10}}).session()
     session.answered("hi")
     told = session.server.client.get("/v1/usage").json()
@@ -355,7 +355,7 @@ def test_further_tokens_see_their_users_sessions_alone(served: Any, place: Place
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o027])
-def test_what_is_kept_is_its_owners_alone_whatever_the_umask(served: Any, place: Place, umask: int) -> None:
+def test_stored_files_are_private_to_their_owner_whatever_the_umask(served: Any, place: Place, umask: int) -> None:
     before = os.umask(umask)
     try:
         server = served({"text": "Hello."})
@@ -423,7 +423,7 @@ def test_a_session_of_a_terminal_is_followed_and_steered_once_it_is_taken_over(s
     assert said == ["one", "two", "three"]
 
 
-def test_what_is_redacted_is_gone_from_streams_too(served: Any, place: Place) -> None:
+def test_redacted_text_is_gone_from_streams_too(served: Any, place: Place) -> None:
     server = served({"text": "Your password is hunter2-hunter2."})
     session = server.session()
     session.answered("hi")
@@ -505,7 +505,7 @@ def test_a_question_that_waited_for_an_answer_is_asked_again(served: Any, place:
     assert (place.folder / "a.txt").read_text() == "new"
 
 
-def test_a_turn_that_a_kill_cut_short_goes_on_and_what_waits_is_said(served: Any) -> None:
+def test_a_turn_cut_short_by_a_kill_continues_and_queued_messages_are_reported(served: Any) -> None:
     server = served({"text": LONG, "chunk": 2, "delay_ms": 100})
     session = server.session()
     first = session.say("one")
@@ -595,7 +595,7 @@ def test_headers_that_make_no_sense_break_nothing(served: Any, headers: dict[str
         assert session.server.client.post(f"{session.path}/ops", json=op).status_code == 400
 
 
-def test_killed_at_random_moments_no_message_is_lost_and_none_is_told_twice(served: Any, place: Place) -> None:
+def test_killed_at_random_moments_no_message_is_lost_and_none_is_reported_twice(served: Any, place: Place) -> None:
     """Prompts that were acknowledged are answered, each once, whatever is killed in between."""
     replies = [{"text": f"Answer {n}.", "chunk": 3, "delay_ms": 5} for n in range(40)]
     server = served(*replies)
@@ -655,7 +655,7 @@ def _raw(session: Client, after: int, most: int | None, *, last: int) -> bytes:
 
 
 @pytest.mark.full
-def test_when_a_worker_is_killed_every_stream_goes_on_within_five_seconds(served: Any, place: Place) -> None:
+def test_when_a_worker_is_killed_every_stream_continues_within_five_seconds(served: Any, place: Place) -> None:
     server = served({"text": LONG, "chunk": 4, "delay_ms": 30}, flags=("--workers", "2"))
     sessions = [server.session() for _ in range(12)]
 

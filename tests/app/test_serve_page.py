@@ -303,7 +303,7 @@ def test_what_comes_from_a_session_is_never_html(visit: Any, place: Place) -> No
     assert page.title() == "agentcli"
 
 
-def test_who_has_no_token_is_asked_for_it(visit: Any) -> None:
+def test_a_client_without_a_token_is_asked_for_it(visit: Any) -> None:
     page, server, _ = visit({"text": "Hello."}, token=False)
     page.get_by_label("Token").fill("wrong-wrong-wrong-wrong")
     page.get_by_role("button", name="Connect").click()

@@ -240,7 +240,7 @@ def test_a_stream_whose_end_never_came_is_a_broken_connection(place: Place) -> N
 
 @pytest.mark.parametrize("breaks", ["connection", "event", "error"])
 @pytest.mark.parametrize("provider", ["openai", "anthropic"])
-def test_a_reply_of_text_and_a_call_that_breaks_off_in_the_call_goes_on(
+def test_a_reply_of_text_and_a_call_that_breaks_off_in_the_call_continues(
     place: Place, provider: str, breaks: str
 ) -> None:
     model, serve, reply = {
@@ -279,7 +279,7 @@ def test_a_call_whose_reply_lacks_only_its_last_events_is_run(place: Place, prov
 
 
 @pytest.mark.parametrize("provider", ["openai", "anthropic"])
-def test_a_reply_that_breaks_off_in_its_reasoning_is_tried_again(place: Place, provider: str) -> None:
+def test_a_reply_that_breaks_off_in_its_reasoning_is_retried(place: Place, provider: str) -> None:
     if provider == "openai":
         half = sse({"reasoning_content": "Let me"})
         model, serve, reply = "openai/test-model", chat_server, chat_reply
@@ -314,7 +314,7 @@ def test_a_last_chunk_without_its_blank_line_is_read(place: Place, cut: int, fin
 
 
 @pytest.mark.parametrize("tail", [b'data: {"choices":[{"delta":{"content":" of', b"data: [DON", b"da", b"data:"])
-def test_a_body_that_ends_inside_an_event_is_broken_and_tried_again(place: Place, tail: bytes) -> None:
+def test_a_body_that_ends_inside_an_event_is_broken_and_retried(place: Place, tail: bytes) -> None:
     call_only = chat_sse([chat_chunk(READ)], done=False)
     with chat_server([Reply(call_only + tail), chat_reply("Now.")]) as server:
         assert answer_of(asked(place, server.url)) == "Now."
@@ -333,7 +333,7 @@ def test_a_body_that_ends_inside_an_event_after_text_fails_the_second_time_and_k
 
 @pytest.mark.parametrize("form", ["json", "text", "stream-json"])
 @pytest.mark.parametrize("provider", ["openai", "anthropic"])
-def test_an_answer_that_breaks_off_is_gone_on_with_once_and_joined(place: Place, provider: str, form: str) -> None:
+def test_an_answer_that_breaks_off_is_continued_once_and_joined(place: Place, provider: str, form: str) -> None:
     serve, reply, name = (
         (chat_server, chat_reply, "openai/test-model")
         if provider == "openai"
@@ -380,7 +380,7 @@ def test_a_reply_that_was_not_streamed_is_read(place: Place) -> None:
     assert (ran.result["num_turns"], ran.result["usage"]["input_tokens"]) == (2, 14)
 
 
-def test_only_nothing_is_no_reply(place: Place) -> None:
+def test_only_nothing_is_not_a_reply(place: Place) -> None:
     with chat_server([Reply(b"data: [DONE]\n\n"), sse({"role": "assistant"}), chat_reply("Now.")]) as server:
         assert answer_of(asked(place, server.url)) == "Now."
         assert len(server.requests) == 3
@@ -458,7 +458,7 @@ THOUGHTS = [
 
 
 @pytest.mark.parametrize(("parts", "text"), THOUGHTS)
-def test_reasoning_in_tags_is_no_part_of_the_answer(place: Place, parts: list[str], text: str) -> None:
+def test_reasoning_in_tags_is_not_a_part_of_the_answer(place: Place, parts: list[str], text: str) -> None:
     lines = [*(ollama_line({"content": part}) for part in parts), ollama_end(Said())]
     with ollama_server([Reply(ndjson(lines), content_type=NDJSON)]) as server:
         assert answer_of(from_ollama(place, server)) == text
@@ -466,7 +466,7 @@ def test_reasoning_in_tags_is_no_part_of_the_answer(place: Place, parts: list[st
         assert answer_of(asked(place, server.url)) == text
 
 
-def test_reasoning_that_never_ends_is_no_answer(place: Place) -> None:
+def test_reasoning_that_never_ends_is_not_an_answer(place: Place) -> None:
     lines = [ollama_line({"content": "<think>Hm. </thi"}), ollama_end(Said())]
     with ollama_server([Reply(ndjson(lines), content_type=NDJSON)] * 2) as server:
         assert "answered nothing" in failure_of(from_ollama(place, server))
@@ -487,7 +487,7 @@ def test_an_empty_reply_is_asked_for_once_more_and_then_a_failure(place: Place, 
 
 
 @pytest.mark.parametrize("provider", ["openai", "ollama"])
-def test_reasoning_that_only_a_closing_tag_ends_is_no_part_of_the_answer(place: Place, provider: str) -> None:
+def test_reasoning_that_only_a_closing_tag_ends_is_not_a_part_of_the_answer(place: Place, provider: str) -> None:
     parts = ["secret", " plan", "\n</th", "ink>\n\nAnswer", " C"]
     if provider == "openai":
         reply, serve = sse(*({"content": part} for part in parts), finish="stop"), chat_server
@@ -512,7 +512,7 @@ def test_with_reasoning_first_it_is_not_shown_as_text_and_a_reply_without_it_is_
         assert answer_of(asked(place, server.url)) == "No plan."
 
 
-def test_a_call_written_as_text_is_told_with_the_setting_that_reads_it(place: Place) -> None:
+def test_a_call_written_as_text_is_reported_with_the_setting_that_reads_it(place: Place) -> None:
     written = {"content": '<tool_call>\n{"name": "file_read", "arguments": {"path": "a.py"}}\n</tool_call>'}
     with chat_server([sse(written, finish="stop")]) as server:
         assert "providers.openai.quirks.read_text_calls = true" in asked(place, server.url).err
@@ -736,7 +736,7 @@ def test_a_reply_that_follows_the_loading_is_read(place: Place) -> None:
 
 
 @pytest.mark.parametrize("reason", ["load", "unload"])
-def test_a_model_that_never_answers_is_told(place: Place, reason: str) -> None:
+def test_a_model_that_never_answers_is_reported(place: Place, reason: str) -> None:
     reply = Reply(ndjson([LOADED | {"done_reason": reason}]), content_type=NDJSON)
     with ollama_server([reply] * 9) as server:
         told = failure_of(from_ollama(place, server, AGENTCLI_RETRY_MAX="1"))
@@ -764,7 +764,7 @@ def test_json_lines_may_begin_with_a_byte_order_mark(place: Place) -> None:
         ("172800", "172800 s (2 d)"),
     ],
 )
-def test_a_far_retry_after_is_told_and_not_waited_for(place: Place, value: str, says: str) -> None:
+def test_a_far_retry_after_is_reported_and_not_waited_for(place: Place, value: str, says: str) -> None:
     value = formatdate(time.time() + 3_700, usegmt=True) if value == "date" else value
     slow = json_reply({"error": {"message": "Slow down."}}, 429, retry_after=value)
     started = time.monotonic()
@@ -796,7 +796,7 @@ def test_a_check_tells_a_far_retry_after(place: Place, provider: str) -> None:
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("value", ["0", "0.02", "-3", "nan", "inf", "soon", "past", "naive"])
-def test_a_near_or_senseless_retry_after_is_tried_again(place: Place, value: str) -> None:
+def test_a_near_or_senseless_retry_after_is_retried(place: Place, value: str) -> None:
     value = {"past": formatdate(time.time() - 5, usegmt=True), "naive": "Sun, 22 Nov 2020 10:00:00"}.get(value, value)
     slow = json_reply({"error": {"message": "Slow down."}}, 429, retry_after=value)
     with chat_server([slow, chat_reply("Now.")]) as server:
@@ -830,7 +830,7 @@ def test_a_socks_proxy_may_want_a_password(place: Place) -> None:
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(("proxy_scheme", "scheme"), [("socks5", "http"), ("socks5h", "https"), ("http", "https")])
-def test_a_proxy_that_takes_the_connection_and_stays_silent_is_no_connection(
+def test_a_proxy_that_takes_the_connection_and_stays_silent_is_not_a_connection(
     place: Place, proxy_scheme: str, scheme: str
 ) -> None:
     started = time.monotonic()
@@ -843,7 +843,7 @@ def test_a_proxy_that_takes_the_connection_and_stays_silent_is_no_connection(
     assert "within 10 s" in told
 
 
-def test_a_proxy_that_refuses_is_told_as_one(place: Place) -> None:
+def test_a_proxy_that_refuses_is_reported_as_one(place: Place) -> None:
     with socks_server(1, refuses=True) as proxy:
         told = failure_of(asked(place, THERE, ALL_PROXY=f"socks5://{proxy.address}", AGENTCLI_RETRY_MAX="1"))
         assert len(proxy.asked_for) == 2
@@ -852,7 +852,7 @@ def test_a_proxy_that_refuses_is_told_as_one(place: Place) -> None:
 
 
 @pytest.mark.parametrize("says", [b"", b"\x05", b"\x05\x00\x05", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
-def test_what_is_no_socks_proxy_is_told_as_a_broken_connection(place: Place, says: bytes) -> None:
+def test_a_server_that_is_not_a_socks_proxy_is_a_broken_connection(place: Place, says: bytes) -> None:
     with socks_server(1, answers=says) as proxy:
         address = proxy.address
         told = failure_of(asked(place, THERE, ALL_PROXY=f"socks5://{proxy.address}", AGENTCLI_RETRY_MAX="0"))
@@ -956,7 +956,7 @@ def test_a_reply_that_broke_is_paid_for_now_and_after_a_restart(priced: Place, w
     assert (whole["input_tokens"], round(whole["cost_usd"], 6)) == (1_000 * (tries + 1), round(0.011 * (tries + 1), 6))
 
 
-def test_a_try_that_broke_is_paid_for_beside_the_reply_that_came(priced: Place) -> None:
+def test_a_dry_run_that_broke_is_paid_for_beside_the_reply_that_came(priced: Place) -> None:
     body = chat_sse([chat_chunk({"content": ""}, usage=USAGE)], done=False)
     whole = Reply(chat_sse([chat_chunk({"content": "Now."}, "stop", usage=USAGE)]))
     with chat_server([Reply(body, breaks_after=len(body)), whole]) as server:

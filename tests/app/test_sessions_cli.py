@@ -73,7 +73,7 @@ def test_a_search_prints_what_it_found_and_where(program: Program, tmp_path: Pat
     assert "letter or a digit" in refused.err
 
 
-def test_a_fork_at_an_entry_goes_on_from_there(program: Program) -> None:
+def test_a_fork_at_an_entry_continues_from_there(program: Program) -> None:
     id = program.session("first")
     program.run("-p", "second", "-m", program.script({"text": "Again."}), "-r", id)
     entries = program.json("show", id)["entries"]
@@ -89,7 +89,7 @@ def test_a_fork_at_an_entry_goes_on_from_there(program: Program) -> None:
     assert "No entry begins with 'nope'" in refused.err
 
 
-def test_a_session_is_removed_only_when_that_was_said_and_comes_back(program: Program) -> None:
+def test_a_session_is_removed_only_when_that_was_reported_and_comes_back(program: Program) -> None:
     id = program.session("first")
     refused = program("rm", id)
     assert (refused.code, "--yes" in refused.err) == (2, True)
@@ -118,7 +118,7 @@ def test_on_a_terminal_it_is_asked_first(program: Program) -> None:
         assert bool(program.json("list")) == is_left
 
 
-def test_texts_are_struck_out_for_good_and_what_is_not_touched_is_told(program: Program) -> None:
+def test_texts_are_struck_out_for_good_and_what_is_not_touched_is_reported(program: Program) -> None:
     id = program.session("the word is sesame", {"text": "Sesame? sesame and swordfish."})
     other = program.session("sesame too")
     assert program("redact", id).code == 2
@@ -137,7 +137,7 @@ def test_texts_are_struck_out_for_good_and_what_is_not_touched_is_told(program: 
     assert {row["title"] for row in program.json("list")} == {"the word is [redacted]", "[redacted] too"}
 
 
-def test_what_looks_like_a_secret_is_found_and_struck_out(program: Program) -> None:
+def test_probable_secrets_are_found_and_redacted(program: Program) -> None:
     id = program.session(f"why does {KEY} not work?")
     assert KEY.encode() in program.database.read_bytes()
     assert program.json("redact", id, "--found")["places"] >= 1
@@ -160,7 +160,7 @@ def test_an_open_session_is_left_alone(program: Program) -> None:
         assert (refused.code, f"{id} is open: close" in refused.err) == (1, True)
 
 
-def test_a_sound_file_is_told_to_be_sound_also_where_there_is_none(program: Program) -> None:
+def test_a_sound_file_is_reported_to_be_sound_also_where_there_is_none(program: Program) -> None:
     for _ in range(2):
         assert program("fsck").code == program("fsck", "--repair").code == 0
         assert "is sound" in program("fsck").out
@@ -168,7 +168,7 @@ def test_a_sound_file_is_told_to_be_sound_also_where_there_is_none(program: Prog
         program.session("first")
 
 
-def test_faults_are_told_and_repaired_and_the_file_of_before_is_kept(program: Program) -> None:
+def test_faults_are_reported_and_repaired_and_the_file_of_before_is_kept(program: Program) -> None:
     id = program.session("first")
     program.change("UPDATE entries SET body = replace(body, 'About', 'Xbout') WHERE kind = 'assistant'")
     program.change("UPDATE entries SET parent_id = 'gone' WHERE seq = 2")

@@ -94,7 +94,7 @@ TWICE = "wrong.json: {}: the key is there twice"
         ("deep.toml", f"x = {'[' * 3000}{']' * 3000}", "deep.toml: its brackets are nested too deep to be read.\n"),
     ],
 )
-def test_a_file_that_cannot_be_read_or_says_a_thing_twice_is_refused(
+def test_a_file_that_cannot_be_read_or_says_something_twice_is_refused(
     place: Place, name: str, text: str, says: str
 ) -> None:
     (place.folder / name).write_text(text)
@@ -156,7 +156,7 @@ def test_an_empty_variable_counts_as_unset(place: Place) -> None:
         assert (ran.code, ran.out, ran.err) == (0, shown, "")
 
 
-def test_a_variable_that_is_no_setting_is_a_warning(place: Place) -> None:
+def test_a_variable_that_is_not_a_setting_is_a_warning(place: Place) -> None:
     env: dict[str, Any] = {"AGENTCLI_RETY_MAX": "3", "AGENTCLI_BIN": "/x", "AGENTCLI_PREFIX": "/y"}
     env |= {"AGENTCLI_SESSION_ID": "z", "AGENTCLI_TEST_GGUF": "/w", "AGENTCLI_MODEL": place.script(SAID)}
     told = "AGENTCLI_RETY_MAX is no setting (did you mean AGENTCLI_RETRY_MAX?)"
@@ -168,7 +168,7 @@ def test_a_variable_that_is_no_setting_is_a_warning(place: Place) -> None:
     assert told in place.run("config", "show", env=env).out
 
 
-def test_the_settings_are_judged_where_they_are_shown(place: Place) -> None:
+def test_the_settings_are_checked_where_they_are_shown(place: Place) -> None:
     place.home.mkdir()
     for text in (WRONG[4][0], '[permissions]\ndeny = ["Bsh(x)"]\n', '[tools]\nonly = ["bsh"]\n'):
         (place.home / "config.toml").write_text(text)

@@ -167,7 +167,7 @@ def test_what_changes_is_asked_for_without_what_takes_long_to_import(asked: Plac
     assert loaded & {"typer", "rich", "prompt_toolkit", "anthropic", "httpx2", "httptools", "tiktoken"} == set()
 
 
-def test_without_a_sound_installation_nothing_is_offered_and_nothing_is_said_on_stdout(place: Place) -> None:
+def test_without_a_sound_installation_nothing_is_offered_and_nothing_is_reported_on_stdout(place: Place) -> None:
     assert place.run("__complete", "sessions").out == ""
     assert place.run("__complete", "nonsense").code == 0
     place.home.mkdir(exist_ok=True)

@@ -65,7 +65,7 @@ def listed(place: Place, *flags: str) -> dict[str, dict[str, Any]]:
     return {row["name"]: row for row in json.loads(ran.out)}
 
 
-def test_the_model_activates_a_skill_and_is_told_its_text_once(place: Place, own: Path) -> None:
+def test_the_model_activates_a_skill_and_is_reported_its_text_once(place: Place, own: Path) -> None:
     folder = skill(own, "pdf", "Use the script.")
     (folder / "scripts").mkdir()
     (folder / "scripts/fill.py").write_text("print(1)\n")
@@ -119,7 +119,7 @@ def test_skills_nest_with_a_stack_and_no_cycle(place: Place, own: Path) -> None:
     assert "No skill that you activated" in said[10]
 
 
-def test_what_the_model_may_not_activate_it_is_not_told_of(place: Place, own: Path) -> None:
+def test_what_the_model_may_not_activate_it_is_not_reported_of(place: Place, own: Path) -> None:
     skill(own, "open")
     skill(own, "mine", disable_model_invocation="true")
     ran = stream(place, use("mine"), use("open", level=1), {"tool_calls": [call("skill", name="opne")]})
@@ -159,7 +159,7 @@ def test_a_person_s_skill_outlives_the_program(place: Place, own: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_a_skill_allows_runs_unasked_until_the_next_prompt(place: Place, own: Path) -> None:
+def test_tools_allowed_by_a_skill_run_unasked_until_the_next_prompt(place: Place, own: Path) -> None:
     skill(own, "builder", allowed_tools="Bash(touch:*) Read")
     plain = {"tool_calls": [call("file_write", path="made", content="x")]}
     ran = stream(place, use("builder"), plain)
@@ -187,7 +187,7 @@ def test_a_skill_s_model_and_effort_end_with_it_whatever_is_nested(place: Place,
     assert (ran.lines[0]["model"], ran.result["result"]) == (ran.lines[0]["model"], "base")
 
 
-def test_a_model_that_is_not_there_is_told_and_passed_over(place: Place, own: Path) -> None:
+def test_a_model_that_does_not_exist_is_reported_and_passed_over(place: Place, own: Path) -> None:
     skill(own, "fancy", model="gpt-99")
     ran = stream(place, use("fancy"))
     assert any("gpt-99" in line["text"] for line in ran.of("system", "notice"))
@@ -215,7 +215,7 @@ def test_a_trusted_skill_that_is_changed_in_the_session_grants_nothing(place: Pl
     assert "changed since the session began" in results(ran)[1]
 
 
-def test_what_other_tools_wrote_loads_with_warnings(place: Place, own: Path) -> None:
+def test_files_of_other_tools_load_with_warnings(place: Place, own: Path) -> None:
     skill(own, "long", description=f"Use it so: {'x' * 1_100}")
     skill(own, "odd", flavour="sweet", version="2")
     file = skill(own, "folder") / "SKILL.md"

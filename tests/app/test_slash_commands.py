@@ -78,7 +78,7 @@ def test_a_question_beside_the_work_has_its_price_in_the_result(place: Place) ->
     ],
 )
 @pytest.mark.parametrize("output", [(), JSON, STREAM])
-def test_what_is_no_command_here_is_an_error_and_reaches_no_model(
+def test_an_unknown_command_is_an_error_and_does_not_reach_the_model(
     place: Place, typed: str, says: str, output: tuple[str, ...]
 ) -> None:
     ran = place.run("-m", place.script({"text": "I was asked."}), "-p", typed, *output)
@@ -97,7 +97,7 @@ def test_what_is_no_command_here_is_an_error_and_reaches_no_model(
     "text",
     ["/usr/bin/python is broken, why?", "// a comment", "/* a comment */", "/ alone", "/", "//", "/- item"],
 )
-def test_what_only_looks_like_a_command_is_a_prompt(place: Place, text: str) -> None:
+def test_text_that_resembles_a_command_is_a_prompt(place: Place, text: str) -> None:
     assert place.run("-m", place.script({"text": "I was asked."}), "-p", text).out == "I was asked.\n"
 
 
@@ -155,7 +155,7 @@ def test_the_home_of_somebody_who_is_not_known_is_an_error_of_usage(place: Place
     assert "~nobody-here/a" in ran.err
 
 
-def test_piped_text_joins_a_prompt_that_a_command_stands_for_and_no_other_command(place: Place) -> None:
+def test_piped_text_joins_only_commands_that_expand_to_a_prompt(place: Place) -> None:
     write_command(place.home, "greet", "Say hello to $ARGUMENTS.")
     for output in (JSON, STREAM):
         ran = place.run("-m", place.script(USED), "-p", "/greet Ann", *output, stdin="data\n")
@@ -167,7 +167,7 @@ def test_piped_text_joins_a_prompt_that_a_command_stands_for_and_no_other_comman
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("typed", ["/clear", "/fork", "/resume 1"])
-def test_one_run_has_no_other_session_to_go_on_with(place: Place, typed: str) -> None:
+def test_one_run_has_no_other_session_to_continue_with(place: Place, typed: str) -> None:
     model = place.script(USED)
     place.run("-m", model, "-p", "hi")
     place.run("-m", model, "-p", "hi again")
@@ -180,7 +180,7 @@ def test_one_run_has_no_other_session_to_go_on_with(place: Place, typed: str) ->
 # In a stream.
 
 
-def test_commands_are_listed_and_told_with_a_result_as_for_a_prompt(place: Place) -> None:
+def test_commands_are_listed_and_reported_with_a_result_as_for_a_prompt(place: Place) -> None:
     write_command(place.home, "greet", "Say hello.")
     ran = place.run("-m", place.script(), "-p", "/usage", *STREAM)
     assert {"usage", "model", "clear", "greet"} <= set(ran.lines[0]["slash_commands"])
@@ -432,7 +432,7 @@ def test_diff_leaves_out_what_others_changed_elsewhere_in_the_file(place: Place)
     assert "mine" not in said
 
 
-def test_diff_shows_what_commands_changed_and_names_what_is_no_text(place: Place) -> None:
+def test_diff_shows_what_commands_changed_and_names_what_is_not_text(place: Place) -> None:
     (place.folder / "a.py").write_text(LINES)
     (place.folder / "gone.txt").write_text("old\n")
     commands = "sed -i 's/line 20/row 20/' a.py; rm gone.txt; printf 'x\\0' > b.bin; mkdir new"
@@ -444,7 +444,7 @@ def test_diff_shows_what_commands_changed_and_names_what_is_no_text(place: Place
     assert said.endswith("Changed, but not shown here: b.bin.\n")
 
 
-def test_diff_of_what_was_taken_back_is_empty(place: Place) -> None:
+def test_diff_of_what_was_undone_is_empty(place: Place) -> None:
     (place.folder / "a.py").write_text(LINES)
     diff_after(place, edit("a.py", "line 2\n", "line two\n"))
     place.run("undo", "--yes")

@@ -138,7 +138,7 @@ def test_rules_hold_for_them_and_may_name_them(place: Place) -> None:
     assert answers(allowed)[0].startswith("tried")
 
 
-def test_a_host_that_the_person_takes_back_is_closed_to_them_too(place: Place) -> None:
+def test_a_revoked_host_is_closed_to_them_too(place: Place) -> None:
     confinement_for(f"bubblewrap, {'root' if os.getuid() == 0 else 'user'}")
     looks = lets(call("bash", command="env | grep -q ^https_proxy && echo open || echo closed; touch x"))
     child = place.script(looks, lets(call("bash", command="rm x")), looks, {"text": "{{last_result}}"})
@@ -200,7 +200,7 @@ def test_a_budget_of_its_own_ends_it(place: Place) -> None:
 
 
 @pytest.mark.slow
-def test_what_they_change_is_undone_with_the_turn(place: Place) -> None:
+def test_changes_of_subagents_are_undone_with_the_turn(place: Place) -> None:
     (place.folder / "a.txt").write_text("before\n")
     place.environment["AGENTCLI_PERMISSIONS_TRY"] = "false"
     child = place.script(
@@ -232,7 +232,7 @@ def test_an_interrupt_ends_the_whole_tree(place: Place) -> None:
 
 
 @pytest.mark.slow
-def test_one_is_stopped_and_the_others_go_on(place: Place) -> None:
+def test_one_is_stopped_and_the_others_continue(place: Place) -> None:
     slow = place.script(lets(call("bash", command="touch begun; sleep 50")), {"text": "never"})
     quick = place.script({"text": "quick", "delay_ms": 500})
     script = place.script(lets(agent(model=slow), agent(model=quick)), DONE)
@@ -258,7 +258,7 @@ def test_one_in_the_background_reports(place: Place) -> None:
 
 
 @pytest.mark.slow
-def test_one_goes_on_where_it_ended(place: Place) -> None:
+def test_one_continues_where_it_ended(place: Place) -> None:
     child = place.script({"text": "first"}, {"text": "second"})
     ran = stream(place, lets(agent(model=child)))
     session = next(line["agent_session_id"] for line in ran.of("system", "subagent_started"))

@@ -164,7 +164,7 @@ def test_a_line_is_run_unless_it_is_the_same_call_again(program: Program, ids: l
         ("file_read a.py", "", "it cannot be read as JSON"),
     ],
 )
-def test_a_line_that_is_no_call_is_answered_under_its_id(program: Program, line: str, id: str, said: str) -> None:
+def test_a_line_that_is_not_a_call_is_answered_under_its_id(program: Program, line: str, id: str, said: str) -> None:
     good = '{"id": "good", "name": "think", "input": {"thought": "x"}}\n'
     wrong, right = rows_of(program("tools", "run", stdin=f"\ufeff{line}\n{good}"))
     assert (wrong["id"], wrong["is_error"], wrong["error"]["kind"]) == (id, True, "invalid_parameters")
@@ -198,7 +198,7 @@ def test_an_edit_where_no_lock_can_be_kept_says_which_folder_must_be_writable(pr
     assert not (program.folder / "n").exists()
 
 
-def test_a_call_by_hand_is_judged_by_the_permission_mode(program: Program) -> None:
+def test_a_call_by_hand_follows_the_permission_mode(program: Program) -> None:
     denied = program("tools", "run", "bash", '{"command": "git push"}')
     assert denied.code == 1
     assert json.loads(denied.out)["error"]["kind"] == "permission_denied"
@@ -222,7 +222,7 @@ def test_permissions_explain_reads_and_writes_lines(program: Program) -> None:
     assert set(rows[0]) == {"command", "verdict", "rule", "segments", "effects"}
 
 
-def test_a_line_without_a_command_is_not_allowed_and_the_next_one_is_judged(program: Program) -> None:
+def test_a_line_without_a_command_is_not_allowed_and_the_next_one_is_checked(program: Program) -> None:
     lines = '\ufeff{"command": "ls"}\ngarbage\n[]\n{}\n{"command": 5}\n{"command": "ls"}\n'
     first, *wrong, last = rows_of(program("permissions", "explain", "--jsonl", stdin=lines))
     assert first == last
@@ -290,7 +290,7 @@ def test_the_default_model_follows_the_keys(program: Program) -> None:
     assert "agentcli local install" in none.out
 
 
-def test_a_models_server_that_is_down_is_told(program: Program) -> None:
+def test_a_models_server_that_is_down_is_reported(program: Program) -> None:
     run = program("models", "check", "ollama/qwen")
     assert run.code == 1
     assert "Could not connect" in run.out

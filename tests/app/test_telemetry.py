@@ -97,7 +97,7 @@ def test_names_are_those_of_the_conventions(place: Place, came: Collector) -> No
     assert {name for name in came.points if name.startswith("gen_ai.")} <= metrics
 
 
-def test_a_request_that_is_tried_again_is_one_span(place: Place, came: Collector) -> None:
+def test_a_request_that_is_retried_is_one_span(place: Place, came: Collector) -> None:
     run(place, came, {"error": {"kind": "overloaded"}}, {"error": {"kind": "server"}}, {"text": "Hi."})
     chat = came.span("chat script-1.jsonl")
     assert [name for name, _ in chat.events] == ["agentcli.retry"] * 2
@@ -139,7 +139,7 @@ def test_a_subagent_is_nested_under_the_call_that_made_it(place: Place, came: Co
     assert len({span.trace for span in came.spans}) == 1
 
 
-def test_waiting_for_the_person_is_told_apart(place: Place, came: Collector) -> None:
+def test_waiting_for_the_person_is_distinguished(place: Place, came: Collector) -> None:
     model = place.script({"tool_calls": [call("file_write", path="new", content="x")]}, {"text": "Done."})
     flags = ("--input-format", "stream-json", "--output-format", "stream-json")
     with place.start("-m", model, *flags, env=settings(came.url), stdin=True) as running:
@@ -154,7 +154,7 @@ def test_waiting_for_the_person_is_told_apart(place: Place, came: Collector) -> 
     assert [name for name, _ in span.events] == ["agentcli.approval_requested"]
 
 
-def test_a_compaction_is_told_in_its_turn(place: Place, came: Collector) -> None:
+def test_a_compaction_is_reported_in_its_turn(place: Place, came: Collector) -> None:
     model = place.script({"error": {"kind": "context_overflow"}}, {"text": "Hi."})
     for number in range(3):
         flags = ("-c",) if number else ()
@@ -180,7 +180,7 @@ def test_a_parent_in_the_environment_is_the_parent(place: Place, came: Collector
     assert len([span for span in came.spans if span.name == "invoke_agent agentcli"]) == 1
 
 
-def test_where_a_provider_is_reached_is_told(place: Place, came: Collector) -> None:
+def test_where_a_provider_is_reached_is_reported(place: Place, came: Collector) -> None:
     with anthropic_server([anthropic_reply("Hi.")]) as server:
         env = {"ANTHROPIC_BASE_URL": server.url, "ANTHROPIC_API_KEY": "key", **settings(came.url)}
         assert place.run("-m", "anthropic/claude-sonnet-5-5", "-p", "go", env=env).out == "Hi.\n"
@@ -374,7 +374,7 @@ def test_a_project_does_not_choose_what_is_exported(place: Place, came: Collecto
     assert came.paths == []
 
 
-def test_a_missing_extra_is_told_and_ends_nothing(place: Place, tmp_path: Path) -> None:
+def test_a_missing_extra_is_reported_and_ends_nothing(place: Place, tmp_path: Path) -> None:
     hidden = tmp_path / "hidden/opentelemetry"
     hidden.mkdir(parents=True)
     (hidden / "__init__.py").write_text("")  # in the place of the installed one
@@ -391,7 +391,7 @@ def log_of(place: Place) -> list[str]:
     return (place.home / "state/logs/agentcli.log").read_text().splitlines()
 
 
-def test_a_collector_that_is_not_there_costs_nothing(place: Place) -> None:
+def test_a_collector_that_does_not_exist_costs_nothing(place: Place) -> None:
     place.is_warm = False
     with socket.create_server(("127.0.0.1", 0)) as free:
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
@@ -418,7 +418,7 @@ def test_a_collector_that_stays_silent_is_left_at_the_time_out(place: Place) -> 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_what_was_recorded_is_sent_after_a_signal(place: Place, came: Collector, number: signal.Signals) -> None:
+def test_recorded_spans_are_sent_after_a_signal(place: Place, came: Collector, number: signal.Signals) -> None:
     model = place.script({"tool_calls": [call("bash", command="echo begun; sleep 60")]})
     flags = ("--output-format", "stream-json", *BYPASS)
     with place.start("-m", model, "-p", "go", *flags, env=settings(came.url)) as running:

@@ -51,7 +51,7 @@ def test_sigterm_gives_the_terminal_back_too(open_terminal: Open) -> None:
     assert b"\x1b[?2004l" in terminal.written
 
 
-def test_what_is_typed_before_the_session_is_ready_is_not_lost(open_terminal: Open) -> None:
+def test_text_typed_before_the_session_is_ready_is_not_lost(open_terminal: Open) -> None:
     terminal = open_terminal([{"text": "got: early"}])
     terminal.type("early bird")
     terminal.see("early bird")
@@ -99,7 +99,7 @@ LONG_COMMAND = f"touch start && true {' '.join(WORDS)} && touch the-end"
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(("columns", "rows"), [(100, 30), (100, 60), (40, 30)])
-def test_a_yes_counts_once_all_that_will_run_was_on_the_screen(
+def test_an_approval_counts_once_all_that_will_run_was_on_the_screen(
     open_terminal: Open, tmp_path: Path, columns: int, rows: int
 ) -> None:
     replies = [running(LONG_COMMAND), {"text": "all done"}]
@@ -146,7 +146,7 @@ def test_a_diff_is_shown_to_its_end_row_by_row_or_in_the_pager(open_terminal: Op
     assert not (tmp_path / "project" / "new.txt").exists()
 
 
-def test_what_a_project_brings_is_trusted_once_all_of_it_was_shown(open_terminal: Open, tmp_path: Path) -> None:
+def test_a_project_is_trusted_only_after_all_its_parts_were_shown(open_terminal: Open, tmp_path: Path) -> None:
     hook = 'hooks.PreToolUse = [{matcher = "bash", hooks = [{type = "command", command = "echo \u202e; ./run"}]}]\n'
     folder = tmp_path / "project" / ".agentcli"
     folder.mkdir()
@@ -194,7 +194,7 @@ def test_always_holds_in_the_next_session(open_terminal: Open, tmp_path: Path) -
     assert (tmp_path / "project" / "two").is_dir()
 
 
-def test_a_letter_of_a_sentence_is_no_answer(open_terminal: Open, tmp_path: Path) -> None:
+def test_a_letter_of_a_sentence_is_not_an_answer(open_terminal: Open, tmp_path: Path) -> None:
     terminal = open_terminal([{"text": "thinking", "delay_ms": 700, **EDIT}, {"text": "steered"}], "go")
     terminal.see("Working")
     for letter in "definitely ":
@@ -212,7 +212,7 @@ def test_a_letter_of_a_sentence_is_no_answer(open_terminal: Open, tmp_path: Path
     terminal.see("steered")
 
 
-def test_what_is_typed_as_a_question_comes_up_is_no_answer(open_terminal: Open, tmp_path: Path) -> None:
+def test_keys_typed_as_a_question_appears_are_not_an_answer(open_terminal: Open, tmp_path: Path) -> None:
     terminal = open_terminal([EDIT, {"text": "heard you"}])
     terminal.see("script.jsonl")
     terminal.type("go\ryes do it like this")
@@ -225,7 +225,7 @@ def test_what_is_typed_as_a_question_comes_up_is_no_answer(open_terminal: Open, 
 # While it works
 
 
-def test_esc_interrupts_and_keeps_what_was_said(open_terminal: Open) -> None:
+def test_esc_interrupts_and_keeps_what_was_reported(open_terminal: Open) -> None:
     terminal = open_terminal([SLOW, {"text": "second answer"}], "go")
     terminal.see("word word")
     terminal.type("\x1b")
@@ -273,7 +273,7 @@ def test_tab_queues_for_afterwards_and_up_takes_it_back(open_terminal: Open) -> 
     terminal.see("› afterwards, please\n\nsecond")
 
 
-def test_any_queued_message_can_be_taken_back(open_terminal: Open) -> None:
+def test_any_queued_message_can_be_withdrawn(open_terminal: Open) -> None:
     terminal = open_terminal([SLOW], "go")
     terminal.see("word word")
     for text in ("first thing", "second thing", "third thing"):
@@ -289,7 +289,7 @@ def test_any_queued_message_can_be_taken_back(open_terminal: Open) -> None:
     assert "queued: first thing\nqueued: third thing" in screen
 
 
-def test_what_was_queued_survives_a_kill(open_terminal: Open) -> None:
+def test_queued_messages_survive_a_kill(open_terminal: Open) -> None:
     first = open_terminal([SLOW], "go")
     first.see("word word")
     first.type("for later\t")
@@ -302,7 +302,7 @@ def test_what_was_queued_survives_a_kill(open_terminal: Open) -> None:
     second.see("› for later\n\nhere it is")
 
 
-def test_a_call_that_a_kill_cut_off_is_told_on_the_way_back(open_terminal: Open) -> None:
+def test_a_call_that_a_kill_cut_off_is_reported_on_the_way_back(open_terminal: Open) -> None:
     first = open_terminal([running("touch begun; sleep 30")], "--permission-mode", "bypassPermissions", "go")
     first.see("Run touch begun; sleep 30")
     first.settle(1.0)
@@ -353,7 +353,7 @@ def test_an_impatient_second_ctrl_c_does_not_leave(open_terminal: Open) -> None:
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("columns", [40, 80, 120])
-def test_enter_goes_on_with_an_answer_that_broke_off(open_terminal: Open, columns: int) -> None:
+def test_enter_continues_with_an_answer_that_broke_off(open_terminal: Open, columns: int) -> None:
     replies = [{"text": "This is the one half", "error": {"kind": "connection"}}, {"text": " and this the other."}]
     terminal = open_terminal(replies, "go", columns=columns)
     shown = terminal.see(r"goes\s+on\s+where\s+it\s+stopped")
@@ -532,7 +532,7 @@ def test_a_paste_is_never_run_whatever_it_begins_with(open_terminal: Open, tmp_p
     assert not (tmp_path / "project" / "owned").exists()
 
 
-def test_bytes_that_are_no_utf8_are_stored_like_any_prompt(open_terminal: Open) -> None:
+def test_bytes_that_are_not_utf8_are_stored_like_any_prompt(open_terminal: Open) -> None:
     first = open_terminal([{"text": "understood"}])
     first.see("script.jsonl")
     first.send(b"caf\xe9 ok\r")
@@ -558,7 +558,7 @@ def test_lines_typed_ahead_reach_the_conversation_they_follow(open_terminal: Ope
     second.see("old question")
 
 
-def test_a_failed_turn_is_told_and_keeps_what_is_queued(open_terminal: Open) -> None:
+def test_a_failed_turn_is_reported_and_keeps_what_is_queued(open_terminal: Open) -> None:
     terminal = open_terminal([{"error": {"kind": "auth"}, "delay_ms": 800}, {"text": "second"}], "go")
     terminal.see("Working")
     terminal.type("later\t")
@@ -710,7 +710,7 @@ def test_line_by_line_only_what_can_be_answered_is_offered(open_terminal: Open, 
     assert (tmp_path / "project" / "a.py").read_text() == 'print("hi")\n'
 
 
-def test_line_by_line_a_yes_counts_once_all_of_the_request_was_shown(open_terminal: Open, tmp_path: Path) -> None:
+def test_line_by_line_an_approval_counts_once_all_of_the_request_was_shown(open_terminal: Open, tmp_path: Path) -> None:
     terminal = open_terminal([writing(100), {"text": "so be it"}], "--plain", "go", rows=30)
     for last in (24, 50, 76):
         terminal.see(rf"line {last}\nEnter for more")
@@ -733,7 +733,7 @@ def test_line_by_line_v_shows_the_rest_of_a_request(open_terminal: Open) -> None
     terminal.see("so be it")
 
 
-def test_line_by_line_no_key_is_named_that_is_not_there(open_terminal: Open) -> None:
+def test_line_by_line_no_key_is_named_that_does_not_exist(open_terminal: Open) -> None:
     replies = [running("seq 30"), writing(60), {"thinking": "let me think", "text": "done"}]
     terminal = open_terminal(replies, "--plain", "--permission-mode", "bypassPermissions", "go")
     terminal.see("done")
@@ -784,7 +784,7 @@ def test_without_a_model_there_is_a_choice_and_no_stack_trace(open_terminal: Ope
     assert "Traceback" not in terminal.text()
 
 
-def test_continue_goes_on_where_the_last_session_ended(open_terminal: Open) -> None:
+def test_continue_resumes_where_the_last_session_ended(open_terminal: Open) -> None:
     first = open_terminal([{"text": "kept answer"}], "a prompt")
     first.see("kept answer")
     first.leave()

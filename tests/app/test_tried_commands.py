@@ -70,7 +70,7 @@ def test_hunks_of_one_file_can_be_kept(open_terminal: Open, tmp_path: Path) -> N
 
 
 @pytest.mark.full
-def test_ctrl_b_says_that_a_tried_command_stays(open_terminal: Open) -> None:
+def test_ctrl_b_says_that_a_dry_run_command_stays(open_terminal: Open) -> None:
     terminal = open_terminal(
         [{"tool_calls": [call("bash", command="for n in 1; do sleep 3; done")]}, {"text": "the end"}], "go"
     )
@@ -81,7 +81,7 @@ def test_ctrl_b_says_that_a_tried_command_stays(open_terminal: Open) -> None:
     terminal.see("the end")
 
 
-def test_a_no_drops_the_changes_and_ends_the_turn(open_terminal: Open, tmp_path: Path) -> None:
+def test_declining_discards_the_changes_and_ends_the_turn(open_terminal: Open, tmp_path: Path) -> None:
     terminal = open_terminal(SCRIPT, "go")
     terminal.asked()
     terminal.type("\x1b")
@@ -104,7 +104,7 @@ def test_one_shot_tells_the_output_and_drops_the_files(tmp_path: Path) -> None:
     assert (place.folder / "a.py").read_text() == "hello"
 
 
-def test_the_next_start_removes_what_a_killed_try_was_mounted_on(tmp_path: Path) -> None:
+def test_the_next_start_removes_what_a_killed_dry_run_was_mounted_on(tmp_path: Path) -> None:
     place = Place(tmp_path)
     subprocess.run(["git", "init", "-q", str(place.folder)], check=True)
     before = sorted(place.folder.rglob("*"))
@@ -157,7 +157,7 @@ def test_any_start_finishes_a_keep_that_was_killed_and_says_so(tmp_path: Path, h
     assert not list(place.home.glob("state/tries/try-*/plan"))
 
 
-def test_what_a_later_start_finishes_is_taken_back_with_the_turn_that_was_killed(place: Place) -> None:
+def test_changes_that_a_later_start_finishes_are_undone_with_the_killed_turn(place: Place) -> None:
     (place.folder / "mine.txt").write_text("mine\n")
     command = "for n in $(seq 200); do echo $n >f$n; done; echo more >>mine.txt"
     flags = ("-p", "go", "--permission-mode", "auto")
@@ -210,7 +210,7 @@ def test_a_rule_that_asks_about_files_asks_about_what_a_command_did(open_termina
 
 
 @pytest.mark.parametrize("mode", ["default", "acceptEdits"])
-def test_a_name_that_is_no_text_is_shown_and_kept(place: Place, mode: str) -> None:
+def test_a_name_that_is_not_text_is_shown_and_kept(place: Place, mode: str) -> None:
     made = rb"printf x >$'bad\377name'; ln -s $'to\376' link; for i in 1; do :; done"
     replies = ({"tool_calls": [call("bash", command=made.decode())]}, {"text": "so: {{last_result}}"})
     ran = place.run("-m", place.script(*replies), "-p", "go", "--output-format", "json", "--permission-mode", mode)

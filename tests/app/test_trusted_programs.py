@@ -119,7 +119,7 @@ def test_a_changed_script_of_a_hook_that_refuses_nothing_is_not_run_and_named(pl
 
 
 @pytest.mark.slow
-def test_whoever_is_asked_may_let_a_changed_script_run_from_then_on(place: Place) -> None:
+def test_the_person_asked_may_allow_a_changed_script_from_then_on(place: Place) -> None:
     script = trusted_hook(place)
     script.write_text(script.read_text() + "# changed\n")
     flags = ("--input-format", "stream-json", "--output-format", "stream-json", "-p")

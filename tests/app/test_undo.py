@@ -172,7 +172,7 @@ def test_ctrl_c_at_the_question_leaves_all_as_it_is(project: Place) -> None:
 
 
 @pytest.mark.slow
-def test_edits_of_tried_commands_are_taken_back(project: Place) -> None:
+def test_edits_of_dry_run_commands_are_undone(project: Place) -> None:
     confinement_for(f"bubblewrap, {'root' if os.getuid() == 0 else 'user'}")
     before = tree_of(project.folder)
     go(
@@ -187,7 +187,7 @@ def test_edits_of_tried_commands_are_taken_back(project: Place) -> None:
     assert tree_of(project.folder) == before
 
 
-def test_what_a_person_changed_since_is_merged_or_stays(project: Place) -> None:
+def test_later_changes_of_the_person_are_merged_or_stay(project: Place) -> None:
     file, new = project.folder / "a.txt", project.folder / "new.txt"
     clash, gone = project.folder / "clash.txt", project.folder / "gone.txt"
     clash.write_text("1\n2\n3\n")
@@ -214,7 +214,7 @@ def test_what_a_person_changed_since_is_merged_or_stays(project: Place) -> None:
     assert (project.folder / "yours.txt").read_text() == "yours\n"
 
 
-def test_what_was_taken_back_can_be_done_again(project: Place) -> None:
+def test_undone_changes_can_be_reapplied(project: Place) -> None:
     before = tree_of(project.folder)
     go(project, edit("a.txt", "two", "TWO"), bash(WRECK))
     after = tree_of(project.folder)
@@ -227,7 +227,7 @@ def test_what_was_taken_back_can_be_done_again(project: Place) -> None:
 
 
 @pytest.mark.slow
-def test_turns_are_taken_back_one_by_one(project: Place) -> None:
+def test_turns_are_undone_one_by_one(project: Place) -> None:
     go(project, edit("a.txt", "two", "TWO"))
     script = project.script(edit("a.txt", "three", "THREE"), {"text": "done"})
     assert project.run("-c", "-p", "again", "-m", script, *BYPASS).code == 0
@@ -237,7 +237,7 @@ def test_turns_are_taken_back_one_by_one(project: Place) -> None:
     assert (project.folder / "a.txt").read_text().startswith("one\ntwo\nthree\n")
 
 
-def test_the_model_is_told_what_was_taken_back(project: Place) -> None:
+def test_the_model_is_informed_of_undone_changes(project: Place) -> None:
     go(project, edit("a.txt", "two", "TWO"))
     undo(project)
     shown = project.run("sessions", "show", session_of(project), "--json").out
@@ -289,7 +289,7 @@ def test_a_session_that_is_not_stored_leaves_nothing(project: Place) -> None:
 
 
 @pytest.mark.slow
-def test_what_a_job_did_is_taken_back(project: Place) -> None:
+def test_changes_of_a_job_are_undone(project: Place) -> None:
     before = tree_of(project.folder)
     job = bash("sleep 0.3; echo late >late.txt; rm a.txt", background=True)
     go(project, job, edit("sub/deep/run.sh", "sh", "bash"), bash("sleep 1"))
@@ -300,7 +300,7 @@ def test_what_a_job_did_is_taken_back(project: Place) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["", "rm -rf sub;", "rm -rf sub; sed -i s/two/2/ a.txt;"])
-def test_what_a_killed_program_did_is_taken_back(project: Place, command: str) -> None:
+def test_changes_of_a_killed_program_are_undone(project: Place, command: str) -> None:
     if not command:  # in an empty folder
         shutil.rmtree(project.folder)
         project.folder.mkdir()
@@ -317,7 +317,7 @@ def slash(place: Place, text: str) -> str:
     return place.run("-c", "-p", text, "-m", place.script({"text": "never asked for"}), *BYPASS).out
 
 
-def test_a_rewind_takes_back_files_the_conversation_or_both(project: Place) -> None:
+def test_a_rewind_reverts_files_the_conversation_or_both(project: Place) -> None:
     go(project, edit("a.txt", "two", "TWO"))
     script = project.script(edit("a.txt", "five", "FIVE"), {"text": "done"})
     assert project.run("-c", "-p", "two", "-m", script, *BYPASS).code == 0
@@ -340,7 +340,7 @@ def test_a_label_may_end_like_the_name_of_a_part_but_not_in_one(project: Place) 
     assert "Back" in slash(project, "/rewind profiles")
 
 
-def test_where_nobody_can_be_asked_the_slash_command_only_lists(project: Place) -> None:
+def test_without_anyone_to_ask_the_slash_command_only_lists(project: Place) -> None:
     go(project, edit("a.txt", "two", "TWO"))
     for command, said, text in (("/undo", "/undo yes", "TWO"), ("/undo yes", "taken back", "two")):
         assert said in slash(project, command)

@@ -69,7 +69,7 @@ def test_a_change_to_a_file_whose_contents_are_not_kept_is_a_conflict(project: P
 
 
 @pytest.mark.slow
-def test_what_a_person_does_after_a_kill_is_theirs(project: Place) -> None:
+def test_changes_of_the_person_after_a_kill_are_not_attributed_to_agentcli(project: Place) -> None:
     (project.folder / "mine").write_text("before\n")
     script = project.script(bash("echo 2 >a.txt; touch begun; sleep 60"))
     project.kill_once((project.folder / "begun").exists, "-p", "go", "-m", script, *BYPASS)
@@ -105,7 +105,7 @@ def test_a_folder_that_was_moved_is_back_under_its_old_name_alone(project: Place
     assert (project.folder / "d/deep/y").read_text() == "deep/y"
 
 
-def test_names_that_are_no_text_do_not_stop_commands(project: Place) -> None:
+def test_names_that_are_not_text_do_not_stop_commands(project: Place) -> None:
     name = os.fsencode(project.folder) + b"/caf\xe9"
     Path(os.fsdecode(name)).write_text("latin\n")
     go(project, bash("echo 2 >a.txt; rm caf*; echo >b$'\\xff'"))
@@ -135,7 +135,7 @@ def test_files_that_come_and_go_hide_nothing(project: Place) -> None:
 
 
 @pytest.mark.slow
-def test_a_turn_that_conflicts_blocks_no_older_one_and_can_be_taken_back_later(project: Place) -> None:
+def test_a_turn_that_conflicts_blocks_no_older_one_and_can_be_undone_later(project: Place) -> None:
     (project.folder / "b.txt").write_text("b\n")
     go(project, edit("a.txt", "two", "TWO"))
     script = project.script(edit("b.txt", "b", "B"), {"text": "done"})
@@ -191,7 +191,7 @@ def test_a_repository_of_its_own_name_is_gits(project: Place) -> None:
     assert (project.folder / "a.txt").read_text() == "one\ntwo\nthree\n"
 
 
-def test_a_database_is_taken_back_and_attributes_stay(project: Place) -> None:
+def test_a_database_is_undone_and_attributes_stay(project: Place) -> None:
     file = project.folder / "x.db"
     content = b"SQLite format 3\0" + bytes(1_000)
     file.write_bytes(content)
@@ -215,7 +215,7 @@ def test_a_killed_undo_is_finished_by_the_next_command(project: Place) -> None:
 
 
 @pytest.mark.slow
-def test_an_edit_of_a_file_that_is_written_all_the_time_can_be_taken_back(project: Place) -> None:
+def test_an_edit_of_a_file_that_is_written_all_the_time_can_be_undone(project: Place) -> None:
     job: Any = {
         "tool_calls": [
             call("bash", command="while :; do head -c 20000 /dev/zero >>log; sleep 0.005; done", background=True)
@@ -238,7 +238,7 @@ def test_a_file_that_only_a_link_leads_to_by_now_is_a_conflict(project: Place) -
 
 
 @pytest.mark.slow
-def test_what_was_not_recorded_is_not_said_to_be_taken_back(project: Place) -> None:
+def test_unrecorded_changes_are_not_reported_as_undone(project: Place) -> None:
     project.environment["AGENTCLI_CHECKPOINTS_MOST_FILES"] = "1"
     (project.folder / "b.txt").write_text("b\n")
     ran = go(project, bash("echo new > new.txt"), bash("rm a.txt"))
@@ -254,7 +254,7 @@ def test_what_was_not_recorded_is_not_said_to_be_taken_back(project: Place) -> N
     assert (changes(told), told["done"]) == ({"b.txt": "restored"}, False)
 
 
-def test_where_nothing_is_left_to_take_back_nothing_is_said_to_be(project: Place) -> None:
+def test_where_nothing_is_left_to_undo_nothing_is_reported_to_be(project: Place) -> None:
     before = (project.folder / "a.txt").read_text()
     go(project, edit("a.txt", "two", "TWO"))
     (project.folder / "a.txt").write_text(before)

@@ -47,7 +47,7 @@ def test_a_limit_ends_the_turn_with_its_time_and_the_setting_that_waits(place: P
     assert "limits.wait_for_reset = true" in ran.err
 
 
-def test_a_wait_that_was_killed_goes_on_at_the_reset_once(place: Place) -> None:
+def test_a_wait_that_was_killed_continues_at_the_reset_once(place: Place) -> None:
     with chat_server([LIMITED, chat_reply("Now.")]) as server:
         with started(place, server) as running:
             running.say("go")
@@ -76,7 +76,7 @@ def test_a_limit_that_comes_again_is_not_waited_for_again(place: Place) -> None:
         assert len(server.requests) == 2
 
 
-def test_a_wait_that_was_given_up_is_not_gone_on_with(place: Place) -> None:
+def test_a_cancelled_wait_is_not_continued(place: Place) -> None:
     with chat_server([LIMITED]) as server:
         with started(place, server) as running:
             running.say("go")
@@ -119,7 +119,7 @@ def test_the_time_of_a_reset_is_read_in_each_form(
 
 
 @pytest.mark.slow
-def test_an_overloaded_service_is_tried_for_over_a_minute_and_says_so(place: Place) -> None:
+def test_an_overloaded_service_runs_as_a_dry_run_for_over_a_minute_and_says_so(place: Place) -> None:
     busy = json_reply({"error": {"message": "Overloaded"}}, 529)
     with chat_server([*[busy] * 7, chat_reply("Now.")]) as server:
         assert place.run("-m", "openai/m", "-p", "go", env=at(server)).out == "Now.\n"

@@ -129,7 +129,9 @@ def sandbox_row(place: Place) -> str:
         ("sh -c 'echo evil > .git/hooks/post-checkout' & wait", ".git/hooks/post-checkout"),
     ],
 )
-def test_what_programs_obey_is_put_back_and_told(place: Place, mode: str, command: str, named: str) -> None:
+def test_changes_to_auto_executed_files_are_reverted_and_reported(
+    place: Place, mode: str, command: str, named: str
+) -> None:
     before = git_files(place)
     (told,) = run_in(place, command, mode=mode)
     assert REVERTED in told
@@ -151,7 +153,7 @@ def test_what_programs_obey_is_put_back_and_told(place: Place, mode: str, comman
         "mkdir -p {aside}; chmod 0 {aside} {aside}/..; echo evil > .git/hooks/pre-commit",
     ],
 )
-def test_a_mode_keeps_nothing_from_being_put_back(no_roots_place: Place, command: str) -> None:
+def test_protected_files_are_reverted_in_every_mode(no_roots_place: Place, command: str) -> None:
     """Nor is what the next command finds there taken for what was before."""
     place = no_roots_place
     subprocess.run(["git", "init", "-q", str(place.folder / "sub")], check=True)
@@ -167,7 +169,7 @@ def test_a_mode_keeps_nothing_from_being_put_back(no_roots_place: Place, command
         assert not (place.folder / name / ".git/hooks/pre-commit").exists()
 
 
-def test_what_could_not_be_put_back_is_said_and_tried_again(place: Place) -> None:
+def test_failed_reverts_are_reported_and_retried(place: Place) -> None:
     """Before the next command, and when agentcli starts again."""
     hooks = place.folder / ".git/hooks"
     before = git_files(place)
@@ -239,7 +241,7 @@ def test_a_job_that_changed_something_says_so_in_the_list(place: Place) -> None:
         ("echo evil > .git/hooks/pre-push&", "git init -q new; echo evil > .git/hooks/pre-commit"),
     ],
 )
-def test_what_commands_changed_is_put_back_after_a_kill(
+def test_changes_of_commands_are_reverted_after_a_kill(
     no_roots_place: Place, commands: tuple[str, ...], with_keeper: bool
 ) -> None:
     """By the keeper, or by the next start where that was killed too."""
@@ -279,7 +281,7 @@ def test_what_commands_changed_is_put_back_after_a_kill(
     assert not list((place.home / "state/put_aside/unfinished").iterdir())
 
 
-def test_a_start_at_once_waits_until_it_is_put_back(place: Place) -> None:
+def test_an_immediate_start_waits_until_the_revert_is_done(place: Place) -> None:
     before = git_files(place)
     line = "trap '' TERM; echo evil > .git/hooks/pre-commit; touch begun; sleep 30"
     with place.start("-m", in_turn(place, line), "-p", "go", *AUTO) as running:
@@ -294,9 +296,7 @@ def test_a_start_at_once_waits_until_it_is_put_back(place: Place) -> None:
 
 
 @pytest.mark.parametrize("with_keeper", [False, True])
-def test_what_the_person_changes_between_commands_stays_when_agentcli_is_killed(
-    place: Place, with_keeper: bool
-) -> None:
+def test_changes_of_the_person_between_commands_survive_a_kill(place: Place, with_keeper: bool) -> None:
     with place.start("-m", in_turn(place, "true"), *STREAM, stdin=True) as running:
         running.say("go")
         running.wait_for_type("result")
@@ -349,7 +349,7 @@ def approved(place: Place, *replies: dict[str, object], ids: tuple[str, ...]) ->
 
 
 @pytest.mark.full
-def test_what_the_person_agreed_to_stays_while_a_job_runs(place: Place) -> None:
+def test_approved_changes_stay_while_a_job_runs(place: Place) -> None:
     """An edit that they approved, and a command that they let out of the sandbox."""
     (place.folder / ".vscode").mkdir()
     (place.folder / ".vscode/settings.json").write_text("{}")
@@ -387,7 +387,7 @@ WAIT = "until test -e go; do :; done"
         (f"touch begun; {WAIT}; rm -r .husky; ln -s /tmp .husky", ".husky/pre-push"),
     ],
 )
-def test_a_yes_to_one_file_means_nothing_that_a_job_put_beside_it(place: Place, job: str, written: str) -> None:
+def test_an_approval_to_one_file_means_nothing_that_a_job_put_beside_it(place: Place, job: str, written: str) -> None:
     """Or in its place, at whatever moment."""
     (place.folder / ".vscode").mkdir()
     (place.folder / ".vscode/tasks.json").write_text("{}")
@@ -435,11 +435,11 @@ AS = "git -c user.name=a -c user.email=a@example.org"
         ),
     ],
 )
-def test_ordinary_work_is_not_put_back(place: Place, commands: tuple[str, ...], last: str) -> None:
+def test_ordinary_work_is_not_reverted(place: Place, commands: tuple[str, ...], last: str) -> None:
     assert run_in(place, *commands) == [*[""] * (len(commands) - 1), last]
 
 
-def test_a_folder_that_is_renamed_takes_what_programs_obey_with_it(place: Place) -> None:
+def test_a_folder_that_is_renamed_takes_what_programs_execute_with_it(place: Place) -> None:
     (place.folder / "pkg/.vscode").mkdir(parents=True)
     (place.folder / "pkg/.vscode/settings.json").write_text("{}")
     subprocess.run(["git", "init", "-q", str(place.folder / "sub")], check=True)
@@ -466,7 +466,7 @@ def test_what_was_granted_stays_changed(place: Place) -> None:
     assert told[1] == ""
 
 
-def test_a_change_that_cannot_be_reverted_for_want_of_room_is_told_once(place: Place) -> None:
+def test_a_change_that_cannot_be_reverted_for_lack_of_space_is_reported_once(place: Place) -> None:
     hook = place.folder / ".git/hooks/pre-commit"
     hook.write_bytes(bytes(17_000_000))
     told = run_in(place, "true", "echo evil > .git/hooks/pre-commit", "true")
@@ -486,7 +486,7 @@ def test_a_repository_with_many_hooks_leaves_room_for_the_others(place: Place) -
     assert not (place.folder / ".git/hooks/pre-commit").exists()
 
 
-def test_a_folder_with_more_than_can_be_kept_is_said_once_and_its_settings_come_first(place: Place) -> None:
+def test_a_folder_with_more_than_can_be_kept_is_reported_once_and_its_settings_come_first(place: Place) -> None:
     claude = place.folder / ".claude"
     for name in ("hooks", "cache"):
         (claude / name).mkdir(parents=True)
@@ -509,7 +509,7 @@ def test_a_folder_with_more_than_can_be_kept_is_said_once_and_its_settings_come_
         ("echo theirs > .idea/workspace.xml", "workspace.xml", "theirs"),
     ],
 )
-def test_what_stood_in_the_place_is_kept_elsewhere(place: Place, command: str, kept: str, text: str) -> None:
+def test_what_was_substituted_the_place_is_kept_elsewhere(place: Place, command: str, kept: str, text: str) -> None:
     (place.folder / "precious").write_text("the only copy\n")
     (place.folder / ".idea").mkdir()
     (place.folder / ".idea/workspace.xml").write_text("ours\n")
@@ -619,7 +619,7 @@ def test_the_first_screen_says_that_the_sandbox_is_weak(open_terminal: Open) -> 
     open_terminal([], **KIND).see(r"Weak sandbox \(landlock\)")
 
 
-def test_a_script_that_a_trusted_hook_runs_is_put_back(place: Place) -> None:
+def test_a_script_that_a_trusted_hook_runs_is_reverted(place: Place) -> None:
     script = place.folder / "scripts/guard.sh"
     script.parent.mkdir()
     script.write_text(f"echo ran >> {place.folder.parent}/runs\n")

@@ -121,7 +121,7 @@ async def test_many_writers_get_ids_of_their_own(store: EventStore, stream: str)
     assert events == {id: str(n).encode() for n, id in enumerate(ids)}
 
 
-async def test_who_follows_sees_every_event_once(store: EventStore, stream: str) -> None:
+async def test_a_subscriber_sees_every_event_once(store: EventStore, stream: str) -> None:
     written = [f"{n}".encode() for n in range(900)]
 
     async def follow() -> list[bytes]:
@@ -175,7 +175,7 @@ asyncio.run(run())
 @pytest.mark.full
 @pytest.mark.slow
 @shared_stores
-async def test_a_killed_writer_loses_nothing_that_it_was_told_is_stored(
+async def test_a_killed_writer_loses_nothing_that_it_was_reported_is_stored(
     make: str, opened: Callable[[str], EventStore], tmp_path: Path, stream: str
 ) -> None:
     program = [sys.executable, "-c", WRITER, redis_url() if make == "redis" else str(events_file(tmp_path)), stream]
@@ -262,7 +262,7 @@ async def test_in_redis_an_earlier_version_may_write_in_between(tmp_path: Path, 
 # Files and servers that fail.
 
 
-async def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+async def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     store = SqliteEvents(tmp_path / "file" / "events.db")
     with pytest.raises(StorageError, match=r"events\.db"):
@@ -323,7 +323,7 @@ def test_redis_is_left_at_once_at_whatever_step_of_connecting(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-async def test_redis_that_is_not_there_is_told_without_its_password() -> None:
+async def test_redis_that_does_not_exist_is_reported_without_its_password() -> None:
     from agentcli.infra.redis_events import RedisEvents
 
     store = RedisEvents("redis://:hunter2@127.0.0.1:1/0")

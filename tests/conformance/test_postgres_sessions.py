@@ -92,7 +92,7 @@ async def test_a_session_that_another_worker_has_open_can_be_read_and_no_more(wo
     assert await texts_in(one, id) == ["one", "two"]
 
 
-async def test_who_has_a_session_open_is_told_by_its_address(workers: Workers) -> None:
+async def test_the_holder_of_a_session_is_reported_by_address(workers: Workers) -> None:
     one, other = workers(2)
     log = await other.create(cwd=HERE, name="mine")
     id = log.session_id
@@ -166,7 +166,7 @@ async def test_a_killed_worker_s_session_is_free_after_its_lease(tmp_path: Path,
 
 
 @pytest.mark.full
-async def test_a_worker_that_was_stopped_can_store_nothing_once_another_goes_on(
+async def test_a_worker_that_was_stopped_can_store_nothing_once_another_continues(
     tmp_path: Path, store: PostgresSessions
 ) -> None:
     chance = random.Random(3)
@@ -285,7 +285,7 @@ async def test_tables_of_a_newer_agentcli_are_refused(tmp_path: Path, workers: W
             await refused
 
 
-async def test_what_is_committed_is_on_disk(tmp_path: Path, store: PostgresSessions) -> None:
+async def test_committed_entries_are_on_disk(tmp_path: Path, store: PostgresSessions) -> None:
     with database(tmp_path) as db:
         db.execute(
             "DO $$BEGIN EXECUTE 'ALTER DATABASE ' || current_database() || ' SET synchronous_commit = off'; END$$"

@@ -109,7 +109,7 @@ async def test_thinking_stays_apart_from_text(backend: Backend) -> None:
 
 
 @over_all
-async def test_a_call_starts_grows_and_ends_and_stands_in_done(backend: Backend) -> None:
+async def test_a_call_starts_grows_and_ends_and_is_in_done(backend: Backend) -> None:
     heard = await heard_from(backend, Said("Let me look.", calls=(READ,)))
     (use,) = heard.done.message.tool_uses
     assert (use.name, use.input, use.unparsed) == ("read_file", READ.input, "")
@@ -554,7 +554,7 @@ async def test_a_longer_prompt_counts_more_tokens(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("backend", [b for b in EVERY_HTTP if b.id in ("anthropic", "openai", "deepseek")], ids=repr)
-async def test_a_missing_key_is_told_before_anything_is_sent(backend: Backend) -> None:
+async def test_a_missing_key_is_reported_before_anything_is_sent(backend: Backend) -> None:
     async with backend.playing("Hi.", api_key="") as stage:
         heard = await hear(stage.provider)
         health = await stage.provider.health_check()

@@ -39,7 +39,7 @@ def text_of(events: list[StreamEvent]) -> str:
 
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 504, 529])
 @one_each
-async def test_a_passing_failure_is_tried_again(backend: Backend, status: int) -> None:
+async def test_a_passing_failure_is_retried(backend: Backend, status: int) -> None:
     told = Told()
     async with backend.playing(backend.refusal(status, "some_error", "not now"), "Hi.") as stage:
         assert text_of(await run(stage, told)) == "Hi."
@@ -50,7 +50,7 @@ async def test_a_passing_failure_is_tried_again(backend: Backend, status: int) -
 
 @pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 413, 422])
 @one_each
-async def test_a_refusal_is_not_tried_again(backend: Backend, status: int) -> None:
+async def test_a_refusal_is_not_retried(backend: Backend, status: int) -> None:
     told = Told()
     async with backend.playing(backend.refusal(status, "some_error", "never"), "Hi.") as stage:
         with pytest.raises(ProviderError, match="never"):
@@ -60,7 +60,7 @@ async def test_a_refusal_is_not_tried_again(backend: Backend, status: int) -> No
 
 
 @pytest.mark.parametrize("backend", OVER_HTTP, ids=repr)
-async def test_an_overflow_is_not_tried_again(backend: Backend) -> None:
+async def test_an_overflow_is_not_retried(backend: Backend) -> None:
     async with backend.playing(backend.overflow, "Hi.") as stage:
         with pytest.raises(ProviderError):
             await run(stage, Told())
@@ -68,7 +68,7 @@ async def test_an_overflow_is_not_tried_again(backend: Backend) -> None:
 
 
 @one_each
-async def test_a_page_in_place_of_the_api_is_not_tried_again_but_a_gateway_s_page_is(backend: Backend) -> None:
+async def test_a_page_in_place_of_the_api_is_not_retried_but_a_gateway_s_page_is(backend: Backend) -> None:
     async with backend.playing(html(200), "Hi.") as stage:
         with pytest.raises(ProviderError):
             await run(stage, Told())
@@ -77,7 +77,7 @@ async def test_a_page_in_place_of_the_api_is_not_tried_again_but_a_gateway_s_pag
 
 
 @one_each
-async def test_a_timeout_before_any_text_is_tried_again(backend: Backend) -> None:
+async def test_a_timeout_before_any_text_is_retried(backend: Backend) -> None:
     told = Told()
     async with backend.playing(SILENCE, "Hi.", read_timeout=0.1) as stage:
         assert text_of(await run(stage, told)) == "Hi."
@@ -85,7 +85,7 @@ async def test_a_timeout_before_any_text_is_tried_again(backend: Backend) -> Non
 
 
 @one_each
-async def test_a_connection_that_breaks_before_any_text_is_tried_again(backend: Backend) -> None:
+async def test_a_connection_that_breaks_before_any_text_is_retried(backend: Backend) -> None:
     told = Told()
     async with backend.playing(backend.reply("Hi.").but(breaks_after=20), "Hi.") as stage:
         assert text_of(await run(stage, told)) == "Hi."
@@ -93,7 +93,7 @@ async def test_a_connection_that_breaks_before_any_text_is_tried_again(backend: 
 
 
 @one_each
-async def test_nothing_is_tried_again_after_text_was_shown(backend: Backend) -> None:
+async def test_nothing_is_retried_after_text_was_shown(backend: Backend) -> None:
     told = Told()
     reply = backend.reply("All is well.", cut=byte_by_byte)
     async with backend.playing(reply.but(breaks_after=reply.body.index(b"well")), "Hi.") as stage:
@@ -107,7 +107,7 @@ async def test_nothing_is_tried_again_after_text_was_shown(backend: Backend) -> 
 
 
 @one_each
-async def test_an_error_event_before_any_text_is_tried_again(backend: Backend) -> None:
+async def test_an_error_event_before_any_text_is_retried(backend: Backend) -> None:
     body = backend.error_event("overloaded_error", "Overloaded")  # type: ignore[attr-defined]
     async with backend.playing(backend.reply("x").but(body=body), "Hi.") as stage:
         assert text_of(await run(stage, Told())) == "Hi."
@@ -197,7 +197,7 @@ async def test_closing_early_closes_the_provider_s_stream() -> None:
         assert stage.server.requests[0].left.wait(3)
 
 
-async def test_a_json_error_with_status_200_is_judged_by_its_own_number() -> None:
+async def test_a_json_error_with_status_200_is_classified_by_its_own_number() -> None:
     backend = next(b for b in OVER_HTTP if b.id == "openrouter")
     told = json_reply({"error": {"code": 401, "message": "User not found."}})
     async with backend.playing(told, "Hi.") as stage:

@@ -183,7 +183,7 @@ async def test_paths_that_lead_outside_are_refused(sandbox: Sandbox, path: str) 
         ("mkdir d; cd d; rmdir ../d", {"cwd": None}),
     ],
 )
-async def test_what_is_told_of_a_command(sandbox: Sandbox, command: str, told: dict[str, Any]) -> None:
+async def test_what_is_reported_of_a_command(sandbox: Sandbox, command: str, told: dict[str, Any]) -> None:
     result = await run(sandbox, command)
     assert {name: getattr(result, name) for name in told} == told
 
@@ -246,7 +246,7 @@ async def test_output_is_cut_above_the_limit_only(sandbox: Sandbox, length: int)
 # The directory
 
 
-async def test_the_directory_the_shell_ended_in_is_told(sandbox: Sandbox) -> None:
+async def test_the_directory_the_shell_ended_in_is_reported(sandbox: Sandbox) -> None:
     root = root_of(sandbox)
     assert (await run(sandbox, "mkdir -p a/b && cd a/b")).cwd == root / "a/b"
     assert (await run(sandbox, "pwd", cwd=root / "a")).output == f"{root}/a\n"
@@ -255,7 +255,7 @@ async def test_the_directory_the_shell_ended_in_is_told(sandbox: Sandbox) -> Non
 
 
 @pytest.mark.parametrize("name", ["with space", "new\nline", "'quote'", "文件", "$HOME"])
-async def test_directories_with_odd_names_are_told(sandbox: Sandbox, name: str) -> None:
+async def test_directories_with_odd_names_are_reported(sandbox: Sandbox, name: str) -> None:
     root = root_of(sandbox)
     (on_disk(sandbox, root) / "d").symlink_to(name)
     (on_disk(sandbox, root) / name).mkdir()
@@ -309,7 +309,7 @@ async def test_a_grandchild_that_holds_the_pipe_does_not_hold_the_call_and_ends_
 
 
 @pytest.mark.parametrize("way", ["sleep 60 &", "setsid -f sleep 60", "(sleep 60 &)", "nohup sleep 60 >log 2>&1 &"])
-async def test_what_a_command_leaves_running_is_a_job(sandbox: Sandbox, way: str) -> None:
+async def test_processes_that_a_command_leaves_running_become_a_job(sandbox: Sandbox, way: str) -> None:
     result = await run(sandbox, f"{way}\ncd /tmp; exit 3")
     assert result.exit_code == 3
     assert result.cwd == Path("/tmp")
@@ -321,7 +321,7 @@ async def test_what_a_command_leaves_running_is_a_job(sandbox: Sandbox, way: str
     assert job.outcome == JobOutcome()
 
 
-async def test_what_a_command_leaves_running_may_go_on_to_write(sandbox: Sandbox) -> None:
+async def test_processes_that_outlive_their_command_may_continue_to_write(sandbox: Sandbox) -> None:
     result = await run(sandbox, "(until [ -e go ]; do sleep 0.02; done; echo late) & echo now")
     assert result.output == "now\n"
     assert result.job is not None
@@ -331,7 +331,7 @@ async def test_what_a_command_leaves_running_may_go_on_to_write(sandbox: Sandbox
     assert said(sandbox, result.job) == "now\nlate\n"
 
 
-async def test_what_ends_with_its_command_is_no_job(sandbox: Sandbox) -> None:
+async def test_processes_that_end_with_their_command_are_not_jobs(sandbox: Sandbox) -> None:
     await run(sandbox, "sleep 0.02 & true")
     assert not sandbox.jobs.list()
 
@@ -476,7 +476,7 @@ async def detached(sandbox: Sandbox, command: str, *, after: str, most_bytes: in
     return await sandbox.run(terms, on_output=hear, detach=detach)
 
 
-async def test_a_detached_command_goes_on_and_all_its_output_is_in_the_file(sandbox: Sandbox) -> None:
+async def test_a_detached_command_continues_and_all_its_output_is_in_the_file(sandbox: Sandbox) -> None:
     result = await detached(sandbox, "printf 'one \\303'; sleep 0.2; printf '\\251 two'; pwd", after="one")
     assert (result.output.strip(), result.exit_code, result.timed_out) == ("one", None, False)
     assert result.job is not None
@@ -500,7 +500,7 @@ async def test_a_detached_command_ends_with_its_own_exit_code(sandbox: Sandbox) 
     assert sandbox.jobs.list()[0].outcome == JobOutcome(exit_code=3)
 
 
-async def test_a_command_that_ended_first_is_no_job(sandbox: Sandbox) -> None:
+async def test_a_command_that_ended_first_is_not_a_job(sandbox: Sandbox) -> None:
     detach = asyncio.Event()
     result = await sandbox.run(Command("echo done", root_of(sandbox), timeout_s=20, most_bytes=100), detach=detach)
     detach.set()
@@ -508,7 +508,7 @@ async def test_a_command_that_ended_first_is_no_job(sandbox: Sandbox) -> None:
     assert list(sandbox.jobs.list()) == []
 
 
-async def test_a_long_output_is_cut_in_the_result_and_goes_on_in_the_file(sandbox: Sandbox) -> None:
+async def test_a_long_output_is_cut_in_the_result_and_continues_in_the_file(sandbox: Sandbox) -> None:
     command = "seq 20000; echo on; sleep 0.2; echo the end"
     result = await detached(sandbox, command, after="\non\n", most_bytes=1_000)
     assert result.cut_bytes > 0
@@ -570,7 +570,7 @@ async def test_a_grant_counts_for_the_look_that_it_comes_with_and_no_other(sandb
     assert sandbox.facts(Grants(roots=(other,))).roots == (root_of(sandbox), other)
 
 
-def test_grants_are_taken_back_one_by_one(kind: str) -> None:
+def test_grants_are_revoked_one_by_one(kind: str) -> None:
     a, b = Path("/a"), Path("/b")
     grants = Grants(readable=(a,)) + Grants(readable=(a, b), hosts=("example.org",))
     assert grants - Grants(readable=(a,)) == Grants(readable=(a, b), hosts=("example.org",))
@@ -583,7 +583,7 @@ async def test_commands_reach_outside_unless_the_sandbox_confines_them(sandbox: 
     assert on_disk(sandbox, facts.roots[0].parent / "outside").exists() == (not facts.confines)
 
 
-async def test_a_command_that_cannot_be_tried_is_not_run(sandbox: Sandbox) -> None:
+async def test_a_command_that_cannot_be_dry_run_is_not_run(sandbox: Sandbox) -> None:
     why = sandbox.facts().dry_run_problem
     assert why
     with pytest.raises(ToolError, match=re.escape(why)):
@@ -594,7 +594,7 @@ async def test_a_command_that_cannot_be_tried_is_not_run(sandbox: Sandbox) -> No
 # Files
 
 
-async def test_what_is_written_is_read_again_byte_for_byte(sandbox: Sandbox) -> None:
+async def test_written_bytes_are_read_back_unchanged(sandbox: Sandbox) -> None:
     path = sandbox.look(root_of(sandbox) / "new/deep/文件", "write").real
     for content in (b"\0\xff\r\n", b"", b"x" * 300_000):
         sandbox.write(path, content)
@@ -627,7 +627,7 @@ async def test_status_tells_what_there_is(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize(("name", "error"), [("missing", FileNotFoundError), ("", OSError), ("pipe", OSError)])
-async def test_what_is_no_regular_file_cannot_be_read(sandbox: Sandbox, name: str, error: type[OSError]) -> None:
+async def test_only_regular_files_can_be_read(sandbox: Sandbox, name: str, error: type[OSError]) -> None:
     os.mkfifo(on_disk(sandbox, root_of(sandbox) / "pipe"))
     with pytest.raises(error) as caught:
         sandbox.read(root_of(sandbox) / name)

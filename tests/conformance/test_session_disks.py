@@ -105,7 +105,7 @@ async def fails_at(folder: Path, first: int, last: int, failure: Callable[[], Ex
 
 @pytest.mark.parametrize("length", [0, *(pytest.param(n, marks=[pytest.mark.full, pytest.mark.slow]) for n in (1, 15))])
 @pytest.mark.parametrize("kind", FAILURES)
-async def test_a_disk_that_fails_at_any_write_or_sync_is_told_and_loses_nothing(
+async def test_a_disk_that_fails_at_any_write_or_sync_is_reported_and_loses_nothing(
     tmp_path: Path, kind: str, length: int
 ) -> None:
     """At each of them once, or for some in a row; the shortest run looks at some of them alone."""
@@ -265,7 +265,7 @@ async def test_no_repair_while_a_session_is_open_or_another_program_writes(tmp_p
     assert check(path).found == []
 
 
-async def test_what_a_newer_agentcli_wrote_is_no_damage_and_what_cannot_be_read_is_told(tmp_path: Path) -> None:
+async def test_what_a_newer_agentcli_wrote_is_not_a_damage_and_what_cannot_be_read_is_reported(tmp_path: Path) -> None:
     path, _, _ = await stored(tmp_path, "one", "two")
     change(path, "UPDATE entries SET schema_version = 99 WHERE seq = 2")
     assert check(path).found == []
@@ -311,7 +311,7 @@ async def test_a_copy_is_made_once_a_day_of_a_file_that_was_written_to_and_is_so
     assert "No copy" in caplog.text
 
 
-async def test_a_large_file_is_copied_by_a_program_that_goes_on(
+async def test_a_large_file_is_copied_by_a_program_that_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite, "_LARGE_BYTES", 0)

@@ -61,7 +61,7 @@ def replace_file(folder: Path) -> None:
 # What is told is on disk, and nobody else's.
 
 
-async def test_nothing_is_made_before_the_first_use_and_nothing_told_before_it_is_on_disk(tmp_path: Path) -> None:
+async def test_nothing_is_made_before_the_first_use_and_nothing_reported_before_it_is_on_disk(tmp_path: Path) -> None:
     async with on_disk(tmp_path) as store:
         assert not database(tmp_path).parent.exists()
         log = await store.create(cwd=HERE)
@@ -91,7 +91,7 @@ async def test_nobody_else_can_read_the_files(tmp_path: Path) -> None:
     assert mode_of(database(tmp_path)) == 0o600
 
 
-async def test_what_is_redacted_is_in_no_file_of_the_database(tmp_path: Path) -> None:
+async def test_redacted_text_is_in_no_file_of_the_database(tmp_path: Path) -> None:
     async with on_disk(tmp_path) as store:
         ids = [await a_session(store, *(f"{n} sesame{n} {'x' * 1_000 * (n % 7)}" for n in range(60))) for _ in range(2)]
         await goes_on(store, ids[0], *(f"again sesame{n} {'y' * 3_000 * (n % 3)}" for n in range(60)))
@@ -305,7 +305,7 @@ async def test_the_file_of_subagents_of_earlier_versions_is_taken_over(tmp_path:
 # Other programs.
 
 
-async def test_the_program_goes_on_while_an_entry_waits_for_another_writer(
+async def test_the_program_continues_while_an_entry_waits_for_another_writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with on_disk(tmp_path) as store:
@@ -386,7 +386,7 @@ async def test_several_programs_may_begin_the_file_at_once(tmp_path: Path) -> No
 # Disks that are full or read-only.
 
 
-async def test_a_full_disk_is_told_and_takes_nothing_away(tmp_path: Path) -> None:
+async def test_a_full_disk_is_reported_and_takes_nothing_away(tmp_path: Path) -> None:
     with tiny_disk(tmp_path, "1m") as disk:
         async with on_disk(disk) as store:
             log = await store.create(cwd=HERE)

@@ -92,7 +92,7 @@ async def test_entries_come_back_as_they_were_each_after_the_one_before(store: S
     assert all(abs(entry.time - time.time()) < 60 for entry in entries)
 
 
-async def test_appending_does_not_wait_and_closing_waits_for_everything(store: SessionStore) -> None:
+async def test_appending_does_not_wait_and_closing_waits_foreverything(store: SessionStore) -> None:
     log = await store.create(cwd=HERE)
     waiting = [log.append(said(f"{n}")) for n in range(50)]
     assert [(await one.committed).first_seq for one in waiting] == list(range(1, 51))
@@ -331,7 +331,7 @@ async def test_an_entry_to_fork_at_may_be_shortened_and_of_equal_ids_the_newest_
     await goes_on(store, id, "and a refusal holds no lock")
 
 
-async def test_a_fork_whose_source_is_removed_before_its_first_entry_says_so_and_goes_on_when_it_is_back(
+async def test_a_fork_whose_source_is_removed_before_its_first_entry_says_so_and_continues_when_it_is_back(
     store: SessionStore,
 ) -> None:
     source = await a_session(store, "one")
@@ -366,7 +366,9 @@ async def test_of_a_fork_what_is_its_own_counts_until_its_source_is_removed(stor
     assert await requests(source, fork) == [2, 0, 2]
 
 
-async def test_sessions_of_subagents_go_with_their_session_and_only_who_names_it_is_told_of_them(store: Any) -> None:
+async def test_sessions_of_subagents_go_with_their_session_and_only_who_names_it_is_reported_of_them(
+    store: Any,
+) -> None:
     paid = Assistant((Text("Hi."),), "p", "m", Usage(3, 4))
     parent = await a_session(store, f"use {KEY}", user_id="ada")
     owner = subagents_owner(parent)
@@ -440,7 +442,7 @@ async def test_a_search_finds_entries_by_the_beginnings_of_words(store: SessionS
     assert found.excerpt == f"…{'x ' * 30}needle [31m {'y ' * 27}…".replace(" …", "…")
 
 
-async def test_a_search_gives_the_newest_first_and_heeds_directory_user_and_limit(store: SessionStore) -> None:
+async def test_a_search_gives_the_newest_first_and_respects_directory_user_and_limit(store: SessionStore) -> None:
     places = ((HERE, "ada"), (THERE, "ada"), (HERE, "bob"))
     ids = [await a_session(store, f"find me {n}", cwd=cwd, user_id=user) for n, (cwd, user) in enumerate(places)]
     log, _ = await store.open(ids[0])
@@ -562,7 +564,7 @@ async def test_texts_that_overlap_leave_no_rest_and_those_that_entries_are_read_
     assert (await texts_in(store, id))[0] == f"{STRUCK} {STRUCK} {STRUCK} user"
 
 
-async def test_what_is_struck_out_of_a_session_is_struck_out_of_every_copy_and_of_the_trash(
+async def test_redaction_reaches_every_copy_and_the_trash(
     store: SessionStore,
 ) -> None:
     source = await a_session(store, f"{KEY} opens", "after")

@@ -139,7 +139,7 @@ async def test_a_certificate_that_nobody_trusts_is_refused_once_and_names_the_se
 
 
 @carriers
-async def test_certificates_that_cannot_be_read_are_told_once_with_their_variable(
+async def test_certificates_that_cannot_be_read_are_reported_once_with_their_variable(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, carrier: str
 ) -> None:
     empty = tmp_path / "empty.pem"

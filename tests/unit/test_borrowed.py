@@ -203,7 +203,7 @@ def test_objects_on_another_disk_are_packed_beside_the_state(project: Project) -
         assert project.check() == set()
 
 
-def test_what_was_only_left_out_is_not_taken_for_new(project: Project) -> None:
+def test_omitted_files_are_not_treated_as_new(project: Project) -> None:
     project.make()
     project.write(".gitignore", b"large/\n")
     project.write("large/one", b"1" * 100)

@@ -117,7 +117,7 @@ def test_contents_are_what_they_are_whatever_git_would_make_of_them(watched: Wat
             watched.objects.get(id)
 
 
-def test_what_git_ignores_is_covered_up_to_a_limit(watched: Watched) -> None:
+def test_ignored_files_are_covered_up_to_a_limit(watched: Watched) -> None:
     watched.run(
         "printf '*.log\nmany\nfew\n' >.gitignore; mkdir -p many few src/__pycache__; touch many/{1..20}"
         " few/{1..3} a.log src/__pycache__/a.pyc"
@@ -154,7 +154,7 @@ def test_a_folder_that_is_too_large_as_a_whole_is_not_read_at_all(watched: Watch
 
 
 @pytest.mark.slow
-async def test_what_a_killed_job_did_is_known_until_it_is_stored(tmp_path: Path) -> None:
+async def test_changes_of_a_killed_job_are_remembered_until_they_are_stored(tmp_path: Path) -> None:
     project = (tmp_path / "project").resolve()
     project.mkdir()
 

@@ -307,7 +307,7 @@ def shared(project: Path) -> Path:
     return write(project / ".agentcli" / "config.toml", {"limits": {"max_turns": 3}})
 
 
-def test_an_untrusted_project_s_files_are_passed_over_and_that_is_told(
+def test_an_untrusted_project_s_files_are_passed_over_and_that_is_reported(
     paths: Paths, project: Path, shared: Path
 ) -> None:
     for text in (shared.read_text(), "[[["):  # which is not even read

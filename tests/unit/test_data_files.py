@@ -132,7 +132,7 @@ def test_what_a_session_that_can_be_resumed_names_stays_and_the_rest_goes_after_
     assert texts_in(data) == []
 
 
-def test_a_session_is_taken_for_resumable_where_that_cannot_be_told(tmp_path: Path) -> None:
+def test_a_session_is_taken_for_resumable_where_that_cannot_be_determined(tmp_path: Path) -> None:
     assert not can_resume(tmp_path / "none.db", "s")
     damaged = tmp_path / "sessions.db"
     damaged.write_bytes(b"no database" * 100)

@@ -73,7 +73,7 @@ def test_without_a_model_the_program_chooses() -> None:
 
 
 @pytest.mark.parametrize("instruction", ["/app is broken", "\n /usage grows"])
-def test_an_instruction_that_begins_with_a_slash_is_no_command(instruction: str) -> None:
+def test_an_instruction_that_begins_with_a_slash_is_not_a_command(instruction: str) -> None:
     assert parsed(instruction).prompt == f"Task: {instruction}"
 
 

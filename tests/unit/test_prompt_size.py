@@ -32,7 +32,7 @@ def test_a_small_model_gets_four_tools_within_400_tokens() -> None:
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
-def test_a_tool_is_told_in_at_most_220_tokens(spec: object) -> None:
+def test_a_tool_is_reported_in_at_most_220_tokens(spec: object) -> None:
     assert of_tools(spec) <= 220
 
 
@@ -41,6 +41,6 @@ def test_schemas_are_flat() -> None:
     assert not [word for word in ('"$ref"', '"title"', '"default"', '"null"', "$defs") if word in text]
 
 
-def test_the_list_of_tasks_is_told_in_at_most_45_words() -> None:
+def test_the_list_of_tasks_is_reported_in_at_most_45_words() -> None:
     (spec,) = [spec for spec in SPECS if spec.name == "todo"]
     assert len(spec.description.split()) <= 45

@@ -152,7 +152,7 @@ def test_a_test_that_broke_leaves_no_score(origin, tmp_path):
 
 
 @pytest.mark.full
-def test_an_id_that_the_data_set_cut_and_one_that_is_not_there(origin, tmp_path):
+def test_an_id_that_the_data_set_cut_and_one_that_does_not_exist(origin, tmp_path):
     patch = (
         "diff --git a/tests/test_more.py b/tests/test_more.py\nnew file mode 100644\n--- /dev/null\n"
         "+++ b/tests/test_more.py\n@@ -0,0 +1,4 @@\n+import pytest, calc\n"
@@ -168,7 +168,7 @@ def test_an_id_that_the_data_set_cut_and_one_that_is_not_there(origin, tmp_path)
 
 
 @pytest.mark.full
-def test_what_an_agent_makes_of_the_tests_does_not_count(origin, tmp_path):
+def test_changes_that_an_agent_makes_to_the_tests_do_not_count(origin, tmp_path):
     easy = TEST + MORE.replace("4", "0")
     commands = write("tests/test_calc.py", easy) + "git update-index --skip-worktree tests/test_calc.py"
     outcome = attempt(origin, tmp_path, bash(commands))

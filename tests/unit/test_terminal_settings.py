@@ -28,7 +28,7 @@ DEFAULTS = KeySettings().by_action()
         {"newline": ("s-enter", "c-enter", "c-j")},
     ],
 )
-def test_what_is_no_clash_is_taken(keys: dict[str, Any]) -> None:
+def test_what_is_not_a_clash_is_taken(keys: dict[str, Any]) -> None:
     assert list(look_problems(KeySettings(**keys), "auto", {})) == []
 
 
@@ -49,7 +49,7 @@ def test_what_is_no_clash_is_taken(keys: dict[str, Any]) -> None:
         ({"complete": "enter"}, "complete", "enter is a key of send already"),
     ],
 )
-def test_what_clashes_or_is_no_key_is_told(keys: dict[str, Any], action: str, says: str) -> None:
+def test_what_clashes_or_is_not_a_key_is_reported(keys: dict[str, Any], action: str, says: str) -> None:
     found = dict(look_problems(KeySettings(**keys), "auto", {}))
     assert says in found[f"terminal.keys.{action}"]
 
@@ -66,7 +66,7 @@ def test_what_clashes_or_is_no_key_is_told(keys: dict[str, Any], action: str, sa
         ("auto", {"mine": {"keyword": "pink"}}, "terminal.themes.mine.keyword", "bright-black"),
     ],
 )
-def test_a_theme_that_cannot_be_is_told(theme: str, themes: dict[str, Any], key: str, says: str) -> None:
+def test_a_theme_that_cannot_be_is_reported(theme: str, themes: dict[str, Any], key: str, says: str) -> None:
     assert says in dict(look_problems(KeySettings(), theme, themes))[key]
 
 

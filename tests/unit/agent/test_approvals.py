@@ -192,7 +192,7 @@ async def test_an_edit_is_asked_hunk_by_hunk(tmp_path: Folder) -> None:
     assert request.preview == "--- a/a\n+++ b/a\n" + "".join(request.hunks)
 
 
-async def test_only_the_chosen_hunks_are_made_and_the_others_are_told_with_the_comment(tmp_path: Folder) -> None:
+async def test_only_the_chosen_hunks_are_made_and_the_others_are_reported_with_the_comment(tmp_path: Folder) -> None:
     stage = await answered(tmp_path, two_edits(), allowed=True, hunks=(0, 2), comment="15 is fine as it is")
     assert (stage.workspace / "a").read_text() == FAR.replace("line 3\n", "LINE 3\n").replace("line 27\n", "LINE 27\n")
     said = str(stage.results["c"].content)
@@ -216,7 +216,7 @@ async def test_only_the_chosen_hunks_are_made_and_the_others_are_told_with_the_c
         ({"scope": "try"}, 0, "permission_denied: The call was not allowed"),
     ],
 )
-async def test_all_hunks_are_the_whole_change_and_none_or_unknown_ones_are_a_no(
+async def test_all_hunks_are_the_whole_change_and_none_or_unknown_ones_are_a_refusal(
     tmp_path: Folder, how: dict[str, Any], made: int, said: str
 ) -> None:
     stage = await answered(tmp_path, two_edits(), allowed=True, **how)
@@ -252,7 +252,7 @@ def test_grants_are_kept_by_project_in_a_file_for_the_owner_alone(tmp_path: Path
     assert {path.name for path in file.parent.iterdir()} <= {"grants.json", "grants.lock"}
 
 
-def test_grants_of_a_folder_that_is_no_utf_8_are_kept_apart_and_a_broken_file_stays_as_it_is(tmp_path: Path) -> None:
+def test_grants_of_a_folder_that_is_not_utf_8_are_kept_apart_and_a_broken_file_stays_as_it_is(tmp_path: Path) -> None:
     file, odd = tmp_path / "grants.json", tmp_path / os.fsdecode(b"caf\xe9")
     FileGrants(file, odd).add("bash(make)")
     assert FileGrants(file, odd).list() == ["bash(make)"]
@@ -266,7 +266,7 @@ def test_grants_of_a_folder_that_is_no_utf_8_are_kept_apart_and_a_broken_file_st
 # A no that ends the turn, a mode that answers, and what is kept of an answer.
 
 
-async def test_a_no_that_stops_ends_the_turn_and_leaves_a_valid_conversation(tmp_path: Folder) -> None:
+async def test_declining_with_stop_ends_the_turn_and_leaves_a_valid_conversation(tmp_path: Folder) -> None:
     async with on_stage(tmp_path, pushes("touch a", "touch b"), can_ask=True) as stage:
         answering(stage, allowed=False, stops=True)
         done = await stage.ask("Go")
@@ -279,7 +279,7 @@ async def test_a_no_that_stops_ends_the_turn_and_leaves_a_valid_conversation(tmp
     assert again.text == "The end."
 
 
-async def test_what_waits_for_the_end_of_a_turn_waits_on_after_a_no_that_stops(tmp_path: Folder) -> None:
+async def test_what_waits_for_the_end_of_a_turn_waits_on_after_a_refusal_that_stops(tmp_path: Folder) -> None:
     async with on_stage(tmp_path, pushes("touch a"), can_ask=True) as stage:
         stage.say("Go")
         request = await stage.heard(QuestionEvent)

@@ -26,7 +26,7 @@ def losses(*bodies: Body, prices: Prices | None = AUTOMATIC, last_after_s: float
     return list(cache_losses(entries, lambda name: ModelInfo("m", "p", prices=prices)))
 
 
-def test_a_hit_is_no_loss() -> None:
+def test_a_hit_is_not_a_loss() -> None:
     before = reply(Usage(10, 5, cache_creation_input_tokens=2_000, cache_read_input_tokens=1_000))
     now = reply(Usage(10, 5, cache_creation_input_tokens=500, cache_read_input_tokens=3_000))
     assert losses(before, now, prices=EXPLICIT) == []

@@ -72,7 +72,7 @@ async def test_each_hook_sees_the_arguments_as_the_one_before_left_them(tmp_path
     assert stage.results["c"].content == "did changed"
 
 
-async def test_what_hooks_add_reaches_the_model_with_the_result(tmp_path: Folder) -> None:
+async def test_context_added_by_hooks_reaches_the_model_with_the_result(tmp_path: Folder) -> None:
     hook = Answering(HookAnswer(context="The build is red."), after="Run the linter next.")
     stage = await hooked(tmp_path, hook, mode="acceptEdits")
     told = str(stage.provider.requests[-1].messages[-1])
@@ -99,7 +99,7 @@ async def test_a_question_and_its_answer_are_entries_and_so_is_a_refusal(tmp_pat
     assert told[3].why == "not that"
 
 
-async def test_a_call_whose_question_nobody_answered_did_not_run_and_the_model_is_told_so(tmp_path: Folder) -> None:
+async def test_a_call_whose_question_nobody_answered_did_not_run_and_the_model_is_informed(tmp_path: Folder) -> None:
     calls = [call("bash", command=f"touch {name}", id=name) for name in ("a", "b")]
     async with on_stage(tmp_path, [{"tool_calls": calls}, END], can_ask=True) as stage:
         stage.say("Go")

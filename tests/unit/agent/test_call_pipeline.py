@@ -74,7 +74,7 @@ async def one_call(folder: Folder, tool: Tool, **more: Any) -> Stage:
         ("resource_error", "edit", True, 1, 2),
     ],
 )
-async def test_a_failure_that_may_pass_is_tried_again_where_that_does_nothing_twice(
+async def test_a_failure_that_may_pass_is_retried_where_that_does_nothing_twice(
     tmp_path: Folder, kind: ToolErrorKind, effect: Effect, is_idempotent: bool, failures: int, runs: int
 ) -> None:
     flaky = Flaky(failures, kind)
@@ -91,9 +91,7 @@ async def test_a_failure_that_may_pass_is_tried_again_where_that_does_nothing_tw
     ("number", "kind", "runs"),
     [(errno.EROFS, "permission_denied", 1), (errno.EACCES, "permission_denied", 1), (errno.EIO, "resource_error", 4)],
 )
-async def test_what_the_system_refuses_for_good_is_not_tried_again(
-    tmp_path: Folder, number: int, kind: str, runs: int
-) -> None:
+async def test_permanent_system_errors_are_not_retried(tmp_path: Folder, number: int, kind: str, runs: int) -> None:
     ran = 0
 
     async def run(given: Named, context: ToolContext) -> ToolOutput:
@@ -253,7 +251,7 @@ async def test_a_tool_may_bring_its_own_format(tmp_path: Folder) -> None:
     assert (await one_call(tmp_path, tool)).results["c"].content == "standard: 1"
 
 
-async def test_a_long_result_begins_with_its_first_page_and_goes_on_with_read_more(tmp_path: Folder) -> None:
+async def test_a_long_result_begins_with_its_first_page_and_continues_with_read_more(tmp_path: Folder) -> None:
     text = "".join(f"line {n} é\n" for n in range(6_000))
 
     async def run(given: Named, context: ToolContext) -> ToolOutput:
@@ -282,7 +280,9 @@ async def test_a_long_result_begins_with_its_first_page_and_goes_on_with_read_mo
 
 
 @pytest.mark.parametrize(("level", "shown"), [("brief", "Found 900 items"), ("standard", "and 890 more")])
-async def test_what_a_level_leaves_out_is_found_by_read_more(tmp_path: Folder, level: Any, shown: str) -> None:
+async def test_read_more_finds_text_that_an_observation_level_left_out(
+    tmp_path: Folder, level: Any, shown: str
+) -> None:
     items = [{"name": f"item {n}"} for n in range(900)]
     more = {"name": "read_more", "input": {"result_id": "c", "page": 1}, "id": "p1"}
     script = [{"tool_calls": [call("things", id="c")]}, {"tool_calls": [more]}, END]
@@ -325,7 +325,7 @@ async def test_a_result_over_a_megabyte_is_a_file_that_file_read_opens(tmp_path:
     assert Folder(path).read_text() == "0123456789\n" * 100_000
 
 
-async def test_a_large_search_is_told_as_text_alone(tmp_path: Folder) -> None:
+async def test_a_large_search_is_reported_as_text_alone(tmp_path: Folder) -> None:
     search = call("grep_search", pattern="match", limit=0, id="c1")
     async with on_stage(tmp_path, [{"tool_calls": [search]}, END]) as stage:
         (stage.workspace / "many.txt").write_text("".join(f"a match in line {n}\n" for n in range(40_000)))
@@ -439,7 +439,7 @@ class Swapping:
         ("grep_search", {"path": "d", "pattern": "mine"}),
     ],
 )
-async def test_a_path_that_leads_elsewhere_once_it_was_judged_is_not_used(
+async def test_a_path_that_leads_elsewhere_after_the_check_is_not_used(
     tmp_path: Folder, tool: str, arguments: dict[str, Any]
 ) -> None:
     work = tmp_path / "work"
@@ -456,7 +456,7 @@ async def test_a_path_that_leads_elsewhere_once_it_was_judged_is_not_used(
     assert {path.name: path.read_text() for path in (work / ".vscode").iterdir()} == {"a": "mine"}
 
 
-async def test_a_command_whose_time_is_up_is_an_error_of_that_kind_with_what_it_said(tmp_path: Folder) -> None:
+async def test_a_command_whose_time_is_up_is_an_error_of_that_kind_with_its_output(tmp_path: Folder) -> None:
     command = "yes | head -n 20000; sleep 20"
     replies = [{"tool_calls": [call("bash", id="c", command=command, timeout_ms=400)]}, END]
     async with on_stage(tmp_path, replies, mode="bypassPermissions") as stage:

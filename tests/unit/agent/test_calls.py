@@ -69,7 +69,7 @@ async def test_changing_calls_run_alone_in_order_and_reading_ones_beside_them_to
     assert works.order[8:10] == ["+e", "+f"]
 
 
-async def test_results_stand_in_the_order_of_the_calls_whatever_ended_first(tmp_path: Folder) -> None:
+async def test_results_are_in_the_order_of_the_calls_whatever_ended_first(tmp_path: Folder) -> None:
     async def run(given: Named, context: ToolContext) -> Output:
         await asyncio.sleep(0.02 if given.name == "a" else 0)
         return Output(given.name)
@@ -95,7 +95,7 @@ async def test_one_failing_call_leaves_its_neighbours_alone(tmp_path: Folder) ->
     ]
 
 
-async def test_a_call_is_told_from_its_start_over_its_output_to_its_result(tmp_path: Folder) -> None:
+async def test_a_call_is_reported_from_its_start_over_its_output_to_its_result(tmp_path: Folder) -> None:
     replies = [{"tool_calls": [call("bash", command="echo hello", id="c")]}, END]
     async with on_stage(tmp_path, replies) as stage:
         await stage.ask("Go")
@@ -161,7 +161,7 @@ class Unparsed(ScriptedProvider):
         yield ReplyDone(Message("assistant", (broken,)), "tool_use", Usage(), "script")
 
 
-async def test_arguments_that_are_no_json_are_answered_and_not_run(tmp_path: Folder) -> None:
+async def test_arguments_that_are_not_json_are_answered_and_not_run(tmp_path: Folder) -> None:
     async with on_stage(tmp_path, provider=Unparsed([END])) as stage:
         done = await stage.ask("Go")
     assert isinstance(done, Done)
@@ -188,7 +188,7 @@ async def test_the_same_call_with_the_same_result_is_stopped_the_fourth_time(
     )
 
 
-async def test_what_a_person_asks_for_again_is_done_again(tmp_path: Folder) -> None:
+async def test_a_call_that_the_person_asks_for_again_is_made_again(tmp_path: Folder) -> None:
     replies = [reply for n in range(5) for reply in ({"tool_calls": [call("look", "x", id=f"c{n}")]}, END)]
     works = Works()
     async with on_stage(tmp_path, replies, tools=[works.tool("look")]) as stage:
@@ -221,7 +221,7 @@ def asking_for(command: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("allowed", [True, False])
-async def test_what_may_run_is_asked_with_the_exact_command(tmp_path: Folder, allowed: bool) -> None:
+async def test_approvals_show_the_exact_command(tmp_path: Folder, allowed: bool) -> None:
     async with on_stage(tmp_path, asking_for("touch made"), can_ask=True) as stage:
         stage.say("Go")
         request = await stage.heard(QuestionEvent)
@@ -243,7 +243,7 @@ async def test_what_may_run_is_asked_with_the_exact_command(tmp_path: Folder, al
     ],
 )
 @pytest.mark.parametrize("allowed", [True, False])
-async def test_an_edit_outside_the_workspace_asks_and_says_nothing_of_the_file_before_a_yes(
+async def test_an_edit_outside_the_workspace_asks_and_says_nothing_of_the_file_before_an_approval(
     tmp_path: Folder, name: str, old: str, preview: str, result: str, allowed: bool
 ) -> None:
     outside, token = tmp_path / name, f"ghp_{'kT9sQ2vXb7LmZr4WcYpH8nDfJ6gA3eU5oR1i'}"
@@ -271,7 +271,7 @@ async def test_an_edit_outside_the_workspace_asks_and_says_nothing_of_the_file_b
         ("session", ["touch a[1]", "touch a[1]", "touch a1"], ["c0", "c2"]),
     ],
 )
-async def test_a_yes_reaches_once_or_for_the_session_to_this_very_command(
+async def test_an_approval_reaches_once_or_for_the_session_to_this_very_command(
     tmp_path: Folder, scope: str, commands: list[str], asked: list[str]
 ) -> None:
     calls = [call("bash", command=command, id=f"c{n}") for n, command in enumerate(commands)]
@@ -293,7 +293,7 @@ async def test_with_nobody_to_ask_a_call_is_denied_and_that_is_recorded(tmp_path
 @pytest.mark.parametrize(
     ("command", "mode", "says"), [("ls", "default", ""), ("rm -rf / x", "bypassPermissions", "refused in every mode")]
 )
-async def test_what_only_reads_and_what_is_refused_are_not_asked_about(
+async def test_reading_and_refused_commands_are_not_asked_about(
     tmp_path: Folder, command: str, mode: Any, says: str
 ) -> None:
     async with on_stage(tmp_path, asking_for(command), can_ask=True, mode=mode) as stage:

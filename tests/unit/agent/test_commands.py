@@ -180,7 +180,7 @@ async def test_a_question_beside_the_work_is_answered_while_a_turn_waits(tmp_pat
         assert "Aside" not in str(host.stage.messages)
 
 
-async def test_a_question_that_fails_is_told(tmp_path: Folder) -> None:
+async def test_a_question_that_fails_is_reported(tmp_path: Folder) -> None:
     async with command_host(tmp_path, [{"error": {"kind": "auth", "message": "no such key"}}]) as host:
         with pytest.raises(UserError, match="could not be answered: no such key"):
             await host.says("/btw What?")
@@ -204,7 +204,7 @@ async def test_a_question_that_broke_off_is_paid_for(tmp_path: Folder) -> None:
 # Conversations.
 
 
-async def test_clear_begins_anew_and_resume_goes_back(tmp_path: Folder) -> None:
+async def test_clear_begins_again_and_resume_goes_back(tmp_path: Folder) -> None:
     async with command_host(tmp_path, [END, END]) as host:
         first = host.session.id
         assert (await host.says("/resume")).startswith("There is no other conversation in this directory")
@@ -223,7 +223,7 @@ async def test_clear_begins_anew_and_resume_goes_back(tmp_path: Folder) -> None:
         assert first in await host.says("/resume 1")
 
 
-async def test_resume_finds_what_was_said_in_every_directory(tmp_path: Folder) -> None:
+async def test_resume_finds_what_was_reported_in_every_directory(tmp_path: Folder) -> None:
     async with command_host(tmp_path, [{"text": "The kestrel hovers."}, END]) as host:
         first = host.session.id
         await host.stage.ask("Which bird?")
@@ -252,7 +252,7 @@ async def test_resume_tells_of_messages_that_wait(tmp_path: Folder) -> None:
         assert len(host.session.state.conversation.queue.follow_ups) == 2
 
 
-async def test_a_fork_goes_on_in_a_copy(tmp_path: Folder) -> None:
+async def test_a_fork_continues_in_a_copy(tmp_path: Folder) -> None:
     async with command_host(tmp_path, [END, LATE]) as host:
         first = host.session.id
         assert await host.says("/fork") == "There is nothing to copy yet."
@@ -362,7 +362,7 @@ async def test_review_and_init_are_prompts(tmp_path: Folder) -> None:
         assert "AGENTS.md" in init.text
 
 
-async def test_a_folder_is_added_to_the_workspace_and_the_model_told(tmp_path: Folder) -> None:
+async def test_a_folder_is_added_to_the_workspace_and_the_model_informed(tmp_path: Folder) -> None:
     other = tmp_path / "other"
     other.mkdir()
     (other / "x").write_text("there\n")
@@ -409,7 +409,7 @@ async def test_permissions_are_shown_with_their_source_and_changed_for_the_sessi
 
 
 @pytest.mark.parametrize("verb", ["forget", "revoke"])
-async def test_a_grant_for_the_session_is_taken_back(tmp_path: Folder, verb: str) -> None:
+async def test_a_grant_for_the_session_is_revoked(tmp_path: Folder, verb: str) -> None:
     asks = {"tool_calls": [call("bash", command="touch a")]}
     async with command_host(tmp_path, [asks, END, asks, END, asks, END], can_ask=True) as host:
         answers = answering(host.stage, allowed=True, scope="session")
@@ -423,7 +423,7 @@ async def test_a_grant_for_the_session_is_taken_back(tmp_path: Folder, verb: str
         answers.cancel()
 
 
-async def test_a_refusal_of_the_session_is_taken_back_and_one_of_the_settings_is_not(tmp_path: Folder) -> None:
+async def test_a_refusal_of_the_session_is_revoked_and_one_of_the_settings_is_not(tmp_path: Folder) -> None:
     async with command_host(tmp_path, deny=["bash(curl *)"]) as host:
         said = await host.says("/permissions deny Bash(rm *)")
         assert "/permissions forget bash(rm *) takes it back" in said
@@ -452,7 +452,7 @@ async def test_forgetting_without_a_rule_lists_what_can_be_forgotten(tmp_path: F
     ]
 
 
-async def test_a_lasting_grant_is_taken_back(tmp_path: Folder) -> None:
+async def test_a_lasting_grant_is_revoked(tmp_path: Folder) -> None:
     grants = FileGrants(tmp_path / "grants.json", tmp_path)
     grants.add("bash(make)")
     replies = [{"tool_calls": [call("bash", command="touch a")]}, END]
@@ -466,7 +466,7 @@ async def test_a_lasting_grant_is_taken_back(tmp_path: Folder) -> None:
         assert host.session.state.rules.allow == []
 
 
-async def test_plan_goes_on_and_off_and_back_to_the_mode_before(tmp_path: Folder) -> None:
+async def test_leaving_plan_mode_returns_to_the_mode_before(tmp_path: Folder) -> None:
     async with command_host(tmp_path, mode="acceptEdits") as host:
         await host.says("/plan")
         assert host.session.state.mode == "plan"
@@ -520,5 +520,5 @@ async def test_the_mode_the_model_and_the_effort_may_change_while_a_turn_runs(tm
     [(5, "just now"), (119, "1 min ago"), (3_599, "59 min ago"), (3 * 3_600, "3 h ago"), (86_400 * 60, "60 d ago"),
      (86_400 * 61, "2 months ago"), (86_400 * 800, "2 y ago"), (-5, "just now"), (-500, "some time")],
 )  # fmt: skip
-def test_how_long_ago_something_was(seconds: float, said: str) -> None:
+def test_ages_are_formatted(seconds: float, said: str) -> None:
     assert age(seconds) == said

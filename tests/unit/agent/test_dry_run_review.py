@@ -118,7 +118,7 @@ AFTER = {"x.txt": "one\nTWO\n", "y.txt": "new\n"}
         ({"allowed": False, "comment": "not y.txt"}, BEFORE, "discarded · “not y.txt”"),
     ],
 )
-async def test_what_the_person_keeps_is_all_that_stays(
+async def test_only_applied_changes_stay(
     tmp_path: Folder, how: dict[str, Any], left: dict[str, str], told: str
 ) -> None:
     async with asked(tmp_path) as (stage, request):
@@ -138,7 +138,7 @@ async def test_what_the_person_keeps_is_all_that_stays(
     assert f"The user says: {how.get('comment', '')}" in content or "comment" not in how
 
 
-async def test_parts_of_a_file_can_be_kept_and_the_model_is_told_which_are_not(tmp_path: Folder) -> None:
+async def test_parts_of_a_file_can_be_kept_and_the_model_is_reported_which_are_not(tmp_path: Folder) -> None:
     command = "sed -i -e 's/^2$/two/' -e 's/^5$/five/' -e 's/^50$/fifty/' long.txt; echo more >>x.txt"
     async with trying(tmp_path, command=command) as stage:
         lines = [str(number) for number in range(60)]
@@ -223,7 +223,7 @@ async def test_an_interrupt_while_it_asks_what_to_keep_drops_everything(tmp_path
         assert files(stage) == BEFORE
 
 
-async def test_a_try_that_is_interrupted_is_told_as_one(tmp_path: Folder) -> None:
+async def test_a_dry_run_that_is_interrupted_is_reported_as_one(tmp_path: Folder) -> None:
     async with trying(tmp_path, command="touch made; echo begun; sleep 30") as stage:
         stage.say("Go")
         await stage.heard(OutputDelta)
@@ -284,7 +284,7 @@ python3 -c 'import subprocess; subprocess.run("git init -q --bare store; echo x 
     ("command", "name", "other", "allowed"),
     [(OBEYED, "sub/.vscode/tasks.json", "x.txt", True), (BARE, "store", "plain.txt", False)],
 )
-async def test_what_programs_obey_has_a_question_of_its_own(
+async def test_auto_executed_files_have_their_own_question(
     tmp_path: Folder, command: str, name: str, other: str, allowed: bool
 ) -> None:
     async with asked(tmp_path, mode="acceptEdits", command=command) as (stage, request):
@@ -304,7 +304,7 @@ async def test_a_mode_that_decides_settles_the_question(tmp_path: Folder, mode: 
         assert files(stage) == left
 
 
-async def test_what_a_try_cannot_hold_may_run_directly(tmp_path: Folder) -> None:
+async def test_commands_that_a_dry_run_cannot_contain_may_run_directly(tmp_path: Folder) -> None:
     many = "for i in {1..30}; do echo $i >$i; done; echo done"
     async with asked(tmp_path, command=many, tried=DryRunLimits(max_entries=20)) as (stage, request):
         assert (request.kind, len(files(stage))) == ("run", 2)
@@ -315,14 +315,14 @@ async def test_what_a_try_cannot_hold_may_run_directly(tmp_path: Folder) -> None
 
 
 @pytest.mark.parametrize("how", [{"background": True}, {"unconfined": True}])
-async def test_what_cannot_be_tried_asks_before_it_runs(tmp_path: Folder, how: dict[str, Any]) -> None:
+async def test_commands_without_a_dry_run_ask_before_they_run(tmp_path: Folder, how: dict[str, Any]) -> None:
     async with asked(tmp_path, **how) as (stage, request):
         assert (request.can_try, request.kind) == (False, "run")
         await answer(stage, False)
     assert stage.of(ToolFinished)[0].error_kind == "permission_denied"
 
 
-async def test_without_tries_a_command_asks_before_it_runs(tmp_path: Folder) -> None:
+async def test_without_dry_runs_a_command_asks_before_it_runs(tmp_path: Folder) -> None:
     async with trying(tmp_path) as stage:
         stage.session.runtime.calls.services.dry_runs = False
         stage.say("Go")
@@ -343,7 +343,9 @@ DIED = {
 
 
 @pytest.mark.parametrize("told", DIED)
-async def test_the_model_is_told_what_became_of_a_try_when_the_program_died(tmp_path: Folder, told: str) -> None:
+async def test_the_model_is_reported_what_became_of_a_dry_run_when_the_program_died(
+    tmp_path: Folder, told: str
+) -> None:
     asks = Assistant((ToolUse("c", "bash", {"command": COMMAND}),), "scripted", "script")
     bodies = [User((Text("Go"),)), asks, CallsStarted(("c",)), *DIED[told]]
     log = [Entry(str(n), str(n - 1) if n else None, 0.0, body) for n, body in enumerate(bodies)]
@@ -353,7 +355,7 @@ async def test_the_model_is_told_what_became_of_a_try_when_the_program_died(tmp_
 
 
 @pytest.mark.parametrize("allowed", [True, False])
-async def test_a_host_that_a_try_could_not_reach_is_asked_about(tmp_path: Folder, allowed: bool) -> None:
+async def test_a_host_that_a_dry_run_could_not_reach_is_asked_about(tmp_path: Folder, allowed: bool) -> None:
     script = "import os, sys; print(os.environ.get('http_proxy')); sys.exit('Could not resolve host: api.example.org')"
     (tmp_path / "work").mkdir()
     (tmp_path / "work/ask.py").write_text(script)
@@ -423,7 +425,7 @@ print("proxy", os.environ.get("http_proxy"))
 @pytest.mark.slow
 @pytest.mark.parametrize("what", OUTSIDE)
 @pytest.mark.parametrize("allowed", [True, False])
-async def test_a_path_that_was_hidden_from_a_try_is_asked_about(tmp_path: Folder, what: str, allowed: bool) -> None:
+async def test_a_path_that_was_hidden_from_a_dry_run_is_asked_about(tmp_path: Folder, what: str, allowed: bool) -> None:
     named, real, told = OUTSIDE[what]
     async with trying(tmp_path, command=reads(tmp_path, named)) as stage:
         workspace = stage.session.runtime.calls.workspace
@@ -453,7 +455,7 @@ async def test_modes_that_do_not_ask_open_no_hidden_path(tmp_path: Folder, mode:
 
 
 @pytest.mark.slow
-async def test_what_no_yes_opens_is_not_offered(tmp_path: Folder) -> None:
+async def test_choices_that_no_approval_opens_are_not_offered(tmp_path: Folder) -> None:
     """agentcli's own data, what a rule refuses, what is not there, and what a command names that succeeded."""
     own = tmp_path / "state/tries"
     own.mkdir(parents=True)
@@ -474,7 +476,7 @@ async def test_what_no_yes_opens_is_not_offered(tmp_path: Folder) -> None:
 
 
 @pytest.mark.slow
-async def test_a_tried_command_that_is_sent_to_the_background_says_that_it_stays(tmp_path: Folder) -> None:
+async def test_a_dry_run_command_that_is_sent_to_the_background_says_that_it_stays(tmp_path: Folder) -> None:
     async with trying(tmp_path, command="for n in 1; do sleep 1; echo done; done") as stage:
         stage.say("Go")
         await stage.heard(ToolStarted)
@@ -501,7 +503,7 @@ async def test_a_server_that_was_tried_may_become_a_job(tmp_path: Folder) -> Non
     assert "Started job" in str(stage.results["c"].content)
 
 
-async def test_the_model_is_told_of_a_folder_that_is_a_cache_only_by_its_own_word(tmp_path: Folder) -> None:
+async def test_the_model_is_reported_of_a_folder_that_is_a_cache_only_by_its_own_word(tmp_path: Folder) -> None:
     tag = "Signature: 8a477f597d28d172789f06886806bc55"
     stage = await unasked(tmp_path, command=f"mkdir out __pycache__; echo '{tag}' >out/CACHEDIR.TAG")
     assert not (stage.workspace / "out").exists()

@@ -96,7 +96,7 @@ class Halting(ScriptedProvider):
                 await asyncio.Event().wait()
 
 
-async def test_an_interrupt_in_the_text_keeps_what_was_said(tmp_path: Folder) -> None:
+async def test_an_interrupt_in_the_text_keeps_what_was_reported(tmp_path: Folder) -> None:
     halting = Halting([{"text": "One two three four", "chunk": 4}, END])
     async with on_stage(tmp_path, provider=halting) as stage:
         stage.say("Count")
@@ -246,7 +246,7 @@ async def test_an_interrupt_between_a_reply_and_its_calls_answers_them(tmp_path:
 
 @pytest.mark.full
 @pytest.mark.slow
-async def test_an_interrupt_at_any_event_leaves_a_conversation_that_can_go_on(tmp_path: Folder) -> None:
+async def test_an_interrupt_at_any_event_leaves_a_conversation_that_can_continue(tmp_path: Folder) -> None:
     """At each event of a turn in turn: the session hears the interrupt before it does anything else."""
     replies = [
         {
@@ -287,7 +287,7 @@ async def test_an_interrupt_without_a_turn_does_nothing(tmp_path: Folder) -> Non
         assert len(stage.ends) == 1
 
 
-async def test_an_interrupt_while_a_failure_is_told_still_ends_the_turn(tmp_path: Folder) -> None:
+async def test_an_interrupt_while_a_failure_is_reported_still_ends_the_turn(tmp_path: Folder) -> None:
     class Slow(NoHooks):
         async def on_error(self, text: str, is_retryable: bool) -> None:
             reached.set()

@@ -29,7 +29,7 @@ def notes(stage: Stage) -> list[str]:
     return [entry.body.text for entry in stage.entries if isinstance(entry.body, ContextNote)]
 
 
-async def test_a_command_runs_at_once_unasked_and_is_told_with_the_next_prompt(tmp_path: Folder) -> None:
+async def test_a_command_runs_at_once_unasked_and_is_reported_with_the_next_prompt(tmp_path: Folder) -> None:
     async with on_stage(tmp_path, [END], can_ask=True) as stage:
         stage.submit(RunCommand("touch made; echo done"))
         finished = await stage.heard(ToolFinished)
@@ -49,7 +49,7 @@ async def test_a_command_runs_at_once_unasked_and_is_told_with_the_next_prompt(t
     assert stage.prompts() == ["What did I do?"]
 
 
-async def test_a_command_that_is_not_for_the_model_is_noted_and_not_told(tmp_path: Folder) -> None:
+async def test_a_command_that_is_not_for_the_model_is_noted_and_not_reported(tmp_path: Folder) -> None:
     async with on_stage(tmp_path, [END]) as stage:
         stage.submit(RunCommand("echo secret", to_model=False))
         await stage.heard(ToolFinished)
@@ -73,7 +73,7 @@ async def test_a_command_runs_while_a_turn_does_and_goes_with_its_next_request(t
         assert stage.is_valid
 
 
-async def test_a_failing_command_is_told_as_it_failed(tmp_path: Folder) -> None:
+async def test_a_failing_command_is_reported_as_it_failed(tmp_path: Folder) -> None:
     async with on_stage(tmp_path, [END]) as stage:
         stage.submit(RunCommand("ls nowhere; exit 3"))
         finished = await stage.heard(ToolFinished)
@@ -83,7 +83,7 @@ async def test_a_failing_command_is_told_as_it_failed(tmp_path: Folder) -> None:
         assert "empty" in str((await stage.heard(ToolFinished, 2)).result.content)
 
 
-async def test_an_interrupt_ends_a_command_and_keeps_what_it_said(tmp_path: Folder) -> None:
+async def test_an_interrupt_ends_a_command_and_keeps_its_output(tmp_path: Folder) -> None:
     async with on_stage(tmp_path, [END]) as stage:
         stage.submit(RunCommand("echo begun; sleep 30"))
         await stage.heard(OutputDelta)
@@ -96,7 +96,7 @@ async def test_an_interrupt_ends_a_command_and_keeps_what_it_said(tmp_path: Fold
         assert "begun" in stage.provider.requests[0].messages[0].text
 
 
-async def test_the_folder_a_command_ends_in_is_where_the_model_goes_on(tmp_path: Folder) -> None:
+async def test_the_folder_a_command_ends_in_is_where_the_model_continues(tmp_path: Folder) -> None:
     (tmp_path / "work" / "sub").mkdir(parents=True)
     async with on_stage(tmp_path, [{"tool_calls": [call("bash", command="pwd", id="c")]}, END]) as stage:
         stage.submit(RunCommand("cd sub"))
@@ -113,7 +113,7 @@ async def test_closing_ends_a_command(tmp_path: Folder) -> None:
         assert "interrupted by the user" in notes(stage)[0]
 
 
-async def test_a_command_that_ended_too_late_for_a_turn_is_stored_all_the_same(tmp_path: Folder) -> None:
+async def test_a_command_that_ended_too_late_for_a_turn_is_stored_anyway(tmp_path: Folder) -> None:
     async with on_stage(tmp_path, [{"text": "One two three", "chunk": 4, "delay_ms": 30}]) as stage:
         stage.say("Go")
         await stage.heard(TextDelta)
@@ -128,7 +128,7 @@ async def test_a_command_that_ended_too_late_for_a_turn_is_stored_all_the_same(t
 
 
 @pytest.mark.slow
-async def test_a_running_call_goes_on_in_the_background_and_the_turn_with_it(tmp_path: Folder) -> None:
+async def test_a_running_call_continues_in_the_background_and_the_turn_with_it(tmp_path: Folder) -> None:
     replies = [{"tool_calls": [call("bash", command=SLOW, id="c")]}, {**END, "delay_ms": 500}]
     async with on_stage(tmp_path, replies, mode="bypassPermissions") as stage:
         stage.say("Go")

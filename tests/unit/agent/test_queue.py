@@ -31,7 +31,7 @@ def queue(stage: Stage) -> tuple[list[str], list[str]]:
     return [text_of(m) for m in last.steering], [text_of(m) for m in last.follow_ups]
 
 
-async def test_every_change_of_the_queue_is_told(tmp_path: Folder) -> None:
+async def test_every_change_of_the_queue_is_reported(tmp_path: Folder) -> None:
     async with on_stage(tmp_path, [{"text": "One.", "delay_ms": 20}, {"text": "Two."}]) as stage:
         stage.say("first")
         stage.say("second")
@@ -54,7 +54,7 @@ async def test_every_change_of_the_queue_is_told(tmp_path: Folder) -> None:
     assert stage.prompts() == ["first"]
 
 
-async def test_a_message_leaves_the_queue_in_the_very_transaction_it_is_said_in(tmp_path: Folder) -> None:
+async def test_a_message_leaves_the_queue_in_the_very_transaction_it_is_reported_in(tmp_path: Folder) -> None:
     store = SqliteSessions(tmp_path / "sessions.db")
     log = await store.create(cwd=tmp_path)
     async with on_stage(tmp_path, [{"text": "One.", "chunk": 1, "delay_ms": 2}, {"text": "A."}, END], log=log) as stage:
@@ -197,7 +197,7 @@ async def test_steering_that_came_as_the_turn_ended_has_a_turn_of_its_own(tmp_pa
     assert [end.reason for end in stage.ends if isinstance(end, Done)] == ["max_turns", "end_turn"]
 
 
-async def test_what_waits_is_kept_after_a_failure_and_run_when_asked_for(tmp_path: Folder) -> None:
+async def test_queued_messages_survive_a_failure_and_run_when_asked_for(tmp_path: Folder) -> None:
     async with on_stage(tmp_path, [{"error": {"kind": "bad_request"}}, {"text": "Two."}]) as stage:
         stage.say("first")
         stage.say("second")
@@ -231,7 +231,7 @@ async def test_a_model_for_one_prompt_answers_that_prompt_only(tmp_path: Folder)
     assert (first.text, second.text) == ("I am other.", "The end.")
 
 
-async def test_any_message_that_waits_can_be_taken_back(tmp_path: Folder) -> None:
+async def test_any_message_that_waits_can_be_withdrawn(tmp_path: Folder) -> None:
     async with on_stage(tmp_path, [LATE, END]) as stage:
         stage.say("go")
         await stage.heard(EntryStored)

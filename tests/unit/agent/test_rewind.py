@@ -21,7 +21,7 @@ END = {"text": "The end."}
 PRICED = {"usage": {"input_tokens": 10, "output_tokens": 5}}
 
 
-async def test_going_back_takes_back_the_prompt_and_all_after_it(tmp_path: Folder) -> None:
+async def test_going_back_withdraws_the_prompt_and_all_after_it(tmp_path: Folder) -> None:
     replies = [
         {"text": "One."},
         {"tool_calls": [call("think", thought="a")]},
@@ -71,7 +71,7 @@ async def test_while_a_turn_runs_nobody_goes_back(tmp_path: Folder) -> None:
         assert stage.session.rewind(prompts(stage.session.state.conversation)[0][0]) == "Go"
 
 
-async def test_there_is_no_way_back_to_what_is_no_prompt_or_was_taken_back(tmp_path: Folder) -> None:
+async def test_there_is_no_way_back_to_what_is_not_a_prompt_or_was_withdrawn(tmp_path: Folder) -> None:
     async with on_stage(tmp_path, [END]) as stage:
         await stage.ask("Go")
         (id, _) = prompts(stage.session.state.conversation)[0]
@@ -92,7 +92,7 @@ async def test_steering_and_queued_messages_are_prompts_and_commands_are_not(tmp
         assert [text for _, text in prompts(stage.session.state.conversation)] == ["first", "psst", "second"]
 
 
-async def test_the_model_learns_of_plan_mode_again_when_that_was_taken_back(tmp_path: Folder) -> None:
+async def test_the_model_learns_of_plan_mode_again_when_that_was_undone(tmp_path: Folder) -> None:
     async with on_stage(tmp_path, [END, END, END]) as stage:
         await stage.ask("first")
         stage.submit(SetMode("plan"))

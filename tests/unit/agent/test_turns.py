@@ -78,7 +78,7 @@ async def test_an_answer_is_streamed_stored_and_reported(tmp_path: Folder) -> No
     assert isinstance(stage.events[-1], Done)
 
 
-async def test_what_is_told_as_ended_is_stored_before(tmp_path: Folder) -> None:
+async def test_ends_are_stored_before_they_are_reported(tmp_path: Folder) -> None:
     replies = [{"tool_calls": [call("think", thought="Hm.")]}, {"text": "Done."}]
     async with on_stage(tmp_path, replies) as stage:
         await stage.ask("Think")
@@ -166,7 +166,7 @@ async def test_each_request_says_how_many_messages_the_one_before_held(tmp_path:
     assert [len(request.messages) for request in stage.provider.requests] == [1, 3, 5, 7]
 
 
-async def test_plan_mode_is_told_by_a_note_and_the_system_text_stays(tmp_path: Folder) -> None:
+async def test_plan_mode_is_reported_by_a_note_and_the_system_text_stays(tmp_path: Folder) -> None:
     replies = [{"text": "a"}, {"tool_calls": [call("bash", command="touch x")]}, {"text": "b"}, {"text": "c"}]
     async with on_stage(tmp_path, replies) as stage:
         await stage.ask("one")
@@ -193,7 +193,7 @@ async def test_setting_the_mode_that_is_on_already_tells_nothing(tmp_path: Folde
 # How a reply that is no answer yet goes on.
 
 
-async def test_a_reply_cut_by_its_limit_goes_on_where_it_stopped(tmp_path: Folder) -> None:
+async def test_a_reply_cut_by_its_limit_continues_where_it_stopped(tmp_path: Folder) -> None:
     replies = [{"text": "One two ", "stop_reason": "max_tokens"}, {"text": "three."}]
     async with on_stage(tmp_path, replies) as stage:
         done = await stage.ask("Count")
@@ -201,7 +201,7 @@ async def test_a_reply_cut_by_its_limit_goes_on_where_it_stopped(tmp_path: Folde
     assert "Go on exactly where it stopped" in notes_in(stage.provider.requests[1].messages[-1])
 
 
-async def test_a_reply_that_is_cut_for_ever_ends_after_a_few_tries_and_says_so(tmp_path: Folder) -> None:
+async def test_a_reply_that_is_cut_forever_ends_after_a_few_dry_runs_and_says_so(tmp_path: Folder) -> None:
     replies = [{"text": f"part {n} ", "stop_reason": "max_tokens"} for n in range(MAX_CONTINUATIONS + 2)]
     async with on_stage(tmp_path, replies) as stage:
         done = await stage.ask("Count")
@@ -242,7 +242,7 @@ async def test_a_paused_reply_is_sent_back_as_it_is(tmp_path: Folder) -> None:
     assert stage.reminders() == []
 
 
-async def test_a_model_that_pauses_for_ever_is_stopped_by_the_limit_of_rounds(tmp_path: Folder) -> None:
+async def test_a_model_that_pauses_forever_is_stopped_by_the_limit_of_rounds(tmp_path: Folder) -> None:
     replies = [{"text": f"{n}", "stop_reason": "pause_turn"} for n in range(9)]
     async with on_stage(tmp_path, replies, limits=TurnLimits(max_turns=4)) as stage:
         done = await stage.ask("Search")
@@ -258,20 +258,20 @@ async def test_silence_after_results_is_asked_once_to_answer(tmp_path: Folder) -
     assert all(is_valid(request.messages) for request in stage.provider.requests)
 
 
-async def test_silence_that_goes_on_ends_the_turn(tmp_path: Folder) -> None:
+async def test_silence_that_continues_ends_the_turn(tmp_path: Folder) -> None:
     replies = [{"tool_calls": [call("think", thought="Hm.")]}, {"text": ""}, {"text": " "}, {"text": "late"}]
     async with on_stage(tmp_path, replies) as stage:
         done = await stage.ask("Go")
     assert ("answered nothing" in done.error, done.turns) == (True, 3)
 
 
-async def test_reasoning_that_takes_the_whole_reply_is_no_answer(tmp_path: Folder) -> None:
+async def test_reasoning_that_takes_the_whole_reply_is_not_an_answer(tmp_path: Folder) -> None:
     async with on_stage(tmp_path, [{"thinking": "Hm", "stop_reason": "max_tokens"}] * 4) as stage:
         failed = await stage.ask("Go")
     assert "tokens.max_output" in failed.error
 
 
-async def test_a_refusal_takes_the_prompt_back_and_the_conversation_goes_on(tmp_path: Folder) -> None:
+async def test_a_refusal_takes_the_prompt_back_and_the_conversation_continues(tmp_path: Folder) -> None:
     def explain(number: int, done: ReplyDone) -> ReplyDone:
         return msgspec.structs.replace(done, note="cyber") if number == 2 else done
 
@@ -295,7 +295,7 @@ async def test_a_full_window_ends_the_turn_with_what_to_do(tmp_path: Folder) -> 
     assert stage.said() == ["As far as"]
 
 
-async def test_a_nearly_full_window_is_told(tmp_path: Folder) -> None:
+async def test_a_nearly_full_window_is_reported(tmp_path: Folder) -> None:
     replies = [{"text": "a", "usage": {"input_tokens": 700}}, {"text": "b", "usage": {"input_tokens": 850}}]
     async with on_stage(tmp_path, replies, info=ModelInfo("script", "scripted", window=1_000)) as stage:
         await stage.ask("one")
@@ -322,7 +322,7 @@ async def test_the_limit_of_rounds_answers_every_call_and_keeps_the_text_so_far(
         assert stage.is_valid
 
 
-async def test_the_limit_without_a_last_word_gives_what_was_said_on_the_way(tmp_path: Folder) -> None:
+async def test_the_limit_without_a_last_word_gives_what_was_reported_on_the_way(tmp_path: Folder) -> None:
     replies = [{"text": "Looking.", "tool_calls": [call("think", thought="0")]}, {"tool_calls": [call("think")]}]
     async with on_stage(tmp_path, replies, limits=TurnLimits(max_turns=2)) as stage:
         done = await stage.ask("Go")
@@ -359,7 +359,7 @@ async def test_a_cost_that_cannot_be_known_is_none_and_not_zero(tmp_path: Folder
     assert stage.session.state.meter.total.whole_usd is None
 
 
-async def test_what_a_session_costs_is_added_up_by_model(tmp_path: Folder) -> None:
+async def test_session_costs_are_summed_by_model(tmp_path: Folder) -> None:
     dear = ScriptedProvider(
         [{"text": "b", "usage": {"output_tokens": 1_000_000}}],
         info=ModelInfo("dear", "other", prices=Prices(output=3.0)),
@@ -392,7 +392,7 @@ async def test_a_wrong_key_takes_the_prompt_back(tmp_path: Folder) -> None:
     assert stage.prompts() == ["Hello", "This one fails", "Again"]  # the log keeps it
 
 
-async def test_a_prompt_larger_than_the_window_is_taken_back(tmp_path: Folder) -> None:
+async def test_a_prompt_larger_than_the_window_is_withdrawn(tmp_path: Folder) -> None:
     replies = [{"error": {"kind": "context_overflow"}}, {"text": "Yes."}]
     async with on_stage(tmp_path, replies) as stage:
         failed = await stage.ask("very long")
@@ -420,7 +420,7 @@ async def test_a_refused_request_keeps_the_prompt(tmp_path: Folder) -> None:
 
 
 @pytest.mark.parametrize("kind", ["connection", "timeout", "server", "overloaded", "rate_limit"])
-async def test_a_failure_before_any_text_is_tried_again_and_told(tmp_path: Folder, kind: str) -> None:
+async def test_a_failure_before_any_text_is_retried_and_reported(tmp_path: Folder, kind: str) -> None:
     replies = [{"error": {"kind": kind}}, {"error": {"kind": kind}}, {"text": "There."}]
     async with on_stage(tmp_path, replies) as stage:
         done = await stage.ask("Go")
@@ -434,9 +434,7 @@ async def test_a_failure_before_any_text_is_tried_again_and_told(tmp_path: Folde
 
 
 @pytest.mark.parametrize("kind", ["connection", "timeout"])
-async def test_a_link_lost_after_text_keeps_the_partial_reply_and_is_not_tried_again(
-    tmp_path: Folder, kind: str
-) -> None:
+async def test_a_link_lost_after_text_keeps_the_partial_reply_and_is_not_retried(tmp_path: Folder, kind: str) -> None:
     replies = [{"text": "Half of it", "error": {"kind": kind}}, {"text": "All of it."}]
     async with on_stage(tmp_path, replies) as stage:
         failed = await stage.ask("Go")
@@ -451,7 +449,7 @@ async def test_a_link_lost_after_text_keeps_the_partial_reply_and_is_not_tried_a
     assert [notes_in(message) for message in stage.provider.requests[1].messages] == ["Go", "Half of it", "Go on"]
 
 
-async def test_an_answer_that_broke_off_goes_on_where_it_stopped_however_often_it_takes(tmp_path: Folder) -> None:
+async def test_an_answer_that_broke_off_continues_where_it_stopped_however_often_it_takes(tmp_path: Folder) -> None:
     broken = {"error": {"kind": "connection"}}
     replies = [{"text": "Half of", **broken}, *[broken] * 4, {"text": " all ", **broken}, {"text": "of it."}]
     async with on_stage(tmp_path, replies) as stage:
@@ -473,7 +471,7 @@ async def test_an_answer_that_broke_off_goes_on_where_it_stopped_however_often_i
     assert "Go on exactly where it stopped" in last[-1]
 
 
-async def test_thinking_alone_that_broke_off_is_tried_again_and_leaves_nothing_behind(tmp_path: Folder) -> None:
+async def test_thinking_alone_that_broke_off_is_retried_and_leaves_nothing_behind(tmp_path: Folder) -> None:
     replies = [{"thinking": "Hm", "error": {"kind": "connection"}}, {"text": "Yes."}]
     async with on_stage(tmp_path, replies) as stage:
         assert isinstance(await stage.ask("Go"), Done)
@@ -489,7 +487,7 @@ async def test_retries_end_in_a_failure_that_can_be_retried(tmp_path: Folder) ->
     assert stage.count(Retry) == 2
 
 
-async def test_the_fallback_model_takes_over_for_good_and_it_is_told(tmp_path: Folder) -> None:
+async def test_the_fallback_model_takes_over_for_good_and_it_is_reported(tmp_path: Folder) -> None:
     spare = ScriptedProvider([{"text": "Spare here."}, {"text": "Still."}], info=ModelInfo("spare", "scripted"))
     policy = RetryPolicy(max_retries=0)
     async with on_stage(
@@ -676,7 +674,7 @@ async def test_an_error_in_on_turn_end_ends_the_turn_with_an_error_event(tmp_pat
         assert isinstance(await stage.ask("Again"), Done)
 
 
-async def test_an_error_in_on_message_is_logged_and_the_turn_goes_on(
+async def test_an_error_in_on_message_is_logged_and_the_turn_continues(
     tmp_path: Folder, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR):
@@ -706,7 +704,7 @@ async def test_on_error_hears_of_a_failing_resolver(tmp_path: Folder) -> None:
     assert hooks.errors == [("No such model.", False)]
 
 
-async def test_a_bug_in_a_tool_ends_the_turn_and_the_session_goes_on(tmp_path: Folder) -> None:
+async def test_a_bug_in_a_tool_ends_the_turn_and_the_session_continues(tmp_path: Folder) -> None:
     tool = failing_tool("buggy", ZeroDivisionError("division by zero"))
     calls = [call("think", thought="0", id="t"), call("buggy", "x", id="b")]
     replies = [{"tool_calls": calls}, {"text": "Back."}]

@@ -90,7 +90,7 @@ async def test_the_commands_of_the_project_come_before_the_person_s_and_agentcli
     "text",
     ["", "---\ndescription: x\n---\n \n", "---\na: [\n---\nx", "---\n- a\n---\nx", "---\nallowed-tools: [a b]\n---\nx"],
 )
-async def test_a_broken_file_is_told_and_the_others_are_there(tmp_path: Folder, text: str) -> None:
+async def test_a_broken_file_is_reported_and_the_others_are_there(tmp_path: Folder, text: str) -> None:
     bad = put(tmp_path, "bad.md", text)
     put(tmp_path, "good.md", "Good.")
     put(tmp_path, "with space.md", "x")
@@ -146,7 +146,7 @@ async def test_plan_mode_holds_for_the_commands_of_a_file_too(tmp_path: Folder) 
             await host.outcome("/do")
 
 
-async def test_what_a_rule_wants_asked_does_not_run_because_a_file_allows_it(tmp_path: Folder) -> None:
+async def test_a_file_cannot_allow_calls_that_an_ask_rule_covers(tmp_path: Folder) -> None:
     put(tmp_path, "do.md", "---\nallowed-tools: Bash(touch made)\n---\n!`touch made`")
     async with command_host(tmp_path) as host:
         loaded(host, tmp_path)

@@ -60,7 +60,7 @@ def test_a_claim_names_the_entries_that_speak_for_it() -> None:
 
 
 @pytest.mark.parametrize(("is_complete", "verdict"), [(True, "verified"), (False, "unverified")])
-def test_where_changes_are_not_recorded_their_absence_proves_nothing(is_complete: bool, verdict: str) -> None:
+def test_missing_records_of_changes_prove_nothing(is_complete: bool, verdict: str) -> None:
     record = Record(Log(["$ ./tidy.sh => 0"]).entries, CWD, is_complete=is_complete)
     claims = check_claims(find_claims("I left `a.py` unchanged."), record)
     assert [claim.verdict for claim in claims] == [verdict]

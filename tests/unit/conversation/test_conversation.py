@@ -77,7 +77,7 @@ def logs(draw: st.DrawFn) -> list[Entry]:
 
 @given(logs())
 @examples(400)
-def test_whatever_a_log_holds_the_messages_made_of_it_can_be_sent(log: list[Entry]) -> None:
+def test_messages_built_from_any_log_can_be_sent(log: list[Entry]) -> None:
     messages = Conversation(log).valid_messages()
     assert is_valid(messages)
     for before, after in pairwise(messages):
@@ -140,9 +140,7 @@ def user(text: str) -> User:
         ((user("one"), USE, ANSWER, user("two"), USE, ANSWER, Retracted(("e3", "e4", "call_1"))), "e0 e1 call_1 e6"),
     ],
 )
-def test_what_is_taken_back_from_an_entry_on_is_gone_and_what_came_before_stays(
-    log: tuple[Body, ...], path: str
-) -> None:
+def test_undo_from_an_entry_removes_later_changes_and_keeps_earlier_ones(log: tuple[Body, ...], path: str) -> None:
     conversation = Conversation(made(*log))
     assert [entry.id for entry in conversation.path] == path.split()
     assert is_valid(conversation.messages)
@@ -153,7 +151,7 @@ def test_a_call_with_the_id_of_an_answered_one_is_open_until_it_is_answered_itse
     assert not Conversation(made(USE, ANSWER, USE, ANSWER)).open_calls
 
 
-def test_a_summary_stands_for_everything_before_it_unless_it_was_taken_back() -> None:
+def test_a_summary_replaces_everything_before_it_unless_it_was_undone() -> None:
     log = made(user("a"), Assistant((Text("b"),), "p", "m"), Compaction("a and b"), user("c"))
     assert [message.text for message in Conversation(log).messages] == ["a and bc"]
     log = made(user("a"), Compaction("s"), Retracted(("e1",)), user("c"))

@@ -77,7 +77,7 @@ KINDS: dict[str, Body] = {
 }
 
 
-def test_the_kinds_have_the_names_that_stand_in_stored_logs() -> None:
+def test_the_kinds_have_the_names_that_are_in_stored_logs() -> None:
     assert [to_record(Entry("i", None, 0.0, body))["kind"] for body in KINDS.values()] == [*KINDS]
 
 

@@ -62,7 +62,7 @@ def test_files_come_from_the_user_then_from_the_root_down_to_here_one_of_a_folde
 
 
 @pytest.mark.parametrize("secret", ["home/.ssh/id_rsa", "home/notes.txt", "repo/.env", "repo/deploy/server.pem"])
-def test_a_link_out_of_the_project_or_to_a_secret_is_left_out_and_told(tmp_path: Path, secret: str) -> None:
+def test_a_link_out_of_the_project_or_to_a_secret_is_left_out_and_reported(tmp_path: Path, secret: str) -> None:
     target = put(tmp_path / secret, "SECRET")
     (tmp_path / "repo").mkdir(exist_ok=True)
     (tmp_path / "repo/AGENTS.md").symlink_to(target)
@@ -140,7 +140,7 @@ def test_files_of_deeper_folders_get_what_the_first_ones_left(tmp_path: Path) ->
     assert found.left_out == ((tmp_path / "sub/AGENTS.md", "instruction files together exceed 32 KiB"),)
 
 
-def test_bytes_that_are_no_utf_8_and_a_bom_do_no_harm(tmp_path: Path) -> None:
+def test_bytes_that_are_not_utf_8_and_a_bom_do_no_harm(tmp_path: Path) -> None:
     (tmp_path / "AGENTS.md").write_bytes(b"\xef\xbb\xbfcaf\xe9")
     assert find_instructions(tmp_path, tmp_path, []).files[0][1] == "caf\ufffd"
 
@@ -196,13 +196,13 @@ def test_imports_follow_the_file_that_names_them_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["```\n@other.md\n```", "~~~ sh\n@other.md\n", "write `@other.md` so", "``a ` @other.md``", "x@other.md"]
 )
-def test_what_stands_in_code_imports_nothing(tmp_path: Path, text: str) -> None:
+def test_imports_inside_code_are_ignored(tmp_path: Path, text: str) -> None:
     put(tmp_path / "AGENTS.md", text)
     put(tmp_path / "other.md", "x")
     assert names(find_instructions(tmp_path, tmp_path, []), tmp_path) == ["AGENTS.md"]
 
 
-def test_an_import_out_of_the_project_or_of_a_secret_is_left_out_and_told(tmp_path: Path) -> None:
+def test_an_import_out_of_the_project_or_of_a_secret_is_left_out_and_reported(tmp_path: Path) -> None:
     put(tmp_path / "repo/AGENTS.md", "@../notes.md @.env @link.md")
     put(tmp_path / "notes.md", "x")
     put(tmp_path / "repo/.env", "KEY=1")

@@ -104,7 +104,7 @@ def test_a_mentioned_file_is_attached(workspace: Workspace, prompt: str, names: 
         "",
     ],
 )
-def test_what_names_no_file_of_the_workspace_stays_text(workspace: Workspace, prompt: str) -> None:
+def test_mentions_of_unknown_files_stay_text(workspace: Workspace, prompt: str) -> None:
     assert attached(prompt, workspace) == []
 
 

@@ -98,7 +98,7 @@ def test_after_a_compaction_no_count_from_before_it_is_used() -> None:
     assert tokens(made) == pytest.approx(100 + 1_480, rel=0.05)
 
 
-def test_what_was_taken_back_does_not_count() -> None:
+def test_undone_changes_do_not_count() -> None:
     made = conversation(said(), reply(1_500), said())
     assert tokens(made) > 2_900
     extend(made, Retracted(("e2",)))

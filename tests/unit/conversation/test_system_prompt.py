@@ -26,7 +26,7 @@ def test_a_prompt_can_be_replaced_and_appended_to() -> None:
     assert system_prompt(small=False, replace="") == ""
 
 
-def test_the_environment_is_told_in_a_reminder() -> None:
+def test_the_environment_is_reported_in_a_reminder() -> None:
     note = environment_note(cwd=Path("/ws"), platform="linux", date="2026-11-21", branch="main")
     assert note.is_reminder
     assert "Working directory /ws, git branch main. linux. 2026-11-21." in note.text
@@ -50,7 +50,7 @@ def test_of_many_files_some_are_named_and_the_rest_counted(tmp_path: Path) -> No
     assert f"f{MAX_NAMES:03}" not in text
 
 
-def test_a_name_that_is_no_utf_8_can_be_sent(tmp_path: Path) -> None:
+def test_a_name_that_is_not_utf_8_can_be_sent(tmp_path: Path) -> None:
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")).touch()
     assert r"$'caf\xe9'" in files_note(tmp_path).text
     files_note(tmp_path).text.encode()

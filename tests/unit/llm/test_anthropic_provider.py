@@ -86,7 +86,7 @@ def test_an_empty_event_is_passed_over() -> None:
         assert asyncio.run(hear(provider(server))).done.message.text == "Hi."
 
 
-def test_an_unknown_model_is_asked_for_all_the_same() -> None:
+def test_an_unknown_model_is_asked_for_anyway() -> None:
     async def run(one: AnthropicProvider) -> None:
         assert (await hear(one)).text == "Hi."
         assert not (await one.health_check()).ok

@@ -216,7 +216,7 @@ def test_nothing_after_message_stop_counts() -> None:
 
 
 @pytest.mark.parametrize("written", ['{"path": }', "[1]", '"x"', "7", "null", '{"a":1}{"b":2}', '{"a": NaN}'])
-def test_arguments_that_are_no_object_are_kept_as_written(written: str) -> None:
+def test_arguments_that_are_not_object_are_kept_as_written(written: str) -> None:
     reply = done(message_start(), *tool_block(0, written), *message_end("tool_use"))
     assert reply.message.tool_uses == (ToolUse("toolu_1", "read_file", {}, unparsed=written),)
     assert not reply.lost_tool_call
@@ -385,7 +385,7 @@ def _unmarked(value: Any) -> Any:
     return [_unmarked(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def test_breakpoints_stand_at_tools_system_the_earlier_end_and_the_end() -> None:
+def test_breakpoints_are_at_tools_system_the_earlier_end_and_the_end() -> None:
     body = to_body(asking(*conversation(3)), SONNET)
     assert marked_places(body) == ["tools.1", "system.0", "messages.4.0", "messages.6.0"]
     assert len(marked_places(body)) == MAX_BREAKPOINTS
@@ -418,14 +418,14 @@ def test_a_callers_breakpoints_take_the_place_of_ours() -> None:
     ]  # fmt: skip
 
 
-def test_what_is_kept_for_an_hour_comes_before_what_is_not() -> None:
+def test_hour_long_cache_marks_come_before_short_ones() -> None:
     body = to_body(marked_by_caller(0, ttl="1h"), SONNET)
     kept = [block["cache_control"].get("ttl") for block in (body["system"][0], body["messages"][0]["content"][1])]
     assert kept == ["1h", "1h"]
     assert body["messages"][6]["content"][0]["cache_control"] == {"type": "ephemeral"}
 
 
-def test_no_breakpoint_stands_on_thinking_or_on_empty_text() -> None:
+def test_no_breakpoint_is_on_thinking_or_on_empty_text() -> None:
     last = Message("assistant", (Text("Hm"), Thinking("a", "E"), RedactedThinking("x"), Text(" ")))
     body = to_body(asking("Hi", last), SONNET)
     assert marked_places(body)[-1] == "messages.1.0"

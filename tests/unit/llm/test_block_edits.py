@@ -148,7 +148,7 @@ def test_tests_that_are_there_stay_where_their_code_is_attached_too() -> None:
     assert [edit["path"] for _, edit in block_edits(shown, alone)] == ["test_a.py"]
 
 
-def test_a_block_for_a_file_that_is_not_there_is_its_content() -> None:
+def test_a_block_for_a_file_that_does_not_exist_is_its_content() -> None:
     alone = Request("", (Message("user", (Text("Write hello.py that greets."),)),), ())
     assert block_edits(block("print('Hello')"), alone) == [
         ("file_write", {"path": "hello.py", "content": "print('Hello')\n"})
@@ -160,7 +160,7 @@ def test_a_block_for_a_file_that_is_not_there_is_its_content() -> None:
     assert block_edits(block("print('Hello')"), asked) == []
 
 
-def test_what_was_edited_since_is_not_edited_again() -> None:
+def test_files_edited_since_are_not_edited_again() -> None:
     shown = block("def first(items):\n    return items[0]")
     ((_, edit),) = block_edits(shown, request("Fix a.py"))
     call = Message("assistant", (ToolUse("1", "file_edit", edit),))
@@ -202,7 +202,7 @@ def test_it_is_found_after_results_too() -> None:
         ("Fix a.py", block("@cached\ndef second(items):\n    # the next one\n    return items[1]")),
     ],
 )
-def test_what_means_no_edit_is_none(prompt: str, answer: str) -> None:
+def test_replies_that_mean_no_edit_are_none(prompt: str, answer: str) -> None:
     assert block_edits(answer, request(prompt)) == []
 
 

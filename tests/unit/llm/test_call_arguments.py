@@ -65,7 +65,7 @@ def test_reading_odd_escapes_warns_nobody() -> None:
         assert parse_arguments('{"a": "\\d"}') == {"a": "\\d"}
 
 
-def test_a_comma_inside_a_string_is_no_trailing_comma() -> None:
+def test_a_comma_inside_a_string_is_not_a_trailing_comma() -> None:
     assert parse_arguments('{"a": "x,}", \'b\': 1}') == {"a": "x,}", "b": 1}
 
 
@@ -99,7 +99,7 @@ def test_json_is_read_as_it_is(value: dict[str, Any], ascii_only: bool) -> None:
 
 @examples(150)
 @given(st.text(alphabet=st.sampled_from("{}[]\"':,\\ntf0e-.`j ab\n\ud800"), max_size=20))
-def test_whatever_is_written_the_outcome_can_be_stored(written: str) -> None:
+def test_any_outcome_can_be_stored(written: str) -> None:
     read = parse_arguments(written)
     assert read is None or isinstance(msgspec.json.encode(read), bytes)
 

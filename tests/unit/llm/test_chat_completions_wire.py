@@ -334,7 +334,7 @@ def test_a_stream_without_done_is_whole_once_it_has_a_finish_reason() -> None:
         (b'data: []\n\ndata: 7\n\ndata: null\n\ndata: {"choices": null}\n\ndata: {"id": "x"}\n\n', b""),
     ],
 )
-def test_what_is_no_part_of_a_reply_is_passed_over(before: bytes, after: bytes) -> None:
+def test_what_is_not_a_part_of_a_reply_is_passed_over(before: bytes, after: bytes) -> None:
     assert heard_from(Reply(before + chat_sse(saying({"content": "Hi"})) + after)).done.message.text == "Hi"
 
 
@@ -390,7 +390,7 @@ def test_a_service_without_room_is_overloaded() -> None:
         read_all(*saying({"content": "Hi"}, finish="insufficient_system_resource"))
 
 
-def test_a_failed_generation_of_a_call_may_be_tried_again() -> None:
+def test_a_failed_generation_of_a_call_may_be_retried() -> None:
     told = {
         "error": {"message": "Failed to call a function.", "code": "tool_use_failed", "failed_generation": "<function>"}
     }
@@ -680,12 +680,12 @@ def test_a_server_may_want_an_assistant_message_after_results() -> None:
     assert [m["role"] for m in sent] == ["system", "user", "assistant", "tool"]
 
 
-def test_a_cache_mark_stands_on_the_system_text_where_the_server_takes_it() -> None:
+def test_a_cache_mark_is_on_the_system_text_where_the_server_takes_it() -> None:
     (part,) = body_of("Hi", quirks=presets()["openrouter"].quirks)["messages"][0]["content"]
     assert part == {"type": "text", "text": "You help with code.", "cache_control": {"type": "ephemeral"}}
 
 
-def test_strict_tools_and_parallel_calls_are_said_where_asked() -> None:
+def test_strict_tools_and_parallel_calls_are_declared_on_request() -> None:
     body = body_of("Hi", quirks=Quirks(strict_tools=True, parallel_tool_calls=False))
     assert all(tool["function"]["strict"] is True for tool in body["tools"])
     assert body["parallel_tool_calls"] is False

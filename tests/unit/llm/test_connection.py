@@ -159,7 +159,7 @@ async def test_a_proxy_may_send_its_answer_in_pieces_and_refuse_with_words(monke
         assert "ss@" not in str(failed.value)
 
 
-async def test_what_came_before_a_broken_chunk_is_read() -> None:
+async def test_text_before_a_broken_chunk_is_read() -> None:
     async with wire((b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\nzz\r\n",)) as server:
         client = HttpClient(f"http://127.0.0.1:{server.port}", {}, read_timeout=5)
         pieces = []

@@ -63,7 +63,7 @@ def test_joining_keeps_order_and_every_character(given_events: list[StreamEvent]
     assert join_deltas(joined) == joined
 
 
-def test_what_came_before_a_failure_is_read() -> None:
+def test_text_before_a_failure_is_read() -> None:
     def feed(item: int, out: list[StreamEvent]) -> None:
         if item == 3:
             raise RateLimit("slow")

@@ -128,7 +128,7 @@ def test_the_body_s_end_inside_an_event_is_a_broken_connection(rest: bytes) -> N
 
 
 @pytest.mark.parametrize("make", [SseParser, LineParser])
-def test_what_never_ends_is_given_up_in_linear_time(make: Any) -> None:
+def test_endless_constructs_are_given_up_in_linear_time(make: Any) -> None:
     parser = make()
     parser.feed(b"data: ")
     for _ in range(MAX_EVENT_BYTES // 256 - 1):
@@ -187,7 +187,7 @@ def test_a_last_line_without_an_end_is_given_on_close() -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "NaN", "[Infinity]", '{"a":1}{"b":2}', "{'a':1}", "[1,]", "[" * 100_000, "1e999"]
 )
-def test_what_is_not_one_json_value_is_a_value_error(text: str) -> None:
+def test_text_other_than_one_json_value_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match="JSON"):
         decode_json(text)
 

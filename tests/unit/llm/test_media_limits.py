@@ -24,7 +24,7 @@ def shown(*blocks: Image | Document, rules: MediaRules = TAKES) -> list[str]:
     return [block.text if isinstance(block, Text) else type(block).__name__.lower() for block in message.content]
 
 
-def test_what_fits_is_left_as_it_is() -> None:
+def test_content_that_fits_is_unchanged() -> None:
     messages = (user_message("Hi"), Message("user", (image(), PDF)))
     assert fit_media(messages, TAKES) == messages
     assert fit_media(messages[:1], MediaRules()) == messages[:1]
@@ -51,7 +51,7 @@ def test_a_text_says_what_was_left_out_and_why(block: Image | Document, rules: M
     assert shown(block, rules=rules) == [why]
 
 
-def test_a_wrong_label_is_mended() -> None:
+def test_a_wrong_label_is_repaired() -> None:
     (message,) = fit_media((Message("user", (image(media_type="image/jpeg"),)),), TAKES)
     assert message.content == (image(),)
 
@@ -104,7 +104,7 @@ def test_images_in_results_count_too() -> None:
     assert len(list(media_in(messages))) == 2
 
 
-def test_what_is_left_out_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_omissions_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     huge = image(177)
     for _ in range(3):
         shown(huge)

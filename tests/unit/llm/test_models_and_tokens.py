@@ -219,7 +219,7 @@ def test_every_kind_of_block_counts(block: Any) -> None:
     assert tokens(block) - tokens() >= 1_000
 
 
-def test_an_image_costs_the_same_wherever_it_stands_and_whatever_its_bytes() -> None:
+def test_an_image_costs_the_same_wherever_it_occurs_and_whatever_its_bytes() -> None:
     assert tokens(Image(PICTURE)) - tokens() == TOKENS_PER_IMAGE
     assert tokens(ToolResult("a", (Image(PICTURE), Image(PICTURE)))) - tokens() == 2 * TOKENS_PER_IMAGE
 

@@ -89,7 +89,7 @@ def test_an_error_line_is_raised() -> None:
         read_all(ollama_line({"content": "Hi"}), {"error": "llama runner has stopped"})
 
 
-def test_lines_that_are_no_objects_are_passed_over() -> None:
+def test_lines_that_are_not_objects_are_passed_over() -> None:
     assert done(7, None, [], ollama_line({"content": "Hi"}), END).message.text == "Hi"
 
 
@@ -138,13 +138,13 @@ def test_a_prompt_whose_beginning_was_dropped_is_an_overflow() -> None:
     assert error.partial.text == "Hi."
 
 
-def test_a_prompt_that_was_read_whole_is_no_overflow() -> None:
+def test_a_prompt_that_was_read_whole_is_not_an_overflow() -> None:
     for counted in (0, 40_000):
         request = asking("word " * 40_000)
         assert heard_from(ollama_reply(Said("Hi.", prompt_tokens=counted)), request=request).error is None
 
 
-def test_a_few_cheap_images_are_no_overflow() -> None:
+def test_a_few_cheap_images_are_not_a_overflow() -> None:
     request = asking(Message("user", (PICTURE,) * 6))
     sees = json_reply(OLLAMA_SHOW | {"capabilities": ["completion", "tools", "vision"]})
     assert heard_from(ollama_reply(Said("Hi.", prompt_tokens=1_600)), request=request, show=sees).error is None
@@ -241,7 +241,7 @@ def test_an_empty_reply_is_not_sent_back() -> None:
 # The server
 
 
-def test_a_model_that_is_missing_is_told_before_the_chat() -> None:
+def test_a_model_that_is_missing_is_reported_before_the_chat() -> None:
     with ollama_server([], show=json_reply({"error": "model 'qwen3:8b' not found"}, 404)) as server:
         error = asyncio.run(hear(OllamaProvider(INFO, base_url=server.url))).error
         assert isinstance(error, BadRequest)

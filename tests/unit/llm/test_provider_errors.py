@@ -75,7 +75,7 @@ def test_a_refusal_without_a_word_is_an_overflow_where_the_status_fits() -> None
         "Invalid schema for function 'read_file'",
     ],
 )
-def test_other_refusals_are_no_overflow(words: str) -> None:
+def test_other_refusals_are_not_a_overflow(words: str) -> None:
     assert type(error_for_status(400, words)) is BadRequest
     assert type(error_for_status(413, words)) is BadRequest
 
@@ -189,7 +189,7 @@ def test_a_long_plain_body_is_shortened() -> None:
         ({}, ServerError),
     ],
 )
-def test_an_error_told_with_status_200_is_judged_by_its_own_number(told: Any, kind: type[ProviderError]) -> None:
+def test_an_error_event_with_status_200_is_classified_by_its_own_number(told: Any, kind: type[ProviderError]) -> None:
     error = embedded_error(told)
     assert type(error) is kind
     assert str(error)

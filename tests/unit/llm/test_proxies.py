@@ -55,7 +55,7 @@ def test_desktops_write_socks(monkeypatch: pytest.MonkeyPatch) -> None:
         "http://a b",
     ],
 )
-def test_what_is_no_proxy_address_is_a_configuration_error(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+def test_an_invalid_proxy_address_is_a_configuration_error(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     with pytest.raises(ConfigError, match="ALL_PROXY: no usable") as failed:
         chosen(monkeypatch, ALL_PROXY=value)
     assert "hidden" not in str(failed.value)

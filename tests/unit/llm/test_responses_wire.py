@@ -114,7 +114,7 @@ def test_a_call_that_was_cut_is_lost_and_no_other(ends: bool) -> None:
     assert [use.id for use in reply.message.tool_uses] == ["call_1"]
 
 
-def test_a_refusal_is_told_as_one() -> None:
+def test_a_refusal_is_reported_as_one() -> None:
     delta = {"type": "response.refusal.delta", "output_index": 0, "content_index": 0, "delta": "I will not."}
     reply = done(delta, responses_events(Said())[-1])
     assert (reply.stop_reason, reply.message.text) == ("refusal", "I will not.")
@@ -127,7 +127,7 @@ def test_a_filter_that_cuts_the_reply_is_a_refusal() -> None:
     assert done(*events).stop_reason == "refusal"
 
 
-def test_what_came_without_deltas_is_told_at_the_end() -> None:
+def test_what_came_without_deltas_is_reported_at_the_end() -> None:
     """Some servers send whole items, or the whole response, alone."""
     events = responses_events(Said("Yes.", "Hm.", (READ,)))
     whole = [event for event in events if event["type"].startswith(("response.output_item.done", "response.comp"))]

@@ -21,7 +21,7 @@ def played(*replies: Any, request: Request | None = None) -> Heard:
     return asyncio.run(hear(ScriptedProvider(replies), request))
 
 
-def test_a_reply_s_parts_stand_in_the_order_a_model_writes_them() -> None:
+def test_a_reply_s_parts_are_in_the_order_a_model_writes_them() -> None:
     reply = {
         "text": "Ok.",
         "thinking": "Hm.",
@@ -49,7 +49,7 @@ def test_the_newest_result_is_put_in_where_the_script_asks_for_it() -> None:
     assert played({"text": "[{{last_result}}]"}).done.message.text == "[]"
 
 
-def test_an_error_comes_after_what_was_said() -> None:
+def test_an_error_comes_after_what_was_reported() -> None:
     heard = played({"text": "Half", "thinking": "Hm", "error": {"kind": "rate_limit", "retry_after": 2}})
     assert isinstance(heard.error, RateLimit)
     assert heard.error.retry_after == 2
@@ -105,7 +105,7 @@ def test_a_wrong_line_of_a_script_is_named(tmp_path: Path, line: str) -> None:
         read_script(script)
 
 
-def test_a_missing_script_is_the_person_s_to_mend(tmp_path: Path) -> None:
+def test_a_missing_script_is_the_person_s_to_fix(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"none\.jsonl"):
         read_script(tmp_path / "none.jsonl")
 

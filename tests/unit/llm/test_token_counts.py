@@ -185,7 +185,7 @@ def test_a_wrong_file_is_named_with_the_model(home: Path, name: str, text: str, 
     assert raised.value.file == str(home / name)
 
 
-def test_a_file_that_is_not_there_is_named(home: Path) -> None:
+def test_a_file_that_does_not_exist_is_named(home: Path) -> None:
     (home / "config.toml").write_text('[tokens]\nencoders = "none.toml"\n')
     with pytest.raises(ConfigError, match=r"none\.toml.*could not be read"):
         count_tokens("hi", "acme")

@@ -72,7 +72,7 @@ def test_what_no_agreement_opens_is_blocked(url: str) -> None:
 
 
 @each_row("url", [*ASKED, f"https://docs.python.org/{'a' * MAX_SILENT_TARGET_CHARS}"])
-def test_what_may_tell_somebody_something_is_asked_about(url: str) -> None:
+def test_commands_that_may_send_something_are_asked_about(url: str) -> None:
     verdict = judge_url(url)
     assert verdict.verdict == "ask", verdict
     assert verdict.reason
@@ -210,7 +210,7 @@ def test_addresses_are_found_in_what_a_person_writes() -> None:
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="the shared rows lie outside the project")
-def test_the_shared_addresses_are_judged_as_expected() -> None:
+def test_the_shared_addresses_get_the_expected_verdicts() -> None:
     rows = [json.loads(line) for line in SHARED.read_text("utf-8").splitlines()]
     assert len(rows) > 50
     verdicts = [(row["input"], judge_url(row["input"]).verdict) for row in rows]

@@ -58,7 +58,7 @@ def test_an_everyday_file_of_a_project_is_written_without_a_word(path: str) -> N
 
 
 @pytest.mark.parametrize("path", ["../x", "..", "../", "/etc/passwd", "//etc/passwd", "/ws-evil/x", "/", "a/../../x"])
-def test_what_lies_in_no_root_is_outside(path: str) -> None:
+def test_paths_below_no_root_are_outside(path: str) -> None:
     assert judged(path) == "outside"
 
 
@@ -94,7 +94,7 @@ def test_a_secret_is_known_by_its_name_or_its_folder(path: str, access: str) -> 
 
 
 @pytest.mark.parametrize("path", ["~/.ssh/id_rsa.pub", "~/.ssh/work.PUB"])
-def test_a_public_key_is_no_secret(path: str) -> None:
+def test_a_public_key_is_not_a_secret(path: str) -> None:
     assert judged(path) == "outside"
 
 
@@ -141,7 +141,7 @@ def test_every_protected_name_is_protected_in_any_case_and_at_any_depth(name: st
     X.CODE-WORKSPACE .Rprofile .pryrc .lvimrc .jj/repo/config.toml sub/crush.json
     """.split(),
 )
-def test_what_agents_editors_and_consoles_execute_is_kept_from_commands(path: str) -> None:
+def test_files_that_agents_editors_and_consoles_execute_are_protected_from_commands(path: str) -> None:
     assert judged(path, "write") == "protected"
     assert not is_reviewed(PurePath(path))
 
@@ -231,7 +231,7 @@ def test_the_longest_name_is_not_odd() -> None:
     assert judged("é" * 127) == "plain"
 
 
-def test_without_a_home_secrets_are_known_all_the_same() -> None:
+def test_without_a_home_secrets_are_known_anyway() -> None:
     assert is_secret(PurePath("/home/u/.ssh/config"), None)
     assert is_secret(PurePath("/srv/.aws/credentials"), None)
     assert not is_secret(PurePath("/home/u/.npmrc"), None)
@@ -245,7 +245,7 @@ def test_only_what_the_kernel_shows_is_special() -> None:
 
 
 @given(st.text(max_size=40), st.sampled_from(["read", "write"]))
-def test_any_text_is_judged(path: str, access: str) -> None:
+def test_any_text_gets_a_verdict(path: str, access: str) -> None:
     assert judged(path, access) in ("plain", "outside", "secret", "protected", "odd")
 
 
@@ -261,7 +261,7 @@ DISPUTED = {".devcontainer/devcontainer.json"}
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="the shared rows lie outside the project")
-def test_the_shared_rows_that_need_no_disk_are_judged_as_expected() -> None:
+def test_the_shared_rows_without_a_disk_get_the_expected_verdicts() -> None:
     rows = [row for row in map(json.loads, SHARED.read_text("utf-8").splitlines()) if "setup" not in row]
     for row in rows:
         kind = judged(row["input"], row["op"])

@@ -60,7 +60,7 @@ def names(text: str) -> set[str]:
 
 @each_row("rule", [rule for rule in RULES if rule.name != "lone-password"])
 @each_row("seed", range(3))
-def test_a_rule_finds_its_example_wherever_it_stands(rule: SecretRule, seed: int) -> None:
+def test_a_rule_finds_its_example_wherever_it_occurs(rule: SecretRule, seed: int) -> None:
     secret = filled(rule.like, seed)
     for before, after in (("", ""), ("see ", "\n"), ("'", "'"), ("first\n", " and more")):
         assert rule.name in names(f"{before}{secret}{after}"), secret
@@ -306,7 +306,7 @@ def test_the_private_part_of_a_key_of_putty_is_masked() -> None:
         "https://x.test/?q=%2Fplus%2B1-{}",
     ],
 )
-def test_a_known_value_is_masked_wherever_it_stands(form: str) -> None:
+def test_a_known_value_is_masked_wherever_it_occurs(form: str) -> None:
     value = "hello/world+again"
     assert value not in Masker([value]).mask(form.format(value))
 

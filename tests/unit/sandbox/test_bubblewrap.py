@@ -208,7 +208,7 @@ _SHORT = textwrap.dedent(
 
 
 @pytest.mark.slow
-def test_what_a_killed_agentcli_left_is_removed_by_the_next_command(bubblewrap: Confinement, base: Path) -> None:
+def test_leftovers_of_a_killed_agentcli_are_removed_by_the_next_command(bubblewrap: Confinement, base: Path) -> None:
     ws = repository(base / "ws")
     before = picture(ws)
     held = subprocess.Popen([sys.executable, "-c", _HOLDING, str(ws)], cwd=Path(__file__).parents[3])
@@ -223,7 +223,7 @@ def test_what_a_killed_agentcli_left_is_removed_by_the_next_command(bubblewrap: 
 _HOLDING = _SHORT.replace('"true").returncode == 0', '"sleep 60").returncode == 0')
 
 
-def test_what_the_person_puts_there_meanwhile_is_kept(bubblewrap: Confinement, base: Path) -> None:
+def test_files_that_the_person_creates_meanwhile_stay(bubblewrap: Confinement, base: Path) -> None:
     ws = base / "ws"
     ws.mkdir()
     with started(bubblewrap, bounds_of(ws), "sleep 0.5") as process:
@@ -311,7 +311,7 @@ def test_package_managers_keep_their_caches_where_they_can_write(bubblewrap: Con
     assert without.stdout == "/tmp/.cache/go-build\n"
 
 
-def test_a_missing_folder_is_said(bubblewrap: Confinement, base: Path) -> None:
+def test_a_missing_folder_is_reported(bubblewrap: Confinement, base: Path) -> None:
     with bubblewrap.launch(["true"], cwd=base / "gone", bounds=bounds_of(base)) as launch, rendered(launch) as launch:
         done = subprocess.run(launch.argv, pass_fds=launch.pass_fds, capture_output=True, text=True, check=False)
     assert done.returncode == 1

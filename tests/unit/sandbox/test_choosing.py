@@ -42,7 +42,9 @@ def test_without_bubblewrap_it_is_landlock_and_the_reason_is_kept(tmp_path: Path
         ("exit 3", "3"),
     ],
 )
-def test_a_bubblewrap_that_does_not_run_is_not_used_and_it_is_said_why(tmp_path: Path, script: str, told: str) -> None:
+def test_a_bubblewrap_that_does_not_run_is_not_used_and_it_is_reported_why(
+    tmp_path: Path, script: str, told: str
+) -> None:
     chosen = choose_confinement(tmp=tmp_path, kinds=("bubblewrap",), programs=(program(tmp_path / "bwrap", script),))
     assert chosen.name == "none"
     assert told in chosen.why

@@ -61,7 +61,7 @@ def test_a_command_runs_in_a_container_without_rights_that_is_removed(log: Path)
     assert removed == ["rm", "--force", name]
 
 
-def test_what_may_not_be_written_or_read_is_mounted_over(log: Path) -> None:
+def test_protected_and_secret_paths_are_mounted_over(log: Path) -> None:
     ws = log.parent / "ws"
     for name in (".git/hooks", ".git/info", ".vscode", "keys"):
         (ws / name).mkdir(parents=True)
@@ -119,7 +119,7 @@ def test_a_path_that_docker_would_misread_is_refused(log: Path) -> None:
         (None, "No such file or directory"),
     ],
 )
-def test_a_daemon_that_does_not_answer_is_said_before_any_command(log: Path, script: str | None, why: str) -> None:
+def test_a_daemon_that_does_not_answer_is_reported_before_any_command(log: Path, script: str | None, why: str) -> None:
     program = log.parent / "docker"
     program.unlink()
     if script is not None:

@@ -155,7 +155,7 @@ TREE = [("changed", "tree")]
         (US, "rm -r lib; ln -s empty lib", TREE),
     ],
 )
-def test_what_is_kept_is_what_the_command_does_without_a_try(
+def test_what_is_kept_is_what_the_command_does_without_a_dry_run(
     base: Path, who: str, command: str, changes: dict[str, tuple[str, str]] | list[tuple[str, str]]
 ) -> None:
     if command == MODES and os.getuid() != 0:
@@ -176,7 +176,7 @@ def test_what_is_kept_is_what_the_command_does_without_a_try(
 
 
 @pytest.mark.parametrize("who", EVERYONE)
-def test_a_dropped_try_leaves_everything_as_it_was(base: Path, who: str) -> None:
+def test_a_discarded_dry_run_leaves_everything_as_it_was(base: Path, who: str) -> None:
     _, uid = confinement_for(f"bubblewrap, {who}")
     give_to(uid, base)
     before = tree_of(base / "ws")
@@ -274,7 +274,7 @@ def test_a_diff_is_shown_of_text_and_sizes_of_the_rest(base: Path) -> None:
     assert tool.notes == ("contents not shown: 6 → 3 bytes",)
 
 
-def test_a_folder_with_much_in_it_is_one_change_and_what_is_obeyed_is_its_own(base: Path) -> None:
+def test_a_folder_with_much_in_it_is_one_change_and_what_is_auto_executed_is_its_own(base: Path) -> None:
     make = """
         mkdir -p build/deep build/.vscode build/inner
         for i in {1..20}; do echo $i >build/deep/$i; done
@@ -312,7 +312,7 @@ def test_a_folder_that_went_is_one_change(base: Path) -> None:
     assert not (base / "ws/lib").exists()
 
 
-async def test_caches_stay_out_of_the_workspace_and_are_there_for_the_next_try(base: Path) -> None:
+async def test_caches_stay_out_of_the_workspace_and_are_there_for_the_next_dry_run(base: Path) -> None:
     tag = "Signature: 8a477f597d28d172789f06886806bc55"
     before = tree_of(base / "ws")
     runs = dry_runs(base, US, cache=base / "cache")
@@ -345,7 +345,7 @@ async def test_a_new_folder_around_a_cache_is_not_there_for_the_next_try(base: P
     runs.close()
 
 
-def test_a_folder_of_files_is_no_cache_because_it_says_so_now(base: Path) -> None:
+def test_a_folder_of_files_is_not_a_cache_because_it_says_so_now(base: Path) -> None:
     tag = "Signature: 8a477f597d28d172789f06886806bc55"
     outcome = tried(base, f"echo '{tag}' >lib/CACHEDIR.TAG; echo more >>lib/one.py")
     assert set(told(outcome)) == {"lib/CACHEDIR.TAG", "lib/one.py"}
@@ -355,7 +355,7 @@ def test_a_folder_of_files_is_no_cache_because_it_says_so_now(base: Path) -> Non
     ("command", "name"),
     [("touch a.txt", ""), ("echo a >a.txt", ""), ("rm a.txt; echo a >a.txt", ""), ("rm -r lib; mkdir lib", "lib/")],
 )
-def test_what_is_the_same_in_the_end_is_no_change(base: Path, command: str, name: str) -> None:
+def test_files_with_the_same_contents_at_the_end_are_not_changes(base: Path, command: str, name: str) -> None:
     outcome = tried(base, command, drops=True)
     assert {changed[: len(name)] for changed in told(outcome)} == ({name} if name else set())
 
@@ -376,7 +376,7 @@ def test_what_is_the_same_in_the_end_is_no_change(base: Path, command: str, name
         ("echo ours >lib/new.py", "mv lib library; ln -s /etc lib", "lib/new.py"),
     ],
 )
-def test_what_somebody_else_changed_is_a_conflict_and_stays(base: Path, command: str, between: str, name: str) -> None:
+def test_changes_of_others_are_conflicts_and_stay(base: Path, command: str, between: str, name: str) -> None:
     shutil.copytree(base / "ws", base / "twin", symlinks=True)
     subprocess.run(["bash", "-c", between], cwd=base / "twin", check=True)
     outcome = tried(base, f"{command}\necho fine >fine", between=between)
@@ -404,7 +404,7 @@ async def test_a_change_from_outside_while_the_command_runs_is_a_conflict(base: 
     assert (base / "ws/a.txt").read_text() == (base / "ws/b.txt").read_text() == "theirs\n"
 
 
-def test_what_another_program_has_open_is_a_conflict(base: Path) -> None:
+def test_a_session_open_in_another_program_is_a_conflict(base: Path) -> None:
     database = sqlite3.connect(base / "ws/data.db")
     database.execute("create table t (x)")
     database.commit()
@@ -457,7 +457,7 @@ def test_a_commit_is_one_change_and_git_says_what_became_of_the_repository(base:
         ("git add tool; git clean -fdqx lib", "lib/new.py: overwrites what was not committed"),
     ],
 )
-def test_what_a_repository_loses_is_told(base: Path, command: str, note: str) -> None:
+def test_what_a_repository_loses_is_reported(base: Path, command: str, note: str) -> None:
     ws = repository(base)
     (ws / "lib/two.py").write_text("stashed\n")
     git(ws, "stash", "-q")
@@ -474,7 +474,7 @@ def test_what_a_repository_loses_is_told(base: Path, command: str, note: str) ->
     assert tree_of(ws) == before
 
 
-def test_what_git_says_where_no_repository_is_any_more_is_no_change(base: Path) -> None:
+def test_what_git_says_where_no_repository_is_any_more_is_not_a_change(base: Path) -> None:
     repository(base)
     [change] = tried(base, "rm -rf .git", drops=True).changes
     assert "main: " in change.diff
@@ -489,7 +489,7 @@ def test_what_git_says_where_no_repository_is_any_more_is_no_change(base: Path) 
         ("git stash; git stash pop", []),
     ],
 )
-def test_where_no_work_is_lost_nothing_is_marked(
+def test_nothing_is_marked_when_no_work_is_lost(
     base: Path, command: str, changes: list[tuple[str, str, tuple[str, ...]]]
 ) -> None:
     ws = repository(base)
@@ -530,7 +530,7 @@ async def test_granted_folders_are_held_back_and_granted_files_cannot_be_written
     assert list((base / "cache").iterdir()) == []
 
 
-def test_a_try_is_confined_as_any_command_is(base: Path) -> None:
+def test_a_dry_run_is_confined_as_any_command_is(base: Path) -> None:
     server = socket.create_server(("127.0.0.1", 0))
     script = f"""
         cat .env {base}/secrets/key; grep -rs SECRET {base}; mkdir .vscode/x; echo x >.vscode/x; rm -f .env; mv .env y
@@ -551,7 +551,7 @@ def test_a_try_is_confined_as_any_command_is(base: Path) -> None:
     assert not (base / "ws/.vscode").exists()
 
 
-def test_a_try_that_nobody_allowed_reads_the_workspace_and_the_system_alone(base: Path) -> None:
+def test_a_dry_run_that_nobody_allowed_reads_the_workspace_and_the_system_alone(base: Path) -> None:
     home, other = base / "home", Path("/agentcli-test-data")
     for path in (home / "notes/diary", home / ".cargo/bin/tool", home / ".cargo/credentials", home / "bin/mine"):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -576,7 +576,7 @@ def test_a_try_that_nobody_allowed_reads_the_workspace_and_the_system_alone(base
         shutil.rmtree(other, ignore_errors=True)
 
 
-async def test_what_a_try_leaves_running_is_ended(base: Path) -> None:
+async def test_processes_that_a_dry_run_leaves_running_are_ended(base: Path) -> None:
     mark = f"{time.time():.6f}"[5:]
     runs = dry_runs(base, US)
     slow = await runs.run(Command(f"echo x >x; setsid -f sleep 6{mark}; sleep 60", base / "ws", timeout_s=0.5))
@@ -633,7 +633,7 @@ def test_folders_nested_deeply_are_dropped_like_others(base: Path) -> None:
     assert_nothing_left(base)
 
 
-async def test_a_try_ends_once(base: Path) -> None:
+async def test_a_dry_run_ends_once(base: Path) -> None:
     runs = dry_runs(base, US)
     tried = await runs.run(Command("echo x >x", base / "ws", timeout_s=20))
     with pytest.raises(ToolError, match="no change 'y'; there is x"):
@@ -654,7 +654,7 @@ async def test_a_try_ends_once(base: Path) -> None:
         ("workspace-write", "", True, "agentcli's own data"),
     ],
 )
-async def test_where_nothing_can_be_held_back_a_try_is_refused(
+async def test_a_dry_run_without_confinement_is_refused(
     base: Path, profile: str, root: str, *, is_confined: bool, why: str
 ) -> None:
     confinement = confinement_for(f"bubblewrap, {US}")[0] if is_confined else Unconfined("Nothing works here.")
@@ -667,7 +667,7 @@ async def test_where_nothing_can_be_held_back_a_try_is_refused(
     assert not (base / root / "x").exists()
 
 
-def test_no_escape_probe_gets_out_of_a_try(base: Path) -> None:
+def test_no_escape_probe_gets_out_of_a_dry_run(base: Path) -> None:
     """What a command may do at all it may do in a try, and nothing of it is real."""
     # The shell's own pipe is a descriptor; of a hidden folder what was granted in it is all there is.
     meant = MEANT | KNOWN | {"use_inherited_descriptor", "list_masked_folder"}

@@ -262,7 +262,7 @@ def test_what_a_command_attempts_changes_nothing_that_git_obeys(bubblewrap: Conf
         ("git init -q; rm .git/config; mkfifo .git/config", [".git"]),
     ],
 )
-def test_repositories_that_git_obeys_and_that_were_not_there_are_told(
+def test_repositories_that_git_obeys_and_that_were_not_there_are_reported(
     base: Path, command: str, made: list[str]
 ) -> None:
     before = watched([base])
@@ -282,7 +282,7 @@ def test_repositories_that_git_obeys_and_that_were_not_there_are_told(
         ("touch .jj/working_copy/state; cat .githooks/pre-commit", []),
     ],
 )
-def test_a_changed_file_in_a_reviewed_folder_is_told(base: Path, command: str, changed: list[str]) -> None:
+def test_a_changed_file_in_a_reviewed_folder_is_reported(base: Path, command: str, changed: list[str]) -> None:
     for name in (".githooks/pre-commit", ".agents/skills/deploy/SKILL.md", ".jj/working_copy/state"):
         (base / name).parent.mkdir(parents=True)
         (base / name).write_text("theirs\n")

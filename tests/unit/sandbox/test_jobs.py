@@ -111,7 +111,7 @@ async def test_a_job_runs_on_while_nobody_looks(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("action", ["read", "kill"])
-def test_a_job_that_is_not_there_is_told_with_those_that_are(bench: Bench, action: str) -> None:
+def test_a_job_that_does_not_exist_is_reported_with_those_that_are(bench: Bench, action: str) -> None:
     assert bench.fails("jobs", action=action).kind == "invalid_parameters"
     bench.call("bash", command="true", background=True)
     error = bench.fails("jobs", action=action, job_id="job_7")

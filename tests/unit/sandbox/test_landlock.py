@@ -62,7 +62,7 @@ def test_only_reading_when_that_is_the_profile(landlock: Confinement, ws: Path) 
     assert not (ws / "x").exists()
 
 
-def test_a_link_to_a_secret_is_no_way_to_it(landlock: Confinement, ws: Path) -> None:
+def test_a_link_to_a_secret_is_not_a_way_to_it(landlock: Confinement, ws: Path) -> None:
     (ws.parent / "secret").write_text("SECRET")
     (ws.parent / "link").symlink_to("secret")
     done = run(landlock, bounds_of(ws, masked=(ws.parent / "link",)), "cat ../secret ../link")

@@ -35,7 +35,7 @@ def test_what_was_there_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_what_was_put_there_meanwhile_is_left_alone(tmp_path: Path) -> None:
+def test_files_created_meanwhile_are_left_alone(tmp_path: Path) -> None:
     with MountPoints() as held:
         held.hold(str(tmp_path / "folder"))
         held.hold(str(tmp_path / "file"), b".\n")
@@ -50,7 +50,7 @@ def test_what_was_put_there_meanwhile_is_left_alone(tmp_path: Path) -> None:
     assert not (tmp_path / "folder").stat().st_mode & 0o1000
 
 
-def test_what_a_crash_left_is_taken_over(tmp_path: Path) -> None:
+def test_leftovers_of_a_crash_are_taken_over(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir(0o1755)
     with MountPoints() as held:
         held.hold(str(tmp_path / "folder"))

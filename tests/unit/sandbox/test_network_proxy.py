@@ -51,7 +51,7 @@ def test_what_a_grant_covers(grant: str, host: str, port: int, expected: bool) -
      "a..org", "http://example.org", "example.org/path", "user@example.org", "exämple.org", "127.1", "0x7f000001",
      "2130706433", "example.org\0.evil.net", "a" * 64 + ".org", "[::1", "example.org:８０"],
 )  # fmt: skip
-def test_what_is_not_a_grant(text: str) -> None:
+def test_entries_that_are_not_grants_are_ignored(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         read_grant(text)
 
@@ -90,7 +90,7 @@ def test_where_a_granted_name_may_lead(grant: str, address: str, expected: bool)
     assert may_lead_to(read_grant(grant), address) is expected
 
 
-def test_hosts_and_ports_are_told_apart() -> None:
+def test_hosts_and_ports_are_distinguished() -> None:
     assert split_port("example.org:8080", default=80) == ("example.org", 8080)
     assert split_port("[::1]:8080", default=80) == ("::1", 8080)
     assert split_port("::1", default=80) == ("::1", 80)

@@ -120,7 +120,7 @@ async def output_of(keeper: Keeper, folder: Path, *argv: str, passed: tuple[int,
         return said.read()
 
 
-async def test_who_kills_the_supervisor_does_not_get_away(tmp_path: Path, mark: str) -> None:
+async def test_killing_the_supervisor_does_not_free_its_processes(tmp_path: Path, mark: str) -> None:
     keeper = Keeper(ENVIRONMENT)
     script = f"setsid -f sleep {mark}; sleep 0.1; kill -KILL $PPID; sleep {mark}"
     process, read = await started(keeper, tmp_path, "/bin/bash", "-c", script)

@@ -101,7 +101,7 @@ def test_a_command_that_cannot_be_confined_is_an_error_and_nothing_runs(home: Pa
 
 
 @pytest.mark.parametrize("is_job", [False, True])
-def test_a_line_that_is_no_command_says_so(home: Path, is_job: bool) -> None:
+def test_a_line_that_is_not_a_command_says_so(home: Path, is_job: bool) -> None:
     result = run(home, "if; then", times=0, is_job=is_job)
     assert result.exit_code == 2
     assert "line 1: syntax error" in result.output
@@ -144,7 +144,7 @@ DAEMON = (
         ("seq 9 | tail -1 >/dev/null; cd /", []),
     ],
 )
-def test_what_was_left_running_and_ended_is_named(home: Path, command: str, ended: list[str]) -> None:
+def test_ended_leftover_processes_are_named(home: Path, command: str, ended: list[str]) -> None:
     result = run(home, f"{command}\n sleep 0.2", times=0)  # until each has become its program
     assert (result.exit_code, sorted(result.ended), result.job) == (0, ended, None)
     assert "/proc" not in result.output

@@ -98,7 +98,7 @@ WITHOUT_WATCHES = ("unshare", "-Ur", "sh", "-c", 'echo 0 > /proc/sys/user/max_in
 
 
 @pytest.mark.parametrize(("before", "how"), [((), "WATCHED"), (WITHOUT_WATCHES, "COMPARED")])
-def test_what_is_made_at_any_depth_is_found_at_once(tmp_path: Path, before: tuple[str, ...], how: str) -> None:
+def test_files_created_at_any_depth_are_found_at_once(tmp_path: Path, before: tuple[str, ...], how: str) -> None:
     if sys.platform != "linux" or subprocess.run([*before, "true"], check=False).returncode:
         pytest.skip("no kernel that notes changes, or no user namespaces, in which that can be taken away")
     command = [*before, sys.executable, "-c", CHANGES, str(tmp_path)]
@@ -106,7 +106,7 @@ def test_what_is_made_at_any_depth_is_found_at_once(tmp_path: Path, before: tupl
     assert (done.stdout.strip(), done.stderr) == (how, "")
 
 
-def test_too_many_folders_are_said_and_those_of_tools_have_room_of_their_own(tmp_path: Path) -> None:
+def test_too_many_folders_are_reported_and_those_of_tools_have_room_of_their_own(tmp_path: Path) -> None:
     scan = Scan(max_folders=(5, 5, 1), max_s=10)
     make(tmp_path, "a", "b", "c", "d", "venv/x/y", "venv/z")
     found = names([*scan.folders(str(tmp_path))], tmp_path)
@@ -118,7 +118,7 @@ def test_too_many_folders_are_said_and_those_of_tools_have_room_of_their_own(tmp
     assert str(tmp_path / "venv/x") in scan.folders(str(tmp_path))  # it was seen before
 
 
-def test_a_walk_that_ran_out_of_time_goes_on_with_the_next_command(tmp_path: Path) -> None:
+def test_a_walk_that_ran_out_of_time_continues_with_the_next_command(tmp_path: Path) -> None:
     make(tmp_path, *(f"{number}/inside" for number in range(8)), "venv/x")
     for number in range(8):
         (tmp_path / f"{number}/.env").touch()
@@ -135,7 +135,7 @@ def test_a_walk_that_ran_out_of_time_goes_on_with_the_next_command(tmp_path: Pat
     assert not scan.is_partial(str(tmp_path))
 
 
-def test_what_the_kernel_has_not_noted_is_found_after_a_while(tmp_path: Path) -> None:
+def test_changes_that_the_kernel_did_not_report_are_found_after_a_while(tmp_path: Path) -> None:
     scan = Scan()
     scan.folders(str(tmp_path))
     make(tmp_path, "a/b")

@@ -52,7 +52,7 @@ def answer(machine: str, number: int, *arguments: int, internet: bool = False, a
 
 
 @both
-def test_what_is_on_the_list_is_refused(machine: str) -> None:
+def test_listed_commands_are_refused(machine: str) -> None:
     column = ARCHITECTURES[machine].column
     for name, numbers in DENIED.items():
         if numbers[column] is not None:

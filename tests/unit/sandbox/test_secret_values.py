@@ -17,7 +17,7 @@ def secrets_among(root: Path, names: Sequence[bytes]) -> set[bytes]:
     return {name for name in names if name.endswith(b".env")}
 
 
-def test_what_git_could_not_be_asked_is_asked_again(tmp_path: Path) -> None:
+def test_questions_that_git_could_not_answer_are_asked_again(tmp_path: Path) -> None:
     root, programs = tmp_path / "ws", tmp_path / "bin"
     for folder in (root, programs):
         folder.mkdir()

@@ -205,7 +205,7 @@ def test_git_starts_nothing_that_a_folder_within_a_working_copy_names(home: Path
     assert not (root / "started").exists()
 
 
-def test_what_programs_obey_in_folders_below_is_not_written(home: Path, root: Path) -> None:
+def test_auto_executed_files_in_subfolders_are_not_written(home: Path, root: Path) -> None:
     for name in (
         "app/.vscode/tasks.json",
         "app/deep/er/.exrc",
@@ -239,7 +239,7 @@ def test_what_programs_obey_in_folders_below_is_not_written(home: Path, root: Pa
         ("touch -r .envrc x; printf evil >.envrc; touch -r x .envrc", [".envrc"]),
     ],
 )
-def test_what_a_command_makes_or_changes_that_programs_obey_is_told(
+def test_auto_executed_files_that_a_command_changes_are_reported(
     home: Path, root: Path, command: str, made: list[str]
 ) -> None:
     (root / ".envrc").write_text("mine")
@@ -271,7 +271,7 @@ HOSTS = "the sandbox lets commands reach only"
         ("python3 -c \"import socket; socket.getaddrinfo('example.org', 80)\"", HOSTS),
     ],
 )
-def test_who_fails_at_what_the_sandbox_keeps_is_told_why(home: Path, root: Path, command: str, note: str) -> None:
+def test_failures_caused_by_the_sandbox_are_explained(home: Path, root: Path, command: str, note: str) -> None:
     (root / ".idea").mkdir()
     (root / ".idea/workspace.xml").write_text("mine")
     (root / ".env").write_text("mine")

@@ -146,12 +146,12 @@ async def test_a_server_with_connections_may_be_part_of_a_test_run(tmp_path: Pat
         ),
     ],
 )
-async def test_what_works_or_cannot_be_known_is_not_called_stalled(command: str, tmp_path: Path) -> None:
+async def test_working_or_unknown_processes_are_not_reported_as_stalled(command: str, tmp_path: Path) -> None:
     assert await reason(command, tmp_path) is None
 
 
 @pytest.mark.full
-async def test_nothing_is_said_too_soon(tmp_path: Path) -> None:
+async def test_nothing_is_reported_too_soon(tmp_path: Path) -> None:
     assert await reason(python(READS_A_PIPE_IT_HOLDS), tmp_path, quiet_s=1.5) is None
 
 
@@ -168,7 +168,7 @@ SILENT = f"echo begun; {python(READS_A_PIPE_IT_HOLDS.replace('{ready}; ', ''))}"
 
 
 @pytest.mark.full
-def test_a_command_without_input_is_told_while_it_waits_and_when_it_has_ended(bench: Bench) -> None:
+def test_a_command_without_input_is_reported_while_it_waits_and_when_it_has_ended(bench: Bench) -> None:
     output = bench.call("bash", command=SILENT, timeout_ms=3_200)
     why = output.structured["stall"]
     assert why.startswith("waits for input: python")

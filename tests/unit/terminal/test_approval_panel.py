@@ -92,7 +92,7 @@ def test_choices_have_rows_of_their_own_where_one_does_not_hold_them() -> None:
     assert len(few) == 5
 
 
-def test_a_yes_for_longer_says_what_it_covers() -> None:
+def test_a_lasting_approval_says_what_it_covers() -> None:
     asked = panel(rules=("bash(git push a b)", "bash(git push *)"))
     assert rows(asked)[-1] == "  Rule for s/a: bash(git push a b) (e to edit, ←/→ narrower or wider)"
     asked.widen(1)
@@ -139,7 +139,7 @@ def test_nothing_is_left_out_however_long_it_is() -> None:
     assert preview(wide).count("y") == 900, "the reach of a yes for longer, where the panel has no room for it"
 
 
-def test_a_page_ends_with_the_window_and_the_next_goes_on_there() -> None:
+def test_a_page_ends_with_the_window_and_the_next_continues_there() -> None:
     asked = panel("echo " + "日" * 300 + "\n\nend\tof it")
     rest, pages = asked.preview(40), []
     while rest:
@@ -185,7 +185,7 @@ def test_hunks_are_decided_one_by_one(answers: str, taken: tuple[int, ...] | Non
     assert last == (Approve("1", True, hunks=taken) if taken else Approve("1", False, stops=True))
 
 
-def test_the_changes_of_a_tried_command_are_shown_file_by_file() -> None:
+def test_the_changes_of_a_dry_run_command_are_shown_file_by_file() -> None:
     changes = (f"--- a/src/a.py\n+++ b/src/a.py\n{HUNK}", "deleted folder build\n")
     asked = panel("\n".join(changes), hunks=changes)
     text = preview(asked)
@@ -205,7 +205,7 @@ def test_trying_first_is_a_choice_where_it_is_offered() -> None:
     assert "Dry run" not in " ".join(rows(panel()))
 
 
-def test_what_git_says_of_a_repository_is_shown_before_the_diffs_of_its_files() -> None:
+def test_git_summaries_are_shown_before_the_diffs_of_files() -> None:
     said = f"main: 1 → 2\n  + 2 second\n--- a/src/a.py\n+++ b/src/a.py\n{HUNK}--- a/b.py\n+++ b/b.py\n{HUNK}"
     lines = preview(panel(said, hunks=(said,))).split("\n")
     first, second = lines.index("  src/a.py"), lines.index("  b.py")

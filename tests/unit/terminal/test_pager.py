@@ -38,7 +38,7 @@ def test_the_pager_gets_the_text_and_its_arguments(tmp_path: Path) -> None:
     assert (tmp_path / "seen").read_text() == "-x a b\nü\ntwo\nR\n"
 
 
-def test_without_a_pager_of_ones_own_there_is_less_then_more(tmp_path: Path) -> None:
+def test_without_a_custom_pager_less_and_then_more_is_used(tmp_path: Path) -> None:
     cat = f"/bin/cat > {tmp_path}/seen; echo $0 $* >> {tmp_path}/seen"
     program(tmp_path, "more", cat)
     for environment in ({}, {"PAGER": ""}, {"PAGER": "no-such-pager"}, {"PAGER": "'open"}):
@@ -53,7 +53,7 @@ def test_without_any_pager_it_says_so(tmp_path: Path) -> None:
     assert not asyncio.run(run_pager("all of it", {"PATH": str(tmp_path)}))
 
 
-def test_a_pager_that_is_left_early_is_no_error(tmp_path: Path) -> None:
+def test_a_pager_that_is_left_early_is_not_an_error(tmp_path: Path) -> None:
     show("x" * 1_000_000, {"PATH": SYSTEM, "PAGER": program(tmp_path, "early", "exit 3")})
 
 
@@ -102,7 +102,7 @@ def test_an_editor_that_takes_the_file_away_is_an_error_that_says_so(tmp_path: P
         edited("x", {"EDITOR": program(tmp_path, "ed", 'rm "$1"')})
 
 
-def test_bytes_that_are_no_text_lose_themselves_only(tmp_path: Path) -> None:
+def test_bytes_that_are_not_text_lose_themselves_only(tmp_path: Path) -> None:
     assert edited("a\udcffb", {"EDITOR": program(tmp_path, "ed", 'printf "\\377" >> "$1"')}) == "a?b�"
 
 

@@ -94,7 +94,7 @@ def test_a_letter_that_passes_for_a_latin_one_is_seen(shown: Callable[[str], str
     assert shown(text) == seen
 
 
-def test_in_a_document_a_picture_stands_for_each_of_them() -> None:
+def test_in_a_document_each_of_them_becomes_a_picture() -> None:
     assert pictured("rm\x1b[2K\r a\u202e\u200bb p\u0430ypal") == "rm␛[2K␍ a��b p�ypal"
 
 
@@ -104,13 +104,13 @@ def test_in_a_request_such_a_letter_is_an_escape_also_at_the_end_of_a_word() -> 
 
 
 @pytest.mark.parametrize("shown", [printable, streamed])
-def test_a_flood_of_empty_lines_does_not_push_away_what_stood_before(shown: Callable[[str], str]) -> None:
+def test_a_flood_of_empty_lines_does_not_push_away_what_was_there_before(shown: Callable[[str], str]) -> None:
     assert shown("a" + "\n" * 1000 + "b") == "a" + "\n" * MAX_LINE_ENDS + "b"
     assert shown("a" + "\r\n" * 1000 + "b") == "a" + "\n" * MAX_LINE_ENDS + "b"
     assert exposed("a" + "\n" * 1020 + "b") == "a" + "\n" * 20 + "… 1,000 more line ends\nb"
 
 
-def test_a_stream_waits_for_the_rest_of_a_sequence_and_not_for_ever() -> None:
+def test_a_stream_waits_for_the_rest_of_a_sequence_and_not_forever() -> None:
     stream = PrintableStream()
     assert stream.feed("ok \x1b") == "ok "
     assert stream.feed("[2J") == ""
@@ -141,7 +141,7 @@ def test_a_text_in_pieces_is_shown_like_the_whole(parts: list[str], cuts: list[i
 
 @pytest.mark.slow
 @given(st.text())
-def test_whatever_is_said_nothing_steers(text: str) -> None:
+def test_no_report_steers_the_agent(text: str) -> None:
     for shown in (printable(text), exposed(text), streamed(text)):
         assert not any(
             (character < " " and character not in "\n\t") or "\x7f" <= character < "\xa0" for character in shown

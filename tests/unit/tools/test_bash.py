@@ -24,7 +24,7 @@ def test_a_silent_command_answers_nothing(bench: Bench) -> None:
     assert bench.text("bash", command="true") == ""
 
 
-def test_an_exit_code_other_than_zero_is_told_and_an_error(bench: Bench) -> None:
+def test_an_exit_code_other_than_zero_is_reported_and_an_error(bench: Bench) -> None:
     output = bench.call("bash", command="echo no; exit 3")
     assert output.content == "no\n[exit code 3]"
     assert output.structured["exit_code"] == 3
@@ -38,11 +38,11 @@ def test_a_command_that_a_signal_ended_says_so(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("command", ["", "  \n", "echo a\0b"])
-def test_what_is_no_command_is_an_error(bench: Bench, command: str) -> None:
+def test_an_unknown_command_is_an_error(bench: Bench, command: str) -> None:
     assert bench.fails("bash", command=command).kind == "invalid_parameters"
 
 
-def test_cd_lasts_and_the_directory_is_told_only_when_it_changed(bench: Bench) -> None:
+def test_cd_lasts_and_the_directory_is_reported_only_when_it_changed(bench: Bench) -> None:
     bench.put("src/deep/a")
     assert bench.text("bash", command="cd src") == "[now in src]"
     assert bench.text("bash", command="pwd") == str(bench.ws / "src")
@@ -58,7 +58,7 @@ def test_file_paths_stay_relative_to_the_working_directory_when_the_shell_moves(
     assert bench.text("file_read", path="a") == "1\tabove"
 
 
-def test_a_shell_that_leaves_the_workspace_is_taken_back(bench: Bench) -> None:
+def test_a_shell_that_leaves_the_workspace_is_moved_back(bench: Bench) -> None:
     bench.put("src/a")
     bench.call("bash", command="cd src")
     output = bench.call("bash", command="cd / && pwd")
@@ -67,7 +67,7 @@ def test_a_shell_that_leaves_the_workspace_is_taken_back(bench: Bench) -> None:
     assert bench.text("bash", command="pwd") == str(bench.ws / "src")
 
 
-def test_a_directory_that_is_gone_is_told_and_the_shell_starts_at_the_root(bench: Bench) -> None:
+def test_a_directory_that_is_gone_is_reported_and_the_shell_starts_at_the_root(bench: Bench) -> None:
     bench.call("bash", command="mkdir d && cd d")
     bench.call("bash", command="rmdir ../d")
     output = bench.call("bash", command="pwd")
@@ -90,7 +90,7 @@ def test_a_cwd_that_cannot_be_is_an_error(bench: Bench, cwd: str, kind: str) -> 
     assert bench.names() == {"a"}
 
 
-def test_a_timeout_is_told_with_the_output_so_far(bench: Bench) -> None:
+def test_a_timeout_is_reported_with_the_output_so_far(bench: Bench) -> None:
     output = bench.call("bash", command="echo begin; sleep 60", timeout_ms=200)
     assert output.content == "begin\n[ended after 0.2 s; for a long job set timeout_ms or background]"
     assert output.structured["timed_out"] is True
@@ -140,7 +140,7 @@ def test_endless_output_neither_floods_nor_holds_up_anything(bench: Bench) -> No
     assert "characters not shown" in "".join(bench.heard)
 
 
-def test_what_is_left_running_is_told_and_can_be_ended(bench: Bench) -> None:
+def test_processes_left_running_are_reported_and_can_be_ended(bench: Bench) -> None:
     async def left_and_ended() -> tuple[str, str]:
         output = await bench.acall("bash", command="sleep 60 & echo done")
         killed = await bench.acall("jobs", action="kill", job_id=output.structured["job_id"])
@@ -220,7 +220,7 @@ def test_a_cancelled_call_ends_its_processes(bench: Bench) -> None:
     assert not is_alive(asyncio.run(cancelled()))
 
 
-def test_directories_with_names_that_are_no_utf_8_can_be_sent(bench: Bench) -> None:
+def test_directories_with_names_that_are_not_utf_8_can_be_sent(bench: Bench) -> None:
     output = bench.call("bash", command=r"mkdir $'caf\xe9' && cd caf*")
     assert output.content == r"[now in $'caf\xe9']"
     assert output.structured["cwd"] == rf"$'{bench.ws}/caf\xe9'"

@@ -129,7 +129,7 @@ def test_indentation_is_taken_as_the_file_has_it(before: str, old: str, new: str
     assert said.startswith(INDENTATION) or old in before
 
 
-def test_a_line_whose_indentation_cannot_be_told_is_an_error() -> None:
+def test_a_line_whose_indentation_cannot_be_determined_is_an_error() -> None:
     with pytest.raises(ToolError, match="indentation cannot be told from it: 'deeper'"):
         edit(b"\tx\n\ty\n", "x\ny\n", "x\n    deeper\n")
 
@@ -193,14 +193,14 @@ def test_the_exact_place_wins_over_those_like_it() -> None:
     assert not said
 
 
-def test_the_model_is_told_how_it_matched(bench: Bench) -> None:
+def test_the_model_is_reported_how_it_matched(bench: Bench) -> None:
     path = bench.put("a", "\tx\r\n")
     said = bench.text("file_edit", path="a", old_string="  x\n", new_string="  y\n")
     assert said.endswith("+\ty\n[Matched apart from indentation; new_string was indented as the file is.]")
     assert path.read_bytes() == b"\ty\r\n"
 
 
-def test_of_several_edits_it_is_said_which_one_matched_how(bench: Bench) -> None:
+def test_of_several_edits_it_is_reported_which_one_matched_how(bench: Bench) -> None:
     bench.put("a", "one “two”\n")
     edits = [{"old_string": "one", "new_string": "1"}, {"old_string": '"two"', "new_string": "2"}]
     said = bench.text("file_edit", path="a", edits=edits)

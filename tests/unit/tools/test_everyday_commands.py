@@ -52,12 +52,12 @@ def test_nobody_is_asked_about_commands_that_only_read(bench: Bench) -> None:
     assert Counter(decision for _, decision, _ in found) == {"dry_run": 112, "allow": 41}
 
 
-def test_what_changes_files_is_tried_first(bench: Bench) -> None:
+def test_commands_that_change_files_run_as_a_dry_run_first(bench: Bench) -> None:
     otherwise = [row for row in decisions(bench) if row[0] == "changes" and row[1] != "dry_run"]
     assert otherwise == []
 
 
-def test_what_acts_beyond_the_workspace_asks_before_it_runs(bench: Bench) -> None:
+def test_commands_that_act_outside_the_workspace_ask_before_they_run(bench: Bench) -> None:
     unasked = [row for row in decisions(bench) if row[0] == "beyond" and row[1] != "ask"]
     assert unasked == []
 

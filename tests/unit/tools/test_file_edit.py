@@ -222,7 +222,7 @@ def test_a_word_that_is_off_is_found_in_a_long_file() -> None:
     )
 
 
-def test_bytes_that_are_no_utf_8_are_shown_as_a_sign_and_stay(bench: Bench) -> None:
+def test_bytes_that_are_not_utf_8_are_shown_as_a_sign_and_stay(bench: Bench) -> None:
     path = bench.put("a", "née ✓✓✓ ".encode() + b"\xff\xfe one\n")
     output = bench.call("file_edit", path="a", old_string="one", new_string="two")
     assert path.read_bytes() == "née ✓✓✓ ".encode() + b"\xff\xfe two\n"
@@ -387,7 +387,7 @@ def test_a_byte_order_mark_that_is_named_is_part_of_the_text(bench: Bench, encod
     assert path.read_bytes() == "2\r\n".encode(encoding)
 
 
-def test_a_byte_order_mark_is_taken_away_and_put_back(bench: Bench) -> None:
+def test_a_byte_order_mark_is_removed_and_restored(bench: Bench) -> None:
     path = bench.put("a", b"\xef\xbb\xbfone\ntwo\n")
     diff = bench.text("file_edit", path="a", old_string="\ufeffone", new_string="one")
     assert "-\ufeffone\n+one\n" in diff
@@ -396,7 +396,7 @@ def test_a_byte_order_mark_is_taken_away_and_put_back(bench: Bench) -> None:
     assert path.read_bytes() == b"\xef\xbb\xbfone\ntwo\n"
 
 
-def test_a_byte_order_mark_that_is_not_there_is_not_found(bench: Bench) -> None:
+def test_a_byte_order_mark_that_does_not_exist_is_not_found(bench: Bench) -> None:
     bench.put("a", "one\n")
     assert bench.fails("file_edit", path="a", old_string="\ufeffone", new_string="1").kind == "not_found"
 
@@ -406,7 +406,7 @@ def test_a_byte_order_mark_that_is_not_there_is_not_found(bench: Bench) -> None:
 @example(content=b"\xff\xfe\0\0a\0\0\0")
 @example(content=b"\xef\xbb\xbf\xef\xbb\xbfa")
 @example(content=b"\xfe\xff\xfe\xff")
-def test_what_can_be_decoded_encodes_to_the_same_bytes(content: bytes) -> None:
+def test_decoded_text_encodes_to_the_same_bytes(content: bytes) -> None:
     decoded = decode(content)
     assert decoded is None or decoded.encoded(decoded.text) == content
 

@@ -131,7 +131,7 @@ def test_symlinks_and_empty_folders_are_left_out_as_ripgrep_does(bench: Bench) -
     assert bench.call("file_list").structured["paths"] == ["src/", "src/a.py"]
 
 
-def test_what_could_not_be_read_is_said(unprivileged_bench: Bench) -> None:
+def test_unreadable_parts_are_reported(unprivileged_bench: Bench) -> None:
     bench = unprivileged_bench
     bench.put("a.py")
     bench.put("locked/b.py").parent.chmod(0)
@@ -158,7 +158,7 @@ def test_odd_names_come_through(bench: Bench, name: str) -> None:
     assert bench.call("file_list").structured["paths"] == [name]
 
 
-def test_a_name_that_is_no_utf_8_can_be_shown_and_sent(bench: Bench) -> None:
+def test_a_name_that_is_not_utf_8_can_be_shown_and_sent(bench: Bench) -> None:
     Path(os.fsdecode(os.fsencode(bench.ws) + b"/caf\xe9.py")).write_text("x")
     output = bench.call("file_list")
     assert output.content == r"$'caf\xe9.py'"

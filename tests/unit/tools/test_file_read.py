@@ -26,7 +26,7 @@ def test_lines_are_numbered_from_one_with_a_tab(bench: Bench) -> None:
     assert not output.is_error
 
 
-def test_offset_and_limit_choose_lines_and_the_result_says_how_to_go_on(bench: Bench) -> None:
+def test_offset_and_limit_choose_lines_and_the_result_says_how_to_continue(bench: Bench) -> None:
     bench.put("a", "".join(f"line {n}\n" for n in range(1, 11)))
     output = bench.call("file_read", path="a", offset=3, limit=2)
     assert output.content == "3\tline 3\n4\tline 4\n[lines 3-4 of 10; go on with offset=5]"
@@ -34,7 +34,7 @@ def test_offset_and_limit_choose_lines_and_the_result_says_how_to_go_on(bench: B
     assert output.structured["total_lines"] == 10
 
 
-def test_the_last_lines_do_not_ask_to_go_on(bench: Bench) -> None:
+def test_the_last_lines_do_not_ask_to_continue(bench: Bench) -> None:
     bench.put("a", "1\n2\n3")
     output = bench.call("file_read", path="a", offset=2)
     assert output.content == "2\t2\n3\t3"
@@ -105,7 +105,7 @@ def test_an_endless_line_ends_at_a_whole_character(bench: Bench, encoding: str, 
 @pytest.mark.parametrize(
     "head", [b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff\xe0", b"GIF89a", b"RIFF\x08\0\0\0WEBPVP8 ", b"%PDF-1.7\n"]
 )
-def test_what_is_said_of_broken_media_names_no_object_of_the_program(bench: Bench, head: bytes) -> None:
+def test_what_is_reported_of_broken_media_names_no_object_of_the_program(bench: Bench, head: bytes) -> None:
     bench.put("a", head + bytes(40))
     said = str(bench.fails("file_read", path="a"))
     assert said.startswith("a is a broken ")
@@ -143,7 +143,7 @@ def test_an_offset_past_the_end_says_how_many_lines_there_are(bench: Bench) -> N
     assert "2 lines" in str(error)
 
 
-def test_an_empty_file_is_said_to_be_empty(bench: Bench) -> None:
+def test_an_empty_file_is_reported_to_be_empty(bench: Bench) -> None:
     bench.put("a")
     output = bench.call("file_read", path="a")
     assert "empty" in str(output.content)

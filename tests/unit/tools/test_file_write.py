@@ -82,7 +82,7 @@ def test_a_file_that_changed_after_it_was_read_is_not_replaced(bench: Bench) -> 
     assert path.read_text() == "two\n"
 
 
-def test_a_new_time_alone_is_no_change(bench: Bench) -> None:
+def test_a_new_time_alone_is_not_a_change(bench: Bench) -> None:
     path = bench.put("a", "one\n")
     bench.call("file_read", path="a")
     os.utime(path, (1, 1))
@@ -159,7 +159,7 @@ def test_any_other_file_becomes_what_was_given(bench: Bench, before: bytes) -> N
     assert path.read_bytes() == "é\r\nx\n".encode()
 
 
-def test_mixed_line_ends_give_way_to_those_given_and_that_is_said(bench: Bench) -> None:
+def test_mixed_line_ends_give_way_to_those_given_and_that_is_reported(bench: Bench) -> None:
     path = bench.put("a", b"a\r\nb\n")
     bench.call("file_read", path="a")
     assert "It had LF and CRLF line ends" in bench.text("file_write", path="a", content="a\nc\n")
@@ -180,7 +180,7 @@ def test_a_character_the_encoding_does_not_have_is_an_error(bench: Bench) -> Non
     ("name", "given"),
     [("file_write", {"content": "two\n"}), ("file_edit", {"old_string": "one", "new_string": "two"})],
 )
-def test_a_file_that_changed_after_a_person_judged_the_diff_is_left_alone(
+def test_a_file_that_changed_after_its_diff_was_approved_is_left_alone(
     bench: Bench, name: str, given: dict[str, str]
 ) -> None:
     path = bench.put("a", "one\n")
@@ -193,7 +193,7 @@ def test_a_file_that_changed_after_a_person_judged_the_diff_is_left_alone(
     bench.call(name, path="a", **given)  # the next call was not judged before that change
 
 
-def test_a_file_made_after_a_person_judged_its_creation_is_left_alone(bench: Bench) -> None:
+def test_a_file_created_after_its_approval_was_asked_is_left_alone(bench: Bench) -> None:
     bench.preview("file_write", path="a", content="mine\n")
     path = bench.put("a", "the person's\n")
     bench.fails("file_write", path="a", content="mine\n")
@@ -369,7 +369,7 @@ def test_the_count_of_lines_is_not_misled_by_what_they_hold(bench: Bench) -> Non
     assert bench.call("file_write", path="a.sql", content="select\n").summary == "+0 -2"
 
 
-def test_a_missing_last_newline_is_told_in_the_diff(bench: Bench) -> None:
+def test_a_missing_last_newline_is_reported_in_the_diff(bench: Bench) -> None:
     diff = bench.call("file_write", path="a", content="x").structured["diff"]
     assert diff.endswith("+x\n\\ No newline at end of file\n")
 

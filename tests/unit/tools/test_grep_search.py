@@ -179,7 +179,7 @@ def test_matches_come_in_the_order_of_their_paths_and_the_first_are_shown(bench:
         assert structured["total"] == len(expected)
 
 
-def test_what_could_not_be_read_is_said(unprivileged_bench: Bench) -> None:
+def test_unreadable_parts_are_reported(unprivileged_bench: Bench) -> None:
     bench = unprivileged_bench
     bench.put("a", "hit\n")
     bench.put("b", "hit\n").chmod(0)
@@ -207,7 +207,7 @@ def test_the_end_of_a_line_is_where_ripgrep_has_it_and_crlf_is_explained(bench: 
     assert bench.text("grep_search", pattern=f"{start}\\bfoo\\r?$") == "a:1:foo\nb:2:foo"
 
 
-def test_a_file_that_was_not_searched_to_its_end_is_told(bench: Bench) -> None:
+def test_a_file_that_was_not_searched_to_its_end_is_reported(bench: Bench) -> None:
     bench.put("evil", f"{'x' * 60}w\nxxy\n")
     bench.put("fine", "xxy\n")
     text = bench.text("grep_search", pattern="^(?=x)(x+x+)+[yz]")
@@ -246,7 +246,7 @@ def test_odd_names_come_through(bench: Bench, name: str) -> None:
     assert bench.call("grep_search", pattern="needle", path=name).structured["matches"] == expected
 
 
-def test_a_name_that_is_no_utf_8_can_be_shown_and_sent(bench: Bench) -> None:
+def test_a_name_that_is_not_utf_8_can_be_shown_and_sent(bench: Bench) -> None:
     Path(os.fsdecode(os.fsencode(bench.ws) + b"/caf\xe9")).write_text("needle\n")
     output = bench.call("grep_search", pattern="needle")
     assert output.content == r"$'caf\xe9':1:needle"

@@ -106,7 +106,7 @@ def test_no_write_gets_out_while_somebody_swaps_a_folder_for_a_link(ws: Path, se
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
-def test_what_is_no_regular_file_is_neither_read_nor_written(ws: Path, make: object) -> None:
+def test_only_regular_files_are_read_or_written(ws: Path, make: object) -> None:
     assert callable(make)
     make(ws / "odd")
     for attempt in (lambda: open_to_read(ws / "odd"), lambda: write(ws / "odd", b"x")):

@@ -188,7 +188,7 @@ def test_a_rule_is_a_tool_s_name_or_alias_and_a_pattern(text: str, rule: Rule) -
 
 
 @pytest.mark.parametrize("text", ["", "(x)", "bash(", "bash)x", "a b"])
-def test_what_is_no_rule_is_an_error_that_shows_one(text: str) -> None:
+def test_an_invalid_rule_is_an_error_with_an_example(text: str) -> None:
     with pytest.raises(UsageError, match="git log"):
         parse_rule(text)
 
@@ -236,7 +236,7 @@ def test_a_refused_path_is_refused_to_the_tools_that_do_the_same(
         ("source/a.py", "ask"),
     ],
 )
-def test_an_allowed_path_is_judged_where_it_leads(bench: Bench, path: str, decision: str) -> None:
+def test_an_allowed_path_is_checked_where_it_leads(bench: Bench, path: str, decision: str) -> None:
     bench.put("src/a.py")
     bench.put("setup.py")
     (bench.ws / "src/link").symlink_to("../setup.py")
@@ -466,7 +466,7 @@ def test_the_search_for_what_wildcards_find_opens_folders_alone(bench: Bench) ->
     assert opened < 10
 
 
-def test_wildcards_that_find_too_much_are_no_way_around_a_question(bench: Bench) -> None:
+def test_wildcards_that_find_too_much_are_not_way_around_a_question(bench: Bench) -> None:
     (bench.ws / "many").mkdir()
     for number in range(1_001):
         (bench.ws / f"many/{number}").touch()
@@ -482,7 +482,7 @@ def test_auto_lets_commands_run_that_stay_inside_the_sandbox(bench: Bench) -> No
         assert command(bench, text, "auto") == "ask", text
 
 
-def test_without_a_sandbox_that_was_asked_for_every_command_asks(bench: Bench) -> None:
+def test_without_a_sandbox_that_was_asked_forevery_command_asks(bench: Bench) -> None:
     bench.sandbox_profile("workspace-write")
     assert command(bench, "ls") == "ask"
     assert command(bench, "ls", "dontAsk") == "deny"
@@ -515,7 +515,7 @@ def labelled_commands() -> list[dict[str, Any]]:
 
 
 @needs_data
-def test_the_commands_of_the_list_are_judged_as_it_says(bench: Bench) -> None:
+def test_listed_commands_get_the_listed_verdicts(bench: Bench) -> None:
     rows = labelled_commands()
     judged = {row["input"]: command(bench, row["input"]) for row in rows}
     firm = [row for row in rows if not row.get("lenient")]
@@ -529,7 +529,7 @@ def test_the_commands_of_the_list_are_judged_as_it_says(bench: Bench) -> None:
 
 
 @needs_data
-def test_what_the_list_blocks_is_refused_in_every_mode(bench: Bench) -> None:
+def test_listed_commands_are_refused_in_every_mode(bench: Bench) -> None:
     blocked = [row["input"] for row in labelled_commands() if row["expected"] == "block" and not row.get("lenient")]
     for mode in MODES:
         assert [text for text in blocked if command(bench, text, mode, allow=("bash",)) != "deny"] == []

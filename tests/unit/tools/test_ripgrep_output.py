@@ -177,7 +177,7 @@ async def test_an_error_while_the_output_is_read_ends_the_program(tmp_path: Path
     assert not is_alive(await pid_written(tmp_path / "pid"))
 
 
-async def test_the_loop_goes_on_while_a_program_prints(tmp_path: Path) -> None:
+async def test_the_loop_continues_while_a_program_prints(tmp_path: Path) -> None:
     ticks = 0
 
     async def tick() -> None:

@@ -18,7 +18,7 @@ from agentcli.tools.text.syntax import LARGEST, syntax_note
         ("a.toml", b"a = \n", "no valid TOML"),
     ],
 )
-def test_what_does_not_parse_is_told(name: str, content: bytes, says: str) -> None:
+def test_unparsable_input_is_reported(name: str, content: bytes, says: str) -> None:
     assert says in syntax_note(Path(name), content)
 
 
@@ -33,5 +33,5 @@ def test_what_does_not_parse_is_told(name: str, content: bytes, says: str) -> No
         ("a.py", b"(" * (LARGEST + 1)),
     ],
 )
-def test_what_parses_or_cannot_be_judged_is_not(name: str, content: bytes) -> None:
+def test_parsing_or_undecidable_text_is_not_reported(name: str, content: bytes) -> None:
     assert syntax_note(Path(name), content) == ""

@@ -103,7 +103,7 @@ def test_the_beginning_of_every_line_is_between_characters(text: str) -> None:
         pytest.param("\t”\n\t”\n\t”\n", '  "\n  "\n', id="look-alikes, indented"),
     ],
 )
-def test_of_places_within_one_another_the_first_is_meant_and_it_is_said(before: str, old: str) -> None:
+def test_of_places_within_one_another_the_first_is_meant_and_it_is_reported(before: str, old: str) -> None:
     applied = edit(before, old, f"{old}  X\n")
     assert [line.strip() for line in applied.decoded.text.splitlines()] == [
         *2 * [before.strip()[0]],

@@ -150,7 +150,7 @@ def test_stray_keys_are_ignored() -> None:
     assert BUILTIN.get("file_read").parse({"path": "a", "encoding": "utf-8"}).path == "a"
 
 
-def test_null_stands_for_an_argument_left_out() -> None:
+def test_null_means_an_omitted_argument() -> None:
     parsed = BUILTIN.get("file_list").parse({"path": None, "limit": None, "include_ignored": None, "pattern": None})
     assert parsed == BUILTIN.get("file_list").parse({})
 

@@ -74,7 +74,7 @@ def test_words_become_what_bash_makes_of_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_we_say_bash_refuses_it_refuses() -> None:
+def test_bash_refuses_commands_that_we_call_invalid() -> None:
     check_syntax(300, 1)
 
 
@@ -92,7 +92,7 @@ def test_much_more_of_what_we_say_bash_refuses_it_refuses() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["allow", "block"])
-def test_what_we_judge_parses_in_bash(name: str) -> None:
+def test_commands_that_we_understand_parse_in_bash(name: str) -> None:
     for command in cases(name):
         assert not read_commands(command).refusal or bash("-n", "-c", command).returncode, command
         if not read_commands(command).problem:

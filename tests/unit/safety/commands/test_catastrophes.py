@@ -68,7 +68,7 @@ def rows_with_verdicts(text: str) -> list[tuple[str, str]]:
     chmod -R 777 /[a-z]*
     """),
 )
-def test_a_glob_that_finds_what_the_system_stands_on_is_a_catastrophe(command: str) -> None:
+def test_a_glob_that_finds_what_the_system_is_on_is_a_catastrophe(command: str) -> None:
     assert verdict(command) == "block"
 
 
@@ -95,7 +95,7 @@ def test_a_glob_that_finds_what_the_system_stands_on_is_a_catastrophe(command: s
     ask: mv ~/[a-z]* /tmp
     """),
 )
-def test_a_glob_that_finds_less_is_no_catastrophe(expected: str, command: str) -> None:
+def test_a_glob_that_finds_less_is_not_a_catastrophe(expected: str, command: str) -> None:
     assert verdict(command) == expected
 
 
@@ -168,7 +168,7 @@ def test_find_that_ruins_all_it_finds_is_a_catastrophe(command: str) -> None:
     ask: find / -exec grep -q x {} \; -delete
     """),
 )
-def test_find_that_ruins_less_is_no_catastrophe(expected: str, command: str) -> None:
+def test_find_that_ruins_less_is_not_a_catastrophe(expected: str, command: str) -> None:
     assert verdict(command) == expected
 
 
@@ -206,7 +206,7 @@ def test_permissions_of_the_whole_system_are_a_catastrophe(command: str) -> None
     ask: cd / && chown -R root srv/x
     """),
 )
-def test_permissions_of_less_are_no_catastrophe(expected: str, command: str) -> None:
+def test_permissions_of_less_are_not_a_catastrophe(expected: str, command: str) -> None:
     assert verdict(command) == expected
 
 
@@ -257,7 +257,7 @@ def test_overwriting_a_disk_is_a_catastrophe_whatever_the_program(command: str) 
     ask: dd if=/dev/block/sda of=x
     """),
 )
-def test_reading_a_disk_or_writing_its_image_is_no_catastrophe(expected: str, command: str) -> None:
+def test_reading_a_disk_or_writing_its_image_is_not_a_catastrophe(expected: str, command: str) -> None:
     assert verdict(command) == expected
 
 
@@ -302,7 +302,7 @@ def test_handing_over_the_shell_is_a_catastrophe(command: str) -> None:
     try: perl -e 'print "fork while fork"'
     """),
 )
-def test_what_only_names_a_connection_a_shell_or_a_fork_is_no_catastrophe(expected: str, command: str) -> None:
+def test_what_only_names_a_connection_a_shell_or_a_fork_is_not_a_catastrophe(expected: str, command: str) -> None:
     assert verdict(command) == expected
 
 
@@ -471,5 +471,5 @@ def test_measuring_files_is_allowed(command: str) -> None:
     try: git -c pager.log=cat log
     """),
 )
-def test_what_may_write_run_or_leave_the_workspace_is_not_allowed(expected: str, command: str) -> None:
+def test_commands_that_may_write_run_or_leave_the_workspace_are_not_allowed(expected: str, command: str) -> None:
     assert verdict(command) == expected

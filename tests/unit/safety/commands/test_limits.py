@@ -76,7 +76,7 @@ NOT_TRIED = {"a long text": "allow", "slashes in awk": "allow", "continued lines
 @pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LONG)
-def test_a_monstrous_command_is_judged_in_about_a_second(name: str) -> None:
+def test_a_monstrous_command_is_classified_in_about_a_second(name: str) -> None:
     started = time.perf_counter()
     verdict = judged(LONG[name]).verdict
     assert time.perf_counter() - started < 60  # about 0.5 s; what grows with the square takes hours
@@ -94,7 +94,7 @@ def test_a_long_text_that_is_only_data_is_not_refused() -> None:
     assert judged(f"cat > notes <<'EOF'\n{text[:100_000]}EOF\n").verdict == "try"
 
 
-def test_scripts_in_scripts_and_subshells_in_subshells_are_judged() -> None:
+def test_nested_scripts_and_subshells_are_checked() -> None:
     command = "rm x"
     for _ in range(6):
         command = f"eval {shlex.quote('(' * 25 + command + ' ' + ') ' * 25)}"

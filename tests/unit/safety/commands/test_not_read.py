@@ -59,7 +59,7 @@ FORMS = [
 
 
 @each_row("form", FORMS)
-def test_a_command_is_seen_wherever_it_stands(form: str) -> None:
+def test_a_command_is_seen_wherever_it_occurs(form: str) -> None:
     assert judged(form.format("rm -rf /")).verdict == "block"
     for command in ("ls", "rm x"):
         analysis = judged(form.format(command))
@@ -120,7 +120,7 @@ def test_bash_takes_these_forms(form: str) -> None:
         "cat <<-$x\na\n$x",
     ],
 )
-def test_what_is_not_surely_static_is_not_read(command: str) -> None:
+def test_only_surely_static_words_are_read(command: str) -> None:
     analysis = judged(command)
     assert analysis.verdict == "try"
     assert analysis.problem
@@ -179,7 +179,7 @@ def test_what_people_write_is_read(expected: str, command: str) -> None:
         ("ls | xargs rm", ""),
     ],
 )
-def test_a_deletion_whose_words_are_not_static_is_told(command: str, why: str) -> None:
+def test_a_deletion_whose_words_are_not_static_is_reported(command: str, why: str) -> None:
     assert judged(command).deletes_unseen == why
 
 
@@ -235,5 +235,5 @@ def test_a_deletion_whose_words_are_not_static_is_told(command: str, why: str) -
         ("./run.sh", "try"),
     ],
 )
-def test_what_is_known_to_reach_further_asks_and_the_rest_is_tried(command: str, verdict: str) -> None:
+def test_what_is_known_to_reach_further_asks_and_the_rest_runs_as_a_dry_run(command: str, verdict: str) -> None:
     assert judged(command).verdict == verdict

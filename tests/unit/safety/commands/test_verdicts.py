@@ -21,14 +21,14 @@ DATA = Path(__file__).parents[5] / "shared/data/commands.jsonl"
 # Thousands of commands: each group is one test, which names what it did not expect.
 
 
-def test_what_only_reads_inside_the_workspace_is_allowed() -> None:
+def test_commands_that_only_read_inside_the_workspace_are_allowed() -> None:
     analyses = {command: judged(command) for command in cases("allow")}
     wrong = {command: analysis.reason for command, analysis in analyses.items() if analysis.verdict != "allow"}
     assert not wrong
     assert all(segment.verdict == "allow" for analysis in analyses.values() for segment in analysis.segments)
 
 
-def test_what_may_write_run_send_or_leave_the_workspace_is_tried_or_asked_about_and_says_why() -> None:
+def test_commands_that_may_write_run_send_or_leave_run_dry_or_ask_with_a_reason() -> None:
     found = [(expected, judged(command), command) for expected, command in with_verdicts(cases("not_allowed"))]
     assert not [(expected, got.verdict, command) for expected, got, command in found if got.verdict != expected]
     assert {expected for expected, _, _ in found} == {"try", "ask"}
@@ -40,7 +40,7 @@ def test_a_catastrophe_is_seen_through_quotes_wrappers_and_compound_commands() -
     assert not {command: verdict for command, verdict in verdicts.items() if verdict != "block"}
 
 
-def test_what_a_person_may_want_is_not_a_catastrophe() -> None:
+def test_commands_that_a_person_may_want_are_not_catastrophic() -> None:
     rows = with_verdicts(cases("never_refused"))
     found = [(expected, judged(command).verdict, command) for expected, command in rows]
     assert not [row for row in found if row[0] != row[1]]
@@ -79,7 +79,7 @@ def test_printf_sets_a_variable_whatever_stands_before_the_n(modifier: str) -> N
         'BEGIN{print "a", \\\n"b" > "out"}',
     ],
 )
-def test_a_print_of_awk_may_go_on_behind_a_newline(program: str) -> None:
+def test_a_print_of_awk_may_continue_behind_a_newline(program: str) -> None:
     assert judged(f"awk '{program}' f").verdict == "try"
 
 
@@ -87,7 +87,7 @@ RESPONSES = ["@args", "m.o @args", "-- @args", "$(echo @args)", "*.o", '"$x"', "
 
 
 @pytest.mark.parametrize("program", ["nm", "strings", "size", "objdump -d", "readelf -h", "ar t", "c++filt"])
-def test_what_reads_its_options_from_a_file_is_tried(program: str) -> None:
+def test_commands_that_read_options_from_a_file_run_as_a_dry_run(program: str) -> None:
     assert not [words for words in RESPONSES if judged(f"{program} {words}").verdict != "try"]
     assert judged(f"x=@args; for y in $x; do {program} $y; done").verdict == "try"
     assert judged(f"timeout 5 {program} @args").verdict == "try"
@@ -118,14 +118,14 @@ def test_what_may_become_two_operands_may_be_written(program: str, words: str) -
         "ps -u r*",
     ],
 )
-def test_what_shows_the_environment_or_secrets_is_asked_about(command: str) -> None:
+def test_commands_that_show_the_environment_or_secrets_are_asked_about(command: str) -> None:
     assert judged(command).verdict == "ask"
 
 
 @pytest.mark.parametrize(
     "command", ["jq -R . -- --arg a /etc/hostname", "jq . -- -L x", "jq . -- $x", "jq --arg a $x . f"]
 )
-def test_a_word_of_jq_that_may_be_an_option_or_a_file_is_tried(command: str) -> None:
+def test_a_word_of_jq_that_may_be_an_option_or_a_file_runs_as_a_dry_run(command: str) -> None:
     assert judged(command).verdict == "try"
 
 
@@ -184,12 +184,12 @@ def test_ss_may_ask_the_name_servers_about_a_host(words: str) -> None:
         "du --files0-from list",
     ],
 )
-def test_what_may_start_a_program_of_somebody_s_choice_is_tried(command: str) -> None:
+def test_commands_that_may_start_configured_programs_run_as_a_dry_run(command: str) -> None:
     assert judged(command).verdict == "try"
 
 
 @pytest.mark.parametrize("command", ["terraform --version", "terraform version"])
-def test_what_may_call_home_is_asked_about(command: str) -> None:
+def test_commands_that_may_call_home_are_asked_about(command: str) -> None:
     assert judged(command).verdict == "ask"
 
 
@@ -226,7 +226,7 @@ def test_a_dry_run_formats_no_disk() -> None:
     assert judged("mkfs.fat -n X /dev/sda1").verdict == "block"
 
 
-def test_paths_are_judged_where_the_shell_stands() -> None:
+def test_paths_are_resolved_from_the_shells_directory() -> None:
     below = Places(Path("/ws/src"), (Path("/ws"),), Path("/home/u"), is_readable)
     assert judged("cat ../a", below).verdict == "allow"
     assert judged("cat ../../a", below).verdict == "ask"
@@ -243,7 +243,7 @@ def test_paths_are_judged_where_the_shell_stands() -> None:
         "git log >/tmp/x && wc -l </tmp/x",
     ],
 )
-def test_a_file_of_tmp_that_a_command_makes_for_itself_is_tried(command: str) -> None:
+def test_a_file_of_tmp_that_a_command_makes_for_itself_runs_as_a_dry_run(command: str) -> None:
     assert judged(command).verdict == "try"
 
 
@@ -281,7 +281,7 @@ NAMED = re.compile(
 
 
 @pytest.mark.skipif(not DATA.exists(), reason="the data are not here")
-def test_every_command_of_the_data_is_judged_as_its_label_says() -> None:
+def test_every_command_of_the_corpus_gets_the_labelled_verdict() -> None:
     rows = [json.loads(line) for line in DATA.read_text(encoding="utf-8").strip().split("\n")]
     found = [(row["expected"], analyse(row["input"], places=PLACES).verdict, row) for row in rows]
     # The labels do not know the verdict `try`: a command that is tried is labelled `allow` or `ask`.

@@ -115,7 +115,7 @@ def test_an_at_sign_offers_files(typed: str, first: str) -> None:
     assert results(typed)[0] == first
 
 
-def test_a_folder_can_be_gone_on_from() -> None:
+def test_a_folder_can_be_continued_from() -> None:
     assert results("@src/") == ["@src/app.py ", '@"src/my app.py" ']
     [folder] = [text for text in results("@fol") if text.endswith("/")]
     assert folder == '@"a folder/'

@@ -97,7 +97,7 @@ def test_a_few_letters_find_a_file(query: str, first: str) -> None:
 
 
 @pytest.mark.parametrize("query", ["zzz", "main/zzz", "x" * 5_000, "a\nb", "[", "\\", "(?", "^", "]-["])
-def test_what_matches_nothing_gives_nothing(query: str) -> None:
+def test_a_pattern_without_matches_gives_nothing(query: str) -> None:
     assert matches(query) == []
 
 
@@ -211,7 +211,7 @@ def test_ripgrep_lists_hidden_files_and_no_ignored_ones(tmp_path: Path) -> None:
     assert sorted(asyncio.run(ripgrep_files(tmp_path))) == [".gitignore", ".hidden/x", "a.py", "sub/b c.py", "é.txt"]
 
 
-def test_a_listing_that_goes_on_is_ended_with_the_index(tmp_path: Path) -> None:
+def test_a_listing_that_continues_is_ended_with_the_index(tmp_path: Path) -> None:
     (tmp_path / "a.py").touch()
 
     async def run() -> None:

@@ -76,7 +76,7 @@ def test_what_is_sent_before_the_file_is_read_comes_first_and_once(file: Path) -
     assert entries(history) == ["newer", "new", "old"]
 
 
-def test_lines_that_are_no_entries_are_skipped(file: Path) -> None:
+def test_lines_that_are_not_entries_are_skipped(file: Path) -> None:
     file.parent.mkdir()
     FileHistory(str(file)).store_string("of the\nold format")
     with file.open("ab") as stream:
@@ -171,7 +171,7 @@ IMAGE = Image(Base64Source("image/png", "A" * 1_000))
 PASTED = "[Pasted #1 +120 lines]"
 
 
-def test_what_was_pasted_is_kept_with_its_entry(file: Path) -> None:
+def test_pasted_text_is_stored_with_its_entry(file: Path) -> None:
     sent = TypedText(f"see {PASTED} [Image #1 4×4]", {PASTED: "line\n" * 120, "[Image #1 4×4]": IMAGE})
     ProjectHistory(file, "/p").add(sent)
     assert list(ProjectHistory(file, "/p").entries) == [sent]

@@ -43,7 +43,7 @@ def test_a_dropped_file_is_recognised_as_terminals_write_it(picture: Path) -> No
         assert image_path(text) == picture
 
 
-def test_other_text_is_no_dropped_image(picture: Path) -> None:
+def test_other_text_is_not_a_dropped_image(picture: Path) -> None:
     texts = (
         "", "'", "picture.png", f"see {picture}", f"{picture}\n{picture}", f"{picture}.txt",
         f"{picture.parent}/gone.png", str(picture.parent), "/" + "x" * 300 + ".png", "/" + "x" * 5_000 + ".png",

@@ -68,7 +68,7 @@ def keyboard(terminal: tuple[int, object]) -> Keyboard:
 
 @examples(150)
 @given(st.data(), st.booleans())
-def test_reports_are_told_and_typed_text_is_typed_however_it_is_read(
+def test_reports_are_reported_and_typed_text_is_typed_however_it_is_read(
     terminal: tuple[int, object], data: st.DataObject, expects: bool
 ) -> None:
     keyboard = new_keyboard(terminal)

@@ -36,7 +36,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("line one\n@zzz.toml", "zzz.toml"),
     ],
 )
-def test_a_name_that_was_meant_as_a_file_is_told(typed: str, name: str, root: Path) -> None:
+def test_a_name_that_was_meant_as_a_file_is_reported(typed: str, name: str, root: Path) -> None:
     assert missing_files(typed, root) == [name]
 
 
@@ -65,5 +65,5 @@ def test_what_may_mean_something_else_is_left_alone(typed: str, root: Path) -> N
     assert missing_files(typed, root) == []
 
 
-def test_each_name_is_told_once(root: Path) -> None:
+def test_each_name_is_reported_once(root: Path) -> None:
     assert missing_files("@a.md @b.md @a.md", root) == ["a.md", "b.md"]

@@ -66,7 +66,7 @@ def test_a_paste_presses_no_keys(pasted: str, cleaned: str) -> None:
 
 
 @given(st.text(alphabet=st.characters() | st.sampled_from("\x1b[201~\r\n\x03\x9b"), max_size=50))
-def test_whatever_is_pasted_holds_no_control_characters_but_line_ends_and_tabs(text: str) -> None:
+def test_pastes_keep_no_control_characters_but_line_ends_and_tabs(text: str) -> None:
     cleaned = clean(text)
     assert not any(ord(letter) < 32 or 127 <= ord(letter) < 160 for letter in cleaned if letter not in "\n\t")
     assert clean(cleaned) == cleaned

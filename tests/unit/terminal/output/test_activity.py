@@ -71,7 +71,7 @@ def test_a_running_call_shows_its_title_time_and_tail() -> None:
     assert lines[1:] == ["  two", "  three", "  four"]
 
 
-def test_a_call_that_waits_for_a_yes_is_not_running() -> None:
+def test_a_call_that_waits_for_an_approval_is_not_running() -> None:
     assert shown(Activity(calls={"1": running()}, clock=TurnClock(0.0, {"1": 0.0}))) == []
 
 

@@ -453,7 +453,7 @@ ROOMY = st.tuples(st.just("size"), st.tuples(st.integers(4, 90), st.integers(30,
 
 @examples(200)
 @given(ROOMY, st.lists(st.one_of(FRAGMENTS, small_regions(), st.none(), ROOMY), max_size=16))
-def test_where_the_terminal_wraps_anew_a_resize_leaves_no_trace(first: Any, steps: list[Any]) -> None:
+def test_a_resize_leaves_no_trace_in_terminals_that_rewrap(first: Any, steps: list[Any]) -> None:
     stage = Stage(*first[1], environment=REFLOWING)
     play(stage, [[("", "line\n" * 60)]])
     for step in steps:
@@ -589,7 +589,7 @@ def test_rows_that_are_printed_where_they_stand_are_not_written_again() -> None:
         ({"KITTY_WINDOW_ID": "1", "STY": "1.screen"}, False),
     ],
 )
-def test_which_terminals_wrap_anew(environment: dict[str, str], known: bool) -> None:
+def test_terminals_that_rewrap_are_known(environment: dict[str, str], known: bool) -> None:
     assert reflows(environment) is known
 
 

@@ -98,7 +98,7 @@ def test_what_matters_most_comes_first_and_stays_longest() -> None:
     assert plain(status_row(FULL, 100, custom="mine")) == "accept edits · mine"
 
 
-def test_a_price_that_is_not_known_is_no_zero() -> None:
+def test_a_price_that_is_not_known_is_not_a_zero() -> None:
     assert "$?" in plain(status_row(Status(model="m", use=SessionUse(cost_usd=None, budget_usd=1.0)), 80))
 
 

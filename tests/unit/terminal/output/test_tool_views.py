@@ -176,6 +176,6 @@ def test_an_edit_shows_its_diff_with_marks_once() -> None:
     assert long.folded is not None
 
 
-def test_durations_are_said_from_a_second_on() -> None:
+def test_durations_are_reported_from_a_second_on() -> None:
     said = {0: "", 999: "", 1000: "1.0 s", 59_900: "59.9 s", 61_000: "1 min 1 s", 3_600_000: "60 min 0 s"}
     assert {milliseconds: duration(milliseconds) for milliseconds in said} == said

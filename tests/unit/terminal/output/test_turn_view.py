@@ -18,7 +18,7 @@ class Page(list[Fragment]):
         self.extend(fragments)
 
 
-def test_an_answer_that_broke_off_goes_on_within_its_block() -> None:
+def test_an_answer_that_broke_off_continues_within_its_block() -> None:
     printed = Page()
     view = TurnView(printed)
     view.show(TextDelta("```python\ndef f():\n    retu"))

@@ -153,7 +153,7 @@ def test_every_changed_line_is_there_at_any_width(before: str, after: str, width
     width=st.integers(1, 300),
     max_lines=st.none() | st.integers(0, 5),
 )
-def test_text_that_is_no_diff_is_shown_somehow(text: str, width: int, max_lines: int | None) -> None:
+def test_text_that_is_not_a_diff_is_shown_somehow(text: str, width: int, max_lines: int | None) -> None:
     assert "\x1b" not in shown(text, width, max_lines)
 
 

@@ -60,7 +60,7 @@ def cut(source: str, places: list[int]) -> list[str]:
 @example("word " * MAX_PARAGRAPH_CHARS, [1], 80)
 @example("a" + " " * 600 + "\n", [300], 80)
 @example("- " * 300 + "\n", [299], 80)
-def test_where_the_text_is_cut_does_not_matter(source: str, places: list[int], width: int) -> None:
+def test_chunk_boundaries_do_not_matter(source: str, places: list[int], width: int) -> None:
     whole = printed([source], width)
     assert printed(cut(source, places), width) == whole
     assert printed(list(source), width) == whole
@@ -68,7 +68,7 @@ def test_where_the_text_is_cut_does_not_matter(source: str, places: list[int], w
 
 @quick
 @given(sources, widths)
-def test_whatever_comes_is_printed_with_one_line_break_at_the_end(source: str, width: int) -> None:
+def test_any_output_is_printed_with_one_line_break_at_the_end(source: str, width: int) -> None:
     text = text_of(source, width)
     assert text == "" or (text.endswith("\n") and not text.endswith("\n\n") and not text.startswith("\n"))
 
@@ -121,7 +121,7 @@ def test_marks_become_roles(source: str, expected: list[Fragment]) -> None:
         "|a|b|", "12345678901. a", "#tag", "-a +b", "1986) is text", "==== text",
     ],
 )  # fmt: skip
-def test_what_is_no_markup_is_printed_as_it_is(source: str) -> None:
+def test_what_is_not_a_markup_is_printed_as_it_is(source: str) -> None:
     assert show("x " + source, 100_000) == [("", "x " + source)]
 
 
@@ -144,7 +144,7 @@ def test_lists_quotes_and_boxes_keep_their_shape() -> None:
     ]  # fmt: skip
 
 
-def test_emphasis_in_a_quote_goes_on_behind_the_next_quote_mark() -> None:
+def test_emphasis_in_a_quote_continues_behind_the_next_quote_mark() -> None:
     mark = ("marker", "> ")
     assert show("> **a\n> b** c") == [mark, ("quote bold", "a"), ("", "\n"), mark, ("quote bold", "b"), ("quote", " c")]
 

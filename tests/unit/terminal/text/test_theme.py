@@ -162,7 +162,7 @@ def test_any_environment_leads_to_a_palette(
     assert palette_for(choice, environment, is_terminal=is_terminal, background=background) in PALETTES
 
 
-def test_output_that_is_no_terminal_has_colours_only_by_force() -> None:
+def test_output_that_is_not_a_terminal_has_colours_only_by_force() -> None:
     assert palette_for("dark", {}, is_terminal=False) == "none"
     assert palette_for("dark", {"FORCE_COLOR": "1"}, is_terminal=False) == "dark"
 
@@ -201,7 +201,7 @@ TRUE, MANY, FEW = {"TERM": "xterm-256color", "COLORTERM": "truecolor"}, {"TERM":
         ("default", "39", "39", "39"),
     ],
 )
-def test_a_colour_of_ones_own_is_painted_as_near_as_the_terminal_can(
+def test_a_custom_colour_is_painted_as_near_as_the_terminal_can(
     colour: int | str, true: str, many: str, few: str
 ) -> None:
     for environment, code in ((TRUE, true), (MANY, many), (FEW, few)):
@@ -210,7 +210,7 @@ def test_a_colour_of_ones_own_is_painted_as_near_as_the_terminal_can(
         assert theme.paint([("keyword", "if"), ("", " x")]) == f"\x1b[{code}mif\x1b[m x"
 
 
-def test_a_theme_of_ones_own_changes_what_it_names_and_no_more() -> None:
+def test_a_custom_theme_changes_only_the_colours_that_it_names() -> None:
     theme = Theme("dark", own_codes({"blue": "green", "heading1": "#ff0000"}, MANY))
     plain = Theme("dark")
     assert theme.code("accent") == "32"

@@ -80,7 +80,7 @@ async def test_a_redirect_to_a_forbidden_place_is_refused(location: str) -> None
     assert served.requests == []
 
 
-async def test_a_redirect_to_another_site_is_told_and_not_followed() -> None:
+async def test_a_redirect_to_another_site_is_reported_and_not_followed() -> None:
     answers = {"/": redirect("//evil.example:{port}/?q=secret")}
     async with site(answers) as served:
         answers["/"] = redirect(f"http://evil.example:{served.port}/?q=secret")

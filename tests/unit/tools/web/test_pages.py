@@ -42,7 +42,7 @@ async def test_a_page_nested_without_end_is_read_as_far_as_sense_goes(nested: st
     assert time.monotonic() - started < 60
 
 
-def test_a_style_built_to_take_for_ever_is_read_at_once() -> None:
+def test_a_style_built_to_take_forever_is_read_at_once() -> None:
     zeros = "0" * 200_000
     started = time.monotonic()
     assert not hides(
@@ -102,7 +102,7 @@ async def test_each_kind_of_text_is_read_as_what_it_is(content_type: str, body: 
         ("font/woff2", "a font"),
     ],
 )
-async def test_a_type_that_is_no_text_is_named(content_type: str, says: str) -> None:
+async def test_a_type_that_is_not_text_is_named(content_type: str, says: str) -> None:
     error = await refusal(reply(b"bytes", content_type))
     assert error.kind == "validation_error"
     assert says in str(error)
@@ -120,7 +120,7 @@ BINARY = (
 
 @pytest.mark.parametrize("body", BINARY)
 @pytest.mark.parametrize("content_type", ["text/plain", "text/html", "application/octet-stream", ""])
-async def test_bytes_that_are_no_text_are_refused_whatever_they_are_called(body: bytes, content_type: str) -> None:
+async def test_bytes_that_are_not_text_are_refused_whatever_they_are_called(body: bytes, content_type: str) -> None:
     assert "binary data" in str(await refusal(reply(body, content_type)))
 
 
@@ -268,7 +268,7 @@ def test_a_link_that_opens_no_page_is_text(href: str) -> None:
         ("<p>x</p><nav><a href='/m'>Menu</a></nav>", "x\n\n[Menu](https://site.example/m)"),
     ],
 )
-def test_links_pictures_and_code_are_told_plainly(html: str, text: str) -> None:
+def test_links_pictures_and_code_are_reported_plainly(html: str, text: str) -> None:
     assert markdown(html).replace("### ", "") == text
 
 

@@ -84,7 +84,7 @@ async def test_an_empty_page_says_so() -> None:
 
 
 @pytest.mark.parametrize("url", ["example.com", "file:///etc/passwd", "http://localhost:1/", "http://127.1/"])
-async def test_a_bad_address_says_what_is_wrong_with_it(url: str) -> None:
+async def test_a_bad_address_explains_the_error(url: str) -> None:
     with pytest.raises(ToolError, match=r"^Not fetched: "):
         await fetch(Web(), url=url)
 
@@ -127,7 +127,7 @@ async def test_a_search_gives_titles_addresses_and_excerpts() -> None:
     ]
 
 
-async def test_what_a_search_found_may_be_fetched_without_asking_and_nothing_else() -> None:
+async def test_only_pages_found_by_a_search_are_fetched_without_asking() -> None:
     with answering(json_reply({"results": [{**RESULT, "url": "https://found.example/page"}]})) as server:
         web = tavily(server)
         assert web.judge("https://found.example/page").verdict == "ask"
@@ -211,7 +211,7 @@ async def test_a_search_that_never_answers_ends() -> None:
     assert caught.value.kind == "timeout"
 
 
-async def test_a_key_that_no_header_can_carry_is_told() -> None:
+async def test_a_key_that_no_header_can_carry_is_reported() -> None:
     with pytest.raises(ToolError, match="TAVILY_API_KEY") as caught:
         await search(Web(find_search=lambda: Tavily("k\ney", base_url="http://127.0.0.1:9")), query="x")
     assert caught.value.kind == "permission_denied"
