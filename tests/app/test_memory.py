@@ -104,11 +104,11 @@ async def test_links_that_were_planted_lead_nowhere(tmp_path: Path) -> None:
 def test_entries_written_by_another_session_are_not_lost(tmp_path: Path) -> None:
     one, other = (MemoryFiles(tmp_path / "m", MemorySettings()) for _ in range(2))
     one.write("a.md", "one\n")
-    with pytest.raises(ToolError, match="view it first"):
+    with pytest.raises(ToolError, match="view it, then write"):
         other.write("a.md", "other\n")
     assert other.view("a.md") == "one\n"
     one.append("a.md", "- more")
-    with pytest.raises(ToolError, match="view it first"):
+    with pytest.raises(ToolError, match="view it, then write"):
         other.write("A.md" if (tmp_path / "m/A.md").exists() else "a.md", "other\n")
     assert other.view("a.md") == "one\n- more\n"
     other.write("a.md", "both\n")
