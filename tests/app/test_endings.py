@@ -376,7 +376,7 @@ def test_calls_that_cannot_be_read_are_an_error(place: Place) -> None:
         ran = subprocess.run(
             command, stdin=unreadable, capture_output=True, check=False, cwd=place.folder, env=place.environment
         )
-    assert (ran.returncode, b"Stdin cannot be read" in ran.stderr) == (2, True), ran.stderr
+    assert (ran.returncode, b"Stdin could not be read" in ran.stderr) == (2, True), ran.stderr
 
 
 @pytest.mark.parametrize("in_the_way", ["state", "state/tmp"])
