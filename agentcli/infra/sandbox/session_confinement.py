@@ -21,7 +21,7 @@ from agentcli.infra.sandbox.git_config import find_git
 from agentcli.infra.sandbox.mounts.mount_points import Note, SessionNote
 from agentcli.infra.sandbox.mounts.plans import Protection, is_inside
 from agentcli.infra.sandbox.network.proxy import NetworkProxy
-from agentcli.infra.sandbox.protection.auto_executed import present_names
+from agentcli.infra.sandbox.protection.auto_executed import may_exist, present_names
 from agentcli.infra.sandbox.protection.planning import MAX_REPOSITORIES, plan_protection
 from agentcli.infra.sandbox.scan import Scan
 from agentcli.safety.hosts import read_grant
@@ -117,7 +117,7 @@ class SessionConfinement:
         if limits.profile == "danger-full-access":
             return Bounds(profile="danger-full-access", roots=roots, home=home)
         secrets, below_roots = self.scan.protected(roots)
-        at_home = (home / name for name in present_names(home, SECRET_HOME_PATHS))
+        at_home = (home / name for name in present_names(home, SECRET_HOME_PATHS) if may_exist(f"{home}/{name}"))
         own = (self._state, *limits.folders.own, *limits.programs(roots))
         # A command that only reads needs no host, and a program that a repository makes git run gets none.
         proxy = self._proxies.get(frozenset(grants.hosts)) if profile != "read-only" else None

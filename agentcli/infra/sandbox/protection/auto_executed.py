@@ -74,8 +74,25 @@ def present_names(root: Path, names: tuple[str, ...]) -> list[str]:
     except OSError:
         return [name for name in names if "*" not in name]
     lower, ends = {each.lower() for each in there}, tuple(name[1:] for name in names if name[0] == "*")
-    found = [name for name in names if name.partition("/")[0].lower() in lower]
+    found = [name for name, first in _with_first_parts(names) if first in lower]
     return [*found, *(each for each in there if each.endswith(ends))]
+
+
+@cache
+def _with_first_parts(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Return each name with its first part in lower case."""
+    return tuple((name, name.partition("/")[0].lower()) for name in names)
+
+
+def may_exist(path: str) -> bool:
+    """Return False if there is certainly nothing at a path; what cannot be looked at may exist."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def watched(roots: Iterable[Path]) -> dict[Path, State]:
