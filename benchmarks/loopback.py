@@ -1,4 +1,7 @@
-"""A model server on loopback that speaks the Messages API, for the benchmarks: scripted, timed, in its own process."""
+"""A model server on loopback for the benchmarks: scripted, timed, in its own process.
+
+It speaks the Messages API, and the Responses API to requests whose path ends with `/responses` (codex).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -63,7 +66,37 @@ def call_reply(id: str, name: str, arguments: dict) -> list[bytes]:
     ]
 
 
-def script(name: str, deltas: int) -> list[list[bytes]]:
+def responses_reply(item: dict, deltas: Sequence[str] = ()) -> list[bytes]:
+    """One item of the Responses API as a whole stream; a message's text comes in `deltas`."""
+    usage = {"input_tokens": 10, "input_tokens_details": None, "output_tokens": 9, "output_tokens_details": None}
+    completed = {"id": "resp_1", "usage": {**usage, "total_tokens": 19}}
+    added = {"type": "response.output_item.added", "output_index": 0, "item": {**item, "content": []}}
+    return [
+        sse({"type": "response.created", "response": {"id": "resp_1"}}, added),
+        *(
+            sse({"type": "response.output_text.delta", "item_id": "item_1", "output_index": 0, "delta": text})
+            for text in deltas
+        ),
+        sse(
+            {"type": "response.output_item.done", "output_index": 0, "item": item},
+            {"type": "response.completed", "response": completed},
+        ),
+    ]
+
+
+def responses_text(*deltas: str) -> list[bytes]:
+    content = [{"type": "output_text", "text": "".join(deltas)}]
+    return responses_reply({"type": "message", "role": "assistant", "id": "item_1", "content": content}, deltas)
+
+
+def responses_call(id: str, name: str, arguments: dict) -> list[bytes]:
+    """A call of a shell command, by the name and argument that codex gives its tool."""
+    call = {"name": "exec_command", "arguments": json.dumps({"cmd": arguments["command"]}), "call_id": id}
+    return responses_reply({"type": "function_call", "id": "item_1", **call})
+
+
+def script(name: str, deltas: int, wire: str = "messages") -> list[list[bytes]]:
+    text_reply, call_reply = WIRES[wire]
     if name == "hello":
         return [text_reply("4")]
     if name == "turns":
@@ -78,8 +111,11 @@ def script(name: str, deltas: int) -> list[list[bytes]]:
     return [text_reply(*(words[n % 5][:5].ljust(5) for n in range(deltas)))]
 
 
+WIRES = {"messages": (text_reply, call_reply), "responses": (responses_text, responses_call)}
+
+
 async def serve(name: str, deltas: int, delay_ms: float) -> None:
-    replies = script(name, deltas)
+    scripts = {wire: script(name, deltas, wire) for wire in (["messages"] if name == "reads" else WIRES)}
     rows: list[dict] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -98,6 +134,7 @@ async def serve(name: str, deltas: int, delay_ms: float) -> None:
                     int(h.split(b":")[1]) for h in head.lower().split(b"\r\n") if h.startswith(b"content-length")
                 )
                 body = await reader.readexactly(size)
+                replies = scripts["responses" if b"/responses " in head.split(b"\r\n", 1)[0] else "messages"]
                 reply = replies[min(len(rows), len(replies) - 1)]
                 rows.append({"arrived": arrived, "body": "" if name == "reads" else body.decode()})
                 writer.write(
