@@ -35,7 +35,8 @@ while True:
     text, call = stream_reply(server, messages)
     if call is None:
         break
-    output = subprocess.run(["bash", "-c", call["input"]["command"]], capture_output=True, text=True).stdout
+    command = ["bash", "-c", call["input"]["command"]]
+    output = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True).stdout
     messages += [
         {"role": "assistant", "content": [call]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call["id"], "content": output}]},

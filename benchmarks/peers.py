@@ -52,8 +52,8 @@ class Peer(NamedTuple):
     def version(self) -> str:
         if self.screen is None:
             return platform.python_version()
-        run = subprocess.run([*self.command, "--version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        return run.stdout.split()[-1]
+        answer = subprocess.run([*self.command, "--version"], check=True, capture_output=True, text=True)
+        return (answer.stdout + answer.stderr).split()[-1]
 
 
 def prepare_nothing(url: str, repository: str, env: dict[str, str]) -> None:
@@ -121,8 +121,8 @@ def billed_automatically(bodies: list[dict]) -> float:
     total, before = 0.0, ""
     for body in bodies:
         text = json.dumps([body.get(name) for name in ("tools", "instructions", "system", "input", "messages")])
-        shared = os.path.commonprefix([before, text])
-        total += 0.1 * tokens(shared) + 1.25 * tokens(text[len(shared) :])
+        shared = next((n for n, (old, new) in enumerate(zip(before, text, strict=False)) if old != new), len(before))
+        total += 0.1 * tokens(text[:shared]) + 1.25 * tokens(text[shared:])
         before = text
     return total
 
