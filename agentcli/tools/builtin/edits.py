@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from agentcli.errors import ToolError
 from agentcli.tools.builtin.files import (
@@ -25,6 +26,7 @@ from agentcli.tools.text.apply import apply_edits
 from agentcli.tools.text.diff import bounded_diff, unified_diff, with_hunks
 from agentcli.tools.text.encoding import BOM, DecodedText, decode, require_encodable
 from agentcli.tools.text.encoding import shown as without_surrogates
+from agentcli.tools.text.notebooks import EMPTY_NOTEBOOK, cells_as_text, notebook_from_text
 from agentcli.tools.text.syntax import syntax_note
 from agentcli.tools.tool import ToolContext, ToolOutput
 from agentcli.tools.workspace import Workspace
@@ -110,6 +112,20 @@ def _read_before(arguments: FileWrite | FileEdit, path: Path, workspace: Workspa
 
 
 def _new_content(arguments: FileWrite | FileEdit, before: bytes, path: Path, workspace: Workspace) -> NewContent:
+    """Return what the call makes of the file. A notebook is changed as the text of its cells. Raises `ToolError`."""
+    notebook = before if before.strip() else EMPTY_NOTEBOOK
+    cells = cells_as_text(notebook) if path.suffix == ".ipynb" else None
+    if cells is None or (isinstance(arguments, FileWrite) and arguments.content.lstrip().startswith("{")):
+        return _new_text(arguments, before, path, workspace)
+    change = _new_text(arguments, cells.encode(), path, workspace)
+    try:
+        return replace(change, content=notebook_from_text(change.content.decode(), notebook))
+    except ValueError as error:
+        message = f"{workspace.shown(path)} would be no notebook: {error}."
+        raise ToolError(message, kind="validation_error") from error
+
+
+def _new_text(arguments: FileWrite | FileEdit, before: bytes, path: Path, workspace: Workspace) -> NewContent:
     if isinstance(arguments, FileWrite):
         return _replace_file(arguments, before, path, workspace)
     return _edit_file(arguments, before, path, workspace)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 import io
 import logging
 from pathlib import Path
@@ -14,7 +15,8 @@ from agentcli.llm.messages import Base64Source, Document, Image, Text
 from agentcli.tools.builtin.files import HOW_TO_NAME_CHARSET, binary_file_error, naming_similar, opened
 from agentcli.tools.builtin.toolset import FileRead
 from agentcli.tools.observation import MAX_LINE_CHARS, PAGE_BYTES, cut_line
-from agentcli.tools.text.encoding import SNIFFED_BYTES
+from agentcli.tools.text.encoding import LARGEST_EDITABLE, SNIFFED_BYTES
+from agentcli.tools.text.notebooks import cells_as_text
 from agentcli.tools.text.stream import MAX_KEPT_BYTES, FileLine, LineRange, LinesRead, read_lines
 from agentcli.tools.tool import ToolContext, ToolOutput
 from agentcli.tools.workspace import Workspace
@@ -52,6 +54,14 @@ def read_file(arguments: FileRead, path: Path, workspace: Workspace) -> ToolOutp
         if media_type := media_type_of(head):
             content = head + file.read(MAX_MEDIA_BYTES)
             return _format_media(content, media_type, arguments, shown)
+        if path.suffix == ".ipynb" and size <= LARGEST_EDITABLE:
+            content = head + file.read()
+            if (cells := cells_as_text(content, with_outputs=True)) is not None:
+                text = io.BytesIO(cells.encode(errors="replace"))
+                if read := read_lines(text.read(SNIFFED_BYTES), text, choice, ""):
+                    workspace.files.record_digest(path, hashlib.sha256(content).digest())
+                    return _format_lines(read, arguments, shown)
+            file.seek(len(head))
         read = read_lines(head, file, choice, workspace.settings.charset)
     if read is None:
         raise binary_file_error(shown, size)
