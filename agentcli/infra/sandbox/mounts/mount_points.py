@@ -13,7 +13,6 @@ has put something into.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import os
@@ -38,7 +37,6 @@ PROTECTED = "protected.json"  # beside the note: what to revert after a kill
 _PATIENCE_S = 0.5
 _LOOK_EVERY_S = 0.02
 _NOTHING_CAN_BE_MADE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT, errno.ELOOP}
-_renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)  # not in every library
 _made: set[str] = set()  # where this process had mount points
 
 
@@ -52,16 +50,11 @@ class _HeldName(NamedTuple):
 
 
 class Note:
-    """Names mount points in a file before they are made. One that is not there any more does no harm.
-
-    Folders that are no longer needed are kept beside the file for the next command, because a disk moves one much
-    faster than it makes and removes one.
-    """
+    """Names mount points in a file before they are made. One that is not there any more does no harm."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._named: set[str] = set()
-        self._spares: list[str] = []
 
     def add(self, path: str, content: bytes | None) -> None:
         if path not in self._named:
@@ -69,26 +62,6 @@ class Note:
             with suppress(OSError), self._file.open("ab") as file:
                 file.write(os.fsencode(path) + (b"\0folder" if content is None else b"\0file " + content) + b"\0")
                 self._named.add(path)
-
-    def place_spare(self, folder: int, name: str) -> bool:
-        """Move a spare folder to a name; False if there is none, something is there, or it is another disk."""
-        if not self._spares or not _move_new(self._spares[-1], folder, name):
-            return False
-        self._spares.pop()
-        return True
-
-    def keep_spare(self, held: _HeldName) -> bool:
-        """Keep a folder; False if it stays, because it is on another disk or somebody has put something into it."""
-        spare = f"{self._file.parent}/spare-{os.fstat(held.lock).st_ino}"
-        try:
-            os.rename(held.name, spare, src_dir_fd=held.folder)
-        except OSError:
-            return False
-        if os.listdir(spare):  # noqa: PTH208  # a fifth of the time
-            _move_new(spare, held.folder, held.name)
-            return False
-        self._spares.append(spare)
-        return True
 
 
 class MountPoints:
@@ -107,7 +80,7 @@ class MountPoints:
     ) -> None:
         for held in self._held:
             with suppress(OSError):
-                _remove_unless_used(held, self._note)
+                _remove_unless_used(held)
         descriptors = [*self._folders.values(), *(held.lock for held in self._held)]
         self._held.clear()
         self._folders.clear()
@@ -131,7 +104,7 @@ class MountPoints:
             if parent not in self._folders:
                 self._folders[parent] = open_real(parent)
             folder = self._folders[parent]
-            lock = _lock_or_make(folder, name, content, self._note)
+            lock = _lock_or_make(folder, name, content)
         except OSError as error:
             if error.errno in _NOTHING_CAN_BE_MADE:
                 return False
@@ -226,12 +199,15 @@ def came_and_went(path: str) -> bool:
     return path in _made
 
 
-def _lock_or_make(folder: int, name: str, content: bytes | None, note: Note | None) -> int | None:
-    """Open what keeps the name there; None when somebody else's file or folder does. Raises `OSError`."""
+def _lock_or_make(folder: int, name: str, content: bytes | None) -> int | None:
+    """Open the mount point with this name, made if nothing is there, and lock it against its removal.
+
+    Return None if somebody else's file or folder has the name. Raises `OSError`.
+    """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | (os.O_DIRECTORY if content is None else 0)
     deadline = time.monotonic() + _PATIENCE_S
     while time.monotonic() < deadline:
-        is_new = _make(folder, name, content, note)
+        is_new = _make(folder, name, content)
         try:
             lock = os.open(name, flags, dir_fd=folder)
         except FileNotFoundError:  # removed by the last command that held it
@@ -250,13 +226,12 @@ def _lock_or_make(folder: int, name: str, content: bytes | None, note: Note | No
     raise TimeoutError(errno.ETIMEDOUT, "another process keeps this locked", name)
 
 
-def _make(folder: int, name: str, content: bytes | None, note: Note | None) -> bool:
-    """Make it where nothing is; False where something is. A file appears as a whole: git may read it at once."""
+def _make(folder: int, name: str, content: bytes | None) -> bool:
+    """Make a mount point; return False if something has the name. A file appears as a whole: git may read it at once."""
     descriptor = -1
     try:
         if content is None:
-            if note is None or not note.place_spare(folder, name):
-                os.mkdir(name, MOUNT_POINT_MODE, dir_fd=folder)
+            os.mkdir(name, MOUNT_POINT_MODE, dir_fd=folder)
             return True
         try:
             descriptor = os.open(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o644, dir_fd=folder)
@@ -285,14 +260,6 @@ def _stays_while_locked(folder: int, name: str, lock: int) -> bool:
         return False
 
 
-def _move_new(path: str, folder: int, name: str) -> bool:
-    """Move a folder to a name in an open one; False if something is there, on another disk, or without renameat2(2)."""
-    at_working_folder, no_replace = -100, 1
-    return _renameat2 is not None and not _renameat2(
-        at_working_folder, os.fsencode(path), folder, os.fsencode(name), no_replace
-    )
-
-
 def _close(descriptors: list[int]) -> None:
     for descriptor in descriptors:
         os.close(descriptor)
@@ -304,17 +271,15 @@ def _is_ours(descriptor: int, content: bytes | None) -> bool:
     return os.pread(descriptor, len(content) + 1, 0) == content
 
 
-def _remove_unless_used(held: _HeldName, note: Note | None) -> None:
-    """Remove a mount point if no other command holds it; the last one to leave does. Raises `OSError`."""
+def _remove_unless_used(held: _HeldName) -> None:
+    """Remove a mount point, unless another command holds it too: the last one removes it. Raises `OSError`."""
     fcntl.flock(held.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    ours = os.fstat(held.lock)
-    if not os.path.samestat(os.stat(held.name, dir_fd=held.folder, follow_symlinks=False), ours):
-        return
-    if not stat.S_ISDIR(ours.st_mode):
+    locked_one = os.fstat(held.lock)
+    if not os.path.samestat(os.stat(held.name, dir_fd=held.folder, follow_symlinks=False), locked_one):
+        return  # something else has the name by now
+    if not stat.S_ISDIR(locked_one.st_mode):
         if _is_ours(held.lock, held.content):
             os.unlink(held.name, dir_fd=held.folder)
-        return
-    if note is not None and _renameat2 and ours.st_mode & stat.S_ISVTX and note.keep_spare(held):
         return
     try:
         os.rmdir(held.name, dir_fd=held.folder)
