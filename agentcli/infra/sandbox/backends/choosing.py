@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS, Bubblewrap, rendered
-from agentcli.infra.sandbox.backends.landlock import Landlock, probe_landlock
+from agentcli.infra.sandbox.backends.linux import PROGRAMS, Bubblewrap, Landlock, probe_landlock, rendered
 from agentcli.infra.sandbox.backends.seatbelt import Seatbelt
 from agentcli.infra.sandbox.confinement import MAX_PLANS, Bounds, Confinement, Unconfined, run_probe
 

@@ -1,5 +1,8 @@
 """Mounts an overlay over each folder that a dry run may write, and reads from it what the command did.
 
+The caches that a dry run makes are kept in layers of their own: later dry runs of the session see them, the real
+folders never get them.
+
 Nothing that the command does reaches the workspace, and an overlay costs the same for a workspace of any size. Its
 upper folder has what was changed (Documentation/filesystems/overlayfs.rst).
 """
@@ -9,6 +12,7 @@ from __future__ import annotations
 import marshal
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -16,13 +20,21 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from agentcli.infra.changes.state import ChangeSet, FileEntry, entry_at, joined, names_in, walk
-from agentcli.infra.changes.writing import OVERLAY_ATTRIBUTES
-from agentcli.infra.sandbox.backends.bubblewrap import writable_folders
-from agentcli.infra.sandbox.backends.landlock import launcher_words
+from agentcli.infra.changes.state import (
+    ChangeSet,
+    FileEntry,
+    entry_at,
+    is_cache,
+    is_tagged,
+    joined,
+    names_in,
+    parents_of,
+    walk,
+)
+from agentcli.infra.changes.writing import OVERLAY_ATTRIBUTES, remove_tree
 from agentcli.infra.sandbox.backends.launcher import REFUSAL
+from agentcli.infra.sandbox.backends.linux import launcher_words, writable_folders
 from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch, Mount, memory_file, run_probe
-from agentcli.infra.sandbox.dry_runs.caches import copy_access, is_cache, is_tagged
 from agentcli.infra.sandbox.mounts.mount_points import NOTE, Note
 from agentcli.infra.sandbox.mounts.plans import is_inside
 from agentcli.settings.files import make_private_folder
@@ -251,3 +263,86 @@ def _open_to_owner(entry: FileEntry) -> None:
     needed = {"file": 0o400, "folder": 0o700}.get(entry.kind, 0)
     if entry.mode & needed != needed:
         os.chmod(entry.source, entry.mode | needed)  # noqa: PTH101
+
+
+class CacheLayers:
+    """Keeps one layer for each root, in `folder`, which must be on the disk of the overlays' upper folders."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._caches: dict[str, set[str]] = {}  # the paths of caches, by root
+        self._users = 0
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        self._users += 1
+        try:
+            yield
+        finally:
+            self._users -= 1
+
+    def below(self, root: str) -> str:
+        """Return the layer to be mounted over a root; empty when it holds nothing.
+
+        Caches go with the folder around them.
+        """
+        caches = self._caches.get(root, set())
+        for path in [path for path in caches if not (Path(root) / path).parent.is_dir()]:
+            caches.discard(path)
+            missing = next(
+                one for one in (*reversed(Path(path).parents), Path(path)) if not (Path(root) / one).is_dir()
+            )
+            _remove(self._layer(root) / missing)
+        return str(self._layer(root)) if caches else ""
+
+    def take(self, root: str, upper: str, paths: Sequence[str]) -> list[str]:
+        """Move caches out of an upper folder that nobody else uses; return the new ones that are tagged."""
+        if self._users > 1 or not paths:
+            return []
+        known = self._caches.setdefault(root, set())
+        tagged = [path for path in paths if path not in known and is_tagged(f"{upper}/{path}")]
+        with suppress(OSError):  # a cache that is lost costs the next command some time
+            for path in paths:
+                if not (Path(root) / path).parent.is_dir():  # the next command would find the new folder around it
+                    continue
+                for around in parents_of(path):  # they cover those of the root
+                    (self._layer(root) / around).mkdir(parents=True, exist_ok=True)
+                    copy_access(Path(root) / around, self._layer(root) / around)
+                _merge(f"{upper}/{path}", f"{self._layer(root)}/{path}")
+                known.add(path)
+        return [path for path in tagged if path in known]
+
+    def _layer(self, root: str) -> Path:
+        return self._folder / f"caches-{[*self._caches].index(root)}"
+
+
+def copy_access(source: Path, target: Path) -> None:
+    """Give a folder the mode of another one, and for root its owner too. Raises `OSError`."""
+    status = source.stat()
+    if os.geteuid() == 0:
+        os.chown(target, status.st_uid, status.st_gid)
+    target.chmod(stat.S_IMODE(status.st_mode))
+
+
+def _merge(source: str, target: str) -> None:
+    """Move what is at `source` over what is at `target`. The entries of two folders are moved one by one."""
+    waiting = [(source, target)]
+    while waiting:
+        source, target = waiting.pop()
+        if _is_real_folder(source) and _is_real_folder(target):
+            waiting += [(f"{source}/{name}", f"{target}/{name}") for name in os.listdir(source)]  # noqa: PTH208
+            continue
+        if _is_real_folder(source) != _is_real_folder(target):
+            _remove(Path(target))
+        os.rename(source, target)  # noqa: PTH104
+
+
+def _is_real_folder(path: str) -> bool:
+    return os.path.isdir(path) and not os.path.islink(path)  # noqa: PTH112, PTH114
+
+
+def _remove(path: Path) -> None:
+    if _is_real_folder(str(path)):
+        remove_tree(path)
+    else:
+        path.unlink(missing_ok=True)

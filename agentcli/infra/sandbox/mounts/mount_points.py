@@ -227,7 +227,7 @@ def _lock_or_make(folder: int, name: str, content: bytes | None) -> int | None:
 
 
 def _make(folder: int, name: str, content: bytes | None) -> bool:
-    """Make a mount point; return False if something has the name. A file appears as a whole: git may read it at once."""
+    """Make a mount point; return False if the name is taken. A file appears as a whole: git may read it at once."""
     descriptor = -1
     try:
         if content is None:

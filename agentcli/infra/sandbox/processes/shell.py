@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from pathlib import Path
 
 from agentcli.errors import ToolError
-from agentcli.infra.sandbox.backends.bubblewrap import rendered
+from agentcli.infra.sandbox.backends.linux import rendered
 from agentcli.infra.sandbox.confinement import MAX_PLANS, Launch
 from agentcli.infra.sandbox.network.relay import RELAY_NAME
 from agentcli.infra.sandbox.processes.keeper_client import Keeper, Process

@@ -22,7 +22,7 @@ from agentcli.infra.sandbox.mounts.plans import Protection, find_places, is_insi
 # One that can be committed to costs six mounts, about a millisecond; one that is read-only as a whole costs one.
 MAX_COMMITTABLE = 3
 MAX_REPOSITORIES = 100
-# What the configuration of one names costs mounts of its own, whose number is limited (backends/bubblewrap.py).
+# What the configuration of one names costs mounts of its own, whose number is limited (backends/linux.py).
 _MAX_TO_FOLLOW = 20
 MAX_MODULES = 100
 _MAX_WORKTREES = 30
