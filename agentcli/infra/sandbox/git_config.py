@@ -1,4 +1,4 @@
-"""Reads git's configurations by asking git, and compares them.
+"""Reads git's configurations by asking git.
 
 The answers are kept by the content of a file, so git starts only for what it has not read yet. What a configuration
 names is only ever protected, so the condition of an include counts as met.
@@ -26,16 +26,6 @@ _MAX_GIT_S = 5.0
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": "/", "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null"}
 _SECTIONS = ("core", "include", "includeif", "extensions")
 _NAMES_A_PATH = re.compile(r"(?i)\b(hookspath|path|worktree)\s*=([^\n]*)")
-
-# Plain characters, which have no further meaning to git, ssh or a shell. The name of a branch may contain `#` and `@`.
-_USER = r"(?:\w[\w.+%-]*(?::[\w.+%-]*)?@)?"
-_HOST = r"[^\W_][\w.-]*"
-_REMOTE_ADDRESS = re.compile(
-    rf"(?:https?|ssh|git)://{_USER}{_HOST}(?::\d+)?(?:/[\w.~+%@,=/-]*)?|\w[\w.+-]*@{_HOST}:[\w.~/][\w.~+%@,=/-]*",
-    re.ASCII,
-)
-_FETCHED = re.compile(r"\+?refs/[\w.*/-]+:refs/(?:remotes|tags)/[\w.*/-]+")
-_NAME = re.compile(r"\w[\w./@#+-]*")
 
 
 class Setting(NamedTuple):
@@ -186,37 +176,3 @@ def text_of(file: str) -> str:
 
 def _open_without_waiting(file: str, flags: int) -> int:
     return os.open(file, flags | os.O_NONBLOCK | os.O_CLOEXEC)
-
-
-def adds_only_remotes(before: bytes, after: bytes) -> bool:
-    """Return True if no more of a git configuration changed than `git push -u` and `git remote add` write."""
-    if b"\0" in after:
-        return False
-    old, new = (read_configuration(os.fsdecode(content)) for content in (before, after))
-    added = {setting.subsection for setting in new.settings if setting.section == "remote"}
-    added -= {setting.subsection for setting in old.settings if setting.section == "remote"}
-    return not new.is_refused and _harmful(old.settings, added) == _harmful(new.settings, added)
-
-
-def _harmful(settings: Sequence[Setting], added: set[str]) -> list[Setting]:
-    """Return the settings that could start a program or redirect a push or fetch, except those of `added` remotes."""
-    # A remote without an address has its name for an address.
-    remotes = {setting.subsection for setting in settings if (setting.section, setting.key) == ("remote", "url")}
-
-    def is_harmless(setting: Setting) -> bool:
-        has_plain_name = _NAME.fullmatch(setting.subsection) is not None
-        is_new = setting.subsection in added and has_plain_name
-        match setting:
-            case Setting("user", "", "name" | "email"):
-                return True
-            case Setting("branch", _, "merge" | "rebase" | "description"):
-                return has_plain_name
-            case Setting("branch", _, "remote" | "pushremote", value):
-                return has_plain_name and (value == "." or value in remotes)
-            case Setting("remote", _, "fetch", str(value)):
-                return is_new and _FETCHED.fullmatch(value) is not None
-            case Setting("remote", _, "url", str(value)):
-                return is_new and _REMOTE_ADDRESS.fullmatch(value) is not None
-        return False
-
-    return [setting for setting in settings if not is_harmless(setting)]

@@ -21,7 +21,6 @@ from contextlib import contextmanager, suppress
 from heapq import heapify, heappop, heappush
 from pathlib import Path
 
-from agentcli.infra.sandbox.git_config import adds_only_remotes
 from agentcli.infra.sandbox.mounts.mount_points import NOTE, PROTECTED, SessionNote, locked, real_path, remove_noted
 from agentcli.infra.sandbox.mounts.plans import Protection, is_inside
 from agentcli.infra.sandbox.protection.held_folders import (
@@ -255,7 +254,7 @@ class ProtectedSnapshot:
             for below in self._held.paths_in(path):
                 if below not in self._before and not any(is_inside(each, below) for each in granted):
                     self._move_aside(below, report)
-        elif now != want and not (name_of(path) == "config" and _adds_only_remotes(want, now)):
+        elif now != want:
             self._move_aside(path, report)
             if want is not None:
                 self._held.make(path, want)
@@ -301,13 +300,6 @@ class ProtectedSnapshot:
         saved = {"asides": self._asides, "granted": self._granted, "held": self._held, "before": self._before}
         # Names that are no text are escaped, where msgspec refuses them.
         replace_file(file, json.dumps(saved | {"report": report}).encode(), syncs=False)
-
-
-def _adds_only_remotes(want: KeptState | None, now: KeptState | None) -> bool:
-    """Return True if two kept files of the same mode are git configurations that differ in harmless settings alone."""
-    if want is None or now is None or not now.is_kept or not want.kind == now.kind == "file" or want.mode != now.mode:
-        return False
-    return adds_only_remotes(want.content.encode("latin-1"), now.content.encode("latin-1"))
 
 
 def _report(report: Reverts, path: str, where: str = "") -> None:
