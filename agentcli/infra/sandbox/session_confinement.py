@@ -219,14 +219,6 @@ class SessionConfinement:
         bounds = self.bounds(None, bounds) if isinstance(bounds, Grants) else bounds
         return plan_protection(bounds, str(cwd or bounds.roots[0]), max_committable=MAX_REPOSITORIES)
 
-    def unguarded_folders(self, grants: Grants) -> Sequence[str]:
-        """Return the folders that hold more protected files than could be reverted."""
-        if self.limits.profile != "workspace-write" or self.backend.keeps_names:
-            return ()
-        from agentcli.infra.sandbox.protection.snapshot import ProtectedSnapshot
-
-        return ProtectedSnapshot("/").unguarded_folders(self._protection(grants))
-
     def accept(self, path: Path, content: bytes) -> None:
         """Keep what was written to a file: the person agreed."""
         if self._snapshot is not None:  # else no command ran after which it would be reverted
