@@ -23,7 +23,7 @@ import msgspec
 from agentcli.conversation.file_changes import FileKind, FileState, stored_path
 from agentcli.infra.changes.borrowed import TICK_NS, BorrowedObjects, TrackedFile, stamp_of
 from agentcli.infra.changes.state import Objects, is_cache, joined, kind_of, state_of
-from agentcli.infra.sandbox.mounts.mount_points import MOUNT_POINT_MODE, is_mount_point_of_ours
+from agentcli.infra.sandbox.mount_points import MOUNT_POINT_MODE, is_mount_point_of_ours
 from agentcli.settings.files import make_private_folder, replace_file
 from agentcli.tools.ripgrep import find_rg
 

@@ -38,7 +38,7 @@ _PREFIXES = (
 _GIT_SETTINGS = {
     "safe.bareRepository": "explicit",
     "core.fsmonitor": "false",
-    # A cover over a hidden file shares its length and time, and nothing else: see mounts/plans.py.
+    # A cover over a hidden file shares its length and time, and nothing else: see confinement.py.
     "core.checkStat": "minimal",
     "core.trustctime": "false",
 }

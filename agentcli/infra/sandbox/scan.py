@@ -25,7 +25,7 @@ from weakref import finalize
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentcli.infra.sandbox.mounts.mount_points import came_and_went
+from agentcli.infra.sandbox.mount_points import came_and_went
 from agentcli.infra.sandbox.secret_files import SecretFiles
 from agentcli.safety.paths.judge import is_read_only_name
 

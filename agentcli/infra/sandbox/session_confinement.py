@@ -16,10 +16,17 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from agentcli.errors import ToolError
-from agentcli.infra.sandbox.confinement import Bounds, CommandResources, Confinement, Launch, Unconfined
+from agentcli.infra.sandbox.confinement import (
+    Bounds,
+    CommandResources,
+    Confinement,
+    Launch,
+    Protection,
+    Unconfined,
+    is_inside,
+)
 from agentcli.infra.sandbox.git_config import find_git
-from agentcli.infra.sandbox.mounts.mount_points import Note, SessionNote
-from agentcli.infra.sandbox.mounts.plans import Protection, is_inside
+from agentcli.infra.sandbox.mount_points import Note, SessionNote
 from agentcli.infra.sandbox.network.proxy import NetworkProxy
 from agentcli.infra.sandbox.protection.auto_executed import may_exist, present_names
 from agentcli.infra.sandbox.protection.planning import MAX_REPOSITORIES, plan_protection

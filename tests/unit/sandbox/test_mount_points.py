@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.infra.sandbox.mounts.mount_points import MountPoints, is_mount_point_of_ours
+from agentcli.infra.sandbox.mount_points import MountPoints, is_mount_point_of_ours
 
 
 def test_the_last_one_removes_it(tmp_path: Path) -> None:

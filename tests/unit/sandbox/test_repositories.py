@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from agentcli.infra.sandbox.confinement import Bounds, CommandResources
-from agentcli.infra.sandbox.mounts.mount_points import MountPoints
+from agentcli.infra.sandbox.mount_points import MountPoints
 from agentcli.infra.sandbox.protection.planning import plan_protection
 from agentcli.infra.sandbox.scan import Scan
 

@@ -10,10 +10,9 @@ from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 
-from agentcli.infra.sandbox.confinement import Bounds, Launch, run_probe
+from agentcli.infra.sandbox.confinement import Bounds, Launch, Protection, find_places, is_inside, run_probe
 from agentcli.infra.sandbox.environment import PRIVATE_TMP, cache_environment
-from agentcli.infra.sandbox.mounts.mount_points import MountPoints
-from agentcli.infra.sandbox.mounts.plans import Protection, find_places, is_inside
+from agentcli.infra.sandbox.mount_points import MountPoints
 from agentcli.infra.sandbox.protection.planning import plan_protection
 from agentcli.tools.command import Profile
 

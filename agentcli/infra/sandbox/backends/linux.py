@@ -30,12 +30,12 @@ from pathlib import Path
 
 from agentcli.infra.sandbox.backends.launcher import REFUSAL
 from agentcli.infra.sandbox.backends.seccomp import filter_program
-from agentcli.infra.sandbox.confinement import Bounds, Launch, Mount, memory_file, run_probe
-from agentcli.infra.sandbox.environment import PRIVATE_TMP, WITHOUT_NETWORK, cache_environment
-from agentcli.infra.sandbox.mounts.mount_points import MountPoints, open_real
-from agentcli.infra.sandbox.mounts.plans import (
+from agentcli.infra.sandbox.confinement import (
     NOTHING,
+    Bounds,
     HideStep,
+    Launch,
+    Mount,
     Protection,
     SecretCovers,
     find_place,
@@ -45,9 +45,13 @@ from agentcli.infra.sandbox.mounts.plans import (
     is_real,
     kind_of,
     listening_sockets,
+    memory_file,
     plan_hiding,
     private_folders,
+    run_probe,
 )
+from agentcli.infra.sandbox.environment import PRIVATE_TMP, WITHOUT_NETWORK, cache_environment
+from agentcli.infra.sandbox.mount_points import MountPoints, open_real
 from agentcli.infra.sandbox.network.relay import python_folders, relay_command, relay_environment
 from agentcli.infra.sandbox.protection.planning import plan_protection
 from agentcli.tools.command import Profile

@@ -23,10 +23,9 @@ from msgspec.structs import replace
 from agentcli.errors import ToolError
 from agentcli.infra.changes.groups import MAX_DIFFS_CHARS, ChangeGroup, by_weight, group_changes, pick_hunks, shown_path
 from agentcli.infra.changes.journal import PrivateFolder, remove_abandoned
-from agentcli.infra.sandbox.confinement import Bounds, Confinement
+from agentcli.infra.sandbox.confinement import Bounds, Confinement, find_places, is_inside, is_real
 from agentcli.infra.sandbox.dry_runs import lost_work
 from agentcli.infra.sandbox.dry_runs.overlays import CacheLayers, OverlayReader, Overlays, TooMuch, why_no_overlays
-from agentcli.infra.sandbox.mounts.plans import find_places, is_inside, is_real
 from agentcli.infra.sandbox.processes.shell import Launcher, Shell
 from agentcli.tools.command import NO_GRANTS, Command, CommandResult, Grants
 from agentcli.tools.dry_run import ApplyOutcome, ChangeSummary, Conflict, DryRunLimits

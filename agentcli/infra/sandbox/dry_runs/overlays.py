@@ -34,9 +34,8 @@ from agentcli.infra.changes.state import (
 from agentcli.infra.changes.writing import OVERLAY_ATTRIBUTES, remove_tree
 from agentcli.infra.sandbox.backends.launcher import REFUSAL
 from agentcli.infra.sandbox.backends.linux import launcher_words, writable_folders
-from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch, Mount, memory_file, run_probe
-from agentcli.infra.sandbox.mounts.mount_points import NOTE, Note
-from agentcli.infra.sandbox.mounts.plans import is_inside
+from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch, Mount, is_inside, memory_file, run_probe
+from agentcli.infra.sandbox.mount_points import NOTE, Note
 from agentcli.settings.files import make_private_folder
 from agentcli.tools.command import Command
 from agentcli.tools.dry_run import DryRunLimits

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from agentcli.infra.changes.state import walk
 from agentcli.infra.sandbox.git_config import Setting, parse_setting, path_in, read_configuration, run_git, text_of
-from agentcli.infra.sandbox.mounts.mount_points import is_mount_point_of_ours
+from agentcli.infra.sandbox.mount_points import is_mount_point_of_ours
 from agentcli.infra.sandbox.protection.planning import looks_like_git_dir, modules_in
 from agentcli.infra.sandbox.scan import Scan
 from agentcli.safety.paths.judge import auto_executed

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from agentcli.infra.changes.state import entry_at, names_in
 from agentcli.infra.changes.writing import write_all, write_atomically
-from agentcli.infra.sandbox.mounts.mount_points import is_mount_point_of_ours
+from agentcli.infra.sandbox.mount_points import is_mount_point_of_ours
 
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

@@ -14,10 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
-from agentcli.infra.sandbox.confinement import Bounds
+from agentcli.infra.sandbox.confinement import Bounds, Protection, find_places, is_inside, is_real, kind_of
 from agentcli.infra.sandbox.git_config import NamedPaths, named_paths, path_in, text_of
-from agentcli.infra.sandbox.mounts.mount_points import COMMON_FOLDER_IS_HERE
-from agentcli.infra.sandbox.mounts.plans import Protection, find_places, is_inside, is_real, kind_of
+from agentcli.infra.sandbox.mount_points import COMMON_FOLDER_IS_HERE
 
 # One that can be committed to costs six mounts, about a millisecond; one that is read-only as a whole costs one.
 MAX_COMMITTABLE = 3

@@ -21,8 +21,8 @@ from contextlib import contextmanager, suppress
 from heapq import heapify, heappop, heappush
 from pathlib import Path
 
-from agentcli.infra.sandbox.mounts.mount_points import NOTE, PROTECTED, SessionNote, locked, real_path, remove_noted
-from agentcli.infra.sandbox.mounts.plans import Protection, is_inside
+from agentcli.infra.sandbox.confinement import Protection, is_inside
+from agentcli.infra.sandbox.mount_points import NOTE, PROTECTED, SessionNote, locked, real_path, remove_noted
 from agentcli.infra.sandbox.protection.held_folders import (
     HeldFolder,
     HeldFolders,
