@@ -38,7 +38,7 @@ class Setting(NamedTuple):
 
 
 class Configuration(NamedTuple):
-    """The settings of a file. Of one that git refuses, or where there is no git, those that seem to name paths."""
+    """The settings of a file. If git refuses the file, or there is no git, those that seem to name paths."""
 
     settings: tuple[Setting, ...]
     is_refused: bool
@@ -46,7 +46,7 @@ class Configuration(NamedTuple):
 
 @lru_cache(maxsize=32)
 def find_git(search_path: str, writable: tuple[Path | str, ...]) -> str:
-    """Return the git on the PATH that commands cannot have put there; empty without one."""
+    """Return the first git on the PATH that does not lie in a `writable` folder; empty without one."""
     for folder in map(Path, search_path.split(os.pathsep)):
         found = shutil.which("git", path=str(folder)) if folder.is_absolute() else None
         places = (folder.resolve(), Path(found).resolve()) if found else ()
@@ -101,7 +101,7 @@ def _read(text: str, git: str) -> Configuration:
 
 
 def parse_setting(text: str) -> Setting:
-    """Split a whole name at its first and its last dot, as git does."""
+    """Read a line of `git config --list --null`; the name is split at its first and its last dot, as git does."""
     name, separator, value = text.partition("\n")
     section, _, rest = name.partition(".")
     subsection, _, key = rest.rpartition(".")
@@ -109,6 +109,7 @@ def parse_setting(text: str) -> Setting:
 
 
 def _guess_named_paths(text: str) -> tuple[Setting, ...]:
+    """Find settings that name paths in a text that git did not read, without regard to sections."""
     sections = {"hookspath": "core", "worktree": "core", "path": "include"}
     found = ((match[1].lower(), re.split("[#;]", match[2], maxsplit=1)[0]) for match in _NAMES_A_PATH.finditer(text))
     return tuple(Setting(sections[key], "", key, value.strip().strip('"')) for key, value in found)
@@ -116,7 +117,7 @@ def _guess_named_paths(text: str) -> tuple[Setting, ...]:
 
 @dataclass(kw_only=True)
 class NamedPaths:
-    """`hooks` as they are written, `included` and `worktree` as absolute paths whose symlinks are not resolved."""
+    """The paths that a configuration names: `hooks` as written, the others absolute, with symlinks not resolved."""
 
     hooks: list[str] = field(default_factory=list)
     included: list[str] = field(default_factory=list)
@@ -129,7 +130,7 @@ def named_paths(files: list[str], home: str, git: str) -> NamedPaths:
     """Collect what files and those they include name. Only the first one and its neighbours name the worktree."""
     found = NamedPaths()
     depths = dict.fromkeys(files, 0)
-    for file in (waiting := [*files]):  # it grows meanwhile
+    for file in (waiting := [*files]):  # the list grows in the loop
         settings, is_refused = read_configuration(text_of(file), git)
         found.is_refused |= is_refused
         for setting in settings:
@@ -166,7 +167,7 @@ def path_in(file: str, prefix: str = "") -> str | None:
 
 
 def text_of(file: str) -> str:
-    """Read a small file; empty for anything else. A pipe is not waited for."""
+    """Return the text of a small file; empty for anything else. A named pipe does not block."""
     with suppress(OSError, ValueError), open(file, "rb", 0, opener=_open_without_waiting) as opened:
         status = os.fstat(opened.fileno())
         if stat.S_ISREG(status.st_mode):

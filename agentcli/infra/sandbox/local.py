@@ -24,7 +24,7 @@ from agentcli.infra.sandbox.secret_files import SecretFiles, SecretValues, git_s
 from agentcli.infra.sandbox.session_confinement import MAX_AUTO_EXECUTED, CommandLimits, SessionConfinement
 from agentcli.safety.paths.judge import is_secret
 from agentcli.tools.command import NO_GRANTS, Command, CommandResult, Grants, Profile
-from agentcli.tools.sandbox import Listing, PathStatus, Sandbox, Search, SearchOutcome, Use
+from agentcli.tools.sandbox import Listing, PathStatus, Search, SearchOutcome, Use
 
 if TYPE_CHECKING:
     from agentcli.infra.sandbox.dry_runs.dry_run import DryRuns
@@ -47,8 +47,14 @@ class LocalSandbox:
         choose: Callable[[], Confinement] = Unconfined,
         denied: Callable[[], Callable[[Path], bool] | None] = lambda: None,
     ) -> None:
-        state, search_path = limits.folders.state or job_folder / "state", environment.get("PATH", "")
-        self.confinement = SessionConfinement(roots, limits, choose, denied, state=state, search_path=search_path)
+        self.confinement = SessionConfinement(
+            roots,
+            limits,
+            choose,
+            denied,
+            state=limits.folders.state or job_folder / "state",
+            search_path=environment.get("PATH", ""),
+        )
         self.dry_runs = Lazy(self._open_dry_runs)
         self._home = limits.home
         self._denied = denied
@@ -58,7 +64,7 @@ class LocalSandbox:
         self._environment = command_environment(environment, session_id, allowed=limits.environment)
         self._shell = Lazy(self._open_shell)
         self._secret_files: list[Path] = []
-        self._looked_at = float("-inf")
+        self._secret_files_found_at = float("-inf")
         self._secret_values = SecretValues(
             self._environment, lambda root, names: SecretFiles(root, self._is_secret).among(names)
         )
@@ -121,8 +127,9 @@ class LocalSandbox:
 
     def secret_values(self, roots: Sequence[Path], *, is_changed: bool, apart_from: Path | None) -> frozenset[str]:
         now = time.monotonic()
-        if is_changed or now - self._looked_at >= _SECRETS_FRESH_FOR_S:
-            self._secret_files, self._looked_at = self.confinement.scan.protected(roots)[0], now
+        if is_changed or now - self._secret_files_found_at >= _SECRETS_FRESH_FOR_S:
+            self._secret_files, _ = self.confinement.scan.protected(roots)
+            self._secret_files_found_at = now
         if not self._secret_files and not any(map(git_state, roots)):
             return frozenset()
         return self._secret_values.held_by(self._secret_files, roots, apart_from=apart_from)
@@ -142,9 +149,10 @@ class LocalSandbox:
         detach: asyncio.Event | None = None,
     ) -> CommandResult:
         confinement, grants = self.confinement, command.grants
-        if command.profile != "own":
+        if command.profile != "own":  # a command of the person's own runs unconfined
             await confinement.make_ready(grants)
         if command.dry_run is not None:
+            # Nobody was asked about a narrow dry run: it does not see secret files, not even in granted folders.
             folders = [path for path in grants.readable if path.is_dir()] if command.dry_run == "narrow" else []
             secrets, _ = await asyncio.to_thread(confinement.scan.protected, folders) if folders else ([], [])
             dry_run = await self.dry_runs.load().run(command, on_output=on_output, masked=secrets)
@@ -158,11 +166,15 @@ class LocalSandbox:
         return replace(result, made=tuple(auto_executed.made_or_changed(before, roots, confinement.git(grants))))
 
     def _open_shell(self) -> Shell:
-        """Import it late: that takes some milliseconds, and a session's first prompt need not wait for it."""
+        """Import the shell late: that takes some milliseconds, and a session's first prompt need not wait for it."""
         from agentcli.infra.sandbox.processes.shell import Shell
 
-        launch, own = self.confinement.launch, self._own_environment
-        return Shell(self._environment, self._job_folder, launch=launch, own_environment=own)
+        return Shell(
+            self._environment,
+            self._job_folder,
+            launch=self.confinement.launch,
+            own_environment=self._own_environment,
+        )
 
     def _open_dry_runs(self) -> DryRuns:
         from agentcli.infra.sandbox.dry_runs.dry_run import DryRuns  # late, too
@@ -215,9 +227,9 @@ class LocalFacts:
 
     @property
     def warning(self) -> str:
-        """Also says what was reverted after a kill."""
-        left = self._confinement.clean_up()
-        done, failed = "; ".join(left.put_back), "; ".join(left.left_changed)
+        """What the person should know of the sandbox, and what was reverted of killed sessions' changes."""
+        reverts = self._confinement.clean_up()
+        done, failed = "; ".join(reverts.put_back), "; ".join(reverts.left_changed)
         parts = (
             self._weakness,
             done and f"Put back what a command changed whose session was killed: {done}.",
@@ -264,7 +276,10 @@ class LocalFacts:
 
 
 def _resolve(path: Path) -> tuple[Path, os.stat_result | None, int]:
-    """Return the real path, what is there, and the reason where the system does not say. Raises `ToolError`."""
+    """Return the real path, the status of what is there, and the error number if it cannot be looked at, else 0.
+
+    Raises `ToolError`.
+    """
     real, found, number = "", None, 0
     try:
         real = os.path.realpath(path)
@@ -279,7 +294,3 @@ def _resolve(path: Path) -> tuple[Path, os.stat_result | None, int]:
     if not real or number == errno.ELOOP or (found is not None and stat.S_ISLNK(found.st_mode)):
         raise ToolError(f"{str(path)!r} cannot be resolved.", kind="invalid_parameters")
     return Path(real), found, number
-
-
-if TYPE_CHECKING:
-    _: type[Sandbox] = LocalSandbox

@@ -19,8 +19,8 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 class KeptState(NamedTuple):
     """The state of a path.
 
-    `content` is that of a file, one character for each byte, or the target of a link. Of a file that `is_kept` is false
-    for it is only the stamp.
+    `content` is that of a file, one character for each byte, or the target of a link. If there was no room for a file's
+    content, `is_kept` is False and `content` is the file's stamp.
     """
 
     kind: str
@@ -30,7 +30,7 @@ class KeptState(NamedTuple):
 
 
 class HeldFolder(NamedTuple):
-    """An open folder: its device and inode, those of the folder `around` it, and the mode that it had."""
+    """An open folder. `place` is its device and inode, `around` that of the folder around it, `mode` what it had."""
 
     descriptor: int
     place: tuple[int, int]
@@ -53,9 +53,10 @@ class HeldFolders(dict[str, HeldFolder]):
                 self[path] = self._held_at(path)
 
     def hold_again(self, path: str, before: HeldFolder, known: Collection[str], found: str = "") -> None:
-        """Open a folder that another process held, by its old path or where it was `found`.
+        """Open a folder that a killed process held, at its old path or where its inode was `found`.
 
-        Its inode may belong to another folder by now. One that was moved must therefore hold one of the `known` names.
+        The inode may belong to another folder by now. A folder that was moved must therefore have an entry whose path
+        is among the `known` ones.
         """
         with suppress(OSError):
             now = self._held_at(found or path)
@@ -79,7 +80,7 @@ class HeldFolders(dict[str, HeldFolder]):
 
     @contextmanager
     def opened(self, path: str) -> Iterator[int]:
-        """Open a folder from the nearest one around it that is held, following no link."""
+        """Yield a descriptor of a folder, opened from the nearest held folder around it, following no link."""
         anchor = path
         while anchor not in self and anchor != "/":
             anchor = parent_of(anchor)
@@ -127,7 +128,7 @@ class HeldFolders(dict[str, HeldFolder]):
                 os.close(descriptor)
 
     def make(self, path: str, state: KeptState) -> None:
-        """Make something where nothing is, a file at once and as a whole."""
+        """Make what a state describes at a path where nothing is. A file appears with all its content at once."""
 
         def fill(descriptor: int) -> None:
             write_all(descriptor, state.content.encode("latin-1"))
@@ -144,7 +145,7 @@ class HeldFolders(dict[str, HeldFolder]):
                     write_atomically(folder, name, fill)
 
     def move_into(self, aside: str, path: str) -> None:
-        """Make the folder `aside`, and move into it what is at a path, to a name at which nothing obeys it."""
+        """Make the folder `aside`, and move what is at a path into it, under a name without a dot in front."""
         with self.reached(path) as (folder, name), self.reached(aside) as (outer, own):
             os.mkdir(own, 0o700, dir_fd=outer)
             try:
