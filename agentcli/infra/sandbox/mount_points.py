@@ -22,10 +22,9 @@ import tempfile
 import time
 from _thread import start_new_thread
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 # An empty folder with the sticky bit: nothing makes such a `.vscode` or `.git/hooks` by itself.
 MOUNT_POINT_MODE = 0o1755
@@ -41,7 +40,10 @@ _made: set[str] = set()  # where this process had mount points
 
 
 class _HeldName(NamedTuple):
-    """A name in an open folder; `content` is that of a file."""
+    """A mount point: a name in an open folder, and the descriptor that holds its lock.
+
+    `content` is that of a file, None for a folder.
+    """
 
     folder: int
     name: str
@@ -65,19 +67,14 @@ class Note:
 
 
 class MountPoints:
-    """Mount points of one command, added to `note` before they are made; leaving the context releases them."""
+    """Mount points of one command, added to `note` before they are made; `close` releases them."""
 
     def __init__(self, note: Note | None = None) -> None:
         self._held: list[_HeldName] = []
         self._folders: dict[str, int] = {}
         self._note = note
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         for held in self._held:
             with suppress(OSError):
                 _remove_unless_used(held)
@@ -91,10 +88,10 @@ class MountPoints:
             _close(descriptors)
 
     def hold(self, path: str, content: bytes | None = None) -> bool:
-        """Make sure that there is a folder at `path`, or a file with a content; True if it can be mounted on.
+        """Make sure that there is a folder at `path`, or a file with this content; return True if it can be mounted on.
 
-        It cannot where neither we nor the command can make anything (a read-only disk, a folder of somebody else), nor
-        through a symlink. Raises `OSError`.
+        It cannot where neither agentcli nor the command can make anything (a read-only disk, a folder of somebody
+        else), nor through a symlink. Raises `OSError`.
         """
         _made.add(path)
         if self._note is not None:
@@ -162,16 +159,16 @@ def _try_lock(descriptor: int, kind: int) -> bool:
 
 
 def remove_noted(note: Path) -> None:
-    """Remove what a killed process noted, if nobody uses it. Raises nothing."""
-    with MountPoints() as points, suppress(OSError):
+    """Remove the mount points that a killed process noted, unless somebody uses them. Raises nothing."""
+    with closing(MountPoints()) as points, suppress(OSError):
         words = note.read_bytes().split(b"\0")
-        for path, what in zip(map(os.fsdecode, words[::2]), words[1::2], strict=False):
+        for path, kind in zip(map(os.fsdecode, words[::2]), words[1::2], strict=False):
             if os.path.lexists(path):
-                points.hold(path, None if what == b"folder" else what.removeprefix(b"file "))
+                points.hold(path, None if kind == b"folder" else kind.removeprefix(b"file "))
 
 
 def open_real(path: str) -> int:
-    """Open what is really at this path, for looking only. Raises `OSError`, also for a symlink on the way."""
+    """Open a path for no more than looking at it. Raises `OSError`, also for a symlink on the way."""
     descriptor = os.open(path or "/", os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     if real_path(descriptor) != (path or "/"):
         os.close(descriptor)
@@ -184,7 +181,7 @@ def real_path(descriptor: int) -> str:
 
 
 def is_mount_point_of_ours(path: str) -> bool:
-    """Return True if something is at `path` only because a command runs, or was killed."""
+    """Return True if a folder is a mount point: it exists only while a command runs, or because one was killed."""
     try:
         found = os.lstat(path)
     except OSError:
@@ -193,7 +190,7 @@ def is_mount_point_of_ours(path: str) -> bool:
 
 
 def came_and_went(path: str) -> bool:
-    """Return True if no more changed at a path than a mount point of this process."""
+    """Return True if only mount points of this process appeared and disappeared at a path."""
     if path in _made and os.path.lexists(path) and not is_mount_point_of_ours(path):
         _made.discard(path)  # it is somebody's, and its end will be a change too
     return path in _made
@@ -250,7 +247,7 @@ def _make(folder: int, name: str, content: bytes | None) -> bool:
 
 
 def _stays_while_locked(folder: int, name: str, lock: int) -> bool:
-    """Return True if what was opened stays where it is while `lock` is open."""
+    """Lock a mount point; return False if it was removed meanwhile, or another command is removing it."""
     with suppress(OSError):  # on a disk without locks nobody gets the exclusive one, and nothing is removed
         if not _try_lock(lock, fcntl.LOCK_SH):  # it is about to be removed
             return False

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -182,7 +183,7 @@ def test_a_plan_is_kept_until_something_changes_whatever_time_it_is_given(tmp_pa
     bounds = Bounds(profile="workspace-write", roots=(tmp_path,), home=tmp_path.parent, protected=(".vscode",))
     time.sleep(0.05)  # else no plan is kept
     before = plan_protection(bounds, str(tmp_path))
-    with MountPoints() as points:
+    with closing(MountPoints()) as points:
         points.hold(f"{tmp_path}/.vscode")
         points.hold(f"{tmp_path}/.git/commondir", b".\n")
     assert plan_protection(bounds, str(tmp_path)) is before

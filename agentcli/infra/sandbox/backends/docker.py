@@ -6,7 +6,7 @@ import os
 import secrets
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import cached_property
 from pathlib import Path
 
@@ -50,7 +50,7 @@ class Docker:
     ) -> Iterator[Launch]:
         name = f"agentcli-{secrets.token_hex(8)}"
         protection = plan_protection(bounds, str(cwd))
-        with MountPoints() as mount_points:
+        with closing(MountPoints()) as mount_points:
             caches = cache_environment(str(bounds.resources.cache or f"{PRIVATE_TMP}/.cache"))
             options = [
                 *(f"--name={name}", "--rm", "--init", "--interactive", "--network=none", "--read-only"),

@@ -98,7 +98,7 @@ class Bubblewrap:
     ) -> Iterator[Launch]:
         resources = bounds.resources
         with (
-            MountPoints(resources.note) as mount_points,
+            closing(MountPoints(resources.note)) as mount_points,
             memory_file(filter_program(internet=True)) as program,  # each command has a network of its own
             closing(Layout(bounds, str(cwd), mount_points, self._hidden)) as layout,
         ):
