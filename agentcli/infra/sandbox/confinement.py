@@ -25,7 +25,7 @@ import msgspec
 from msgspec import Struct
 
 from agentcli.infra.sandbox.git_config import SYSTEM_GIT
-from agentcli.infra.sandbox.mount_points import Note, is_mount_point_of_ours, real_path
+from agentcli.infra.sandbox.mount_points import Note, is_mount_point, real_path
 from agentcli.infra.sandbox.scan import Scan
 from agentcli.tools.command import Profile, Reverts
 
@@ -345,7 +345,7 @@ class Protection:
                 target = os.path.realpath(path)
                 if is_inside(target, folder) and target != folder and kind_of(target) != "nothing":
                     _add(self.read_only, target)
-            case kind if kind == "nothing" or is_mount_point_of_ours(path):
+            case kind if kind == "nothing" or is_mount_point(path):
                 _add(self.missing_folders, path)
             case _:
                 _add(self.read_only, path)

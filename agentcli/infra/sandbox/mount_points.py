@@ -180,7 +180,7 @@ def real_path(descriptor: int) -> str:
     return os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115  # pathlib takes longer than the kernel
 
 
-def is_mount_point_of_ours(path: str) -> bool:
+def is_mount_point(path: str) -> bool:
     """Return True if a folder is a mount point: it exists only while a command runs, or because one was killed."""
     try:
         found = os.lstat(path)
@@ -191,7 +191,7 @@ def is_mount_point_of_ours(path: str) -> bool:
 
 def came_and_went(path: str) -> bool:
     """Return True if only mount points of this process appeared and disappeared at a path."""
-    if path in _made and os.path.lexists(path) and not is_mount_point_of_ours(path):
+    if path in _made and os.path.lexists(path) and not is_mount_point(path):
         _made.discard(path)  # it is somebody's, and its end will be a change too
     return path in _made
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.infra.sandbox.mount_points import MountPoints, is_mount_point_of_ours
+from agentcli.infra.sandbox.mount_points import MountPoints, is_mount_point
 
 
 def test_the_last_one_removes_it(tmp_path: Path) -> None:
@@ -20,7 +20,7 @@ def test_the_last_one_removes_it(tmp_path: Path) -> None:
         with closing(MountPoints()) as second:
             assert second.hold(str(folder))
             assert second.hold(str(file), b".\n")
-        assert is_mount_point_of_ours(str(folder))
+        assert is_mount_point(str(folder))
         assert file.read_bytes() == b".\n"
     assert list(tmp_path.iterdir()) == []
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from agentcli.infra.changes.state import walk
 from agentcli.infra.sandbox.git_config import Setting, parse_setting, path_in, read_configuration, run_git, text_of
-from agentcli.infra.sandbox.mount_points import is_mount_point_of_ours
+from agentcli.infra.sandbox.mount_points import is_mount_point
 from agentcli.infra.sandbox.protection.planning import looks_like_git_dir, modules_in
 from agentcli.infra.sandbox.scan import Scan
 from agentcli.safety.paths.judge import auto_executed
@@ -102,7 +102,7 @@ def watched(roots: Iterable[Path]) -> dict[Path, State]:
     states: dict[Path, State] = {}
     for root in roots:
         for name in present_names(root, tuple(_names())):
-            if os.path.lexists(path := root / name) and not is_mount_point_of_ours(str(path)):
+            if os.path.lexists(path := root / name) and not is_mount_point(str(path)):
                 contents_count = _names().get(name, False)
                 states[path] = () if contents_count is None else _stamps(path, _MAX_ENTRIES if contents_count else 1)
     return states

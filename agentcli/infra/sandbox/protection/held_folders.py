@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from agentcli.infra.changes.state import entry_at, names_in
 from agentcli.infra.changes.writing import write_all, write_atomically
-from agentcli.infra.sandbox.mount_points import is_mount_point_of_ours
+from agentcli.infra.sandbox.mount_points import is_mount_point
 
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -109,7 +109,7 @@ class HeldFolders(dict[str, HeldFolder]):
             entry = entry_at(name, folder=folder)
             if entry is None or entry.kind == "other":
                 return None
-            if entry.kind == "folder" and is_mount_point_of_ours(f"/proc/self/fd/{folder}/{name}"):
+            if entry.kind == "folder" and is_mount_point(f"/proc/self/fd/{folder}/{name}"):
                 return None
             if entry.kind != "file":
                 return KeptState(entry.kind, entry.mode, entry.target)
