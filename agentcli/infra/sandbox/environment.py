@@ -89,7 +89,7 @@ def command_environment(
 ) -> dict[str, str]:
     """Select the variables that a command sees, `allowed` ones too, and add those that keep programs from waiting.
 
-    Nothing waits for a person or starts what a repository names.
+    With these no program waits for a person, and git starts nothing that a repository names.
     """
     selected = {
         name: value
@@ -101,10 +101,9 @@ def command_environment(
             and not _SECRET_VALUE.search(value)
         )
     }
-    selected |= dict.fromkeys(("PAGER", "GIT_PAGER", "MANPAGER"), "cat") | dict.fromkeys(
-        ("EDITOR", "VISUAL", "GIT_EDITOR"), "true"
-    )
     selected |= {
+        **dict.fromkeys(("PAGER", "GIT_PAGER", "MANPAGER"), "cat"),
+        **dict.fromkeys(("EDITOR", "VISUAL", "GIT_EDITOR"), "true"),
         "AGENTCLI": "1",
         "TERM": "dumb",
         "GIT_TERMINAL_PROMPT": "0",
@@ -127,5 +126,5 @@ def credentials_in(environment: Mapping[str, str]) -> list[str]:
     return [
         value
         for name, value in ((name, value.strip()) for name, value in environment.items())
-        if value and (_SECRET_NAME.search(name) or _SECRET_VALUE.search(value)) and "/" not in value[:1]
+        if value and (_SECRET_NAME.search(name) or _SECRET_VALUE.search(value)) and value[0] != "/"  # a path
     ]

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 SYSTEM_GIT = "/usr/bin/git"
-_MAX_INCLUDE_DEPTH = 10  # git's own limit
 _MAX_INCLUDED = 100
 _MAX_BYTES = 1_000_000
 _MAX_GIT_S = 5.0
@@ -129,7 +128,6 @@ class NamedPaths:
 def named_paths(files: list[str], home: str, git: str) -> NamedPaths:
     """Collect what files and those they include name. Only the first one and its neighbours name the worktree."""
     found = NamedPaths()
-    depths = dict.fromkeys(files, 0)
     for file in (waiting := [*files]):  # the list grows in the loop
         settings, is_refused = read_configuration(text_of(file), git)
         found.is_refused |= is_refused
@@ -146,8 +144,7 @@ def named_paths(files: list[str], home: str, git: str) -> NamedPaths:
                     found.has_worktree_config = True
                 case Setting("include" | "includeif", _, "path", str(value)) if value:
                     path = str(Path(file).parent / _at_home(value, home))
-                    if path not in depths and len(depths) < _MAX_INCLUDED and depths[file] < _MAX_INCLUDE_DEPTH:
-                        depths[path] = depths[file] + 1
+                    if path not in waiting and len(waiting) < _MAX_INCLUDED:
                         waiting.append(path)
     found.included = waiting[len(files) :]
     return found

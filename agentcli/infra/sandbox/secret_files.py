@@ -38,7 +38,7 @@ MAX_FILES = 200
 MAX_FILE_BYTES = 256 * 1024  # larger ones are databases, and certificates by the thousand
 MAX_BYTES = 2 * 1024 * 1024
 MAX_VALUES = 1_000
-_TICK_NS = 20_000_000  # within a tick of its file system's clock a file can change twice and keep one stamp
+TICK_NS = 20_000_000  # within a tick of its file system's clock a file can change twice and keep one stamp
 
 _OPTIONS = ("--no-optional-locks", "-c", "core.fsmonitor=false")
 # Nothing is fetched, and no other object replaces one that a commit names.
@@ -184,7 +184,7 @@ class SecretValues:
             stamp = _stamp(path)
             if stamp is None or not 0 < stamp[1] <= min(MAX_FILE_BYTES, room) or count >= MAX_FILES:
                 continue
-            is_young = time.time_ns() - stamp[0] < _TICK_NS
+            is_young = time.time_ns() - stamp[0] < TICK_NS
             known = self._files.get(path)
             with suppress(OSError, UnicodeError):
                 if known is None or known[0] != stamp or is_young:

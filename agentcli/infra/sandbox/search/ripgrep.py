@@ -32,7 +32,6 @@ _ALWAYS = ("--no-config", "--no-ignore-messages", "--no-require-git", "--hidden"
 _NOT_THE_REPOSITORY = "--glob=!.git"  # behind all other globs, as the last that matches counts
 _UNREADABLE = b"(os error "  # how ripgrep ends what it says about a file that it cannot open
 _LINE_END_HINT = re.compile(r"(?s)\n\nConsider enabling multiline mode.*")
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _ESCAPED = re.compile(r"[*?\[\]{}\\,!# ]")
 
 _PIPE_BYTES = 1024 * 1024  # so that the program need not wait while its output is looked at
@@ -49,8 +48,6 @@ _FORMATS = {
 async def list_files(listing: Listing, environment: Mapping[str, str], take: Callable[[str], None]) -> SearchOutcome:
     """List files as `Listing` says, and give `take` batches of names, each with a NUL behind it."""
     pattern = listing.pattern
-    if "\0" in pattern or _SURROGATE.search(pattern):
-        raise ToolError(f"{pattern!r} is no glob.", kind="invalid_parameters")
     if not pattern:
         return await _list(listing, [], environment, take)
     if listing.include_ignored or pattern.startswith("!"):
