@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
 import msgspec
-from msgspec import Struct
 
 from agentcli.infra.sandbox.git_config import SYSTEM_GIT
 from agentcli.infra.sandbox.mount_points import Note, is_mount_point, real_path
@@ -30,7 +29,7 @@ from agentcli.infra.sandbox.scan import Scan
 from agentcli.tools.command import Profile, Reverts
 
 
-class CommandResources(Struct, frozen=True, kw_only=True):
+class CommandResources(msgspec.Struct, frozen=True, kw_only=True):
     """The resources that a session provides for its commands, and for the planning of their confinement.
 
     Commands reach the hosts that were granted to them through `proxy_socket`, that of a `NetworkProxy`. In `cache`
@@ -47,7 +46,7 @@ class CommandResources(Struct, frozen=True, kw_only=True):
     git: str = SYSTEM_GIT
 
 
-class Bounds(Struct, frozen=True, kw_only=True):
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of a command. Every path is absolute, and symlinks in it are resolved.
 
     `read-only`: nothing but a private /tmp can be written. `workspace-write`: the `roots` too. `danger-full-access`: no

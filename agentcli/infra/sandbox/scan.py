@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import finalize
 
-from msgspec import Struct
-from msgspec.structs import replace
+import msgspec
 
 from agentcli.infra.sandbox.mount_points import came_and_went
 from agentcli.infra.sandbox.secret_files import TICK_NS, SecretFiles
@@ -121,7 +120,7 @@ def _max_watches() -> int:
         return 0
 
 
-class _Folder(Struct, kw_only=True):
+class _Folder(msgspec.Struct, kw_only=True):
     stamp: tuple[int, int]  # the inode, and the time of its last change
     rank: int
     folders: tuple[str, ...]
@@ -278,7 +277,7 @@ class Scan:
         for path in sorted(changed & known.keys()):
             folder = self._read_folder(path, known[path].rank, None, tree)
             # If all but the stamp is the same, mount points came and went.
-            if folder is None or replace(folder, stamp=known[path].stamp) != known[path]:
+            if folder is None or msgspec.structs.replace(folder, stamp=known[path].stamp) != known[path]:
                 tree.findings = None
             if folder is None:
                 del known[path]

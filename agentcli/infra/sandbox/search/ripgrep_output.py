@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 import msgspec
-from msgspec import Struct
 
 from agentcli.tools.sandbox import FoundRows
 
@@ -172,7 +171,7 @@ class RowReader(Reader[Sequence[FoundRows]]):
         return rows[:end]
 
 
-class _Text(Struct, frozen=True):
+class _Text(msgspec.Struct, frozen=True):
     text: str | None = None  # else the bytes are no UTF-8
     base64: str | None = msgspec.field(default=None, name="bytes")
 
@@ -180,7 +179,7 @@ class _Text(Struct, frozen=True):
         return (self.text or "").encode() if self.base64 is None else base64.b64decode(self.base64)
 
 
-class _Data(Struct, frozen=True, kw_only=True):
+class _Data(msgspec.Struct, frozen=True, kw_only=True):
     path: _Text = _Text()
     lines: _Text = _Text()
     line_number: int | None = None
@@ -188,7 +187,7 @@ class _Data(Struct, frozen=True, kw_only=True):
     binary_offset: int | None = None
 
 
-class _Message(Struct, frozen=True):
+class _Message(msgspec.Struct, frozen=True):
     type: str
     data: _Data
 
