@@ -73,7 +73,7 @@ class SecretFiles:
         return {path for path in candidates if self._is_secret(self._base / os.fsdecode(path))}
 
     def _is_unusual(self, path: bytes) -> bool:
-        """Return True if `_may_match` is not enough to judge a path: its name is odd, or a folder on it may be secret."""
+        """Return True if `_may_match` cannot judge a path: its name is odd, or a folder on it may be secret."""
         folder, _, name = path.rpartition(b"/")
         return _is_odd(name) or not self._is_plain_folder(folder)
 
