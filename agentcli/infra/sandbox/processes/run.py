@@ -96,7 +96,7 @@ class Run:
         return not self._output.beginning.startswith(refusal)
 
     async def _read(self) -> None:
-        """Read output until nobody can write any more. While the disk is slow nothing is read, and the command waits."""
+        """Read output until nobody can write any more. While the disk is slow, the command waits."""
         while True:
             await readable(self._pipe)
             while (data := _available(self._pipe)) is not None:

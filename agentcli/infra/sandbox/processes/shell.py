@@ -116,7 +116,7 @@ class Shell:
     async def _start(
         self, command: Command, ends: tuple[int, int], *, is_job: bool, launcher: Launcher | None
     ) -> Process:
-        """Start a command; `ends` are those of the pipes for its output and report. The keeper ends a job that is late."""
+        """Start a command; `ends` are those of the pipes for its output and report. The keeper ends late jobs."""
         output, report = ends
         before = (_BEGUN if is_job else _REPORT).format(fd=report)
         is_own = command.profile == "own"
