@@ -227,7 +227,7 @@ class LocalFacts:
 
     @property
     def warning(self) -> str:
-        """What the person should know of the sandbox, and what was reverted of killed sessions' changes."""
+        """A warning for the person: the sandbox's weakness, and what was reverted of killed sessions' changes."""
         reverts = self._confinement.clean_up()
         done, failed = "; ".join(reverts.put_back), "; ".join(reverts.left_changed)
         parts = (
