@@ -138,7 +138,7 @@ class Layout:
             os.close(descriptor)
 
     def mounts_for(self, protection: Protection) -> Sequence[Mount]:
-        """Order the mounts: outer folders first. Raises `OSError` when something changed while it was looked at."""
+        """Return the mounts in their order, outer folders first. Raises `OSError` if something changed meanwhile."""
         resources = self._bounds.resources
         python = python_folders() if resources.proxy_socket is not None else []
         self._mounts += [Mount(folder, mode="1777") for folder in private_folders()]
@@ -167,7 +167,7 @@ class Layout:
         self._mounts.append(Mount(path, path, self.descriptors[-1], is_writable))
 
     def _plan_masks(self, python: Sequence[str]) -> tuple[list[HideStep], list[HideStep]]:
-        """Plan the steps outside the folders that are mounted on themselves, which come first, and those inside."""
+        """Plan what to hide: outside the folders that are mounted on themselves, and inside them, which comes later."""
         masked = [
             place
             for place in find_places(self._bounds.masked)

@@ -110,7 +110,7 @@ class Overlays:
 
     @contextmanager
     def _wrap(self, launch: Launch, *, looks_only: bool = False) -> Iterator[Launch]:
-        """Bind overlays in place of the areas, so that nothing else can be written."""
+        """Put the overlays in the place of the writable folders among the mounts; nothing else can be written."""
         binds: list[tuple[int, str]] = []
         # The folder of all dry runs is hidden: an overlay in it shows what is masked in the workspace.
         mounts = [*(self._redirect(mount, binds) for mount in launch.mounts), Mount(str(self._folder.parent))]
@@ -124,7 +124,10 @@ class Overlays:
             )
 
     def _redirect(self, mount: Mount, binds: list[tuple[int, str]]) -> Mount:
-        """Lead a writable bind into its area's overlay, by the descriptor in `binds`; others become read-only."""
+        """Lead a writable mount into the overlay of its area; a writable one without an overlay becomes read-only.
+
+        The launcher opens the source anew: its descriptor and path are added to `binds`.
+        """
         if not mount.is_writable:
             return mount
         for overlay in self.each:
@@ -258,7 +261,7 @@ def _is_opaque(where: str) -> bool:
 
 
 def _open_to_owner(entry: FileEntry) -> None:
-    """Let the owner read an entry of an overlay, whatever mode the command gave it; `entry.mode` still says which."""
+    """Let the owner read what a command made in an overlay, whatever its mode; `entry.mode` keeps the original one."""
     needed = {"file": 0o400, "folder": 0o700}.get(entry.kind, 0)
     if entry.mode & needed != needed:
         os.chmod(entry.source, entry.mode | needed)  # noqa: PTH101
@@ -281,9 +284,9 @@ class CacheLayers:
             self._users -= 1
 
     def below(self, root: str) -> str:
-        """Return the layer to be mounted over a root; empty when it holds nothing.
+        """Return the layer to be mounted over a root; empty if it holds nothing.
 
-        Caches go with the folder around them.
+        First the caches are removed whose folder is gone from the root.
         """
         caches = self._caches.get(root, set())
         for path in [path for path in caches if not (Path(root) / path).parent.is_dir()]:
@@ -295,14 +298,17 @@ class CacheLayers:
         return str(self._layer(root)) if caches else ""
 
     def take(self, root: str, upper: str, paths: Sequence[str]) -> list[str]:
-        """Move caches out of an upper folder that nobody else uses; return the new ones that are tagged."""
+        """Move caches from an upper folder into the layer, unless another dry run uses that now.
+
+        Return those that are new and have a tag.
+        """
         if self._users > 1 or not paths:
             return []
         known = self._caches.setdefault(root, set())
         tagged = [path for path in paths if path not in known and is_tagged(f"{upper}/{path}")]
         with suppress(OSError):  # a cache that is lost costs the next command some time
             for path in paths:
-                if not (Path(root) / path).parent.is_dir():  # the next command would find the new folder around it
+                if not (Path(root) / path).parent.is_dir():  # the layer would show this folder to the next command
                     continue
                 for around in parents_of(path):  # they cover those of the root
                     (self._layer(root) / around).mkdir(parents=True, exist_ok=True)

@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from posixpath import basename, dirname
 from typing import NamedTuple
 
 from agentcli.infra.changes.state import entry_at, names_in
@@ -60,7 +61,7 @@ class HeldFolders(dict[str, HeldFolder]):
         """
         with suppress(OSError):
             now = self._held_at(found or path)
-            names = {name_of(each) for each in known if parent_of(each) == path}
+            names = {basename(each) for each in known if dirname(each) == path}
             is_same = now.place == before.place
             if is_same and not (found and names.isdisjoint(os.listdir(f"/proc/self/fd/{now.descriptor}"))):  # noqa: PTH208
                 self[path] = before._replace(descriptor=now.descriptor)
@@ -83,7 +84,7 @@ class HeldFolders(dict[str, HeldFolder]):
         """Yield a descriptor of a folder, opened from the nearest held folder around it, following no link."""
         anchor = path
         while anchor not in self and anchor != "/":
-            anchor = parent_of(anchor)
+            anchor = dirname(anchor)
         folder = os.dup(self[anchor].descriptor) if anchor in self else os.open("/", _FOLDER)
         try:
             for part in filter(None, path[len(anchor) :].split("/")):
@@ -96,8 +97,8 @@ class HeldFolders(dict[str, HeldFolder]):
     @contextmanager
     def reached(self, path: str) -> Iterator[tuple[int, str]]:
         """Open the folder that a path is in, and yield it with the name there."""
-        with self.opened(parent_of(path)) as folder:
-            yield folder, name_of(path)
+        with self.opened(dirname(path)) as folder:
+            yield folder, basename(path)
 
     def paths_in(self, path: str) -> Sequence[str]:
         with self.opened(path) as folder:
@@ -154,14 +155,6 @@ class HeldFolders(dict[str, HeldFolder]):
             except OSError:
                 os.rmdir(own, dir_fd=outer)
                 raise
-
-
-def parent_of(path: str) -> str:
-    return path.rpartition("/")[0] or "/"
-
-
-def name_of(path: str) -> str:
-    return path.rpartition("/")[2]
 
 
 def place_of(status: os.stat_result) -> tuple[int, int]:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from heapq import heapify, heappop, heappush
 from pathlib import Path
+from posixpath import basename, dirname
 
 from agentcli.infra.sandbox.confinement import Protection, is_inside
 from agentcli.infra.sandbox.mount_points import NOTE, PROTECTED, SessionNote, locked, real_path, remove_noted
@@ -27,8 +28,6 @@ from agentcli.infra.sandbox.protection.held_folders import (
     HeldFolder,
     HeldFolders,
     KeptState,
-    name_of,
-    parent_of,
     place_of,
 )
 from agentcli.infra.sandbox.scan import Scan
@@ -148,7 +147,7 @@ class ProtectedSnapshot:
     def _record(self, protection: Protection) -> None:
         """Record the places that are not known yet, and hold the folders around them."""
         places = (*protection.read_only, *protection.missing_folders, *protection.missing_files)
-        for path in sorted({*self._aside_folders[1:], *protection.writable, *map(parent_of, places)}):
+        for path in sorted({*self._aside_folders[1:], *protection.writable, *map(dirname, places)}):
             self._held.hold_if_present(path)
         self._record_places(places)
 
@@ -175,7 +174,7 @@ class ProtectedSnapshot:
             self._before[path] = state
             if state is not None:
                 self._free_bytes -= len(state.content)
-                self._left_out |= set() if state.is_kept else {parent_of(path)}
+                self._left_out |= set() if state.is_kept else {dirname(path)}
             # Short names come first, as those of settings are; long ones have numbers in them.
             for number, child in enumerate(sorted(children, key=len), rank + 1):
                 heappush(waiting, (number, child))
@@ -187,10 +186,10 @@ class ProtectedSnapshot:
             self._before = {each: state for each, state in self._before.items() if each not in recorded}
             self._record_places([*recorded])
         new_paths = [path]  # from the outermost folder that is new to the path
-        while new_paths[0] not in self._before and self._before.get(parent_of(new_paths[0])) is None:
+        while new_paths[0] not in self._before and self._before.get(dirname(new_paths[0])) is None:
             if new_paths[0] == "/":
                 return  # no protected place is around it
-            new_paths.insert(0, parent_of(new_paths[0]))
+            new_paths.insert(0, dirname(new_paths[0]))
         if content is None:
             self._record_places([new_paths.pop()])
         for each in new_paths:
@@ -221,7 +220,7 @@ class ProtectedSnapshot:
         held = self._held[path]
         held.restore_access()
         folder_now = f"/proc/self/fd/{held.descriptor}"
-        name_now = name_of(os.readlink(folder_now))  # noqa: PTH115
+        name_now = basename(os.readlink(folder_now))  # noqa: PTH115
         is_removed = name_now.endswith(" (deleted)")  # unless that is its name
         with suppress(FileNotFoundError):
             is_removed = is_removed and place_of(os.lstat(f"{folder_now}/../{name_now}")) != held.place
