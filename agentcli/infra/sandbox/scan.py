@@ -59,8 +59,6 @@ class FolderWatch:
         self._process = os.getpid()
         self._descriptor = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC) if sys.platform == "linux" else -1
         self._close = finalize(self, os.close, self._descriptor) if self._descriptor >= 0 else None
-        if self._close is not None:
-            self._close.atexit = False
 
     def add(self, path: str) -> None:
         """Note from now on what happens in the folder that is at `path` now."""

@@ -41,7 +41,7 @@ class CommandOutput:
         self._head = self._tail = self._line = ""
         self._cut = 0
         self._unwritten = bytearray()
-        self._file = _OutputFile(new_file)
+        self.saved = _OutputFile(new_file)
         self._live = _Live(on_output)
         self.heard_at = time.monotonic()
 
@@ -85,7 +85,7 @@ class CommandOutput:
 
     def write(self) -> None:
         """Move what waits for the disk to it. Blocks for as long as the disk takes."""
-        self._file.write(bytes(self._unwritten))
+        self.saved.write(bytes(self._unwritten))
         self._unwritten.clear()
 
     def close(self) -> tuple[str, int]:
@@ -93,7 +93,7 @@ class CommandOutput:
         self._take(self._decoder.decode(b"", final=True), is_end=True)
         self._live.close()
         text, cut = self._joined()
-        self._file.close()
+        self.saved.close()
         return text, cut
 
     def move_to(self, path: Path) -> tuple[str, int, int]:
@@ -104,8 +104,8 @@ class CommandOutput:
         self.write()
         self._take("", is_end=True)
         self._live.close()
-        covered = self._file.size - len(self._decoder.getstate()[0])
-        self._file.move_to(path)
+        covered = self.saved.size - len(self._decoder.getstate()[0])
+        self.saved.move_to(path)
         return (*self._joined(), covered)
 
     def _joined(self) -> tuple[str, int]:
@@ -114,11 +114,7 @@ class CommandOutput:
         if not self._cut:
             return self._head + self._tail, 0
         self.write()
-        return f"{self._head}\n[{self._cut:,} characters cut; {self._file.where_it_is}]\n{self._tail}", self._cut
-
-    @property
-    def file(self) -> Path | None:
-        return self._file.path
+        return f"{self._head}\n[{self._cut:,} characters cut; {self.saved.where_it_is}]\n{self._tail}", self._cut
 
 
 class _OutputFile:

@@ -186,7 +186,7 @@ class Run:
             timed_out=timed_out,
             cwd=report.cwd,
             cut_bytes=cut,
-            output_file=self._output.file,
+            output_file=self._output.saved.path,
             stall=SWARMED if self.process.was_swarm else stall,
             # Without a sandbox they have ended by themselves, or it would be a job; when its time is up all is ended.
             ended=report.left if refusal and not timed_out else (),
