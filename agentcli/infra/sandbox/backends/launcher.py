@@ -94,6 +94,10 @@ def bound_and_become(parent: int, plan: int, command: list[bytes], environment: 
 
 
 def _restrict(parent: int, program: bytes, paths: tuple[list[str], list[str], list[str]], *, is_trial: bool) -> None:
+    """Restrict this process by Landlock, the filter `program` and the loss of its capabilities.
+
+    A trial only looks if that would work, and prints the version of Landlock.
+    """
     # The command ends with its parent; what it started in the background may live on.
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "parent death signal")
     if os.getppid() != parent:
@@ -190,7 +194,7 @@ def _mount(lower: list[str], upper: str, work: str, merged: str) -> None:
 
 
 def _leave_the_namespaces() -> None:
-    """Get mounts of our own; where the right to that is missing, in a user namespace, as the same user there."""
+    """Enter a mount namespace of our own; without the right to that, in a user namespace as the same user there."""
     uid, gid = os.getuid(), os.getgid()
     if _libc.unshare(_NEW_MOUNTS):
         _check(_libc.unshare(_NEW_MOUNTS | _NEW_USERS), "user namespaces are forbidden here")
@@ -205,6 +209,7 @@ def _leave_the_namespaces() -> None:
 
 
 def _open_real(path: str) -> int:
+    """Open a path for no more than looking at it. Raises `OSError`, also for a symlink on the way."""
     descriptor = os.open(path, _LOOK)
     if os.readlink(f"/proc/self/fd/{descriptor}") != path:  # noqa: PTH115
         os.close(descriptor)

@@ -80,7 +80,7 @@ def main(requests: socket.socket) -> None:
 
 
 def _adopt_orphans() -> None:
-    """Children of a subreaper do not inherit that from it: see prctl(2)."""
+    """Make this process the reaper of orphans below it. Its children do not inherit that: see prctl(2)."""
     if not _IS_LINUX:
         return
     libc = ctypes.CDLL(None, use_errno=True)
@@ -91,6 +91,7 @@ def _adopt_orphans() -> None:
 
 
 def _open_wakeup_on_child_end() -> int:
+    """Return a pipe that can be read from once a child has ended."""
     read, write = os.pipe()
     os.set_blocking(read, False)
     os.set_blocking(write, False)
@@ -100,7 +101,7 @@ def _open_wakeup_on_child_end() -> int:
 
 
 def _clean_up(note: int) -> None:
-    """Become what cleans up by a session's note (snapshot.py), if agentcli was killed before it removed that."""
+    """Become a Python that reverts by a session's note (snapshot.py), if agentcli was killed before removing that."""
     if not os.fstat(note).st_nlink:
         return
     os.set_inheritable(note, True)
@@ -109,7 +110,10 @@ def _clean_up(note: int) -> None:
 
 
 def _fork_supervisor(requests: socket.socket, supervisors: set[int], notes: list[int]) -> bool:
-    """Fork a supervisor for a socket, with which the session's note may come; False when nobody can ask any more."""
+    """Fork a supervisor for the next socket, with which the session's note may come in `notes`.
+
+    Return False if agentcli is gone.
+    """
     _, descriptors = _receive(requests, 1, max_descriptors=2)
     if not descriptors:
         return False
@@ -182,6 +186,7 @@ class Supervisor:
         return 0
 
     def _start_command(self) -> int:
+        """Receive the request and start its command; return the number of the process. Raises `OSError`."""
         header, descriptors = _receive(self._control, 8, max_descriptors=_MAX_DESCRIPTORS)
         request = self._control.recv(int.from_bytes(header, "big"), socket.MSG_WAITALL)
         argv, environment, cwd, wanted, launcher_words, terminal, limits = marshal.loads(request)  # noqa: S302  # agentcli's own

@@ -30,7 +30,7 @@ class Reader(ABC, Generic[T]):
         """Read the rest."""
 
     def _whole(self, piece: bytes, end_mark: bytes = b"\n") -> bytes:
-        """Return the lines or names that end in this piece, from their beginnings on, and remember the last one."""
+        """Return the whole lines or names up to the last end mark in a piece, and keep what comes behind it."""
         end = piece.rfind(end_mark) + 1
         if not end:
             self._unfinished.append(piece)
@@ -62,6 +62,7 @@ class CountReader(Reader[Sequence[FoundRows]]):
 
 
 def _counts(data: bytes) -> list[FoundRows]:
+    """Read whole counts. Behind each NUL come the count of the path before it and, on the next line, the next path."""
     path, *rest = data.split(b"\0")
     found = []
     for part in rest:
@@ -81,7 +82,7 @@ _END_OF_STOPPED = re.compile(rb'%s"[^\n]*" byte around offset \d+\)\n\n(?=\./)' 
 class RowReader(Reader[Sequence[FoundRows]]):
     """Reads `--heading --null --line-number`: `./` and path, NUL, rows that begin with a digit, an empty line."""
 
-    _path: bytes | None = None  # whose rows go on; None where a path comes next
+    _path: bytes | None = None  # of the file whose rows go on; None if a path comes next
 
     def feed(self, piece: bytes) -> None:
         data = self._whole(piece)
@@ -127,7 +128,10 @@ class RowReader(Reader[Sequence[FoundRows]]):
             self._take(found)
 
     def _read_usual(self, data: bytes, found: list[FoundRows]) -> bytes:
-        """Read nearly all files, several times faster, and return what is still to be read."""
+        """Read the files without a message and without odd names, several times faster than `_read` does.
+
+        Return what is still to be read.
+        """
         if self._path is not None:
             rows, is_over, following = data.partition(b"\n\n")
             if not is_over:
@@ -223,6 +227,7 @@ class JsonReader(Reader[Sequence[FoundRows]]):
 
 
 def _rows(data: _Data, mark: bytes) -> bytes:
+    """Return rows for the lines of a match or of its context; lines behind a match's first get a `+` as their mark."""
     first, *further = data.lines.raw().removesuffix(b"\n").split(b"\n")
     number = data.line_number or 0
     rows = [b"%d%b%b" % (number, mark, first)]
