@@ -82,10 +82,7 @@ _SECRET_VALUE = re.compile(
 
 
 def command_environment(
-    environment: Mapping[str, str],
-    session_id: str,
-    *,
-    allowed: Collection[str] = (),
+    environment: Mapping[str, str], session_id: str, *, allowed: Collection[str] = ()
 ) -> dict[str, str]:
     """Select the variables that a command sees, `allowed` ones too, and add those that keep programs from waiting.
 

@@ -91,8 +91,7 @@ def read_configuration(text: str, git: str = SYSTEM_GIT) -> Configuration:
 @lru_cache(maxsize=128)
 def _read(text: str, git: str) -> Configuration:
     done = run_git(
-        [git, "config", "--file", "-", "--no-includes", "--null", "--list"],
-        given=text.encode(errors="surrogateescape"),
+        [git, "config", "--file", "-", "--no-includes", "--null", "--list"], given=text.encode(errors="surrogateescape")
     )
     settings = tuple(map(parse_setting, done.stdout.decode(errors="surrogateescape").split("\0")[:-1]))
     is_refused = done.returncode != 0

@@ -170,10 +170,7 @@ class LocalSandbox:
         from agentcli.infra.sandbox.processes.shell import Shell
 
         return Shell(
-            self._environment,
-            self._job_folder,
-            launch=self.confinement.launch,
-            own_environment=self._own_environment,
+            self._environment, self._job_folder, launch=self.confinement.launch, own_environment=self._own_environment
         )
 
     def _open_dry_runs(self) -> DryRuns:

@@ -56,10 +56,7 @@ _ADVICE = {
 
 @cache
 def choose_confinement(
-    *,
-    tmp: Path,
-    kinds: tuple[str, ...] = KINDS.get(sys.platform, ()),
-    programs: tuple[Path, ...] = PROGRAMS,
+    *, tmp: Path, kinds: tuple[str, ...] = KINDS.get(sys.platform, ()), programs: tuple[Path, ...] = PROGRAMS
 ) -> Confinement:
     """Return the first of `kinds` that runs `true` here, probed once, else none; its `why` explains the failures."""
     reasons: list[str] = []

@@ -233,9 +233,7 @@ def rendered(launch: Launch) -> Iterator[Launch]:
     words = [*launch.argv[1:end], *(word for mount in launch.mounts for word in _arguments(mount))]
     with memory_file(os.fsencode("".join(f"{word}\0" for word in words))) as file:
         yield launch._replace(
-            argv=[launch.argv[0], "--args", str(file), *launch.argv[end:]],
-            pass_fds=(file, *launch.pass_fds),
-            mounts=(),
+            argv=[launch.argv[0], "--args", str(file), *launch.argv[end:]], pass_fds=(file, *launch.pass_fds), mounts=()
         )
 
 

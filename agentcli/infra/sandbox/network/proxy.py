@@ -15,13 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from agentcli.safety.hosts import (
-    HostGrant,
-    find_grant,
-    may_lead_to,
-    read_host,
-    split_port,
-)
+from agentcli.safety.hosts import HostGrant, find_grant, may_lead_to, read_host, split_port
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 

@@ -24,12 +24,7 @@ from posixpath import basename, dirname
 
 from agentcli.infra.sandbox.confinement import Protection, is_inside
 from agentcli.infra.sandbox.mount_points import NOTE, PROTECTED, SessionNote, locked, real_path, remove_noted
-from agentcli.infra.sandbox.protection.held_folders import (
-    HeldFolder,
-    HeldFolders,
-    KeptState,
-    place_of,
-)
+from agentcli.infra.sandbox.protection.held_folders import HeldFolder, HeldFolders, KeptState, place_of
 from agentcli.infra.sandbox.scan import Scan
 from agentcli.safety.paths.judge import is_read_only_name
 from agentcli.settings.files import replace_file
