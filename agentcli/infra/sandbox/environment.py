@@ -98,19 +98,18 @@ def command_environment(
             and not _SECRET_VALUE.search(value)
         )
     }
-    selected |= {
+    git_settings = list(enumerate(_GIT_SETTINGS.items()))
+    return selected | {
         **dict.fromkeys(("PAGER", "GIT_PAGER", "MANPAGER"), "cat"),
         **dict.fromkeys(("EDITOR", "VISUAL", "GIT_EDITOR"), "true"),
         "AGENTCLI": "1",
         "TERM": "dumb",
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_CONFIG_COUNT": str(len(_GIT_SETTINGS)),
+        **{f"GIT_CONFIG_KEY_{number}": name for number, (name, _) in git_settings},
+        **{f"GIT_CONFIG_VALUE_{number}": value for number, (_, value) in git_settings},
+        **({"AGENTCLI_SESSION_ID": session_id} if session_id else {}),
     }
-    for number, (name, value) in enumerate(_GIT_SETTINGS.items()):
-        selected |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
-    if session_id:
-        selected["AGENTCLI_SESSION_ID"] = session_id
-    return selected
 
 
 def cache_environment(folder: str) -> dict[str, str]:

@@ -181,13 +181,19 @@ def _docker_mounts(bounds: Bounds, protection: Protection, mount_points: MountPo
     may_write = bounds.profile != "read-only"
     folders = [str(root) for root in bounds.roots]
     granted = [place.path for place in find_places(bounds.writable)] if may_write else []
-    mounts = [_docker_bind(path, path, is_writable=may_write) for path in dict.fromkeys([*folders, *granted])]
-    if bounds.resources.cache is not None:
-        mounts.append(_docker_bind(str(bounds.resources.cache), str(bounds.resources.cache), is_writable=True))
-    mounts += [_docker_bind(path, path, is_writable=True) for path in protection.writable if path not in folders]
-    held = [path for path in protection.missing_folders if mount_points.hold(path)]
-    held += [path for path, what in protection.missing_files.items() if mount_points.hold(path, what)]
-    mounts += [_docker_bind(path, path) for path in (*protection.read_only, *held) if path not in granted]
+    held = [
+        *filter(mount_points.hold, protection.missing_folders),
+        *(path for path, content in protection.missing_files.items() if mount_points.hold(path, content)),
+    ]
+    always_writable = [
+        *map(str, filter(None, (bounds.resources.cache,))),
+        *(path for path in protection.writable if path not in folders),
+    ]
+    mounts = [
+        *(_docker_bind(path, path, is_writable=may_write) for path in dict.fromkeys([*folders, *granted])),
+        *(_docker_bind(path, path, is_writable=True) for path in always_writable),
+        *(_docker_bind(path, path) for path in (*protection.read_only, *held) if path not in granted),
+    ]
     shown = {place.path for place in find_places(bounds.readable_again)}
     for place in find_places(bounds.masked):
         if place.path not in shown and any(is_inside(place.path, folder) for folder in (*folders, *granted)):
@@ -245,8 +251,7 @@ class Seatbelt:
 def seatbelt_profile(bounds: Bounds, *, tmp: Path) -> str:
     """Return the profile for `read-only` and `workspace-write`."""
     may_write = bounds.profile == "workspace-write"
-    writable = [*(bounds.roots if may_write else ()), *(bounds.writable if may_write else ()), tmp]
-    writable += [bounds.resources.cache] if bounds.resources.cache is not None else []
+    granted = (*bounds.roots, *bounds.writable) if may_write else ()
     rules = [
         "(version 1)",
         "(allow default)",
@@ -258,11 +263,8 @@ def seatbelt_profile(bounds: Bounds, *, tmp: Path) -> str:
         "(deny process-info* (target others))",
         "(deny file-write*)",
         _rule("allow file-write*", [f"(literal {_quoted(device)})" for device in _DEVICES]),
-        _rule("allow file-write*", _below(writable)),
-    ]
-    if may_write:
-        rules += _protections(bounds)
-    rules += [
+        _rule("allow file-write*", _below([*granted, tmp, *filter(None, (bounds.resources.cache,))])),
+        *(_protections(bounds) if may_write else ()),
         _rule("deny file-read*", _below(bounds.masked)),
         _rule("allow file-read*", _below(bounds.readable_again)),
         _rule("deny file-write*", _below(bounds.masked)),
@@ -279,12 +281,14 @@ def _protections(bounds: Bounds) -> list[str]:
         for path in _spellings(root):
             inside = _without_case(path.rstrip("/"))
             protected = [os.path.join(path, name) for name in bounds.protected]  # noqa: PTH118  # an absolute one stays
-            patterns = [f"^{_without_case(each)}(/|$)" for each in protected if each.startswith(path.rstrip("/") + "/")]
-            patterns.append(f"^{inside}/(.*/)?{git}/((modules|worktrees)/.*/)?({in_git})(/|$)")
+            patterns = [
+                *(f"^{_without_case(each)}(/|$)" for each in protected if each.startswith(path.rstrip("/") + "/")),
+                f"^{inside}/(.*/)?{git}/((modules|worktrees)/.*/)?({in_git})(/|$)",
+            ]
             rules.append(_rule("deny file-write*", [f"(regex {_pattern(pattern)})" for pattern in patterns]))
             parents = [path, *(str(parent) for parent in Path(path).parents if str(parent) != "/")]
-            unlinked = [f"(literal {_quoted(parent)})" for parent in parents]
-            unlinked.append(f"(regex {_pattern(f'^{inside}/(.*/)?{git}$')})")
+            git_folders = f"(regex {_pattern(f'^{inside}/(.*/)?{git}$')})"
+            unlinked = [*(f"(literal {_quoted(parent)})" for parent in parents), git_folders]
             rules.append(_rule("deny file-write-unlink", unlinked))
     return [*rules, _rule("allow file-write*", _below(bounds.writable))]
 

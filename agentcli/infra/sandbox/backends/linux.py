@@ -287,23 +287,21 @@ class Landlock:
             yield Launch([*launcher, *argv], (*pass_fds, plan), environment, launcher_words=len(launcher))
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
-        texts = [
+        masked = [place.path for place in find_places(bounds.masked)]
+        readable = [path for path in masked if any(is_inside(path, str(root)) for root in bounds.roots)]
+        of_writing = (
+            "Commands can change modes, times and attributes of your files anywhere, though not their contents.",
+            "Commands can write git hooks and other protected names; what they change is put back afterwards.",
+            *(f"Commands can read {path}." for path in readable),
+        )
+        signals = "Commands can send signals to your other processes (Linux before 6.12)."
+        return (
             "Commands can connect to unix sockets of other programs.",
             "Processes that a command leaves behind are not ended with it.",
-        ]
-        if self.abi < 6:  # the first version that keeps signals inside
-            texts.append("Commands can send signals to your other processes (Linux before 6.12).")
-        if bounds.resources.proxy_socket is not None:
-            texts.append("Commands reach no host, granted or not.")
-        if bounds.profile == "workspace-write":
-            texts += [
-                "Commands can change modes, times and attributes of your files anywhere, though not their contents.",
-                "Commands can write git hooks and other protected names; what they change is put back afterwards.",
-            ]
-            for place in find_places(bounds.masked):
-                if any(is_inside(place.path, str(root)) for root in bounds.roots):
-                    texts.append(f"Commands can read {place.path}.")
-        return tuple(texts)
+            *((signals,) if self.abi < 6 else ()),  # version 6 keeps signals inside
+            *(("Commands reach no host, granted or not.",) if bounds.resources.proxy_socket is not None else ()),
+            *(of_writing if bounds.profile == "workspace-write" else ()),
+        )
 
 
 def probe_landlock() -> int:

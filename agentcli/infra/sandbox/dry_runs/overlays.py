@@ -207,10 +207,12 @@ def why_no_overlays(areas: Sequence[str], folder: Path) -> str:
 def _plan_file(
     overlays: Sequence[Overlay], started_ns: int, *, binds: Sequence[tuple[int, str]] = (), looks_only: bool = False
 ) -> AbstractContextManager[int]:
-    layers = []
-    for area, caches, upper, work, merged in overlays:
-        lower = [layer for layer in ((upper if looks_only else ""), caches, area) if layer]
-        layers.append((lower, "" if looks_only else upper, work, merged))
+    layers = [  # for each overlay the lower folders, the upper one if it can be written, and the others
+        ([*filter(None, (upper, caches, area))], "", work, merged)
+        if looks_only
+        else ([*filter(None, (caches, area))], upper, work, merged)
+        for area, caches, upper, work, merged in overlays
+    ]
     return memory_file(marshal.dumps(("overlays", layers, list(binds), started_ns)))
 
 

@@ -70,10 +70,12 @@ async def list_files(listing: Listing, environment: Mapping[str, str], take: Cal
 async def _list(
     listing: Listing, options: Sequence[str], environment: Mapping[str, str], take: Callable[[str], None]
 ) -> SearchOutcome:
-    arguments = ["--files", "--null", *options, _NOT_THE_REPOSITORY]
-    arguments += ["--no-ignore"] if listing.include_ignored else []
     below = _path_below(listing.folder, listing.base)
-    arguments += ["--", below] if below else []
+    arguments = [
+        *("--files", "--null", *options, _NOT_THE_REPOSITORY),
+        *(("--no-ignore",) if listing.include_ignored else ()),
+        *(("--", below) if below else ()),
+    ]
     return await _run(arguments, listing.base or listing.folder, environment, NameReader(take))
 
 
@@ -123,12 +125,16 @@ def _reader(search: Search, take: Callable[[Sequence[FoundRows]], None]) -> Read
 
 
 def _search_options(search: Search) -> list[str]:
-    options = [*(("--json",) if search.options.multiline and search.mode == "content" else _FORMATS[search.mode])]
-    options += ["--ignore-case"] if search.options.ignore_case else []
-    options += ["--multiline", "--multiline-dotall"] if search.options.multiline else []
-    options += [f"--type={search.options.type}"] if search.options.type else []
-    options += [f"--context={search.context}"] if search.context and search.mode == "content" else []
-    return [*options, *_glob_options(search.glob, search.where, search.base), _NOT_THE_REPOSITORY]
+    options, shows_lines = search.options, search.mode == "content"
+    return [
+        *(("--json",) if options.multiline and shows_lines else _FORMATS[search.mode]),
+        *(("--ignore-case",) if options.ignore_case else ()),
+        *(("--multiline", "--multiline-dotall") if options.multiline else ()),
+        *((f"--type={options.type}",) if options.type else ()),
+        *((f"--context={search.context}",) if search.context and shows_lines else ()),
+        *_glob_options(search.glob, search.where, search.base),
+        _NOT_THE_REPOSITORY,
+    ]
 
 
 def _glob_options(glob: str, where: Path, base: Path | None) -> list[str]:
