@@ -233,8 +233,8 @@ class SecretValues:
         return self._committed[root][1]
 
     def _grep(self, values: frozenset[str], root: Path) -> frozenset[str]:
-        names = {str(file.relative_to(root)) for file in self._files if file.is_relative_to(root)}
-        names |= self._tracked[root][1] if root in self._tracked else set()
+        _, tracked = self._tracked.get(root, ((), frozenset[str]()))
+        names = tracked.union(str(file.relative_to(root)) for file in self._files if file.is_relative_to(root))
         secret = [f":(exclude,literal){name}" for name in sorted(names)]
         lines = "\n".join(value for value in values if "\n" not in value)
         grep = (*_GREP, self._heads[root], "--", ".", *secret)

@@ -274,7 +274,7 @@ def seatbelt_profile(bounds: Bounds, *, tmp: Path) -> str:
 
 def _protections(bounds: Bounds) -> list[str]:
     """Protect names in the roots, and the folders above them from being renamed with what is in them."""
-    rules = []
+    rules: list[str] = []
     git = _without_case(".git")
     in_git = "|".join(map(_without_case, _IN_GIT_FOLDER))
     for root in bounds.roots:
@@ -285,11 +285,13 @@ def _protections(bounds: Bounds) -> list[str]:
                 *(f"^{_without_case(each)}(/|$)" for each in protected if each.startswith(path.rstrip("/") + "/")),
                 f"^{inside}/(.*/)?{git}/((modules|worktrees)/.*/)?({in_git})(/|$)",
             ]
-            rules.append(_rule("deny file-write*", [f"(regex {_pattern(pattern)})" for pattern in patterns]))
             parents = [path, *(str(parent) for parent in Path(path).parents if str(parent) != "/")]
             git_folders = f"(regex {_pattern(f'^{inside}/(.*/)?{git}$')})"
             unlinked = [*(f"(literal {_quoted(parent)})" for parent in parents), git_folders]
-            rules.append(_rule("deny file-write-unlink", unlinked))
+            rules += [
+                _rule("deny file-write*", [f"(regex {_pattern(pattern)})" for pattern in patterns]),
+                _rule("deny file-write-unlink", unlinked),
+            ]
     return [*rules, _rule("allow file-write*", _below(bounds.writable))]
 
 

@@ -187,8 +187,8 @@ def _mount(lower: list[str], upper: str, work: str, merged: str) -> None:
     target = b"/proc/self/fd/%d" % _open_real(merged)
     layers = [_open_real(path) for path in lower]
     options = f"userxattr,lowerdir={':'.join(f'/proc/self/fd/{number}' for number in layers)}"
-    above = {"upperdir": _open_real(upper), "workdir": _open_real(work)} if upper else {}
-    options += "".join(f",{name}=/proc/self/fd/{number}" for name, number in above.items())
+    if upper:
+        options += f",upperdir=/proc/self/fd/{_open_real(upper)},workdir=/proc/self/fd/{_open_real(work)}"
     done = _libc.mount(b"overlay", target, b"overlay", _NO_SETUID | _NO_DEVICES, options.encode())
     _check(done, f"an overlay over {lower[-1]} cannot be mounted")
 

@@ -196,8 +196,8 @@ class Supervisor:
         # in its place.
         sources = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, max(wanted, default=0) + 3) for descriptor in passed]
         os.chdir(cwd)
-        streams = [(0 if terminal else output, number) for number in (1, 2)]
-        streams += zip(sources, wanted, strict=True)
+        main_output = 0 if terminal else output
+        streams = [(main_output, 1), (main_output, 2), *zip(sources, wanted, strict=True)]
         if launcher_words is not None:
             main = _fork_bounded(argv[launcher_words:], environment, streams, plan=wanted[-1])
         else:

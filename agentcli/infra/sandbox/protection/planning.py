@@ -200,14 +200,17 @@ class RepositoryPlanner:
 
     def _add_programs(self, folder: str, worktree: str, named: NamedPaths, plan: Protection) -> list[str]:
         """Add the parts of a git folder that name programs; return the reasons why some of them cannot be protected."""
-        gaps = _add_entry(folder, "hooks", plan)
+        hooks_gaps = _add_entry(folder, "hooks", plan)
         if kind_of(f"{folder}/config") == "nothing":
-            return [*gaps, f"{folder} has no config, which a command could add"]
-        if named.is_refused:
-            gaps.append(f"{folder} has a config that git does not read, or git is not installed")
-        gaps += _add_entry(folder, "config", plan)
-        gaps += _add_worktree_config(folder, named, plan)
-        gaps += _add_file(folder, "commondir", COMMON_FOLDER_IS_HERE, plan)
+            return [*hooks_gaps, f"{folder} has no config, which a command could add"]
+        unread = f"{folder} has a config that git does not read, or git is not installed"
+        gaps = [
+            *hooks_gaps,
+            *([unread] if named.is_refused else []),
+            *_add_entry(folder, "config", plan),
+            *_add_worktree_config(folder, named, plan),
+            *_add_file(folder, "commondir", COMMON_FOLDER_IS_HERE, plan),
+        ]
         self._add_named(named, folder, worktree, plan)
         return gaps
 

@@ -230,6 +230,5 @@ def _rows(data: _Data, mark: bytes) -> bytes:
     """Return rows for the lines of a match or of its context; lines behind a match's first get a `+` as their mark."""
     first, *further = data.lines.raw().removesuffix(b"\n").split(b"\n")
     number = data.line_number or 0
-    rows = [b"%d%b%b" % (number, mark, first)]
-    rows += [b"%d+%b" % (n, line) for n, line in enumerate(further, number + 1)]
-    return b"\n".join(rows)
+    further_rows = (b"%d+%b" % (n, line) for n, line in enumerate(further, number + 1))
+    return b"\n".join((b"%d%b%b" % (number, mark, first), *further_rows))
