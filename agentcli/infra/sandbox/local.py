@@ -114,9 +114,8 @@ class LocalSandbox:
         secrets, is_denied = SecretFiles(base, lambda path: is_secret(path, self._home)), self._denied()
 
         def among(names: Sequence[bytes]) -> set[bytes]:
-            found = secrets.among(names)
-            if is_denied is not None:
-                found |= {name for name in names if is_denied(base / os.fsdecode(name))}
+            denied = {name for name in names if is_denied is not None and is_denied(base / os.fsdecode(name))}
+            found = secrets.among(names) | denied
             return {name for name in found if self.look(base / os.fsdecode(name), "read", grants).place != "granted"}
 
         return await ripgrep.search(query, self._environment, take, are_secret=among)

@@ -333,10 +333,9 @@ class Scan:
 
     def _secrets(self, entries: Sequence[os.DirEntry[str]]) -> list[Path]:
         names = [os.fsencode(entry.path)[1:] for entry in entries if not entry.is_dir(follow_symlinks=False)]
-        secret, is_denied = self._secret_files.among(names), self._judged_by
-        if is_denied is not None:
-            secret |= {name for name in names if is_denied(Path("/", os.fsdecode(name)))}
-        return sorted(Path("/", os.fsdecode(name)) for name in secret)
+        is_denied = self._judged_by
+        denied = {name for name in names if is_denied(Path("/", os.fsdecode(name)))} if is_denied is not None else set()
+        return sorted(Path("/", os.fsdecode(name)) for name in self._secret_files.among(names) | denied)
 
 
 def _is_at_or_below(path: str, folders: set[str]) -> bool:

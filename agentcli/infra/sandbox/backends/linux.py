@@ -141,10 +141,12 @@ class Layout:
         """Return the mounts in their order, outer folders first. Raises `OSError` if something changed meanwhile."""
         resources = self._bounds.resources
         python = python_folders() if resources.proxy_socket is not None else []
-        self._mounts += [Mount(folder, mode="1777") for folder in private_folders()]
-        for path in (*self._shown_in_private, *python):  # needed although its folder is replaced
-            if path not in private_folders() and is_private(path) and kind_of(path) == "folder":
-                self._mounts.append(Mount(path, path))
+        private = private_folders()
+        needed = [path for path in (*self._shown_in_private, *python) if path not in private and is_private(path)]
+        self._mounts += [
+            *(Mount(folder, mode="1777") for folder in private),
+            *(Mount(path, path) for path in needed if kind_of(path) == "folder"),
+        ]
         outside, inside = self._plan_masks(python)
         self._mask(outside)
         for path in sorted({*self._areas, *protection.writable}, key=_depth):
