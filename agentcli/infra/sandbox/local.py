@@ -77,7 +77,7 @@ class LocalSandbox:
         return LocalFacts(self, grants)
 
     def look(self, path: Path, use: Use = "read", grants: Grants = NO_GRANTS) -> PathStatus:
-        real, found, number = _resolve(path)
+        real, found, error_number = _resolve(path)
         mode = found.st_mode if found is not None else 0
         return PathStatus(
             real=real,
@@ -85,7 +85,7 @@ class LocalSandbox:
             kind="file" if stat.S_ISREG(mode) else "folder" if stat.S_ISDIR(mode) else "other" if mode else None,
             size=found.st_size if found is not None else 0,
             links=found.st_nlink if found is not None and stat.S_ISREG(mode) else 1,
-            errno=number,
+            errno=error_number,
             is_auto_executed=use == "write" and self.confinement.is_protected(real, grants),
             git_program=self._git_program(real, grants) if use == "git" else "",
         )

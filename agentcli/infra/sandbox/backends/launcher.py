@@ -120,9 +120,10 @@ def _restrict(parent: int, program: bytes, paths: tuple[list[str], list[str], li
 
 
 def _restrict_files(abi: int, masked: list[str], shown: list[str], writable: list[str]) -> None:
+    """Let this process read all but what is `masked` and not `shown`, and write only `writable` and some devices."""
     everything = _ALL_UP_TO_TRUNCATE | (_IOCTL_DEV if abi >= 5 else 0)
     attributes = struct.pack("QQQ", everything, _TCP, _ABSTRACT_SOCKETS_AND_SIGNALS)
-    known = attributes[: 24 if abi >= 6 else 16 if abi >= 4 else 8]
+    known = attributes[: 24 if abi >= 6 else 16 if abi >= 4 else 8]  # older versions know only the first fields
     ruleset = _check(_libc.syscall(_CREATE_RULESET, known, ctypes.c_size_t(len(known)), 0), "a Landlock ruleset")
     _allow(ruleset, "/", _READ_DIR | _EXECUTE)
     for path in (*_all_but("/", masked), *shown):
@@ -165,6 +166,10 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
 def _mount_overlays(
     overlays: list[tuple[list[str], str, str, str]], binds: list[tuple[int, str]], clock_ns: int, *, is_trial: bool
 ) -> None:
+    """Mount the overlays in a namespace of our own, and lead the binds into them.
+
+    Then wait until file times are later than `clock_ns`, so that what the command changes can be told by its time.
+    """
     _leave_the_namespaces()
     for overlay in overlays:
         _mount(*overlay)

@@ -142,6 +142,7 @@ class Layout:
         resources = self._bounds.resources
         python = python_folders() if resources.proxy_socket is not None else []
         private = private_folders()
+        # The home, the working folder and Python are needed although the folder around them is replaced.
         needed = [path for path in (*self._shown_in_private, *python) if path not in private and is_private(path)]
         self._mounts += [
             *(Mount(folder, mode="1777") for folder in private),

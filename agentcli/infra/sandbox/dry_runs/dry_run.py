@@ -249,24 +249,27 @@ class DryRuns:
     async def _describe(
         self, overlays: Overlays, groups: list[ChangeGroup], look_in: Callable[..., Awaitable[str]]
     ) -> list[ChangeGroup]:
-        """Add what git says of changed repositories and of uncommitted files, and sort the groups by their weight."""
+        """Add what git says of changed repositories and of uncommitted files, and sort the groups by their weight.
+
+        `look_in` runs a script in a folder and returns its output.
+        """
         repositories = [one for one in groups if one.summary.what == "repository" and one.summary.kind == "changed"]
         lost = lost_work.find_lost_files(groups)
         tops = {(one.changes.root, one.paths[0].partition(".git")[0]) for one in repositories}
         for root, top in sorted({(root, "") for root in lost} | tops):
             if not root.endswith("/.git"):  # else it belongs to a linked worktree
-                look = partial(look_in, Path(root, top))
-                files, reverted = await lost_work.uncommitted_files(look, partial(look, launch=overlays.look))
+                look_before = partial(look_in, Path(root, top))
+                look_after = partial(look_before, launch=overlays.look)
+                files, reverted = await lost_work.uncommitted_files(look_before, look_after)
                 lost_paths = lost.get(root, set()).union(top + path for path in reverted)
                 groups = lost_work.with_lost_work(groups, root, lost_paths, {top + path for path in files})
         for group in repositories:
             # Of a linked worktree the root is the repository.
             folder = f"{group.changes.root}/{group.paths[0]}".partition("/.git/")[0]
-            look = partial(look_in, Path(folder))
-            looks = (look, partial(look, launch=overlays.look))
-            groups = lost_work.with_worktree(
-                groups, group, await lost_work.describe_git_changes(f"{folder}/.git", *looks)
-            )
+            look_before = partial(look_in, Path(folder))
+            look_after = partial(look_before, launch=overlays.look)
+            git_changes = await lost_work.describe_git_changes(f"{folder}/.git", look_before, look_after)
+            groups = lost_work.with_worktree(groups, group, git_changes)
         return sorted(groups, key=by_weight)
 
     async def _run_read_only(self, grants: Grants, folder: Path, script: str, *, launch: Launcher | None = None) -> str:

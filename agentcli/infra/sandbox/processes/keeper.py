@@ -114,7 +114,7 @@ def _fork_supervisor(requests: socket.socket, supervisors: set[int], notes: list
 
     Return False if agentcli is gone.
     """
-    _, descriptors = _receive(requests, 1, max_descriptors=2)
+    _, descriptors = _receive(requests, 1, max_descriptors=2)  # the command's socket and perhaps the note
     if not descriptors:
         return False
     if descriptors[1:]:

@@ -222,6 +222,7 @@ class RepositoryPlanner:
         if stamp is not None:
             self.stamps[files[0]] = stamp
         named = named_paths(files, self._home, self._git)
+        # With nothing named and no further git folders, the plan can change only with this file, as its stamp shows.
         inner = (f"{folder}/{name}" for name in ("modules", "worktrees"))
         is_old = stamp is not None and stamp[1] < looked_ns - _TICK_NS
         self.is_plain &= is_old and named == NamedPaths() and not any(map(os.path.lexists, inner))
