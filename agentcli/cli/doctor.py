@@ -30,8 +30,8 @@ from agentcli.extensions.hooks.config import Hooks
 from agentcli.extensions.hooks.run import HookSpec
 from agentcli.extensions.mcp.config import EXTRA, expanded, server_specs
 from agentcli.extensions.mcp.tools import StdioSpec
-from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS
 from agentcli.infra.sandbox.backends.choosing import how_to_install
+from agentcli.infra.sandbox.backends.linux import PROGRAMS
 from agentcli.infra.sessions.fsck import first_damage
 from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.llm import local_weights as weights

@@ -178,7 +178,7 @@ def _confinement(settings: SandboxSettings, state: Path) -> Confinement:
     """Choose the confinement of commands here; probing takes some milliseconds. Raises `ToolError`."""
     kind = settings.kind
     if kind == "docker":
-        from agentcli.infra.sandbox.backends.docker import Docker
+        from agentcli.infra.sandbox.backends.choosing import Docker
 
         return Docker(settings.docker_image)
     from agentcli.infra.sandbox.backends import choosing as confinement

@@ -115,6 +115,7 @@ def sandbox_row(place: Place) -> str:
     [
         ("echo evil > .git/hooks/pre-commit; chmod +x .git/hooks/pre-commit", ".git/hooks/pre-commit"),
         ("git config core.hooksPath evil", ".git/config"),
+        ("git remote add origin https://example.org/x.git", ".git/config"),
         ("git config --unset core.bare; printf '[core]\\n\\tfsmonitor = evil\\n' >> .git/config", ".git/config"),
         ("rm -rf .git/hooks && ln -s /tmp .git/hooks", ".git/hooks"),
         ("mv .git .git2; mkdir -p .git/hooks && echo evil > .git/hooks/pre-commit", ".git"),
@@ -426,12 +427,11 @@ AS = "git -c user.name=a -c user.email=a@example.org"
         ((f"rm -rf .git && git init -q && git add a.py && {AS} commit -qm first", "git log --format=%s"), "first"),
         (
             (
-                f"git add a.py && {AS} commit -qm first && git branch -m other",
-                "git remote add origin https://example.org/x.git && git config branch.other.remote origin",
+                f"git add a.py && {AS} commit -qm first && git switch -qc other",
                 "mkdir -p sub && git init -q sub && mv sub moved",
-                "git log --format=%s other; git remote get-url origin; test -e moved/.git/config",
+                "git log --format=%s other; test -e moved/.git/config",
             ),
-            "first\nhttps://example.org/x.git",
+            "first",
         ),
     ],
 )
@@ -498,8 +498,6 @@ def test_a_folder_with_more_than_can_be_kept_is_reported_once_and_its_settings_c
     assert f"[more is in {claude}/cache than this sandbox can put back: tell the user]" in first
     assert "than this sandbox can put back" not in second
     assert {(claude / name).read_text() for name in ("settings.json", "hooks/zz")} == {"ours"}
-    said = f"More is in {claude}/cache than can be put back: what commands change there may stay."
-    assert said in sandbox_row(place)
 
 
 @pytest.mark.parametrize(

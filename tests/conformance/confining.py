@@ -20,9 +20,8 @@ from typing import Any
 
 import pytest
 
-from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS, Bubblewrap, rendered
 from agentcli.infra.sandbox.backends.choosing import choose_confinement
-from agentcli.infra.sandbox.backends.landlock import Landlock
+from agentcli.infra.sandbox.backends.linux import PROGRAMS, Bubblewrap, Landlock, rendered
 from agentcli.infra.sandbox.confinement import Bounds, Confinement, Unconfined
 
 NOBODY = 65534

@@ -22,9 +22,8 @@ import msgspec
 
 from agentcli.conversation.file_changes import FileKind, FileState, stored_path
 from agentcli.infra.changes.borrowed import TICK_NS, BorrowedObjects, TrackedFile, stamp_of
-from agentcli.infra.changes.state import Objects, joined, kind_of, state_of
-from agentcli.infra.sandbox.dry_runs.caches import is_cache
-from agentcli.infra.sandbox.mounts.mount_points import MOUNT_POINT_MODE, is_mount_point_of_ours
+from agentcli.infra.changes.state import Objects, is_cache, joined, kind_of, state_of
+from agentcli.infra.sandbox.mount_points import MOUNT_POINT_MODE, is_mount_point
 from agentcli.settings.files import make_private_folder, replace_file
 from agentcli.tools.ripgrep import find_rg
 
@@ -214,7 +213,7 @@ class _Look:
         if self._is_skipped(path, name, is_folder=kind == "folder"):
             state.skipped.add(status.st_ino)
             return before
-        if stat.S_IMODE(status.st_mode) == MOUNT_POINT_MODE and is_mount_point_of_ours(f"{self._root}/{path}"):
+        if stat.S_IMODE(status.st_mode) == MOUNT_POINT_MODE and is_mount_point(f"{self._root}/{path}"):
             return before  # a command runs, or was killed
         if before is not None:
             is_ignored = before.is_ignored

@@ -23,8 +23,8 @@ from agentcli.infra.changes.apply import LiveFiles, apply_groups
 from agentcli.infra.changes.groups import ChangeGroup
 from agentcli.infra.changes.state import ChangeSet, parents_of
 from agentcli.infra.changes.writing import remove_tree
-from agentcli.infra.sandbox.mounts.mount_points import NOTE as MOUNT_POINTS
-from agentcli.infra.sandbox.mounts.mount_points import remove_noted
+from agentcli.infra.sandbox.mount_points import NOTE as MOUNT_POINTS
+from agentcli.infra.sandbox.mount_points import remove_noted
 from agentcli.settings.files import make_private_folder, replace_file, replace_private_file
 from agentcli.tools.dry_run import ApplyOutcome, ChangeSummary, Conflict
 

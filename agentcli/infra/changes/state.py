@@ -29,6 +29,20 @@ _KINDS: dict[int, FileKind] = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", sta
 _FASTEST = 1  # of zlib's levels: half the time of the default, a few per cent larger
 _CONFIG = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n[gc]\n\tauto = 0\n\tpruneExpire = never\n"
 
+_CACHE_FOLDERS = frozenset(
+    """
+    __pycache__ .pytest_cache .mypy_cache .ruff_cache .hypothesis .pytype .pyre .tox .nox .ipynb_checkpoints
+    .parcel-cache .turbo .nx .sass-cache .jest-cache .nyc_output .gradle .ccls-cache .clangd .cache .phpunit.cache
+    """.split()
+)
+_CACHE_FILES = frozenset(
+    ".eslintcache .stylelintcache .coverage .DS_Store .phpunit.result.cache .php-cs-fixer.cache".split()
+)
+_CACHE_SUFFIXES = (".pyc", ".tsbuildinfo")
+
+# https://bford.info/cachedir/
+_CACHE_TAG, _CACHE_SIGNATURE = "CACHEDIR.TAG", b"Signature: 8a477f597d28d172789f06886806bc55"
+
 
 class Objects:
     """The contents in one folder, by their id (40 hexadecimal digits). Several processes may use it at once."""
@@ -236,3 +250,16 @@ def state_of(path: str, status: os.stat_result, objects: Objects, *, largest: in
         return FileState("file", mode, *objects.put(source)) if stat.S_ISREG(os.fstat(source).st_mode) else unread
     finally:
         os.close(source)
+
+
+def is_cache(path: str, *, is_folder: bool) -> bool:
+    """Return True if a path, relative or absolute, has the name of a cache."""
+    name = path.rpartition("/")[2]
+    return name in _CACHE_FOLDERS or (not is_folder and (name in _CACHE_FILES or name.endswith(_CACHE_SUFFIXES)))
+
+
+def is_tagged(folder: str) -> bool:
+    """Return True if a folder says of itself that it is a cache."""
+    with suppress(OSError), os.fdopen(os.open(f"{folder}/{_CACHE_TAG}", _READ), "rb") as tag:
+        return tag.read(len(_CACHE_SIGNATURE)) == _CACHE_SIGNATURE
+    return False

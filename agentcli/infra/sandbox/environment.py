@@ -38,7 +38,7 @@ _PREFIXES = (
 _GIT_SETTINGS = {
     "safe.bareRepository": "explicit",
     "core.fsmonitor": "false",
-    # A cover over a hidden file shares its length and time, and nothing else: see mounts/plans.py.
+    # A cover over a hidden file shares its length and time, and nothing else: see confinement.py.
     "core.checkStat": "minimal",
     "core.trustctime": "false",
 }
@@ -82,14 +82,11 @@ _SECRET_VALUE = re.compile(
 
 
 def command_environment(
-    environment: Mapping[str, str],
-    session_id: str,
-    *,
-    allowed: Collection[str] = (),
+    environment: Mapping[str, str], session_id: str, *, allowed: Collection[str] = ()
 ) -> dict[str, str]:
     """Select the variables that a command sees, `allowed` ones too, and add those that keep programs from waiting.
 
-    Nothing waits for a person or starts what a repository names.
+    With these no program waits for a person, and git starts nothing that a repository names.
     """
     selected = {
         name: value
@@ -101,20 +98,18 @@ def command_environment(
             and not _SECRET_VALUE.search(value)
         )
     }
-    selected |= dict.fromkeys(("PAGER", "GIT_PAGER", "MANPAGER"), "cat") | dict.fromkeys(
-        ("EDITOR", "VISUAL", "GIT_EDITOR"), "true"
-    )
-    selected |= {
+    git_settings = list(enumerate(_GIT_SETTINGS.items()))
+    return selected | {
+        **dict.fromkeys(("PAGER", "GIT_PAGER", "MANPAGER"), "cat"),
+        **dict.fromkeys(("EDITOR", "VISUAL", "GIT_EDITOR"), "true"),
         "AGENTCLI": "1",
         "TERM": "dumb",
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_CONFIG_COUNT": str(len(_GIT_SETTINGS)),
+        **{f"GIT_CONFIG_KEY_{number}": name for number, (name, _) in git_settings},
+        **{f"GIT_CONFIG_VALUE_{number}": value for number, (_, value) in git_settings},
+        **({"AGENTCLI_SESSION_ID": session_id} if session_id else {}),
     }
-    for number, (name, value) in enumerate(_GIT_SETTINGS.items()):
-        selected |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
-    if session_id:
-        selected["AGENTCLI_SESSION_ID"] = session_id
-    return selected
 
 
 def cache_environment(folder: str) -> dict[str, str]:
@@ -127,5 +122,5 @@ def credentials_in(environment: Mapping[str, str]) -> list[str]:
     return [
         value
         for name, value in ((name, value.strip()) for name, value in environment.items())
-        if value and (_SECRET_NAME.search(name) or _SECRET_VALUE.search(value)) and "/" not in value[:1]
+        if value and (_SECRET_NAME.search(name) or _SECRET_VALUE.search(value)) and value[0] != "/"  # a path
     ]

@@ -1,4 +1,4 @@
-"""Reads git's configurations by asking git, and compares them.
+"""Reads git's configurations by asking git.
 
 The answers are kept by the content of a file, so git starts only for what it has not read yet. What a configuration
 names is only ever protected, so the condition of an include counts as met.
@@ -19,23 +19,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 SYSTEM_GIT = "/usr/bin/git"
-_MAX_INCLUDE_DEPTH = 10  # git's own limit
 _MAX_INCLUDED = 100
 _MAX_BYTES = 1_000_000
 _MAX_GIT_S = 5.0
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": "/", "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null"}
 _SECTIONS = ("core", "include", "includeif", "extensions")
 _NAMES_A_PATH = re.compile(r"(?i)\b(hookspath|path|worktree)\s*=([^\n]*)")
-
-# Plain characters, which have no further meaning to git, ssh or a shell. The name of a branch may contain `#` and `@`.
-_USER = r"(?:\w[\w.+%-]*(?::[\w.+%-]*)?@)?"
-_HOST = r"[^\W_][\w.-]*"
-_REMOTE_ADDRESS = re.compile(
-    rf"(?:https?|ssh|git)://{_USER}{_HOST}(?::\d+)?(?:/[\w.~+%@,=/-]*)?|\w[\w.+-]*@{_HOST}:[\w.~/][\w.~+%@,=/-]*",
-    re.ASCII,
-)
-_FETCHED = re.compile(r"\+?refs/[\w.*/-]+:refs/(?:remotes|tags)/[\w.*/-]+")
-_NAME = re.compile(r"\w[\w./@#+-]*")
 
 
 class Setting(NamedTuple):
@@ -48,7 +37,7 @@ class Setting(NamedTuple):
 
 
 class Configuration(NamedTuple):
-    """The settings of a file. Of one that git refuses, or where there is no git, those that seem to name paths."""
+    """The settings of a file. If git refuses the file, or there is no git, those that seem to name paths."""
 
     settings: tuple[Setting, ...]
     is_refused: bool
@@ -56,7 +45,7 @@ class Configuration(NamedTuple):
 
 @lru_cache(maxsize=32)
 def find_git(search_path: str, writable: tuple[Path | str, ...]) -> str:
-    """Return the git on the PATH that commands cannot have put there; empty without one."""
+    """Return the first git on the PATH that does not lie in a `writable` folder; empty without one."""
     for folder in map(Path, search_path.split(os.pathsep)):
         found = shutil.which("git", path=str(folder)) if folder.is_absolute() else None
         places = (folder.resolve(), Path(found).resolve()) if found else ()
@@ -102,8 +91,7 @@ def read_configuration(text: str, git: str = SYSTEM_GIT) -> Configuration:
 @lru_cache(maxsize=128)
 def _read(text: str, git: str) -> Configuration:
     done = run_git(
-        [git, "config", "--file", "-", "--no-includes", "--null", "--list"],
-        given=text.encode(errors="surrogateescape"),
+        [git, "config", "--file", "-", "--no-includes", "--null", "--list"], given=text.encode(errors="surrogateescape")
     )
     settings = tuple(map(parse_setting, done.stdout.decode(errors="surrogateescape").split("\0")[:-1]))
     is_refused = done.returncode != 0
@@ -111,7 +99,7 @@ def _read(text: str, git: str) -> Configuration:
 
 
 def parse_setting(text: str) -> Setting:
-    """Split a whole name at its first and its last dot, as git does."""
+    """Read a line of `git config --list --null`; the name is split at its first and its last dot, as git does."""
     name, separator, value = text.partition("\n")
     section, _, rest = name.partition(".")
     subsection, _, key = rest.rpartition(".")
@@ -119,6 +107,7 @@ def parse_setting(text: str) -> Setting:
 
 
 def _guess_named_paths(text: str) -> tuple[Setting, ...]:
+    """Find settings that name paths in a text that git did not read, without regard to sections."""
     sections = {"hookspath": "core", "worktree": "core", "path": "include"}
     found = ((match[1].lower(), re.split("[#;]", match[2], maxsplit=1)[0]) for match in _NAMES_A_PATH.finditer(text))
     return tuple(Setting(sections[key], "", key, value.strip().strip('"')) for key, value in found)
@@ -126,7 +115,7 @@ def _guess_named_paths(text: str) -> tuple[Setting, ...]:
 
 @dataclass(kw_only=True)
 class NamedPaths:
-    """`hooks` as they are written, `included` and `worktree` as absolute paths whose symlinks are not resolved."""
+    """The paths that a configuration names: `hooks` as written, the others absolute, with symlinks not resolved."""
 
     hooks: list[str] = field(default_factory=list)
     included: list[str] = field(default_factory=list)
@@ -138,8 +127,7 @@ class NamedPaths:
 def named_paths(files: list[str], home: str, git: str) -> NamedPaths:
     """Collect what files and those they include name. Only the first one and its neighbours name the worktree."""
     found = NamedPaths()
-    depths = dict.fromkeys(files, 0)
-    for file in (waiting := [*files]):  # it grows meanwhile
+    for file in (waiting := [*files]):  # the list grows in the loop
         settings, is_refused = read_configuration(text_of(file), git)
         found.is_refused |= is_refused
         for setting in settings:
@@ -155,8 +143,7 @@ def named_paths(files: list[str], home: str, git: str) -> NamedPaths:
                     found.has_worktree_config = True
                 case Setting("include" | "includeif", _, "path", str(value)) if value:
                     path = str(Path(file).parent / _at_home(value, home))
-                    if path not in depths and len(depths) < _MAX_INCLUDED and depths[file] < _MAX_INCLUDE_DEPTH:
-                        depths[path] = depths[file] + 1
+                    if path not in waiting and len(waiting) < _MAX_INCLUDED:
                         waiting.append(path)
     found.included = waiting[len(files) :]
     return found
@@ -176,7 +163,7 @@ def path_in(file: str, prefix: str = "") -> str | None:
 
 
 def text_of(file: str) -> str:
-    """Read a small file; empty for anything else. A pipe is not waited for."""
+    """Return the text of a small file; empty for anything else. A named pipe does not block."""
     with suppress(OSError, ValueError), open(file, "rb", 0, opener=_open_without_waiting) as opened:
         status = os.fstat(opened.fileno())
         if stat.S_ISREG(status.st_mode):
@@ -186,37 +173,3 @@ def text_of(file: str) -> str:
 
 def _open_without_waiting(file: str, flags: int) -> int:
     return os.open(file, flags | os.O_NONBLOCK | os.O_CLOEXEC)
-
-
-def adds_only_remotes(before: bytes, after: bytes) -> bool:
-    """Return True if no more of a git configuration changed than `git push -u` and `git remote add` write."""
-    if b"\0" in after:
-        return False
-    old, new = (read_configuration(os.fsdecode(content)) for content in (before, after))
-    added = {setting.subsection for setting in new.settings if setting.section == "remote"}
-    added -= {setting.subsection for setting in old.settings if setting.section == "remote"}
-    return not new.is_refused and _harmful(old.settings, added) == _harmful(new.settings, added)
-
-
-def _harmful(settings: Sequence[Setting], added: set[str]) -> list[Setting]:
-    """Return the settings that could start a program or redirect a push or fetch, except those of `added` remotes."""
-    # A remote without an address has its name for an address.
-    remotes = {setting.subsection for setting in settings if (setting.section, setting.key) == ("remote", "url")}
-
-    def is_harmless(setting: Setting) -> bool:
-        has_plain_name = _NAME.fullmatch(setting.subsection) is not None
-        is_new = setting.subsection in added and has_plain_name
-        match setting:
-            case Setting("user", "", "name" | "email"):
-                return True
-            case Setting("branch", _, "merge" | "rebase" | "description"):
-                return has_plain_name
-            case Setting("branch", _, "remote" | "pushremote", value):
-                return has_plain_name and (value == "." or value in remotes)
-            case Setting("remote", _, "fetch", str(value)):
-                return is_new and _FETCHED.fullmatch(value) is not None
-            case Setting("remote", _, "url", str(value)):
-                return is_new and _REMOTE_ADDRESS.fullmatch(value) is not None
-        return False
-
-    return [setting for setting in settings if not is_harmless(setting)]

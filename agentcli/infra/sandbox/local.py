@@ -16,16 +16,15 @@ from msgspec.structs import replace
 from agentcli.errors import ToolError
 from agentcli.infra.changes import writing
 from agentcli.infra.lazy import Lazy
-from agentcli.infra.sandbox.confinement import Confinement, Unconfined
+from agentcli.infra.sandbox.confinement import Confinement, Unconfined, is_inside
 from agentcli.infra.sandbox.environment import command_environment
-from agentcli.infra.sandbox.mounts.plans import is_inside
 from agentcli.infra.sandbox.protection import auto_executed
 from agentcli.infra.sandbox.search import ripgrep
 from agentcli.infra.sandbox.secret_files import SecretFiles, SecretValues, git_state
 from agentcli.infra.sandbox.session_confinement import MAX_AUTO_EXECUTED, CommandLimits, SessionConfinement
 from agentcli.safety.paths.judge import is_secret
 from agentcli.tools.command import NO_GRANTS, Command, CommandResult, Grants, Profile
-from agentcli.tools.sandbox import Listing, PathStatus, Sandbox, Search, SearchOutcome, Use
+from agentcli.tools.sandbox import Listing, PathStatus, Search, SearchOutcome, Use
 
 if TYPE_CHECKING:
     from agentcli.infra.sandbox.dry_runs.dry_run import DryRuns
@@ -48,8 +47,14 @@ class LocalSandbox:
         choose: Callable[[], Confinement] = Unconfined,
         denied: Callable[[], Callable[[Path], bool] | None] = lambda: None,
     ) -> None:
-        state, search_path = limits.folders.state or job_folder / "state", environment.get("PATH", "")
-        self.confinement = SessionConfinement(roots, limits, choose, denied, state=state, search_path=search_path)
+        self.confinement = SessionConfinement(
+            roots,
+            limits,
+            choose,
+            denied,
+            state=limits.folders.state or job_folder / "state",
+            search_path=environment.get("PATH", ""),
+        )
         self.dry_runs = Lazy(self._open_dry_runs)
         self._home = limits.home
         self._denied = denied
@@ -59,7 +64,7 @@ class LocalSandbox:
         self._environment = command_environment(environment, session_id, allowed=limits.environment)
         self._shell = Lazy(self._open_shell)
         self._secret_files: list[Path] = []
-        self._looked_at = float("-inf")
+        self._secret_files_found_at = float("-inf")
         self._secret_values = SecretValues(
             self._environment, lambda root, names: SecretFiles(root, self._is_secret).among(names)
         )
@@ -72,7 +77,7 @@ class LocalSandbox:
         return LocalFacts(self, grants)
 
     def look(self, path: Path, use: Use = "read", grants: Grants = NO_GRANTS) -> PathStatus:
-        real, found, number = _resolve(path)
+        real, found, error_number = _resolve(path)
         mode = found.st_mode if found is not None else 0
         return PathStatus(
             real=real,
@@ -80,7 +85,7 @@ class LocalSandbox:
             kind="file" if stat.S_ISREG(mode) else "folder" if stat.S_ISDIR(mode) else "other" if mode else None,
             size=found.st_size if found is not None else 0,
             links=found.st_nlink if found is not None and stat.S_ISREG(mode) else 1,
-            errno=number,
+            errno=error_number,
             is_auto_executed=use == "write" and self.confinement.is_protected(real, grants),
             git_program=self._git_program(real, grants) if use == "git" else "",
         )
@@ -109,9 +114,8 @@ class LocalSandbox:
         secrets, is_denied = SecretFiles(base, lambda path: is_secret(path, self._home)), self._denied()
 
         def among(names: Sequence[bytes]) -> set[bytes]:
-            found = secrets.among(names)
-            if is_denied is not None:
-                found |= {name for name in names if is_denied(base / os.fsdecode(name))}
+            denied = {name for name in names if is_denied is not None and is_denied(base / os.fsdecode(name))}
+            found = secrets.among(names) | denied
             return {name for name in found if self.look(base / os.fsdecode(name), "read", grants).place != "granted"}
 
         return await ripgrep.search(query, self._environment, take, are_secret=among)
@@ -122,8 +126,9 @@ class LocalSandbox:
 
     def secret_values(self, roots: Sequence[Path], *, is_changed: bool, apart_from: Path | None) -> frozenset[str]:
         now = time.monotonic()
-        if is_changed or now - self._looked_at >= _SECRETS_FRESH_FOR_S:
-            self._secret_files, self._looked_at = self.confinement.scan.protected(roots)[0], now
+        if is_changed or now - self._secret_files_found_at >= _SECRETS_FRESH_FOR_S:
+            self._secret_files, _ = self.confinement.scan.protected(roots)
+            self._secret_files_found_at = now
         if not self._secret_files and not any(map(git_state, roots)):
             return frozenset()
         return self._secret_values.held_by(self._secret_files, roots, apart_from=apart_from)
@@ -143,9 +148,10 @@ class LocalSandbox:
         detach: asyncio.Event | None = None,
     ) -> CommandResult:
         confinement, grants = self.confinement, command.grants
-        if command.profile != "own":
+        if command.profile != "own":  # a command of the person's own runs unconfined
             await confinement.make_ready(grants)
         if command.dry_run is not None:
+            # Nobody was asked about a narrow dry run: it does not see secret files, not even in granted folders.
             folders = [path for path in grants.readable if path.is_dir()] if command.dry_run == "narrow" else []
             secrets, _ = await asyncio.to_thread(confinement.scan.protected, folders) if folders else ([], [])
             dry_run = await self.dry_runs.load().run(command, on_output=on_output, masked=secrets)
@@ -159,11 +165,12 @@ class LocalSandbox:
         return replace(result, made=tuple(auto_executed.made_or_changed(before, roots, confinement.git(grants))))
 
     def _open_shell(self) -> Shell:
-        """Import it late: that takes some milliseconds, and a session's first prompt need not wait for it."""
+        """Import the shell late: that takes some milliseconds, and a session's first prompt need not wait for it."""
         from agentcli.infra.sandbox.processes.shell import Shell
 
-        launch, own = self.confinement.launch, self._own_environment
-        return Shell(self._environment, self._job_folder, launch=launch, own_environment=own)
+        return Shell(
+            self._environment, self._job_folder, launch=self.confinement.launch, own_environment=self._own_environment
+        )
 
     def _open_dry_runs(self) -> DryRuns:
         from agentcli.infra.sandbox.dry_runs.dry_run import DryRuns  # late, too
@@ -216,12 +223,11 @@ class LocalFacts:
 
     @property
     def warning(self) -> str:
-        """Also says what was reverted after a kill."""
-        left = self._confinement.clean_up()
-        done, failed = "; ".join(left.put_back), "; ".join(left.left_changed)
+        """A warning for the person: the sandbox's weakness, and what was reverted of killed sessions' changes."""
+        reverts = self._confinement.clean_up()
+        done, failed = "; ".join(reverts.put_back), "; ".join(reverts.left_changed)
         parts = (
             self._weakness,
-            self._unguarded,
             done and f"Put back what a command changed whose session was killed: {done}.",
             failed and f"Changed by a command of another session, and could not be put back: {failed}.",
         )
@@ -242,7 +248,6 @@ class LocalFacts:
             f"Commands are confined by {backend.name}: {self.profile}, hosts: {hosts}.",
             backend.why and better,
             *(f"{root} {too_many}" for root in self.roots if scan.is_partial(str(root))),
-            self._unguarded,
             f"{unwatched:,} settings of editors and tools in folders below can be written: there are too many."
             if unwatched > 0
             else "",
@@ -265,14 +270,12 @@ class LocalFacts:
         better = f" A better one: {backend.why}" if backend.why else ""
         return f"Weak sandbox ({backend.name}): {backend.weakness}.{better}"
 
-    @property
-    def _unguarded(self) -> str:
-        named = ", ".join(self._confinement.unguarded_folders(self._grants))
-        return f"More is in {named} than can be put back: what commands change there may stay." if named else ""
-
 
 def _resolve(path: Path) -> tuple[Path, os.stat_result | None, int]:
-    """Return the real path, what is there, and the reason where the system does not say. Raises `ToolError`."""
+    """Return the real path, the status of what is there, and the error number if it cannot be looked at, else 0.
+
+    Raises `ToolError`.
+    """
     real, found, number = "", None, 0
     try:
         real = os.path.realpath(path)
@@ -287,7 +290,3 @@ def _resolve(path: Path) -> tuple[Path, os.stat_result | None, int]:
     if not real or number == errno.ELOOP or (found is not None and stat.S_ISLNK(found.st_mode)):
         raise ToolError(f"{str(path)!r} cannot be resolved.", kind="invalid_parameters")
     return Path(real), found, number
-
-
-if TYPE_CHECKING:
-    _: type[Sandbox] = LocalSandbox

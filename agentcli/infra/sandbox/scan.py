@@ -22,11 +22,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import finalize
 
-from msgspec import Struct
-from msgspec.structs import replace
+import msgspec
 
-from agentcli.infra.sandbox.mounts.mount_points import came_and_went
-from agentcli.infra.sandbox.secret_files import SecretFiles
+from agentcli.infra.sandbox.mount_points import came_and_went
+from agentcli.infra.sandbox.secret_files import TICK_NS, SecretFiles
 from agentcli.safety.paths.judge import is_read_only_name
 
 # Folders that tools fill, with the number of levels below them that are read. Installed packages bring sample keys by
@@ -35,7 +34,6 @@ _SHALLOW = {".git": 0, "__pycache__": 0} | dict.fromkeys(
     ("node_modules", "site-packages", ".venv", "venv", ".tox", "target"), 2
 )
 _ANY_DEPTH = 10_000
-_TICK_NS = 20_000_000  # within a tick of its file system's clock a folder can change twice and keep one stamp
 # How many ordinary folders, folders in `_SHALLOW`, and folders below these are read.
 _MAX_FOLDERS = (20_000, 20_000, 1_000)
 # The kernel does not note what other machines change. Its notes are therefore relied on only for so long, and for so
@@ -43,12 +41,12 @@ _MAX_FOLDERS = (20_000, 20_000, 1_000)
 _WATCHED_S = 30.0
 _PER_WALK = 100
 
-_ENTRIES = 0x40 | 0x80 | 0x100 | 0x200  # IN_MOVED_FROM, IN_MOVED_TO, IN_CREATE, IN_DELETE
-_REPLACED = 0x400 | 0x800  # IN_DELETE_SELF, IN_MOVE_SELF
+_ENTRY_EVENTS = 0x40 | 0x80 | 0x100 | 0x200  # IN_MOVED_FROM, IN_MOVED_TO, IN_CREATE, IN_DELETE
+_REPLACED_EVENTS = 0x400 | 0x800  # IN_DELETE_SELF, IN_MOVE_SELF
 _OVERFLOWED, _FORGOTTEN = 0x4000, 0x8000
-_HOW = 0x01000000 | 0x02000000 | 0x04000000  # IN_ONLYDIR, IN_DONT_FOLLOW, IN_EXCL_UNLINK
+_WATCH_FLAGS = 0x01000000 | 0x02000000 | 0x04000000  # IN_ONLYDIR, IN_DONT_FOLLOW, IN_EXCL_UNLINK
 _HEADER = struct.Struct("iIII")
-_NOT_THERE = {errno.ENOENT, errno.EACCES, errno.ENOTDIR, errno.ELOOP}  # the walk finds no folder there either
+_NO_FOLDER = {errno.ENOENT, errno.EACCES, errno.ENOTDIR, errno.ELOOP}  # the walk finds no folder there either
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -61,54 +59,54 @@ class FolderWatch:
         self._process = os.getpid()
         self._descriptor = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC) if sys.platform == "linux" else -1
         self._close = finalize(self, os.close, self._descriptor) if self._descriptor >= 0 else None
-        if self._close is not None:
-            self._close.atexit = False
 
     def add(self, path: str) -> None:
         """Note from now on what happens in the folder that is at `path` now."""
         if not self.is_complete:
             return
-        number = -1
+        watch = -1
         if self._descriptor >= 0 and self._process == os.getpid() and len(self._paths) < _max_watches():
-            number = _libc.inotify_add_watch(self._descriptor, os.fsencode(path), _ENTRIES | _REPLACED | _HOW)
-            if number < 0 and ctypes.get_errno() in _NOT_THERE:
+            events = _ENTRY_EVENTS | _REPLACED_EVENTS | _WATCH_FLAGS
+            watch = _libc.inotify_add_watch(self._descriptor, os.fsencode(path), events)
+            if watch < 0 and ctypes.get_errno() in _NO_FOLDER:
                 return
-        if number >= 0:
-            self._paths[number] = path
+        if watch >= 0:
+            self._paths[watch] = path
             return
         self.is_complete = False
         self._paths.clear()
         if self._close is not None:
             self._close()
 
-    def take(self, is_own: Callable[[str], bool] = lambda path: False) -> tuple[set[str], set[str]] | None:
-        """Return the folders that changed and those that went since the last call; None if that is not known.
+    def take(self) -> tuple[set[str], set[str]] | None:
+        """Return the folders that changed and those that were removed or moved since the last call.
 
-        Changes at paths for which `is_own` is true do not count.
+        Return None if that is not known. Mount points of this process that appeared and disappeared do not count.
         """
         if not self.is_complete or self._process != os.getpid():
             return None
         entries: set[tuple[str, bytes]] = set()
         replaced: set[str] = set()
         has_overflowed = False
-        for number, what, name in self._events():
-            has_overflowed |= bool(what & _OVERFLOWED)
-            path = self._paths.pop(number, None) if what & _FORGOTTEN else self._paths.get(number)
-            if path is not None and what & _ENTRIES:
+        for watch, event, name in self._events():
+            has_overflowed |= bool(event & _OVERFLOWED)
+            path = self._paths.pop(watch, None) if event & _FORGOTTEN else self._paths.get(watch)
+            if path is not None and event & _ENTRY_EVENTS:
                 entries.add((path, name))
-            if path is not None and what & (_REPLACED | _FORGOTTEN):
+            if path is not None and event & (_REPLACED_EVENTS | _FORGOTTEN):
                 replaced.add(path)
-        changed = {path for path, name in entries if not is_own(f"{path}/{os.fsdecode(name)}")}
+        changed = {path for path, name in entries if not came_and_went(f"{path}/{os.fsdecode(name)}")}
         return None if has_overflowed else (changed, replaced)
 
     def _events(self) -> Iterator[tuple[int, int, bytes]]:
+        """Yield the events that wait to be read: the number of the watch, the bits of the event, the entry's name."""
         with contextlib.suppress(BlockingIOError):
             while self._paths:
                 data, at = os.read(self._descriptor, 1 << 16), 0
                 while at < len(data):
-                    number, what, _, length = _HEADER.unpack_from(data, at)
+                    watch, event, _, length = _HEADER.unpack_from(data, at)
                     at += _HEADER.size + length
-                    yield number, what, data[at - length : at].rstrip(b"\0")
+                    yield watch, event, data[at - length : at].rstrip(b"\0")
 
 
 @cache
@@ -120,7 +118,7 @@ def _max_watches() -> int:
         return 0
 
 
-class _Folder(Struct, kw_only=True):
+class _Folder(msgspec.Struct, kw_only=True):
     stamp: tuple[int, int]  # the inode, and the time of its last change
     rank: int
     folders: tuple[str, ...]
@@ -142,10 +140,13 @@ class _WalkQueue:
 
     def __init__(self, max_folders: tuple[int, int, int]) -> None:
         self.by_rank = tuple(deque[tuple[str, int]]() for _ in max_folders)
-        self.room = [*max_folders]
+        self.remaining = [*max_folders]
 
     def add(self, path: str, *, around: int = 0, levels: int = _ANY_DEPTH, any_depth: bool = False) -> None:
-        """Add a folder that lies in one of the rank `around`, of which so many `levels` are read."""
+        """Add a folder that lies in a folder of the rank `around`, and below which so many `levels` are read.
+
+        With `any_depth`, folders that tools fill are read at any depth, because a command may just have made something.
+        """
         below = _SHALLOW.get(path.rpartition(os.sep)[2])
         if around:
             if levels and below != 0:
@@ -156,9 +157,9 @@ class _WalkQueue:
             self.by_rank[1].append((path, _ANY_DEPTH if below and any_depth else below))
 
     def take(self) -> Iterator[tuple[str, int, int]]:
-        """Yield paths with their ranks and levels while there is room for them."""
-        while (rank := next((r for r in range(3) if self.by_rank[r] and self.room[r]), None)) is not None:
-            self.room[rank] -= 1
+        """Yield the queued folders, each with its rank and levels, up to the limit of each rank."""
+        while (rank := next((r for r in range(3) if self.by_rank[r] and self.remaining[r]), None)) is not None:
+            self.remaining[rank] -= 1
             path, levels = self.by_rank[rank].popleft()
             yield path, rank, levels
 
@@ -179,8 +180,8 @@ class _Tree:
 class Scan:
     """Remembers what is in the roots, for all commands of a session.
 
-    `is_secret` is what `SecretFiles` asks. `denied` gives a test for further files by the rules as they are now; it
-    must give an equal one as long as the rules are the same. A walk takes at most `max_s` seconds.
+    `is_secret` judges a path, as for `SecretFiles`. `denied` returns a test for further files by the rules as they are
+    now; as long as the rules are the same it must return an equal one. A walk takes at most `max_s` seconds.
     """
 
     def __init__(
@@ -231,11 +232,12 @@ class Scan:
             return dict(self._current_tree(root).folders)
 
     def _current_tree(self, root: str) -> _Tree:
+        """Return the tree of a root, brought up to date by what the kernel noted, or else by another walk."""
         if (denied := self._denied()) != self._judged_by:  # the rules changed, so every name is judged anew
             self._judged_by = denied
             self._trees.clear()
         tree = self._trees.get(root) or self._trees.setdefault(root, _Tree(self._max_folders))
-        changes = tree.watch.take(came_and_went) if tree.folders else None
+        changes = tree.watch.take() if tree.folders else None
         if changes is None or any((*changes, tree.unreadable, *tree.unwalked.by_rank, *tree.new.by_rank)):
             self.kept_plans = {}
         if changes is None or root in changes[1] or time.monotonic() > tree.watched_until:
@@ -259,10 +261,10 @@ class Scan:
         tree.folders = tree.folders | seen if any(tree.unwalked.by_rank) else seen
 
     def _update(self, tree: _Tree, changed: set[str], replaced: set[str]) -> None:
-        """Read folders in which something changed, all that is new in them, and the rest of the walk."""
+        """Read the folders in which something changed, all new folders in them, and what the walk has not read yet."""
         known = tree.folders
         deadline = time.monotonic() + self._max_s
-        tree.new.room = [*self._max_folders]
+        tree.new.remaining = [*self._max_folders]
         if replaced or tree.unreadable or any((*tree.new.by_rank, *tree.unwalked.by_rank)):
             tree.findings = None
         for path in [path for path in known if _is_at_or_below(path, replaced)] if replaced else ():
@@ -273,7 +275,7 @@ class Scan:
         for path in sorted(changed & known.keys()):
             folder = self._read_folder(path, known[path].rank, None, tree)
             # If all but the stamp is the same, mount points came and went.
-            if folder is None or replace(folder, stamp=known[path].stamp) != known[path]:
+            if folder is None or msgspec.structs.replace(folder, stamp=known[path].stamp) != known[path]:
                 tree.findings = None
             if folder is None:
                 del known[path]
@@ -299,7 +301,7 @@ class Scan:
                 break
 
     def _read_folder(self, path: str, rank: int, before: _Folder | None, tree: _Tree) -> _Folder | None:
-        """Return a folder, `before` if it has not changed since; None where it cannot be read."""
+        """Return what is in a folder: `before` if it has not changed since, None if it cannot be read."""
         try:
             tree.watch.add(path)
             status = os.stat(path, follow_symlinks=False)  # noqa: PTH116  # a tenth of the time of a Path
@@ -321,7 +323,7 @@ class Scan:
         auto_executed = [entry.path for entry in inside if is_read_only_name(entry.name) and entry.name != ".git"]
         names = {entry.name for entry in inside}
         return _Folder(
-            stamp=(status.st_ino, status.st_ctime_ns if status.st_ctime_ns < looked_ns - _TICK_NS else 0),
+            stamp=(status.st_ino, status.st_ctime_ns if status.st_ctime_ns < looked_ns - TICK_NS else 0),
             rank=rank,
             folders=tuple(folders),
             secrets=secrets,
@@ -331,10 +333,9 @@ class Scan:
 
     def _secrets(self, entries: Sequence[os.DirEntry[str]]) -> list[Path]:
         names = [os.fsencode(entry.path)[1:] for entry in entries if not entry.is_dir(follow_symlinks=False)]
-        secret, is_denied = self._secret_files.among(names), self._judged_by
-        if is_denied is not None:
-            secret |= {name for name in names if is_denied(Path("/", os.fsdecode(name)))}
-        return sorted(Path("/", os.fsdecode(name)) for name in secret)
+        is_denied = self._judged_by
+        denied = {name for name in names if is_denied(Path("/", os.fsdecode(name)))} if is_denied is not None else set()
+        return sorted(Path("/", os.fsdecode(name)) for name in self._secret_files.among(names) | denied)
 
 
 def _is_at_or_below(path: str, folders: set[str]) -> bool:

@@ -19,9 +19,8 @@ from pathlib import Path
 
 from agentcli.infra.changes.writing import open_to_read
 from agentcli.infra.sandbox.git_config import find_git, path_in, run_git, text_of
-from agentcli.safety.paths.judge import SECRET_GLOB_EXCEPTIONS, SECRET_GLOBS, SECRET_HOME_PATHS, fold_name
+from agentcli.safety.paths.judge import SECRET_GLOBS, SECRET_HOME_PATHS, fold_name
 
-_NEVER_SECRET = tuple(glob[1:].encode() for glob in SECRET_GLOB_EXCEPTIONS if glob.count("*") == 1 and glob[0] == "*")
 _EXTENSIONS = frozenset(glob.rpartition(".")[2].encode() for glob in SECRET_GLOBS if glob.startswith("*"))
 _OTHERS = re.compile("|".join(translate(glob) for glob in SECRET_GLOBS if not glob.startswith("*")).encode())
 
@@ -38,7 +37,7 @@ MAX_FILES = 200
 MAX_FILE_BYTES = 256 * 1024  # larger ones are databases, and certificates by the thousand
 MAX_BYTES = 2 * 1024 * 1024
 MAX_VALUES = 1_000
-_TICK_NS = 20_000_000  # within a tick of its file system's clock a file can change twice and keep one stamp
+TICK_NS = 20_000_000  # within a tick of its file system's clock a file can change twice and keep one stamp
 
 _OPTIONS = ("--no-optional-locks", "-c", "core.fsmonitor=false")
 # Nothing is fetched, and no other object replaces one that a commit names.
@@ -58,7 +57,7 @@ GitState = tuple[object, ...]
 
 
 class SecretFiles:
-    """Finds the paths for which `is_secret` is true, asking it only where no name on the path is plainly harmless."""
+    """Finds the paths for which `is_secret` is true. It is asked only where a name is not known to be harmless."""
 
     def __init__(self, base: Path, is_secret: Callable[[Path], bool]) -> None:
         self._base = base
@@ -67,17 +66,16 @@ class SecretFiles:
         self._plain_folders = {b"": is_plain_base}
 
     def among(self, paths: Sequence[bytes]) -> set[bytes]:
+        """Return those of the paths, which are relative to the base, that are secret."""
         folders = {folder for folder, _, _ in map(bytes.rpartition, paths, repeat(b"/"))}
-        if all(map(self._is_plain_folder, folders)) and not _is_odd(b"".join(paths)):
-            paths = [path for path in paths if not path.endswith(_NEVER_SECRET) and _may_match(path)]
-        return {path for path in paths if not self._is_plain(path) and self._is_secret(self._base / os.fsdecode(path))}
+        are_usual = all(map(self._is_plain_folder, folders)) and not _is_odd(b"".join(paths))
+        candidates = [path for path in paths if _may_match(path) or (not are_usual and self._is_unusual(path))]
+        return {path for path in candidates if self._is_secret(self._base / os.fsdecode(path))}
 
-    def _is_plain(self, path: bytes) -> bool:
+    def _is_unusual(self, path: bytes) -> bool:
+        """Return True if `_may_match` cannot judge a path: its name is odd, or a folder on it may be secret."""
         folder, _, name = path.rpartition(b"/")
-        folded = name.lower()
-        if folded.rpartition(b".")[2] in _EXTENSIONS or folded in _FOLDERS or _is_odd(name):
-            return False
-        return self._is_plain_folder(folder) and (folded[:2] not in _STARTS or _OTHERS.match(folded) is None)
+        return _is_odd(name) or not self._is_plain_folder(folder)
 
     def _is_plain_folder(self, path: bytes) -> bool:
         is_plain = self._plain_folders.get(path)
@@ -92,13 +90,15 @@ def _is_plain_folder(name: bytes) -> bool:
 
 
 def _may_match(path: bytes) -> bool:
-    """Judge a path of usual letters in plain folders by a quick look, which errs on the side of yes."""
+    """Return True if the last name of a path, in usual letters, may be that of a secret file."""
     name = path[path.rfind(b"/") + 1 :].lower()
-    return name[:2] in _STARTS or name[name.rfind(b".") + 1 :] in _EXTENSIONS or name.endswith(_IGNORED_ENDS)
+    if name[:2] in _STARTS and (name in _FOLDERS or _OTHERS.match(name) is not None):
+        return True
+    return name[name.rfind(b".") + 1 :] in _EXTENSIONS or name.endswith(_IGNORED_ENDS)
 
 
 def _is_odd(name: bytes) -> bool:
-    """Return True if some file system takes it for another name."""
+    """Return True if some file system takes a name for another one."""
     return not name.isascii() or b"~" in name or b":" in name or name.endswith(_IGNORED_ENDS)
 
 
@@ -184,7 +184,7 @@ class SecretValues:
             stamp = _stamp(path)
             if stamp is None or not 0 < stamp[1] <= min(MAX_FILE_BYTES, room) or count >= MAX_FILES:
                 continue
-            is_young = time.time_ns() - stamp[0] < _TICK_NS
+            is_young = time.time_ns() - stamp[0] < TICK_NS
             known = self._files.get(path)
             with suppress(OSError, UnicodeError):
                 if known is None or known[0] != stamp or is_young:
@@ -233,8 +233,8 @@ class SecretValues:
         return self._committed[root][1]
 
     def _grep(self, values: frozenset[str], root: Path) -> frozenset[str]:
-        names = {str(file.relative_to(root)) for file in self._files if file.is_relative_to(root)}
-        names |= self._tracked[root][1] if root in self._tracked else set()
+        _, tracked = self._tracked.get(root, ((), frozenset[str]()))
+        names = tracked.union(str(file.relative_to(root)) for file in self._files if file.is_relative_to(root))
         secret = [f":(exclude,literal){name}" for name in sorted(names)]
         lines = "\n".join(value for value in values if "\n" not in value)
         grep = (*_GREP, self._heads[root], "--", ".", *secret)

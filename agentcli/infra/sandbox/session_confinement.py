@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -16,10 +16,17 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from agentcli.errors import ToolError
-from agentcli.infra.sandbox.confinement import Bounds, CommandResources, Confinement, Launch, Unconfined
+from agentcli.infra.sandbox.confinement import (
+    Bounds,
+    CommandResources,
+    Confinement,
+    Launch,
+    Protection,
+    Unconfined,
+    is_inside,
+)
 from agentcli.infra.sandbox.git_config import find_git
-from agentcli.infra.sandbox.mounts.mount_points import Note, SessionNote
-from agentcli.infra.sandbox.mounts.plans import Protection, is_inside
+from agentcli.infra.sandbox.mount_points import Note, SessionNote
 from agentcli.infra.sandbox.network.proxy import NetworkProxy
 from agentcli.infra.sandbox.protection.auto_executed import may_exist, present_names
 from agentcli.infra.sandbox.protection.planning import MAX_REPOSITORIES, plan_protection
@@ -119,7 +126,7 @@ class SessionConfinement:
         secrets, below_roots = self.scan.protected(roots)
         at_home = (home / name for name in present_names(home, SECRET_HOME_PATHS) if may_exist(f"{home}/{name}"))
         own = (self._state, *limits.folders.own, *limits.programs(roots))
-        # A command that only reads needs no host, and a program that a repository makes git run gets none.
+        # A command that only reads needs no host, and so a program that a repository makes git run reaches none.
         proxy = self._proxies.get(frozenset(grants.hosts)) if profile != "read-only" else None
         return Bounds(
             profile=profile or limits.profile,
@@ -145,8 +152,8 @@ class SessionConfinement:
         Only a few names are protected where they are missing: each shows as an empty folder to commands.
         """
         table, home = auto_executed(), self.limits.home
-        there = {name for root in roots for name in present_names(root, table.names) if (root / name).exists()}
-        yield from sorted((there | _EVEN_IF_MISSING) - {".git"})
+        present = {name for root in roots for name in present_names(root, table.names) if (root / name).exists()}
+        yield from sorted((present | _EVEN_IF_MISSING) - {".git"})
         if any(map(home.is_relative_to, roots)):
             at_start = (name for name in table.start if "*" not in name)
             at_home = (name for name in (*table.home, *present_names(home, table.names)) if (home / name).exists())
@@ -172,10 +179,14 @@ class SessionConfinement:
 
     @contextmanager
     def launch(self, argv: Sequence[str], command: Command, pass_fds: Sequence[int]) -> Iterator[Launch]:
+        """Confine a command. When the context is left, what it changed of protected files has been reverted."""
         assert command.profile != "own", "the person's own commands are not confined"
         cwd, profile = command.cwd, command.profile or self.limits.profile
         if profile == "danger-full-access":
-            plan = partial(self._protection, command.grants, cwd)
+
+            def plan() -> Protection:
+                return plan_protection(self.bounds(None, command.grants), str(cwd), max_committable=MAX_REPOSITORIES)
+
             with self._snapshot.accepting(plan) if self._snapshot is not None else nullcontext():
                 yield Launch(list(argv), tuple(pass_fds), reverts=self._with_unreported(Reverts()))
             return
@@ -203,6 +214,7 @@ class SessionConfinement:
 
     @contextmanager
     def _guarded(self, bounds: Bounds, cwd: Path, note: SessionNote | None) -> Iterator[Reverts]:
+        """Revert what a command changes of protected files, if its backend cannot keep it from that."""
         if self.backend.keeps_names or bounds.profile != "workspace-write":
             yield Reverts()
             return
@@ -210,22 +222,10 @@ class SessionConfinement:
             from agentcli.infra.sandbox.protection.snapshot import ProtectedSnapshot
 
             self._snapshot = ProtectedSnapshot(self._aside, note)
-        plan = self._protection(bounds, cwd)
+        # Without mounts every repository can be committed to.
+        plan = plan_protection(bounds, str(cwd), max_committable=MAX_REPOSITORIES)
         with self._snapshot.during(plan, roots=bounds.roots, granted=bounds.writable) as reverts:
             yield reverts
-
-    def _protection(self, bounds: Bounds | Grants, cwd: Path | None = None) -> Protection:
-        """Plan what to revert where nothing protects it. Without mounts every repository can be committed to."""
-        bounds = self.bounds(None, bounds) if isinstance(bounds, Grants) else bounds
-        return plan_protection(bounds, str(cwd or bounds.roots[0]), max_committable=MAX_REPOSITORIES)
-
-    def unguarded_folders(self, grants: Grants) -> Sequence[str]:
-        """Return the folders that hold more protected files than could be reverted."""
-        if self.limits.profile != "workspace-write" or self.backend.keeps_names:
-            return ()
-        from agentcli.infra.sandbox.protection.snapshot import ProtectedSnapshot
-
-        return ProtectedSnapshot("/").unguarded_folders(self._protection(grants))
 
     def accept(self, path: Path, content: bytes) -> None:
         """Keep what was written to a file: the person agreed."""
@@ -260,7 +260,7 @@ class SessionConfinement:
         return reverts
 
     async def _start_proxy(self, hosts: frozenset[str]) -> None:
-        """Start what leads to some hosts and no others, where commands have no network of their own."""
+        """Start a proxy to these hosts and no others, unless there is one or commands have the whole network."""
         async with self._starting_proxy:
             if not hosts or hosts in self._proxies or not self.confines:
                 return

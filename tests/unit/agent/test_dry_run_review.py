@@ -32,8 +32,8 @@ from agentcli.conversation.entries import (
     Entry,
     User,
 )
-from agentcli.infra.sandbox.backends.bubblewrap import Bubblewrap
 from agentcli.infra.sandbox.backends.choosing import choose_confinement
+from agentcli.infra.sandbox.backends.linux import Bubblewrap
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.infra.sandbox.session_confinement import CommandLimits, SessionFolders
 from agentcli.llm.messages import Text, ToolUse

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS, Bubblewrap
+from agentcli.infra.sandbox.backends.linux import PROGRAMS, Bubblewrap
 from agentcli.infra.sandbox.confinement import Bounds, CommandResources
 from agentcli.infra.sandbox.dry_runs.dry_run import DryRuns, OverlayDryRun
 from agentcli.infra.sandbox.processes.shell import Shell

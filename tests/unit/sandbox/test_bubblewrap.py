@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from agentcli.infra.sandbox.backends.bubblewrap import rendered
+from agentcli.infra.sandbox.backends.linux import rendered
 from agentcli.infra.sandbox.confinement import Bounds, CommandResources, Confinement
 from tests.conformance.confining import (
     alive,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.infra.sandbox.backends.docker import Docker
+from agentcli.infra.sandbox.backends.choosing import Docker
 from agentcli.infra.sandbox.confinement import Bounds, Launch
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.infra.sandbox.session_confinement import CommandLimits

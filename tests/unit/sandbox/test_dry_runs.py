@@ -20,7 +20,7 @@ import msgspec
 import pytest
 
 from agentcli.errors import ToolError
-from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS, Bubblewrap
+from agentcli.infra.sandbox.backends.linux import PROGRAMS, Bubblewrap
 from agentcli.infra.sandbox.confinement import Bounds, Unconfined
 from agentcli.infra.sandbox.dry_runs.dry_run import DryRuns
 from agentcli.infra.sandbox.processes.shell import Shell

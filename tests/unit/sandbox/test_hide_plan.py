@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.infra.sandbox.mounts.plans import HideStep, RealPath, find_place, is_real, plan_hiding
+from agentcli.infra.sandbox.confinement import HideStep, RealPath, find_place, is_real, plan_hiding
 
 
 def folders(*paths: str) -> list[RealPath]:

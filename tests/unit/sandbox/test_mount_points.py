@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from agentcli.infra.sandbox.mounts.mount_points import MountPoints, is_mount_point_of_ours
+from agentcli.infra.sandbox.mount_points import MountPoints, is_mount_point
 
 
 def test_the_last_one_removes_it(tmp_path: Path) -> None:
     folder, file = tmp_path / "folder", tmp_path / "file"
-    with MountPoints() as first:
+    with closing(MountPoints()) as first:
         assert first.hold(str(folder))
         assert first.hold(str(file), b".\n")
-        with MountPoints() as second:
+        with closing(MountPoints()) as second:
             assert second.hold(str(folder))
             assert second.hold(str(file), b".\n")
-        assert is_mount_point_of_ours(str(folder))
+        assert is_mount_point(str(folder))
         assert file.read_bytes() == b".\n"
     assert list(tmp_path.iterdir()) == []
 
@@ -27,7 +28,7 @@ def test_the_last_one_removes_it(tmp_path: Path) -> None:
 def test_what_was_there_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("mine")
-    with MountPoints() as held:
+    with closing(MountPoints()) as held:
         assert held.hold(str(tmp_path / "folder"))
         assert held.hold(str(tmp_path / "file"))
         assert held.hold(str(tmp_path / "file"), b".\n")
@@ -36,7 +37,7 @@ def test_what_was_there_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_files_created_meanwhile_are_left_alone(tmp_path: Path) -> None:
-    with MountPoints() as held:
+    with closing(MountPoints()) as held:
         held.hold(str(tmp_path / "folder"))
         held.hold(str(tmp_path / "file"), b".\n")
         held.hold(str(tmp_path / "replaced"), b".\n")
@@ -52,7 +53,7 @@ def test_files_created_meanwhile_are_left_alone(tmp_path: Path) -> None:
 
 def test_leftovers_of_a_crash_are_taken_over(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir(0o1755)
-    with MountPoints() as held:
+    with closing(MountPoints()) as held:
         held.hold(str(tmp_path / "folder"))
     assert not (tmp_path / "folder").exists()
 
@@ -63,7 +64,7 @@ def test_it_is_there_as_long_as_anyone_holds_it(tmp_path: Path) -> None:
     def hold(_: int) -> bool:
         there = True
         for _ in range(40):
-            with MountPoints() as held:
+            with closing(MountPoints()) as held:
                 held.hold(str(folder))
                 before = folder.stat().st_ino
                 there = there and folder.stat().st_ino == before
@@ -78,7 +79,7 @@ def test_nothing_is_made_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     (tmp_path / "link").symlink_to("outside")
     (tmp_path / "name").symlink_to("outside")
-    with MountPoints() as held:
+    with closing(MountPoints()) as held:
         assert not held.hold(str(tmp_path / "link/folder"))
         assert not held.hold(str(tmp_path / "link/file"), b".\n")
         held.hold(str(tmp_path / "name"))
@@ -89,6 +90,6 @@ def test_nothing_is_made_through_a_link(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.getuid() == 0, reason="root can make it")
 def test_where_nothing_can_be_made_a_command_cannot_either(tmp_path: Path) -> None:
     tmp_path.chmod(0o555)
-    with MountPoints() as held:
+    with closing(MountPoints()) as held:
         assert not held.hold(str(tmp_path / "folder"))
     tmp_path.chmod(0o755)

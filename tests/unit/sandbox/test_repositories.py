@@ -6,13 +6,14 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from agentcli.infra.sandbox.confinement import Bounds, CommandResources
-from agentcli.infra.sandbox.mounts.mount_points import MountPoints
+from agentcli.infra.sandbox.mount_points import MountPoints
 from agentcli.infra.sandbox.protection.planning import plan_protection
 from agentcli.infra.sandbox.scan import Scan
 
@@ -182,7 +183,7 @@ def test_a_plan_is_kept_until_something_changes_whatever_time_it_is_given(tmp_pa
     bounds = Bounds(profile="workspace-write", roots=(tmp_path,), home=tmp_path.parent, protected=(".vscode",))
     time.sleep(0.05)  # else no plan is kept
     before = plan_protection(bounds, str(tmp_path))
-    with MountPoints() as points:
+    with closing(MountPoints()) as points:
         points.hold(f"{tmp_path}/.vscode")
         points.hold(f"{tmp_path}/.git/commondir", b".\n")
     assert plan_protection(bounds, str(tmp_path)) is before

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.infra.sandbox.backends.seatbelt import Seatbelt, seatbelt_profile
+from agentcli.infra.sandbox.backends.choosing import Seatbelt, seatbelt_profile
 from agentcli.infra.sandbox.confinement import Bounds
 from tests.rows import each_row
 

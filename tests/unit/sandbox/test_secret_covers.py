@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.infra.sandbox.mounts.plans import NOTHING, SecretCovers
+from agentcli.infra.sandbox.confinement import NOTHING, SecretCovers
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_what_is_old_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     (tmp_path / "a").write_bytes(b"x")
     old = Path(SecretCovers(tmp_path / "hidden").over(str(tmp_path / "a")))
     (tmp_path / "a").write_bytes(b"longer")
-    monkeypatch.setattr("agentcli.infra.sandbox.mounts.plans._KEPT_FOR_S", -1)
+    monkeypatch.setattr("agentcli.infra.sandbox.confinement._KEPT_FOR_S", -1)
     assert Path(SecretCovers(tmp_path / "hidden").over(str(tmp_path / "a"))).exists()
     assert not old.exists()
 

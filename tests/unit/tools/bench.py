@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from agentcli.errors import ToolError
-from agentcli.infra.sandbox.backends.seatbelt import Seatbelt
+from agentcli.infra.sandbox.backends.choosing import Seatbelt
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.infra.sandbox.session_confinement import CommandLimits
 from agentcli.tools.builtin.toolset import builtin_tools

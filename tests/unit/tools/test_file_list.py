@@ -71,7 +71,7 @@ def test_above_the_limit_it_says_how_many_more(bench: Bench, given: dict[str, An
     ("given", "kind", "said"),
     [
         ({"pattern": "["}, "invalid_parameters", "glob"),
-        ({"pattern": "a\0b"}, "invalid_parameters", "no glob"),
+        ({"pattern": "a\0b"}, "invalid_parameters", "null byte"),
         ({"path": "a.py"}, "invalid_parameters", "file_read"),
         ({"path": "gone"}, "not_found", "does not exist"),
         ({"path": ".."}, "permission_denied", "outside the workspace"),

@@ -1,19 +1,42 @@
-"""Chooses the best backend that really runs a command on this machine, and says why not a better one."""
+"""Chooses the best backend that really runs a command on this machine, and says why not a better one.
+
+The backends that are not for Linux alone are here too. Docker or podman run each command in a container of its own,
+without network, privilege or capability.
+
+Seatbelt confines commands on macOS, through `sandbox-exec` and a profile in its own language. Rules are read from the
+top and the last one that matches counts. Names are compared without their case, because the disk does not tell `.GIT`
+from `.git`; `/tmp`, `/var` and `/etc` are links into `/private`, and rules are about real paths. There is no private
+network, no process namespace and no private /tmp.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import cache, cached_property
 from pathlib import Path
 
-from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS, Bubblewrap, rendered
-from agentcli.infra.sandbox.backends.landlock import Landlock, probe_landlock
-from agentcli.infra.sandbox.backends.seatbelt import Seatbelt
-from agentcli.infra.sandbox.confinement import MAX_PLANS, Bounds, Confinement, Unconfined, run_probe
+from agentcli.infra.sandbox.backends.linux import PROGRAMS, Bubblewrap, Landlock, probe_landlock, rendered
+from agentcli.infra.sandbox.confinement import (
+    MAX_PLANS,
+    Bounds,
+    Confinement,
+    Launch,
+    Protection,
+    Unconfined,
+    find_places,
+    is_inside,
+    run_probe,
+)
+from agentcli.infra.sandbox.environment import PRIVATE_TMP, cache_environment
+from agentcli.infra.sandbox.mount_points import MountPoints
+from agentcli.infra.sandbox.protection.planning import plan_protection
+from agentcli.tools.command import Profile
 
 _INSTALLERS = ("apt-get install", "dnf install", "pacman -S", "zypper install", "apk add")
 
@@ -33,10 +56,7 @@ _ADVICE = {
 
 @cache
 def choose_confinement(
-    *,
-    tmp: Path,
-    kinds: tuple[str, ...] = KINDS.get(sys.platform, ()),
-    programs: tuple[Path, ...] = PROGRAMS,
+    *, tmp: Path, kinds: tuple[str, ...] = KINDS.get(sys.platform, ()), programs: tuple[Path, ...] = PROGRAMS
 ) -> Confinement:
     """Return the first of `kinds` that runs `true` here, probed once, else none; its `why` explains the failures."""
     reasons: list[str] = []
@@ -93,3 +113,214 @@ def _error_of_running_true(confinement: Confinement, folder: Path) -> str:
         raise
     message = done.stderr.decode(errors="replace").strip() or f"it ended with {done.returncode}"
     return message if done.returncode else ""
+
+
+_REMOVE_TIMEOUT_S = 30.0
+_DOCKER_LIMITS = ("--memory=4g", "--pids-limit=512")
+
+
+class Docker:
+    """Implements `Confinement`. The image must hold what commands need. Descriptors are not passed on."""
+
+    name = "docker"
+    weakness = ""
+    keeps_names = True
+    hides_in: tuple[Profile, ...] = ("read-only", "workspace-write")
+
+    def __init__(self, image: str, *, program: str = "docker") -> None:
+        self._image = image
+        self._program = program
+
+    @cached_property
+    def why(self) -> str:
+        """The reason why no command can run, as `docker version` gives it; empty where its daemon answers."""
+        try:
+            done = run_probe([self._program, "version"], ())
+        except (OSError, subprocess.SubprocessError) as error:
+            message = getattr(error, "strerror", None) or str(error)
+        else:
+            message = done.stderr.decode(errors="replace").strip() if done.returncode else ""
+        advice = "Start its daemon, or choose another sandbox (sandbox.kind in the settings)."
+        return f"{self._program} does not answer: {message.rstrip('.')}. {advice}" if message else ""
+
+    @contextmanager
+    def launch(
+        self, argv: Sequence[str], *, cwd: Path, bounds: Bounds, pass_fds: Sequence[int] = ()
+    ) -> Iterator[Launch]:
+        name = f"agentcli-{os.urandom(8).hex()}"
+        protection = plan_protection(bounds, str(cwd))
+        with closing(MountPoints()) as mount_points:
+            caches = cache_environment(str(bounds.resources.cache or f"{PRIVATE_TMP}/.cache"))
+            options = [
+                *(f"--name={name}", "--rm", "--init", "--interactive", "--network=none", "--read-only"),
+                *("--cap-drop=ALL", "--security-opt=no-new-privileges", "--ipc=private", *_DOCKER_LIMITS),
+                *(f"--user={os.getuid()}:{os.getgid()}", f"--tmpfs={PRIVATE_TMP}:rw,exec,nosuid,nodev,mode=1777"),
+                *(f"--env={key}={value}" for key, value in {"HOME": PRIVATE_TMP, **caches}.items()),
+                *(f"--mount={mount}" for mount in _docker_mounts(bounds, protection, mount_points)),
+                f"--workdir={cwd}",
+            ]
+            try:
+                yield Launch([self._program, "run", *options, self._image, *argv])
+            finally:
+                # The container would go on when the program that waits for it is killed.
+                subprocess.run(
+                    [self._program, "rm", "--force", name],
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    check=False,
+                    timeout=_REMOVE_TIMEOUT_S,
+                )
+
+    def limits(self, bounds: Bounds) -> tuple[str, ...]:
+        proxy = ("Commands reach no host, granted or not.",) if bounds.resources.proxy_socket is not None else ()
+        return (*plan_protection(bounds, "").problems, *proxy)
+
+
+def _docker_mounts(bounds: Bounds, protection: Protection, mount_points: MountPoints) -> list[str]:
+    # Docker mounts outer folders first, whatever the order here.
+    may_write = bounds.profile != "read-only"
+    folders = [str(root) for root in bounds.roots]
+    granted = [place.path for place in find_places(bounds.writable)] if may_write else []
+    held = [
+        *filter(mount_points.hold, protection.missing_folders),
+        *(path for path, content in protection.missing_files.items() if mount_points.hold(path, content)),
+    ]
+    always_writable = [
+        *map(str, filter(None, (bounds.resources.cache,))),
+        *(path for path in protection.writable if path not in folders),
+    ]
+    mounts = [
+        *(_docker_bind(path, path, is_writable=may_write) for path in dict.fromkeys([*folders, *granted])),
+        *(_docker_bind(path, path, is_writable=True) for path in always_writable),
+        *(_docker_bind(path, path) for path in (*protection.read_only, *held) if path not in granted),
+    ]
+    shown = {place.path for place in find_places(bounds.readable_again)}
+    for place in find_places(bounds.masked):
+        if place.path not in shown and any(is_inside(place.path, folder) for folder in (*folders, *granted)):
+            hidden = _docker_bind(os.devnull, place.path)
+            nothing = f"type=tmpfs,destination={place.path},tmpfs-mode=0000,tmpfs-size=4096"
+            mounts.append(nothing if place.is_folder else hidden)
+    return mounts
+
+
+def _docker_bind(source: str, target: str, *, is_writable: bool = False) -> str:
+    if "," in target or '"' in target:
+        raise OSError(f"docker cannot mount {target!r}: its name has a comma or a quote in it")
+    return f"type=bind,source={source},destination={target}" + ("" if is_writable else ",readonly")
+
+
+SANDBOX_EXEC = Path("/usr/bin/sandbox-exec")
+
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/dtracehelper")
+# Parts of every git folder that make git run programs, or look elsewhere for what does.
+_IN_GIT_FOLDER = ("hooks", "config", "config.worktree", "info", "commondir", "gitdir")
+
+
+class Seatbelt:
+    """Implements `Confinement`. `tmp` is the person's TMPDIR, which commands share."""
+
+    name = "seatbelt"
+    weakness = ""
+    keeps_names = True
+    hides_in: tuple[Profile, ...] = ("read-only", "workspace-write")
+    why = ""
+
+    def __init__(self, tmp: Path, program: Path = SANDBOX_EXEC) -> None:
+        self._tmp = tmp
+        self._program = program
+
+    @contextmanager
+    def launch(
+        self, argv: Sequence[str], *, cwd: Path, bounds: Bounds, pass_fds: Sequence[int] = ()
+    ) -> Iterator[Launch]:
+        yield Launch(
+            [str(self._program), "-p", seatbelt_profile(bounds, tmp=self._tmp), *argv],
+            tuple(pass_fds),
+            {"TMPDIR": str(self._tmp)},
+        )
+
+    def limits(self, bounds: Bounds) -> tuple[str, ...]:
+        proxy = ("Commands reach no host, granted or not.",) if bounds.resources.proxy_socket is not None else ()
+        return (
+            "Processes that a command leaves behind are not ended with it.",
+            "Commands share your temporary folder and can see your other processes.",
+            *proxy,
+        )
+
+
+def seatbelt_profile(bounds: Bounds, *, tmp: Path) -> str:
+    """Return the profile for `read-only` and `workspace-write`."""
+    may_write = bounds.profile == "workspace-write"
+    granted = (*bounds.roots, *bounds.writable) if may_write else ()
+    rules = [
+        "(version 1)",
+        "(allow default)",
+        "(deny network*)",
+        "(deny appleevent-send)",  # asking another program to do it
+        "(deny lsopen)",
+        "(deny signal)",
+        "(allow signal (target same-sandbox))",
+        "(deny process-info* (target others))",
+        "(deny file-write*)",
+        _rule("allow file-write*", [f"(literal {_quoted(device)})" for device in _DEVICES]),
+        _rule("allow file-write*", _below([*granted, tmp, *filter(None, (bounds.resources.cache,))])),
+        *(_protections(bounds) if may_write else ()),
+        _rule("deny file-read*", _below(bounds.masked)),
+        _rule("allow file-read*", _below(bounds.readable_again)),
+        _rule("deny file-write*", _below(bounds.masked)),
+    ]
+    return "\n".join(rule for rule in rules if rule) + "\n"
+
+
+def _protections(bounds: Bounds) -> list[str]:
+    """Protect names in the roots, and the folders above them from being renamed with what is in them."""
+    rules: list[str] = []
+    git = _without_case(".git")
+    in_git = "|".join(map(_without_case, _IN_GIT_FOLDER))
+    for root in bounds.roots:
+        for path in _spellings(root):
+            inside = _without_case(path.rstrip("/"))
+            protected = [os.path.join(path, name) for name in bounds.protected]  # noqa: PTH118  # an absolute one stays
+            patterns = [
+                *(f"^{_without_case(each)}(/|$)" for each in protected if each.startswith(path.rstrip("/") + "/")),
+                f"^{inside}/(.*/)?{git}/((modules|worktrees)/.*/)?({in_git})(/|$)",
+            ]
+            parents = [path, *(str(parent) for parent in Path(path).parents if str(parent) != "/")]
+            git_folders = f"(regex {_pattern(f'^{inside}/(.*/)?{git}$')})"
+            unlinked = [*(f"(literal {_quoted(parent)})" for parent in parents), git_folders]
+            rules += [
+                _rule("deny file-write*", [f"(regex {_pattern(pattern)})" for pattern in patterns]),
+                _rule("deny file-write-unlink", unlinked),
+            ]
+    return [*rules, _rule("allow file-write*", _below(bounds.writable))]
+
+
+def _below(folders: Sequence[Path]) -> list[str]:
+    return [f"(subpath {_quoted(path)})" for folder in folders for path in _spellings(folder)]
+
+
+def _rule(what: str, filters: Sequence[str]) -> str:
+    """Return one rule, or nothing without a filter, because it would be about everything."""
+    return f"({what}\n  " + "\n  ".join(dict.fromkeys(filters)) + ")" if filters else ""
+
+
+def _spellings(path: Path) -> list[str]:
+    """Return a path and its real name; it need not exist."""
+    text = os.path.normpath(path)
+    for name in ("/tmp", "/var", "/etc"):  # noqa: S108  # names of links
+        if text == name or text.startswith(name + "/"):
+            return [text, "/private" + text]
+    return [text, text.removeprefix("/private")] if text.startswith("/private/") else [text]
+
+
+def _without_case(text: str) -> str:
+    """Return a pattern for a text in any case, for which the language has no flag."""
+    return "".join(f"[{c.lower()}{c.upper()}]" if c.lower() != c.upper() else re.escape(c) for c in text)
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _pattern(text: str) -> str:
+    return '#"' + text.replace('"', '\\"') + '"'

@@ -94,6 +94,10 @@ def bound_and_become(parent: int, plan: int, command: list[bytes], environment: 
 
 
 def _restrict(parent: int, program: bytes, paths: tuple[list[str], list[str], list[str]], *, is_trial: bool) -> None:
+    """Restrict this process by Landlock, the filter `program` and the loss of its capabilities.
+
+    A trial only looks if that would work, and prints the version of Landlock.
+    """
     # The command ends with its parent; what it started in the background may live on.
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "parent death signal")
     if os.getppid() != parent:
@@ -116,9 +120,10 @@ def _restrict(parent: int, program: bytes, paths: tuple[list[str], list[str], li
 
 
 def _restrict_files(abi: int, masked: list[str], shown: list[str], writable: list[str]) -> None:
+    """Let this process read all but what is `masked` and not `shown`, and write only `writable` and some devices."""
     everything = _ALL_UP_TO_TRUNCATE | (_IOCTL_DEV if abi >= 5 else 0)
     attributes = struct.pack("QQQ", everything, _TCP, _ABSTRACT_SOCKETS_AND_SIGNALS)
-    known = attributes[: 24 if abi >= 6 else 16 if abi >= 4 else 8]
+    known = attributes[: 24 if abi >= 6 else 16 if abi >= 4 else 8]  # older versions know only the first fields
     ruleset = _check(_libc.syscall(_CREATE_RULESET, known, ctypes.c_size_t(len(known)), 0), "a Landlock ruleset")
     _allow(ruleset, "/", _READ_DIR | _EXECUTE)
     for path in (*_all_but("/", masked), *shown):
@@ -161,6 +166,10 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
 def _mount_overlays(
     overlays: list[tuple[list[str], str, str, str]], binds: list[tuple[int, str]], clock_ns: int, *, is_trial: bool
 ) -> None:
+    """Mount the overlays in a namespace of our own, and lead the binds into them.
+
+    Then wait until file times are later than `clock_ns`, so that what the command changes can be told by its time.
+    """
     _leave_the_namespaces()
     for overlay in overlays:
         _mount(*overlay)
@@ -183,14 +192,14 @@ def _mount(lower: list[str], upper: str, work: str, merged: str) -> None:
     target = b"/proc/self/fd/%d" % _open_real(merged)
     layers = [_open_real(path) for path in lower]
     options = f"userxattr,lowerdir={':'.join(f'/proc/self/fd/{number}' for number in layers)}"
-    above = {"upperdir": _open_real(upper), "workdir": _open_real(work)} if upper else {}
-    options += "".join(f",{name}=/proc/self/fd/{number}" for name, number in above.items())
+    if upper:
+        options += f",upperdir=/proc/self/fd/{_open_real(upper)},workdir=/proc/self/fd/{_open_real(work)}"
     done = _libc.mount(b"overlay", target, b"overlay", _NO_SETUID | _NO_DEVICES, options.encode())
     _check(done, f"an overlay over {lower[-1]} cannot be mounted")
 
 
 def _leave_the_namespaces() -> None:
-    """Get mounts of our own; where the right to that is missing, in a user namespace, as the same user there."""
+    """Enter a mount namespace of our own; without the right to that, in a user namespace as the same user there."""
     uid, gid = os.getuid(), os.getgid()
     if _libc.unshare(_NEW_MOUNTS):
         _check(_libc.unshare(_NEW_MOUNTS | _NEW_USERS), "user namespaces are forbidden here")
@@ -205,6 +214,7 @@ def _leave_the_namespaces() -> None:
 
 
 def _open_real(path: str) -> int:
+    """Open a path for no more than looking at it. Raises `OSError`, also for a symlink on the way."""
     descriptor = os.open(path, _LOOK)
     if os.readlink(f"/proc/self/fd/{descriptor}") != path:  # noqa: PTH115
         os.close(descriptor)

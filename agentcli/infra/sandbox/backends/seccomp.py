@@ -12,7 +12,6 @@ import platform
 import struct
 from collections.abc import Mapping
 from functools import cache
-from typing import NamedTuple
 
 AF_UNIX, AF_INET, AF_INET6 = 1, 2, 10
 S_ISUID, O_CREAT, O_TMPFILE = 0o4000, 0o100, 0o20000000
@@ -105,18 +104,6 @@ CHANGES_ATTRIBUTES: dict[str, tuple[int | None, int | None]] = {
 }
 
 
-class Architecture(NamedTuple):
-    """Constants of a processor. `column` is that of `DENIED`."""
-
-    audit: int
-    column: int
-    socket: int
-    socketpair: int
-    clone: int
-    unshare: int
-    ioctl: int
-
-
 # Calls that set a file's mode: numbers as in `DENIED`, which argument is the mode, which holds an opening's flags.
 GIVES_MODE: dict[str, tuple[int | None, int | None, int, int | None]] = {
     "chmod": (90, None, 1, None),
@@ -131,10 +118,11 @@ GIVES_MODE: dict[str, tuple[int | None, int | None, int, int | None]] = {
 }
 OPENAT2 = 437  # everywhere
 
-ARCHITECTURES = {
-    "x86_64": Architecture(0xC000003E, 0, socket=41, socketpair=53, clone=56, unshare=272, ioctl=16),
-    "aarch64": Architecture(0xC00000B7, 1, socket=198, socketpair=199, clone=220, unshare=97, ioctl=29),
-}
+# Calls whose answer depends on an argument, with numbers as in `DENIED`.
+CHECKED = {"socket": (41, 198), "socketpair": (53, 199), "clone": (56, 220), "unshare": (272, 97), "ioctl": (16, 29)}
+
+# For each processor its number in `seccomp_data.arch`, and its column in the tables of calls.
+ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 CLONE3 = 435  # everywhere
 X32_BIT = 0x40000000  # the other numbering of calls on x86_64
 
@@ -175,11 +163,11 @@ def filter_program(*, internet: bool, keeps_attributes: bool = False, machine: s
     machine = machine or platform.machine()
     if machine not in ARCHITECTURES:
         raise NotImplementedError(f"There is no filter of system calls for {machine} processors.")
-    arch = ARCHITECTURES[machine]
+    audit, column = ARCHITECTURES[machine]
     code = _Assembler()
     code.add(_LOAD, _ARCH)
-    code.add(_EQUAL, arch.audit, if_false="deny")
-    _sort_calls(code, arch, CHANGES_ATTRIBUTES if keeps_attributes else {})
+    code.add(_EQUAL, audit, if_false="deny")
+    _sort_calls(code, column, CHANGES_ATTRIBUTES if keeps_attributes else {})
     families = (AF_UNIX, AF_INET, AF_INET6) if internet else (AF_UNIX,)
     sockets = (0, _EQUAL, families, "deny", _ERRNO | errno.EPERM)
     for name, (argument, test, values, label, otherwise) in {"socket": sockets, **_FLAGS}.items():
@@ -189,32 +177,34 @@ def filter_program(*, internet: bool, keeps_attributes: bool = False, machine: s
             code.add(test, value, if_true="allowed" if name == "socket" else "denied")
         code.label(label)
         code.add(_RETURN, otherwise)
-    _deny_set_user_id(code, arch)
+    _deny_set_user_id(code, column)
     for label, number in (("denied", errno.EPERM), ("missing", errno.ENOSYS)):
         code.label(label)
         code.add(_RETURN, _ERRNO | number)
     return code.assembled()
 
 
-def _sort_calls(code: _Assembler, arch: Architecture, more: Mapping[str, tuple[int | None, int | None]]) -> None:
+def _sort_calls(code: _Assembler, column: int, more: Mapping[str, tuple[int | None, int | None]]) -> None:
     """Jump to the check that a call needs, deny `more`, and allow every call that needs none."""
     code.add(_LOAD, _NR)
-    if arch is ARCHITECTURES["x86_64"]:
+    if column == 0:
         code.add(_AT_LEAST, X32_BIT, if_true="deny")
-    denied = [(numbers[arch.column], "deny") for numbers in (*DENIED.values(), *more.values())]
-    modes = [(row[arch.column], name) for name, row in GIVES_MODE.items()]
-    flags = [(arch.clone, "clone"), (arch.unshare, "unshare"), (arch.ioctl, "ioctl")]
-    calls = [*denied, (CLONE3, "missing"), (OPENAT2, "missing"), *modes]
-    for number, label in (*calls, (arch.socket, "socket"), (arch.socketpair, "socket"), *flags):
+    for number, label in (
+        *((numbers[column], "deny") for numbers in (*DENIED.values(), *more.values())),
+        *((CLONE3, "missing"), (OPENAT2, "missing")),
+        *((row[column], name) for name, row in GIVES_MODE.items()),
+        *((numbers[column], name.removesuffix("pair")) for name, numbers in CHECKED.items()),
+    ):
         if number is not None:
             code.add(_EQUAL, number, if_true=label)
     code.label("allow")
     code.add(_RETURN, _ALLOW)
 
 
-def _deny_set_user_id(code: _Assembler, arch: Architecture) -> None:
+def _deny_set_user_id(code: _Assembler, column: int) -> None:
+    """Deny the calls that would give a file the set-user-ID bit, each behind a label with its name."""
     for name, (*numbers, mode, flags) in GIVES_MODE.items():
-        if numbers[arch.column] is None:
+        if numbers[column] is None:
             continue
         code.label(name)
         if flags is not None:
@@ -247,7 +237,5 @@ class _Assembler:
         )
 
     def _distance(self, label: str, at: int) -> int:
-        distance = self._labels[label] - at - 1 if label else 0
-        if not 0 <= distance <= 255:
-            raise AssertionError(f"{label} is too far from instruction {at}")
-        return distance
+        """Return how many instructions a jump skips; `struct` refuses one that does not fit into a byte."""
+        return self._labels[label] - at - 1 if label else 0

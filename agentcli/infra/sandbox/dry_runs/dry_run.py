@@ -23,11 +23,9 @@ from msgspec.structs import replace
 from agentcli.errors import ToolError
 from agentcli.infra.changes.groups import MAX_DIFFS_CHARS, ChangeGroup, by_weight, group_changes, pick_hunks, shown_path
 from agentcli.infra.changes.journal import PrivateFolder, remove_abandoned
-from agentcli.infra.sandbox.confinement import Bounds, Confinement
+from agentcli.infra.sandbox.confinement import Bounds, Confinement, find_places, is_inside, is_real
 from agentcli.infra.sandbox.dry_runs import lost_work
-from agentcli.infra.sandbox.dry_runs.caches import CacheLayers
-from agentcli.infra.sandbox.dry_runs.overlays import OverlayReader, Overlays, TooMuch, why_no_overlays
-from agentcli.infra.sandbox.mounts.plans import find_places, is_inside, is_real
+from agentcli.infra.sandbox.dry_runs.overlays import CacheLayers, OverlayReader, Overlays, TooMuch, why_no_overlays
 from agentcli.infra.sandbox.processes.shell import Launcher, Shell
 from agentcli.tools.command import NO_GRANTS, Command, CommandResult, Grants
 from agentcli.tools.dry_run import ApplyOutcome, ChangeSummary, Conflict, DryRunLimits
@@ -157,7 +155,7 @@ class DryRuns:
         roots = tuple(map(str, bounds.roots))
         if roots not in self._problems:
             try:
-                with closing(self._new_folder()[0]) as private:
+                with closing(self._new_folders()[0]) as private:
                     reason = why_no_overlays(roots, private.path)
             except (OSError, ToolError) as error:
                 reason = str(error)
@@ -167,14 +165,16 @@ class DryRuns:
     async def run(
         self, command: Command, *, on_output: Callable[[str], None] = lambda text: None, masked: Sequence[Path] = ()
     ) -> OverlayDryRun:
-        """Run a command as `Sandbox.run` does, but let it change nothing yet nor read `masked`. Raises `ToolError`."""
+        """Run a command as `Sandbox.run` does, but set its changes aside, and hide `masked` from it.
+
+        Raises `ToolError`.
+        """
         if why_not := await asyncio.to_thread(self.why_not, command.grants):
             raise ToolError(f"{why_not} Run it as usual, or not at all.", kind="permission_denied")
-        private, caches = await asyncio.to_thread(self._new_folder)
+        private, caches = await asyncio.to_thread(self._new_folders)
         usual = self._bounds(command.grants)
-        usual = bounds = replace(usual, masked=(*usual.masked, *masked))
-        if command.dry_run == "narrow":
-            bounds = _without_others_data(usual, self._search_path)
+        usual = replace(usual, masked=(*usual.masked, *masked))
+        bounds = _without_others_data(usual, self._search_path) if command.dry_run == "narrow" else usual
 
         def how_hidden(path: Path) -> Literal["", "here", "always"]:
             return "always" if _hides(usual, path) else "here" if _hides(bounds, path) else ""
@@ -189,7 +189,7 @@ class DryRuns:
                         groups, cached = await asyncio.to_thread(self._read, overlays, bounds, caches)
                     except TooMuch as error:
                         too_much = str(error)
-                groups = await self._describe(overlays, groups, partial(self._look, command.grants))
+                groups = await self._describe(overlays, groups, partial(self._run_read_only, command.grants))
                 return OverlayDryRun(
                     result=result, groups=groups, private=private, hides=how_hidden, too_much=too_much, cached=cached
                 )
@@ -204,7 +204,7 @@ class DryRuns:
     async def _exec(
         self, overlays: Overlays, command: Command, on_output: Callable[[str], None], folder: Path
     ) -> tuple[CommandResult, str]:
-        """Run the command; the reason why it took too much comes second."""
+        """Run the command; return its result, and the reason if it took too much of the machine."""
         is_over = asyncio.Event()
         watching = asyncio.create_task(_watch(folder, self._limits.max_bytes, is_over))
         try:
@@ -223,7 +223,7 @@ class DryRuns:
         return result, too_much
 
     def _read(self, overlays: Overlays, bounds: Bounds, caches: CacheLayers) -> tuple[list[ChangeGroup], list[str]]:
-        """Read what the command did, and take its caches; the names of new ones come second.
+        """Read what the command did; return its changes, and the names of folders that are newly kept as caches.
 
         Raises:
             OSError: An overlay could not be read.
@@ -249,32 +249,35 @@ class DryRuns:
     async def _describe(
         self, overlays: Overlays, groups: list[ChangeGroup], look_in: Callable[..., Awaitable[str]]
     ) -> list[ChangeGroup]:
-        """Let git say what became of repositories and of uncommitted files; put first what needs a look."""
+        """Add what git says of changed repositories and of uncommitted files, and sort the groups by their weight.
+
+        `look_in` runs a script in a folder and returns its output.
+        """
         repositories = [one for one in groups if one.summary.what == "repository" and one.summary.kind == "changed"]
         lost = lost_work.find_lost_files(groups)
         tops = {(one.changes.root, one.paths[0].partition(".git")[0]) for one in repositories}
         for root, top in sorted({(root, "") for root in lost} | tops):
             if not root.endswith("/.git"):  # else it belongs to a linked worktree
-                look = partial(look_in, Path(root, top))
-                files, reverted = await lost_work.uncommitted_files(look, partial(look, launch=overlays.look))
+                look_before = partial(look_in, Path(root, top))
+                look_after = partial(look_before, launch=overlays.look)
+                files, reverted = await lost_work.uncommitted_files(look_before, look_after)
                 lost_paths = lost.get(root, set()).union(top + path for path in reverted)
                 groups = lost_work.with_lost_work(groups, root, lost_paths, {top + path for path in files})
         for group in repositories:
             # Of a linked worktree the root is the repository.
             folder = f"{group.changes.root}/{group.paths[0]}".partition("/.git/")[0]
-            look = partial(look_in, Path(folder))
-            looks = (look, partial(look, launch=overlays.look))
-            groups = lost_work.with_worktree(
-                groups, group, await lost_work.describe_git_changes(f"{folder}/.git", *looks)
-            )
+            look_before = partial(look_in, Path(folder))
+            look_after = partial(look_before, launch=overlays.look)
+            git_changes = await lost_work.describe_git_changes(f"{folder}/.git", look_before, look_after)
+            groups = lost_work.with_worktree(groups, group, git_changes)
         return sorted(groups, key=by_weight)
 
-    async def _look(self, grants: Grants, folder: Path, script: str, *, launch: Launcher | None = None) -> str:
+    async def _run_read_only(self, grants: Grants, folder: Path, script: str, *, launch: Launcher | None = None) -> str:
         command = Command(script, folder, timeout_s=_GIT_TIMEOUT_S, profile="read-only", grants=grants)
         return (await self._shell().exec(command, launch=launch)).output
 
-    def _new_folder(self) -> tuple[PrivateFolder, CacheLayers]:
-        """Make a folder for a dry run, and with the first one that of the session, in which its caches are."""
+    def _new_folders(self) -> tuple[PrivateFolder, CacheLayers]:
+        """Make a folder for a dry run; return it with the caches of the session, which the first dry run makes."""
         with self._lock:
             try:
                 if self._session is None:
@@ -283,10 +286,10 @@ class DryRuns:
                     self._session = private, CacheLayers(private.path)
                 return PrivateFolder(self._folder), self._session[1]
             except OSError as error:
-                message = (
-                    f"{self._folder} cannot be written, where the changes of a dry run are kept: {error.strerror}."
-                )
-                raise ToolError(message, kind="resource_error") from error
+                raise ToolError(
+                    f"{self._folder} cannot be written, where the changes of a dry run are kept: {error.strerror}.",
+                    kind="resource_error",
+                ) from error
 
     def close(self) -> None:
         """Forget the caches. Raises nothing."""
@@ -296,19 +299,19 @@ class DryRuns:
 
 
 def _without_others_data(bounds: Bounds, search_path: str) -> Bounds:
-    """Return the bounds of a command that nobody was asked about: the home and the data of others are hidden."""
+    """Narrow the bounds for a command that nobody was asked about: the home and all but system folders are hidden."""
     data = [path for path in Path("/").iterdir() if path.name not in _SYSTEM]
     shown = [bounds.home / name for name in _TOOLCHAINS]
     for entry in map(Path, filter(None, search_path.split(":"))):
         if entry.is_absolute():
-            # Programs load their libraries from the folder around a `bin`, unless that holds a whole home.
+            # Programs load their libraries from the folder around a `bin`, which is shown unless it holds a whole home.
             is_alone = entry.name in {"bin", "sbin"} and entry.parent not in {bounds.home, *bounds.home.parents}
             shown.append(entry.parent if is_alone else entry)
     return replace(bounds, masked=(*bounds.masked, bounds.home, *data), readable_again=(*bounds.readable_again, *shown))
 
 
 def _hides(bounds: Bounds, path: Path) -> bool:
-    """Return True if a command in these bounds cannot see what is there: the longest path that leads to it counts."""
+    """Return True if a command in these bounds cannot see a path. Of the folders around it the innermost decides."""
     if not is_real(str(path)):
         return False
     shown = find_places((*bounds.readable_again, *bounds.writable, *bounds.roots))
@@ -318,7 +321,7 @@ def _hides(bounds: Bounds, path: Path) -> bool:
 
 
 async def _watch(folder: Path, max_bytes: int, is_over: asyncio.Event) -> str:
-    """Wait until a command takes too much, set `is_over`, and return of what."""
+    """Wait until a command takes too much of the machine, set `is_over`, and return what it took."""
     free_at_first, why = shutil.disk_usage(folder).free, ""
     while not why:
         await asyncio.sleep(_WATCH_EVERY_S)

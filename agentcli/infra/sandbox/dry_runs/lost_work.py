@@ -23,7 +23,7 @@ MAX_DIFF_BYTES = 200_000
 _GIT = "git -c core.hooksPath=/dev/null -c core.pager=cat --no-pager"
 _DIFF = "diff --no-ext-diff --no-textconv --no-color"
 
-# Lines that git adds to a unified diff.
+# Beginnings of the lines that git adds to a unified diff.
 _GITS_OWN = ("diff --git ", "index ", "new file mode ", "deleted file mode ")
 
 _NEXT = "printf '\\0';"  # between the parts of an output
@@ -45,7 +45,7 @@ class GitChanges(NamedTuple):
 
 
 class _RepositoryState(NamedTuple):
-    """The refs by name, what HEAD is, the staged changes, and the stashes by commit."""
+    """The commits of refs by name, HEAD's ref or commit, the staged changes, and the titles of stashes by commit."""
 
     refs: dict[str, str]
     head: str
@@ -93,24 +93,28 @@ async def describe_git_changes(folder: str, look_before: Look, look_after: Look)
 
 
 async def uncommitted_files(look_before: Look, look_after: Look) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the relative paths of files that hold what no commit has, and of those that are now as in the last one."""
+    """Return the relative paths of two sets of files.
+
+    The first held before what no commit has, untracked ones included; the second are those of them that now are as in
+    the last commit.
+    """
     others = f"{_GIT} ls-files -z --others --exclude-standard"
     commit, *dirty = (await look_before(f"({_changes_since('HEAD')}; {_NEXT} {others}) 2>/dev/null; true")).split("\0")
-    unknown = dirty.index("") if "" in dirty else len(dirty)
-    still = (
-        (await look_after(f"{_changes_since(commit)} 2>/dev/null; true")).split("\0")
-        if commit and dirty[:unknown]
-        else []
-    )
-    return frozenset(filter(None, dirty)), frozenset(dirty[:unknown]).difference(still)
+    changed = dirty[: dirty.index("")] if "" in dirty else dirty  # an empty name divides them from the untracked ones
+    still_changed = list[str]()
+    if commit and changed:
+        still_changed = (await look_after(f"{_changes_since(commit)} 2>/dev/null; true")).split("\0")
+    return frozenset(filter(None, dirty)), frozenset(changed).difference(still_changed)
 
 
 def _changes_since(commit: str) -> str:
+    """Return a script that prints a commit's id and then the files that differ from it, each behind a NUL."""
     diff = f"{_GIT} diff --no-ext-diff --name-only --relative -z {commit}"
     return f"{_GIT} rev-parse -q --verify {commit} | tr -d '\\n'; {_NEXT} {diff}"
 
 
 async def _state(git: str, look: Look) -> _RepositoryState:
+    """Ask git for the state of a repository; `git` is the beginning of each command line."""
     output = await look(
         f"exec 2>/dev/null; {git} for-each-ref --format='%(refname) %(objectname)'; {_NEXT}"
         f" {git} symbolic-ref -q HEAD || {git} rev-parse -q --verify HEAD; {_NEXT}"
@@ -133,7 +137,10 @@ def _short(name: str) -> str:
 
 
 def with_worktree(groups: Sequence[ChangeGroup], repository: ChangeGroup, git: GitChanges) -> list[ChangeGroup]:
-    """Join a worktree and its repository to one group, and drop the repository if git only noted something in it."""
+    """Join the changes of a worktree and of its repository to one group.
+
+    If git only updated its own notes in the repository, such as the index, these changes are left out.
+    """
     root, top = repository.changes.root, repository.paths[0].partition(".git")[0]
     others = [group for group in groups if group is not repository]
     logs = [path for path in repository.paths if _is_shortened_log(path, repository.changes)]
@@ -166,7 +173,7 @@ def with_worktree(groups: Sequence[ChangeGroup], repository: ChangeGroup, git: G
 
 
 def find_lost_files(groups: Sequence[ChangeGroup]) -> dict[str, set[str]]:
-    """Return the files of whose contents nothing is left, by their root."""
+    """Return the changed and deleted files of whose contents nothing is left, by their root."""
     gone_files = {
         root: _gone_files(changes) for root, changes in {one.changes.root: one.changes for one in groups}.items()
     }
@@ -183,7 +190,7 @@ def find_lost_files(groups: Sequence[ChangeGroup]) -> dict[str, set[str]]:
 def with_lost_work(
     groups: Sequence[ChangeGroup], root: str, lost_paths: Collection[str], uncommitted: Collection[str]
 ) -> list[ChangeGroup]:
-    """Mark the groups that take away uncommitted work. In `uncommitted` a folder's name ends with a slash."""
+    """Mark the groups that delete or overwrite uncommitted work. In `uncommitted` a folder's name ends with a slash."""
     lost = {
         path
         for path in lost_paths
@@ -219,7 +226,7 @@ def with_loss_of_tree(groups: Sequence[ChangeGroup], changes: ChangeSet) -> list
 
 
 def _is_written_over(diff: str) -> bool:
-    """Return True if no line of a text is left, however it is indented now."""
+    """Return True if a diff leaves no line of the old text, however it is indented."""
     lines = diff.partition("\n@@ ")[2].splitlines()[1:]
     old, new = ({line[1:].strip() for line in lines if line[0] == sign} - {""} for sign in "-+")
     return bool(old) and not old & new and not any(line[0] == " " for line in lines)

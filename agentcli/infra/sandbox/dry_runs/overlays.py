@@ -1,5 +1,8 @@
 """Mounts an overlay over each folder that a dry run may write, and reads from it what the command did.
 
+The caches that a dry run makes are kept in layers of their own: later dry runs of the session see them, the real
+folders never get them.
+
 Nothing that the command does reaches the workspace, and an overlay costs the same for a workspace of any size. Its
 upper folder has what was changed (Documentation/filesystems/overlayfs.rst).
 """
@@ -9,6 +12,7 @@ from __future__ import annotations
 import marshal
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -16,15 +20,22 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from agentcli.infra.changes.state import ChangeSet, FileEntry, entry_at, joined, names_in, walk
-from agentcli.infra.changes.writing import OVERLAY_ATTRIBUTES
-from agentcli.infra.sandbox.backends.bubblewrap import writable_folders
-from agentcli.infra.sandbox.backends.landlock import launcher_words
+from agentcli.infra.changes.state import (
+    ChangeSet,
+    FileEntry,
+    entry_at,
+    is_cache,
+    is_tagged,
+    joined,
+    names_in,
+    parents_of,
+    walk,
+)
+from agentcli.infra.changes.writing import OVERLAY_ATTRIBUTES, remove_tree
 from agentcli.infra.sandbox.backends.launcher import REFUSAL
-from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch, Mount, memory_file, run_probe
-from agentcli.infra.sandbox.dry_runs.caches import copy_access, is_cache, is_tagged
-from agentcli.infra.sandbox.mounts.mount_points import NOTE, Note
-from agentcli.infra.sandbox.mounts.plans import is_inside
+from agentcli.infra.sandbox.backends.linux import launcher_words, writable_folders
+from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch, Mount, is_inside, memory_file, run_probe
+from agentcli.infra.sandbox.mount_points import NOTE, Note
 from agentcli.settings.files import make_private_folder
 from agentcli.tools.command import Command
 from agentcli.tools.dry_run import DryRunLimits
@@ -99,7 +110,7 @@ class Overlays:
 
     @contextmanager
     def _wrap(self, launch: Launch, *, looks_only: bool = False) -> Iterator[Launch]:
-        """Bind overlays in place of the areas, so that nothing else can be written."""
+        """Put the overlays in the place of the writable folders among the mounts; nothing else can be written."""
         binds: list[tuple[int, str]] = []
         # The folder of all dry runs is hidden: an overlay in it shows what is masked in the workspace.
         mounts = [*(self._redirect(mount, binds) for mount in launch.mounts), Mount(str(self._folder.parent))]
@@ -113,7 +124,10 @@ class Overlays:
             )
 
     def _redirect(self, mount: Mount, binds: list[tuple[int, str]]) -> Mount:
-        """Lead a writable bind into its area's overlay, by the descriptor in `binds`; others become read-only."""
+        """Lead a writable mount into the overlay of its area; a writable one without an overlay becomes read-only.
+
+        The launcher opens the source anew: its descriptor and path are added to `binds`.
+        """
         if not mount.is_writable:
             return mount
         for overlay in self.each:
@@ -193,10 +207,12 @@ def why_no_overlays(areas: Sequence[str], folder: Path) -> str:
 def _plan_file(
     overlays: Sequence[Overlay], started_ns: int, *, binds: Sequence[tuple[int, str]] = (), looks_only: bool = False
 ) -> AbstractContextManager[int]:
-    layers = []
-    for area, caches, upper, work, merged in overlays:
-        lower = [layer for layer in ((upper if looks_only else ""), caches, area) if layer]
-        layers.append((lower, "" if looks_only else upper, work, merged))
+    layers = [  # for each overlay the lower folders, the upper one if it can be written, and the others
+        ([*filter(None, (upper, caches, area))], "", work, merged)
+        if looks_only
+        else ([*filter(None, (caches, area))], upper, work, merged)
+        for area, caches, upper, work, merged in overlays
+    ]
     return memory_file(marshal.dumps(("overlays", layers, list(binds), started_ns)))
 
 
@@ -247,7 +263,93 @@ def _is_opaque(where: str) -> bool:
 
 
 def _open_to_owner(entry: FileEntry) -> None:
-    """Let the owner read an entry of an overlay, whatever mode the command gave it; `entry.mode` still says which."""
+    """Let the owner read what a command made in an overlay, whatever its mode; `entry.mode` keeps the original one."""
     needed = {"file": 0o400, "folder": 0o700}.get(entry.kind, 0)
     if entry.mode & needed != needed:
         os.chmod(entry.source, entry.mode | needed)  # noqa: PTH101
+
+
+class CacheLayers:
+    """Keeps one layer for each root, in `folder`, which must be on the disk of the overlays' upper folders."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._caches: dict[str, set[str]] = {}  # the paths of caches, by root
+        self._users = 0
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        self._users += 1
+        try:
+            yield
+        finally:
+            self._users -= 1
+
+    def below(self, root: str) -> str:
+        """Return the layer to be mounted over a root; empty if it holds nothing.
+
+        First the caches are removed whose folder is gone from the root.
+        """
+        caches = self._caches.get(root, set())
+        for path in [path for path in caches if not (Path(root) / path).parent.is_dir()]:
+            caches.discard(path)
+            missing = next(
+                one for one in (*reversed(Path(path).parents), Path(path)) if not (Path(root) / one).is_dir()
+            )
+            _remove(self._layer(root) / missing)
+        return str(self._layer(root)) if caches else ""
+
+    def take(self, root: str, upper: str, paths: Sequence[str]) -> list[str]:
+        """Move caches from an upper folder into the layer, unless another dry run uses that now.
+
+        Return those that are new and have a tag.
+        """
+        if self._users > 1 or not paths:
+            return []
+        known = self._caches.setdefault(root, set())
+        tagged = [path for path in paths if path not in known and is_tagged(f"{upper}/{path}")]
+        with suppress(OSError):  # a cache that is lost costs the next command some time
+            for path in paths:
+                if not (Path(root) / path).parent.is_dir():  # the layer would show this folder to the next command
+                    continue
+                for around in parents_of(path):  # they cover those of the root
+                    (self._layer(root) / around).mkdir(parents=True, exist_ok=True)
+                    copy_access(Path(root) / around, self._layer(root) / around)
+                _merge(f"{upper}/{path}", f"{self._layer(root)}/{path}")
+                known.add(path)
+        return [path for path in tagged if path in known]
+
+    def _layer(self, root: str) -> Path:
+        return self._folder / f"caches-{[*self._caches].index(root)}"
+
+
+def copy_access(source: Path, target: Path) -> None:
+    """Give a folder the mode of another one, and for root its owner too. Raises `OSError`."""
+    status = source.stat()
+    if os.geteuid() == 0:
+        os.chown(target, status.st_uid, status.st_gid)
+    target.chmod(stat.S_IMODE(status.st_mode))
+
+
+def _merge(source: str, target: str) -> None:
+    """Move what is at `source` over what is at `target`. The entries of two folders are moved one by one."""
+    waiting = [(source, target)]
+    while waiting:
+        source, target = waiting.pop()
+        if _is_real_folder(source) and _is_real_folder(target):
+            waiting += [(f"{source}/{name}", f"{target}/{name}") for name in os.listdir(source)]  # noqa: PTH208
+            continue
+        if _is_real_folder(source) != _is_real_folder(target):
+            _remove(Path(target))
+        os.rename(source, target)  # noqa: PTH104
+
+
+def _is_real_folder(path: str) -> bool:
+    return os.path.isdir(path) and not os.path.islink(path)  # noqa: PTH112, PTH114
+
+
+def _remove(path: Path) -> None:
+    if _is_real_folder(str(path)):
+        remove_tree(path)
+    else:
+        path.unlink(missing_ok=True)

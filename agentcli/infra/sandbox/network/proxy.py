@@ -15,23 +15,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from agentcli.safety.hosts import (
-    HostGrant,
-    find_grant,
-    may_lead_to,
-    read_host,
-    split_port,
-)
+from agentcli.safety.hosts import HostGrant, find_grant, may_lead_to, read_host, split_port
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 
-_LARGEST_HEAD = 64 * 1024
+_MAX_HEAD_BYTES = 64 * 1024
 _TIMEOUT_S = 30.0  # for the head of a request, and for a connection
-_MOST_CONNECTIONS = 256
+_MAX_CONNECTIONS = 256
 _CHUNK = 65_536
 _REQUEST_LINE = re.compile(rb"([A-Z]{1,20}) ([!-~]{1,8192}) HTTP/1\.[01]")
 _HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n\0]*)")
-# Between the client and us alone (RFC 9110, section 7.6.1), or written anew.
+# Headers that are between the client and the proxy alone (RFC 9110, section 7.6.1), or that are written anew.
 _NOT_PASSED_ON = frozenset((b"connection", b"proxy-connection", b"keep-alive", b"te", b"upgrade", b"host"))
 
 
@@ -66,7 +60,7 @@ class NetworkProxy:
     async def start(self) -> Path:
         """Start to serve, and return the socket. Raises `OSError`."""
         self.socket.unlink(missing_ok=True)
-        self._server = await asyncio.start_unix_server(self._accept, self.socket, limit=_LARGEST_HEAD)
+        self._server = await asyncio.start_unix_server(self._accept, self.socket, limit=_MAX_HEAD_BYTES)
         self.socket.chmod(0o600)
         return self.socket
 
@@ -85,7 +79,7 @@ class NetworkProxy:
         assert task is not None
         self._connections.add(task)
         try:
-            if len(self._connections) > _MOST_CONNECTIONS:
+            if len(self._connections) > _MAX_CONNECTIONS:
                 raise _Denial(503, "too many connections at once")
             await self._serve(reader, writer)
         except _Denial as denial:
@@ -105,19 +99,19 @@ class NetworkProxy:
             raise _Denial(400, "not a request that a proxy understands")
         host, port, path = _read_target(match[1], match[2].decode())
         request = _request(match[1], path, _authority(host, port, default=80), headers) if path else b""
-        there = await self._connect(host, port)
+        from_server, to_server = await self._connect(host, port)
         if request:
-            there[1].write(request)
+            to_server.write(request)
         else:
             writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(_copy(reader, there[1]))
-                tasks.create_task(_copy(there[0], writer))
+                tasks.create_task(_copy(reader, to_server))
+                tasks.create_task(_copy(from_server, writer))
         except* OSError as gone:
             raise ConnectionError("either side has gone") from gone
         finally:
-            there[1].close()
+            to_server.close()
 
     async def _connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         grant = find_grant(self._grants, host, port)
@@ -127,7 +121,8 @@ class NetworkProxy:
         failure = OSError("it has no address")
         try:
             async with asyncio.timeout(_TIMEOUT_S):
-                # Resolved once, so that what is judged is what is connected to. One bad address spoils them all.
+                # The name is looked up once, so that the judged addresses are those that are connected to. One bad
+                # address is enough to deny them all.
                 addresses = await self._resolve(host, port)
                 if bad := next((address for address in addresses if not may_lead_to(grant, address)), None):
                     reason = f"{host} leads to {bad}, which a name may not lead to. Grant the address itself."
@@ -145,7 +140,7 @@ class NetworkProxy:
 
 
 async def _read_head(reader: asyncio.StreamReader) -> tuple[bytes, list[tuple[bytes, bytes]]]:
-    """Return the request line and the headers. A client that sends nothing, or too much, is turned away."""
+    """Read the request line and the headers. Raises `_Denial` if the client sends nothing, too much, or nonsense."""
     try:
         async with asyncio.timeout(_TIMEOUT_S):
             head = await reader.readuntil(b"\r\n\r\n")
@@ -180,7 +175,10 @@ def _read_target(method: bytes, target: str) -> tuple[str, int, str]:
 
 
 def _request(method: bytes, path: str, authority: str, headers: list[tuple[bytes, bytes]]) -> bytes:
-    """Build the request to the server, for one answer: a second one on the connection could be for another host."""
+    """Build the request to the server, which closes the connection after its answer.
+
+    A second request on the connection could be for another host.
+    """
     names = [name.lower() for name, _ in headers]
     if names.count(b"content-length") > 1 or {b"content-length", b"transfer-encoding"} <= set(names):
         raise _Denial(400, "two lengths")
@@ -207,7 +205,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 def _answer(status: int, reason: str) -> bytes:
-    """Put the reason into the status line too: of an answer to CONNECT, programs show nothing else."""
+    """Build an answer with the reason in its status line too: of an answer to CONNECT, programs show nothing else."""
     text = f"agentcli: {reason}"
     line = re.sub(r"[^ -~]", "?", text)[:300]
     body = (text + "\n").encode()

@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def _start_relay(server: socket.socket, proxy_socket: str) -> None:
-    """Run in a process that is not a child of the command and holds neither its output nor its descriptors."""
+    """Start the relay in a process that is no child of the command and holds none of its descriptors."""
     child = os.fork()
     if child:
         os.waitpid(child, 0)
@@ -95,7 +95,7 @@ def _connect(client: socket.socket, proxy_socket: str) -> None:
 
 
 def _copy_and_shut_down(source: socket.socket, target: socket.socket) -> None:
-    # Either may break off.
+    # Either end may break off the connection.
     with contextlib.suppress(OSError):
         while data := source.recv(65_536):
             target.sendall(data)

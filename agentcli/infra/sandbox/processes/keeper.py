@@ -9,10 +9,11 @@ tree swarms (a fork bomb), and when the other end of its socket closes, as it do
 
 Once its last supervisor is gone after agentcli was killed, it reverts what commands changed of protected files.
 
-One socket per command. To the supervisor go the request (a length and a tuple, with descriptors), then single bytes:
-`T` ends the tree, `F` hands over a pipe, the file that is to take what comes from it, and what else is to stay open.
-Back come lines: `pid MAIN SUPERVISOR` or `error ERRNO`; `exit CODE`, negative for a signal; `kept` for a pipe; `late`;
-`swarm`; at last `gone`.
+Each command has a socket. On it agentcli sends the request (its length, then a tuple in marshal's format, with
+descriptors), and later orders of one byte: `END_TREE`, or `KEEP_OUTPUT` with the descriptors of a pipe, of the file
+that is to take what comes from it, and of whatever else is to stay open. The supervisor answers with lines:
+`pid MAIN SUPERVISOR` or `error ERRNO`; `exit CODE`, negative for a signal; `kept` for a pipe; `late`; `swarm`; at last
+`gone`.
 
 Outside Linux there is no such reaper: a process that forks twice and leaves its session gets away there.
 """
@@ -32,10 +33,11 @@ import time
 from agentcli.infra.sandbox.processes.process_tree import ask_below, kill_below, processes_below, threads_of_machine
 
 GRACE_S = 2.0  # between SIGTERM and SIGKILL
-GRACE_ALONE_S = 1.0  # the same when agentcli is gone and nobody may wait for us
+GRACE_WITHOUT_PARENT_S = 1.0  # the same when agentcli is gone and nobody may wait for us
 PATIENCE_S = 10.0  # what SIGKILL has not ended by then waits for the kernel, or is not ours to end
 MAX_PROCESSES = 3_000  # of one command, before they take the machine from its owner
 MAX_OUTPUT_BYTES = 1_000_000_000  # bytes of a command's output that are kept
+END_TREE, KEEP_OUTPUT = b"T", b"F"  # orders to a supervisor
 _COUNT_EVERY_S = 0.5
 _GROWTH = 20  # with so many processes more than were asked to end, a tree multiplies instead of ending
 _CHUNK = 65_536
@@ -66,7 +68,7 @@ def main(requests: socket.socket) -> None:
         ready = {descriptor for descriptor, _ in listening.poll(100 if ends_at else None)}
         if requests.fileno() in ready and not _fork_supervisor(requests, supervisors, notes):
             listening.unregister(requests)
-            ends_at = time.monotonic() + GRACE_ALONE_S + PATIENCE_S
+            ends_at = time.monotonic() + GRACE_WITHOUT_PARENT_S + PATIENCE_S
         if wakeup in ready:
             os.read(wakeup, _CHUNK)
         ended, has_children = _reap()
@@ -78,7 +80,7 @@ def main(requests: socket.socket) -> None:
 
 
 def _adopt_orphans() -> None:
-    """Children of a subreaper do not inherit that from it: see prctl(2)."""
+    """Make this process the reaper of orphans below it. Its children do not inherit that: see prctl(2)."""
     if not _IS_LINUX:
         return
     libc = ctypes.CDLL(None, use_errno=True)
@@ -89,6 +91,7 @@ def _adopt_orphans() -> None:
 
 
 def _open_wakeup_on_child_end() -> int:
+    """Return a pipe that can be read from once a child has ended."""
     read, write = os.pipe()
     os.set_blocking(read, False)
     os.set_blocking(write, False)
@@ -98,7 +101,7 @@ def _open_wakeup_on_child_end() -> int:
 
 
 def _clean_up(note: int) -> None:
-    """Become what cleans up by a session's note (snapshot.py), if agentcli was killed before it removed that."""
+    """Become a Python that reverts by a session's note (snapshot.py), if agentcli was killed before removing that."""
     if not os.fstat(note).st_nlink:
         return
     os.set_inheritable(note, True)
@@ -107,8 +110,11 @@ def _clean_up(note: int) -> None:
 
 
 def _fork_supervisor(requests: socket.socket, supervisors: set[int], notes: list[int]) -> bool:
-    """Fork a supervisor for a socket, with which the session's note may come; False when nobody can ask any more."""
-    _, descriptors = _receive(requests, 1, 2)
+    """Fork a supervisor for the next socket, with which the session's note may come in `notes`.
+
+    Return False if agentcli is gone.
+    """
+    _, descriptors = _receive(requests, 1, max_descriptors=2)  # the command's socket and perhaps the note
     if not descriptors:
         return False
     if descriptors[1:]:
@@ -132,8 +138,9 @@ def _fork_supervisor(requests: socket.socket, supervisors: set[int], notes: list
     return True
 
 
-def _receive(channel: socket.socket, most: int, most_descriptors: int) -> tuple[bytes, list[int]]:
-    data, descriptors, _, _ = socket.recv_fds(channel, most, most_descriptors, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
+def _receive(channel: socket.socket, size: int, *, max_descriptors: int) -> tuple[bytes, list[int]]:
+    """Receive up to `size` bytes, with descriptors; no bytes mean that the other end is closed."""
+    data, descriptors, _, _ = socket.recv_fds(channel, size, max_descriptors, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
     for descriptor in descriptors:
         os.set_inheritable(descriptor, False)
     return data, list(descriptors)
@@ -149,7 +156,7 @@ class Supervisor:
         self._lines = b""
         self._pipe = self._file = -1
         self._limit_at = self._kill_at = self._give_up_at = float("inf")
-        self._asked = 0
+        self._asked = 0  # the number of processes that were asked to end
         self._max_processes = MAX_PROCESSES
         self._machine_threads = threads_of_machine()
 
@@ -179,15 +186,18 @@ class Supervisor:
         return 0
 
     def _start_command(self) -> int:
-        header, descriptors = _receive(self._control, 8, _MAX_DESCRIPTORS)
-        request = marshal.loads(self._read(int.from_bytes(header, "big")))  # noqa: S302  # agentcli's own
-        argv, environment, cwd, wanted, launcher_words, terminal, (limit_s, self._max_processes) = request
+        """Receive the request and start its command; return the number of the process. Raises `OSError`."""
+        header, descriptors = _receive(self._control, 8, max_descriptors=_MAX_DESCRIPTORS)
+        request = self._control.recv(int.from_bytes(header, "big"), socket.MSG_WAITALL)
+        argv, environment, cwd, wanted, launcher_words, terminal, limits = marshal.loads(request)  # noqa: S302  # agentcli's own
+        limit_s, self._max_processes = limits
         output, *passed = descriptors
-        # The numbers are above every one that the command wants, so that none is overwritten before it is in place.
+        # First all descriptors get numbers above those that the command wants, so that none is overwritten before it is
+        # in its place.
         sources = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, max(wanted, default=0) + 3) for descriptor in passed]
         os.chdir(cwd)
-        streams = [(0 if terminal else output, number) for number in (1, 2)]
-        streams += zip(sources, wanted, strict=True)
+        main_output = 0 if terminal else output
+        streams = [(main_output, 1), (main_output, 2), *zip(sources, wanted, strict=True)]
         if launcher_words is not None:
             main = _fork_bounded(argv[launcher_words:], environment, streams, plan=wanted[-1])
         else:
@@ -198,15 +208,6 @@ class Supervisor:
         if limit_s:
             self._limit_at = time.monotonic() + limit_s
         return main
-
-    def _read(self, length: int) -> bytes:
-        data = bytearray()
-        while len(data) < length:
-            part = self._control.recv(min(length - len(data), 1 << 20))
-            if not part:
-                raise EOFError
-            data += part
-        return bytes(data)
 
     def _wait(self) -> None:
         """Wait for what comes next, and act on it: a byte from agentcli, output, the end of a process, a time limit."""
@@ -238,26 +239,24 @@ class Supervisor:
             kill_below(os.getpid())
 
     def _take_order(self) -> None:
-        """Carry out an order of agentcli: `F` brings a pipe and the file to copy it to, `T` ends the command.
-
-        No order means that agentcli is gone.
-        """
+        """Carry out an order of agentcli. No order means that agentcli is gone."""
         try:
-            order, descriptors = _receive(self._control, 1, 8)
+            order, descriptors = _receive(self._control, 1, max_descriptors=8)
         except OSError:
             order, descriptors = b"", []
-        if order == b"F":
+        if order == KEEP_OUTPUT:
             self._pipe, self._file, *_ = descriptors
             os.set_blocking(self._pipe, False)
             self._poll.register(self._pipe, select.POLLIN)
             self._queue_line("kept")
-        elif order == b"T":
+        elif order == END_TREE:
             self._end(GRACE_S)
         elif not order:
             self._poll.unregister(self._control)
-            self._end(GRACE_ALONE_S)
+            self._end(GRACE_WITHOUT_PARENT_S)
 
     def _end(self, grace_s: float) -> None:
+        """Ask the tree to end. It is killed after `grace_s`, and given up when the kernel does not end it either."""
         if self._kill_at < float("inf"):  # it is ending already
             self._kill_at = min(self._kill_at, time.monotonic() + grace_s)
             return
@@ -268,14 +267,17 @@ class Supervisor:
         self._give_up_at = self._kill_at + PATIENCE_S
 
     def _has_more_processes(self, growth: int, *, than: int) -> bool:
-        """Return True if the tree has so many processes more. They are counted only when the machine has as many."""
+        """Return True if the tree has at least `growth` processes more `than` that.
+
+        They are counted only if the machine has gained as many threads, because counting takes long.
+        """
         return (
             threads_of_machine() >= self._machine_threads + growth
             and len(processes_below(os.getpid())) >= than + growth
         )
 
     def _copy(self) -> bool:
-        """Move output to its file; False when none is there."""
+        """Read from the pipe of a job's output once, and write it to its file; False if nothing could be read."""
         try:
             data = os.read(self._pipe, _CHUNK)
         except BlockingIOError:
@@ -286,15 +288,15 @@ class Supervisor:
             self._pipe = -1
             return False
         if self._file >= 0:
-            self._keep(data)
+            self._write_to_file(data)
         return True
 
-    def _keep(self, data: bytes) -> None:
+    def _write_to_file(self, data: bytes) -> None:
         try:
-            room = MAX_OUTPUT_BYTES - os.fstat(self._file).st_size
-            while data and room > 0:
-                written = os.write(self._file, data[:room])
-                data, room = data[written:], room - written
+            free = MAX_OUTPUT_BYTES - os.fstat(self._file).st_size
+            while data and free > 0:
+                written = os.write(self._file, data[:free])
+                data, free = data[written:], free - written
             if data:
                 os.write(self._file, b"\n[what came after 1 GB is not kept]\n")
                 os.close(self._file)

@@ -14,7 +14,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from agentcli.infra.sandbox.confinement import Launch
-from agentcli.infra.sandbox.processes.keeper import GRACE_S, MAX_PROCESSES, PATIENCE_S
+from agentcli.infra.sandbox.processes.keeper import END_TREE, GRACE_S, KEEP_OUTPUT, MAX_PROCESSES, PATIENCE_S
 
 # Empty packages take the place of the real ones, which import `typing`: that would take another 10 ms.
 _START = """
@@ -87,14 +87,16 @@ class Keeper:
         return process
 
     def _ask(self, channel: socket.socket, note: int | None) -> None:
+        """Send a command's socket and the session's note to the keeper, which is started where none runs."""
         descriptors = [channel.fileno()] if note is None else [channel.fileno(), note]
         if self._requests is not None:
             with suppress(OSError):  # it was killed, and another one is needed
-                socket.send_fds(self._requests, [b"n"], descriptors)
+                socket.send_fds(self._requests, [b"n"], descriptors)  # descriptors need a byte to come with
                 return
         socket.send_fds(self._launch(), [b"n"], descriptors)
 
     def _launch(self) -> socket.socket:
+        """Start a keeper, and return the socket on which it takes requests."""
         self._close()
         self._requests, theirs = socket.socketpair()
         with theirs:
@@ -166,7 +168,7 @@ class Process:
         if self.is_over():
             return
         with suppress(OSError):
-            self._control.send(b"T")
+            self._control.send(END_TREE)
         with suppress(TimeoutError):
             async with asyncio.timeout(GRACE_S + PATIENCE_S):
                 await self.wait_until_gone()
@@ -180,7 +182,7 @@ class Process:
         the ends of pipes that the command may write to: without a reader, writing would kill it.
         """
         with suppress(OSError):
-            socket.send_fds(self._control, [b"F"], [pipe, file, *open_ends])
+            socket.send_fds(self._control, [KEEP_OUTPUT], [pipe, file, *open_ends])
         await self._until(lambda: self._keeps_output or self.is_gone)
         return self._keeps_output
 

@@ -41,7 +41,7 @@ class CommandOutput:
         self._head = self._tail = self._line = ""
         self._cut = 0
         self._unwritten = bytearray()
-        self._file = _OutputFile(new_file)
+        self.saved = _OutputFile(new_file)
         self._live = _Live(on_output)
         self.heard_at = time.monotonic()
 
@@ -51,6 +51,7 @@ class CommandOutput:
         self._take(self._decoder.decode(data))
 
     def _take(self, text: str, *, is_end: bool = False) -> None:
+        """Add text to the output: the lines that are complete now, as a terminal shows them."""
         self._live.add(text)
         complete, newline, self._line = (self._line + text).rpartition("\n")
         complete += newline
@@ -60,9 +61,9 @@ class CommandOutput:
         if len(self._line) > _MAX_LINE_CHARS or is_end:
             complete, self._line = complete + self._line, ""
         text = as_shown(complete)
-        room = max(0, self._half - len(self._head))
-        self._head += text[:room]
-        self._tail += text[room:]
+        missing_in_head = max(0, self._half - len(self._head))
+        self._head += text[:missing_in_head]
+        self._tail += text[missing_in_head:]
         if len(self._tail) > 2 * self._half:
             self._drop_front()
 
@@ -85,7 +86,7 @@ class CommandOutput:
 
     def write(self) -> None:
         """Move what waits for the disk to it. Blocks for as long as the disk takes."""
-        self._file.write(bytes(self._unwritten))
+        self.saved.write(bytes(self._unwritten))
         self._unwritten.clear()
 
     def close(self) -> tuple[str, int]:
@@ -93,7 +94,7 @@ class CommandOutput:
         self._take(self._decoder.decode(b"", final=True), is_end=True)
         self._live.close()
         text, cut = self._joined()
-        self._file.close()
+        self.saved.close()
         return text, cut
 
     def move_to(self, path: Path) -> tuple[str, int, int]:
@@ -104,8 +105,8 @@ class CommandOutput:
         self.write()
         self._take("", is_end=True)
         self._live.close()
-        covered = self._file.size - len(self._decoder.getstate()[0])
-        self._file.move_to(path)
+        covered = self.saved.size - len(self._decoder.getstate()[0])
+        self.saved.move_to(path)
         return (*self._joined(), covered)
 
     def _joined(self) -> tuple[str, int]:
@@ -114,11 +115,7 @@ class CommandOutput:
         if not self._cut:
             return self._head + self._tail, 0
         self.write()
-        return f"{self._head}\n[{self._cut:,} characters cut; {self._file.where_it_is}]\n{self._tail}", self._cut
-
-    @property
-    def file(self) -> Path | None:
-        return self._file.path
+        return f"{self._head}\n[{self._cut:,} characters cut; {self.saved.where_it_is}]\n{self._tail}", self._cut
 
 
 class _OutputFile:
@@ -171,7 +168,7 @@ class _OutputFile:
 
 
 class _Live:
-    """Passes text on for people to follow: not more of it than they can, and never the same moment twice."""
+    """Passes text on to people who follow it, in pieces and with pauses, and skips what is too much to read."""
 
     def __init__(self, on_output: Callable[[str], None]) -> None:
         self._on_output = on_output
@@ -181,17 +178,18 @@ class _Live:
 
     def add(self, text: str) -> None:
         self._pending += text
-        if len(self._pending) > 2 * (most := max(_LIVE_LAST, self._room)):
-            self._skip_to_last(most)
+        max_chars = max(_LIVE_LAST, self._max_piece)
+        if len(self._pending) > 2 * max_chars:
+            self._skip_to_last(max_chars)
         if self._pending and self._timer is None:
             self._show()
 
     @property
-    def _room(self) -> int:
+    def _max_piece(self) -> int:
         return max(_LIVE_PIECE, _LIVE_FREELY - self._shown)
 
-    def _skip_to_last(self, most: int) -> None:
-        over = max(0, len(self._pending) - most)
+    def _skip_to_last(self, max_chars: int) -> None:
+        over = max(0, len(self._pending) - max_chars)
         self._skipped += over
         self._pending = self._pending[over:]
 
@@ -200,7 +198,7 @@ class _Live:
         self._timer = None
         if not self._pending:
             return
-        self._skip_to_last(max(at_least, self._room))
+        self._skip_to_last(max(at_least, self._max_piece))
         text, self._pending = self._pending, ""
         self._shown += len(text)
         if self._skipped:
@@ -219,7 +217,10 @@ class _Live:
 
 
 def new_text(file: BinaryIO, start: int, most_bytes: int, *, is_complete: bool) -> tuple[str, int]:
-    """Return a file's text from `start` on, and where it ends: before a character of which only a part has come."""
+    """Return a file's text from `start` on, and the position behind it, from which the next call goes on.
+
+    Unless the file `is_complete`, a last character of which only a part has come is left for the next call.
+    """
     end = os.fstat(file.fileno()).st_size
     file.seek(start)
     if end - start <= most_bytes:

@@ -16,7 +16,7 @@ ProcessInfo = namedtuple("ProcessInfo", "pid parent group started has_ended")  #
 
 
 def ask_below(root: int) -> int:
-    """Send SIGTERM to a tree, and return the number of its processes. All are frozen meanwhile, so that none is born.
+    """Send SIGTERM to a tree, and return the number of its processes. Meanwhile all are stopped, so that none is born.
 
     A process whose children live in a PID namespace of their own is left out: it goes with them, and would take them
     along before they could answer (bubblewrap with --die-with-parent).
@@ -65,7 +65,7 @@ def processes_below(root: int, spare: Collection[int] = ()) -> list[ProcessInfo]
     """Return the living descendants of a process, parents first, without those in `spare` and below them."""
     children: dict[int, list[ProcessInfo]] = {}
     try:
-        names = os.listdir("/proc")  # noqa: PTH208  see `look_at`
+        names = os.listdir("/proc")  # noqa: PTH208  # pathlib would slow the start
         processes = [look_at(int(name)) for name in names if name.isdecimal()]
     except FileNotFoundError:
         processes = [*_listed_by_ps()]
@@ -146,7 +146,7 @@ def _send_group(group: int, number: signal.Signals) -> None:
 
 
 def threads_of_machine() -> int:
-    """Count the threads of the machine from /proc/loadavg: one short read. 0 where that is not told."""
+    """Return the number of threads on the machine, from /proc/loadavg: one short read; 0 where there is none."""
     try:
         with open("/proc/loadavg", "rb", buffering=0) as file:  # noqa: PTH123  see `look_at`
             return int(file.read(100).split()[3].partition(b"/")[2])

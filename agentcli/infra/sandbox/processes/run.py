@@ -26,16 +26,19 @@ _HOW_TO_GO_ON = (
     " or to allow a command with `unconfined` that does."
 )
 _CHUNK = 65_536  # what a pipe holds
-_END_BYTES = 300
+_END_BYTES = 300  # of a job's output, in which a prompt is looked for
 
-# A silent command is looked at in such intervals, longer ones after the first seconds.
+# A silent command is looked at every half second, and less often once it has been silent for longer.
 _LOOK_EVERY_S = 0.5
 _LOOK_LATER_EVERY_S = 2.0
-_FIRST_SECONDS = 6.0
+_LATER_AFTER_S = 6.0
 
 
 class Run:
-    """A running command, which may become a job; if it `was_refused`, it could not be confined, and nothing ran."""
+    """A running command, which may become a job. If it `was_refused`, it could not be confined, and nothing ran.
+
+    `ends` are the ends to read from of the pipes of its output and of the shell's report.
+    """
 
     def __init__(
         self,
@@ -48,23 +51,26 @@ class Run:
         on_detached: Callable[[Run], None],
     ) -> None:
         self.was_refused = False
-        self.id = ""  # of the job it becomes, the name of its file
+        self.id = ""  # once it is a job: the name of its file
         self.process = process
         self._command = command
         self._output = CommandOutput(command.most_bytes, on_output, partial(new_file, "output"))
         self._on_output = on_output
         self._pipe, self._report = ends
         self._new_file, self._on_detached = new_file, on_detached
-        self._file: Path | None = None  # of a job's output
-        self._read_bytes = 0  # of that file, or shown before
-        self._was_left = False
+        self._file: Path | None = None  # once it is a job: the file of its output
+        self._read_bytes = 0  # so much of the file was read, or shown before it became a job
+        self._is_leftover = False  # the command itself has ended, and the job is what it left running
         self._stall: Stall | None = None
         self._writing: asyncio.Future[None] | None = None
         os.set_blocking(self._pipe, False)
         self._pump = asyncio.create_task(self._read())
 
     async def result(self, detach: asyncio.Event | None, *, is_job: bool = False) -> CommandResult:
-        """Wait until it has ended, its time is up, or it goes on in the background, as a job does once it has begun."""
+        """Wait until the command has ended, its time is up, or it goes on in the background.
+
+        One that `is_job` from the start goes on as soon as it has begun.
+        """
         try:
             if is_job:
                 goes_on = await self._has_begun()
@@ -80,7 +86,7 @@ class Run:
         return await asyncio.shield(self._go_on(is_new=is_job) if goes_on else self._collect())
 
     async def _has_begun(self) -> bool:
-        """Wait until the command begins; False where its confinement could not be set up."""
+        """Wait until the command begins; return False if its confinement could not be set up."""
         await readable(self._report)
         refusal = self.process.launch.refusal
         if _read_report(self._report).has_begun or not refusal:
@@ -90,7 +96,7 @@ class Run:
         return not self._output.beginning.startswith(refusal)
 
     async def _read(self) -> None:
-        """Read output until nobody can write any more. The command waits for what the disk cannot take yet."""
+        """Read output until nobody can write any more. While the disk is slow, the command waits."""
         while True:
             await readable(self._pipe)
             while (data := _available(self._pipe)) is not None:
@@ -104,7 +110,7 @@ class Run:
                     break
 
     async def _wait(self, detach: asyncio.Event | None) -> bool:
-        """Wait for its end; True if it goes on instead, because `detach` is set or it is a server that listens."""
+        """Wait for the command's end; return True if it goes on, because `detach` is set or it listens as a server."""
         exited = asyncio.ensure_future(self.process.wait())
         others: list[asyncio.Future[Any]] = [] if self._command.terminal else [asyncio.ensure_future(self._watch())]
         if detach is not None:
@@ -117,7 +123,10 @@ class Run:
                 task.cancel()
 
     async def _watch(self) -> None:
-        """Find out why it is silent, and report that while it is waited for; return once it listens, or a job ends."""
+        """Find out why the command is silent, and report that while it is waited for.
+
+        Return once a command that is waited for listens, or a job has ended.
+        """
         detector = StallDetector(self.process.supervisor)
         while self._file is None or not self.process.is_over():
             quiet_s, end = self._silence_and_last_output()
@@ -125,7 +134,7 @@ class Run:
             found = None
             if pause_s <= 0:
                 found = await asyncio.to_thread(detector.find, quiet_s, end)
-                pause_s = _LOOK_EVERY_S if quiet_s < _FIRST_SECONDS else _LOOK_LATER_EVERY_S
+                pause_s = _LOOK_EVERY_S if quiet_s < _LATER_AFTER_S else _LOOK_LATER_EVERY_S
             listens = found is not None and found.kind == "listens"
             if found is not None and found != self._stall and not listens and self._file is None:
                 self._on_output(f"\n[{found.text}]\n")
@@ -136,6 +145,7 @@ class Run:
             await asyncio.sleep(min(pause_s, MIN_QUIET_S) + 0.01)
 
     def _silence_and_last_output(self) -> tuple[float, str]:
+        """Return for how many seconds nothing was printed, and the end of what was printed before."""
         if self._file is None:
             return time.monotonic() - self._output.heard_at, self._output.end
         try:
@@ -147,7 +157,7 @@ class Run:
             return time.time() - self._detached_at, ""
 
     async def _is_gone_soon(self) -> bool:
-        """Return True if no process of a command that has ended goes on, apart from those that are about to end."""
+        """Return True if a command that has ended leaves nothing running, once what is about to end has ended."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GRACE_AFTER_EXIT_S):  # `wait_for` may lose that it is cancelled
                 await self.process.wait_until_gone()
@@ -176,7 +186,7 @@ class Run:
             timed_out=timed_out,
             cwd=report.cwd,
             cut_bytes=cut,
-            output_file=self._output.file,
+            output_file=self._output.saved.path,
             stall=SWARMED if self.process.was_swarm else stall,
             # Without a sandbox they have ended by themselves, or it would be a job; when its time is up all is ended.
             ended=report.left if refusal and not timed_out else (),
@@ -184,11 +194,11 @@ class Run:
         )
 
     async def _go_on(self, *, is_new: bool = False) -> CommandResult:
-        """Make it, or what it has left running, a job; the result holds the output so far."""
+        """Make the command, or what it has left running, a job; the result holds the output so far."""
         await self._stop_reading()
         process, stall = self.process, self._stall.text if self._stall else ""
-        was_left = process.exit_code is not None and not is_new
-        cwd = _read_report(self._report).cwd if was_left else None
+        is_leftover = process.exit_code is not None and not is_new
+        cwd = _read_report(self._report).cwd if is_leftover else None
         try:
             path = self._new_file("job")
             text, cut, covered = self._output.move_to(path)
@@ -204,7 +214,8 @@ class Run:
         finally:
             os.close(self._pipe)
             os.close(self._report)
-        self.id, self._file, self._read_bytes, self._was_left = path.stem, path, 0 if is_new else covered, was_left
+        self.id, self._file = path.stem, path
+        self._read_bytes, self._is_leftover = 0 if is_new else covered, is_leftover
         self._detached_at = time.time()
         self._watching = asyncio.create_task(self._watch())
         self._on_detached(self)
@@ -219,7 +230,7 @@ class Run:
         )
 
     def listed(self) -> BackgroundJob:
-        """Describe the job it has become. What a command left behind has no exit code of its own."""
+        """Describe the job that the command has become. What a command left running has no exit code of its own."""
         assert self._file is not None
         process, is_over = self.process, self.process.is_over()
         stall = "" if is_over or self._stall is None else self._stall.text
@@ -227,7 +238,7 @@ class Run:
             size = self._file.stat().st_size
         except OSError:
             size = 0
-        code = None if self._was_left else process.exit_code
+        code = None if self._is_leftover else process.exit_code
         return BackgroundJob(
             id=self.id,
             pid=process.pid,
@@ -266,7 +277,7 @@ class Run:
 
 
 def _available(pipe: int) -> bytes | None:
-    """Read without waiting; None when there is nothing yet, empty at the end."""
+    """Read from a pipe without waiting; return None if nothing has come yet, and nothing at the pipe's end."""
     try:
         return os.read(pipe, _CHUNK)
     except BlockingIOError:
@@ -282,7 +293,7 @@ def not_started(what: str, error: OSError | ValueError) -> ToolError:
 
 
 class _Report(NamedTuple):
-    """A shell's report on itself: if it began, where it ended, the names of the processes that it left running."""
+    """A shell's report: if the command began, where it ended, and the names of the processes that it left running."""
 
     has_begun: bool = False
     cwd: Path | None = None
@@ -294,7 +305,7 @@ def _read_report(descriptor: int) -> _Report:
     report = _available(descriptor)
     if report is None:
         return _Report()
-    where, *survivors = report[1:].split(b"\0")
-    where = where.removesuffix(b"\n")
-    names = tuple(name.decode(errors="replace") for name in survivors)
-    return _Report(report.startswith(b"."), Path(os.fsdecode(where)) if where.startswith(b"/") else None, names)
+    folder, *left = report[1:].split(b"\0")
+    folder = folder.removesuffix(b"\n")
+    names = tuple(name.decode(errors="replace") for name in left)
+    return _Report(report.startswith(b"."), Path(os.fsdecode(folder)) if folder.startswith(b"/") else None, names)

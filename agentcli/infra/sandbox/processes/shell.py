@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from pathlib import Path
 
 from agentcli.errors import ToolError
-from agentcli.infra.sandbox.backends.bubblewrap import rendered
+from agentcli.infra.sandbox.backends.linux import rendered
 from agentcli.infra.sandbox.confinement import MAX_PLANS, Launch
 from agentcli.infra.sandbox.network.relay import RELAY_NAME
 from agentcli.infra.sandbox.processes.keeper_client import Keeper, Process
@@ -29,7 +29,7 @@ Launcher = Callable[[Sequence[str], Command, Sequence[int]], AbstractContextMana
 # errors are right. Where the shell's parent is the first process of a namespace, which ends everything in it with the
 # shell, all processes there are reported, however they left its jobs, except zombies and the relay.
 _BEGUN = "{{ printf . >/dev/fd/{fd}; }} 2>/dev/null; "
-# They are looked at twice, because those that are about to end do not count.
+# The processes are looked at twice, because those that are about to end do not count.
 _LEFT = (
     "[ $PPID = 1 ] && set +f && for _i in 1 2; do _l=; for _p in /proc/[0-9]*; do read -r _s <$_p/stat || continue; "
     "_n=${{_s#*\\(}}; _n=${{_n%)*}}; "
@@ -65,7 +65,7 @@ class Shell:
         self._launch = launch
         self._keeper = Keeper(environment)
         bash = shutil.which("bash")
-        # No file of anybody's is read before the command.
+        # Before the command the shell reads no start files, neither the person's nor the project's.
         self._argv = [bash, "--noprofile", "--norc", "-c"] if bash else ["/bin/sh", "-c"]
         self._processes: set[Process] = set()
         self._folder = folder
@@ -80,7 +80,10 @@ class Shell:
         launch: Launcher | None = None,
         is_job: bool = False,
     ) -> CommandResult:
-        """Run a command as `Sandbox.run` does; `launch` confines it instead. A job is detached once it has begun."""
+        """Run a command as `Sandbox.run` does, confined by `launch` if that is given. A job is detached once it begins.
+
+        Where the confinement could not be set up, it is planned again.
+        """
         for _ in range(MAX_PLANS):
             run = await self._begin(command, on_output, launch, is_job=is_job)
             result = await run.result(detach, is_job=is_job)
@@ -91,11 +94,11 @@ class Shell:
     async def _begin(
         self, command: Command, on_output: Callable[[str], None], launcher: Launcher | None, *, is_job: bool
     ) -> Run:
-        report, low = os.pipe()
+        report, report_low = os.pipe()
         # Numbers up to 9 are left to `exec 3>file` and the like. From 10 on bash takes the first free ones for itself,
         # which a container, to which no descriptor is passed, would confuse with the report.
-        report_write = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 100)
-        os.close(low)
+        report_write = fcntl.fcntl(report_low, fcntl.F_DUPFD_CLOEXEC, 100)
+        os.close(report_low)
         pipe, pipe_write = os.pipe()
         try:
             process = await self._start(command, (pipe_write, report_write), is_job=is_job, launcher=launcher)
@@ -113,7 +116,7 @@ class Shell:
     async def _start(
         self, command: Command, ends: tuple[int, int], *, is_job: bool, launcher: Launcher | None
     ) -> Process:
-        """Start a command with `ends` for its output and its report; the keeper ends a job when its time is up."""
+        """Start a command; `ends` are those of the pipes for its output and report. The keeper ends late jobs."""
         output, report = ends
         before = (_BEGUN if is_job else _REPORT).format(fd=report)
         is_own = command.profile == "own"
@@ -154,7 +157,7 @@ class Shell:
         await self._get(id).process.end()
 
     async def end(self, id: str) -> None:
-        """End what is not to be a job at all, and list it no more."""
+        """End a job and take it off the list."""
         run = self._get(id)
         self._jobs.remove(run)
         await run.stop_watching()
@@ -177,7 +180,10 @@ class Shell:
 
 
 def _arguments(shell: str, before: str, text: str) -> list[str]:
-    """Return the arguments after `-c`. Linux takes 128 KiB in one argument, so a longer command comes in several."""
+    """Return the arguments after `-c`: the command `text` behind the script `before`.
+
+    Linux takes at most 128 KiB in one argument, so a longer command is passed in several, which the shell joins.
+    """
     if len(text) < _MAX_ARGUMENT_CHARS:
         return [before + text]
     parts = [text[at : at + _MAX_ARGUMENT_CHARS] for at in range(0, len(text), _MAX_ARGUMENT_CHARS)]

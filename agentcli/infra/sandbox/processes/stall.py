@@ -60,7 +60,7 @@ class StallDetector:
     def find(self, quiet_s: float, last_output: str) -> Stall | None:
         """Find what the tree waits for, after `quiet_s` seconds without output. Blocks for some milliseconds."""
         pids = [process.pid for process in processes_below(self._root)]
-        now, cpu_s = time.monotonic(), sum(map(_cpu_seconds, [self._root, *pids]))
+        now, cpu_s = time.monotonic(), sum(map(_cpu_seconds, [self._root, *pids]))  # the root has those that ended
         previous, self._previous = self._previous, (now, cpu_s)
         if previous is None or not pids:
             return None
@@ -108,7 +108,7 @@ def _reads_terminal(call: str, descriptor: int, targets: Mapping[int, str]) -> b
 
 
 def _has_writer(pipe: str, reader: int, targets: Mapping[int, Mapping[int, str]]) -> bool:
-    """Return True if a process may write to it. One of several threads may write to itself."""
+    """Return True if some process may write to a pipe. One of a reader's own threads may, if it has several."""
     return len(_threads(reader)) > 1 or any(
         pid != reader and held == pipe and _is_writable(pid, number)
         for pid, own in targets.items()
@@ -119,7 +119,7 @@ def _has_writer(pipe: str, reader: int, targets: Mapping[int, Mapping[int, str]]
 def _sockets(targets: Mapping[int, Mapping[int, str]]) -> tuple[list[int], bool]:
     """Return the ports that a tree listens on, and True if it has connections."""
     ports, has_connections = set(), False
-    for pid, own in targets.items():  # each may be in a network of its own
+    for pid, own in targets.items():  # each process may be in a network namespace of its own
         sockets = set(filter(_is_socket, own.values()))
         for table in ("tcp", "tcp6") if sockets else ():
             for line in _read(f"/proc/{pid}/net/{table}").splitlines()[1:]:
@@ -132,7 +132,7 @@ def _sockets(targets: Mapping[int, Mapping[int, str]]) -> tuple[list[int], bool]
 
 
 def _describe(pid: int) -> str:
-    """Describe a process by its command, without what a shell of ours puts in front of it, and its PID."""
+    """Describe a process by its command, without what shell.py puts in front of that, and its PID."""
     command = " ".join(_SHELL_PREFIX.sub("", _command(pid)).split())
     if len(command) > _MAX_COMMAND_CHARS:
         command = f"{command[: _MAX_COMMAND_CHARS - 1]}…"

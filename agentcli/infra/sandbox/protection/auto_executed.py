@@ -23,17 +23,22 @@ from pathlib import Path
 
 from agentcli.infra.changes.state import walk
 from agentcli.infra.sandbox.git_config import Setting, parse_setting, path_in, read_configuration, run_git, text_of
-from agentcli.infra.sandbox.mounts.mount_points import is_mount_point_of_ours
+from agentcli.infra.sandbox.mount_points import is_mount_point
 from agentcli.infra.sandbox.protection.planning import looks_like_git_dir, modules_in
 from agentcli.infra.sandbox.scan import Scan
 from agentcli.safety.paths.judge import auto_executed
 
 # Settings that `git init`, `clone` and `remote add` write, and a name and address: none starts a program.
-_OF_CORE = (
-    "repositoryformatversion filemode bare logallrefupdates ignorecase precomposeunicode symlinks autocrlf eol worktree"
-)
-_OF_OTHERS = "name email defaultbranch url fetch remote merge rebase"
-_HARMLESS = {"core": _OF_CORE.split(), **{name: _OF_OTHERS.split() for name in ("user", "init", "remote", "branch")}}
+_HARMLESS = {
+    "core": (
+        "repositoryformatversion filemode bare logallrefupdates ignorecase precomposeunicode symlinks autocrlf eol"
+        " worktree"
+    ).split(),
+    "user": ["name", "email"],
+    "init": ["defaultbranch"],
+    "remote": ["url", "fetch"],
+    "branch": ["remote", "merge", "rebase"],
+}
 
 State = tuple[tuple[int, ...], ...]  # the stamps of a file, or of a folder with what is in it
 _MAX_ENTRIES = 1_000  # of a reviewed folder, such as `.agents/skills/NAME`
@@ -47,18 +52,22 @@ _PROGRAMS = frozenset(
 )
 _LFS = re.compile(r"git-lfs (clean|smudge|filter-process)( --skip)?( -- %f)?")
 _SIGNATURE = re.compile(r"%[-+ ]?G")
-_HOOK = "post-index-change"  # git status and git diff write what they learned of the files
+_HOOK = "post-index-change"  # runs in git status and git diff too, because these write the index
 _MAX_REPOSITORIES = 50
 _MAX_GIT_S = 2.0
-# While git is asked, nothing is fetched and nothing written, whatever it finds.
+# With these settings git fetches and writes nothing while it is asked, whatever it finds.
 _LOOKS_ONLY = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0"}
 
 
 @cache
 def _names() -> dict[str, bool | None]:
-    """Map names to True where their contents count, and to None where their presence is enough (bare repositories)."""
+    """Map the names that are watched to what counts of them.
+
+    True stands for the file or all that is in the folder, False for the file or the folder itself, and None for no more
+    than its presence (a bare repository's `HEAD`).
+    """
     names, reviewed = auto_executed().names, auto_executed().reviewed
-    # If a program writes a folder all the time, only what that program obeys counts, which is in `names`.
+    # Programs write folders such as `.idea` all the time: there only the files that are obeyed count, by their `names`.
     written = {name[:end] for name in names for end, letter in enumerate(name) if letter == "/"}
     counts = {name: name not in written for name in reviewed} | {name: False for name in names if "*" in name}
     return dict.fromkeys((*names, "HEAD")) | counts
@@ -70,28 +79,21 @@ def present_names(root: Path, names: tuple[str, ...]) -> list[str]:
     In a folder that cannot be listed all of them may exist.
     """
     try:
-        there = sorted(os.listdir(root))  # noqa: PTH208  # a fifth of the time
+        entries = sorted(os.listdir(root))  # noqa: PTH208  # a fifth of the time
     except OSError:
         return [name for name in names if "*" not in name]
-    lower, ends = {each.lower() for each in there}, tuple(name[1:] for name in names if name[0] == "*")
-    found = [name for name, first in _with_first_parts(names) if first in lower]
-    return [*found, *(each for each in there if each.endswith(ends))]
-
-
-@cache
-def _with_first_parts(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """Return each name with its first part in lower case."""
-    return tuple((name, name.partition("/")[0].lower()) for name in names)
+    lower = {entry.lower() for entry in entries}
+    endings = tuple(name[1:] for name in names if name[0] == "*")
+    found = [name for name in names if name.partition("/")[0].lower() in lower]
+    return [*found, *(entry for entry in entries if entry.endswith(endings))]
 
 
 def may_exist(path: str) -> bool:
     """Return False if there is certainly nothing at a path; what cannot be looked at may exist."""
     try:
         os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError:
-        pass
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError | NotADirectoryError)
     return True
 
 
@@ -100,14 +102,14 @@ def watched(roots: Iterable[Path]) -> dict[Path, State]:
     states: dict[Path, State] = {}
     for root in roots:
         for name in present_names(root, tuple(_names())):
-            if os.path.lexists(path := root / name) and not is_mount_point_of_ours(str(path)):
+            if os.path.lexists(path := root / name) and not is_mount_point(str(path)):
                 contents_count = _names().get(name, False)
                 states[path] = () if contents_count is None else _stamps(path, _MAX_ENTRIES if contents_count else 1)
     return states
 
 
 def _stamps(path: Path, max_entries: int) -> State:
-    """Return stamps that differ once something changed, up to the first entry that cannot be read."""
+    """Return the stamps of a file, or of a folder's entries up to the first that cannot be read."""
     stamps = []
     with suppress(OSError):
         for _, entry in islice(walk(str(path), ""), max_entries):
@@ -122,6 +124,7 @@ def made_or_changed(before: Mapping[Path, State], roots: Iterable[Path], git: st
 
 
 def _may_start_programs(path: Path, git: str) -> bool:
+    """Return False if a watched path belongs to a repository that makes git start no program."""
     if path.name == "HEAD":
         return looks_like_git_dir(str(path.parent)) and _starts_programs(path.parent, git)
     if path.name != ".git" or not path.is_file():
@@ -152,9 +155,9 @@ def _starts_programs(folder: Path, git: str) -> bool:
 def program_setting(folder: Path, *, git: str, environment: Mapping[str, str], scan: Scan) -> str:
     """Name a setting by which `git`, started in `folder`, may run a program of the repository's choosing.
 
-    It is empty where there is none. Submodules count too, because git looks into them, and so do other repositories
-    below, because an old commit may have one as a submodule; `scan` finds those that the index does not name. Too much
-    to look at counts as such a setting.
+    Return an empty text if there is none. Submodules count too, because git looks into them, and so do other
+    repositories below the folder, because an old commit may have one as a submodule; `scan` finds those that the index
+    does not name. Where there is too much to look at, the text says that instead.
     """
     if not git:
         return "one that cannot be looked for, because git is not installed"
@@ -196,7 +199,7 @@ def _ask(git: str, environment: Mapping[str, str], where: tuple[str, str], quest
 
 
 def _program_in(settings: str | None, common: str, top: str) -> str:
-    """Name the first of the listed settings that starts a program, or a hook that does."""
+    """Name the first of a repository's settings, as git lists them, that starts a program, or a hook that runs."""
     if settings is None:
         return f"one in {common}/config, which git does not list"
     hooks = [f"{common}/hooks"]

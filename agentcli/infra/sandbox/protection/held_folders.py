@@ -6,11 +6,12 @@ import os
 import stat
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from posixpath import basename, dirname
 from typing import NamedTuple
 
 from agentcli.infra.changes.state import entry_at, names_in
 from agentcli.infra.changes.writing import write_all, write_atomically
-from agentcli.infra.sandbox.mounts.mount_points import is_mount_point_of_ours
+from agentcli.infra.sandbox.mount_points import is_mount_point
 
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -19,8 +20,8 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 class KeptState(NamedTuple):
     """The state of a path.
 
-    `content` is that of a file, one character for each byte, or the target of a link. Of a file that `is_kept` is false
-    for it is only the stamp.
+    `content` is that of a file, one character for each byte, or the target of a link. If there was no room for a file's
+    content, `is_kept` is False and `content` is the file's stamp.
     """
 
     kind: str
@@ -30,7 +31,7 @@ class KeptState(NamedTuple):
 
 
 class HeldFolder(NamedTuple):
-    """An open folder: its device and inode, those of the folder `around` it, and the mode that it had."""
+    """An open folder. `place` is its device and inode, `around` that of the folder around it, `mode` what it had."""
 
     descriptor: int
     place: tuple[int, int]
@@ -53,13 +54,14 @@ class HeldFolders(dict[str, HeldFolder]):
                 self[path] = self._held_at(path)
 
     def hold_again(self, path: str, before: HeldFolder, known: Collection[str], found: str = "") -> None:
-        """Open a folder that another process held, by its old path or where it was `found`.
+        """Open a folder that a killed process held, at its old path or where its inode was `found`.
 
-        Its inode may belong to another folder by now. One that was moved must therefore hold one of the `known` names.
+        The inode may belong to another folder by now. A folder that was moved must therefore have an entry whose path
+        is among the `known` ones.
         """
         with suppress(OSError):
             now = self._held_at(found or path)
-            names = {name_of(each) for each in known if parent_of(each) == path}
+            names = {basename(each) for each in known if dirname(each) == path}
             is_same = now.place == before.place
             if is_same and not (found and names.isdisjoint(os.listdir(f"/proc/self/fd/{now.descriptor}"))):  # noqa: PTH208
                 self[path] = before._replace(descriptor=now.descriptor)
@@ -79,10 +81,10 @@ class HeldFolders(dict[str, HeldFolder]):
 
     @contextmanager
     def opened(self, path: str) -> Iterator[int]:
-        """Open a folder from the nearest one around it that is held, following no link."""
+        """Yield a descriptor of a folder, opened from the nearest held folder around it, following no link."""
         anchor = path
         while anchor not in self and anchor != "/":
-            anchor = parent_of(anchor)
+            anchor = dirname(anchor)
         folder = os.dup(self[anchor].descriptor) if anchor in self else os.open("/", _FOLDER)
         try:
             for part in filter(None, path[len(anchor) :].split("/")):
@@ -95,8 +97,8 @@ class HeldFolders(dict[str, HeldFolder]):
     @contextmanager
     def reached(self, path: str) -> Iterator[tuple[int, str]]:
         """Open the folder that a path is in, and yield it with the name there."""
-        with self.opened(parent_of(path)) as folder:
-            yield folder, name_of(path)
+        with self.opened(dirname(path)) as folder:
+            yield folder, basename(path)
 
     def paths_in(self, path: str) -> Sequence[str]:
         with self.opened(path) as folder:
@@ -108,7 +110,7 @@ class HeldFolders(dict[str, HeldFolder]):
             entry = entry_at(name, folder=folder)
             if entry is None or entry.kind == "other":
                 return None
-            if entry.kind == "folder" and is_mount_point_of_ours(f"/proc/self/fd/{folder}/{name}"):
+            if entry.kind == "folder" and is_mount_point(f"/proc/self/fd/{folder}/{name}"):
                 return None
             if entry.kind != "file":
                 return KeptState(entry.kind, entry.mode, entry.target)
@@ -127,7 +129,7 @@ class HeldFolders(dict[str, HeldFolder]):
                 os.close(descriptor)
 
     def make(self, path: str, state: KeptState) -> None:
-        """Make something where nothing is, a file at once and as a whole."""
+        """Make what a state describes at a path where nothing is. A file appears with all its content at once."""
 
         def fill(descriptor: int) -> None:
             write_all(descriptor, state.content.encode("latin-1"))
@@ -144,7 +146,7 @@ class HeldFolders(dict[str, HeldFolder]):
                     write_atomically(folder, name, fill)
 
     def move_into(self, aside: str, path: str) -> None:
-        """Make the folder `aside`, and move into it what is at a path, to a name at which nothing obeys it."""
+        """Make the folder `aside`, and move what is at a path into it, under a name without a dot in front."""
         with self.reached(path) as (folder, name), self.reached(aside) as (outer, own):
             os.mkdir(own, 0o700, dir_fd=outer)
             try:
@@ -153,14 +155,6 @@ class HeldFolders(dict[str, HeldFolder]):
             except OSError:
                 os.rmdir(own, dir_fd=outer)
                 raise
-
-
-def parent_of(path: str) -> str:
-    return path.rpartition("/")[0] or "/"
-
-
-def name_of(path: str) -> str:
-    return path.rpartition("/")[2]
 
 
 def place_of(status: os.stat_result) -> tuple[int, int]:

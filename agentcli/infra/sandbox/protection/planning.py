@@ -14,28 +14,30 @@ from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
-from agentcli.infra.sandbox.confinement import Bounds
+from agentcli.infra.sandbox.confinement import Bounds, Protection, find_places, is_inside, is_real, kind_of
 from agentcli.infra.sandbox.git_config import NamedPaths, named_paths, path_in, text_of
-from agentcli.infra.sandbox.mounts.mount_points import COMMON_FOLDER_IS_HERE
-from agentcli.infra.sandbox.mounts.plans import Protection, find_places, is_inside, is_real, kind_of
+from agentcli.infra.sandbox.mount_points import COMMON_FOLDER_IS_HERE
 
 # One that can be committed to costs six mounts, about a millisecond; one that is read-only as a whole costs one.
 MAX_COMMITTABLE = 3
 MAX_REPOSITORIES = 100
-# What the configuration of one names costs mounts of its own, whose number is limited (backends/bubblewrap.py).
+# What the configuration of one names costs mounts of its own, whose number is limited (backends/linux.py).
 _MAX_TO_FOLLOW = 20
 MAX_MODULES = 100
 _MAX_WORKTREES = 30
 _MAX_MODULE_DEPTH = 6
 _TICK_NS = 20_000_000  # within a tick of its file system's clock a file can change twice and keep one stamp
 
-# Git refuses a folder where it includes a file. To be recognised as ours the file must say something, which means
-# nothing.
+# Git refuses a folder where it includes a file, so a file is mounted on. It is recognised as a mount point by its
+# content, which means nothing to git.
 NO_CONFIGURATION = b"# Nothing. It is here while a command runs.\n"
 
 
 def plan_protection(bounds: Bounds, cwd: str, *, max_committable: int = MAX_COMMITTABLE) -> Protection:
-    """Plan what to protect now. Commands can commit in the roots, in the nearest repositories, and in `cwd`."""
+    """Plan what to protect now.
+
+    Commands can commit in the repositories of the roots and of `cwd`, and in the nearest `max_committable` below each.
+    """
     plan = Protection()
     if bounds.profile != "workspace-write":
         return plan
@@ -79,6 +81,7 @@ def plan_protection(bounds: Bounds, cwd: str, *, max_committable: int = MAX_COMM
 
 
 def _stamp(file: str) -> tuple[int, int] | None:
+    """Return the inode and the time of the last change of a file; None if there is none."""
     try:
         status = os.lstat(file)
     except OSError:
@@ -87,7 +90,7 @@ def _stamp(file: str) -> tuple[int, int] | None:
 
 
 def _bounded(found: Protection, folder: str, number: int, may_commit: bool) -> Protection:
-    """Protect no more than the repository itself for the last of many, and say so."""
+    """Return the plan of a repository, or only its read-only mount if many before it need further mounts too."""
     if may_commit or number < _MAX_TO_FOLLOW or not (found.writable or found.read_only[1:] or found.missing_folders):
         return found
     problem = f"{folder} takes hooks or settings from elsewhere, which commands can write: there are too many like it."
@@ -113,7 +116,7 @@ class RepositoryPlanner:
         return max((folder for folder in self._writable if is_inside(path, folder)), key=len, default=None)
 
     def plan_repository(self, worktree: str, *, may_commit: bool = True) -> Protection:
-        """Plan for `worktree`/.git. Where nothing need be committed, one read-only mount and what it names suffice."""
+        """Plan for `worktree`/.git. If nobody may commit, one read-only mount and what its settings name are enough."""
         plan, link = Protection(), f"{worktree}/.git"
         match kind_of(link), may_commit:
             case "folder", True:
@@ -129,7 +132,7 @@ class RepositoryPlanner:
         return plan
 
     def plan_nested(self, folder: str, *, may_commit: bool) -> Protection:
-        """Plan for a repository below a root. A worktree is no reason to make its repository elsewhere writable."""
+        """Plan for a repository below a root. A linked worktree must not make its repository elsewhere writable."""
         plan = self.plan_repository(folder, may_commit=may_commit)
         if may_commit and any(self._innermost_writable_around(path) is None for path in plan.writable):
             return self.plan_repository(folder, may_commit=False)
@@ -173,7 +176,7 @@ class RepositoryPlanner:
             plan.problems.append(f"{link} leads to {folder}, which does not lead back: commands cannot commit.")
 
     def _add_folder(self, folder: str, worktree: str, plan: Protection) -> None:
-        """Add a repository's own folder; all of it is read-only where something in it cannot be mounted on."""
+        """Add a repository's own folder. All of it is read-only if something in it cannot be protected by a mount."""
         found = Protection(writable=[folder])
         named = self._named(folder)
         gaps = self._add_programs(folder, worktree, named, found)
@@ -196,15 +199,18 @@ class RepositoryPlanner:
             self._add_named(self._named(one), one, worktree if one == folder else "", plan)
 
     def _add_programs(self, folder: str, worktree: str, named: NamedPaths, plan: Protection) -> list[str]:
-        """Add what names programs in one git folder; return the reasons why some of it cannot be protected."""
-        gaps = _add_entry(folder, "hooks", plan)
+        """Add the parts of a git folder that name programs; return the reasons why some of them cannot be protected."""
+        hooks_gaps = _add_entry(folder, "hooks", plan)
         if kind_of(f"{folder}/config") == "nothing":
-            return [*gaps, f"{folder} has no config, which a command could add"]
-        if named.is_refused:
-            gaps.append(f"{folder} has a config that git does not read, or git is not installed")
-        gaps += _add_entry(folder, "config", plan)
-        gaps += _add_worktree_config(folder, named, plan)
-        gaps += _add_file(folder, "commondir", COMMON_FOLDER_IS_HERE, plan)
+            return [*hooks_gaps, f"{folder} has no config, which a command could add"]
+        unread = f"{folder} has a config that git does not read, or git is not installed"
+        gaps = [
+            *hooks_gaps,
+            *([unread] if named.is_refused else []),
+            *_add_entry(folder, "config", plan),
+            *_add_worktree_config(folder, named, plan),
+            *_add_file(folder, "commondir", COMMON_FOLDER_IS_HERE, plan),
+        ]
         self._add_named(named, folder, worktree, plan)
         return gaps
 
@@ -216,6 +222,7 @@ class RepositoryPlanner:
         if stamp is not None:
             self.stamps[files[0]] = stamp
         named = named_paths(files, self._home, self._git)
+        # With nothing named and no further git folders, the plan can change only with this file, as its stamp shows.
         inner = (f"{folder}/{name}" for name in ("modules", "worktrees"))
         is_old = stamp is not None and stamp[1] < looked_ns - _TICK_NS
         self.is_plain &= is_old and named == NamedPaths() and not any(map(os.path.lexists, inner))
@@ -225,7 +232,7 @@ class RepositoryPlanner:
         return named_paths([*files, *(f"{one}/config.worktree" for one in folders)], self._home, self._git)
 
     def _add_named(self, named: NamedPaths, folder: str, worktree: str, plan: Protection) -> None:
-        """Add the folders of hooks and the files of configuration that are named, where commands can write them.
+        """Add the folders of hooks and the files of configuration that are `named`, if commands can write them.
 
         A relative folder of hooks starts where git runs them: in the worktree, or in the folder of a bare repository.
         Each path counts as it is written, which a command could lead elsewhere, and where it leads now.
@@ -233,7 +240,7 @@ class RepositoryPlanner:
         start = worktree or named.worktree or folder
         paths = [str(Path(start, hooks)) for hooks in named.hooks] + named.included
         is_included = {
-            way: path in named.included for path in paths for way in (os.path.normpath(path), os.path.realpath(path))
+            each: path in named.included for path in paths for each in (os.path.normpath(path), os.path.realpath(path))
         }
         for path, is_file in is_included.items():
             self._add_path(path, [base for base in (worktree, folder) if base and is_inside(path, base)], plan)
@@ -243,7 +250,10 @@ class RepositoryPlanner:
                 plan.missing_files[path] = NO_CONFIGURATION
 
     def _add_path(self, path: str, around: list[str], plan: Protection) -> None:
-        """Add it below the nearest folder that it is in, so that few folders on the way need a mount."""
+        """Protect a path from the nearest folder `around` it on, so that few folders on the way need a mount.
+
+        With no folder around it, that is the innermost writable one.
+        """
         base = max(around, key=len) if around else self._innermost_writable_around(path)
         if base is None:
             return
@@ -272,14 +282,14 @@ def modules_in(folder: str, depth: int = 0) -> list[str]:
 
 
 def _add_worktree_config(folder: str, named: NamedPaths, plan: Protection) -> list[str]:
-    """Git reads it once `extensions.worktreeConfig` is set; until then it would not notice that it is a folder."""
+    """Add `config.worktree`. It must be a file if git reads it, which `extensions.worktreeConfig` decides."""
     if named.has_worktree_config:
         return _add_file(folder, "config.worktree", b"", plan)
     return _add_entry(folder, "config.worktree", plan)
 
 
 def _add_file(folder: str, name: str, if_missing: bytes, plan: Protection) -> list[str]:
-    """Add a file that must be one; `if_missing` is a content that means the same as no file."""
+    """Add a name at which only a file may be; if there is none, one with the content `if_missing` means the same."""
     path = f"{folder}/{name}"
     if kind_of(path) == "nothing" or (kind_of(path) == "file" and _holds(path, if_missing)):
         plan.missing_files[path] = if_missing
@@ -288,6 +298,7 @@ def _add_file(folder: str, name: str, if_missing: bytes, plan: Protection) -> li
 
 
 def _add_entry(folder: str, name: str, plan: Protection) -> list[str]:
+    """Add a file or folder; return the reason if it cannot be protected."""
     if kind_of(f"{folder}/{name}") == "link":
         return [f"{folder}/{name} is a symbolic link, which a command could replace"]
     plan.protect(folder, name)

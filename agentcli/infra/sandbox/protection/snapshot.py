@@ -20,18 +20,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from heapq import heapify, heappop, heappush
 from pathlib import Path
+from posixpath import basename, dirname
 
-from agentcli.infra.sandbox.git_config import adds_only_remotes
-from agentcli.infra.sandbox.mounts.mount_points import NOTE, PROTECTED, SessionNote, locked, real_path, remove_noted
-from agentcli.infra.sandbox.mounts.plans import Protection, is_inside
-from agentcli.infra.sandbox.protection.held_folders import (
-    HeldFolder,
-    HeldFolders,
-    KeptState,
-    name_of,
-    parent_of,
-    place_of,
-)
+from agentcli.infra.sandbox.confinement import Protection, is_inside
+from agentcli.infra.sandbox.mount_points import NOTE, PROTECTED, SessionNote, locked, real_path, remove_noted
+from agentcli.infra.sandbox.protection.held_folders import HeldFolder, HeldFolders, KeptState, place_of
 from agentcli.infra.sandbox.scan import Scan
 from agentcli.safety.paths.judge import is_read_only_name
 from agentcli.settings.files import replace_file
@@ -50,25 +43,25 @@ _BEYOND_LIMITS = KeptState("file", 0, is_kept=False)
 class ProtectedSnapshot:
     """The protected places of one workspace while commands run.
 
-    The version that a command left of a reverted file goes to `aside`. The snapshot is written beside `note`, where
-    there is one, so that after a kill it can be reverted by that.
+    What a command put in the place of something that is restored goes to the folder `aside`. The snapshot is saved
+    beside the session's `note`, if there is one, so that the changes can be reverted after a kill too.
     """
 
     def __init__(self, aside: Path | str, note: SessionNote | None = None) -> None:
-        self._asides: Sequence[str] = (os.path.realpath(aside),)  # then the roots
+        self._aside_folders: Sequence[str] = (os.path.realpath(aside),)  # and the roots behind it
         self._file = note.path.with_name(PROTECTED) if note is not None else None
         self._held = HeldFolders()
-        self._before: dict[str, KeptState | None] = {}  # None where nothing may be made
-        self._room = MAX_BYTES
+        self._before: dict[str, KeptState | None] = {}  # None where nothing was, and nothing may be made
+        self._free_bytes = MAX_BYTES
         self._running: list[Sequence[str]] = []  # the grants of each command that runs
-        self._left_out: set[str] = set()
-        self._reported: set[str] = set()  # of the folders that are left out
+        self._left_out: set[str] = set()  # folders with files of which no copy is kept
+        self._reported: set[str] = set()  # those of them that were reported
 
     @contextmanager
     def during(self, protection: Protection, *, roots: Sequence[Path], granted: Sequence[Path]) -> Iterator[Reverts]:
         """Yield a record that in the end says what was reverted. The command may change what was `granted` to it."""
         report, grants = Reverts(), [*map(str, granted)]
-        self._asides = (self._asides[0], *map(str, roots))
+        self._aside_folders = (self._aside_folders[0], *map(str, roots))
         self._record(protection)
         report.unguarded += sorted(self._left_out - self._reported)
         self._reported |= self._left_out
@@ -83,31 +76,25 @@ class ProtectedSnapshot:
             self._end(report)
 
     def retry(self) -> Reverts:
-        """Revert what could not be after the last command, before the next is planned by what is there."""
+        """Try again to revert what could not be reverted after the last command. The next one is planned after that."""
         report = Reverts()
         if self._before and not self._running:
             self._end(report)
         return report
 
     def close(self) -> bool:
-        """Revert the rest; False where the next start has to try again, by the note."""
+        """Revert what is still changed; return False if the next start has to try again, by what was saved."""
         self.retry()
         return not self._before
 
-    def unguarded_folders(self, protection: Protection) -> list[str]:
-        """Return the folders that hold more than can be reverted: what commands change there stays."""
-        self._record(protection)
-        self._forget_all_but(())
-        return sorted(self._left_out)
-
     def accept(self, path: str, content: bytes) -> None:
-        """Record what the person agreed to as the state before, whatever commands put beside it or in its place."""
+        """Count a file that the person agreed to as the state before, and nothing that commands put beside it."""
         self._accept(path, content.decode("latin-1"))
         self._save()
 
     @contextmanager
     def accepting(self, plan: Callable[[], Protection]) -> Iterator[None]:
-        """Accept whatever changes meanwhile: a command runs that the person let out of the sandbox."""
+        """Accept all changes while the context is open: a command runs that the person let out of the sandbox."""
         self._forget_all_but(self._revert(Reverts()))
         self._remove_saved()  # what the person allowed is not to be reverted, even if that lets more stay
         try:
@@ -118,10 +105,13 @@ class ProtectedSnapshot:
             self._save()
 
     def revert_by(self, file: Path) -> Reverts:
-        """Revert by what a killed session saved. The file then holds what is to be tried again, and the report."""
+        """Revert by what a killed session saved in `file`.
+
+        Afterwards the file holds what has to be tried again, and the report of what was reverted.
+        """
         try:
             saved = json.loads(file.read_text())
-            self._asides, self._running = saved["asides"], [saved["granted"]]
+            self._aside_folders, self._running = saved["asides"], [saved["granted"]]
             self._before = {path: state and KeptState(*state) for path, state in saved["before"].items()}
             held = {path: HeldFolder(-1, (*a,), (*b,), mode) for path, (_, a, b, mode) in saved["held"].items()}
         except (FileNotFoundError, ValueError, KeyError):  # nothing, not written whole, or another version's
@@ -130,7 +120,7 @@ class ProtectedSnapshot:
         for path, before in held.items():
             self._held.hold_again(path, before, known)
         lost = {before.place[1]: path for path, before in held.items() if path not in self._held}
-        for root in self._asides[1:] if lost else ():
+        for root in self._aside_folders[1:] if lost else ():
             for found, folder in Scan().folders(root).items():
                 if path := lost.get(folder.stamp[0], ""):
                     self._held.hold_again(path, held[path], known, found)
@@ -152,49 +142,52 @@ class ProtectedSnapshot:
     def _record(self, protection: Protection) -> None:
         """Record the places that are not known yet, and hold the folders around them."""
         places = (*protection.read_only, *protection.missing_folders, *protection.missing_files)
-        for path in sorted({*self._asides[1:], *protection.writable, *map(parent_of, places)}):
+        for path in sorted({*self._aside_folders[1:], *protection.writable, *map(dirname, places)}):
             self._held.hold_if_present(path)
         self._record_places(places)
 
     def _record_places(self, places: Sequence[str]) -> None:
-        """Record places and their contents: of each folder the first, so that none takes the room of the others."""
+        """Record places and their contents within the limits.
+
+        The first entries of every folder come before the later ones of any, so that no folder takes all of the limits.
+        """
         waiting = [(0, path) for path in places]
         heapify(waiting)
         while waiting:
             rank, path = heappop(waiting)
-            if path in self._before:  # what is there by now a command may have made
+            if path in self._before:  # what is at the path by now may be a command's
                 continue
-            inside: Sequence[str] = ()
+            children: Sequence[str] = ()
             try:
-                state = self._held.look(path, self._room)
+                state = self._held.look(path, self._free_bytes)
                 if state is not None and (len(self._before) >= MAX_ENTRIES or path.count("/") > _MAX_DEPTH):
                     state = _BEYOND_LIMITS
                 elif state is not None and state.kind == "folder":
-                    inside = self._held.paths_in(path)
+                    children = self._held.paths_in(path)
             except OSError as error:
                 state = None if error.errno in _GONE else _BEYOND_LIMITS
             self._before[path] = state
             if state is not None:
-                self._room -= len(state.content)
-                self._left_out |= set() if state.is_kept else {parent_of(path)}
-            # Names of settings are short; long ones have numbers in them.
-            for number, below in enumerate(sorted(inside, key=len), rank + 1):
-                heappush(waiting, (number, below))
+                self._free_bytes -= len(state.content)
+                self._left_out |= set() if state.is_kept else {dirname(path)}
+            # Short names come first, as those of settings are; long ones have numbers in them.
+            for number, child in enumerate(sorted(children, key=len), rank + 1):
+                heappush(waiting, (number, child))
 
     def _accept(self, path: str, content: str | None = None) -> None:
-        """Record a file with a content, or all that is at a path now, with the folders on the way to it."""
+        """Record a file with this content, or else all that is at a path now, and the new folders around it."""
         if content is None:
-            known = {each for each in self._before if is_inside(each, path)}
-            self._before = {each: state for each, state in self._before.items() if each not in known}
-            self._record_places([*known])
-        way = [path]
-        while way[0] not in self._before and self._before.get(parent_of(way[0])) is None:
-            if way[0] == "/":
-                return
-            way.insert(0, parent_of(way[0]))
+            recorded = {each for each in self._before if is_inside(each, path)}
+            self._before = {each: state for each, state in self._before.items() if each not in recorded}
+            self._record_places([*recorded])
+        new_paths = [path]  # from the outermost folder that is new to the path
+        while new_paths[0] not in self._before and self._before.get(dirname(new_paths[0])) is None:
+            if new_paths[0] == "/":
+                return  # no protected place is around it
+            new_paths.insert(0, dirname(new_paths[0]))
         if content is None:
-            self._record_places([way.pop()])
-        for each in way:
+            self._record_places([new_paths.pop()])
+        for each in new_paths:
             state, kind = self._before.get(each), "file" if each == path else "folder"
             if state is None or state.kind != kind:
                 with suppress(OSError):
@@ -218,28 +211,31 @@ class ProtectedSnapshot:
         return failed
 
     def _restore_folder(self, path: str, report: Reverts) -> None:
-        """Find a held folder, and move it back where something else could pass for it now."""
+        """Find a held folder, and move it back if something else could pass for it at its old path."""
         held = self._held[path]
         held.restore_access()
-        outer = f"/proc/self/fd/{held.descriptor}/.."
-        own = name_of(os.readlink(outer[:-3]))  # noqa: PTH115
-        is_removed = own.endswith(" (deleted)")
+        folder_now = f"/proc/self/fd/{held.descriptor}"
+        name_now = basename(os.readlink(folder_now))  # noqa: PTH115
+        is_removed = name_now.endswith(" (deleted)")  # unless that is its name
         with suppress(FileNotFoundError):
-            is_removed = is_removed and place_of(os.lstat(f"{outer}/{own}")) != held.place
+            is_removed = is_removed and place_of(os.lstat(f"{folder_now}/../{name_now}")) != held.place
         if is_removed:
             self._held.drop(path)
-        is_moved = not is_removed and (own != name_of(path) or place_of(os.stat(outer)) != held.around)  # noqa: PTH116
         with self._held.reached(path) as (folder, name):
-            if is_removed:  # what is there instead is compared like the old one
-                there = self._held.look(path)
-                if there is not None and there.kind == "link":
+            if is_removed:  # what is at the path instead is compared with what was in the folder
+                instead = self._held.look(path)
+                if instead is not None and instead.kind == "link":
                     self._move_aside(path, report)
-            elif is_moved and is_read_only_name(name) and place_of(os.fstat(folder)) == held.around:
-                self._move_aside(path, report)  # else the folder around it took it along
-                os.rename(f"{outer}/{own}", name, dst_dir_fd=folder)
+                return
+            is_moved = name_now != name or place_of(os.stat(f"{folder_now}/..")) != held.around  # noqa: PTH116
+            # It stays where it is if it went along with the folder around it.
+            if is_moved and is_read_only_name(name) and place_of(os.fstat(folder)) == held.around:
+                self._move_aside(path, report)
+                os.rename(f"{folder_now}/../{name_now}", name, dst_dir_fd=folder)
                 _report(report, path)
 
     def _restore_if_changed(self, path: str, report: Reverts) -> None:
+        """Compare a recorded path with what is there now, and restore it unless the change was granted."""
         want, granted = self._before[path], self._granted
         if want == _BEYOND_LIMITS or any(is_inside(path, each) for each in granted):
             return
@@ -255,38 +251,39 @@ class ProtectedSnapshot:
             for below in self._held.paths_in(path):
                 if below not in self._before and not any(is_inside(each, below) for each in granted):
                     self._move_aside(below, report)
-        elif now != want and not (name_of(path) == "config" and _adds_only_remotes(want, now)):
+        elif now != want:
             self._move_aside(path, report)
             if want is not None:
                 self._held.make(path, want)
                 _report(report, path)
 
     def _move_aside(self, path: str, report: Reverts) -> None:
-        """Move what is there, on the same disk, to a name at which nothing obeys it: it may be the only copy."""
+        """Move what is at a path to a name at which nothing obeys it, on the same disk: it may be the only copy."""
         now = self._held.look(path)
         if now is not None and now.kind == "folder":  # a locked one could not be moved
             self._held.set_mode(path, now.mode | stat.S_IRWXU)
-        for folder in self._asides if now is not None else ():
+        for folder in self._aside_folders if now is not None else ():
             aside = f"{folder}/agentcli-put-aside-{secrets.token_hex(4)}"
             try:
                 self._held.move_into(aside, path)
             except OSError:  # another disk, or a locked folder: then it goes into a root
-                if folder == self._asides[-1]:
+                if folder == self._aside_folders[-1]:
                     raise
             else:
                 return _report(report, path, f" (what stood there is in {aside})")
         return None
 
     def _forget_all_but(self, failed: Sequence[str]) -> None:
+        """Forget the recorded states, except those at and below the paths that could not be reverted."""
         self._before = {p: state for p, state in self._before.items() if any(is_inside(p, top) for top in failed)}
-        self._room = MAX_BYTES - sum(len(state.content) for state in self._before.values() if state is not None)
+        self._free_bytes = MAX_BYTES - sum(len(state.content) for state in self._before.values() if state is not None)
         if not self._before:
             self._held.drop(*self._held)
 
     def _save(self) -> None:
-        """Keep the file beside the note true. Where the disk takes none, commands run all the same."""
-        is_exposed = any(is_inside(str(self._file), path) for path in (*self._asides[1:], *self._granted))
-        if not self._before or is_exposed:  # there is nothing to revert, or commands could write what is to be
+        """Save the snapshot for after a kill, or remove what was saved. A full disk is no reason to run nothing."""
+        is_exposed = any(is_inside(str(self._file), path) for path in (*self._aside_folders[1:], *self._granted))
+        if not self._before or is_exposed:  # there is nothing to revert, or commands could write the saved file
             self._remove_saved()
         elif self._file is not None:
             with suppress(OSError):
@@ -298,20 +295,13 @@ class ProtectedSnapshot:
                 self._file.unlink()
 
     def _save_to(self, file: Path, report: Sequence[str] = ()) -> None:
-        saved = {"asides": self._asides, "granted": self._granted, "held": self._held, "before": self._before}
-        # Names that are no text are escaped, where msgspec refuses them.
+        saved = {"asides": self._aside_folders, "granted": self._granted, "held": self._held, "before": self._before}
+        # The standard library escapes names that are no text; msgspec refuses them.
         replace_file(file, json.dumps(saved | {"report": report}).encode(), syncs=False)
 
 
-def _adds_only_remotes(want: KeptState | None, now: KeptState | None) -> bool:
-    """Return True if two kept files of the same mode are git configurations that differ in harmless settings alone."""
-    if want is None or now is None or not now.is_kept or not want.kind == now.kind == "file" or want.mode != now.mode:
-        return False
-    return adds_only_remotes(want.content.encode("latin-1"), now.content.encode("latin-1"))
-
-
 def _report(report: Reverts, path: str, where: str = "") -> None:
-    """Report a path, unless it or something around it was."""
+    """Report that a path was restored, unless it or a folder around it is in the report already."""
     reported = {each.partition(" (what stood")[0] for each in report.put_back}
     if where or not any(is_inside(path, each) for each in reported):
         report.put_back.append(f"{path}{where}")

@@ -1,8 +1,8 @@
 """Lists and searches files with ripgrep, which ships with agentcli.
 
-What is done is what `rg` does with the options below; nothing is read from its configuration file. Hidden files are
-listed and searched, as configuration and CI are, a repository's own folder never; `.gitignore` counts without a
-repository too.
+The results are those of `rg` with the options below; its configuration file is not read. Hidden files are listed and
+searched, because configuration and CI are hidden files; a repository's own folder never is. `.gitignore` counts without
+a repository too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ _ALWAYS = ("--no-config", "--no-ignore-messages", "--no-require-git", "--hidden"
 _NOT_THE_REPOSITORY = "--glob=!.git"  # behind all other globs, as the last that matches counts
 _UNREADABLE = b"(os error "  # how ripgrep ends what it says about a file that it cannot open
 _LINE_END_HINT = re.compile(r"(?s)\n\nConsider enabling multiline mode.*")
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _ESCAPED = re.compile(r"[*?\[\]{}\\,!# ]")
 
 _PIPE_BYTES = 1024 * 1024  # so that the program need not wait while its output is looked at
@@ -47,10 +46,8 @@ _FORMATS = {
 
 
 async def list_files(listing: Listing, environment: Mapping[str, str], take: Callable[[str], None]) -> SearchOutcome:
-    """List files as `Listing` says."""
+    """List files as `Listing` says, and give `take` batches of names, each with a NUL behind it."""
     pattern = listing.pattern
-    if "\0" in pattern or _SURROGATE.search(pattern):
-        raise ToolError(f"{pattern!r} is no glob.", kind="invalid_parameters")
     if not pattern:
         return await _list(listing, [], environment, take)
     if listing.include_ignored or pattern.startswith("!"):
@@ -59,7 +56,7 @@ async def list_files(listing: Listing, environment: Mapping[str, str], take: Cal
     if name and not any(sign in name for sign in "/:") and not name.startswith(("!", "include:")):
         # A glob for names alone can be a file type, for which ignore rules hold.
         return await _list(listing, [f"--type-add=wanted:{name}", "--type=wanted"], environment, take)
-    # Any other brings back ignored files: what is asked for is what both listings have.
+    # Any other glob makes ripgrep list ignored files too: the files asked for are those that both listings have.
     options = _glob_options(pattern, listing.folder, listing.base)
     wanted: set[str] = set()
     await _list(listing, options, environment, lambda names: wanted.update(names_in(names)))
@@ -73,10 +70,12 @@ async def list_files(listing: Listing, environment: Mapping[str, str], take: Cal
 async def _list(
     listing: Listing, options: Sequence[str], environment: Mapping[str, str], take: Callable[[str], None]
 ) -> SearchOutcome:
-    arguments = ["--files", "--null", *options, _NOT_THE_REPOSITORY]
-    arguments += ["--no-ignore"] if listing.include_ignored else []
     below = _path_below(listing.folder, listing.base)
-    arguments += ["--", below] if below else []
+    arguments = [
+        *("--files", "--null", *options, _NOT_THE_REPOSITORY),
+        *(("--no-ignore",) if listing.include_ignored else ()),
+        *(("--", below) if below else ()),
+    ]
     return await _run(arguments, listing.base or listing.folder, environment, NameReader(take))
 
 
@@ -126,16 +125,20 @@ def _reader(search: Search, take: Callable[[Sequence[FoundRows]], None]) -> Read
 
 
 def _search_options(search: Search) -> list[str]:
-    options = [*(("--json",) if search.options.multiline and search.mode == "content" else _FORMATS[search.mode])]
-    options += ["--ignore-case"] if search.options.ignore_case else []
-    options += ["--multiline", "--multiline-dotall"] if search.options.multiline else []
-    options += [f"--type={search.options.type}"] if search.options.type else []
-    options += [f"--context={search.context}"] if search.context and search.mode == "content" else []
-    return [*options, *_glob_options(search.glob, search.where, search.base), _NOT_THE_REPOSITORY]
+    options, shows_lines = search.options, search.mode == "content"
+    return [
+        *(("--json",) if options.multiline and shows_lines else _FORMATS[search.mode]),
+        *(("--ignore-case",) if options.ignore_case else ()),
+        *(("--multiline", "--multiline-dotall") if options.multiline else ()),
+        *((f"--type={options.type}",) if options.type else ()),
+        *((f"--context={search.context}",) if search.context and shows_lines else ()),
+        *_glob_options(search.glob, search.where, search.base),
+        _NOT_THE_REPOSITORY,
+    ]
 
 
 def _glob_options(glob: str, where: Path, base: Path | None) -> list[str]:
-    """Return the glob from the base on and, if it is about folders, also from where the search begins."""
+    """Return the `--glob` options for a glob: from `base` on and, if it names folders, also from `where` on."""
     if not glob:
         return []
     sign, glob = ("!", glob[1:]) if glob.startswith("!") else ("", glob)
@@ -153,7 +156,7 @@ def _path_below(where: Path, base: Path | None) -> str:
 async def _run(
     arguments: Sequence[str], folder: Path, environment: Mapping[str, str], reader: Reader[Any]
 ) -> SearchOutcome:
-    """Run ripgrep. Raises `ToolError` with its own words for a bad pattern."""
+    """Run ripgrep in a folder, and let `reader` read its output. Raises `ToolError` for a bad pattern."""
     argv = [find_rg(), *_ALWAYS, *arguments]
     try:
         ended = await stream_output(
@@ -210,66 +213,39 @@ async def stream_output(
     time_limit_s: float,
 ) -> Ended:
     """Run a program, and give `take` its output in a thread. No process is left. Raises `OSError`, `ValueError`."""
-    program = _Program(argv, cwd, environment)
-    work = asyncio.ensure_future(asyncio.to_thread(program.read_to_the_end, take))
-    try:
-        done, _ = await asyncio.wait([work], timeout=time_limit_s)
-        if not done:
-            program.kill()
-        exit_code, output_bytes, errors = await asyncio.shield(work)
-    finally:
-        program.kill()
-        while not work.done():  # until then it hands over output, also if somebody cancels once more
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait([work])
-        work.exception()  # retrieved, because nobody awaits work that was cancelled
-    return Ended(exit_code, output_bytes, errors, timed_out=not done)
-
-
-class _Program:
-    """A process that one thread reads and waits for, and another may kill."""
-
-    def __init__(self, argv: Sequence[str], cwd: Path, environment: Mapping[str, str]) -> None:
-        self._argv, self._cwd, self._environment = argv, cwd, environment
-        self._process: subprocess.Popen[bytes] | None = None
-        self._is_killed = False
-
-    def kill(self) -> None:
-        """Kill it now, or when it starts; nothing happens once it has ended."""
-        self._is_killed = True
-        if self._process is not None:
-            self._process.kill()
-
-    def read_to_the_end(self, take: Callable[[bytes], None]) -> tuple[int, int, bytes]:
-        with (
-            tempfile.TemporaryFile() as errors,  # a pipe would have to be read at the same time
-            subprocess.Popen(
-                self._argv,
-                cwd=self._cwd,
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                bufsize=0,
-                start_new_session=True,
-            ) as process,
-        ):
-            self._process = process
-            assert process.stdout is not None
-            try:
-                if self._is_killed:
-                    process.kill()
-                output_bytes = _read_pieces(process.stdout.fileno(), take)
-            except BaseException:
+    with (
+        tempfile.TemporaryFile() as errors,  # a pipe would have to be read at the same time
+        subprocess.Popen(  # noqa: ASYNC220  # starting it takes a millisecond
+            argv,
+            cwd=cwd,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            bufsize=0,
+            start_new_session=True,
+        ) as process,
+    ):
+        reading = asyncio.ensure_future(asyncio.to_thread(_read_to_the_end, process, take))
+        try:
+            done, _ = await asyncio.wait([reading], timeout=time_limit_s)
+            if not done:
                 process.kill()
-                raise
-            process.wait()
-            errors.seek(0)
-            return process.returncode, output_bytes, errors.read(_ERROR_BYTES)
+            output_bytes = await asyncio.shield(reading)
+        finally:
+            process.kill()
+            while not reading.done():  # until then it hands over output, also if somebody cancels once more
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait([reading])
+            reading.exception()  # retrieved, because after a cancellation nobody awaits the reading
+        errors.seek(0)
+        return Ended(process.returncode, output_bytes, errors.read(_ERROR_BYTES), timed_out=not done)
 
 
-def _read_pieces(output: int, take: Callable[[bytes], None]) -> int:
-    """Give `take` all output; return its size in bytes."""
+def _read_to_the_end(process: subprocess.Popen[bytes], take: Callable[[bytes], None]) -> int:
+    """Give `take` all output of a program, and wait for its end; return the output's size in bytes."""
+    assert process.stdout is not None
+    output = process.stdout.fileno()
     with contextlib.suppress(OSError, AttributeError):  # a person may have no room left; only Linux has it
         fcntl.fcntl(output, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
     pieces: list[bytes] = []
@@ -282,4 +258,5 @@ def _read_pieces(output: int, take: Callable[[bytes], None]) -> int:
             pieces, passed_on = [], total
     if pieces:
         take(b"".join(pieces))
+    process.wait()
     return total

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 import msgspec
-from msgspec import Struct
 
 from agentcli.tools.sandbox import FoundRows
 
@@ -31,7 +30,7 @@ class Reader(ABC, Generic[T]):
         """Read the rest."""
 
     def _whole(self, piece: bytes, end_mark: bytes = b"\n") -> bytes:
-        """Return the lines or names that end in this piece, from their beginnings on, and remember the last one."""
+        """Return the whole lines or names up to the last end mark in a piece, and keep what comes behind it."""
         end = piece.rfind(end_mark) + 1
         if not end:
             self._unfinished.append(piece)
@@ -63,6 +62,7 @@ class CountReader(Reader[Sequence[FoundRows]]):
 
 
 def _counts(data: bytes) -> list[FoundRows]:
+    """Read whole counts. Behind each NUL come the count of the path before it and, on the next line, the next path."""
     path, *rest = data.split(b"\0")
     found = []
     for part in rest:
@@ -82,7 +82,7 @@ _END_OF_STOPPED = re.compile(rb'%s"[^\n]*" byte around offset \d+\)\n\n(?=\./)' 
 class RowReader(Reader[Sequence[FoundRows]]):
     """Reads `--heading --null --line-number`: `./` and path, NUL, rows that begin with a digit, an empty line."""
 
-    _path: bytes | None = None  # whose rows go on; None where a path comes next
+    _path: bytes | None = None  # of the file whose rows go on; None if a path comes next
 
     def feed(self, piece: bytes) -> None:
         data = self._whole(piece)
@@ -128,7 +128,10 @@ class RowReader(Reader[Sequence[FoundRows]]):
             self._take(found)
 
     def _read_usual(self, data: bytes, found: list[FoundRows]) -> bytes:
-        """Read nearly all files, several times faster, and return what is still to be read."""
+        """Read the files without a message and without odd names, several times faster than `_read` does.
+
+        Return what is still to be read.
+        """
         if self._path is not None:
             rows, is_over, following = data.partition(b"\n\n")
             if not is_over:
@@ -172,7 +175,7 @@ class RowReader(Reader[Sequence[FoundRows]]):
         return rows[:end]
 
 
-class _Text(Struct, frozen=True):
+class _Text(msgspec.Struct, frozen=True):
     text: str | None = None  # else the bytes are no UTF-8
     base64: str | None = msgspec.field(default=None, name="bytes")
 
@@ -180,7 +183,7 @@ class _Text(Struct, frozen=True):
         return (self.text or "").encode() if self.base64 is None else base64.b64decode(self.base64)
 
 
-class _Data(Struct, frozen=True, kw_only=True):
+class _Data(msgspec.Struct, frozen=True, kw_only=True):
     path: _Text = _Text()
     lines: _Text = _Text()
     line_number: int | None = None
@@ -188,7 +191,7 @@ class _Data(Struct, frozen=True, kw_only=True):
     binary_offset: int | None = None
 
 
-class _Message(Struct, frozen=True):
+class _Message(msgspec.Struct, frozen=True):
     type: str
     data: _Data
 
@@ -224,8 +227,8 @@ class JsonReader(Reader[Sequence[FoundRows]]):
 
 
 def _rows(data: _Data, mark: bytes) -> bytes:
+    """Return rows for the lines of a match or of its context; lines behind a match's first get a `+` as their mark."""
     first, *further = data.lines.raw().removesuffix(b"\n").split(b"\n")
     number = data.line_number or 0
-    rows = [b"%d%b%b" % (number, mark, first)]
-    rows += [b"%d+%b" % (n, line) for n, line in enumerate(further, number + 1)]
-    return b"\n".join(rows)
+    further_rows = (b"%d+%b" % (n, line) for n, line in enumerate(further, number + 1))
+    return b"\n".join((b"%d%b%b" % (number, mark, first), *further_rows))

@@ -1,7 +1,8 @@
-"""Confines commands in namespaces of their own, through bubblewrap (bwrap(1), version 0.8 or newer).
+"""Confines commands on Linux: with bubblewrap, or with Landlock where namespaces are forbidden.
 
-A command sees the whole disk read-only, the workspace writable, its own /tmp, /run, /dev and processes, no network, no
-socket of the host's, and secrets hidden. It keeps its user, and ends with the process that started it.
+Bubblewrap (bwrap(1), version 0.8 or newer) gives a command namespaces of its own. The command sees the whole disk
+read-only, the workspace writable, its own /tmp, /run, /dev and processes, no network, no socket of the host's, and
+secrets hidden. It keeps its user, and ends with the process that started it.
 
 Mounts follow what is mounted, not names: when somebody *outside* replaces a protected or hidden file, by renaming
 another one over it as editors do, Linux takes the mount away from running sandboxes. Folders stay protected whatever is
@@ -9,24 +10,32 @@ replaced inside them.
 
 Whoever can write in the workspace, such as a command that runs in the background, can put a symlink where a folder was
 at any moment. What is mounted from there is therefore opened here, looked at, and given to bubblewrap as a descriptor.
+
+Landlock and a filter of system calls are weaker, and `limits` says where. A command sees the host's /tmp, which it can
+read and not write, its processes and its sockets; nothing ends what it left behind. The session reverts what it changed
+of auto-executed files (protection/snapshot.py). The keeper bounds its commands itself; started in any other way, each
+costs the start of a Python.
 """
 
 from __future__ import annotations
 
 import errno
+import marshal
 import os
+import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
 from agentcli.infra.sandbox.backends.launcher import REFUSAL
 from agentcli.infra.sandbox.backends.seccomp import filter_program
-from agentcli.infra.sandbox.confinement import Bounds, Launch, Mount, memory_file
-from agentcli.infra.sandbox.environment import PRIVATE_TMP, WITHOUT_NETWORK, cache_environment
-from agentcli.infra.sandbox.mounts.mount_points import MountPoints, open_real
-from agentcli.infra.sandbox.mounts.plans import (
+from agentcli.infra.sandbox.confinement import (
     NOTHING,
+    Bounds,
     HideStep,
+    Launch,
+    Mount,
     Protection,
     SecretCovers,
     find_place,
@@ -36,9 +45,13 @@ from agentcli.infra.sandbox.mounts.plans import (
     is_real,
     kind_of,
     listening_sockets,
+    memory_file,
     plan_hiding,
     private_folders,
+    run_probe,
 )
+from agentcli.infra.sandbox.environment import PRIVATE_TMP, WITHOUT_NETWORK, cache_environment
+from agentcli.infra.sandbox.mount_points import MountPoints, open_real
 from agentcli.infra.sandbox.network.relay import python_folders, relay_command, relay_environment
 from agentcli.infra.sandbox.protection.planning import plan_protection
 from agentcli.tools.command import Profile
@@ -85,7 +98,7 @@ class Bubblewrap:
     ) -> Iterator[Launch]:
         resources = bounds.resources
         with (
-            MountPoints(resources.note) as mount_points,
+            closing(MountPoints(resources.note)) as mount_points,
             memory_file(filter_program(internet=True)) as program,  # each command has a network of its own
             closing(Layout(bounds, str(cwd), mount_points, self._hidden)) as layout,
         ):
@@ -125,13 +138,16 @@ class Layout:
             os.close(descriptor)
 
     def mounts_for(self, protection: Protection) -> Sequence[Mount]:
-        """Order the mounts: outer folders first. Raises `OSError` when something changed while it was looked at."""
+        """Return the mounts in their order, outer folders first. Raises `OSError` if something changed meanwhile."""
         resources = self._bounds.resources
         python = python_folders() if resources.proxy_socket is not None else []
-        self._mounts += [Mount(folder, mode="1777") for folder in private_folders()]
-        for path in (*self._shown_in_private, *python):  # needed although its folder is replaced
-            if path not in private_folders() and is_private(path) and kind_of(path) == "folder":
-                self._mounts.append(Mount(path, path))
+        private = private_folders()
+        # The home, the working folder and Python are needed although the folder around them is replaced.
+        needed = [path for path in (*self._shown_in_private, *python) if path not in private and is_private(path)]
+        self._mounts += [
+            *(Mount(folder, mode="1777") for folder in private),
+            *(Mount(path, path) for path in needed if kind_of(path) == "folder"),
+        ]
         outside, inside = self._plan_masks(python)
         self._mask(outside)
         for path in sorted({*self._areas, *protection.writable}, key=_depth):
@@ -154,7 +170,7 @@ class Layout:
         self._mounts.append(Mount(path, path, self.descriptors[-1], is_writable))
 
     def _plan_masks(self, python: Sequence[str]) -> tuple[list[HideStep], list[HideStep]]:
-        """Plan the steps outside the folders that are mounted on themselves, which come first, and those inside."""
+        """Plan what to hide: outside the folders that are mounted on themselves, and inside them, which comes later."""
         masked = [
             place
             for place in find_places(self._bounds.masked)
@@ -220,9 +236,7 @@ def rendered(launch: Launch) -> Iterator[Launch]:
     words = [*launch.argv[1:end], *(word for mount in launch.mounts for word in _arguments(mount))]
     with memory_file(os.fsencode("".join(f"{word}\0" for word in words))) as file:
         yield launch._replace(
-            argv=[launch.argv[0], "--args", str(file), *launch.argv[end:]],
-            pass_fds=(file, *launch.pass_fds),
-            mounts=(),
+            argv=[launch.argv[0], "--args", str(file), *launch.argv[end:]], pass_fds=(file, *launch.pass_fds), mounts=()
         )
 
 
@@ -239,3 +253,85 @@ def writable_folders(mounts: Iterable[Mount]) -> list[str]:
     """Return the folders in which a command can change the disk; none of them is inside another."""
     paths = sorted({mount.path for mount in mounts if mount.is_writable and Path(mount.path).is_dir()})
     return [path for path in paths if not any(is_inside(path, other) for other in paths if other != path)]
+
+
+class Landlock:
+    """Implements `Confinement`. `abi` is Landlock's version. Each command has a folder for temporary files in `tmp`."""
+
+    name = "landlock"
+    weakness = (
+        "commands that may write can read secret files (agentcli asks first), change git hooks (they are put back"
+        " as they were), and change modes, times and attributes of your files anywhere (chmod, touch; not what is in"
+        " them), and no host can be opened to them"
+    )
+    keeps_names = False
+    hides_in: tuple[Profile, ...] = ("read-only",)
+
+    def __init__(self, abi: int, why: str = "", *, tmp: Path, python: Path | None = None) -> None:
+        self.abi = abi
+        self.why = why
+        self._tmp = tmp
+        self._python = python
+
+    @contextmanager
+    def launch(
+        self, argv: Sequence[str], *, cwd: Path, bounds: Bounds, pass_fds: Sequence[int] = ()
+    ) -> Iterator[Launch]:
+        with (
+            tempfile.TemporaryDirectory(prefix="agentcli-", dir=self._tmp, ignore_cleanup_errors=True) as scratch,
+            _plan_file(bounds, scratch) as plan,
+        ):
+            environment = {
+                **cache_environment(str(bounds.resources.cache or f"{scratch}/.cache")),
+                **WITHOUT_NETWORK,
+                "TMPDIR": scratch,
+            }
+            launcher = launcher_words(plan, self._python)
+            yield Launch([*launcher, *argv], (*pass_fds, plan), environment, launcher_words=len(launcher))
+
+    def limits(self, bounds: Bounds) -> tuple[str, ...]:
+        masked = [place.path for place in find_places(bounds.masked)]
+        readable = [path for path in masked if any(is_inside(path, str(root)) for root in bounds.roots)]
+        of_writing = (
+            "Commands can change modes, times and attributes of your files anywhere, though not their contents.",
+            "Commands can write git hooks and other protected names; what they change is put back afterwards.",
+            *(f"Commands can read {path}." for path in readable),
+        )
+        signals = "Commands can send signals to your other processes (Linux before 6.12)."
+        return (
+            "Commands can connect to unix sockets of other programs.",
+            "Processes that a command leaves behind are not ended with it.",
+            *((signals,) if self.abi < 6 else ()),  # version 6 keeps signals inside
+            *(("Commands reach no host, granted or not.",) if bounds.resources.proxy_socket is not None else ()),
+            *(of_writing if bounds.profile == "workspace-write" else ()),
+        )
+
+
+def probe_landlock() -> int:
+    """Return the kernel's version of Landlock, from a launcher that really runs. Raises `OSError` with the reason."""
+    with _plan_file(Bounds(profile="read-only", roots=(), home=Path("/")), None) as plan:
+        done = run_probe(launcher_words(plan), (plan,))
+    if done.returncode != 0:
+        raise OSError(done.stderr.decode(errors="replace").strip())
+    return int(done.stdout)
+
+
+def launcher_words(plan: int, python: Path | None = None) -> list[str]:
+    """Return the arguments that start the launcher with the plan behind a descriptor.
+
+    The interpreter is our own, not a virtual environment's link to it. The launcher is imported rather than run,
+    because Python keeps what it compiled of imported modules alone.
+    """
+    start = f"import sys; sys.path.append({str(Path(__file__).parent)!r}); from launcher import main; main()"
+    return [str(python or Path(sys.executable).resolve()), "-I", "-S", "-c", start, str(plan)]
+
+
+def _plan_file(bounds: Bounds, scratch: str | None) -> AbstractContextManager[int]:
+    granted = (*bounds.roots, *bounds.writable) if bounds.profile == "workspace-write" else ()
+    own = find_places(filter(None, (bounds.resources.cache, scratch)))
+    # A path that was granted may be a link by now, to anywhere.
+    written = [*filter(is_real, map(str, granted)), *(place.path for place in own)]
+    steps = plan_hiding(find_places(bounds.masked), find_places([*filter(is_real, map(str, bounds.readable_again))]))
+    program = filter_program(internet=False, keeps_attributes=bounds.profile == "read-only")
+    hidden, visible = ([step.path for step in steps if (step.what == "show") is is_shown] for is_shown in (False, True))
+    return memory_file(marshal.dumps(("restrict", program, (hidden, visible, written))))

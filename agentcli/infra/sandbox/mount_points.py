@@ -13,7 +13,6 @@ has put something into.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import os
@@ -23,10 +22,9 @@ import tempfile
 import time
 from _thread import start_new_thread
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 # An empty folder with the sticky bit: nothing makes such a `.vscode` or `.git/hooks` by itself.
 MOUNT_POINT_MODE = 0o1755
@@ -38,12 +36,14 @@ PROTECTED = "protected.json"  # beside the note: what to revert after a kill
 _PATIENCE_S = 0.5
 _LOOK_EVERY_S = 0.02
 _NOTHING_CAN_BE_MADE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT, errno.ELOOP}
-_renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)  # not in every library
 _made: set[str] = set()  # where this process had mount points
 
 
 class _HeldName(NamedTuple):
-    """A name in an open folder; `content` is that of a file."""
+    """A mount point: a name in an open folder, and the descriptor that holds its lock.
+
+    `content` is that of a file, None for a folder.
+    """
 
     folder: int
     name: str
@@ -52,16 +52,11 @@ class _HeldName(NamedTuple):
 
 
 class Note:
-    """Names mount points in a file before they are made. One that is not there any more does no harm.
-
-    Folders that are no longer needed are kept beside the file for the next command, because a disk moves one much
-    faster than it makes and removes one.
-    """
+    """Names mount points in a file before they are made. One that is not there any more does no harm."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._named: set[str] = set()
-        self._spares: list[str] = []
 
     def add(self, path: str, content: bytes | None) -> None:
         if path not in self._named:
@@ -70,44 +65,19 @@ class Note:
                 file.write(os.fsencode(path) + (b"\0folder" if content is None else b"\0file " + content) + b"\0")
                 self._named.add(path)
 
-    def place_spare(self, folder: int, name: str) -> bool:
-        """Move a spare folder to a name; False if there is none, something is there, or it is another disk."""
-        if not self._spares or not _move_new(self._spares[-1], folder, name):
-            return False
-        self._spares.pop()
-        return True
-
-    def keep_spare(self, held: _HeldName) -> bool:
-        """Keep a folder; False if it stays, because it is on another disk or somebody has put something into it."""
-        spare = f"{self._file.parent}/spare-{os.fstat(held.lock).st_ino}"
-        try:
-            os.rename(held.name, spare, src_dir_fd=held.folder)
-        except OSError:
-            return False
-        if os.listdir(spare):  # noqa: PTH208  # a fifth of the time
-            _move_new(spare, held.folder, held.name)
-            return False
-        self._spares.append(spare)
-        return True
-
 
 class MountPoints:
-    """Mount points of one command, added to `note` before they are made; leaving the context releases them."""
+    """Mount points of one command, added to `note` before they are made; `close` releases them."""
 
     def __init__(self, note: Note | None = None) -> None:
         self._held: list[_HeldName] = []
         self._folders: dict[str, int] = {}
         self._note = note
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         for held in self._held:
             with suppress(OSError):
-                _remove_unless_used(held, self._note)
+                _remove_unless_used(held)
         descriptors = [*self._folders.values(), *(held.lock for held in self._held)]
         self._held.clear()
         self._folders.clear()
@@ -118,10 +88,10 @@ class MountPoints:
             _close(descriptors)
 
     def hold(self, path: str, content: bytes | None = None) -> bool:
-        """Make sure that there is a folder at `path`, or a file with a content; True if it can be mounted on.
+        """Make sure that there is a folder at `path`, or a file with this content; return True if it can be mounted on.
 
-        It cannot where neither we nor the command can make anything (a read-only disk, a folder of somebody else), nor
-        through a symlink. Raises `OSError`.
+        It cannot where neither agentcli nor the command can make anything (a read-only disk, a folder of somebody
+        else), nor through a symlink. Raises `OSError`.
         """
         _made.add(path)
         if self._note is not None:
@@ -131,7 +101,7 @@ class MountPoints:
             if parent not in self._folders:
                 self._folders[parent] = open_real(parent)
             folder = self._folders[parent]
-            lock = _lock_or_make(folder, name, content, self._note)
+            lock = _lock_or_make(folder, name, content)
         except OSError as error:
             if error.errno in _NOTHING_CAN_BE_MADE:
                 return False
@@ -189,16 +159,16 @@ def _try_lock(descriptor: int, kind: int) -> bool:
 
 
 def remove_noted(note: Path) -> None:
-    """Remove what a killed process noted, if nobody uses it. Raises nothing."""
-    with MountPoints() as points, suppress(OSError):
+    """Remove the mount points that a killed process noted, unless somebody uses them. Raises nothing."""
+    with closing(MountPoints()) as points, suppress(OSError):
         words = note.read_bytes().split(b"\0")
-        for path, what in zip(map(os.fsdecode, words[::2]), words[1::2], strict=False):
+        for path, kind in zip(map(os.fsdecode, words[::2]), words[1::2], strict=False):
             if os.path.lexists(path):
-                points.hold(path, None if what == b"folder" else what.removeprefix(b"file "))
+                points.hold(path, None if kind == b"folder" else kind.removeprefix(b"file "))
 
 
 def open_real(path: str) -> int:
-    """Open what is really at this path, for looking only. Raises `OSError`, also for a symlink on the way."""
+    """Open a path for no more than looking at it. Raises `OSError`, also for a symlink on the way."""
     descriptor = os.open(path or "/", os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     if real_path(descriptor) != (path or "/"):
         os.close(descriptor)
@@ -210,8 +180,8 @@ def real_path(descriptor: int) -> str:
     return os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115  # pathlib takes longer than the kernel
 
 
-def is_mount_point_of_ours(path: str) -> bool:
-    """Return True if something is at `path` only because a command runs, or was killed."""
+def is_mount_point(path: str) -> bool:
+    """Return True if a folder is a mount point: it exists only while a command runs, or because one was killed."""
     try:
         found = os.lstat(path)
     except OSError:
@@ -220,18 +190,21 @@ def is_mount_point_of_ours(path: str) -> bool:
 
 
 def came_and_went(path: str) -> bool:
-    """Return True if no more changed at a path than a mount point of this process."""
-    if path in _made and os.path.lexists(path) and not is_mount_point_of_ours(path):
+    """Return True if only mount points of this process appeared and disappeared at a path."""
+    if path in _made and os.path.lexists(path) and not is_mount_point(path):
         _made.discard(path)  # it is somebody's, and its end will be a change too
     return path in _made
 
 
-def _lock_or_make(folder: int, name: str, content: bytes | None, note: Note | None) -> int | None:
-    """Open what keeps the name there; None when somebody else's file or folder does. Raises `OSError`."""
+def _lock_or_make(folder: int, name: str, content: bytes | None) -> int | None:
+    """Open the mount point with this name, made if nothing is there, and lock it against its removal.
+
+    Return None if somebody else's file or folder has the name. Raises `OSError`.
+    """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | (os.O_DIRECTORY if content is None else 0)
     deadline = time.monotonic() + _PATIENCE_S
     while time.monotonic() < deadline:
-        is_new = _make(folder, name, content, note)
+        is_new = _make(folder, name, content)
         try:
             lock = os.open(name, flags, dir_fd=folder)
         except FileNotFoundError:  # removed by the last command that held it
@@ -250,13 +223,12 @@ def _lock_or_make(folder: int, name: str, content: bytes | None, note: Note | No
     raise TimeoutError(errno.ETIMEDOUT, "another process keeps this locked", name)
 
 
-def _make(folder: int, name: str, content: bytes | None, note: Note | None) -> bool:
-    """Make it where nothing is; False where something is. A file appears as a whole: git may read it at once."""
+def _make(folder: int, name: str, content: bytes | None) -> bool:
+    """Make a mount point; return False if the name is taken. A file appears as a whole: git may read it at once."""
     descriptor = -1
     try:
         if content is None:
-            if note is None or not note.place_spare(folder, name):
-                os.mkdir(name, MOUNT_POINT_MODE, dir_fd=folder)
+            os.mkdir(name, MOUNT_POINT_MODE, dir_fd=folder)
             return True
         try:
             descriptor = os.open(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o644, dir_fd=folder)
@@ -275,7 +247,7 @@ def _make(folder: int, name: str, content: bytes | None, note: Note | None) -> b
 
 
 def _stays_while_locked(folder: int, name: str, lock: int) -> bool:
-    """Return True if what was opened stays where it is while `lock` is open."""
+    """Lock a mount point; return False if it was removed meanwhile, or another command is removing it."""
     with suppress(OSError):  # on a disk without locks nobody gets the exclusive one, and nothing is removed
         if not _try_lock(lock, fcntl.LOCK_SH):  # it is about to be removed
             return False
@@ -283,14 +255,6 @@ def _stays_while_locked(folder: int, name: str, lock: int) -> bool:
         return os.path.samestat(os.stat(name, dir_fd=folder, follow_symlinks=False), os.fstat(lock))
     except FileNotFoundError:
         return False
-
-
-def _move_new(path: str, folder: int, name: str) -> bool:
-    """Move a folder to a name in an open one; False if something is there, on another disk, or without renameat2(2)."""
-    at_working_folder, no_replace = -100, 1
-    return _renameat2 is not None and not _renameat2(
-        at_working_folder, os.fsencode(path), folder, os.fsencode(name), no_replace
-    )
 
 
 def _close(descriptors: list[int]) -> None:
@@ -304,17 +268,15 @@ def _is_ours(descriptor: int, content: bytes | None) -> bool:
     return os.pread(descriptor, len(content) + 1, 0) == content
 
 
-def _remove_unless_used(held: _HeldName, note: Note | None) -> None:
-    """Remove a mount point if no other command holds it; the last one to leave does. Raises `OSError`."""
+def _remove_unless_used(held: _HeldName) -> None:
+    """Remove a mount point, unless another command holds it too: the last one removes it. Raises `OSError`."""
     fcntl.flock(held.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    ours = os.fstat(held.lock)
-    if not os.path.samestat(os.stat(held.name, dir_fd=held.folder, follow_symlinks=False), ours):
-        return
-    if not stat.S_ISDIR(ours.st_mode):
+    locked_one = os.fstat(held.lock)
+    if not os.path.samestat(os.stat(held.name, dir_fd=held.folder, follow_symlinks=False), locked_one):
+        return  # something else has the name by now
+    if not stat.S_ISDIR(locked_one.st_mode):
         if _is_ours(held.lock, held.content):
             os.unlink(held.name, dir_fd=held.folder)
-        return
-    if note is not None and _renameat2 and ours.st_mode & stat.S_ISVTX and note.keep_spare(held):
         return
     try:
         os.rmdir(held.name, dir_fd=held.folder)
