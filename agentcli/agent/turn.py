@@ -27,9 +27,8 @@ from agentcli.agent.turn_log import (
     take_back_refused,
 )
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import Assistant, Body, Entry, Result, User, reminder
+from agentcli.conversation.entries import Assistant, Body, Entry, Result, User, real_path, reminder
 from agentcli.conversation.evidence import Claim
-from agentcli.conversation.file_changes import real_path
 from agentcli.conversation.mentions import unattached_files
 from agentcli.errors import StorageError, ToolError, UserError
 from agentcli.llm.errors import (

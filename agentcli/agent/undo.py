@@ -10,8 +10,18 @@ from typing import Literal, NamedTuple
 from msgspec import Struct, structs
 
 from agentcli.agent.interfaces import Checkpoints, Locks, Restoration, RestoredFile, SessionStore
-from agentcli.conversation.entries import Assistant, Body, Entry, User, reminder
-from agentcli.conversation.file_changes import FileChange, FilesChanged, FilesRestored, real_path, stored_path
+from agentcli.conversation.entries import (
+    Assistant,
+    Body,
+    Entry,
+    FileChange,
+    FilesChanged,
+    FilesRestored,
+    User,
+    real_path,
+    reminder,
+    stored_path,
+)
 from agentcli.conversation.history import listed_names, shorten
 from agentcli.conversation.line_origins import line_origins
 from agentcli.conversation.mentions import typed_text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -25,10 +25,10 @@ from agentcli.conversation.entries import (
     Rewound,
     User,
 )
-from agentcli.conversation.size import RequestSize
 from agentcli.llm.messages import (
     Block,
     Message,
+    Opaque,
     RedactedThinking,
     Text,
     Thinking,
@@ -38,7 +38,11 @@ from agentcli.llm.messages import (
     repair_messages,
     without_empty_text,
 )
+from agentcli.llm.models import ModelInfo
+from agentcli.llm.provider import ToolSpec
+from agentcli.llm.tokens import BYTES_PER_TOKEN, MESSAGE, SAFETY, Calibration, Size, prefix_size, sent_back, size_of
 
+MAX_DOUBT = 0.1  # share of tokens that may not have been sent, in a count that a factor is learned from
 MAX_OLD_ARGUMENT_CHARS = 100  # of a text among the arguments of a call that a compaction has shortened
 
 Content = tuple[Block, ...]
@@ -60,13 +64,13 @@ class Queue:
 
         Positions count the steering messages first.
         """
-        steering = len(self.steering)
+        messages = [*self.steering, *self.follow_ups]
         if position is None:
-            position = steering + len(self.follow_ups) - 1
-        queue, at = (self.steering, position) if position < steering else (self.follow_ups, position - steering)
-        if not 0 <= at < len(queue):
+            position = len(messages) - 1
+        if not 0 <= position < len(messages):
             return False
-        del queue[at]
+        queue, start = (self.steering, 0) if position < len(self.steering) else (self.follow_ups, len(self.steering))
+        del queue[position - start]
         return True
 
     def take_steering(self) -> list[Content]:
@@ -114,12 +118,14 @@ class Conversation:
 
     @property
     def request_entries(self) -> list[Entry]:
-        """The entries of a request: the path, or the newest compaction on it, what that kept, and what follows."""
-        newest = (n for n in range(len(self.path) - 1, -1, -1) if isinstance(self.path[n].body, Compaction))
-        at = next(newest, None)
-        if at is None:
-            return list(self.path)
-        return [*apply_compaction(self.path[:at], self.path[at]), *self.path[at + 1 :]]
+        """The entries of a request: the path, or the newest compaction on it, what that keeps, and what follows."""
+        compacted, start = self.compacted_entries()
+        return [*compacted, *self.path[start:]]
+
+    def compacted_entries(self) -> tuple[list[Entry], int]:
+        """Return the newest compaction with the entries it keeps, and the position after it; without one, [] and 0."""
+        after = next((n for n in range(len(self.path), 0, -1) if isinstance(self.path[n - 1].body, Compaction)), 0)
+        return apply_compaction(self.path[: after - 1], self.path[after - 1]) if after else [], after
 
     @property
     def pins(self) -> list[str]:
@@ -286,3 +292,109 @@ def _shortened(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _shortened(item) for key, item in value.items()}
     return [_shortened(item) for item in value] if isinstance(value, list) else value
+
+
+# The size of the next request
+
+
+class ProviderCount(NamedTuple):
+    """A provider's count of a reply and all before it.
+
+    `size` is our size of the same texts. `doubtful` tokens are reasoning, which later requests may not send.
+    """
+
+    tokens: int = 0
+    size: Size = Size()
+    doubtful: int = 0
+
+
+class RequestSize:
+    """The size of a conversation's next request: a provider's count of an earlier one, and an estimate of what follows.
+
+    Only new entries are measured, and each count improves the estimate.
+    """
+
+    def __init__(self, conversation: Conversation) -> None:
+        self.calibration = Calibration()
+        self._conversation = conversation
+        self._learned: set[str] = set()  # ids of replies whose counts the calibration has
+        self._prefix: tuple[str, tuple[ToolSpec, ...], Size] = ("", (), Size())
+        self._model: ModelInfo | None = None
+        self._start_anew()
+
+    def tokens(self, system: str, tools: tuple[ToolSpec, ...], model: ModelInfo) -> int:
+        """Return the tokens of the next request to a model. Counts from before a compaction are not used."""
+        if (system, tools) != self._prefix[:2]:
+            self._prefix = (system, tools, prefix_size(system, tools))
+        if self._model != model:  # other thinking and other images are sent to it
+            self._start_anew()
+        self._model = model
+        self._measure_new_entries(model)
+        counted = self._counted.get(model.name, ProviderCount())
+        added = self._entries.plus(self._prefix[2]).minus(counted.size)
+        if not model.takes_images:  # a short text replaces them
+            added = added._replace(media=0)
+        return max(0, counted.tokens + self.calibration.tokens(model.name, added, model.token_factor * SAFETY))
+
+    def now(self) -> int:
+        """Return the tokens for the model and the prefix of the last call of `tokens`; 0 without one."""
+        return self.tokens(*self._prefix[:2], self._model) if self._model else 0
+
+    def _start_anew(self) -> None:
+        self._path: list[Entry] = []  # a rewound conversation has another list
+        self._measured = 0  # number of entries of the path
+        self._entries = Size()
+        self._counted: dict[str, ProviderCount] = {}
+
+    def _measure_new_entries(self, model: ModelInfo) -> None:
+        """Add the sizes of new entries as `model` is sent them; of all entries if the path changed or was compacted."""
+        path = self._conversation.path
+        if path is not self._path or any(isinstance(entry.body, Compaction) for entry in path[self._measured :]):
+            self._start_anew()
+            self._path = path
+            compacted, self._measured = self._conversation.compacted_entries()
+            for entry in compacted:
+                self._entries = self._entries.plus(_size(entry.body, model))
+        for entry in path[self._measured :]:
+            self._add(entry, model)
+        self._measured = len(path)
+
+    def _add(self, entry: Entry, model: ModelInfo) -> None:
+        body, before = entry.body, self._entries.plus(self._prefix[2])
+        size = _size(body, model)
+        self._entries = self._entries.plus(size)
+        if not isinstance(body, Assistant) or not body.usage.prompt_tokens or body.is_estimated:
+            return
+        name, usage = f"{body.provider}/{body.model}", body.usage
+        if entry.id not in self._learned:
+            self._learned.add(entry.id)
+            self._learn(name, usage.prompt_tokens, before)
+        sent = sent_back(body.content, model)
+        reasoning = [block for block in sent if isinstance(block, Thinking | RedactedThinking | Opaque)]
+        is_partly_sent = len(sent) < len(body.content) and not reasoning and not usage.reasoning_tokens
+        if body.stop_reason == "interrupted" or is_partly_sent:  # the tokens of the text that is kept were not counted
+            self._counted[name] = ProviderCount(usage.prompt_tokens, before)
+            return
+        unsent = 0 if reasoning else usage.reasoning_tokens
+        doubtful = max(usage.reasoning_tokens - unsent, int(size_of(reasoning, model.name).bytes / BYTES_PER_TOKEN))
+        self._counted[name] = ProviderCount(usage.context_tokens - unsent, before.plus(size), doubtful)
+
+    def _learn(self, name: str, prompt_tokens: int, size: Size) -> None:
+        """Learn a model's factor from what was added since its last count. Images would blur it."""
+        before = self._counted.get(name, ProviderCount())
+        added = size.minus(before.size)
+        if not added.media and before.doubtful <= MAX_DOUBT * added.bytes / BYTES_PER_TOKEN:
+            self.calibration.learn(name, added, prompt_tokens - before.tokens)
+
+
+def _size(body: Body, model: ModelInfo) -> Size:
+    match body:
+        case User(content) | Assistant(content):
+            size = size_of(sent_back(content, model), model.name)
+        case Result(result):
+            size = size_of([result], model.name)
+        case Compaction(carried):
+            size = size_of([Text(carried)], model.name)
+        case _:
+            return Size()
+    return size.plus(MESSAGE)

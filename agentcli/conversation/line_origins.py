@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
-from agentcli.conversation.entries import Entry
-from agentcli.conversation.file_changes import FileChange, FilesChanged, FilesRestored
+from agentcli.conversation.entries import Entry, FileChange, FilesChanged, FilesRestored
 from agentcli.tools.text.diff import lines_of, opcodes
 
 _MIN_SHARED = 0.5  # share of the lines of a new file that a deleted one had, if it is that file with a new name

@@ -24,7 +24,7 @@ from agentcli.llm.errors import (
     retry_after_seconds,
     seconds_until_reset,
 )
-from agentcli.llm.json_text import decode_json, encode_json
+from agentcli.llm.messages import decode_json, encode_json
 from agentcli.settings.keys import Key
 from agentcli.version import __version__
 

@@ -22,7 +22,7 @@ from agentcli.llm.addresses import proxy_for
 from agentcli.llm.connection import CONNECT_TIMEOUT_S, Response
 from agentcli.llm.errors import AuthError, BadRequest, ConnectionFailed, ProviderError, ServerError, Timeout
 from agentcli.llm.http import Carrier, check_sendable, check_status, mask_of, redacted_address
-from agentcli.llm.json_text import decode_json, encode_json
+from agentcli.llm.messages import decode_json, encode_json
 from agentcli.settings.keys import Key
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ from agentcli.llm.errors import (
     error_in_json,
 )
 from agentcli.llm.http import MAX_ERROR_BODY, MAX_EVENT_BYTES, Carrier, not_a_reply, read_start, redacted_address
-from agentcli.llm.json_text import decode_json
-from agentcli.llm.messages import Message
+from agentcli.llm.messages import Message, decode_json
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Request, StreamEvent
 from agentcli.llm.wire.reply_parts import CallIds, read_items

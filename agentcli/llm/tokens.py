@@ -66,6 +66,9 @@ class Size(NamedTuple):
         return Size(*map(sub, self, other))
 
 
+MESSAGE = Size(int(TOKENS_PER_MESSAGE * BYTES_PER_TOKEN))  # what a message takes beside its blocks
+
+
 class Calibration:
     """The tokens per byte of each model, learned from providers' counts. Recent and large texts count most."""
 

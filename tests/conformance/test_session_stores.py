@@ -20,12 +20,12 @@ from agentcli.conversation.entries import (
     CallsStarted,
     Compaction,
     ContextNote,
+    FilesChanged,
     Pinned,
     Result,
     Retracted,
     reminder,
 )
-from agentcli.conversation.file_changes import FilesChanged
 from agentcli.errors import NoSession, StorageError
 from agentcli.infra.sessions.postgres import PostgresSessions
 from agentcli.infra.sessions.sqlite import MemorySessions, SqliteSessions

@@ -10,11 +10,20 @@ from typing import Any
 
 from msgspec import Struct
 
-from agentcli.conversation.entries import Assistant, Body, Entry, Result, User
+from agentcli.conversation.entries import (
+    Assistant,
+    Body,
+    Entry,
+    FileChange,
+    FilesChanged,
+    FilesRestored,
+    FileState,
+    Result,
+    User,
+)
 from agentcli.conversation.evidence import Claim
 from agentcli.conversation.evidence.claims import find_claims
 from agentcli.conversation.evidence.verdicts import Record, check_claims
-from agentcli.conversation.file_changes import FileChange, FilesChanged, FilesRestored, FileState
 from agentcli.llm.messages import Text, ToolResult, ToolUse
 
 FOLDER = Path(__file__).parent

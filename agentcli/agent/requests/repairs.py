@@ -12,9 +12,18 @@ from msgspec.structs import replace
 from agentcli.agent.events import Notice
 from agentcli.agent.runtime import Turn
 from agentcli.llm.errors import BadRequest, ContextOverflow, ModelNotFound, ProviderError
-from agentcli.llm.json_text import encode_json
 from agentcli.llm.media import Medium, media_in, with_media
-from agentcli.llm.messages import Block, Message, Opaque, RedactedThinking, Text, Thinking, ToolResult, ToolUse
+from agentcli.llm.messages import (
+    Block,
+    Message,
+    Opaque,
+    RedactedThinking,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    encode_json,
+)
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Request
 from agentcli.llm.tokens import estimate

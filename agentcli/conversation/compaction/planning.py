@@ -17,11 +17,12 @@ from agentcli.conversation.compaction.digest import (
     Carried,
     DigestWriter,
     Length,
+    Scorer,
     is_about,
     lengths,
+    pick_excerpts,
     stub_of,
 )
-from agentcli.conversation.compaction.excerpts import Scorer, pick_excerpts
 from agentcli.conversation.conversation import Conversation, apply_compaction, messages_of
 from agentcli.conversation.entries import (
     SHORTENED_SOON,

@@ -11,9 +11,17 @@ from typing import Any
 
 from msgspec import Struct
 
-from agentcli.conversation.entries import Assistant, Entry, Result, User
+from agentcli.conversation.entries import (
+    Assistant,
+    Entry,
+    FileChange,
+    FilesChanged,
+    FilesRestored,
+    FileState,
+    Result,
+    User,
+)
 from agentcli.conversation.evidence import Claim, ClaimVerdict, Statement
-from agentcli.conversation.file_changes import FileChange, FilesChanged, FilesRestored, FileState
 from agentcli.llm.messages import ToolUse
 from agentcli.safety.commands.reader.commands import read_commands
 from agentcli.safety.commands.reader.syntax import CommandNode

@@ -17,7 +17,7 @@ from agentcli.agent.accounting.usage import UsageCollector
 from agentcli.agent.interfaces import SessionInfo
 from agentcli.conversation import entries
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.file_changes import FilesRestored
+from agentcli.conversation.entries import FilesRestored
 from agentcli.conversation.history import calls_in, text_of
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.frontends.printable import fenced, pictured

@@ -12,7 +12,7 @@ from agentcli.llm.http import Carrier, HttpClient
 from agentcli.llm.media import MediaRules
 from agentcli.llm.models import ModelInfo, with_listed_limits
 from agentcli.llm.provider import Health, Request, StreamEvent, TokenCount
-from agentcli.llm.providers.base import BaseProvider
+from agentcli.llm.providers import BaseProvider
 from agentcli.llm.streaming import stream_reply
 from agentcli.llm.wire.anthropic import AnthropicReader, media_rules, to_body
 from agentcli.llm.wire.reply_parts import CallIds

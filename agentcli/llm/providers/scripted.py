@@ -17,7 +17,7 @@ from agentcli.llm import errors
 from agentcli.llm.messages import Block, Message, StopReason, Text, Thinking, ToolResult, ToolUse, Usage
 from agentcli.llm.models import ModelInfo, Prices
 from agentcli.llm.provider import Done, Health, Request, StreamEvent, TextDelta, ThinkingDelta, UsageUpdate
-from agentcli.llm.providers.base import BaseProvider
+from agentcli.llm.providers import BaseProvider
 from agentcli.llm.tokens import estimate
 from agentcli.llm.wire.reply_parts import CallIds, call_events
 

@@ -12,7 +12,6 @@ import msgspec
 
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ConnectionFailed, ServerError, error_for_status
-from agentcli.llm.json_text import encode_json
 from agentcli.llm.media import MediaRules, fit_media
 from agentcli.llm.messages import (
     GO_ON,
@@ -26,6 +25,7 @@ from agentcli.llm.messages import (
     ToolResult,
     ToolUse,
     Usage,
+    encode_json,
     without_empty_text,
 )
 from agentcli.llm.models import ModelInfo

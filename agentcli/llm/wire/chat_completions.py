@@ -14,7 +14,6 @@ from typing import Any, Literal
 import msgspec
 
 from agentcli.llm.errors import ConnectionFailed, Overloaded, embedded_error
-from agentcli.llm.json_text import encode_json
 from agentcli.llm.media import MediaRules, fit_media
 from agentcli.llm.messages import (
     Document,
@@ -26,6 +25,7 @@ from agentcli.llm.messages import (
     ToolResult,
     ToolUse,
     Usage,
+    encode_json,
     in_turn,
 )
 from agentcli.llm.models import ModelInfo

@@ -18,8 +18,7 @@ from operator import attrgetter
 from typing import Any, Literal, TypeVar
 
 from agentcli.llm.errors import ProviderError, ServerError
-from agentcli.llm.json_text import encode_json, without_lone_surrogates
-from agentcli.llm.messages import Block, Message, Text, Thinking, ToolUse
+from agentcli.llm.messages import Block, Message, Text, Thinking, ToolUse, encode_json, without_lone_surrogates
 from agentcli.llm.provider import StreamEvent, TextDelta, ThinkingDelta, ToolCallDelta, ToolCallEnded, ToolCallStarted
 
 T = TypeVar("T")

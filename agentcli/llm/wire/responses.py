@@ -11,7 +11,6 @@ from typing import Any
 
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ConnectionFailed, ProviderError, embedded_error, error_for_status
-from agentcli.llm.json_text import encode_json
 from agentcli.llm.media import fit_media
 from agentcli.llm.messages import (
     Block,
@@ -25,6 +24,7 @@ from agentcli.llm.messages import (
     ToolResult,
     ToolUse,
     Usage,
+    encode_json,
     in_turn,
 )
 from agentcli.llm.models import ModelInfo

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from agentcli.llm.errors import ConnectionFailed, ServerError, retry_after_seconds
 from agentcli.llm.http import MAX_EVENT_BYTES
-from agentcli.llm.json_text import decode_json, encode_json, without_lone_surrogates
+from agentcli.llm.messages import decode_json, encode_json, without_lone_surrogates
 from agentcli.llm.streaming import LineParser, SseParser
 from tests.properties import examples
 from tests.rows import each_row
