@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import groupby, pairwise
 from math import log
 from typing import Literal
@@ -137,30 +138,11 @@ class Length(Struct, frozen=True, kw_only=True):
     result: int = 0
 
 
-def lengths(settings: CompactionSettings) -> tuple[Length, ...]:
-    """Return the lengths from a shortened prompt to nearly all of a turn.
-
-    At the position `BRIEF`, prompts are whole and answers short.
-    """
-    chars, result = settings.message_chars, settings.result_chars
-    answer = max(chars, MIN_ANSWER_CHARS)
-    return (
-        Length(prompt=NEWEST_START),
-        Length(),
-        Length(error=80),
-        Length(error=200, answer=chars),
-        *(
-            Length(error=MAX_ERROR_CHARS, answer=times * answer, thought=times * chars, result=times * result)
-            for times in TIMES
-        ),
-    )
-
-
-BRIEF = 3
+BRIEF = 3  # the position in `DigestWriter.lengths` where prompts are whole and answers short
 TIMES = (1, 3, 8, 20, 50, 125)  # multiples of the usual length, if there is room
 
 
-class DigestWriter(Struct, frozen=True):
+class DigestWriter(Struct, frozen=True, dict=True):
     """Shortens turns of a conversation whose newest turn has the number `newest`.
 
     A turn with a model's summary in `summaries`, by its number, keeps only its prompts and failures beside it.
@@ -170,6 +152,18 @@ class DigestWriter(Struct, frozen=True):
     newest: int
     can_recall: bool = True
     summaries: dict[int, str] = {}
+
+    @cached_property
+    def lengths(self) -> tuple[Length, ...]:
+        """The lengths from a shortened prompt to nearly all of a turn."""
+        chars, result = self.settings.message_chars, self.settings.result_chars
+        answer = max(chars, MIN_ANSWER_CHARS)
+        shorter = Length(prompt=NEWEST_START), Length(), Length(error=80), Length(error=200, answer=chars)
+        longer = (
+            Length(error=MAX_ERROR_CHARS, answer=times * answer, thought=times * chars, result=times * result)
+            for times in TIMES
+        )
+        return (*shorter, *longer)
 
     def text(self, turn: TurnRecord, length: Length) -> str:
         summary = self.summaries.get(turn.number) if length.answer else None
