@@ -190,10 +190,9 @@ class Planner:
 
     def _with_digest(self, room: int, limit: int) -> Compaction | None:
         """Return the fullest plan that fits into `room` tokens; None if even the smallest plan does not."""
-        files, (few, many) = FEW_FILES, (self.budget.size(self._carried([], most)) for most in (FEW_FILES, MAX_FILES))
-        room -= self.budget.prefix + few
-        if many - few < _FILES * room:
-            files, room = MAX_FILES, room - (many - few)
+        few, many = (self.budget.size(self._carried([], files)) for files in (FEW_FILES, MAX_FILES))
+        files = MAX_FILES if many - few < _FILES * (room - self.budget.prefix - few) else FEW_FILES
+        room -= self.budget.prefix + (many if files == MAX_FILES else few)
         for tail in tails(self.settings):
             covered, remaining = self._split(tail)
             stubs = {id: stub for turn in remaining for id, stub in self._stubs(turn, tail).items()}
@@ -208,18 +207,19 @@ class Planner:
         return None
 
     def _older_texts(self, covered: Sequence[TurnRecord], free: int, aim: int) -> list[str] | None:
-        """Return the texts of older turns, as long as `aim` and at least briefly `free` tokens allow.
+        """Return the texts of older turns, which take at most `free` tokens; None if not even a single line fits.
 
-        Turns stay brief where they fit, with excerpts of what they leave out otherwise. Prompts stay whole as long as
-        they fit, with a fifth of the room for excerpts if possible. If they do not, the oldest turns become one line,
-        and excerpts get most of the room. None means that the room is too small for a single line.
+        If all turns fit at the length `BRIEF`, they get longer, up to `aim` tokens. If only their prompts fit, a fifth
+        of the room holds excerpts of what is left out, if possible. If not even prompts do, the oldest turns become one
+        line, and excerpts get most of the room.
         """
         shortest, brief = (sum(self._turn_size(turn, length) for turn in covered) for length in (0, BRIEF))
         room = free
         if brief > free:
             share = _EXCERPTS if shortest <= free else _EXCERPTS_IF_JOINED
             excerpts = min(int(share * free), self.budget.size("\n".join(one.text for one in self._sentences)))
-            room -= excerpts if shortest > free or shortest + excerpts <= free else 0
+            if shortest > free or shortest + excerpts <= free:  # else only whole prompts fit
+                room -= excerpts
         if (choice := self._choose_lengths(covered, room, aim)) is None:
             return None
         joined, chosen = choice

@@ -50,6 +50,7 @@ _THINKING = ("thinking", "redacted_thinking")  # blocks of reasoning, which take
 _STOP_REASONS = frozenset(get_args(StopReason)) - {"interrupted"}  # that one is ours
 _CUT_REASONS = ("max_tokens", "model_context_window_exceeded")  # the reply may end inside a block, and in a refusal too
 _OPENED_BY = {"text_delta": "text", "thinking_delta": "thinking", "compaction_delta": "compaction"}
+_TEXT_FIELDS = {"text_delta": "text", "input_json_delta": "partial_json", "thinking_delta": "thinking"}  # of deltas
 # The status of an error that arrives inside a stream whose own was 200; the last row has Bedrock's (botocore's model).
 _STATUS = {
     "invalid_request_error": 400, "authentication_error": 401, "billing_error": 402, "permission_error": 403,
@@ -81,6 +82,7 @@ def to_body(request: llm.Request, model: ModelInfo) -> dict[str, Any]:
 
 
 def _thinking(request: llm.Request, model: ModelInfo, messages: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the fields of the body that ask for thinking, for an effort, and for a form of the answer."""
     fields: dict[str, Any] = {}
     can_think = request.effort is not None and request.max_tokens > 2048
     if model.thinking == "adaptive":  # the default display leaves the text between tool calls empty
@@ -104,8 +106,9 @@ def _continues_without_thinking(messages: list[dict[str, Any]]) -> bool:
 
 
 def media_rules(model: ModelInfo) -> MediaRules:
-    images = MEDIA.images if model.window > SMALL_WINDOW else 100
-    return msgspec.structs.replace(MEDIA, images=images if model.takes_images or not model.is_known else 0)
+    if model.is_known and not model.takes_images:
+        return msgspec.structs.replace(MEDIA, images=0)
+    return MEDIA if model.window > SMALL_WINDOW else msgspec.structs.replace(MEDIA, images=100)
 
 
 def _messages(request: llm.Request, model: ModelInfo) -> list[dict[str, Any]]:
@@ -133,13 +136,12 @@ def _limit_breakpoints(body: dict[str, Any]) -> None:
         # A block that goes back as it came may hold anything.
         blocks += (*(part for part in parts if isinstance(part, dict)), block) if isinstance(parts, list) else (block,)
     marked = [block for block in blocks if "cache_control" in block]
-    for block in sorted(marked[:-1], key=lambda block: block["cache_control"] is not CACHE):
-        if len(marked) <= MAX_BREAKPOINTS:
-            break
+    ours_first = sorted(marked[:-1], key=lambda block: block["cache_control"] is not CACHE)
+    for block in ours_first[: max(0, len(marked) - MAX_BREAKPOINTS)]:
         del block["cache_control"]
-        marked = [other for other in marked if other is not block]
+    marked = [block for block in marked if "cache_control" in block]
     lasting = [n for n, block in enumerate(marked) if block["cache_control"].get("ttl") == HOUR]
-    for block in marked[: lasting[-1] if lasting else 0]:
+    for block in marked[: max(lasting, default=0)]:
         block["cache_control"] = {**CACHE, "ttl": HOUR}
 
 
@@ -195,6 +197,7 @@ class _OpenBlock:
         return str(self.start.get("name", ""))
 
     def finish(self) -> Block | None:
+        """Return the block as far as it has arrived; None for an empty text and a block without a kind."""
         joined = "".join(self.parts)
         match self.kind:
             case "text":
@@ -276,8 +279,9 @@ class AnthropicReader:
             raise ConnectionFailed("The reply ended before anything of it had come.")
         if stop_reason == "tool_use" and not any(isinstance(block, ToolUse | Opaque) for block in message.content):
             raise ServerError("The reply ended with a tool call, and the call did not arrive.")
-        usage = usage_from_wire(self._usage)
-        return llm.Done(message, stop_reason, usage, self.model, lost_tool_call=lost_call, note=note)
+        return llm.Done(
+            message, stop_reason, usage_from_wire(self._usage), self.model, lost_tool_call=lost_call, note=note
+        )
 
     def _start(self, event: dict[str, Any], out: list[llm.StreamEvent]) -> _OpenBlock:
         start = event.get("content_block") or {}
@@ -292,10 +296,8 @@ class AnthropicReader:
             out.append(llm.ToolCallStarted(block.id, block.name))
             if arguments := start.get("input"):
                 block.parts.append(encode_json(arguments).decode())
-        for field, make in (("text", llm.TextDelta), ("thinking", llm.ThinkingDelta)):
-            if block.kind == field and (first := text_in(start.get(field))):
-                block.parts.append(first)
-                out.append(make(first))
+        elif block.kind in ("text", "thinking"):
+            self._add_text(block, text_in(start.get(block.kind)), out)
         return block
 
     def _add_delta(self, event: dict[str, Any], out: list[llm.StreamEvent]) -> None:
@@ -303,20 +305,25 @@ class AnthropicReader:
         if not isinstance(delta, dict) or (block := self._block_for(event, delta.get("type"), out)) is None:
             return
         match delta.get("type"):
-            case "text_delta" if part := text_in(delta.get("text")):
-                block.parts.append(part)
-                out.append(llm.TextDelta(part))
-            case "input_json_delta" if part := text_in(delta.get("partial_json")):
-                block.parts.append(part)
-                if block.kind == "tool_use":
-                    out.append(llm.ToolCallDelta(block.id, part))
-            case "thinking_delta" if part := text_in(delta.get("thinking")):
-                block.parts.append(part)
-                out.append(llm.ThinkingDelta(part))
+            case "text_delta" | "thinking_delta" | "input_json_delta" as kind:
+                self._add_text(block, text_in(delta.get(_TEXT_FIELDS[kind])), out)
             case "signature_delta":
                 block.signature = text_in(delta.get("signature"))
             case "compaction_delta":
                 block.start |= {key: value for key, value in delta.items() if key != "type"}
+
+    def _add_text(self, block: _OpenBlock, text: str, out: list[llm.StreamEvent]) -> None:
+        """Add a piece of text to a block, and append its event; the input of a server's own tool has none."""
+        if not text:
+            return
+        block.parts.append(text)
+        match block.kind:
+            case "text":
+                out.append(llm.TextDelta(text))
+            case "thinking":
+                out.append(llm.ThinkingDelta(text))
+            case "tool_use":
+                out.append(llm.ToolCallDelta(block.id, text))
 
     def _block_for(self, event: dict[str, Any], delta: Any, out: list[llm.StreamEvent]) -> _OpenBlock | None:
         """Return the block a delta belongs to, and open one if the server did not.
