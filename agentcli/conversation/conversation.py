@@ -34,7 +34,6 @@ from agentcli.llm.messages import (
     Thinking,
     ToolResult,
     ToolUse,
-    is_valid,
     repair_messages,
     without_empty_text,
 )
@@ -98,7 +97,6 @@ class Conversation:
         self.last_reply: Entry | None = None
         self.size = RequestSize(self)
         self._messages: list[Message] = []
-        self._valid = 0  # number of messages that are known to be valid
         self.add(*entries)
         newest = (entry.body for entry in reversed(self.entries) if isinstance(entry.body, Queued))
         queued = next(newest, Queued())
@@ -149,12 +147,8 @@ class Conversation:
         return tuple(self._messages)
 
     def valid_messages(self) -> tuple[Message, ...]:
-        """Return the messages, repaired if a provider would refuse them. Only new messages are checked."""
-        messages = self.messages
-        if not is_valid(messages, start=self._valid):
-            return repair_messages(messages)
-        self._valid = max(0, len(messages) - 1)  # the last one may still grow
-        return messages
+        """Return the messages, repaired if a provider would refuse them."""
+        return repair_messages(self.messages)
 
     def _place(self, entry: Entry) -> None:
         """Put an entry at the end of the path; it begins a branch if its parent is not the head."""
@@ -202,7 +196,7 @@ class Conversation:
         self.open_calls, self.unanswered, self.tried, self.kept, self.last_reply = {}, set(), set(), {}, None
         for entry in self.path:
             self._note_calls(entry)
-        self._messages, self._valid = messages_of(self.request_entries), 0
+        self._messages = messages_of(self.request_entries)
 
     def _note_calls(self, entry: Entry) -> None:
         match entry.body:
@@ -388,13 +382,6 @@ class RequestSize:
 
 
 def _size(body: Body, model: ModelInfo) -> Size:
-    match body:
-        case User(content) | Assistant(content):
-            size = size_of(sent_back(content, model), model.name)
-        case Result(result):
-            size = size_of([result], model.name)
-        case Compaction(carried):
-            size = size_of([Text(carried)], model.name)
-        case _:
-            return Size()
-    return size.plus(MESSAGE)
+    """Return the size of the message that an entry becomes; nothing for an entry that does not reach the model."""
+    message = _message(body)
+    return size_of(sent_back(message.content, model), model.name).plus(MESSAGE) if message else Size()

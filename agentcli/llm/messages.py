@@ -1,6 +1,6 @@
 """The messages and blocks of a conversation, the same for every provider, named as in the Messages API.
 
-`is_valid` finds the faults that every provider would refuse, and `repair_messages` makes the least repair.
+`repair_messages` makes the least repair of the faults that every provider would refuse.
 """
 
 from __future__ import annotations
@@ -188,14 +188,12 @@ _OF_ASSISTANTS = (Text, Thinking, RedactedThinking, ToolUse, Opaque)
 
 
 def repair_messages(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """Return the same messages if they are valid, else repaired ones.
+    """Return the same messages if every provider accepts them, else repaired ones.
 
     In valid messages every call has its own id and exactly one result, at the beginning of the next user message and in
     the order of the calls. No result lacks its call, the first message is a user's, and no message is empty or holds a
-    block that its role cannot have.
+    block that its role cannot have. Replies may follow each other: APIs that want the roles in turn are sent `in_turn`.
     """
-    if is_valid(messages):
-        return messages
     repaired: list[Message] = []
     used_ids: set[str] = set()
     waiting: list[tuple[str, str]] = []  # calls without a result: the id they had, and the one they have now
@@ -210,33 +208,10 @@ def repair_messages(messages: tuple[Message, ...]) -> tuple[Message, ...]:
             content, waiting = _with_own_ids(message.content, used_ids)
         if content:
             repaired.append(Message(message.role, content))
-    log_once(f"repaired a conversation of {len(messages)} messages, which has {len(repaired)} now")
-    return tuple(_with_users_joined(repaired))
-
-
-def is_valid(messages: tuple[Message, ...], *, start: int = 0) -> bool:
-    """Return True if every provider accepts these messages; those before `start` are known to be valid.
-
-    Replies may follow each other: APIs that want the roles in turn are sent `in_turn`.
-    """
-    before = messages[start - 1] if start else Message("assistant", ())
-    expected = tuple(use.id for use in before.tool_uses)
-    role = before.role
-    for number, message in enumerate(messages[start:], start):
-        if not message.content or _allowed_blocks(message) != message.content:
-            return False
-        if message.role == role and (role == "user" or expected or not number):
-            return False
-        role = message.role
-        results = [block for block in message.content if isinstance(block, ToolResult)]
-        if tuple(result.tool_use_id for result in results) != expected:
-            return False
-        if results and any(not isinstance(block, ToolResult) for block in message.content[: len(results)]):
-            return False
-        expected = tuple(use.id for use in message.tool_uses)
-    new = [use.id for message in messages[start:] for use in message.tool_uses]
-    old = {use.id for message in messages[:start] for use in message.tool_uses} if new else set()
-    return not expected and len(set(new)) == len(new) and old.isdisjoint(new)
+    if (valid := tuple(_with_users_joined(repaired))) == messages:
+        return messages
+    log_once(f"repaired a conversation of {len(messages)} messages, which has {len(valid)} now")
+    return valid
 
 
 def in_turn(messages: Iterable[Message]) -> list[Message]:

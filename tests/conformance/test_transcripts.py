@@ -23,7 +23,6 @@ from agentcli.llm.messages import (
     Thinking,
     ToolResult,
     ToolUse,
-    is_valid,
     repair_messages,
     user_message,
 )
@@ -46,6 +45,7 @@ from tests.conformance.wire_rules import (
     refusals_of_ollama,
     refusals_of_responses,
 )
+from tests.transcripts import is_valid
 
 WIRES = ("anthropic", "openai", "responses", "ollama", "local")
 IDS = ("toolu_01A", "call_0", "call_0", "functions.bash:0", "x" * 60, "ąę", "9chars_id", "")

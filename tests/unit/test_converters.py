@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Body, Result, User, entry_now
 from agentcli.conversation.schema import from_record, to_record
-from agentcli.llm.messages import Message, StopReason, Text, ToolResult, ToolUse, is_valid
+from agentcli.llm.messages import Message, StopReason, Text, ToolResult, ToolUse
+from tests.transcripts import is_valid
 
 words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str.strip)
 

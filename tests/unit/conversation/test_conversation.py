@@ -31,10 +31,10 @@ from agentcli.llm.messages import (
     Thinking,
     ToolResult,
     ToolUse,
-    is_valid,
     repair_messages,
 )
 from tests.properties import examples
+from tests.transcripts import is_valid
 
 quick = examples(150)
 

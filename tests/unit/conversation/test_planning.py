@@ -35,10 +35,10 @@ from agentcli.llm.messages import (
     Thinking,
     ToolResult,
     ToolUse,
-    is_valid,
 )
 from agentcli.settings.structs import CompactionSettings
 from tests.properties import examples
+from tests.transcripts import is_valid
 
 WORDS = st.sampled_from(["a", "set the port to 80", "ünïcödé 文件", "line\nline", "x" * 900, "y " * 3_000, "[#3]", "`"])
 
