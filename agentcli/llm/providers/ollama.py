@@ -66,6 +66,7 @@ class OllamaProvider(BaseProvider):
                 yield event
 
     async def _learn(self) -> None:
+        """Ask the server what the model can do."""
         shown = await self._carrier.fetch_json("/api/show", {"model": self.model})
         self._was_shown = True
         self.info = with_abilities(self.info, shown if isinstance(shown, dict) else {})
@@ -76,17 +77,19 @@ class OllamaProvider(BaseProvider):
 
 def with_abilities(info: ModelInfo, shown: dict[str, Any]) -> ModelInfo:
     """Return `info` with the abilities and the window that `/api/show` answered."""
-    details = shown.get("model_info")
+    details, abilities = shown.get("model_info"), shown.get("capabilities")
     details = details if isinstance(details, dict) else {}
-    largest = next((v for k, v in details.items() if k.endswith(".context_length") and isinstance(v, int)), 0)
-    can = shown.get("capabilities")
-    if isinstance(can, list):
-        effort = details.get("general.architecture") == "gptoss"
-        thinking = ("effort" if effort else "toggle") if "thinking" in can else "none"
+    windows = [v for name, v in details.items() if name.endswith(".context_length") and isinstance(v, int) and v]
+    if isinstance(abilities, list):
+        form = "effort" if details.get("general.architecture") == "gptoss" else "toggle"
         info = msgspec.structs.replace(
-            info, thinking=thinking, takes_images="vision" in can, takes_tools="tools" in can, is_known=True
+            info,
+            thinking=form if "thinking" in abilities else "none",
+            takes_images="vision" in abilities,
+            takes_tools="tools" in abilities,
+            is_known=True,
         )
-    return msgspec.structs.replace(info, window=min(info.window, largest) if largest else info.window)
+    return msgspec.structs.replace(info, window=min([info.window, *windows[:1]]))
 
 
 MIN_CHECKED_PROMPT = 2_000  # tokens; the estimate of a shorter prompt is too coarse to find that it was cut
@@ -97,8 +100,7 @@ MIN_SHARE = 0.6  # of the estimate; fewer counted tokens mean that the beginning
 def to_body(request: Request, info: ModelInfo) -> dict[str, Any]:
     """Return the body of `POST /api/chat`. It always has the window: the server's default may be 4,096 tokens."""
     options: dict[str, Any] = {"num_ctx": info.window, "num_predict": request.max_tokens}
-    if request.temperature is not None:
-        options["temperature"] = request.temperature
+    options |= {} if request.temperature is None else {"temperature": request.temperature}
     body: dict[str, Any] = {
         "model": info.id,
         "stream": True,
@@ -133,49 +135,38 @@ def _messages(request: Request, info: ModelInfo) -> Iterator[dict[str, Any]]:
     names = {use.id: use.name for message in request.messages for use in message.tool_uses}
     for message in in_turn(fit_media(request.messages, media_rules(info))):
         if message.role == "assistant":
-            wire: dict[str, Any] = {"role": "assistant", "content": message.text}
-            if thought := message.unsigned_thinking:
-                wire["thinking"] = thought
-            if message.tool_uses:
-                wire["tool_calls"] = [
-                    {"function": {"name": plain_name(use.name), "arguments": use.input}} for use in message.tool_uses
-                ]
-            yield wire
+            calls = [{"function": {"name": plain_name(use.name), "arguments": use.input}} for use in message.tool_uses]
+            optional = {"thinking": message.unsigned_thinking, "tool_calls": calls}
+            present = {name: value for name, value in optional.items() if value}
+            yield {"role": "assistant", "content": message.text, **present}
             continue
-        for block in message.content:
-            if isinstance(block, ToolResult):
-                wire = _message("tool", block.content, tool_name=plain_name(names.get(block.tool_use_id, "tool")))
-                if block.is_error and not wire["content"].startswith("Error"):  # the protocol has no mark for it
-                    wire["content"] = f"Error: {wire['content']}"
-                yield wire
-        rest = tuple(block for block in message.content if not isinstance(block, ToolResult))
-        if rest:
-            yield _message("user", rest)
+        for result in (block for block in message.content if isinstance(block, ToolResult)):
+            parts = (Text(result.content),) if isinstance(result.content, str) else result.content
+            wire = _message("tool", parts) | {"tool_name": plain_name(names.get(result.tool_use_id, "tool"))}
+            if result.is_error and not wire["content"].startswith("Error"):  # the protocol has no mark for it
+                wire["content"] = f"Error: {wire['content']}"
+            yield wire
+        if other := tuple(block for block in message.content if not isinstance(block, ToolResult)):
+            yield _message("user", other)
 
 
-def _message(role: str, content: str | tuple[Block, ...], **more: str) -> dict[str, Any]:
-    content = (Text(content),) if isinstance(content, str) else content
+def _message(role: str, content: tuple[Block, ...]) -> dict[str, Any]:
+    """Return a message with the text and the images among these blocks."""
     text = "\n\n".join(block.text for block in content if isinstance(block, Text))
-    wire: dict[str, Any] = {"role": role, "content": text, **more}
-    if images := [block.source.data for block in content if isinstance(block, Image)]:
-        wire["images"] = images
-    return wire
+    images = [block.source.data for block in content if isinstance(block, Image)]
+    return {"role": role, "content": text, **({"images": images} if images else {})}
 
 
 class OllamaReader:
     """Builds a reply from the stream's lines."""
 
     def __init__(self, request: Request, info: ModelInfo, *, ids: CallIds) -> None:
-        self.model, self.is_closed = info.id, False
+        self.model, self.is_finished, self.is_closed = info.id, False, False
         self._request, self._info, self._ids = request, info, ids
         self._prose = Prose()
-        self._load_reason = ""  # the model was loaded or unloaded, which is no reply
+        self._load_reason = ""  # "load" or "unload": the server only did that, which is no reply
         self._uses: list[ToolUse] = []
-        self._last: dict[str, Any] = {}
-
-    @property
-    def is_finished(self) -> bool:
-        return self.is_closed
+        self._last: dict[str, Any] = {}  # the line that ends the reply
 
     def feed(self, line: dict[str, Any], out: list[StreamEvent]) -> None:
         """Append what `line` means to `out`. Raises `ProviderError` for an error."""
@@ -186,16 +177,16 @@ class OllamaReader:
             self._prose.add_thinking(thought, out)
         self._prose.add(text_in(message.get("content")), out)
         for call in message.get("tool_calls") or ():
-            self._call(call, out)
+            self._add_call(call, out)
         if line.get("done") and line.get("done_reason") in ("load", "unload"):
             self._load_reason = line["done_reason"]
         elif line.get("done"):
             self._prose.close(out)
-            self.is_closed = True
+            self.is_finished = self.is_closed = True
             self._last = line
             out.append(UsageUpdate(usage_from_wire(line)))
 
-    def _call(self, call: dict[str, Any], out: list[StreamEvent]) -> None:
+    def _add_call(self, call: dict[str, Any], out: list[StreamEvent]) -> None:
         function = call.get("function") or {}
         id = self._ids.take(str(call.get("id") or ""))  # older servers give no id
         name, arguments = str(function.get("name", "")), function.get("arguments") or {}
