@@ -37,9 +37,18 @@ from agentcli.llm.messages import (
     repair_messages,
     without_empty_text,
 )
-from agentcli.llm.models import ModelInfo
+from agentcli.llm.models import (
+    BYTES_PER_TOKEN,
+    MESSAGE_SIZE,
+    SAFETY,
+    Calibration,
+    ModelInfo,
+    Size,
+    prefix_size,
+    sent_back,
+    size_of,
+)
 from agentcli.llm.provider import ToolSpec
-from agentcli.llm.tokens import BYTES_PER_TOKEN, MESSAGE, SAFETY, Calibration, Size, prefix_size, sent_back, size_of
 
 MAX_DOUBT = 0.1  # share of tokens that may not have been sent, in a count that a factor is learned from
 MAX_OLD_ARGUMENT_CHARS = 100  # of a text among the arguments of a call that a compaction has shortened
@@ -384,4 +393,4 @@ class RequestSize:
 def _size(body: Body, model: ModelInfo) -> Size:
     """Return the size of the message that an entry becomes; nothing for an entry that does not reach the model."""
     message = _message(body)
-    return size_of(sent_back(message.content, model), model.name).plus(MESSAGE) if message else Size()
+    return size_of(sent_back(message.content, model), model.name).plus(MESSAGE_SIZE) if message else Size()

@@ -30,9 +30,8 @@ from agentcli.errors import AgentcliError, ConfigError, did_you_mean
 from agentcli.llm.http import HttpClient
 from agentcli.llm.media import document_tokens, image_tokens
 from agentcli.llm.messages import Message
-from agentcli.llm.models import ModelInfo
+from agentcli.llm.models import ModelInfo, family_of
 from agentcli.llm.provider import ToolSpec
-from agentcli.llm.tokens import family_of
 from agentcli.settings.files import read_small_file
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from agentcli.conversation.entries import (
 )
 from agentcli.conversation.history import listed_names
 from agentcli.errors import ToolError, UsageError, UserError
-from agentcli.llm.tokens import estimate_text
+from agentcli.llm.models import estimate_text
 from agentcli.settings.paths import from_home
 from agentcli.tools.command import Command, Grants
 from agentcli.tools.text.diff import unified_diff

@@ -16,9 +16,8 @@ from agentcli.agent.state import AgentState
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Body, Compaction, Result, User
 from agentcli.llm.messages import Block, Message, Text, ToolResult, block_text
-from agentcli.llm.models import ModelInfo
+from agentcli.llm.models import ModelInfo, estimate, estimate_text
 from agentcli.llm.provider import Prefix, Request
-from agentcli.llm.tokens import estimate, estimate_text
 from agentcli.settings.structs import CompactionSettings
 
 if TYPE_CHECKING:

@@ -24,9 +24,8 @@ from agentcli.llm.messages import (
     ToolUse,
     encode_json,
 )
-from agentcli.llm.models import ModelInfo
+from agentcli.llm.models import ModelInfo, estimate
 from agentcli.llm.provider import Request
-from agentcli.llm.tokens import estimate
 
 MAX_REWRITES = 8  # a conversation that holds everything has six, and a refusal may name several fields
 TOO_LARGE = 413

@@ -30,9 +30,8 @@ from agentcli.llm import provider as llm
 from agentcli.llm.errors import ContextOverflow, ProviderError
 from agentcli.llm.media import BoundsMedia, omission_notices
 from agentcli.llm.messages import Message, Text, Usage, repair_messages
-from agentcli.llm.models import ModelInfo
+from agentcli.llm.models import ModelInfo, estimate, request_size
 from agentcli.llm.provider import Prefix, Provider, Request, time_span, with_wait
-from agentcli.llm.tokens import estimate, request_size
 
 OTHER_COUNT = 1.5  # tokens of one model for each of another's: the newest tokenizers make a third more of a text
 MAX_PARTIAL_CHARS = 200_000  # kept of a reply that broke off

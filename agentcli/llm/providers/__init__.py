@@ -9,9 +9,8 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from agentcli.llm.errors import ProviderError
-from agentcli.llm.models import ModelInfo
+from agentcli.llm.models import ModelInfo, estimate
 from agentcli.llm.provider import Health, Request, TokenCount, with_wait
-from agentcli.llm.tokens import estimate
 
 if TYPE_CHECKING:
     from agentcli.llm.http import Carrier

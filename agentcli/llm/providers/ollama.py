@@ -16,11 +16,10 @@ from agentcli.llm.errors import BadRequest, ConnectionFailed, ContextOverflow, O
 from agentcli.llm.http import HttpClient
 from agentcli.llm.media import MediaRules, fit_media
 from agentcli.llm.messages import Block, Image, Message, StopReason, Text, ToolResult, ToolUse, Usage, in_turn
-from agentcli.llm.models import ModelInfo
+from agentcli.llm.models import ModelInfo, request_size
 from agentcli.llm.provider import Done, Request, StreamEvent, UsageUpdate
 from agentcli.llm.providers import BaseProvider
 from agentcli.llm.streaming import LineParser, stream_reply
-from agentcli.llm.tokens import request_size
 from agentcli.llm.wire.reply_parts import CallIds, Prose, call_events, count_in, plain_name, text_in, written_call
 
 BASE_URL = "http://127.0.0.1:11434"

@@ -15,10 +15,9 @@ import msgspec
 from agentcli.errors import UserError
 from agentcli.llm import errors
 from agentcli.llm.messages import Block, Message, StopReason, Text, Thinking, ToolResult, ToolUse, Usage
-from agentcli.llm.models import ModelInfo, Prices
+from agentcli.llm.models import ModelInfo, Prices, estimate
 from agentcli.llm.provider import Done, Health, Request, StreamEvent, TextDelta, ThinkingDelta, UsageUpdate
 from agentcli.llm.providers import BaseProvider
-from agentcli.llm.tokens import estimate
 from agentcli.llm.wire.reply_parts import CallIds, call_events
 
 LAST_RESULT = "{{last_result}}"

@@ -21,9 +21,8 @@ from agentcli.conversation.entries import (
     User,
 )
 from agentcli.llm.messages import Base64Source, Image, Text, Thinking, ToolResult, Usage
-from agentcli.llm.models import ModelInfo
+from agentcli.llm.models import ModelInfo, Size
 from agentcli.llm.provider import ToolSpec
-from agentcli.llm.tokens import Size
 from tests.properties import examples
 
 MODEL, OTHER = ModelInfo("m", "p", takes_images=True), ModelInfo("o", "p")
