@@ -1,4 +1,4 @@
-"""Models: their tables (models.toml, and presets.toml for bundled servers), their prices, and how many tokens texts have.
+"""Models: their tables (models.toml, and presets.toml for bundled servers), prices, and how many tokens texts have.
 
 Tokens are estimated by bytes, scaled by a factor that is learned for each model from its provider's counts.
 """
