@@ -63,18 +63,18 @@ class FilesRestored(msgspec.Struct, frozen=True, tag_field="kind", tag="files_re
 
 # Bytes of a name that are no UTF-8 are lone surrogates in Python, which JSON cannot hold. In the log, code points from
 # the end of a private plane replace them; no name is known to use these.
-_SURROGATES = {0xDC80 + n: 0x10FF80 + n for n in range(0x80)}
-_STAND_INS = {stands_in: surrogate for surrogate, stands_in in _SURROGATES.items()}
+_REPLACEMENTS = {0xDC80 + n: 0x10FF80 + n for n in range(0x80)}
+_SURROGATES = {replacement: surrogate for surrogate, replacement in _REPLACEMENTS.items()}
 
 
 def stored_path(path: str) -> str:
     """Return a path as the log holds it."""
-    return path.translate(_SURROGATES)
+    return path.translate(_REPLACEMENTS)
 
 
 def real_path(stored: str) -> str:
     """Return a path of the log as the system knows it."""
-    return stored.translate(_STAND_INS)
+    return stored.translate(_SURROGATES)
 
 
 SCHEMA_VERSION = 3  # of the stored form; schema.py reads older ones
@@ -340,13 +340,14 @@ class Unreadable(msgspec.Struct, frozen=True, tag_field="kind", tag="unreadable"
     stored: str = ""
 
 
-_MessageBody = User | Assistant | Result | Compaction  # what reaches the model
-_CourseBody = (
-    ContextNote | Pinned | Rewound | HeadMoved | Labelled | Retracted | ProviderSwitch | Queued | Paid | ResetAwaited
+# fmt: off
+Body = (
+    User | Assistant | Result | Compaction  # what reaches the model
+    | ContextNote | Pinned | Rewound | HeadMoved | Labelled | Retracted | ProviderSwitch | Queued | Paid | ResetAwaited
+    | CallsStarted | CallAsked | CallAllowed | CallDenied | CallTried | CallKept | CallsHandedOver | PlanAccepted
+    | SkillActivated | SkillEnded | FilesChanged | FilesRestored | Unreadable
 )
-_CallBody = CallsStarted | CallAsked | CallAllowed | CallDenied | CallTried | CallKept | CallsHandedOver | PlanAccepted
-_EffectBody = SkillActivated | SkillEnded | FilesChanged | FilesRestored
-Body = _MessageBody | _CourseBody | _CallBody | _EffectBody | Unreadable
+# fmt: on
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
