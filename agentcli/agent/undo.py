@@ -22,8 +22,7 @@ from agentcli.conversation.entries import (
     reminder,
     stored_path,
 )
-from agentcli.conversation.history import listed_names, shorten
-from agentcli.conversation.line_origins import line_origins
+from agentcli.conversation.history import line_origins, listed_names, shorten
 from agentcli.conversation.mentions import typed_text
 from agentcli.errors import StorageError, UsageError
 from agentcli.llm.messages import ToolUse
