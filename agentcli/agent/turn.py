@@ -129,7 +129,7 @@ def half_answer(conversation: Conversation) -> str:
     parts: list[str] = []
     for entry in reversed(conversation.path):
         match entry.body:
-            case Assistant(content, stop_reason="interrupted"):
+            case Assistant(content=content, stop_reason="interrupted"):
                 parts.append("".join(block.text for block in content if isinstance(block, Text)))
             case Assistant() | Result() | User(is_reminder=False):
                 break

@@ -95,7 +95,7 @@ class History:
             match entry.body:
                 case User(is_reminder=False) as prompt:
                     turn = (turn[0] + 1, " ".join(typed_text(prompt.content).split()))
-                case Assistant(content):
+                case Assistant(content=content):
                     uses |= {block.id: (turn, (entry, block)) for block in content if isinstance(block, ToolUse)}
                 case FilesChanged(id, _) as changed:
                     asked_in, reply = uses.get(id, (turn, None))

@@ -209,10 +209,10 @@ class Conversation:
 
     def _note_calls(self, entry: Entry) -> None:
         match entry.body:
-            case Assistant(content):
+            case Assistant(content=content):
                 self.last_reply = entry
                 self.open_calls |= {block.id: block for block in content if isinstance(block, ToolUse)}
-            case Result(result):
+            case Result(result=result):
                 self.open_calls.pop(result.tool_use_id, None)
                 self.unanswered.discard(result.tool_use_id)
                 self.tried.discard(result.tool_use_id)
@@ -256,12 +256,12 @@ def _add_message(messages: list[Message], body: Body) -> None:
 
 def _message(body: Body) -> Message | None:
     match body:
-        case User(content) | Assistant(content):
+        case User(content) | Assistant(content=content):
             content = without_empty_text(content)
             return Message("user" if isinstance(body, User) else "assistant", content) if content else None
-        case Compaction(carried):
+        case Compaction(carried=carried):
             return Message("user", (Text(carried),)) if carried.strip() else None
-        case Result(result):
+        case Result(result=result):
             return Message("user", (result,))
         case _:
             return None
@@ -273,12 +273,12 @@ def _as_compacted(entry: Entry, stubs: dict[str, str]) -> Entry:
     match body:
         case User() if stub is not None:
             shown: Body = User((Text(stub),), body.is_reminder)
-        case Result(result) if stub is not None:
+        case Result(result=result) if stub is not None:
             shown = replace(body, result=ToolResult(result.tool_use_id, stub, result.is_error))
-        case Assistant(content) if stub is not None:
+        case Assistant(content=content) if stub is not None:
             calls = (replace(block, input=_shortened(block.input)) for block in content if isinstance(block, ToolUse))
             shown = replace(body, content=(Text(stub), *calls))
-        case Assistant(content):
+        case Assistant(content=content):
             shown = replace(body, content=tuple(block for block in content if not _is_signed_thinking(block)))
         case _:
             return entry

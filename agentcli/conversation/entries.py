@@ -97,7 +97,7 @@ class User(msgspec.Struct, frozen=True, tag_field="kind", tag="user", omit_defau
         return "".join(block.text for block in self.content if isinstance(block, Text))
 
 
-class Assistant(msgspec.Struct, frozen=True, tag_field="kind", tag="assistant", omit_defaults=True):
+class Assistant(msgspec.Struct, frozen=True, tag_field="kind", tag="assistant", omit_defaults=True, kw_only=True):
     """One reply, after `retries` requests that failed. `cost_usd` is None if the model's price is not known.
 
     `is_estimated`: the reply broke off, and its `usage` is an estimate. `prefix` has hashes of the tools and the system
@@ -116,7 +116,7 @@ class Assistant(msgspec.Struct, frozen=True, tag_field="kind", tag="assistant", 
     is_estimated: bool = False
 
 
-class Result(msgspec.Struct, frozen=True, tag_field="kind", tag="tool_result", omit_defaults=True):
+class Result(msgspec.Struct, frozen=True, tag_field="kind", tag="tool_result", omit_defaults=True, kw_only=True):
     """The result of a call. `structured` is for programs, `summary` is one line for the person.
 
     `caller` is the id of the agent that made the call, and `mode` the permission mode that decided on it. `answer` is
@@ -139,7 +139,7 @@ class Result(msgspec.Struct, frozen=True, tag_field="kind", tag="tool_result", o
     output_level: str = ""
 
 
-class Compaction(msgspec.Struct, frozen=True, tag_field="kind", tag="compaction", omit_defaults=True):
+class Compaction(msgspec.Struct, frozen=True, tag_field="kind", tag="compaction", omit_defaults=True, kw_only=True):
     """Replaces older entries of the path in every later request; the log still holds them.
 
     `covers` has the ids of the first and the last entry that it replaces. Later requests begin with the text `carried`
@@ -217,7 +217,7 @@ class Queued(msgspec.Struct, frozen=True, tag_field="kind", tag="queue", omit_de
     follow_ups: tuple[tuple[Block, ...], ...] = ()
 
 
-class Paid(msgspec.Struct, frozen=True, tag_field="kind", tag="paid", omit_defaults=True):
+class Paid(msgspec.Struct, frozen=True, tag_field="kind", tag="paid", omit_defaults=True, kw_only=True):
     """A request that was paid for and has no reply in this log, for one of the reasons of `PaidReason`."""
 
     model: str
@@ -275,7 +275,7 @@ class PlanAccepted(msgspec.Struct, frozen=True, tag_field="kind", tag="plan_acce
     text: str
 
 
-class SkillFile(msgspec.Struct, frozen=True, omit_defaults=True):
+class SkillFile(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A skill's SKILL.md: its place and `digest`, how it describes itself, and the rules that it grants."""
 
     name: str
@@ -291,7 +291,7 @@ class SkillFile(msgspec.Struct, frozen=True, omit_defaults=True):
         return Path(self.folder) / FILE
 
 
-class SkillRecord(SkillFile, frozen=True, omit_defaults=True):
+class SkillRecord(SkillFile, frozen=True, omit_defaults=True, kw_only=True):
     """The fields of a skill that the log keeps; `extensions/skills/skill.py` describes them."""
 
     tools: tuple[str, ...] | None = None

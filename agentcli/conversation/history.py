@@ -105,9 +105,9 @@ def transcript_lines(entries: Iterable[Entry]) -> Iterator[str]:
             case Assistant():
                 calls = [f"• {call_title(use.name, use.input)}" for use in calls_in(body)]
                 yield from (part for part in (text_of(body).strip(), *calls) if part)
-            case Result(result, summary=summary):
+            case Result(result=result, summary=summary):
                 yield f"  {'✗' if result.is_error else '✓'} {body.name} {summary}"
-            case Compaction(carried):
+            case Compaction(carried=carried):
                 yield f"[summary] {carried}"
             case Unreadable(error, stored):
                 yield f"[{error}] {stored}".rstrip()
@@ -256,11 +256,11 @@ def _heading(number: int, body: Body) -> str:
 
 def _text(body: Body) -> str:
     match body:
-        case User(content) | Assistant(content):
+        case User(content) | Assistant(content=content):
             shown = (block for block in content if not (isinstance(block, ToolUse) and block.name == "recall"))
             texts = (block_text(b) if isinstance(b, _TEXTUAL) else f"[{type(b).__name__.lower()}]" for b in shown)
             return "\n".join(filter(None, texts))
-        case Result(result):
+        case Result(result=result):
             return result.text
         case Pinned(text):
             return text
@@ -270,7 +270,7 @@ def _text(body: Body) -> str:
 
 def _media(body: Body) -> tuple[Image | Document, ...]:
     match body:
-        case User(content) | Result(ToolResult(content=tuple() as content)):
+        case User(content) | Result(result=ToolResult(content=tuple() as content)):
             return tuple(block for block in content if isinstance(block, Image | Document))
         case _:
             return ()

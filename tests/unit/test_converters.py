@@ -38,10 +38,14 @@ def bodies_of(messages: Iterable[Message]) -> list[Body]:
         if message.role == "assistant":
             names |= {use.id: use.name for use in message.tool_uses}
             stop_reason: StopReason = "tool_use" if message.tool_uses else "end_turn"
-            bodies.append(Assistant(message.content, "anthropic", "claude-sonnet-5-5", stop_reason=stop_reason))
+            bodies.append(
+                Assistant(
+                    content=message.content, provider="anthropic", model="claude-sonnet-5-5", stop_reason=stop_reason
+                )
+            )
             continue
         results = [block for block in message.content if isinstance(block, ToolResult)]
-        bodies += [Result(result, names.get(result.tool_use_id, "")) for result in results]
+        bodies += [Result(result=result, name=names.get(result.tool_use_id, "")) for result in results]
         if rest := tuple(block for block in message.content if not isinstance(block, ToolResult)):
             bodies.append(User(rest))
     return bodies

@@ -80,13 +80,13 @@ def _parts(body: Body) -> Iterator[tuple[str, str | Block]]:
                     yield from _of_note(block.text, "notes")
                 else:
                     yield "messages", block.text
-        case Assistant(content):
+        case Assistant(content=content):
             yield from (("messages", block_text(block)) for block in content)
-        case Result(ToolResult(_, str(content))):
+        case Result(result=ToolResult(_, str(content))):
             yield "results", content
-        case Result(ToolResult(_, tuple(content))):
+        case Result(result=ToolResult(_, tuple(content))):
             yield from (("results", part.text if isinstance(part, Text) else part) for part in content)
-        case Compaction(carried):
+        case Compaction(carried=carried):
             yield from _of_note(carried, "summary")
 
 

@@ -139,7 +139,7 @@ def _changes_files(entry: Entry) -> bool:
     match entry.body:
         case FilesChanged():
             return True
-        case Result(result, name):
+        case Result(result=result, name=name):
             return name in ("file_edit", "file_write") and not result.is_error
         case _:
             return False

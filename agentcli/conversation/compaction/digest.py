@@ -189,7 +189,7 @@ class DigestWriter(Struct, frozen=True, dict=True):
             match step.entry.body:
                 case User() if step.entry.is_prompt and length is None:
                     yield from split_passages(step.number, "prompt", "User", self._typed(step))
-                case Result(result) as body if result.is_error and (length is None or not length.error):
+                case Result(result=result) as body if result.is_error and (length is None or not length.error):
                     title = call_title(body.name, inputs.get(result.tool_use_id, {}), MAX_ERROR_CHARS)
                     text = _quoted(result.text[-MAX_ERROR_CHARS:])
                     yield from split_passages(step.number, "failure", f"- {title} FAILED", text)
@@ -230,7 +230,7 @@ class DigestWriter(Struct, frozen=True, dict=True):
                 skill = skill_of(note)  # the text of an active skill is carried whole
                 text = f"the skill {skill} was activated" if skill else bare_note(note.text)
                 return f"Note: {text}" if is_shown else ""
-            case Result(result) as body:
+            case Result(result=result) as body:
                 title = call_title(body.name, inputs.get(result.tool_use_id, {}), MAX_ERROR_CHARS)
                 if result.is_error:
                     return f"- {title} FAILED: {' '.join(result.text[: length.error].split())} [#{step.number}]"
@@ -259,7 +259,7 @@ def stub_of(step: Step, turn: int, *, result: int, message: int) -> str | None:
     match step.entry.body:
         case User(is_reminder=True):
             return ""
-        case Result(found):
+        case Result(result=found):
             max_chars = max(result, MAX_ERROR_CHARS) if found.is_error else result
             has_media = not isinstance(found.content, str)
             return cut(found.text, max_chars, step, turn) if len(found.text) > max_chars or has_media else None

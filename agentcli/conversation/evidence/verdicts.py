@@ -78,7 +78,7 @@ class Record:
             match entry.body:
                 case User(is_reminder=False):
                     self.turn_start = (n, 0)
-                case Assistant(content):
+                case Assistant(content=content):
                     uses = [block for block in content if isinstance(block, ToolUse)]
                     calls |= {call.id: ((n, place), call) for place, call in enumerate(uses)}
                 case FilesChanged(id, changes):

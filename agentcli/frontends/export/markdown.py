@@ -177,7 +177,7 @@ def _remarks(entry: entries.Entry) -> Iterator[Remark]:
             yield Remark("The plan was accepted.", plan.strip())
         case entries.SkillActivated(_, skill, by):
             yield Remark(f"The skill {skill.name} was activated by the {by}.")
-        case entries.Paid(model, reason="refused" | "broken" as reason):
+        case entries.Paid(model=model, reason="refused" | "broken" as reason):
             yield Remark(f"A request to {model} brought no reply ({reason}).")
         case entries.ContextNote(text):
             yield Remark(text)

@@ -52,7 +52,7 @@ _CUT: dict[str, StopReason] = {
 _JOINED = ("text", "summary", "data")  # the parts of a reasoning detail that arrive in pieces
 
 
-class Quirks(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Quirks(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """The differences of one server from the reference. Every field can be set for a server in the configuration.
 
     `echo_reasoning`: earlier reasoning goes back as `reasoning_content` in turns with calls, even if it is empty.
