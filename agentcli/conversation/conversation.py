@@ -279,14 +279,11 @@ def _as_compacted(entry: Entry, stubs: dict[str, str]) -> Entry:
             calls = (replace(block, input=_shortened(block.input)) for block in content if isinstance(block, ToolUse))
             shown = replace(body, content=(Text(stub), *calls))
         case Assistant(content=content):
-            shown = replace(body, content=tuple(block for block in content if not _is_signed_thinking(block)))
+            unsigned = (block for block in content if getattr(block, "signature", None) is None)
+            shown = replace(body, content=tuple(block for block in unsigned if not isinstance(block, RedactedThinking)))
         case _:
             return entry
     return replace(entry, body=shown)
-
-
-def _is_signed_thinking(block: Block) -> bool:
-    return isinstance(block, RedactedThinking) or (isinstance(block, Thinking) and block.signature is not None)
 
 
 def _shortened(value: Any) -> Any:

@@ -227,11 +227,6 @@ def in_turn(messages: Iterable[Message]) -> list[Message]:
     return [*turns, Message("user", (GO_ON,))] if turns and turns[-1].role == "assistant" else turns
 
 
-def _allowed_blocks(message: Message) -> tuple[Block, ...]:
-    kinds = _OF_USERS if message.role == "user" else _OF_ASSISTANTS
-    return without_empty_text(block for block in message.content if isinstance(block, kinds))
-
-
 def _with_own_ids(content: tuple[Block, ...], used_ids: set[str]) -> tuple[tuple[Block, ...], list[tuple[str, str]]]:
     """Return a reply whose calls have ids that are not in `used_ids`, and for each call its old and its new id."""
     blocks: list[Block] = []
@@ -255,12 +250,8 @@ def _answers(calls: list[tuple[str, str]], content: tuple[Block, ...]) -> tuple[
             found.setdefault(block.tool_use_id, []).append(block)
     results: list[Block] = []
     for old_id, new_id in calls:
-        own_results = found.get(old_id)
-        results.append(
-            structs.replace(own_results.pop(0), tool_use_id=new_id)
-            if own_results
-            else ToolResult(new_id, LOST, is_error=True)
-        )
+        own_results = found.get(old_id) or [ToolResult(old_id, LOST, is_error=True)]
+        results.append(structs.replace(own_results.pop(0), tool_use_id=new_id))
     return (*results, *(block for block in content if not isinstance(block, ToolResult)))
 
 
@@ -268,7 +259,8 @@ def _with_users_joined(messages: Iterable[Message]) -> list[Message]:
     """Return the messages without blocks that are not allowed, and neighbouring ones of the user joined."""
     joined: list[Message] = []
     for message in messages:
-        content = _allowed_blocks(message)
+        kinds = _OF_USERS if message.role == "user" else _OF_ASSISTANTS
+        content = without_empty_text(block for block in message.content if isinstance(block, kinds))
         if content and joined and joined[-1].role == message.role == "user":
             joined[-1] = Message("user", joined[-1].content + content)
         elif content:

@@ -29,6 +29,7 @@ from agentcli.llm.messages import (
     without_empty_text,
 )
 from agentcli.llm.models import ModelInfo
+from agentcli.llm.wire import ArrivingBlock
 from agentcli.llm.wire.reply_parts import (
     CallIds,
     count_in,
@@ -183,14 +184,8 @@ def block_to_wire(block: Block) -> dict[str, Any]:
     return wire
 
 
-class _OpenBlock:
-    """A content block that is still arriving."""
-
-    def __init__(self, start: dict[str, Any], id: str = "") -> None:
-        self.start, self.id, self.kind = start, id, str(start.get("type", ""))
-        self.parts: list[str] = []
-        self.signature: str | None = text_in(start.get("signature")) or None
-        self.is_closed = False
+class _ContentBlock(ArrivingBlock):
+    """A content block of this API."""
 
     @property
     def name(self) -> str:
@@ -198,20 +193,19 @@ class _OpenBlock:
 
     def finish(self) -> Block | None:
         """Return the block as far as it has arrived; None for an empty text and a block without a kind."""
-        joined = "".join(self.parts)
         match self.kind:
             case "text":
-                return Text(joined) if joined else None
+                return Text(self.text) if self.parts else None
             case "thinking":
-                return Thinking(joined, self.signature)
+                return Thinking(self.text, text_in(self.start.get("signature")) or None)
             case "redacted_thinking":
                 return RedactedThinking(str(self.start.get("data", "")))
             case "tool_use":  # read as if it was cut: this API writes arguments well, so that nothing is repaired
-                return written_call(self.id, self.name, joined, was_cut=True)
+                return written_call(self.id, self.name, self.text, was_cut=True)
             case "":
                 return None
             case _:  # the input of a server's own tool comes in deltas too
-                input = {"input": parse_arguments(joined, was_cut=True) or {}} if joined else {}
+                input = {"input": parse_arguments(self.text, was_cut=True) or {}} if self.parts else {}
                 return Opaque("anthropic", self.start | input)
 
 
@@ -221,8 +215,8 @@ class AnthropicReader:
     def __init__(self, model: str, *, ids: CallIds) -> None:
         self.model, self._ids = model, ids
         self.is_closed = self._has_stopped = False
-        self._blocks: list[_OpenBlock] = []
-        self._by_index: dict[Any, _OpenBlock] = {}
+        self._blocks: list[_ContentBlock] = []
+        self._by_index: dict[Any, _ContentBlock] = {}
         self._usage: dict[str, Any] = {}
         self._stop_reason = self._note = ""
 
@@ -257,7 +251,7 @@ class AnthropicReader:
     @property
     def is_finished(self) -> bool:
         """True once only `message_stop` may be missing."""
-        return bool(self._stop_reason) and all(block.is_closed for block in self._blocks)
+        return bool(self._stop_reason) and all(block.is_whole for block in self._blocks)
 
     def done(self, out: list[llm.StreamEvent]) -> llm.Done:
         """Return the whole reply, after the stream's end. Raises `ProviderError` if some of it did not arrive."""
@@ -269,7 +263,7 @@ class AnthropicReader:
         stop_reason, note = cast("StopReason", self._stop_reason), self._note
         if stop_reason not in _STOP_REASONS:
             stop_reason, note = "end_turn", f"unknown stop reason {self._stop_reason!r}"
-        lost_call = any(b.kind == "tool_use" and not b.is_closed for b in self._blocks)
+        lost_call = any(b.kind == "tool_use" and not b.is_whole for b in self._blocks)
         message = self._message()
         match message.content:
             # A cut reply's last call may hold half its arguments, or lack the end that would make them other ones.
@@ -283,10 +277,10 @@ class AnthropicReader:
             message, stop_reason, usage_from_wire(self._usage), self.model, lost_tool_call=lost_call, note=note
         )
 
-    def _start(self, event: dict[str, Any], out: list[llm.StreamEvent]) -> _OpenBlock:
+    def _start(self, event: dict[str, Any], out: list[llm.StreamEvent]) -> _ContentBlock:
         start = event.get("content_block") or {}
         is_call = start.get("type") == "tool_use"
-        block = _OpenBlock(start, self._ids.take(str(start.get("id") or "")) if is_call else "")
+        block = _ContentBlock(start, self._ids.take(str(start.get("id") or "")) if is_call else "")
         index = event.get("index")
         if (earlier := self._by_index.get(index)) is not None:  # some gateways number every block alike, or none
             self._close(earlier, out)
@@ -297,7 +291,7 @@ class AnthropicReader:
             if arguments := start.get("input"):
                 block.parts.append(encode_json(arguments).decode())
         elif block.kind in ("text", "thinking"):
-            self._add_text(block, text_in(start.get(block.kind)), out)
+            block.add(text_in(start.get(block.kind)), out)
         return block
 
     def _add_delta(self, event: dict[str, Any], out: list[llm.StreamEvent]) -> None:
@@ -306,26 +300,13 @@ class AnthropicReader:
             return
         match delta.get("type"):
             case "text_delta" | "thinking_delta" | "input_json_delta" as kind:
-                self._add_text(block, text_in(delta.get(_TEXT_FIELDS[kind])), out)
+                block.add(text_in(delta.get(_TEXT_FIELDS[kind])), out)
             case "signature_delta":
-                block.signature = text_in(delta.get("signature"))
+                block.start["signature"] = text_in(delta.get("signature"))
             case "compaction_delta":
                 block.start |= {key: value for key, value in delta.items() if key != "type"}
 
-    def _add_text(self, block: _OpenBlock, text: str, out: list[llm.StreamEvent]) -> None:
-        """Add a piece of text to a block, and append its event; the input of a server's own tool has none."""
-        if not text:
-            return
-        block.parts.append(text)
-        match block.kind:
-            case "text":
-                out.append(llm.TextDelta(text))
-            case "thinking":
-                out.append(llm.ThinkingDelta(text))
-            case "tool_use":
-                out.append(llm.ToolCallDelta(block.id, text))
-
-    def _block_for(self, event: dict[str, Any], delta: Any, out: list[llm.StreamEvent]) -> _OpenBlock | None:
+    def _block_for(self, event: dict[str, Any], delta: Any, out: list[llm.StreamEvent]) -> _ContentBlock | None:
         """Return the block a delta belongs to, and open one if the server did not.
 
         Raises:
@@ -338,17 +319,17 @@ class AnthropicReader:
             raise ServerError("The server sent the arguments of a call that it had not begun.")
         return block
 
-    def _block_at(self, event: dict[str, Any]) -> _OpenBlock | None:
+    def _block_at(self, event: dict[str, Any]) -> _ContentBlock | None:
         """Return the block that an event's index names; the newest if the event or the blocks have no index."""
         index = event.get("index")
         if index not in self._by_index and (index is None or None in self._by_index):
             return self._blocks[-1] if self._blocks else None
         return self._by_index.get(index)
 
-    def _close(self, block: _OpenBlock, out: list[llm.StreamEvent]) -> None:
-        if not block.is_closed and block.kind == "tool_use":
+    def _close(self, block: _ContentBlock, out: list[llm.StreamEvent]) -> None:
+        if not block.is_whole and block.kind == "tool_use":
             out.append(llm.ToolCallEnded(block.id))
-        block.is_closed = True
+        block.is_whole = True
 
     def _count(self, usage: Any, out: list[llm.StreamEvent]) -> None:
         if isinstance(usage, dict):  # a later count includes the earlier ones; null is no count
@@ -362,7 +343,7 @@ class AnthropicReader:
 
     def _message(self) -> Message:
         """Return the blocks in order; of those that have not ended, only text and thinking."""
-        ended = (block for block in self._blocks if block.is_closed or block.kind in ("text", "thinking"))
+        ended = (block for block in self._blocks if block.is_whole or block.kind in ("text", "thinking"))
         return Message("assistant", tuple(block for one in ended if (block := one.finish()) is not None))
 
 

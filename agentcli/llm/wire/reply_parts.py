@@ -20,6 +20,7 @@ from typing import Any, Literal, TypeVar
 from agentcli.llm.errors import ProviderError, ServerError
 from agentcli.llm.messages import Block, Message, Text, Thinking, ToolUse, encode_json, without_lone_surrogates
 from agentcli.llm.provider import StreamEvent, TextDelta, ThinkingDelta, ToolCallDelta, ToolCallEnded, ToolCallStarted
+from agentcli.llm.wire import ArrivingBlock
 
 T = TypeVar("T")
 MAX_NAME_CHARS = 64
@@ -334,8 +335,7 @@ class ArrivingCalls:
             call.name += name
         if arguments:
             call.announce(out)
-            call.parts.append(arguments)
-            out.append(ToolCallDelta(call.id, arguments))
+            call.add(arguments, out)
         return call.id
 
     def _call_for(self, index: int | None, id: str, name: str, arguments: str) -> _Call:
@@ -367,28 +367,23 @@ class ArrivingCalls:
         if not self._calls:
             return [], False
         *others, last = self._calls
-        uses = [written_call(call.id, call.name, call.arguments) for call in others]
+        uses = [written_call(call.id, call.name, call.text) for call in others]
         may_be_cut = was_cut or not is_finished
-        use = written_call(last.id, last.name, last.arguments, was_cut=may_be_cut)
-        if may_be_cut and (use.unparsed or (was_cut and not last.arguments.strip())):
+        use = written_call(last.id, last.name, last.text, was_cut=may_be_cut)
+        if may_be_cut and (use.unparsed or (was_cut and not last.text.strip())):
             return uses, True
         return [*uses, use], False
 
 
-class _Call:
+class _Call(ArrivingBlock):
     """A call that is still arriving. `id` is ours, `wire_id` the server's, which may come late or never."""
 
     def __init__(self, id: str, wire_id: str) -> None:
-        self.id, self.wire_id, self.name = id, wire_id, ""
-        self.parts: list[str] = []
-        self.is_announced = False
-
-    @property
-    def arguments(self) -> str:
-        return "".join(self.parts)
+        super().__init__({"type": "function_call"}, id)
+        self.wire_id, self.name, self.is_announced = wire_id, "", False
 
     def announce(self, out: list[StreamEvent]) -> None:
-        """Append the event that the call has begun, unless that was done before."""
+        """Append the event that the call has begun, once."""
         if not self.is_announced:
             self.is_announced = True
             out.append(ToolCallStarted(self.id, self.name))
@@ -396,4 +391,4 @@ class _Call:
     @property
     def is_complete(self) -> bool:
         looks_complete = bool(self.parts) and self.parts[-1].rstrip().endswith("}")
-        return looks_complete and parse_arguments(self.arguments, was_cut=True) is not None
+        return looks_complete and parse_arguments(self.text, was_cut=True) is not None

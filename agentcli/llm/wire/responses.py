@@ -28,6 +28,7 @@ from agentcli.llm.messages import (
     in_turn,
 )
 from agentcli.llm.models import ModelInfo
+from agentcli.llm.wire import ArrivingBlock
 from agentcli.llm.wire.chat_completions import (
     Quirks,
     answer_schema,
@@ -125,26 +126,13 @@ _BAD_REQUEST = ("context_length", "invalid_", "image_", "unsupported_", "empty_"
 _SENT_BACK = ("type", "id", "summary", "content", "encrypted_content")  # fields of a reasoning item
 
 
-class _Item:
-    """An output item that is still arriving."""
-
-    def __init__(self, start: dict[str, Any], id: str = "") -> None:
-        self.start, self.kind, self.id = start, text_in(start.get("type")), id
-        self.parts: list[str] = []
-        self.is_whole = False
-
-    @property
-    def text(self) -> str:
-        return "".join(self.parts)
-
-
 class ResponsesReader:
     """Builds a reply from the stream's events; unknown ones are ignored."""
 
     def __init__(self, model: str, provider: str, *, ids: CallIds) -> None:
         self.model, self._own, self._ids = model, provider + OPAQUE_SUFFIX, ids
         self.is_finished = self.is_closed = self._refused = False
-        self._items: dict[Any, _Item] = {}
+        self._items: dict[Any, ArrivingBlock] = {}
         self._reason, self._usage = "", Usage()
 
     def feed(self, event: dict[str, Any], out: list[llm.StreamEvent]) -> None:
@@ -154,14 +142,14 @@ class ResponsesReader:
         match text_in(event.get("type")):
             case "response.output_text.delta" | "response.refusal.delta" as kind:
                 self._refused |= kind == "response.refusal.delta"
-                self._add(self._item(event, "message", out), event.get("delta"), out)
+                self._item(event, "message", out).add(text_in(event.get("delta")), out)
             case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
-                self._add(self._item(event, "reasoning", out), event.get("delta"), out)
+                self._item(event, "reasoning", out).add(text_in(event.get("delta")), out)
             case "response.reasoning_summary_part.added":
                 item = self._item(event, "reasoning", out)
-                self._add(item, "\n\n" if item.parts else "", out)
+                item.add("\n\n" if item.parts else "", out)
             case "response.function_call_arguments.delta":
-                self._add(self._item(event, "function_call", out), event.get("delta"), out)
+                self._item(event, "function_call", out).add(text_in(event.get("delta")), out)
             case "response.output_item.added":
                 self._begin(event.get("output_index"), event.get("item") or {}, out)
             case "response.output_item.done":
@@ -177,31 +165,20 @@ class ResponsesReader:
             case "" if event.get("error"):
                 raise embedded_error(event)
 
-    def _begin(self, index: Any, start: dict[str, Any], out: list[llm.StreamEvent]) -> _Item:
+    def _begin(self, index: Any, start: dict[str, Any], out: list[llm.StreamEvent]) -> ArrivingBlock:
         is_call = start.get("type") == "function_call"
-        item = self._items[index] = _Item(start, self._ids.take(text_in(start.get("call_id"))) if is_call else "")
+        item = self._items[index] = ArrivingBlock(
+            start, self._ids.take(text_in(start.get("call_id"))) if is_call else ""
+        )
         if is_call:
             out.append(llm.ToolCallStarted(item.id, text_in(start.get("name"))))
-            self._add(item, start.get("arguments"), out)
+            item.add(text_in(start.get("arguments")), out)
         return item
 
-    def _item(self, event: dict[str, Any], kind: str, out: list[llm.StreamEvent]) -> _Item:
+    def _item(self, event: dict[str, Any], kind: str, out: list[llm.StreamEvent]) -> ArrivingBlock:
         """Return the item that an event belongs to; one of this kind begins if the server did not announce it."""
         index = event.get("output_index")
         return self._items.get(index) or self._begin(index, {"type": kind}, out)
-
-    def _add(self, item: _Item, delta: Any, out: list[llm.StreamEvent]) -> None:
-        """Add a piece of text to an item, and append its event; null and an empty text have none."""
-        if not (text := text_in(delta)):
-            return
-        item.parts.append(text)
-        match item.kind:
-            case "function_call":
-                out.append(llm.ToolCallDelta(item.id, text))
-            case "reasoning":
-                out.append(llm.ThinkingDelta(text))
-            case _:
-                out.append(llm.TextDelta(text))
 
     def _end(self, index: Any, whole: dict[str, Any], out: list[llm.StreamEvent]) -> None:
         """End an item, and append the events of its parts that did not come in deltas."""
@@ -209,12 +186,12 @@ class ResponsesReader:
         item.start |= whole
         item.is_whole = whole.get("status") != "incomplete"
         if item.kind == "function_call":
-            self._add(item, "" if item.parts else whole.get("arguments"), out)
+            item.add("" if item.parts else text_in(whole.get("arguments")), out)
             out.append(llm.ToolCallEnded(item.id))
         elif item.kind and not item.parts:
             for part in whole.get("summary") or whole.get("content") or ():
                 self._refused |= part.get("type") == "refusal"
-                self._add(item, part.get("text") or part.get("refusal"), out)
+                item.add(text_in(part.get("text") or part.get("refusal")), out)
 
     def _finish(self, response: dict[str, Any], out: list[llm.StreamEvent]) -> None:
         self.model = text_in(response.get("model")) or self.model
@@ -244,7 +221,7 @@ class ResponsesReader:
     def _message(self) -> Message:
         return Message("assistant", tuple(block for item in self._items.values() for block in self._blocks(item)))
 
-    def _blocks(self, item: _Item) -> list[Block]:
+    def _blocks(self, item: ArrivingBlock) -> list[Block]:
         """Return an item's blocks: reasoning, a message with its phase, or a complete call."""
         match item.kind:
             case "reasoning":
