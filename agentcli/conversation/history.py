@@ -63,8 +63,9 @@ class TurnRecord(Struct, frozen=True):
 
     @property
     def calls(self) -> list[ToolUse]:
-        bodies = [step.entry.body for step in self.steps]
-        return [use for body in bodies if isinstance(body, Assistant) for use in calls_in(body)]
+        return [
+            use for step in self.steps if isinstance(step.entry.body, Assistant) for use in calls_in(step.entry.body)
+        ]
 
     @property
     def observations(self) -> list[Result]:

@@ -122,10 +122,11 @@ class ModelTable:
     def find(self, provider: str, model: str) -> ModelInfo:
         """Return the row of a model, for a cloud that of the model's maker, or assumptions about an unknown model."""
         id = model if (provider, model) in self._rows else self._aliases.get((provider, model), model)
-        found = self._rows.get((provider, id)) or self._served(provider, model)
-        return found or ModelInfo(model, provider, is_known=False)
+        row = self._rows.get((provider, id)) or self._served(provider, model)
+        return row or ModelInfo(model, provider, is_known=False)
 
     def _served(self, cloud: str, model: str) -> ModelInfo | None:
+        """Return the row of the model's maker with the prices of a cloud; None if there is no such row."""
         if (maker := _MAKERS.get(cloud)) is None or (name := _NAME_IN_CLOUD.fullmatch(model)) is None:
             return None
         base = self.find(maker, name["name"])
@@ -139,8 +140,7 @@ class ModelTable:
 @cache
 def bundled_models() -> ModelTable:
     """Return the table in models.toml, whose sections name their sources and dates."""
-    text = Path(__file__).with_name("models.toml").read_text("utf-8")
-    return ModelTable(rows_from_toml(tomllib.loads(text)))
+    return ModelTable(rows_from_toml(tomllib.loads(Path(__file__).with_name("models.toml").read_text("utf-8"))))
 
 
 def rows_from_toml(data: Mapping[str, Any]) -> list[ModelInfo]:

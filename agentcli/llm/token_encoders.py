@@ -83,8 +83,8 @@ class BytePairEncoder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str = "tiktoken"
 
     def encode(self, text: str) -> list[int]:
-        encode = _encoding(self.file, self.pattern).encode_ordinary
-        return [id for part in _LONG_RUN.split(text) for id in encode(part)]
+        encoding = _encoding(self.file, self.pattern)
+        return [id for part in _LONG_RUN.split(text) for id in encoding.encode_ordinary(part)]
 
     def decode(self, ids: list[int]) -> str:
         return _encoding(self.file, self.pattern).decode(ids)

@@ -311,8 +311,8 @@ def calls_in_text(text: str, names: frozenset[str]) -> list[tuple[str, dict[str,
 
 
 def call_events(call: ToolUse) -> list[StreamEvent]:
-    arguments = encode_json(call.input).decode()
-    return [ToolCallStarted(call.id, call.name), ToolCallDelta(call.id, arguments), ToolCallEnded(call.id)]
+    arguments = ToolCallDelta(call.id, encode_json(call.input).decode())
+    return [ToolCallStarted(call.id, call.name), arguments, ToolCallEnded(call.id)]
 
 
 class ArrivingCalls:
