@@ -188,18 +188,18 @@ class LineParser:
 
     def feed(self, chunk: bytes) -> list[str | bytes]:
         """Return the items that are complete now. Raises `ServerError` for one larger than `MAX_EVENT_BYTES`."""
-        # The end of an item may be split over two chunks.
-        has_end = self._end in self._unread[len(self._unread) - len(self._end) + 1 :] + chunk
-        self._unread += chunk
-        if not has_end:
+        # The end of an item, which has two bytes at most, may be split over two chunks.
+        if self._end not in chunk and self._end not in self._unread[-1:] + chunk[:1]:
+            self._unread += chunk
             if len(self._unread) > MAX_EVENT_BYTES:
                 raise ServerError(
                     f"The server sent {MAX_EVENT_BYTES >> 20} MB without the end of a line: is the base_url right?",
                     is_retryable=False,
                 )
             return []
-        *parts, self._unread = self._unread.split(self._end)
-        return [item for part in parts if (item := self._read(bytes(part)))]
+        *parts, rest = (bytes(self._unread) + chunk).split(self._end)
+        self._unread = bytearray(rest)
+        return [item for part in parts if (item := self._read(part))]
 
     def close(self) -> list[str | bytes]:
         """Return the item that the end of the body completes. Raises `ConnectionFailed` in the middle of an item."""
