@@ -76,8 +76,8 @@ def resume_turn(state: AgentState, runtime: Runtime, emit: Emit, *, is_killed: b
     the model has not answered yet. Calls that may have begun get a result that says so.
     """
     conversation = state.conversation
-    half = "" if conversation.asked_again else half_answer(conversation)
-    if not (conversation.asked_again or half or (is_killed and is_unanswered(conversation))):
+    half = "" if conversation.unstarted_calls else half_answer(conversation)
+    if not (conversation.unstarted_calls or half or (is_killed and is_unanswered(conversation))):
         return None
     turn = _new_turn(state, runtime, emit)
     if half:
@@ -87,7 +87,7 @@ def resume_turn(state: AgentState, runtime: Runtime, emit: Emit, *, is_killed: b
         return turn
     for step in turn.steps:
         step.start(turn, is_resumed=True)
-    answer_open_calls(turn, apart_from=conversation.asked_again)
+    answer_open_calls(turn, apart_from=conversation.unstarted_calls)
     return turn
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import dropwhile
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -144,11 +145,12 @@ class Conversation:
         return facts
 
     @property
-    def asked_again(self) -> tuple[ToolUse, ...]:
-        """The calls to ask about again: from the first unanswered one on, because none of these has begun."""
-        calls, waiting = list(self.open_calls.values()), self.unanswered - self.tried  # dry runs were discarded
-        first = next((n for n, call in enumerate(calls) if call.id in waiting), len(calls))
-        return tuple(calls[first:])
+    def unstarted_calls(self) -> tuple[ToolUse, ...]:
+        """The open calls that have not begun, so that the person is asked about them again: all from the first one on
+        whose question was not answered. Calls that ran as dry runs count as begun.
+        """
+        unanswered = self.unanswered - self.tried
+        return tuple(dropwhile(lambda call: call.id not in unanswered, self.open_calls.values()))
 
     @property
     def messages(self) -> tuple[Message, ...]:
