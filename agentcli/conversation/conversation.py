@@ -146,8 +146,9 @@ class Conversation:
 
     @property
     def unstarted_calls(self) -> tuple[ToolUse, ...]:
-        """The open calls that have not begun, so that the person is asked about them again: all from the first one on
-        whose question was not answered. Calls that ran as dry runs count as begun.
+        """The open calls that have not begun, about which the person is asked again.
+
+        They are all calls from the first one on whose question was not answered. Dry runs count as begun.
         """
         unanswered = self.unanswered - self.tried
         return tuple(dropwhile(lambda call: call.id not in unanswered, self.open_calls.values()))

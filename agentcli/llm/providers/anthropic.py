@@ -11,7 +11,7 @@ import gc
 import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
@@ -113,11 +113,11 @@ class CloudProvider(MessagesProvider):
 
     def __init__(self, info: ModelInfo, *, service: Service, read_timeout: float = 600.0) -> None:
         super().__init__(structs.replace(info, takes_temperature=False, sends_back="none"))
-        self._counts = service.platform != "bedrock"  # few models there count tokens, and none by their usual names
+        self._can_count = service.platform != "bedrock"  # few models there count tokens, and none by their usual names
         self._carrier = SdkClient(service, read_timeout=read_timeout)
 
     async def count_tokens(self, request: Request) -> TokenCount:
-        return await (super().count_tokens(request) if self._counts else BaseProvider.count_tokens(self, request))
+        return await (super().count_tokens(request) if self._can_count else BaseProvider.count_tokens(self, request))
 
     async def _check(self) -> None:
         """Send an empty conversation: the model refuses it only if it may be used. This costs nothing."""
@@ -127,6 +127,8 @@ class CloudProvider(MessagesProvider):
             if type(error) is not BadRequest or error.status != 400 or "messages" not in str(error):
                 raise
 
+
+# The SDK, which signs requests for the clouds
 
 GOOGLE_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 AZURE_SCOPE = "https://ai.azure.com/.default"
@@ -179,26 +181,23 @@ class SdkClient(Carrier):
                         self._clients[key] = await asyncio.to_thread(self._open, service)
                     except UserError as error:
                         raise BadRequest(str(error)) from error
-            response = await self._request(self._clients[key], path, body)
-            try:
+            async with aclosing(await self._request(self._clients[key], path, body)) as response:
                 masked = response.masked
                 await check_status(response, is_followed=False)  # the key would go along
                 yield response
-            finally:
-                await response.aclose()
         except ProviderError as error:
             error.args = (masked(str(error)),)
             raise
 
     def _open(self, service: Service) -> Any:
         """Return the SDK's client with our own proxies and certificates. Raises `ProviderError`, `ConfigError`."""
-        collects = gc.isenabled()
+        was_collecting = gc.isenabled()
         gc.disable()  # the collector takes a fifth of the import, and stalls other threads the longest
         try:
             import anthropic  # noqa: F401  # for `_client`, while the collector rests
             import httpx2
         finally:
-            if collects:
+            if was_collecting:
                 gc.enable()
         for name in _LOGGERS:
             logging.getLogger(name).setLevel(logging.WARNING)
@@ -213,8 +212,9 @@ class SdkClient(Carrier):
         address = str(client.base_url)
         self.shown_url = redacted_address(address.rstrip("/"))
         if proxy := proxy_for(address):
-            leads = httpx2.Proxy(proxy.url, auth=proxy.login, ssl_context=tls if proxy.origin[0] == "https" else None)
-            client = client.copy(http_client=httpx2.AsyncClient(**common, proxy=leads))
+            proxy_tls = tls if proxy.origin[0] == "https" else None
+            sdk_proxy = httpx2.Proxy(proxy.url, auth=proxy.login, ssl_context=proxy_tls)
+            client = client.copy(http_client=httpx2.AsyncClient(**common, proxy=sdk_proxy))
             self.shown_url += f" (through the proxy {proxy.url})"
         return client
 
@@ -292,9 +292,9 @@ def _client(service: Service, http: httpx2.AsyncClient) -> Any:
                 **common,
             )
         case "foundry":
-            place = common if service.base_url else common | {"resource": service.resource}
+            options = common if service.base_url else common | {"resource": service.resource}
             return anthropic.AsyncAnthropicFoundry(
-                api_key=key, azure_ad_token_provider=None if key else _azure_token(token), **place
+                api_key=key, azure_ad_token_provider=None if key else _azure_token(token), **options
             )
         case _:
             return anthropic.AsyncAnthropic(api_key=key, auth_token=None if key else token, **common)
