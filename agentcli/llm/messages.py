@@ -183,8 +183,9 @@ class Usage(Struct, frozen=True, omit_defaults=True):
 
 
 LOST = "The result was lost."
-_OF_USERS = (Text, Image, Document, ToolResult)
-_OF_ASSISTANTS = (Text, Thinking, RedactedThinking, ToolUse, Opaque)
+_KINDS = {
+    "user": (Text, Image, Document, ToolResult), "assistant": (Text, Thinking, RedactedThinking, ToolUse, Opaque)
+}  # fmt: skip
 
 
 def repair_messages(messages: tuple[Message, ...]) -> tuple[Message, ...]:
@@ -197,7 +198,7 @@ def repair_messages(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     repaired: list[Message] = []
     used_ids: set[str] = set()
     waiting: list[tuple[str, str]] = []  # calls without a result: the id they had, and the one they have now
-    for message in (*_with_users_joined(messages), Message("user", ())):  # the last one takes results that are missing
+    for message in (*_allowed(messages), Message("user", ())):  # the last one takes results that are missing
         if message.role == "user":
             content, waiting = _answers(waiting, message.content), []
         else:
@@ -208,7 +209,7 @@ def repair_messages(messages: tuple[Message, ...]) -> tuple[Message, ...]:
             content, waiting = _with_own_ids(message.content, used_ids)
         if content:
             repaired.append(Message(message.role, content))
-    if (valid := tuple(_with_users_joined(repaired))) == messages:
+    if (valid := tuple(_allowed(repaired))) == messages:
         return messages
     log_once(f"repaired a conversation of {len(messages)} messages, which has {len(valid)} now")
     return valid
@@ -216,15 +217,20 @@ def repair_messages(messages: tuple[Message, ...]) -> tuple[Message, ...]:
 
 def in_turn(messages: Iterable[Message]) -> list[Message]:
     """Return the messages for APIs whose roles alternate and end with the user, without replies of reasoning alone."""
-    turns: list[Message] = []
-    for message in messages:
-        if message.role == "assistant" and not (message.text.strip() or message.tool_uses):
-            continue
-        if turns and turns[-1].role == message.role:
-            turns[-1] = Message(message.role, turns[-1].content + message.content)
-        else:
-            turns.append(message)
+    with_text = (message for message in messages if message.role == "user" or message.text.strip() or message.tool_uses)
+    turns = _joined(with_text, roles=("user", "assistant"))
     return [*turns, Message("user", (GO_ON,))] if turns and turns[-1].role == "assistant" else turns
+
+
+def _joined(messages: Iterable[Message], *, roles: Sequence[Role]) -> list[Message]:
+    """Return the messages with neighbouring ones of the same role joined, if it is one of `roles`."""
+    joined: list[Message] = []
+    for message in messages:
+        if joined and joined[-1].role == message.role and message.role in roles:
+            joined[-1] = Message(message.role, joined[-1].content + message.content)
+        else:
+            joined.append(message)
+    return joined
 
 
 def _with_own_ids(content: tuple[Block, ...], used_ids: set[str]) -> tuple[tuple[Block, ...], list[tuple[str, str]]]:
@@ -255,17 +261,13 @@ def _answers(calls: list[tuple[str, str]], content: tuple[Block, ...]) -> tuple[
     return (*results, *(block for block in content if not isinstance(block, ToolResult)))
 
 
-def _with_users_joined(messages: Iterable[Message]) -> list[Message]:
-    """Return the messages without blocks that are not allowed, and neighbouring ones of the user joined."""
-    joined: list[Message] = []
-    for message in messages:
-        kinds = _OF_USERS if message.role == "user" else _OF_ASSISTANTS
-        content = without_empty_text(block for block in message.content if isinstance(block, kinds))
-        if content and joined and joined[-1].role == message.role == "user":
-            joined[-1] = Message("user", joined[-1].content + content)
-        elif content:
-            joined.append(Message(message.role, content))
-    return joined
+def _allowed(messages: Iterable[Message]) -> list[Message]:
+    """Return the messages without empty ones and blocks that their role cannot have, those of the user joined."""
+    allowed = (
+        Message(message.role, without_empty_text(b for b in message.content if isinstance(b, _KINDS[message.role])))
+        for message in messages
+    )
+    return _joined((message for message in allowed if message.content), roles=("user",))
 
 
 @lru_cache(maxsize=256)
