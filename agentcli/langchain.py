@@ -20,7 +20,7 @@ from agentcli.llm.errors import ProviderError, ServerError, Timeout, error_for_s
 from agentcli.llm.messages import Base64Source, Block, Document, Image, Message, Text, ToolResult, ToolUse, Usage
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Health, Request, StreamEvent, TextDelta, ToolSpec
-from agentcli.llm.providers.base import BaseProvider
+from agentcli.llm.providers import BaseProvider
 
 _CUT = ("length", "max_tokens", "MAX_TOKENS")  # reasons by which services say that a reply was cut
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Literal
 
 from agentcli import Message, Text, create_context_transform
-from agentcli.conversation.compaction.excerpts import Passage, Scorer, pick_excerpts, split_passages
+from agentcli.conversation.compaction.digest import Passage, Scorer, pick_excerpts, split_passages
 from agentcli.library.token_counts import count_conversation_tokens
 from agentcli.llm.messages import ToolResult, ToolUse
 

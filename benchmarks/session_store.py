@@ -43,9 +43,11 @@ def talk(n: int) -> Body:
         case 0:
             return User((Text(text),))
         case 1:
-            return Assistant((Text(text), ToolUse(f"c{n}", "bash", {"command": "ls -la"})), "p", "m")
+            return Assistant(
+                content=(Text(text), ToolUse(f"c{n}", "bash", {"command": "ls -la"})), provider="p", model="m"
+            )
         case _:
-            return Result(ToolResult(f"c{n - 1}", text), "bash")
+            return Result(result=ToolResult(f"c{n - 1}", text), name="bash")
 
 
 async def fill(store: SqliteSessions, entries: int, name: str = "") -> None:

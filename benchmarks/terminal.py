@@ -381,9 +381,11 @@ async def stored_session(place: Place, *, entries: int) -> str:
         call = ToolUse(f"call_{number}", "file_read", {"path": f"module_{number % 23}.py"})
         appended = log.append(
             User((Text(f"What does function {number} do?"),)),
-            Assistant((call,), "scripted", "script", stop_reason="tool_use"),
-            Result(ToolResult(call.id, source), "file_read", "40 lines"),
-            Assistant((Text(f"It returns `{number}`, as its **name** says."),), "scripted", "script"),
+            Assistant(content=(call,), provider="scripted", model="script", stop_reason="tool_use"),
+            Result(result=ToolResult(call.id, source), name="file_read", summary="40 lines"),
+            Assistant(
+                content=(Text(f"It returns `{number}`, as its **name** says."),), provider="scripted", model="script"
+            ),
         )
     await appended.committed
     await log.close()

@@ -9,8 +9,7 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
-from agentcli.conversation.entries import Body, Entry
-from agentcli.conversation.file_changes import FileChange, FilesChanged
+from agentcli.conversation.entries import Body, Entry, FileChange, FilesChanged
 
 NEWEST = ""  # as a parent's id: the newest entry
 

@@ -56,7 +56,7 @@ async def _answer(turn: Turn) -> Done | TurnFailed:
 
 async def _rounds(turn: Turn) -> DoneReason:
     """Make requests and run their calls, until no step asks for another request or one ends the turn."""
-    if open_calls := turn.state.conversation.asked_again:  # of a reply that an earlier run of the program stored
+    if open_calls := turn.state.conversation.unstarted_calls:  # of a reply that an earlier run of the program stored
         await run_calls(turn.calls, open_calls)
         if turn.calls.is_stopped:
             return "declined"

@@ -266,7 +266,7 @@ class Session:
     ) -> None:
         """Count and store a request that belongs to no turn."""
         self.state.meter.add_request(model, usage, cost_usd)
-        self.append(Paid(model, usage, cost_usd, reason, duration_ms=duration_ms))
+        self.append(Paid(model=model, usage=usage, cost_usd=cost_usd, reason=reason, duration_ms=duration_ms))
 
     def subscribe(self) -> AsyncGenerator[Event, None]:
         """Return a generator of the events from this call on; it ends when the session is closed."""

@@ -79,7 +79,7 @@ def chosen_model(conversation: Conversation) -> str:
         match entry.body:
             case ProviderSwitch(before, now, reason):
                 chosen, substitute = (now, "") if reason == "chosen" else (chosen or before, now)
-            case Assistant(_, provider, model) if f"{provider}/{model}" != substitute:
+            case Assistant(content=_, provider=provider, model=model) if f"{provider}/{model}" != substitute:
                 chosen, substitute = f"{provider}/{model}", ""
     return chosen
 

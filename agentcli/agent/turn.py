@@ -27,9 +27,8 @@ from agentcli.agent.turn_log import (
     take_back_refused,
 )
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import Assistant, Body, Entry, Result, User, reminder
+from agentcli.conversation.entries import Assistant, Body, Entry, Result, User, real_path, reminder
 from agentcli.conversation.evidence import Claim
-from agentcli.conversation.file_changes import real_path
 from agentcli.conversation.mentions import unattached_files
 from agentcli.errors import StorageError, ToolError, UserError
 from agentcli.llm.errors import (
@@ -77,8 +76,8 @@ def resume_turn(state: AgentState, runtime: Runtime, emit: Emit, *, is_killed: b
     the model has not answered yet. Calls that may have begun get a result that says so.
     """
     conversation = state.conversation
-    half = "" if conversation.asked_again else half_answer(conversation)
-    if not (conversation.asked_again or half or (is_killed and is_unanswered(conversation))):
+    half = "" if conversation.unstarted_calls else half_answer(conversation)
+    if not (conversation.unstarted_calls or half or (is_killed and is_unanswered(conversation))):
         return None
     turn = _new_turn(state, runtime, emit)
     if half:
@@ -88,7 +87,7 @@ def resume_turn(state: AgentState, runtime: Runtime, emit: Emit, *, is_killed: b
         return turn
     for step in turn.steps:
         step.start(turn, is_resumed=True)
-    answer_open_calls(turn, apart_from=conversation.asked_again)
+    answer_open_calls(turn, apart_from=conversation.unstarted_calls)
     return turn
 
 
@@ -130,7 +129,7 @@ def half_answer(conversation: Conversation) -> str:
     parts: list[str] = []
     for entry in reversed(conversation.path):
         match entry.body:
-            case Assistant(content, stop_reason="interrupted"):
+            case Assistant(content=content, stop_reason="interrupted"):
                 parts.append("".join(block.text for block in content if isinstance(block, Text)))
             case Assistant() | Result() | User(is_reminder=False):
                 break

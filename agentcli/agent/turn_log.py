@@ -130,7 +130,7 @@ def _what_became_of(call: ToolUse, conversation: Conversation) -> str:
         return f"The program ended before the output was stored. Kept of what it changed: {', '.join(names)}."
     if call.id in conversation.unanswered:
         return NOT_ANSWERED
-    return NOT_BEGUN if call in conversation.asked_again else UNKNOWN_OUTCOME
+    return NOT_BEGUN if call in conversation.unstarted_calls else UNKNOWN_OUTCOME
 
 
 async def apply_compaction(

@@ -10,10 +10,19 @@ from typing import Literal, NamedTuple
 from msgspec import Struct, structs
 
 from agentcli.agent.interfaces import Checkpoints, Locks, Restoration, RestoredFile, SessionStore
-from agentcli.conversation.entries import Assistant, Body, Entry, User, reminder
-from agentcli.conversation.file_changes import FileChange, FilesChanged, FilesRestored, real_path, stored_path
-from agentcli.conversation.history import listed_names, shorten
-from agentcli.conversation.line_origins import line_origins
+from agentcli.conversation.entries import (
+    Assistant,
+    Body,
+    Entry,
+    FileChange,
+    FilesChanged,
+    FilesRestored,
+    User,
+    real_path,
+    reminder,
+    stored_path,
+)
+from agentcli.conversation.history import line_origins, listed_names, shorten
 from agentcli.conversation.mentions import typed_text
 from agentcli.errors import StorageError, UsageError
 from agentcli.llm.messages import ToolUse
@@ -86,7 +95,7 @@ class History:
             match entry.body:
                 case User(is_reminder=False) as prompt:
                     turn = (turn[0] + 1, " ".join(typed_text(prompt.content).split()))
-                case Assistant(content):
+                case Assistant(content=content):
                     uses |= {block.id: (turn, (entry, block)) for block in content if isinstance(block, ToolUse)}
                 case FilesChanged(id, _) as changed:
                     asked_in, reply = uses.get(id, (turn, None))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any
+from itertools import dropwhile
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -25,20 +26,32 @@ from agentcli.conversation.entries import (
     Rewound,
     User,
 )
-from agentcli.conversation.size import RequestSize
 from agentcli.llm.messages import (
     Block,
     Message,
+    Opaque,
     RedactedThinking,
     Text,
     Thinking,
     ToolResult,
     ToolUse,
-    is_valid,
     repair_messages,
     without_empty_text,
 )
+from agentcli.llm.models import (
+    BYTES_PER_TOKEN,
+    MESSAGE_SIZE,
+    SAFETY,
+    Calibration,
+    ModelInfo,
+    Size,
+    prefix_size,
+    sent_back,
+    size_of,
+)
+from agentcli.llm.provider import ToolSpec
 
+MAX_DOUBT = 0.1  # share of tokens that may not have been sent, in a count that a factor is learned from
 MAX_OLD_ARGUMENT_CHARS = 100  # of a text among the arguments of a call that a compaction has shortened
 
 Content = tuple[Block, ...]
@@ -60,13 +73,13 @@ class Queue:
 
         Positions count the steering messages first.
         """
-        steering = len(self.steering)
+        messages = [*self.steering, *self.follow_ups]
         if position is None:
-            position = steering + len(self.follow_ups) - 1
-        queue, at = (self.steering, position) if position < steering else (self.follow_ups, position - steering)
-        if not 0 <= at < len(queue):
+            position = len(messages) - 1
+        if not 0 <= position < len(messages):
             return False
-        del queue[at]
+        queue, start = (self.steering, 0) if position < len(self.steering) else (self.follow_ups, len(self.steering))
+        del queue[position - start]
         return True
 
     def take_steering(self) -> list[Content]:
@@ -94,7 +107,6 @@ class Conversation:
         self.last_reply: Entry | None = None
         self.size = RequestSize(self)
         self._messages: list[Message] = []
-        self._valid = 0  # number of messages that are known to be valid
         self.add(*entries)
         newest = (entry.body for entry in reversed(self.entries) if isinstance(entry.body, Queued))
         queued = next(newest, Queued())
@@ -114,12 +126,14 @@ class Conversation:
 
     @property
     def request_entries(self) -> list[Entry]:
-        """The entries of a request: the path, or the newest compaction on it, what that kept, and what follows."""
-        newest = (n for n in range(len(self.path) - 1, -1, -1) if isinstance(self.path[n].body, Compaction))
-        at = next(newest, None)
-        if at is None:
-            return list(self.path)
-        return [*apply_compaction(self.path[:at], self.path[at]), *self.path[at + 1 :]]
+        """The entries of a request: the path, or the newest compaction on it, what that keeps, and what follows."""
+        compacted, start = self.compacted_entries()
+        return [*compacted, *self.path[start:]]
+
+    def compacted_entries(self) -> tuple[list[Entry], int]:
+        """Return the newest compaction with the entries it keeps, and the position after it; without one, [] and 0."""
+        after = next((n for n in range(len(self.path), 0, -1) if isinstance(self.path[n - 1].body, Compaction)), 0)
+        return apply_compaction(self.path[: after - 1], self.path[after - 1]) if after else [], after
 
     @property
     def pins(self) -> list[str]:
@@ -131,11 +145,13 @@ class Conversation:
         return facts
 
     @property
-    def asked_again(self) -> tuple[ToolUse, ...]:
-        """The calls to ask about again: from the first unanswered one on, because none of these has begun."""
-        calls, waiting = list(self.open_calls.values()), self.unanswered - self.tried  # dry runs were discarded
-        first = next((n for n, call in enumerate(calls) if call.id in waiting), len(calls))
-        return tuple(calls[first:])
+    def unstarted_calls(self) -> tuple[ToolUse, ...]:
+        """The open calls that have not begun, about which the person is asked again.
+
+        They are all calls from the first one on whose question was not answered. Dry runs count as begun.
+        """
+        unanswered = self.unanswered - self.tried
+        return tuple(dropwhile(lambda call: call.id not in unanswered, self.open_calls.values()))
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -143,12 +159,8 @@ class Conversation:
         return tuple(self._messages)
 
     def valid_messages(self) -> tuple[Message, ...]:
-        """Return the messages, repaired if a provider would refuse them. Only new messages are checked."""
-        messages = self.messages
-        if not is_valid(messages, start=self._valid):
-            return repair_messages(messages)
-        self._valid = max(0, len(messages) - 1)  # the last one may still grow
-        return messages
+        """Return the messages, repaired if a provider would refuse them."""
+        return repair_messages(self.messages)
 
     def _place(self, entry: Entry) -> None:
         """Put an entry at the end of the path; it begins a branch if its parent is not the head."""
@@ -196,14 +208,14 @@ class Conversation:
         self.open_calls, self.unanswered, self.tried, self.kept, self.last_reply = {}, set(), set(), {}, None
         for entry in self.path:
             self._note_calls(entry)
-        self._messages, self._valid = messages_of(self.request_entries), 0
+        self._messages = messages_of(self.request_entries)
 
     def _note_calls(self, entry: Entry) -> None:
         match entry.body:
-            case Assistant(content):
+            case Assistant(content=content):
                 self.last_reply = entry
                 self.open_calls |= {block.id: block for block in content if isinstance(block, ToolUse)}
-            case Result(result):
+            case Result(result=result):
                 self.open_calls.pop(result.tool_use_id, None)
                 self.unanswered.discard(result.tool_use_id)
                 self.tried.discard(result.tool_use_id)
@@ -247,12 +259,12 @@ def _add_message(messages: list[Message], body: Body) -> None:
 
 def _message(body: Body) -> Message | None:
     match body:
-        case User(content) | Assistant(content):
+        case User(content) | Assistant(content=content):
             content = without_empty_text(content)
             return Message("user" if isinstance(body, User) else "assistant", content) if content else None
-        case Compaction(carried):
+        case Compaction(carried=carried):
             return Message("user", (Text(carried),)) if carried.strip() else None
-        case Result(result):
+        case Result(result=result):
             return Message("user", (result,))
         case _:
             return None
@@ -264,20 +276,17 @@ def _as_compacted(entry: Entry, stubs: dict[str, str]) -> Entry:
     match body:
         case User() if stub is not None:
             shown: Body = User((Text(stub),), body.is_reminder)
-        case Result(result) if stub is not None:
+        case Result(result=result) if stub is not None:
             shown = replace(body, result=ToolResult(result.tool_use_id, stub, result.is_error))
-        case Assistant(content) if stub is not None:
+        case Assistant(content=content) if stub is not None:
             calls = (replace(block, input=_shortened(block.input)) for block in content if isinstance(block, ToolUse))
             shown = replace(body, content=(Text(stub), *calls))
-        case Assistant(content):
-            shown = replace(body, content=tuple(block for block in content if not _is_signed_thinking(block)))
+        case Assistant(content=content):
+            unsigned = (block for block in content if getattr(block, "signature", None) is None)
+            shown = replace(body, content=tuple(block for block in unsigned if not isinstance(block, RedactedThinking)))
         case _:
             return entry
     return replace(entry, body=shown)
-
-
-def _is_signed_thinking(block: Block) -> bool:
-    return isinstance(block, RedactedThinking) or (isinstance(block, Thinking) and block.signature is not None)
 
 
 def _shortened(value: Any) -> Any:
@@ -286,3 +295,102 @@ def _shortened(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _shortened(item) for key, item in value.items()}
     return [_shortened(item) for item in value] if isinstance(value, list) else value
+
+
+# The size of the next request
+
+
+class ProviderCount(NamedTuple):
+    """A provider's count of a reply and all before it.
+
+    `size` is our size of the same texts. `doubtful` tokens are reasoning, which later requests may not send.
+    """
+
+    tokens: int = 0
+    size: Size = Size()
+    doubtful: int = 0
+
+
+class RequestSize:
+    """The size of a conversation's next request: a provider's count of an earlier one, and an estimate of what follows.
+
+    Only new entries are measured, and each count improves the estimate.
+    """
+
+    def __init__(self, conversation: Conversation) -> None:
+        self.calibration = Calibration()
+        self._conversation = conversation
+        self._learned: set[str] = set()  # ids of replies whose counts the calibration has
+        self._prefix: tuple[str, tuple[ToolSpec, ...], Size] = ("", (), Size())
+        self._model: ModelInfo | None = None
+        self._start_anew()
+
+    def tokens(self, system: str, tools: tuple[ToolSpec, ...], model: ModelInfo) -> int:
+        """Return the tokens of the next request to a model. Counts from before a compaction are not used."""
+        if (system, tools) != self._prefix[:2]:
+            self._prefix = (system, tools, prefix_size(system, tools))
+        if self._model != model:  # other thinking and other images are sent to it
+            self._start_anew()
+        self._model = model
+        self._measure_new_entries(model)
+        counted = self._counted.get(model.name, ProviderCount())
+        added = self._entries.plus(self._prefix[2]).minus(counted.size)
+        if not model.takes_images:  # a short text replaces them
+            added = added._replace(media=0)
+        return max(0, counted.tokens + self.calibration.tokens(model.name, added, model.token_factor * SAFETY))
+
+    def now(self) -> int:
+        """Return the tokens for the model and the prefix of the last call of `tokens`; 0 without one."""
+        return self.tokens(*self._prefix[:2], self._model) if self._model else 0
+
+    def _start_anew(self) -> None:
+        self._path: list[Entry] = []  # a rewound conversation has another list
+        self._measured = 0  # number of entries of the path
+        self._entries = Size()
+        self._counted: dict[str, ProviderCount] = {}
+
+    def _measure_new_entries(self, model: ModelInfo) -> None:
+        """Add the sizes of new entries as `model` is sent them; of all entries if the path changed or was compacted."""
+        path = self._conversation.path
+        if path is not self._path or any(isinstance(entry.body, Compaction) for entry in path[self._measured :]):
+            self._start_anew()
+            self._path = path
+            compacted, self._measured = self._conversation.compacted_entries()
+            for entry in compacted:
+                self._entries = self._entries.plus(_size(entry.body, model))
+        for entry in path[self._measured :]:
+            self._add(entry, model)
+        self._measured = len(path)
+
+    def _add(self, entry: Entry, model: ModelInfo) -> None:
+        body, before = entry.body, self._entries.plus(self._prefix[2])
+        size = _size(body, model)
+        self._entries = self._entries.plus(size)
+        if not isinstance(body, Assistant) or not body.usage.prompt_tokens or body.is_estimated:
+            return
+        name, usage = f"{body.provider}/{body.model}", body.usage
+        if entry.id not in self._learned:
+            self._learned.add(entry.id)
+            self._learn(name, usage.prompt_tokens, before)
+        sent = sent_back(body.content, model)
+        reasoning = [block for block in sent if isinstance(block, Thinking | RedactedThinking | Opaque)]
+        is_partly_sent = len(sent) < len(body.content) and not reasoning and not usage.reasoning_tokens
+        if body.stop_reason == "interrupted" or is_partly_sent:  # the tokens of the text that is kept were not counted
+            self._counted[name] = ProviderCount(usage.prompt_tokens, before)
+            return
+        unsent = 0 if reasoning else usage.reasoning_tokens
+        doubtful = max(usage.reasoning_tokens - unsent, int(size_of(reasoning, model.name).bytes / BYTES_PER_TOKEN))
+        self._counted[name] = ProviderCount(usage.context_tokens - unsent, before.plus(size), doubtful)
+
+    def _learn(self, name: str, prompt_tokens: int, size: Size) -> None:
+        """Learn a model's factor from what was added since its last count. Images would blur it."""
+        before = self._counted.get(name, ProviderCount())
+        added = size.minus(before.size)
+        if not added.media and before.doubtful <= MAX_DOUBT * added.bytes / BYTES_PER_TOKEN:
+            self.calibration.learn(name, added, prompt_tokens - before.tokens)
+
+
+def _size(body: Body, model: ModelInfo) -> Size:
+    """Return the size of the message that an entry becomes; nothing for an entry that does not reach the model."""
+    message = _message(body)
+    return size_of(sent_back(message.content, model), model.name).plus(MESSAGE_SIZE) if message else Size()

@@ -12,8 +12,70 @@ from typing import Any, Literal
 
 import msgspec
 
-from agentcli.conversation.file_changes import FilesChanged, FilesRestored
 from agentcli.llm.messages import Block, StopReason, Text, ToolResult, Usage
+
+FileKind = Literal["file", "folder", "link", "pipe"]
+
+
+class FileState(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
+    """The state of a path. `content` is a link's target, or the blob id of a file that the checkpoints keep."""
+
+    kind: FileKind
+    mode: int
+    content: str = ""
+    size: int = 0
+
+    @property
+    def is_stored(self) -> bool:
+        return self.kind != "file" or bool(self.content)
+
+
+class FileChange(msgspec.Struct, frozen=True, array_like=True):
+    """The states of one absolute path before and after; None if nothing was there. `stored_path` has its form."""
+
+    path: str
+    before: FileState | None
+    after: FileState | None
+
+
+class FilesChanged(msgspec.Struct, frozen=True, tag_field="kind", tag="files_changed", omit_defaults=True):
+    """The changes that a call made to files; `left_out` names the paths that were not compared.
+
+    Unless it `is_exact`, the changes of other programs while the call ran count as the call's.
+    """
+
+    id: str
+    changes: tuple[FileChange, ...]
+    is_exact: bool = True
+    left_out: tuple[str, ...] = ()
+
+
+class FilesRestored(msgspec.Struct, frozen=True, tag_field="kind", tag="files_restored", omit_defaults=True):
+    """The person undid the changes of the entries whose ids are in `takes_back`; `changes` is the effect on files.
+
+    The paths in `left` stay as they are. If an earlier `FilesRestored` is undone, its changes are reapplied.
+    """
+
+    takes_back: tuple[str, ...]
+    changes: tuple[FileChange, ...] = ()
+    left: tuple[str, ...] = ()
+
+
+# Bytes of a name that are no UTF-8 are lone surrogates in Python, which JSON cannot hold. In the log, code points from
+# the end of a private plane replace them; no name is known to use these.
+_REPLACEMENTS = {0xDC80 + n: 0x10FF80 + n for n in range(0x80)}
+_SURROGATES = {replacement: surrogate for surrogate, replacement in _REPLACEMENTS.items()}
+
+
+def stored_path(path: str) -> str:
+    """Return a path as the log holds it."""
+    return path.translate(_REPLACEMENTS)
+
+
+def real_path(stored: str) -> str:
+    """Return a path of the log as the system knows it."""
+    return stored.translate(_SURROGATES)
+
 
 SCHEMA_VERSION = 3  # of the stored form; schema.py reads older ones
 FILE = "SKILL.md"
@@ -35,7 +97,7 @@ class User(msgspec.Struct, frozen=True, tag_field="kind", tag="user", omit_defau
         return "".join(block.text for block in self.content if isinstance(block, Text))
 
 
-class Assistant(msgspec.Struct, frozen=True, tag_field="kind", tag="assistant", omit_defaults=True):
+class Assistant(msgspec.Struct, frozen=True, tag_field="kind", tag="assistant", omit_defaults=True, kw_only=True):
     """One reply, after `retries` requests that failed. `cost_usd` is None if the model's price is not known.
 
     `is_estimated`: the reply broke off, and its `usage` is an estimate. `prefix` has hashes of the tools and the system
@@ -54,7 +116,7 @@ class Assistant(msgspec.Struct, frozen=True, tag_field="kind", tag="assistant", 
     is_estimated: bool = False
 
 
-class Result(msgspec.Struct, frozen=True, tag_field="kind", tag="tool_result", omit_defaults=True):
+class Result(msgspec.Struct, frozen=True, tag_field="kind", tag="tool_result", omit_defaults=True, kw_only=True):
     """The result of a call. `structured` is for programs, `summary` is one line for the person.
 
     `caller` is the id of the agent that made the call, and `mode` the permission mode that decided on it. `answer` is
@@ -77,7 +139,7 @@ class Result(msgspec.Struct, frozen=True, tag_field="kind", tag="tool_result", o
     output_level: str = ""
 
 
-class Compaction(msgspec.Struct, frozen=True, tag_field="kind", tag="compaction", omit_defaults=True):
+class Compaction(msgspec.Struct, frozen=True, tag_field="kind", tag="compaction", omit_defaults=True, kw_only=True):
     """Replaces older entries of the path in every later request; the log still holds them.
 
     `covers` has the ids of the first and the last entry that it replaces. Later requests begin with the text `carried`
@@ -155,7 +217,7 @@ class Queued(msgspec.Struct, frozen=True, tag_field="kind", tag="queue", omit_de
     follow_ups: tuple[tuple[Block, ...], ...] = ()
 
 
-class Paid(msgspec.Struct, frozen=True, tag_field="kind", tag="paid", omit_defaults=True):
+class Paid(msgspec.Struct, frozen=True, tag_field="kind", tag="paid", omit_defaults=True, kw_only=True):
     """A request that was paid for and has no reply in this log, for one of the reasons of `PaidReason`."""
 
     model: str
@@ -213,7 +275,7 @@ class PlanAccepted(msgspec.Struct, frozen=True, tag_field="kind", tag="plan_acce
     text: str
 
 
-class SkillFile(msgspec.Struct, frozen=True, omit_defaults=True):
+class SkillFile(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A skill's SKILL.md: its place and `digest`, how it describes itself, and the rules that it grants."""
 
     name: str
@@ -229,7 +291,7 @@ class SkillFile(msgspec.Struct, frozen=True, omit_defaults=True):
         return Path(self.folder) / FILE
 
 
-class SkillRecord(SkillFile, frozen=True, omit_defaults=True):
+class SkillRecord(SkillFile, frozen=True, omit_defaults=True, kw_only=True):
     """The fields of a skill that the log keeps; `extensions/skills/skill.py` describes them."""
 
     tools: tuple[str, ...] | None = None
@@ -278,13 +340,14 @@ class Unreadable(msgspec.Struct, frozen=True, tag_field="kind", tag="unreadable"
     stored: str = ""
 
 
-_MessageBody = User | Assistant | Result | Compaction  # what reaches the model
-_CourseBody = (
-    ContextNote | Pinned | Rewound | HeadMoved | Labelled | Retracted | ProviderSwitch | Queued | Paid | ResetAwaited
+# fmt: off
+Body = (
+    User | Assistant | Result | Compaction  # what reaches the model
+    | ContextNote | Pinned | Rewound | HeadMoved | Labelled | Retracted | ProviderSwitch | Queued | Paid | ResetAwaited
+    | CallsStarted | CallAsked | CallAllowed | CallDenied | CallTried | CallKept | CallsHandedOver | PlanAccepted
+    | SkillActivated | SkillEnded | FilesChanged | FilesRestored | Unreadable
 )
-_CallBody = CallsStarted | CallAsked | CallAllowed | CallDenied | CallTried | CallKept | CallsHandedOver | PlanAccepted
-_EffectBody = SkillActivated | SkillEnded | FilesChanged | FilesRestored
-Body = _MessageBody | _CourseBody | _CallBody | _EffectBody | Unreadable
+# fmt: on
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):

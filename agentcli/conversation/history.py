@@ -1,9 +1,11 @@
-"""Reads the history of a conversation: its turns, its active skills, its title, and a search of its whole log."""
+"""Reads the history of a conversation: turns, active skills, title, search of the whole log, and blame of a file."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import dropwhile
 from math import log
 
 from msgspec import Struct
@@ -14,6 +16,9 @@ from agentcli.conversation.entries import (
     Body,
     Compaction,
     Entry,
+    FileChange,
+    FilesChanged,
+    FilesRestored,
     Pinned,
     PlanAccepted,
     Result,
@@ -25,6 +30,7 @@ from agentcli.conversation.entries import (
 )
 from agentcli.llm.messages import Document, Image, Text, Thinking, ToolResult, ToolUse, block_text
 from agentcli.tools.summary import call_title
+from agentcli.tools.text.diff import lines_of, opcodes
 
 MAX_TITLE_CHARS = 80
 _INSTRUCTIONS = re.compile(r'<system-reminder><skill name="([^"]*)" ')
@@ -57,8 +63,9 @@ class TurnRecord(Struct, frozen=True):
 
     @property
     def calls(self) -> list[ToolUse]:
-        bodies = [step.entry.body for step in self.steps]
-        return [use for body in bodies if isinstance(body, Assistant) for use in calls_in(body)]
+        return [
+            use for step in self.steps if isinstance(step.entry.body, Assistant) for use in calls_in(step.entry.body)
+        ]
 
     @property
     def observations(self) -> list[Result]:
@@ -99,14 +106,12 @@ def transcript_lines(entries: Iterable[Entry]) -> Iterator[str]:
             case Assistant():
                 calls = [f"• {call_title(use.name, use.input)}" for use in calls_in(body)]
                 yield from (part for part in (text_of(body).strip(), *calls) if part)
-            case Result(result, summary=summary):
+            case Result(result=result, summary=summary):
                 yield f"  {'✗' if result.is_error else '✓'} {body.name} {summary}"
-            case Compaction(carried):
+            case Compaction(carried=carried):
                 yield f"[summary] {carried}"
             case Unreadable(error, stored):
                 yield f"[{error}] {stored}".rstrip()
-            case _:
-                pass
 
 
 def one_line(text: str, max_chars: int) -> str:
@@ -131,8 +136,8 @@ def active_skills(path: Sequence[Entry]) -> list[SkillActivated]:
 
 def note_of(activated: SkillActivated, path: Sequence[Entry]) -> User | None:
     """Return the note with the instructions of an activated skill; None if the model got none."""
-    at = next((n for n, entry in enumerate(path) if entry.body is activated), len(path))
-    notes = (entry.body for entry in path[at:] if isinstance(entry.body, User))
+    later = dropwhile(lambda entry: entry.body is not activated, path)
+    notes = (entry.body for entry in later if isinstance(entry.body, User))
     return next((note for note in notes if skill_of(note) == activated.skill.name), None)
 
 
@@ -144,18 +149,17 @@ def skill_of(note: User) -> str:
 
 def carried_notes(path: Sequence[Entry]) -> list[User]:
     """Return the notes that a compaction keeps whole: those of active skills, and the plan that was accepted last."""
-    found = (note_of(activated, path) for activated in active_skills(path))
-    notes = [note for note in found if note is not None]
-    plans = (entry.body for entry in reversed(path) if isinstance(entry.body, PlanAccepted))
-    if (plan := next(plans, None)) is not None:
-        notes.append(reminder(f"The plan that the user has accepted:\n{plan.text}"))
-    return notes
+    skills = (note_of(activated, path) for activated in active_skills(path))
+    plans = [entry.body.text for entry in path if isinstance(entry.body, PlanAccepted)]
+    notes = [reminder(f"The plan that the user has accepted:\n{plan}") for plan in plans[-1:]]
+    return [*(note for note in skills if note is not None), *notes]
 
 
 # Titles
 
 
 def title_of(entries: Iterable[Entry]) -> str:
+    """Return the oldest prompt in one line."""
     return next((short_prompt(entry.body) for entry in entries if entry.is_prompt), "")
 
 
@@ -244,22 +248,20 @@ def _heading(number: int, body: Body) -> str:
     match body:
         case User():
             speaker = "note" if body.is_reminder else "user"
-        case Assistant():
-            speaker = "you"
         case Result(name=name, result=result):
             speaker = f"{name}{' (failed)' if result.is_error else ''}"
         case _:
-            speaker = type(body).__name__.lower()
+            speaker = "you" if isinstance(body, Assistant) else type(body).__name__.lower()
     return f"[#{number} {speaker}]"
 
 
 def _text(body: Body) -> str:
     match body:
-        case User(content) | Assistant(content):
+        case User(content) | Assistant(content=content):
             shown = (block for block in content if not (isinstance(block, ToolUse) and block.name == "recall"))
             texts = (block_text(b) if isinstance(b, _TEXTUAL) else f"[{type(b).__name__.lower()}]" for b in shown)
             return "\n".join(filter(None, texts))
-        case Result(result):
+        case Result(result=result):
             return result.text
         case Pinned(text):
             return text
@@ -269,7 +271,7 @@ def _text(body: Body) -> str:
 
 def _media(body: Body) -> tuple[Image | Document, ...]:
     match body:
-        case User(content) | Result(ToolResult(content=tuple() as content)):
+        case User(content) | Result(result=ToolResult(content=tuple() as content)):
             return tuple(block for block in content if isinstance(block, Image | Document))
         case _:
             return ()
@@ -279,3 +281,96 @@ def listed_names(names: Sequence[str], most: int) -> str:
     """Return the first names as `a, b and 3 more`."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return f"{', '.join(names[:most])}{more}"
+
+
+# Blame: the change that wrote each line of a file
+
+_MIN_SHARED = 0.5  # share of the lines of a new file that a deleted one had, if it is that file with a new name
+_MAX_COMPARED = 100  # deleted files that are compared line by line with a created one
+
+Recorded = tuple[str, Entry]  # an entry with changes of files, and the id of its session
+Origin = Recorded | None  # None if no call is known to have written the line
+Read = Callable[[str], bytes]  # returns a content by its id, or raises `OSError`
+
+
+def line_origins(path: str, content: bytes, recorded: Iterable[Recorded], read: Read) -> list[tuple[str, Origin]]:
+    """Return each line of a file with the change that wrote it.
+
+    `path` is written as in the log, `content` is what the file holds now, and `recorded` are the changes of all files.
+    """
+    text = _BlamedText()
+    for record, change in _changes_of(path, sorted(recorded, key=lambda record: record[1].time), read):
+        with suppress(OSError):  # an old content may be gone
+            text.follow(change, record if isinstance(record[1].body, FilesChanged) else None, read)
+    text.become(_lines(content), None)
+    return list(zip(text.lines, text.origins, strict=True))
+
+
+class _BlamedText:
+    """The lines of a file in one of its states, each with its origin."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.origins: list[Origin] = []
+        self._known: dict[str, tuple[list[str], list[Origin]]] = {}
+
+    def follow(self, change: FileChange, origin: Origin, read: Read) -> None:
+        """Apply a change. Lines that were new before it came from no call. Raises `OSError`."""
+        for state, author in ((change.before, None), (change.after, origin)):
+            if state is None or not state.content:
+                continue
+            if state.content not in self._known:  # else the file returns to a state whose origins are known
+                self.become(_lines(read(state.content)), author)
+                self._known[state.content] = (self.lines, self.origins)
+            self.lines, self.origins = self._known[state.content]
+
+    def become(self, lines: list[str], origin: Origin) -> None:
+        """Replace the lines; those that were not there before have this origin."""
+        origins: list[Origin] = []
+        for tag, start, end, new_start, new_end in opcodes(self.lines, lines):
+            origins += self.origins[start:end] if tag == "equal" else [origin] * (new_end - new_start)
+        self.lines, self.origins = lines, origins
+
+
+def _changes_of(path: str, recorded: Sequence[Recorded], read: Read) -> list[tuple[Recorded, FileChange]]:
+    """Return the changes of a file, oldest first, also those under its earlier names."""
+    found = []
+    for record in reversed(recorded):
+        body = record[1].body
+        changes = body.changes if isinstance(body, FilesChanged | FilesRestored) else ()
+        change = next((change for change in changes if change.path == path), None)
+        if change is None:
+            continue
+        if change.before is None and change.after is not None and (source := _renamed_from(change, changes, read)):
+            change, path = FileChange(path, source.before, change.after), source.path
+        found.append((record, change))
+    return found[::-1]
+
+
+def _renamed_from(created: FileChange, changes: Sequence[FileChange], read: Read) -> FileChange | None:
+    """Return the deletion that `created` is probably a rename of: the same content, or most of its lines in common."""
+    assert created.after is not None
+    deleted = {
+        change.before.content: change
+        for change in reversed(changes)
+        if change.after is None and change.before is not None and change.before.kind == "file" and change.before.content
+    }
+    if created.after.content in deleted or not created.after.content or len(deleted) > _MAX_COMPARED:
+        return deleted.get(created.after.content)
+    try:
+        new = _lines(read(created.after.content))
+        shares = {content: _shared_part(_lines(read(content)), new) for content in deleted}
+    except OSError:
+        return None
+    nearest = max(shares, key=shares.__getitem__, default="")
+    return deleted[nearest] if nearest and shares[nearest] >= _MIN_SHARED else None
+
+
+def _shared_part(old: Sequence[str], new: Sequence[str]) -> float:
+    """Return the share of the longer text's lines that both have."""
+    same = sum(end - start for tag, start, end, _, _ in opcodes(old, new) if tag == "equal")
+    return same / max(len(old), len(new), 1)
+
+
+def _lines(content: bytes) -> list[str]:
+    return [line.rstrip("\r\n") for line in lines_of(content.decode(errors="replace"))]

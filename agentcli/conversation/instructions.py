@@ -70,8 +70,8 @@ class InstructionReader:
     home: Path | None = None
     left_out: list[tuple[Path, str]] = field(default_factory=list)
     _files: list[tuple[Path, bytes, int]] = field(default_factory=list)  # with the size of the whole file
-    _spent: int = 0
-    _seen: set[Path | None] = field(default_factory=set)
+    _spent: int = 0  # bytes of the files that `collect` has returned
+    _seen: set[Path] = field(default_factory=set)  # the real paths of the files before
 
     def collect(self) -> Instructions:
         """Return the files that were read since the last call. They count against the budget from now on."""
@@ -102,27 +102,21 @@ class InstructionReader:
 
     def read(self, file: Path, within: Path, *, depth: int = 0) -> None:
         """Read a file and its imports, which must all lie in the folder `within`."""
-        real: Path | None
         try:
             real = file.resolve(strict=True)
-        except (OSError, RuntimeError):  # before Python 3.13 a loop of symlinks is a RuntimeError
-            real = None
-        if real in self._seen:
-            return
-        self._seen.add(real)
-        if real is None:
-            why = "it cannot be read"
-        elif not real.is_relative_to(within.resolve()):
-            why = "it leads out of the project"
-        elif is_secret(real, self.home):
-            why = "it leads to a file that may hold secrets"
-        else:
-            try:
-                content = read_small_file(file, real=real, is_cut=True)
-                size = max(len(content), file.stat().st_size)
-                why = "it is not text" if b"\0" in content else ""
-            except OSError as error:
-                why = f"it cannot be read ({error.strerror})"
+            if real in self._seen:
+                return
+            self._seen.add(real)
+            content, why = b"", ""
+            if not real.is_relative_to(within.resolve()):
+                why = "it leads out of the project"
+            elif is_secret(real, self.home):
+                why = "it leads to a file that may hold secrets"
+            elif b"\0" in (content := read_small_file(file, real=real, is_cut=True)):
+                why = "it is not text"
+            size = max(len(content), file.stat().st_size)
+        except (OSError, RuntimeError) as error:  # before Python 3.13 a loop of symlinks is a RuntimeError
+            why = f"it cannot be read ({getattr(error, 'strerror', 'it is a loop of links')})"
         if why:
             self.left_out.append((file, why))
             return

@@ -82,29 +82,27 @@ def attached_file(path: Path, workspace: Workspace) -> Sequence[Block]:
         output = read_file(FileRead(str(path)), path, workspace)
     except (ToolError, OSError) as error:
         raise UsageError(f"{path} cannot be attached: {error}") from error
-    if isinstance(output.content, str):
-        return (foreign_text(path.name, output.content),)
-    return output.content or ()
+    return (foreign_text(path.name, output.content),) if isinstance(output.content, str) else output.content or ()
 
 
 def _attached(name: str, workspace: Workspace) -> Sequence[Block]:
     """Return the blocks to attach for a name; none if it is no file or folder. Raises `ToolError`, `OSError`."""
     path = workspace.readable(name)
-    status = workspace.look(path)
-    if not status.is_there and (lines := _LINES.fullmatch(name)):
-        return _some_lines(lines[1], int(lines[2]), int(lines[3] or lines[2]), workspace)
-    if status.kind == "folder":
-        return _listed(name, path)
-    if status.kind is None:
-        return ()
-    if status.kind != "file":
-        raise ToolError(f"{name} is not a regular file.", kind="invalid_parameters")
-    output = read_file(FileRead(name), path, workspace)
-    if isinstance(output.content, str):
-        with workspace.sandbox.read(path) as file:
-            note = syntax_note(path, file.read(LARGEST + 1))
-        return (foreign_text(name, f"{output.content}\n{note}" if note else output.content),)
-    return output.content or ()
+    match workspace.look(path).kind:
+        case "file":
+            output = read_file(FileRead(name), path, workspace)
+        case "folder":
+            return _listed(name, path)
+        case None:
+            lines = _LINES.fullmatch(name)
+            return _some_lines(lines[1], int(lines[2]), int(lines[3] or lines[2]), workspace) if lines else ()
+        case _:
+            raise ToolError(f"{name} is not a regular file.", kind="invalid_parameters")
+    if not isinstance(output.content, str):
+        return output.content or ()
+    with workspace.sandbox.read(path) as file:
+        note = syntax_note(path, file.read(LARGEST + 1))
+    return (foreign_text(name, f"{output.content}\n{note}" if note else output.content),)
 
 
 def _is_file(name: str, workspace: Workspace) -> bool:
@@ -129,6 +127,7 @@ def _some_lines(name: str, first: int, last: int, workspace: Workspace) -> Seque
 
 
 def _listed(name: str, folder: Path) -> Sequence[Block]:
+    """Return the names in a folder. Raises `OSError`."""
     with os.scandir(folder) as found:
         names = sorted(display_name(f"{entry.name}/" if entry.is_dir() else entry.name) for entry in found)
     more = [f"[{len(names) - MAX_LISTED} more]"] if len(names) > MAX_LISTED else []
@@ -137,6 +136,7 @@ def _listed(name: str, folder: Path) -> Sequence[Block]:
 
 
 def _names(prompt: str, *, bare_names: bool) -> Iterator[str]:
+    """Yield the names that a prompt mentions, those at the end of a sentence with and without its punctuation."""
     for quoted, lines, plain in _MENTION.findall(prompt):
         yield quoted + lines or plain
         yield plain.rstrip(PUNCTUATION)

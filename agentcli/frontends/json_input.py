@@ -20,8 +20,7 @@ from agentcli.agent.ops import ClientResult, SetMode, SetModel
 from agentcli.agent.permissions.modes import parse_mode
 from agentcli.agent.questions import check_offered
 from agentcli.errors import UserError
-from agentcli.llm.json_text import decode_json
-from agentcli.llm.messages import Block, Document, Image, Text
+from agentcli.llm.messages import Block, Document, Image, Text, decode_json
 from agentcli.llm.provider import ToolSpec
 
 if TYPE_CHECKING:

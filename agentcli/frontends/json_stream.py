@@ -72,7 +72,7 @@ class Dialogue:
         else:
             self._spawn(self._listen(input))
             conversation = self._session.snapshot().conversation
-            if conversation.asked_again or awaited_reset(conversation):
+            if conversation.unstarted_calls or awaited_reset(conversation):
                 self._session.submit(ops.GoOn(is_killed=True))
         self._spawn(self._work(first))
         leaving = asyncio.create_task(self._leaving.wait())

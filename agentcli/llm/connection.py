@@ -78,31 +78,35 @@ class Connections:
         return None
 
     async def _open_connection(self, url: SplitResult, addresses: Sequence[str] | None) -> Response:
-        first = origin_of(url) if self._proxy is None else self._proxy.origin
-        if self._tls is None and "https" in (url.scheme, first[0]):
+        """Return a connection to the server or its proxy through the first of `addresses` that answers."""
+        peer = origin_of(url) if self._proxy is None else self._proxy.origin
+        if self._tls is None and "https" in (url.scheme, peer[0]):
             self._tls = await asyncio.to_thread(tls_context)  # tens of milliseconds
-        addresses = [first[1]] if addresses is None else addresses
-        for address in addresses:
+        *others, last = [peer[1]] if addresses is None else addresses
+        for address in (*others, last):
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                    connection = await self._connect(address, first, url)
+                    connection = await self._connect(address, peer, url)
+                    break
             except OSError as error:  # TimeoutError is one
-                if isinstance(error, ssl.SSLError) or address == addresses[-1]:
+                if isinstance(error, ssl.SSLError) or address == last:
                     raise self._no_connection(error) from error
-            else:
-                self._open.add(connection)
-                return connection
-        raise AssertionError("no address was given")
+        self._open.add(connection)
+        return connection
 
-    async def _connect(self, address: str, first: Origin, url: SplitResult) -> Response:
-        """Return a connection through `address`, that of the server or its proxy. Raises `OSError`, `ProviderError`."""
+    async def _connect(self, address: str, peer: Origin, url: SplitResult) -> Response:
+        """Return a connection for requests to `url`. `address` is that of `peer`, which is the server or its proxy.
+
+        Raises:
+            OSError, ProviderError: If there is none.
+        """
         origin, proxy = origin_of(url), self._proxy
         if proxy is not None and proxy.is_socks:
             streams = await self._through_socks(proxy, origin)
         else:
-            options: dict[str, Any] = {"ssl": self._tls, "server_hostname": first[1]} if first[0] == "https" else {}
+            options: dict[str, Any] = {"ssl": self._tls, "server_hostname": peer[1]} if peer[0] == "https" else {}
             # RFC 8305 §5
-            streams = await asyncio.open_connection(address, first[2], happy_eyeballs_delay=0.25, **options)
+            streams = await asyncio.open_connection(address, peer[2], happy_eyeballs_delay=0.25, **options)
         connection = Response(origin, streams, self._where, self._read_timeout)
         try:
             if proxy is not None and url.scheme == "https":
@@ -163,10 +167,6 @@ class Response:
     """
 
     masked: Mask = str
-    url: SplitResult
-    status: int
-    reason: str
-    headers: dict[str, str]
 
     def __init__(self, origin: Origin, streams: Streams, where: str, read_timeout: float) -> None:
         self.origin, self.idle_since = origin, 0.0
@@ -176,9 +176,9 @@ class Response:
     async def send(self, method: str, url: SplitResult, target: str, *, headers: Headers, body: bytes = b"") -> None:
         """Send a request with checked headers, and wait for the head of its response. Raises `ProviderError`."""
         self.url, self.idle_since = url, 0.0
-        self.status, self.reason, self.headers, self.received = 0, "", {}, 0
+        self.status, self.reason, self.headers, self.received = 0, "", dict[str, str](), 0
         self._is_complete, self._can_go_on, self._head_bytes, self._pieces = False, False, 0, list[bytes]()
-        self._failure: Exception | None = None
+        self._failure: Exception | None = None  # a fault of the bytes after those in `_pieces`
         self._parser = HttpResponseParser(self)
         # Some servers end lines with a bare LF or pad sizes. If there are two framings, `chunked` counts.
         self._parser.set_dangerous_leniencies(
@@ -201,21 +201,20 @@ class Response:
         is_compressed = self.headers.get("content-encoding", "").strip().lower() in ("gzip", "x-gzip", "deflate")
         unzip = zlib.decompressobj(_GZIP_OR_ZLIB)
         while self._pieces or not self._is_complete:
-            if not self._pieces:
+            received, self._pieces = b"".join(self._pieces), []
+            self.received += len(received)
+            if not received:
                 await self._receive()
-                continue
-            waiting, self._pieces = b"".join(self._pieces), []
-            self.received += len(waiting)
-            if not is_compressed:
-                yield waiting
-                continue
-            is_full = True
-            while waiting or is_full:  # a kilobyte may hold a megabyte: small pieces let the reader stop in time
+            elif not is_compressed:
+                yield received
+            has_more = is_compressed and bool(received)
+            while has_more:  # a kilobyte may hold a megabyte: small pieces let the reader stop in time
                 try:
-                    piece = unzip.decompress(waiting, MAX_UNZIPPED_BYTES)
+                    piece = unzip.decompress(received, MAX_UNZIPPED_BYTES)
                 except zlib.error as error:
                     raise broken_connection(self._where, f"its compressed body is damaged ({error})") from error
-                waiting, is_full = unzip.unconsumed_tail, len(piece) == MAX_UNZIPPED_BYTES
+                received = unzip.unconsumed_tail
+                has_more = bool(received) or len(piece) == MAX_UNZIPPED_BYTES  # zlib may hold back the end
                 if piece:
                     yield piece
 
@@ -242,10 +241,10 @@ class Response:
 
     def _end(self) -> None:
         """End the body with the connection, if it has no length. Raises `ConnectionFailed` for any other."""
-        has_length = "content-length" in self.headers or "chunked" in self.headers.get("transfer-encoding", "").lower()
-        if not self.status or has_length:
-            what = "before the end of the response" if self.status else "without sending a response"
-            raise broken_connection(self._where, f"the server closed it {what}")
+        if not self.status:
+            raise broken_connection(self._where, "the server closed it without sending a response")
+        if "content-length" in self.headers or "chunked" in self.headers.get("transfer-encoding", "").lower():
+            raise broken_connection(self._where, "the server closed it before the end of the response")
         self._is_complete = True
 
     def on_message_begin(self) -> None:

@@ -12,8 +12,7 @@ from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 from agentcli.errors import AgentcliError
-from agentcli.llm.json_text import decode_json
-from agentcli.llm.messages import Message
+from agentcli.llm.messages import Message, decode_json
 
 MAX_MESSAGE_CHARS = 500  # of a refusal whose form is not known
 _NUMBER = r"\d{1,15}(?:\.\d{1,15})?"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from functools import reduce
 from typing import Any, NoReturn
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
@@ -24,7 +24,7 @@ from agentcli.llm.errors import (
     retry_after_seconds,
     seconds_until_reset,
 )
-from agentcli.llm.json_text import decode_json, encode_json
+from agentcli.llm.messages import decode_json, encode_json
 from agentcli.settings.keys import Key
 from agentcli.version import __version__
 
@@ -59,7 +59,7 @@ class Carrier(ABC):
     async def send(self, path: str, body: dict[str, Any] | None) -> AsyncIterator[Response]:
         """Send a GET request, or a POST request with `body` as JSON, and give its response.
 
-        The status is good by then, and the body of the response is not read yet.
+        Its status is good, and its body is not read yet.
 
         Raises:
             ProviderError: If there is no key or no connection, and for a status that reports an error.
@@ -173,15 +173,13 @@ async def check_status(response: Response, *, is_followed: bool = True) -> Split
         raise_for_refusal(response, await read_start(response))
     if response.status < 300:
         return None
-    location, where = response.headers.get("location", ""), "nowhere"
-    try:
+    location = response.headers.get("location", "")
+    where = "nowhere" if not location else "a malformed address"
+    with suppress(ValueError):
         target = urlsplit(urljoin(response.url.geturl(), location))
         if is_followed and location and response.status != 303 and is_same_place(response.url, target):
             return target
-        if location and target.hostname:
-            where = redacted_address(target)
-    except ValueError:
-        where = "a malformed address"
+        where = redacted_address(target) if location else where
     raise BadRequest(
         f"{redacted_address(response.url)} redirects to {where}, where the request is not sent. "
         "If that is the right place, set the base_url to it.",
@@ -240,9 +238,8 @@ def raise_for_refusal(response: Response, body: bytes) -> NoReturn:
 def not_a_reply(response: Response, start: bytes) -> ServerError:
     """Return the error for a good status with a body that is no API reply, such as a portal's page."""
     kind = response.headers.get("content-type", "no content type")
-    where, text = redacted_address(response.url), response.masked(start.decode(errors="replace"))
     return ServerError(
-        f"{where} answered with {kind}, and not as a model's server does: is the base_url right? "
-        f"It begins: {text[:120]!r}",
+        f"{redacted_address(response.url)} answered with {kind}, and not as a model's server does: is the base_url "
+        f"right? It begins: {response.masked(start.decode(errors='replace'))[:120]!r}",
         is_retryable=False,
     )

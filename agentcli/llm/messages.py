@@ -1,17 +1,20 @@
 """The messages and blocks of a conversation, the same for every provider, named as in the Messages API.
 
-`is_valid` finds the faults that every provider would refuse, and `repair_messages` makes the least repair.
+`repair_messages` makes the least repair of the faults that every provider would refuse.
 """
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import chain, count
 from typing import Any, Literal
 
-from msgspec import Struct, json, structs
+import msgspec
+from msgspec import Struct, structs
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +111,7 @@ def block_text(block: Block) -> str:
         case Text(text) | Thinking(text):
             return text
         case ToolUse(_, name, input):
-            return f"{name} {json.encode(input).decode()}"
+            return f"{name} {msgspec.json.encode(input).decode()}"
     return ""
 
 
@@ -180,23 +183,22 @@ class Usage(Struct, frozen=True, omit_defaults=True):
 
 
 LOST = "The result was lost."
-_OF_USERS = (Text, Image, Document, ToolResult)
-_OF_ASSISTANTS = (Text, Thinking, RedactedThinking, ToolUse, Opaque)
+_KINDS = {
+    "user": (Text, Image, Document, ToolResult), "assistant": (Text, Thinking, RedactedThinking, ToolUse, Opaque)
+}  # fmt: skip
 
 
 def repair_messages(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """Return the same messages if they are valid, else repaired ones.
+    """Return the same messages if every provider accepts them, else repaired ones.
 
     In valid messages every call has its own id and exactly one result, at the beginning of the next user message and in
     the order of the calls. No result lacks its call, the first message is a user's, and no message is empty or holds a
-    block that its role cannot have.
+    block that its role cannot have. Replies may follow each other: APIs that want the roles in turn are sent `in_turn`.
     """
-    if is_valid(messages):
-        return messages
     repaired: list[Message] = []
     used_ids: set[str] = set()
     waiting: list[tuple[str, str]] = []  # calls without a result: the id they had, and the one they have now
-    for message in (*_with_users_joined(messages), Message("user", ())):  # the last one takes results that are missing
+    for message in (*_allowed(messages), Message("user", ())):  # the last one takes results that are missing
         if message.role == "user":
             content, waiting = _answers(waiting, message.content), []
         else:
@@ -207,51 +209,28 @@ def repair_messages(messages: tuple[Message, ...]) -> tuple[Message, ...]:
             content, waiting = _with_own_ids(message.content, used_ids)
         if content:
             repaired.append(Message(message.role, content))
-    log_once(f"repaired a conversation of {len(messages)} messages, which has {len(repaired)} now")
-    return tuple(_with_users_joined(repaired))
-
-
-def is_valid(messages: tuple[Message, ...], *, start: int = 0) -> bool:
-    """Return True if every provider accepts these messages; those before `start` are known to be valid.
-
-    Replies may follow each other: APIs that want the roles in turn are sent `in_turn`.
-    """
-    before = messages[start - 1] if start else Message("assistant", ())
-    expected = tuple(use.id for use in before.tool_uses)
-    role = before.role
-    for number, message in enumerate(messages[start:], start):
-        if not message.content or _allowed_blocks(message) != message.content:
-            return False
-        if message.role == role and (role == "user" or expected or not number):
-            return False
-        role = message.role
-        results = [block for block in message.content if isinstance(block, ToolResult)]
-        if tuple(result.tool_use_id for result in results) != expected:
-            return False
-        if results and any(not isinstance(block, ToolResult) for block in message.content[: len(results)]):
-            return False
-        expected = tuple(use.id for use in message.tool_uses)
-    new = [use.id for message in messages[start:] for use in message.tool_uses]
-    old = {use.id for message in messages[:start] for use in message.tool_uses} if new else set()
-    return not expected and len(set(new)) == len(new) and old.isdisjoint(new)
+    if (valid := tuple(_allowed(repaired))) == messages:
+        return messages
+    log_once(f"repaired a conversation of {len(messages)} messages, which has {len(valid)} now")
+    return valid
 
 
 def in_turn(messages: Iterable[Message]) -> list[Message]:
     """Return the messages for APIs whose roles alternate and end with the user, without replies of reasoning alone."""
-    turns: list[Message] = []
-    for message in messages:
-        if message.role == "assistant" and not (message.text.strip() or message.tool_uses):
-            continue
-        if turns and turns[-1].role == message.role:
-            turns[-1] = Message(message.role, turns[-1].content + message.content)
-        else:
-            turns.append(message)
+    with_text = (message for message in messages if message.role == "user" or message.text.strip() or message.tool_uses)
+    turns = _joined(with_text, roles=("user", "assistant"))
     return [*turns, Message("user", (GO_ON,))] if turns and turns[-1].role == "assistant" else turns
 
 
-def _allowed_blocks(message: Message) -> tuple[Block, ...]:
-    kinds = _OF_USERS if message.role == "user" else _OF_ASSISTANTS
-    return without_empty_text(block for block in message.content if isinstance(block, kinds))
+def _joined(messages: Iterable[Message], *, roles: Sequence[Role]) -> list[Message]:
+    """Return the messages with neighbouring ones of the same role joined, if it is one of `roles`."""
+    joined: list[Message] = []
+    for message in messages:
+        if joined and joined[-1].role == message.role and message.role in roles:
+            joined[-1] = Message(message.role, joined[-1].content + message.content)
+        else:
+            joined.append(message)
+    return joined
 
 
 def _with_own_ids(content: tuple[Block, ...], used_ids: set[str]) -> tuple[tuple[Block, ...], list[tuple[str, str]]]:
@@ -277,28 +256,57 @@ def _answers(calls: list[tuple[str, str]], content: tuple[Block, ...]) -> tuple[
             found.setdefault(block.tool_use_id, []).append(block)
     results: list[Block] = []
     for old_id, new_id in calls:
-        own_results = found.get(old_id)
-        results.append(
-            structs.replace(own_results.pop(0), tool_use_id=new_id)
-            if own_results
-            else ToolResult(new_id, LOST, is_error=True)
-        )
+        own_results = found.get(old_id) or [ToolResult(old_id, LOST, is_error=True)]
+        results.append(structs.replace(own_results.pop(0), tool_use_id=new_id))
     return (*results, *(block for block in content if not isinstance(block, ToolResult)))
 
 
-def _with_users_joined(messages: Iterable[Message]) -> list[Message]:
-    """Return the messages without blocks that are not allowed, and neighbouring ones of the user joined."""
-    joined: list[Message] = []
-    for message in messages:
-        content = _allowed_blocks(message)
-        if content and joined and joined[-1].role == message.role == "user":
-            joined[-1] = Message("user", joined[-1].content + content)
-        elif content:
-            joined.append(Message(message.role, content))
-    return joined
+def _allowed(messages: Iterable[Message]) -> list[Message]:
+    """Return the messages without empty ones and blocks that their role cannot have, those of the user joined."""
+    allowed = (
+        Message(message.role, without_empty_text(b for b in message.content if isinstance(b, _KINDS[message.role])))
+        for message in messages
+    )
+    return _joined((message for message in allowed if message.content), roles=("user",))
 
 
 @lru_cache(maxsize=256)
 def log_once(text: str) -> None:
     """Log a warning once, however many requests it applies to."""
     log.warning(text)
+
+
+# JSON with the faults that servers send: lone surrogates, and nesting without end
+
+_decode = msgspec.json.Decoder().decode
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def decode_json(data: bytes | str) -> Any:
+    """Return one JSON value with U+FFFD for each lone surrogate. Raises `ValueError`, also for NaN and Infinity."""
+    try:
+        return _decode(data)
+    except RecursionError as error:
+        raise ValueError("JSON nested too deeply") from error
+    except msgspec.DecodeError as error:
+        text = data if isinstance(data, str) else data.decode(errors="replace")
+        if "\\ud" not in text.lower() and "�" not in text:
+            raise ValueError(f"not JSON ({error}): {text[:80]!r}") from error
+        try:
+            # int raises ValueError for NaN and Infinity.
+            return without_lone_surrogates(json.loads(text, parse_constant=int))
+        except RecursionError:
+            raise ValueError("JSON nested too deeply") from error
+
+
+def encode_json(value: Any) -> bytes:
+    """Return `value` as JSON; a lone surrogate, which UTF-8 cannot hold, becomes U+FFFD."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(without_lone_surrogates(value))
+
+
+def without_lone_surrogates(value: Any) -> Any:
+    text = json.dumps(value, ensure_ascii=False)
+    return json.loads(_SURROGATE.sub("\ufffd", text)) if _SURROGATE.search(text) else value

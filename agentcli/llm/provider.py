@@ -141,19 +141,15 @@ class Provider(Protocol):
 
         Raises `ProviderError` for every failure; its `partial` holds all that had arrived, without calls that were cut.
         """
-        ...
 
     async def count_tokens(self, request: Request) -> TokenCount:
         """Count the prompt tokens of `request`. Raises `ProviderError`."""
-        ...
 
     async def health_check(self) -> Health:
         """Check that the server answers and accepts the key. Does not raise, and costs no tokens."""
-        ...
 
     async def aclose(self) -> None:
         """Release connections and processes; safe to call twice."""
-        ...
 
 
 @runtime_checkable

@@ -20,8 +20,7 @@ from agentcli.llm.errors import (
     error_in_json,
 )
 from agentcli.llm.http import MAX_ERROR_BODY, MAX_EVENT_BYTES, Carrier, not_a_reply, read_start, redacted_address
-from agentcli.llm.json_text import decode_json
-from agentcli.llm.messages import Message
+from agentcli.llm.messages import Message, decode_json
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Request, StreamEvent
 from agentcli.llm.wire.reply_parts import CallIds, read_items
@@ -45,7 +44,6 @@ class EventReader(Protocol):
     @property
     def is_finished(self) -> bool:
         """True once only the end, and the counts of tokens, may be missing."""
-        ...
 
     def feed(self, event: dict[str, Any], out: list[StreamEvent]) -> None: ...
 
@@ -186,36 +184,26 @@ class LineParser:
     _end = b"\n"
 
     def __init__(self) -> None:
-        self._kept = bytearray()
-        self._at_start = True
+        self._unread = bytearray()  # the beginning of an item
 
     def feed(self, chunk: bytes) -> list[str | bytes]:
         """Return the items that are complete now. Raises `ServerError` for one larger than `MAX_EVENT_BYTES`."""
-        if self._at_start:
-            chunk = self._take() + chunk
-            if len(chunk) < len(BOM_UTF8) and BOM_UTF8.startswith(chunk):
-                self._kept += chunk
-                return []
-            self._at_start = False
-            chunk = chunk.removeprefix(BOM_UTF8)
-        if self._kept:
-            seam = self._kept[1 - len(self._end) :] if len(self._end) > 1 else b""  # an end may be cut
-            if self._end not in chunk and self._end not in seam + chunk[: len(seam)]:
-                self._kept += chunk
-                if len(self._kept) > MAX_EVENT_BYTES:
-                    raise ServerError(
-                        f"The server sent {MAX_EVENT_BYTES >> 20} MB without the end of a line: is the base_url right?",
-                        is_retryable=False,
-                    )
-                return []
-            chunk = self._take() + chunk
-        *parts, rest = chunk.split(self._end)
-        self._kept += rest
+        # The end of an item, which has two bytes at most, may be split over two chunks.
+        if self._end not in chunk and self._end not in self._unread[-1:] + chunk[:1]:
+            self._unread += chunk
+            if len(self._unread) > MAX_EVENT_BYTES:
+                raise ServerError(
+                    f"The server sent {MAX_EVENT_BYTES >> 20} MB without the end of a line: is the base_url right?",
+                    is_retryable=False,
+                )
+            return []
+        *parts, rest = (bytes(self._unread) + chunk).split(self._end)
+        self._unread = bytearray(rest)
         return [item for part in parts if (item := self._read(part))]
 
     def close(self) -> list[str | bytes]:
         """Return the item that the end of the body completes. Raises `ConnectionFailed` in the middle of an item."""
-        if not (item := self._read(self._take())):
+        if not (item := self._read(bytes(self._unread))):
             return []
         try:
             if item != "[DONE]":
@@ -225,18 +213,15 @@ class LineParser:
         return [item]
 
     def _read(self, part: bytes) -> str | bytes:
-        return part.strip()
-
-    def _take(self) -> bytes:
-        kept = bytes(self._kept)
-        self._kept.clear()
-        return kept
+        """Return the item in some bytes; empty if they hold none."""
+        return part.removeprefix(BOM_UTF8).strip()
 
 
 class SseParser(LineParser):
     """Splits bytes into the data of server-sent events (WHATWG HTML standard, "Server-sent events").
 
-    Unlike the standard, the end of the body also ends an event, and an event without data is ignored.
+    Unlike the standard, the end of the body also ends an event, an event without data is ignored, and every event may
+    begin with a byte order mark.
     """
 
     _end = b"\n\n"
@@ -253,7 +238,7 @@ class SseParser(LineParser):
 
     def _read(self, part: bytes) -> str:
         data = []
-        for line in part.decode(errors="replace").split("\n"):
+        for line in part.removeprefix(BOM_UTF8).decode(errors="replace").split("\n"):
             field, _, value = line.partition(":")
             value = value.removeprefix(" ")
             if field == "data":

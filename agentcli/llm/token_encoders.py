@@ -30,9 +30,8 @@ from agentcli.errors import AgentcliError, ConfigError, did_you_mean
 from agentcli.llm.http import HttpClient
 from agentcli.llm.media import document_tokens, image_tokens
 from agentcli.llm.messages import Message
-from agentcli.llm.models import ModelInfo
+from agentcli.llm.models import ModelInfo, family_of
 from agentcli.llm.provider import ToolSpec
-from agentcli.llm.tokens import family_of
 from agentcli.settings.files import read_small_file
 
 if TYPE_CHECKING:
@@ -84,8 +83,8 @@ class BytePairEncoder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str = "tiktoken"
 
     def encode(self, text: str) -> list[int]:
-        encode = _encoding(self.file, self.pattern).encode_ordinary
-        return [id for part in _LONG_RUN.split(text) for id in encode(part)]
+        encoding = _encoding(self.file, self.pattern)
+        return [id for part in _LONG_RUN.split(text) for id in encoding.encode_ordinary(part)]
 
     def decode(self, ids: list[int]) -> str:
         return _encoding(self.file, self.pattern).decode(ids)
@@ -158,10 +157,10 @@ class Encoders:
         """Return how the tokens of `model` or `provider/model` are counted."""
         parts = model.lower().split("/")
         names = ["/".join(parts[n:]) for n in range(len(parts))]
-        exact = (self._rows[name] for name in names if name in self._rows)
-        rows = (pair for table in self._rows.maps for pair in reversed(list(table.items())))
-        patterns = (row for pattern, row in rows if any(fnmatchcase(name, pattern) for name in names))
-        return next(chain(exact, patterns), self._rows.get(family_of(model)) or self._rows[UNKNOWN])
+        newest_first = [pair for table in self._rows.maps for pair in reversed(list(table.items()))]
+        patterns = [pattern for pattern, _ in newest_first if any(fnmatchcase(name, pattern) for name in names)]
+        keys = (*names, *patterns, family_of(model), UNKNOWN)
+        return next(self._rows[key] for key in keys if key in self._rows)
 
     def register(self, models: str, encoder: str | TokenEncoder = "", **fields: Any) -> None:
         """Set fields of the `EncoderRow` of `models`, a name, pattern or family; other fields keep their values.
@@ -187,23 +186,21 @@ class Encoders:
         """Return these rows and those of a TOML or YAML file, which count first. Raises `ConfigError`."""
         above = Encoders(self._rows.new_child(), self._custom)
         decode = msgspec.yaml.decode if file.suffix.lower() in (".yaml", ".yml") else tomllib.loads
+        key = "tokens.encoders"
         try:
             tables = msgspec.convert(decode(read_small_file(file).decode("utf-8-sig")), dict[str, Any])
-        except (OSError, ValueError, RecursionError) as error:
+            for key, fields in tables.items():
+                above.register(key, **msgspec.convert(fields, dict[str, Any]))
+        except (OSError, ValueError, TypeError, RecursionError) as error:
             why = getattr(error, "strerror", None) or error
-            raise ConfigError(f"could not be read ({why}).", file=str(file), key="tokens.encoders") from error
-        for models, fields in tables.items():
-            try:
-                above.register(models, **msgspec.convert(fields, dict[str, Any]))
-            except (ValueError, TypeError) as error:
-                raise ConfigError(f"{error}.", file=str(file), key=models) from error
+            raise ConfigError(f"could not be read ({why}).", file=str(file), key=key) from error
         return above
 
     def encoder(self, row: EncoderRow) -> TokenEncoder:
         """Return the encoder of a row; making one loads tiktoken. Raises `ConfigError` for wrong parameters."""
-        if row.encoder in self._custom:
-            return self._custom[row.encoder]
         parameters, name = row.parameters, row.encoder
+        if name in self._custom:
+            return self._custom[name]
         if name in _PATTERNS:
             file = str(Path(__file__).parent / "data" / f"{name}.tiktoken.gz")
             parameters = {"file": file, "pattern": _PATTERNS[name], "name": name, **parameters}
@@ -265,15 +262,14 @@ def _parts(value: Any, family: str) -> Iterator[str | int]:
         case str():
             yield value
         case list() | tuple():
-            for item in value:
-                yield from _parts(item, family)
+            yield from chain.from_iterable(_parts(item, family) for item in value)
         case {"type": "document", "source": {"type": "text", "data": text}}:
             yield str(text)
         case {"type": "document", "source": {"content": parts}}:
             yield from _parts(parts, family)
         case {"type": "image" | "image_url" | "input_image" | "document" | "file" | "input_file" as kind}:
-            holder = next((value[key] for key in ("source", "image_url", "file") if value.get(key)), value)
-            fields = holder if isinstance(holder, dict) else {"url": holder}
+            source = next((value[key] for key in ("source", "image_url", "file") if value.get(key)), value)
+            fields = source if isinstance(source, dict) else {"url": source}
             # Base64, an address that holds it or leads to it, or nothing if only the server has it.
             data = next((str(fields[key]) for key in ("data", "url", "file_data") if fields.get(key)), "")
             start, _, data = data.rpartition(";base64,")
@@ -288,9 +284,7 @@ def _parts(value: Any, family: str) -> Iterator[str | int]:
         case {"type": "opaque", "data": data}:
             yield _json(data)
         case dict():
-            for key, item in value.items():
-                if key not in _UNSEEN:
-                    yield from _parts(item, family)
+            yield from _parts([item for key, item in value.items() if key not in _UNSEEN], family)
 
 
 def exact_count(address: str, model: str, text: str) -> int | None:

@@ -242,8 +242,7 @@ class ProviderMaker:
                 if not (resource or address):
                     variables = "ANTHROPIC_FOUNDRY_RESOURCE, or ANTHROPIC_FOUNDRY_BASE_URL"
                     raise UsageError(f"foundry needs the name of your resource: set {variables}.")
-        from agentcli.llm.providers.anthropic import CloudProvider
-        from agentcli.llm.sdk_client import Service
+        from agentcli.llm.providers.anthropic import CloudProvider, Service
 
         service = Service(
             platform=platform,

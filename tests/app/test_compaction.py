@@ -24,10 +24,11 @@ from agentcli.conversation.entries import ADDED_FOLDER, Entry, Paid, Pinned, rem
 from agentcli.conversation.entries import Compaction as CompactionEntry
 from agentcli.conversation.history import LogSearch
 from agentcli.llm.messages import Image as ImageBlock
-from agentcli.llm.messages import Message, Text, Thinking, ToolResult, ToolUse, is_valid
+from agentcli.llm.messages import Message, Text, Thinking, ToolResult, ToolUse
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.providers.scripted import ScriptedProvider
 from tests.app.running import Place, call
+from tests.transcripts import is_valid
 
 WINDOW = 16_600
 LINES = "".join(f"line {number} of a file with nothing of note in it\n" for number in range(60))

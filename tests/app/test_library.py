@@ -248,7 +248,7 @@ async def test_a_context_policy_may_compact_before_a_request_and_a_transform_cha
         if len(conversation.messages) < 3 or any(isinstance(entry.body, Compaction) for entry in conversation.path):
             return None
         newest = conversation.path[-1].id
-        return Compaction("They said one and two.", first_kept=newest, tokens_before=900, tokens_after=90)
+        return Compaction(carried="They said one and two.", first_kept=newest, tokens_before=900, tokens_after=90)
 
     async def transform(messages: tuple[Message, ...]) -> tuple[Message, ...]:
         seen.append(messages)

@@ -14,12 +14,12 @@ import pytest
 from PIL import Image
 
 from agentcli import Agent, AgentFailed
-from agentcli.llm.messages import is_valid
 from agentcli.llm.models import ModelInfo, bundled_models
 from tests.app.running import Place
 from tests.conformance.backends import CHAT_BACKENDS, AnthropicBackend, Backend, OllamaBackend, ScriptedBackend, Stage
 from tests.conformance.replies import Call, Said, chat_reply
 from tests.conformance.servers import chat_server
+from tests.transcripts import is_valid
 
 CHAT = {backend.id: backend for backend in CHAT_BACKENDS}
 HAIKU_4_5 = bundled_models().find("anthropic", "claude-haiku-4-5")  # refuses to think on foreign calls

@@ -18,8 +18,7 @@ from typing import Any
 import msgspec
 
 from agentcli.llm.provider import Provider
-from agentcli.llm.providers.anthropic import AnthropicProvider, CloudProvider
-from agentcli.llm.sdk_client import Service
+from agentcli.llm.providers.anthropic import AnthropicProvider, CloudProvider, Service
 from tests.conformance.backends import KEY, OVER_HTTP, AnthropicBackend, Backend
 from tests.conformance.servers import (
     SSE,

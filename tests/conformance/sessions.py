@@ -98,9 +98,10 @@ async def main():
         log, entries = await store.create(cwd=Path("/here")), []
     os.write(1, f"session {log.session_id}\\n".encode())
     for n in range(len(entries), 100_000):
-        bodies = [Assistant((Text(f"{n}"), ToolUse(f"c{n}", "think", {})), "p", "m"), CallsStarted((f"c{n}",))]
+        content = (Text(f"{n}"), ToolUse(f"c{n}", "think", {}))
+        bodies = [Assistant(content=content, provider="p", model="m"), CallsStarted((f"c{n}",))]
         appended = log.append(User((Text("x" * 2_000),)), *bodies)
-        following = log.append(Result(ToolResult(f"c{n}", "done"), "think"))
+        following = log.append(Result(result=ToolResult(f"c{n}", "done"), name="think"))
         for one in (appended, following):
             try:
                 for entry in (await one.committed).entries:

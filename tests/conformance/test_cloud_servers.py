@@ -12,7 +12,7 @@ from botocore.eventstream import EventStreamBuffer
 
 from agentcli.llm.errors import ServerError
 from agentcli.llm.models import bundled_models
-from agentcli.llm.sdk_client import aws_events
+from agentcli.llm.providers.anthropic import aws_events
 from tests.conformance.backends import KEY
 from tests.conformance.cloud_backends import AWS_ENVIRONMENT, BedrockBackend, frame, framed, refusals_of_signature
 from tests.conformance.reading import hear

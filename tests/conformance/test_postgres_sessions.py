@@ -329,7 +329,7 @@ async def test_a_password_is_in_no_message(
 
 async def test_names_and_titles_may_hold_any_character(store: PostgresSessions) -> None:
     odd = "a\0b\ud800c"
-    call = Result(ToolResult("call\0", "x\0y"), "think")
+    call = Result(result=ToolResult("call\0", "x\0y"), name="think")
     id = await a_session(store, "Say \0 to it", call, name=odd, user_id=odd)
     (info,) = await store.list(user_id=odd)
     assert [entry.body for entry in await entries_in(store, id)] == [said("Say \0 to it"), call]

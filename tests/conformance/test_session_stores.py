@@ -20,12 +20,12 @@ from agentcli.conversation.entries import (
     CallsStarted,
     Compaction,
     ContextNote,
+    FilesChanged,
     Pinned,
     Result,
     Retracted,
     reminder,
 )
-from agentcli.conversation.file_changes import FilesChanged
 from agentcli.errors import NoSession, StorageError
 from agentcli.infra.sessions.postgres import PostgresSessions
 from agentcli.infra.sessions.sqlite import MemorySessions, SqliteSessions
@@ -64,9 +64,23 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, at_end: AsyncExitStack
 
 ROUND: tuple[Body, ...] = (
     said("What is here?\nTell me."),
-    Assistant((Text("Let me see."), ToolUse("c1", "think", {"thought": "ü"})), "p", "m", Usage(3, 4), "tool_use", 0.5),
+    Assistant(
+        content=(Text("Let me see."), ToolUse("c1", "think", {"thought": "ü"})),
+        provider="p",
+        model="m",
+        usage=Usage(3, 4),
+        stop_reason="tool_use",
+        cost_usd=0.5,
+    ),
     CallsStarted(("c1",)),
-    Result(ToolResult("c1", "Noted.", is_error=True), "think", "thought", 1.5, {"a": [1, None]}, "timeout"),
+    Result(
+        result=ToolResult("c1", "Noted.", is_error=True),
+        name="think",
+        summary="thought",
+        duration_ms=1.5,
+        structured={"a": [1, None]},
+        error_kind="timeout",
+    ),
     Retracted(("x",)),
 )
 
@@ -317,7 +331,7 @@ async def test_a_fork_at_an_entry_ends_there_also_on_a_branch_that_was_left(stor
 
 async def test_an_entry_to_fork_at_may_be_shortened_and_of_equal_ids_the_newest_counts(store: SessionStore) -> None:
     results = [
-        Result(ToolResult(id, text), "think")
+        Result(result=ToolResult(id, text), name="think")
         for id, text in (("call_1", "first"), ("call_1", "second"), ("call_22", "third"))
     ]
     id = await a_session(store, *results, "end")
@@ -346,7 +360,7 @@ async def test_a_fork_whose_source_is_removed_before_its_first_entry_says_so_and
 
 
 async def test_of_a_fork_what_is_its_own_counts_until_its_source_is_removed(store: Any) -> None:
-    paid = Assistant((Text("Hi."),), "p", "m", Usage(3, 4))
+    paid = Assistant(content=(Text("Hi."),), provider="p", model="m", usage=Usage(3, 4))
     source = await a_session(store, "one", paid, FilesChanged("c1", ()), user_id="ada")
     fork = await a_fork(store, source, paid, FilesChanged("c2", ()))
 
@@ -369,7 +383,7 @@ async def test_of_a_fork_what_is_its_own_counts_until_its_source_is_removed(stor
 async def test_sessions_of_subagents_go_with_their_session_and_only_who_names_it_is_reported_of_them(
     store: Any,
 ) -> None:
-    paid = Assistant((Text("Hi."),), "p", "m", Usage(3, 4))
+    paid = Assistant(content=(Text("Hi."),), provider="p", model="m", usage=Usage(3, 4))
     parent = await a_session(store, f"use {KEY}", user_id="ada")
     owner = subagents_owner(parent)
     agent = await a_session(store, f"look at {KEY}", paid, FilesChanged("c1", ()), user_id=owner, name="explore-1")
@@ -396,12 +410,14 @@ async def test_sessions_of_subagents_go_with_their_session_and_only_who_names_it
 TALK: tuple[Body, ...] = (
     said("Mend the Parser in src/parse_all.py"),
     Assistant(
-        (Thinking("a secret thought"), Text("Über den Zeilen…"), ToolUse("c1", "bash", {"command": "ls -la quux"})),
-        "p", "m", Usage(), "tool_use",
+        content=(
+            Thinking("a secret thought"), Text("Über den Zeilen…"), ToolUse("c1", "bash", {"command": "ls -la quux"})
+        ),
+        provider="p", model="m", usage=Usage(), stop_reason="tool_use",
     ),
-    Result(ToolResult("c1", f"{'x ' * 200}needle\x1b[31m\n{'y ' * 200}"), "bash"),
+    Result(result=ToolResult("c1", f"{'x ' * 200}needle\x1b[31m\n{'y ' * 200}"), name="bash"),
     reminder("agentcli says grommet"),
-    Compaction("what went before: widgets"),
+    Compaction(carried="what went before: widgets"),
     ContextNote("a note about sprockets"),
     Pinned("never touch the flywheel"),
 )  # fmt: skip
@@ -530,8 +546,14 @@ async def test_texts_are_struck_out_of_every_string_and_that_is_noted(store: Ses
     id = await a_session(
         store,
         f"use {KEY} and {KEY}",
-        Assistant((Thinking(KEY), ToolUse("c1", "bash", {"env": {KEY: [KEY]}})), "p", "m", Usage(), "tool_use"),
-        Result(ToolResult("c1", json.dumps({"k": KEY})), "bash", structured={"a": [1.5, None, f"<{KEY}>"]}),
+        Assistant(
+            content=(Thinking(KEY), ToolUse("c1", "bash", {"env": {KEY: [KEY]}})),
+            provider="p",
+            model="m",
+            usage=Usage(),
+            stop_reason="tool_use",
+        ),
+        Result(result=ToolResult("c1", json.dumps({"k": KEY})), name="bash", structured={"a": [1.5, None, f"<{KEY}>"]}),
         "nothing here",
         name=f"with {KEY}",
     )

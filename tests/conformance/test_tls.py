@@ -14,7 +14,7 @@ import pytest
 
 from agentcli.llm.errors import ConnectionFailed
 from agentcli.llm.http import Carrier, HttpClient
-from agentcli.llm.sdk_client import SdkClient, Service
+from agentcli.llm.providers.anthropic import SdkClient, Service
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
 

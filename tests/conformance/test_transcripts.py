@@ -23,16 +23,16 @@ from agentcli.llm.messages import (
     Thinking,
     ToolResult,
     ToolUse,
-    is_valid,
     repair_messages,
     user_message,
 )
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Request
+from agentcli.llm.providers import ollama
 from agentcli.llm.providers.local import QUIRKS
 from agentcli.llm.providers.openai_compat import presets
 from agentcli.llm.wire import anthropic as wire_anthropic
-from agentcli.llm.wire import chat_completions, ollama, responses
+from agentcli.llm.wire import chat_completions, responses
 from tests.conformance.reading import LIST_FILES, READ_FILE
 from tests.conformance.wire_rules import (
     Body,
@@ -45,6 +45,7 @@ from tests.conformance.wire_rules import (
     refusals_of_ollama,
     refusals_of_responses,
 )
+from tests.transcripts import is_valid
 
 WIRES = ("anthropic", "openai", "responses", "ollama", "local")
 IDS = ("toolu_01A", "call_0", "call_0", "functions.bash:0", "x" * 60, "ąę", "9chars_id", "")

@@ -21,9 +21,10 @@ from agentcli.llm.messages import (
 )
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Request
+from agentcli.llm.providers import ollama
 from agentcli.llm.providers.local import QUIRKS
 from agentcli.llm.wire import anthropic as wire_anthropic
-from agentcli.llm.wire import chat_completions, ollama, responses
+from agentcli.llm.wire import chat_completions, responses
 from tests.conformance.reading import LIST_FILES, READ_FILE
 from tests.conformance.wire_rules import (
     Body,

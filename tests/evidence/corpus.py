@@ -10,11 +10,20 @@ from typing import Any
 
 from msgspec import Struct
 
-from agentcli.conversation.entries import Assistant, Body, Entry, Result, User
+from agentcli.conversation.entries import (
+    Assistant,
+    Body,
+    Entry,
+    FileChange,
+    FilesChanged,
+    FilesRestored,
+    FileState,
+    Result,
+    User,
+)
 from agentcli.conversation.evidence import Claim
 from agentcli.conversation.evidence.claims import find_claims
 from agentcli.conversation.evidence.verdicts import Record, check_claims
-from agentcli.conversation.file_changes import FileChange, FilesChanged, FilesRestored, FileState
 from agentcli.llm.messages import Text, ToolResult, ToolUse
 
 FOLDER = Path(__file__).parent
@@ -76,7 +85,7 @@ class Log:
         if word == "user":
             self._add(User((Text(rest),)))
         elif word == "said":
-            self._add(Assistant((Text(rest),), "scripted", "m"))
+            self._add(Assistant(content=(Text(rest),), provider="scripted", model="m"))
         elif word == "undo":
             self._add(FilesRestored(("x",), (self._change(rest, "~", is_undo=True),)))
         elif word in ("denied", "timeout", "dropped"):
@@ -104,10 +113,10 @@ class Log:
         self, name: str, given: dict[str, Any], told: Any, *, is_error: bool, changes: list[FileChange] | None = None
     ) -> None:
         id = f"call{self._made}"
-        self._add(Assistant((ToolUse(id, name, given),), "scripted", "m"))
+        self._add(Assistant(content=(ToolUse(id, name, given),), provider="scripted", model="m"))
         if changes:
             self._add(FilesChanged(id, tuple(changes)))
-        self._add(Result(ToolResult(id, "", is_error), name, structured=told), id)
+        self._add(Result(result=ToolResult(id, "", is_error), name=name, structured=told), id)
 
     def _change(self, path: str, how: str, *, is_undo: bool = False) -> FileChange:
         full = f"{CWD}/{path}"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.conversation.file_changes import FileState
+from agentcli.conversation.entries import FileState
 from agentcli.infra.changes.folder_index import Difference, FolderIndex, SnapshotLimits, TooManyFiles
 from agentcli.infra.changes.recorder import Recorder
 from agentcli.infra.changes.state import Objects

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Body, Result, User, entry_now
 from agentcli.conversation.schema import from_record, to_record
-from agentcli.llm.messages import Message, StopReason, Text, ToolResult, ToolUse, is_valid
+from agentcli.llm.messages import Message, StopReason, Text, ToolResult, ToolUse
+from tests.transcripts import is_valid
 
 words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str.strip)
 
@@ -37,10 +38,14 @@ def bodies_of(messages: Iterable[Message]) -> list[Body]:
         if message.role == "assistant":
             names |= {use.id: use.name for use in message.tool_uses}
             stop_reason: StopReason = "tool_use" if message.tool_uses else "end_turn"
-            bodies.append(Assistant(message.content, "anthropic", "claude-sonnet-5-5", stop_reason=stop_reason))
+            bodies.append(
+                Assistant(
+                    content=message.content, provider="anthropic", model="claude-sonnet-5-5", stop_reason=stop_reason
+                )
+            )
             continue
         results = [block for block in message.content if isinstance(block, ToolResult)]
-        bodies += [Result(result, names.get(result.tool_use_id, "")) for result in results]
+        bodies += [Result(result=result, name=names.get(result.tool_use_id, "")) for result in results]
         if rest := tuple(block for block in message.content if not isinstance(block, ToolResult)):
             bodies.append(User(rest))
     return bodies

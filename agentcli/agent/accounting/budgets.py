@@ -15,9 +15,8 @@ from typing import Literal
 
 from agentcli.errors import UserError
 from agentcli.llm.messages import Usage
-from agentcli.llm.models import ModelInfo
+from agentcli.llm.models import ModelInfo, request_size
 from agentcli.llm.provider import Request
-from agentcli.llm.tokens import request_size
 
 Kind = Literal["usd", "tokens", "seconds", "calls"]
 Amounts = dict[Kind, float]  # `seconds` are those of requests and calls, `calls` those of tools

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from agentcli.agent.accounting.budgets import Amounts
 from agentcli.conversation.entries import Assistant, Body, Compaction, Entry, Paid, Result, User
 from agentcli.llm.messages import Usage
-from agentcli.llm.tokens import estimate_text
+from agentcli.llm.models import estimate_text
 
 _TOKENS = "input_tokens output_tokens cache_creation_input_tokens cache_read_input_tokens reasoning_tokens".split()
 

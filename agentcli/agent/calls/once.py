@@ -14,8 +14,7 @@ from agentcli.agent.calls.model import Ask, Call, TurnCalls, at_once
 from agentcli.agent.calls.run import run_call
 from agentcli.agent.events import CallError, Event, ToolFinished
 from agentcli.agent.session import Session
-from agentcli.conversation.entries import Body
-from agentcli.conversation.file_changes import FilesChanged
+from agentcli.conversation.entries import Body, FilesChanged
 from agentcli.errors import UsageError
 from agentcli.llm.messages import ToolResult, ToolUse
 

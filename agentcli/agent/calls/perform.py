@@ -19,8 +19,7 @@ from agentcli.agent.interfaces import Checkpoints
 from agentcli.agent.permissions.approvals import PermittedCall
 from agentcli.agent.permissions.facts import CallFacts
 from agentcli.agent.permissions.rules import READERS, rule_about
-from agentcli.conversation.entries import CallAllowed, CallKept, CallTried, Entry
-from agentcli.conversation.file_changes import FilesChanged
+from agentcli.conversation.entries import CallAllowed, CallKept, CallTried, Entry, FilesChanged
 from agentcli.errors import StorageError, ToolError, errno_name, kind_of
 from agentcli.llm.messages import Text
 from agentcli.safety.paths.judge import WHY

@@ -191,7 +191,7 @@ async def _run_batch(turn: TurnCalls, batch: list[Call]) -> None:
 
 
 def not_run(call: ToolUse, why: str) -> Result:
-    return Result(ToolResult(call.id, why, is_error=True), call.name, summary=why)
+    return Result(result=ToolResult(call.id, why, is_error=True), name=call.name, summary=why)
 
 
 def asked_level(tool: Tool, arguments: Any) -> OutputLevel | None:

@@ -12,11 +12,20 @@ from pathlib import Path
 from agentcli.agent.commands.command import AsDiff, AsPrompt, CommandHost, FileDiff, Outcome, SlashCommand
 from agentcli.agent.interfaces import Checkpoints
 from agentcli.agent.undo import shown_name
-from agentcli.conversation.entries import ADDED_FOLDER, Compaction, Entry, User, reminder
-from agentcli.conversation.file_changes import FilesChanged, FilesRestored, FileState, real_path
+from agentcli.conversation.entries import (
+    ADDED_FOLDER,
+    Compaction,
+    Entry,
+    FilesChanged,
+    FilesRestored,
+    FileState,
+    User,
+    real_path,
+    reminder,
+)
 from agentcli.conversation.history import listed_names
 from agentcli.errors import ToolError, UsageError, UserError
-from agentcli.llm.tokens import estimate_text
+from agentcli.llm.models import estimate_text
 from agentcli.settings.paths import from_home
 from agentcli.tools.command import Command, Grants
 from agentcli.tools.text.diff import unified_diff

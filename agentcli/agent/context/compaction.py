@@ -31,9 +31,8 @@ from agentcli.conversation.history import TurnRecord, calls_in, text_of, turn_re
 from agentcli.errors import UserError
 from agentcli.llm.errors import ProviderError
 from agentcli.llm.messages import Message, Usage, user_message
-from agentcli.llm.models import ModelInfo
+from agentcli.llm.models import ModelInfo, estimate, estimate_text
 from agentcli.llm.provider import Prefix, Provider, Request, RetryPolicy
-from agentcli.llm.tokens import estimate, estimate_text
 from agentcli.settings.structs import CompactionSettings
 from agentcli.tools.observation import cut_middle
 from agentcli.tools.summary import call_title

@@ -100,12 +100,12 @@ class _Followed:
     def _take(self, message: Message) -> None:
         if message.role == "assistant":
             self._names |= {use.id: use.name for use in message.tool_uses}
-            self.add(Assistant(message.content, "", ""))
+            self.add(Assistant(content=message.content, provider="", model=""))
             return
         rest = []
         for block in message.content:
             if isinstance(block, ToolResult):
-                self.add(Result(block, self._names.get(block.tool_use_id, "")), id=block.tool_use_id)
+                self.add(Result(result=block, name=self._names.get(block.tool_use_id, "")), id=block.tool_use_id)
             else:
                 rest.append(block)
         if rest:

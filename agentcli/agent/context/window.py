@@ -16,9 +16,8 @@ from agentcli.agent.state import AgentState
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Body, Compaction, Result, User
 from agentcli.llm.messages import Block, Message, Text, ToolResult, block_text
-from agentcli.llm.models import ModelInfo
+from agentcli.llm.models import ModelInfo, estimate, estimate_text
 from agentcli.llm.provider import Prefix, Request
-from agentcli.llm.tokens import estimate, estimate_text
 from agentcli.settings.structs import CompactionSettings
 
 if TYPE_CHECKING:
@@ -81,13 +80,13 @@ def _parts(body: Body) -> Iterator[tuple[str, str | Block]]:
                     yield from _of_note(block.text, "notes")
                 else:
                     yield "messages", block.text
-        case Assistant(content):
+        case Assistant(content=content):
             yield from (("messages", block_text(block)) for block in content)
-        case Result(ToolResult(_, str(content))):
+        case Result(result=ToolResult(_, str(content))):
             yield "results", content
-        case Result(ToolResult(_, tuple(content))):
+        case Result(result=ToolResult(_, tuple(content))):
             yield from (("results", part.text if isinstance(part, Text) else part) for part in content)
-        case Compaction(carried):
+        case Compaction(carried=carried):
             yield from _of_note(carried, "summary")
 
 

@@ -18,9 +18,8 @@ from agentcli.errors import UserError
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ProviderError
 from agentcli.llm.messages import Usage
-from agentcli.llm.models import ModelInfo
+from agentcli.llm.models import ModelInfo, estimate
 from agentcli.llm.provider import OnRetry, Provider, Request, RetryPolicy, StreamEvent, lasts_an_hour, stream_with_retry
-from agentcli.llm.tokens import estimate
 
 
 class RequestTarget(NamedTuple):

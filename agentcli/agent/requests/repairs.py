@@ -12,12 +12,20 @@ from msgspec.structs import replace
 from agentcli.agent.events import Notice
 from agentcli.agent.runtime import Turn
 from agentcli.llm.errors import BadRequest, ContextOverflow, ModelNotFound, ProviderError
-from agentcli.llm.json_text import encode_json
 from agentcli.llm.media import Medium, media_in, with_media
-from agentcli.llm.messages import Block, Message, Opaque, RedactedThinking, Text, Thinking, ToolResult, ToolUse
-from agentcli.llm.models import ModelInfo
+from agentcli.llm.messages import (
+    Block,
+    Message,
+    Opaque,
+    RedactedThinking,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    encode_json,
+)
+from agentcli.llm.models import ModelInfo, estimate
 from agentcli.llm.provider import Request
-from agentcli.llm.tokens import estimate
 
 MAX_REWRITES = 8  # a conversation that holds everything has six, and a refusal may name several fields
 TOO_LARGE = 413

@@ -30,9 +30,8 @@ from agentcli.llm import provider as llm
 from agentcli.llm.errors import ContextOverflow, ProviderError
 from agentcli.llm.media import BoundsMedia, omission_notices
 from agentcli.llm.messages import Message, Text, Usage, repair_messages
-from agentcli.llm.models import ModelInfo
+from agentcli.llm.models import ModelInfo, estimate, request_size
 from agentcli.llm.provider import Prefix, Provider, Request, time_span, with_wait
-from agentcli.llm.tokens import estimate, request_size
 
 OTHER_COUNT = 1.5  # tokens of one model for each of another's: the newest tokenizers make a third more of a text
 MAX_PARTIAL_CHARS = 200_000  # kept of a reply that broke off
@@ -266,7 +265,14 @@ async def store_reply(turn: Turn, target: RequestTarget, reply: llm.Done, attemp
     turn.state.model.last_used = target.name
     cost = charge_request(turn, target, reply.usage)
     if reply.stop_reason == "refusal":
-        paid = Paid(target.name, reply.usage, cost, "refused", reply.note, duration_ms=attempt.duration_ms)
+        paid = Paid(
+            model=target.name,
+            usage=reply.usage,
+            cost_usd=cost,
+            reason="refused",
+            note=reply.note,
+            duration_ms=attempt.duration_ms,
+        )
         add(turn, paid, Retracted(tuple(turn.log.entry_ids)))
         why = reply.note or "the provider's safety rules"
         raise UserError(f"The model refused to answer ({why}). The message was taken back: rephrase it or use /model.")
@@ -274,11 +280,11 @@ async def store_reply(turn: Turn, target: RequestTarget, reply: llm.Done, attemp
     turn.answer.is_half, turn.spending.dearer_model = False, ""
     turn.log.accepted = len(turn.log.entry_ids)
     stored = Assistant(
-        reply.message.content,
-        target.provider.name,
-        target.provider.model,
-        reply.usage,
-        reply.stop_reason,
+        content=reply.message.content,
+        provider=target.provider.name,
+        model=target.provider.model,
+        usage=reply.usage,
+        stop_reason=reply.stop_reason,
         cost_usd=cost,
         duration_ms=attempt.duration_ms,
         retries=attempt.retries,
@@ -306,18 +312,12 @@ def store_partial(turn: Turn, target: RequestTarget, text: str, used: Usage, *, 
     if text.strip():
         turn.answer.parts.append(text)
         partial_reply = Assistant(
-            (Text(text),),
-            target.provider.name,
-            target.provider.model,
-            used,
-            "interrupted",
-            cost_usd=cost,
-            duration_ms=duration_ms,
-            retries=attempt.retries,
-        )
+            content=(Text(text),), provider=target.provider.name, model=target.provider.model, usage=used,
+            stop_reason="interrupted", cost_usd=cost, duration_ms=duration_ms, retries=attempt.retries,
+        )  # fmt: skip
         add(turn, partial_reply)
     else:
-        add(turn, Paid(target.name, used, cost, "broken", duration_ms=duration_ms))
+        add(turn, Paid(model=target.name, usage=used, cost_usd=cost, reason="broken", duration_ms=duration_ms))
     if used.prompt_tokens:
         report_usage(turn, target, used, cost)
 

@@ -12,8 +12,7 @@ from agentcli.agent.ops import Approve
 from agentcli.agent.result import AnswerSchema
 from agentcli.agent.runtime import Turn, TurnStep
 from agentcli.agent.turn_log import add
-from agentcli.conversation.entries import Entry, PlanAccepted, Result, User, reminder
-from agentcli.conversation.file_changes import FilesChanged
+from agentcli.conversation.entries import Entry, FilesChanged, PlanAccepted, Result, User, reminder
 from agentcli.llm import provider as llm
 from agentcli.llm.block_edits import asks_for_change
 from agentcli.llm.errors import ServerError
@@ -140,7 +139,7 @@ def _changes_files(entry: Entry) -> bool:
     match entry.body:
         case FilesChanged():
             return True
-        case Result(result, name):
+        case Result(result=result, name=name):
             return name in ("file_edit", "file_write") and not result.is_error
         case _:
             return False

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import groupby, pairwise
+from math import log
+from typing import Literal
 
 from msgspec import Struct
 
-from agentcli.conversation.compaction.excerpts import Passage, split_passages
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import ADDED_FOLDER, SHORTENED_SOON, Assistant, Body, Result, User, bare_note
 from agentcli.conversation.history import Step, TurnRecord, calls_in, one_line, skill_of, text_of
@@ -16,6 +19,107 @@ from agentcli.conversation.mentions import typed_blocks
 from agentcli.llm.messages import Text
 from agentcli.settings.structs import CompactionSettings
 from agentcli.tools.summary import call_title
+
+MAX_SENTENCE_CHARS = 200
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n+")
+_WORD = re.compile(r"\w+")
+_CUE = re.compile(
+    r"\b(?:never|always|must|do not|don't|from now on|make sure|remember|important|prefer|because|instead|"
+    r"(?:I|we) (?:use|keep|chose|decided|will|have|went))\b",
+    re.IGNORECASE,
+)
+_IDENTIFIER = re.compile(r"`|\w[_/.]\w|\d")  # code, a path, a name with underscores, a number
+_CUE_FACTOR, _IDENTIFIER_FACTOR, _FOCUS_FACTOR = 2.0, 1.3, 10.0
+_RARE_WORDS = 2  # that count for a sentence: a longer one is not better for having more of them
+_SMOOTHING_WORDS = 8  # keeps very short sentences from winning
+_MAX_MISSES = 20  # sentences that did not fit, after which the rest is not looked at
+_ENTRY_TOKENS = 8  # the line break, the speaker and the number in front of the first sentence of an entry
+
+Kind = Literal["failure", "answer", "prompt"]
+# Of the room; what one kind leaves goes to the next.
+SHARES: dict[Kind, float] = {"failure": 0.2, "answer": 0.3, "prompt": 0.5}
+
+
+class Passage(Struct, frozen=True):
+    """A sentence of the entry with this number; `speaker` introduces it."""
+
+    entry: int
+    kind: Kind
+    speaker: str
+    text: str
+
+
+def split_passages(entry: int, kind: Kind, speaker: str, text: str) -> Iterator[Passage]:
+    """Yield the sentences of an entry's text on one line each, the long ones cut."""
+    for part in _SENTENCE_END.split(text):
+        if _WORD.search(part):
+            line = " ".join(part[: 2 * MAX_SENTENCE_CHARS].split())
+            shown = line if len(line) <= MAX_SENTENCE_CHARS else f"{line[:MAX_SENTENCE_CHARS].rstrip()}…"
+            yield Passage(entry, kind, speaker, shown)
+
+
+class Scorer:
+    """Scores sentences against those of their conversation: rare words count more than common ones.
+
+    Sentences with words of `focus`, in lower case, come before all others.
+    """
+
+    def __init__(self, sentences: Iterable[Passage], focus: Collection[str] = ()) -> None:
+        found = [_words(sentence.text) for sentence in sentences]
+        self._uses = Counter(word for words in found for word in words)
+        self._count = len(found) + 1
+        self._focus = tuple(focus)
+
+    def score(self, text: str) -> float:
+        words = _words(text)
+        rarest = sorted((log(self._count / (self._uses[word] or 1)) for word in words), reverse=True)[:_RARE_WORDS]
+        score = sum(rarest) / (len(words) + _SMOOTHING_WORDS)
+        if _CUE.search(text):
+            score *= _CUE_FACTOR
+        if _IDENTIFIER.search(text):
+            score *= _IDENTIFIER_FACTOR
+        if self._focus and any(word.startswith(self._focus) for word in words):
+            score *= _FOCUS_FACTOR
+        return score
+
+
+def _words(text: str) -> set[str]:
+    return set(_WORD.findall(text.lower()))
+
+
+def pick_excerpts(
+    sentences: Sequence[Passage], max_tokens: int, size: Callable[[str], int], scorer: Scorer
+) -> list[str]:
+    """Return lines of the most informative sentences in their order, one line for each entry.
+
+    `size` counts the tokens of a text; the lines take at most `max_tokens`. Gaps are marked by an ellipsis.
+    """
+    picked: list[int] = []
+    entries: set[int] = set()
+    left = 0.0
+    newest_first = reversed(range(len(sentences)))
+    best = sorted(newest_first, key=lambda place: scorer.score(sentences[place].text), reverse=True)
+    for kind, share in SHARES.items():
+        left += share * max_tokens
+        misses = 0
+        for place in (place for place in best if sentences[place].kind == kind):
+            sentence = sentences[place]
+            tokens = size(sentence.text) + 1 + (0 if sentence.entry in entries else _ENTRY_TOKENS)
+            if tokens <= left:
+                left -= tokens
+                picked.append(place)
+                entries.add(sentence.entry)
+            elif (misses := misses + 1) > _MAX_MISSES:
+                break
+    lines = []
+    for number, places in groupby(sorted(picked), key=lambda place: sentences[place].entry):
+        chosen = [*places]
+        text = sentences[chosen[0]].text
+        for before, place in pairwise(chosen):
+            text += f"{' ' if place == before + 1 else ' … '}{sentences[place].text}"
+        lines.append(f"{sentences[chosen[0]].speaker} [#{number}]: {text}")
+    return lines
+
 
 MIN_ANSWER_CHARS = 300  # of an answer at the usual length, because decisions are made in answers
 MAX_ERROR_CHARS = 500
@@ -34,30 +138,11 @@ class Length(Struct, frozen=True, kw_only=True):
     result: int = 0
 
 
-def lengths(settings: CompactionSettings) -> tuple[Length, ...]:
-    """Return the lengths from a shortened prompt to nearly all of a turn.
-
-    At the position `BRIEF`, prompts are whole and answers short.
-    """
-    chars, result = settings.message_chars, settings.result_chars
-    answer = max(chars, MIN_ANSWER_CHARS)
-    return (
-        Length(prompt=NEWEST_START),
-        Length(),
-        Length(error=80),
-        Length(error=200, answer=chars),
-        *(
-            Length(error=MAX_ERROR_CHARS, answer=times * answer, thought=times * chars, result=times * result)
-            for times in TIMES
-        ),
-    )
-
-
-BRIEF = 3
+BRIEF = 3  # the position in `DigestWriter.lengths` where prompts are whole and answers short
 TIMES = (1, 3, 8, 20, 50, 125)  # multiples of the usual length, if there is room
 
 
-class DigestWriter(Struct, frozen=True):
+class DigestWriter(Struct, frozen=True, dict=True):
     """Shortens turns of a conversation whose newest turn has the number `newest`.
 
     A turn with a model's summary in `summaries`, by its number, keeps only its prompts and failures beside it.
@@ -67,6 +152,18 @@ class DigestWriter(Struct, frozen=True):
     newest: int
     can_recall: bool = True
     summaries: dict[int, str] = {}
+
+    @cached_property
+    def lengths(self) -> tuple[Length, ...]:
+        """The lengths from a shortened prompt to nearly all of a turn."""
+        chars, result = self.settings.message_chars, self.settings.result_chars
+        answer = max(chars, MIN_ANSWER_CHARS)
+        shorter = Length(prompt=NEWEST_START), Length(), Length(error=80), Length(error=200, answer=chars)
+        longer = (
+            Length(error=MAX_ERROR_CHARS, answer=times * answer, thought=times * chars, result=times * result)
+            for times in TIMES
+        )
+        return (*shorter, *longer)
 
     def text(self, turn: TurnRecord, length: Length) -> str:
         summary = self.summaries.get(turn.number) if length.answer else None
@@ -92,7 +189,7 @@ class DigestWriter(Struct, frozen=True):
             match step.entry.body:
                 case User() if step.entry.is_prompt and length is None:
                     yield from split_passages(step.number, "prompt", "User", self._typed(step))
-                case Result(result) as body if result.is_error and (length is None or not length.error):
+                case Result(result=result) as body if result.is_error and (length is None or not length.error):
                     title = call_title(body.name, inputs.get(result.tool_use_id, {}), MAX_ERROR_CHARS)
                     text = _quoted(result.text[-MAX_ERROR_CHARS:])
                     yield from split_passages(step.number, "failure", f"- {title} FAILED", text)
@@ -133,7 +230,7 @@ class DigestWriter(Struct, frozen=True):
                 skill = skill_of(note)  # the text of an active skill is carried whole
                 text = f"the skill {skill} was activated" if skill else bare_note(note.text)
                 return f"Note: {text}" if is_shown else ""
-            case Result(result) as body:
+            case Result(result=result) as body:
                 title = call_title(body.name, inputs.get(result.tool_use_id, {}), MAX_ERROR_CHARS)
                 if result.is_error:
                     return f"- {title} FAILED: {' '.join(result.text[: length.error].split())} [#{step.number}]"
@@ -162,7 +259,7 @@ def stub_of(step: Step, turn: int, *, result: int, message: int) -> str | None:
     match step.entry.body:
         case User(is_reminder=True):
             return ""
-        case Result(found):
+        case Result(result=found):
             max_chars = max(result, MAX_ERROR_CHARS) if found.is_error else result
             has_media = not isinstance(found.content, str)
             return cut(found.text, max_chars, step, turn) if len(found.text) > max_chars or has_media else None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import product
 
 from msgspec import Struct, structs
@@ -17,11 +18,12 @@ from agentcli.conversation.compaction.digest import (
     Carried,
     DigestWriter,
     Length,
+    Passage,
+    Scorer,
     is_about,
-    lengths,
+    pick_excerpts,
     stub_of,
 )
-from agentcli.conversation.compaction.excerpts import Scorer, pick_excerpts
 from agentcli.conversation.conversation import Conversation, apply_compaction, messages_of
 from agentcli.conversation.entries import (
     SHORTENED_SOON,
@@ -34,17 +36,17 @@ from agentcli.conversation.entries import (
     User,
 )
 from agentcli.conversation.history import Step, TurnRecord, distinctive_words, text_of
-from agentcli.llm.messages import Message, Text, is_valid, repair_messages
+from agentcli.llm.messages import Message, Text
 from agentcli.settings.structs import CompactionSettings
 
 MIN_FREE = 0.2  # share of the window without the system text and the tools, if these nearly fill the target
 # Shares of the size from which a compaction is due: for the target, and for a target with large fixed parts.
 _MAX_TARGET, _MAX_TARGET_WITH_FIXED = 0.75, 0.9
 _AIM = 0.7  # share of the limit up to which optional text is added
-_OLDER, _FILES = 0.5, 0.1  # shares of the room: for older turns before newer ones stay whole, for files
-# Shares of the room for older turns that excerpts get: beside all prompts if possible, and if the oldest turns are
+_FILES = 0.1  # share of the room that a long list of files may take
+# Shares of the room for older turns that excerpts get: if all prompts fit beside them, and if the oldest turns are
 # joined.
-_EXCERPT_SHARES = (0.2, 0.0, 0.7)
+_EXCERPTS, _EXCERPTS_IF_JOINED = 0.2, 0.7
 _MIN_GAIN = 0.1  # share of the request; a smaller gain is not worth the provider's prompt cache
 _CORRECTIONS = 4  # plans with less room, because sizes do not quite add up
 _JOINED = 20  # tokens, at least, of the line that replaces the oldest turns
@@ -90,6 +92,7 @@ class Tail(Struct, frozen=True, kw_only=True):
     """The newest part of a conversation, which stays in place: `turns`, or some `rounds` of the newest turn.
 
     A round is a reply with its results. Results have at most `result` characters, those of the newest round `newest`.
+    The tail is chosen only if it leaves the share `min_older` of the room for older turns, or all that they need.
     """
 
     turns: int = 1
@@ -97,21 +100,28 @@ class Tail(Struct, frozen=True, kw_only=True):
     result: int = _ALL
     newest: int = _ALL
     cuts_prompt: bool = False
+    min_older: float = 0.5
 
 
 def tails(settings: CompactionSettings) -> Iterator[Tail]:
+    """Yield the tails from the longest to the shortest."""
     least = settings.result_chars
     for turns in range(settings.keep_turns, 0, -1):
         yield Tail(turns=turns)
     for rounds, result in ((_ALL, 4_000), (_ALL, 1_000), (_ALL, least), (8, 1_000), (8, least), (2, 4_000), (2, least)):
         yield Tail(rounds=rounds, result=result)
+    # Results that the model has not seen yet come before older turns, and the message to be answered before all.
     for newest in (_ALL, 20_000, 4_000, max(1_000, least)):
-        yield Tail(rounds=1, result=least, newest=newest)
-    yield Tail(rounds=1, result=least, newest=max(1_000, least), cuts_prompt=True)
+        yield Tail(rounds=1, result=least, newest=newest, min_older=0.0)
+    yield Tail(rounds=1, result=least, newest=max(1_000, least), min_older=0.0, cuts_prompt=True)
 
 
-class Planner(Struct, frozen=True, kw_only=True):
-    """Everything a compaction is made of. `can_recall`: the model has the tool `recall`."""
+@dataclass(frozen=True, kw_only=True)
+class Planner:
+    """Plans one compaction. `carried` is in every plan; `summaries` are by the numbers of turns.
+
+    `can_recall`: the model has the tool `recall`.
+    """
 
     conversation: Conversation
     turns: Sequence[TurnRecord]
@@ -119,21 +129,22 @@ class Planner(Struct, frozen=True, kw_only=True):
     settings: CompactionSettings
     budget: Budget
     trigger: CompactionTrigger = "auto"
-    summaries: dict[int, str] = {}
+    summaries: dict[int, str] = field(default_factory=dict)
     can_recall: bool = True
 
     def plan(self) -> Compaction | str:
         """Return the compaction, or the reason why there is none."""
         if len(self.turns) == 0 or len(messages_of(self.conversation.request_entries)) < 2:
             return "there is nothing to leave out yet"
-        why, tight = "", self.limit
+        problem, tight = "", self.limit
         for limit in (tight, max(tight, int(_MAX_TARGET * self.settings.at * self.budget.window))):
             for plan in self._plans(limit):
-                if not (why := self._problem(plan, limit)):
+                if not (problem := self._problem(plan, limit)):
                     return plan
-        return why or f"what must stay takes more than the {tight:,} tokens that are meant for it"
+        return problem or f"what must stay takes more than the {tight:,} tokens that are meant for it"
 
     def _plans(self, limit: int) -> Iterator[Compaction]:
+        """Yield plans, each smaller than the one before."""
         # A person who asks for a compaction wants more room than shorter results give.
         if self.settings.strategy == "truncate" or (self.settings.strategy == "auto" and self.trigger != "manual"):
             yield self._with_cuts(limit)
@@ -144,7 +155,7 @@ class Planner(Struct, frozen=True, kw_only=True):
             yield plan
             room -= max(plan.tokens_after - limit, limit // 50)
 
-    @property
+    @cached_property
     def limit(self) -> int:
         """The tokens that the request should have afterwards; it may have more if no plan is so small."""
         fixed = messages_of(step.entry for step in self.turns[-1].steps if step.entry.is_prompt)
@@ -157,92 +168,126 @@ class Planner(Struct, frozen=True, kw_only=True):
     # Plans in which everything stays in place, and old entries are cut
 
     def _with_cuts(self, limit: int) -> Compaction:
-        """Cut results, oldest first, and then other messages, until the request is small enough."""
+        """Cut results, oldest first, and then other messages, ever shorter until the request is small enough."""
         first = self.turns[0].steps[0]
-        stubs = {id: "" for turn in self.turns for id in self._repeated(turn)}
+        stubs = {id: "" for turn in self.turns for id in self._outdated_notes(turn)}
         plan = self._build(self._carried([]), first, "truncate", stubs=stubs)
-        free = plan.tokens_after
+        tokens = plan.tokens_after
         older = [(step, turn.number) for turn in self.turns[: -self.settings.keep_turns] for step in turn.steps]
         result, message = self.settings.result_chars, self.settings.message_chars
         for kind, times in product((Result, object), reversed(TIMES)):
             for step, turn in older:
-                if free <= _AIM * limit or stubs.get(step.entry.id) == "" or not isinstance(step.entry.body, kind):
+                if tokens <= _AIM * limit or stubs.get(step.entry.id) == "" or not isinstance(step.entry.body, kind):
                     continue
                 if (stub := stub_of(step, turn, result=times * result, message=times * message)) is not None:
                     shown = stubs.get(step.entry.id, text_of(step.entry.body))
-                    free -= self.budget.size(shown) - self.budget.size(stub)
+                    tokens -= self.budget.size(shown) - self.budget.size(stub)
                     stubs[step.entry.id] = stub
         return self._build(plan.carried, first, "truncate", stubs=stubs)
 
     # Plans in which a digest replaces older turns, and newer ones stay
 
     def _with_digest(self, room: int, limit: int) -> Compaction | None:
-        """Return the fullest plan that fits into `room`; None if even the smallest plan does not."""
-        lengths_of = lengths(self.settings)
-        writer = DigestWriter(self.settings, self.turns[-1].number, self.can_recall, self.summaries)
-        sizes: dict[tuple[int, int, int], int] = {}
-
-        def size(turn: TurnRecord, length: int) -> int:
-            key = turn.number, len(turn.steps), length
-            if key not in sizes:
-                sizes[key] = self.budget.size(writer.text(turn, lengths_of[length]))
-            return sizes[key]
-
-        @cache
-        def max_excerpts() -> int:
-            """Count the tokens of all excerpts that there could be."""
-            sentences = (sentence.text for turn in self.turns for sentence in writer.sentences(turn, None))
-            return self.budget.size("\n".join(sentences))
-
-        sizes_of_files = {most: self.budget.size(self._carried([], most)) for most in (MAX_FILES, FEW_FILES)}
-        room -= self.budget.prefix + sizes_of_files[FEW_FILES]
-        files = MAX_FILES if sizes_of_files[MAX_FILES] - sizes_of_files[FEW_FILES] < _FILES * room else FEW_FILES
-        room -= sizes_of_files[files] - sizes_of_files[FEW_FILES]
-        *uncut, barest = tails(self.settings)
-        whole = [tail for tail in uncut if tail.newest == _ALL]
-        # Results that the model has not seen yet come before older turns, and the message to be answered before all.
-        best = (*product([_OLDER], whole), (0.0, whole[-1]))
-        for share, tail in (*best, *product((_OLDER, 0.0), uncut), *product((_OLDER, 0.0), [barest])):
+        """Return the fullest plan that fits into `room` tokens; None if even the smallest plan does not."""
+        few, many = (self.budget.size(self._carried([], files)) for files in (FEW_FILES, MAX_FILES))
+        files = MAX_FILES if many - few < _FILES * (room - self.budget.prefix - few) else FEW_FILES
+        room -= self.budget.prefix + (many if files == MAX_FILES else few)
+        for tail in tails(self.settings):
             covered, remaining = self._split(tail)
             stubs = {id: stub for turn in remaining for id, stub in self._stubs(turn, tail).items()}
-            free = room - self._size(remaining, stubs)
-            brief_size = sum(size(turn, BRIEF) for turn in covered)
-            if free < min(brief_size, int(share * room)):
+            start = remaining[0].steps[0]
+            free = room - self._size(start, stubs)
+            brief_size = sum(self._turn_size(turn, BRIEF) for turn in covered)
+            if free < min(brief_size, int(tail.min_older * room)):
                 continue
-            if brief_size <= free:
-                chosen = _grow(covered, size, free - int((1 - _AIM) * limit), self._writing_order(covered))
-                joined = 0
-            elif (shortened := _shorten(covered, size, free, max_excerpts())) is None:
-                continue
-            else:
-                joined, chosen = shortened
-            shown_lengths = [lengths_of[length] for length in chosen]
-            texts = [writer.text(turn, length) for turn, length in zip(covered[joined:], shown_lengths, strict=True)]
-            if brief_size > free:
-                lengths_shown = [*[None] * joined, *shown_lengths]
-                unused = free - sum(self.budget.size(text) for text in texts)
-                texts[:0] = self._excerpts(writer, zip(covered, lengths_shown, strict=True), unused)
-            if joined:
-                oldest, newest = covered[0], covered[joined - 1]
-                first, last = oldest.steps[0].number, newest.steps[-1].number
-                texts.insert(0, f"Turns {oldest.number} to {newest.number}: entries [#{first} to #{last}]")
-            strategy: CompactionStrategy = "summarize" if self.summaries else "extract"
-            carried, start = self._carried(texts, files), remaining[0].steps[0]
-            return self._build(carried, start, strategy, stubs=stubs, covered=covered)
+            if (texts := self._older_texts(covered, free, free - int((1 - _AIM) * limit))) is not None:
+                strategy: CompactionStrategy = "summarize" if self.summaries else "extract"
+                return self._build(self._carried(texts, files), start, strategy, stubs=stubs, covered=covered)
         return None
 
-    def _excerpts(
-        self, writer: DigestWriter, shown: Iterable[tuple[TurnRecord, Length | None]], room: int
-    ) -> list[str]:
+    def _older_texts(self, covered: Sequence[TurnRecord], free: int, aim: int) -> list[str] | None:
+        """Return the texts of older turns, which take at most `free` tokens; None if not even a single line fits.
+
+        If all turns fit at the length `BRIEF`, they get longer, up to `aim` tokens. If only their prompts fit, a fifth
+        of the room holds excerpts of what is left out, if possible. If not even prompts do, the oldest turns become one
+        line, and excerpts get most of the room.
+        """
+        shortest, brief = (sum(self._turn_size(turn, length) for turn in covered) for length in (0, BRIEF))
+        room = free
+        if brief > free:
+            share = _EXCERPTS if shortest <= free else _EXCERPTS_IF_JOINED
+            excerpts = min(int(share * free), self.budget.size("\n".join(one.text for one in self._sentences)))
+            if shortest > free or shortest + excerpts <= free:  # else only whole prompts fit
+                room -= excerpts
+        if (choice := self._choose_lengths(covered, room, aim)) is None:
+            return None
+        joined, chosen = choice
+        shown = [self._writer.lengths[length] for length in chosen]
+        texts = [self._writer.text(turn, length) for turn, length in zip(covered[joined:], shown, strict=True)]
+        if brief > free:
+            unused = free - sum(self.budget.size(text) for text in texts)
+            texts[:0] = self._excerpts(zip(covered, [*[None] * joined, *shown], strict=True), unused)
+        if joined:
+            oldest, newest = covered[0], covered[joined - 1]
+            first, last = oldest.steps[0].number, newest.steps[-1].number
+            texts.insert(0, f"Turns {oldest.number} to {newest.number}: entries [#{first} to #{last}]")
+        return texts
+
+    @cached_property
+    def _writer(self) -> DigestWriter:
+        return DigestWriter(self.settings, self.turns[-1].number, self.can_recall, self.summaries)
+
+    @cached_property
+    def _sizes(self) -> dict[tuple[int, int, int], int]:
+        return {}  # by the number of a turn, the number of its steps, and a position in `lengths`
+
+    def _turn_size(self, turn: TurnRecord, length: int) -> int:
+        """Return the tokens of a turn's text at a position in `lengths`."""
+        key = turn.number, len(turn.steps), length
+        if key not in self._sizes:
+            self._sizes[key] = self.budget.size(self._writer.text(turn, self._writer.lengths[length]))
+        return self._sizes[key]
+
+    @cached_property
+    def _sentences(self) -> list[Passage]:
+        """All sentences from which excerpts can be chosen."""
+        return [sentence for turn in self.turns for sentence in self._writer.sentences(turn, None)]
+
+    def _excerpts(self, shown: Iterable[tuple[TurnRecord, Length | None]], room: int) -> list[str]:
         """Return excerpts of what turns do not show at their lengths, in at most `room` tokens."""
-        everything = (sentence for turn in self.turns for sentence in writer.sentences(turn, None))
-        scorer = Scorer(everything, distinctive_words(self.carried.focus.lower()))
-        sentences = [sentence for turn, length in shown for sentence in writer.sentences(turn, length)]
+        scorer = Scorer(self._sentences, distinctive_words(self.carried.focus.lower()))
+        sentences = [sentence for turn, length in shown for sentence in self._writer.sentences(turn, length)]
         lines = pick_excerpts(sentences, room, self.budget.size, scorer)
         return ["\n".join(["Excerpts of what is left out:", *lines])] if lines else []
 
-    def _writing_order(self, covered: Sequence[TurnRecord]) -> list[int]:
-        """Return the order in which turns get more text: those about the focus, then the newest first."""
+    def _choose_lengths(self, covered: Sequence[TurnRecord], room: int, aim: int) -> tuple[int, list[int]] | None:
+        """Return the number of the oldest turns, which one line replaces, and the lengths of the others.
+
+        Lengths are positions in `lengths`. If no turn is replaced, they grow by one for each turn, those about the
+        focus and then the newest first, and then by one more: up to `BRIEF` while all turns take at most `room` tokens,
+        and further while they take at most `aim`. None means that the room is too small for a single line.
+        """
+        joined, total = 0, sum(self._turn_size(turn, 0) for turn in covered)
+        while total > room:
+            if joined == len(covered):
+                return None
+            total += (0 if joined else _JOINED) - self._turn_size(covered[joined], 0)
+            joined += 1
+        chosen = [0] * (len(covered) - joined)
+        if joined:
+            return joined, chosen
+        order = self._growing_order(covered)
+        for length in range(1, len(self._writer.lengths)):
+            for position in order:
+                turn = covered[position]
+                more = self._turn_size(turn, length) - self._turn_size(turn, length - 1)
+                if chosen[position] == length - 1 and total + more <= (room if length <= BRIEF else aim):
+                    chosen[position] = length
+                    total += more
+        return 0, chosen
+
+    def _growing_order(self, covered: Sequence[TurnRecord]) -> list[int]:
+        """Return the positions of turns in the order in which they get more text."""
         words = distinctive_words(self.carried.focus.lower())
         order = list(range(len(covered) - 1, -1, -1))
         return sorted(order, key=lambda position: not is_about(covered[position], words)) if words else order
@@ -259,23 +304,22 @@ class Planner(Struct, frozen=True, kw_only=True):
 
     def _stubs(self, turn: TurnRecord, tail: Tail) -> dict[str, str]:
         """Return the texts that replace the contents of a turn's remaining entries, by id."""
-        stubs = dict.fromkeys(self._repeated(turn), "")
+        stubs = dict.fromkeys(self._outdated_notes(turn), "")
         replies = [n for n, step in enumerate(turn.steps) if isinstance(step.entry.body, Assistant)]
         is_last = turn.number == self.turns[-1].number
-        writer = DigestWriter(self.settings, turn.number, self.can_recall)
         for position, step in enumerate(turn.steps):
+            is_newest = is_last and position >= max(replies, default=0)
+            chars = tail.newest if is_newest else tail.result
+            stub = None
             if step.entry.is_prompt:
-                if tail.cuts_prompt and (start := writer.start_of_newest(step)):
-                    stubs[step.entry.id] = start
-                continue
-            chars = tail.newest if is_last and position >= max(replies, default=0) else tail.result
-            if chars < _ALL and isinstance(step.entry.body, Result | Assistant):
+                stub = self._writer.start_of_newest(step) if tail.cuts_prompt else None
+            elif chars < _ALL and isinstance(step.entry.body, Result | Assistant):
                 stub = stub_of(step, turn.number, result=chars, message=max(chars, self.settings.message_chars))
-                if stub is not None:
-                    stubs[step.entry.id] = stub
+            if stub is not None:
+                stubs[step.entry.id] = stub
         return stubs
 
-    def _repeated(self, turn: TurnRecord) -> Iterator[str]:
+    def _outdated_notes(self, turn: TurnRecord) -> Iterator[str]:
         """Yield the ids of notes that are carried in a new form, and of those that are no longer true."""
         for step in turn.steps:
             text = getattr(step.entry.body, "text", "")
@@ -283,11 +327,12 @@ class Planner(Struct, frozen=True, kw_only=True):
             if is_note and ("<instructions path=" in text or text in self.carried.opening or SHORTENED_SOON in text):
                 yield step.entry.id
 
-    def _carried(self, texts: Sequence[str], files: int = MAX_FILES) -> str:
+    def _carried(self, texts: Sequence[str], max_files: int = MAX_FILES) -> str:
+        """Return the text with which later requests begin. `texts` are those of older turns."""
         what = "its older part is told below" if texts else "older results and replies are cut"
         heading = _HEADING.format(what=what) + (_RECALL if self.can_recall else "")
         digest = [f"## What was said and done\n\n{chr(10).join(filter(None, texts)).strip()}"] if texts else []
-        parts = "\n\n".join([heading, *digest, *self.carried.parts(files)])
+        parts = "\n\n".join([heading, *digest, *self.carried.parts(max_files)])
         return "\n".join([f"<system-reminder>{parts}</system-reminder>", *self.carried.opening])
 
     def _build(
@@ -299,6 +344,7 @@ class Planner(Struct, frozen=True, kw_only=True):
         stubs: dict[str, str],
         covered: Sequence[TurnRecord] = (),
     ) -> Compaction:
+        """Return a plan that keeps the entries from `first` on, with its size. Without `covered`, it cuts all turns."""
         ends = [step.entry.id for turn in covered or self.turns for step in turn.steps]
         plan = Compaction(
             carried=carried,
@@ -311,9 +357,9 @@ class Planner(Struct, frozen=True, kw_only=True):
         )
         return structs.replace(plan, tokens_after=self.budget.prefix + self.budget.count(self._messages(plan)))
 
-    def _size(self, remaining: Sequence[TurnRecord], stubs: dict[str, str]) -> int:
-        first = remaining[0].steps[0].entry.id
-        return self.budget.count(self._messages(Compaction(carried="", first_kept=first, stubs=stubs)))
+    def _size(self, start: Step, stubs: dict[str, str]) -> int:
+        """Return the tokens of the entries from `start` on."""
+        return self.budget.count(self._messages(Compaction(carried="", first_kept=start.entry.id, stubs=stubs)))
 
     def _messages(self, compaction: Compaction) -> list[Message]:
         return messages_of(apply_compaction(self.conversation.path, Entry("", None, time.time(), compaction)))
@@ -325,52 +371,4 @@ class Planner(Struct, frozen=True, kw_only=True):
         if plan.tokens_after > limit:
             return f"what must stay takes {plan.tokens_after:,} tokens, and {limit:,} are meant for it"
         min_gain = _MIN_GAIN if self.trigger == "manual" else 0.0
-        if plan.tokens_after >= (1 - min_gain) * plan.tokens_before:
-            return "it would hardly get smaller"
-        messages = tuple(self._messages(plan))
-        # Calls that are open after a crash are answered when a turn begins.
-        sent = repair_messages(messages) if self.conversation.open_calls else messages
-        return "" if is_valid(sent) else "the provider would refuse it"
-
-
-def _grow(
-    turns: Sequence[TurnRecord], size: Callable[[TurnRecord, int], int], aim: int, order: Sequence[int]
-) -> list[int]:
-    """Return a length for each turn, at least `BRIEF`. They grow in `order` while all turns take at most `aim`."""
-    chosen = [BRIEF] * len(turns)
-    total = sum(size(turn, BRIEF) for turn in turns)
-    for length in range(BRIEF + 1, BRIEF + len(TIMES) + 1):
-        for position in order:
-            more = size(turns[position], length) - size(turns[position], length - 1)
-            if chosen[position] == length - 1 and total + more <= aim:
-                chosen[position] = length
-                total += more
-    return chosen
-
-
-def _shorten(
-    turns: Sequence[TurnRecord], size: Callable[[TurnRecord, int], int], free: int, max_excerpts: int
-) -> tuple[int, list[int]] | None:
-    """Return the number of the oldest turns, which one line replaces, and lengths up to `BRIEF` for the others.
-
-    Prompts stay whole as long as they fit, with a fifth of the room for excerpts of the rest if possible. If they do
-    not fit, the oldest turns are joined, and excerpts get most of the room, but at most `max_excerpts` tokens. None
-    means that the room is too small for a single line.
-    """
-    for share in _EXCERPT_SHARES:
-        chosen = [BRIEF] * len(turns)
-        room = free - min(int(share * free), max_excerpts)
-        total = sum(size(turn, BRIEF) for turn in turns)
-        for length in range(BRIEF - 1, -1, -1):
-            for position in range(len(turns)):
-                if total <= room:
-                    return 0, chosen
-                total -= size(turns[position], chosen[position]) - size(turns[position], length)
-                chosen[position] = length
-    joined = 0
-    while total > room:
-        if joined == len(turns):
-            return None
-        total += (0 if joined else _JOINED) - size(turns[joined], chosen[joined])
-        joined += 1
-    return joined, chosen[joined:]
+        return "it would hardly get smaller" if plan.tokens_after >= (1 - min_gain) * plan.tokens_before else ""

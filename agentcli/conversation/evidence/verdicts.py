@@ -11,9 +11,17 @@ from typing import Any
 
 from msgspec import Struct
 
-from agentcli.conversation.entries import Assistant, Entry, Result, User
+from agentcli.conversation.entries import (
+    Assistant,
+    Entry,
+    FileChange,
+    FilesChanged,
+    FilesRestored,
+    FileState,
+    Result,
+    User,
+)
 from agentcli.conversation.evidence import Claim, ClaimVerdict, Statement
-from agentcli.conversation.file_changes import FileChange, FilesChanged, FilesRestored, FileState
 from agentcli.llm.messages import ToolUse
 from agentcli.safety.commands.reader.commands import read_commands
 from agentcli.safety.commands.reader.syntax import CommandNode
@@ -70,7 +78,7 @@ class Record:
             match entry.body:
                 case User(is_reminder=False):
                     self.turn_start = (n, 0)
-                case Assistant(content):
+                case Assistant(content=content):
                     uses = [block for block in content if isinstance(block, ToolUse)]
                     calls |= {call.id: ((n, place), call) for place, call in enumerate(uses)}
                 case FilesChanged(id, changes):
@@ -88,6 +96,7 @@ class Record:
         return [run for end in self.ends if end.command for run in find_runs(end)]
 
     def is_stale(self, run: CheckRun) -> bool:
+        """Return True if a source file was changed after a check ran."""
         return any(at > run.end.at and self._is_source(change) for change, at, _ in self.changes)
 
     def is_about(self, change: FileChange, claim: Statement) -> bool:
@@ -128,11 +137,11 @@ def runner_tables() -> dict[str, Any]:
 def _runners() -> list[tuple[dict[str, Any], re.Pattern[str]]]:
     """Return the rows of programs, each with a pattern for the commands that run them, perhaps through wrappers."""
     wrapper = rf"(?:{'|'.join(runner_tables()['wrappers'])}|python[\d.]*|-\S*|\w+=\S*|[\d.]+[smh]?) "
-    wrappers = rf"(?:(?=(?P<wrapper>{wrapper}))(?P=wrapper))*?"  # each is atomic, in a form that every Python supports
-    start = rf"{wrappers}(?=(?:\S*/)?(?P<program>\S+))"
-    rows = runner_tables()["runner"]
+    # Each wrapper is atomic, in a form that every Python supports.
+    start = rf"(?:(?=(?P<wrapper>{wrapper}))(?P=wrapper))*?(?=(?:\S*/)?(?P<program>\S+))"
     return [
-        (row, re.compile(rf"{start}(?:{'|'.join(map(_pattern, row['names']))})(?P<rest>(?: \S+)*)")) for row in rows
+        (row, re.compile(rf"{start}(?:{'|'.join(map(_pattern, row['names']))})(?P<rest>(?: \S+)*)"))
+        for row in runner_tables()["runner"]
     ]
 
 
@@ -154,34 +163,32 @@ def _checks_in(command: CommandNode) -> Iterator[tuple[dict[str, Any], re.Match[
 
 @lru_cache(maxsize=500)
 def check_kinds(command: str) -> list[str]:
-    parts = [part for pipeline in read_commands(command).commands for part in pipeline.parts]
+    """Return the kinds of the checks that a command runs."""
+    parts = (part for pipeline in read_commands(command).commands for part in pipeline.parts)
     return [kind for part in parts for row, _ in _checks_in(part) for kind in row["kinds"]]
 
 
-def find_runs(end: CallEnd) -> list[CheckRun]:
+def find_runs(end: CallEnd) -> Iterator[CheckRun]:
+    """Yield the checks that a call ran."""
     output = "\n".join(line[:_MAX_LINE_CHARS] for line in end.output[-_MAX_OUTPUT_CHARS:].splitlines())
-    found = []
     for part, code in _parts(end.command, end.exit_code):
         is_shown = not any(redirect.operator in (">", ">>", "&>", ">|") for redirect in part.redirects)
         for row, match in _checks_in(part):
-            rest = [word.partition("=")[0] for word in match["rest"].split()]
-            words = [word for word in rest if not (word.startswith("-") or word.isdigit() or word in _WHOLE)]
-            is_partial = bool(words) or any(word in row.get("selects", ()) for word in rest)
+            arguments = [word.partition("=")[0] for word in match["rest"].split()]
+            names = [word for word in arguments if not (word.startswith("-") or word.isdigit() or word in _WHOLE)]
+            is_partial = bool(names) or any(word in row.get("selects", ()) for word in arguments)
             for kind in row["kinds"]:
                 summary = runner_tables()["summary"][kind]
                 counts = _counts(summary, output)
                 passed = _outcome(summary, code, output, counts, is_shown=is_shown)
-                passed = None if end.exit_code is None else passed
-                run = CheckRun(
+                yield CheckRun(
                     kind=kind,
                     program=match["program"],
                     end=end,
-                    passed=passed,
+                    passed=passed if end.exit_code is not None else None,
                     is_partial=is_partial,
                     counts=counts,
                 )
-                found.append(run)
-    return found
 
 
 def _parts(command: str, exit_code: int | None) -> Iterator[tuple[CommandNode, int | None]]:

@@ -278,7 +278,7 @@ class _ChargingMeter(UsageCollector):
         self, model: str, usage: Usage, cost_usd: float | None, duration_ms: int = 0, retries: int = 0
     ) -> None:
         super().add_request(model, usage, cost_usd, duration_ms=duration_ms, retries=retries)
-        self._parent.store(Paid(model, usage, cost_usd, "subagent"))
+        self._parent.store(Paid(model=model, usage=usage, cost_usd=cost_usd, reason="subagent"))
 
 
 @dataclass(frozen=True, kw_only=True)

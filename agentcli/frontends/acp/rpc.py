@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from typing import Any, BinaryIO
 
 from agentcli.frontends.json_input import json_in, read_lines
-from agentcli.llm.json_text import encode_json
+from agentcli.llm.messages import encode_json
 
 log = logging.getLogger(__name__)
 

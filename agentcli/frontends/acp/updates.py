@@ -98,12 +98,12 @@ class Updates:
     def _of_entry(self, entry: Entry) -> Iterator[Update]:
         """Announce calls with their reply, and end those that never began with their result."""
         match entry.body:
-            case Assistant(content):
+            case Assistant(content=content):
                 for block in content:
                     if isinstance(block, ToolUse):
                         self._open.add(block.id)
                         yield begun(block.id, block.name, block.input, self._cwd, status="pending")
-            case Result(result) as body if result.tool_use_id in self._open:
+            case Result(result=result) as body if result.tool_use_id in self._open:
                 self._open.discard(result.tool_use_id)
                 yield ended(result.tool_use_id, body, self._cwd)
             case User(content, is_reminder=False) if content in self.own_prompts:
@@ -118,7 +118,7 @@ def replayed(shown: SessionSnapshot, *, window: int) -> Iterator[Update]:
         match entry.body:
             case User(content, is_reminder=False):
                 yield from _prompt_chunks(content, entry.id)
-            case Assistant(content):
+            case Assistant(content=content):
                 yield from _reply_updates(content, entry.id, cwd)
             case Result() as body:
                 yield ended(body.result.tool_use_id, body, cwd)

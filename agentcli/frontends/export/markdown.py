@@ -17,7 +17,7 @@ from agentcli.agent.accounting.usage import UsageCollector
 from agentcli.agent.interfaces import SessionInfo
 from agentcli.conversation import entries
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.file_changes import FilesRestored
+from agentcli.conversation.entries import FilesRestored
 from agentcli.conversation.history import calls_in, text_of
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.frontends.printable import fenced, pictured
@@ -177,7 +177,7 @@ def _remarks(entry: entries.Entry) -> Iterator[Remark]:
             yield Remark("The plan was accepted.", plan.strip())
         case entries.SkillActivated(_, skill, by):
             yield Remark(f"The skill {skill.name} was activated by the {by}.")
-        case entries.Paid(model, reason="refused" | "broken" as reason):
+        case entries.Paid(model=model, reason="refused" | "broken" as reason):
             yield Remark(f"A request to {model} brought no reply ({reason}).")
         case entries.ContextNote(text):
             yield Remark(text)

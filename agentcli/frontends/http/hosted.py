@@ -79,7 +79,9 @@ class HostedSession:
         self._writer.change(model=shown.model, mode=shown.mode, entries=len(conversation.entries))
         self._following = asyncio.create_task(self._follow(session.subscribe_batches()))
         self._writer.change(is_open=is_open and was_running)
-        is_cut = is_open and bool(conversation.asked_again or is_unanswered(conversation) or half_answer(conversation))
+        is_cut = is_open and bool(
+            conversation.unstarted_calls or is_unanswered(conversation) or half_answer(conversation)
+        )
         offered = [command.name for command in self._host.commands if command.name not in NOT_OFFERED]
         await self._writer.write([*objects, init_object(session, offered, is_resumed=was_running and is_cut)])
         if was_running and is_cut:

@@ -89,7 +89,7 @@ class TerminalController(OpenerHost):
         self.view.activity.queue = conversation.queue.entry()
         if conversation.entries:
             replay(conversation, self.view)
-        if conversation.asked_again or awaited_reset(conversation):
+        if conversation.unstarted_calls or awaited_reset(conversation):
             session.submit(GoOn(is_killed=True))
         self._status.follow(session)
 

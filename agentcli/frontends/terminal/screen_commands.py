@@ -143,7 +143,7 @@ def _answer(host: CommandHost, number: int) -> str:
         match entry.body:
             case User() as user:
                 goes_on = user == reminder(GO_ON)
-            case Assistant(content):
+            case Assistant(content=content):
                 text = "".join(block.text for block in content if isinstance(block, Text))
                 if goes_on and answers:
                     answers[-1] += text

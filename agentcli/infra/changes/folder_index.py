@@ -20,7 +20,7 @@ from subprocess import DEVNULL, PIPE, Popen
 
 import msgspec
 
-from agentcli.conversation.file_changes import FileKind, FileState, stored_path
+from agentcli.conversation.entries import FileKind, FileState, stored_path
 from agentcli.infra.changes.borrowed import TICK_NS, BorrowedObjects, TrackedFile, stamp_of
 from agentcli.infra.changes.state import Objects, is_cache, joined, kind_of, state_of
 from agentcli.infra.sandbox.mount_points import MOUNT_POINT_MODE, is_mount_point

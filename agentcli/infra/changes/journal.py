@@ -18,7 +18,7 @@ from typing import Self
 
 import msgspec
 
-from agentcli.conversation.file_changes import FileState, stored_path
+from agentcli.conversation.entries import FileState, stored_path
 from agentcli.infra.changes.apply import LiveFiles, apply_groups
 from agentcli.infra.changes.groups import ChangeGroup
 from agentcli.infra.changes.state import ChangeSet, parents_of

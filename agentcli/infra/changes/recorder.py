@@ -20,7 +20,7 @@ from typing import TypeVar
 
 import msgspec
 
-from agentcli.conversation.file_changes import FileChange, FilesChanged, FileState, real_path, stored_path
+from agentcli.conversation.entries import FileChange, FilesChanged, FileState, real_path, stored_path
 from agentcli.errors import ToolError
 from agentcli.infra.changes.folder_index import Difference, FolderIndex, SnapshotLimits, TooManyFiles, index_name
 from agentcli.infra.changes.journal import CallNote, PrivateFolder

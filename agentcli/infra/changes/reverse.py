@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from agentcli.agent.interfaces import RestoredFile, RestoredHow
-from agentcli.conversation.file_changes import FileChange, FileState, real_path, stored_path
+from agentcli.conversation.entries import FileChange, FileState, real_path, stored_path
 from agentcli.errors import ToolError
 from agentcli.infra.changes.apply import LiveFiles
 from agentcli.infra.changes.groups import group_changes

@@ -19,7 +19,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from agentcli.conversation.file_changes import FileKind, FileState, stored_path
+from agentcli.conversation.entries import FileKind, FileState, stored_path
 from agentcli.infra.changes.writing import open_source
 from agentcli.settings.files import make_private_folder
 

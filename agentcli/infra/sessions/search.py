@@ -86,11 +86,11 @@ def text_of(body: Body) -> str:
     match body:
         case User(is_reminder=False) as user:
             return user.text
-        case Assistant(content):
+        case Assistant(content=content):
             return "\n".join(text for block in content for text in _texts_of(block))
-        case Result(result):
+        case Result(result=result):
             return result.text
-        case Compaction(carried):
+        case Compaction(carried=carried):
             return carried
         case ContextNote(text) | Pinned(text):
             return text

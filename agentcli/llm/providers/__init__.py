@@ -1,1 +1,43 @@
-"""One module for each kind of API, with the members of `Provider`. Providers do not know each other."""
+"""One module for each kind of API, and the base class of all providers. Providers do not know each other.
+
+The base class has the names of the model's row, estimated token counts, and the health check.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+from agentcli.llm.errors import ProviderError
+from agentcli.llm.models import ModelInfo, estimate
+from agentcli.llm.provider import Health, Request, TokenCount, with_wait
+
+if TYPE_CHECKING:
+    from agentcli.llm.http import Carrier
+
+
+class BaseProvider(ABC):
+    """One model behind one API. A subclass adds `stream` and completes the interface `Provider`."""
+
+    _carrier: Carrier | None = None
+
+    def __init__(self, info: ModelInfo) -> None:
+        self.info, self.name, self.model = info, info.provider, info.id
+
+    async def count_tokens(self, request: Request) -> TokenCount:
+        return estimate(request, self.info)
+
+    async def health_check(self) -> Health:
+        try:
+            health = await self._check()
+        except ProviderError as error:
+            return Health(False, with_wait(str(error), error))
+        return health or Health(True, f"{self.model} answers, window {self.info.window:,} tokens")
+
+    @abstractmethod
+    async def _check(self) -> Health | None:
+        """Send a request that costs no tokens; None means that the server answered well. Raises `ProviderError`."""
+
+    async def aclose(self) -> None:
+        if self._carrier is not None:
+            await self._carrier.aclose()

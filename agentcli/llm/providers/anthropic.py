@@ -1,25 +1,40 @@
-"""Claude by the Messages API, from Anthropic or from a cloud (Bedrock, Vertex AI, Microsoft Foundry)."""
+"""Claude by the Messages API, from Anthropic or from a cloud (Bedrock, Vertex AI, Microsoft Foundry).
+
+Anthropic's SDK signs the requests for the clouds; their bodies are our own. The first of them imports the SDK, in a
+thread, because that takes over a second.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
-from typing import TYPE_CHECKING
+import asyncio
+import gc
+import logging
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
 
-import msgspec
+from msgspec import Struct, structs
 
-from agentcli.llm.errors import BadRequest, ServerError
-from agentcli.llm.http import Carrier, HttpClient
+from agentcli.errors import UserError
+from agentcli.llm import connection
+from agentcli.llm.addresses import proxy_for
+from agentcli.llm.connection import CONNECT_TIMEOUT_S, Response
+from agentcli.llm.errors import AuthError, BadRequest, ConnectionFailed, ProviderError, ServerError, Timeout
+from agentcli.llm.http import Carrier, HttpClient, check_sendable, check_status, mask_of, redacted_address
 from agentcli.llm.media import MediaRules
+from agentcli.llm.messages import decode_json, encode_json
 from agentcli.llm.models import ModelInfo, with_listed_limits
 from agentcli.llm.provider import Health, Request, StreamEvent, TokenCount
-from agentcli.llm.providers.base import BaseProvider
+from agentcli.llm.providers import BaseProvider
 from agentcli.llm.streaming import stream_reply
 from agentcli.llm.wire.anthropic import AnthropicReader, media_rules, to_body
 from agentcli.llm.wire.reply_parts import CallIds
 from agentcli.settings.keys import Key
 
 if TYPE_CHECKING:
-    from agentcli.llm.sdk_client import Service
+    import httpx2
 
 API_VERSION = "2026-10-21"
 BASE_URL = "https://api.anthropic.com"
@@ -66,12 +81,10 @@ class AnthropicProvider(MessagesProvider):
     ) -> None:
         # From this version on, the API refuses a temperature for every model.
         takes_temperature = info.takes_temperature and api_version < "2026-10-21"
-        super().__init__(msgspec.structs.replace(info, takes_temperature=takes_temperature, sends_back="none"))
+        super().__init__(structs.replace(info, takes_temperature=takes_temperature, sends_back="none"))
         address = base_url.rstrip("/").removesuffix("/v1")
         sent = {"anthropic-version": api_version, **(headers or {})}
         if uses_sdk:
-            from agentcli.llm.sdk_client import SdkClient, Service  # only those who set it pay for the import
-
             service = Service(
                 platform="anthropic", base_url=address, api_key=api_key, auth_token=auth_token, headers=sent
             )
@@ -99,14 +112,12 @@ class CloudProvider(MessagesProvider):
     """One Claude model in a cloud. Anthropic's SDK signs its requests with the credentials of the cloud's tools."""
 
     def __init__(self, info: ModelInfo, *, service: Service, read_timeout: float = 600.0) -> None:
-        super().__init__(msgspec.structs.replace(info, takes_temperature=False, sends_back="none"))
-        from agentcli.llm.sdk_client import SdkClient
-
-        self._counts = service.platform != "bedrock"  # few models there count tokens, and none by their usual names
+        super().__init__(structs.replace(info, takes_temperature=False, sends_back="none"))
+        self._can_count = service.platform != "bedrock"  # few models there count tokens, and none by their usual names
         self._carrier = SdkClient(service, read_timeout=read_timeout)
 
     async def count_tokens(self, request: Request) -> TokenCount:
-        return await (super().count_tokens(request) if self._counts else BaseProvider.count_tokens(self, request))
+        return await (super().count_tokens(request) if self._can_count else BaseProvider.count_tokens(self, request))
 
     async def _check(self) -> None:
         """Send an empty conversation: the model refuses it only if it may be used. This costs nothing."""
@@ -115,3 +126,253 @@ class CloudProvider(MessagesProvider):
         except BadRequest as error:
             if type(error) is not BadRequest or error.status != 400 or "messages" not in str(error):
                 raise
+
+
+# The SDK, which signs requests for the clouds
+
+GOOGLE_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+AZURE_SCOPE = "https://ai.azure.com/.default"
+# These log bodies, keys and signatures at lower levels.
+_LOGGERS = ("anthropic", "azure", "boto3", "botocore", "google", "httpcore2", "httpx2", "msal", "urllib3")
+# The advice if the vendor's own libraries find no credentials.
+_REMEDIES = {
+    "anthropic": "Set ANTHROPIC_API_KEY.",
+    "bedrock": "Set AWS_REGION, and AWS_PROFILE, AWS_ACCESS_KEY_ID with AWS_SECRET_ACCESS_KEY, or "
+    "AWS_BEARER_TOKEN_BEDROCK.",
+    "vertex": "Set ANTHROPIC_VERTEX_PROJECT_ID, and run gcloud auth application-default login or set "
+    "GOOGLE_APPLICATION_CREDENTIALS.",
+    "foundry": "Set ANTHROPIC_FOUNDRY_API_KEY or ANTHROPIC_FOUNDRY_AUTH_TOKEN, or run az login.",
+}
+
+
+class Service(Struct, frozen=True, kw_only=True):
+    """A service that serves Claude, and its credentials. The SDK finds empty ones as the vendor's tools do."""
+
+    platform: Literal["anthropic", "bedrock", "vertex", "foundry"]
+    base_url: str = ""
+    api_key: Key = ""
+    auth_token: Key = ""
+    region: str = ""
+    project: str = ""
+    resource: str = ""
+    headers: Mapping[str, str] = {}
+
+
+class SdkClient(Carrier):
+    """Sends requests to one service. `read_timeout` is its longest silence in seconds."""
+
+    def __init__(self, service: Service, *, read_timeout: float) -> None:
+        self.shown_url = redacted_address(service.base_url) or service.platform
+        self._service, self._read_timeout = service, read_timeout
+        self.key = service.api_key or service.auth_token
+        self._opening = asyncio.Lock()
+        self._clients: dict[str, Any] = {}  # by key, because requests with an earlier key may still run
+
+    @asynccontextmanager
+    async def _send(self, path: str, body: dict[str, Any] | None, key: str) -> AsyncIterator[Response]:
+        service = structs.replace(self._service, **{"api_key" if self._service.api_key else "auth_token": key})
+        headers = {**service.headers, **({"key": key} if key else {})}
+        masked = mask_of(headers, service.base_url)
+        try:
+            async with self._opening:
+                if key not in self._clients:
+                    check_sendable(service.base_url or "https://named.by.sdk", headers)
+                    try:
+                        self._clients[key] = await asyncio.to_thread(self._open, service)
+                    except UserError as error:
+                        raise BadRequest(str(error)) from error
+            async with aclosing(await self._request(self._clients[key], path, body)) as response:
+                masked = response.masked
+                await check_status(response, is_followed=False)  # the key would go along
+                yield response
+        except ProviderError as error:
+            error.args = (masked(str(error)),)
+            raise
+
+    def _open(self, service: Service) -> Any:
+        """Return the SDK's client with our own proxies and certificates. Raises `ProviderError`, `ConfigError`."""
+        was_collecting = gc.isenabled()
+        gc.disable()  # the collector takes a fifth of the import, and stalls other threads the longest
+        try:
+            import anthropic  # noqa: F401  # for `_client`, while the collector rests
+            import httpx2
+        finally:
+            if was_collecting:
+                gc.enable()
+        for name in _LOGGERS:
+            logging.getLogger(name).setLevel(logging.WARNING)
+        tls, timeout = connection.tls_context(), httpx2.Timeout(self._read_timeout, connect=CONNECT_TIMEOUT_S)
+        common: dict[str, Any] = {"verify": tls, "timeout": timeout, "trust_env": False, "follow_redirects": False}
+        try:
+            client = _client(service, httpx2.AsyncClient(**common))
+        except Exception as error:
+            if isinstance(error, ValueError) or _is_vendor_error(error):
+                raise self._no_credentials(error) from error
+            raise
+        address = str(client.base_url)
+        self.shown_url = redacted_address(address.rstrip("/"))
+        if proxy := proxy_for(address):
+            proxy_tls = tls if proxy.origin[0] == "https" else None
+            sdk_proxy = httpx2.Proxy(proxy.url, auth=proxy.login, ssl_context=proxy_tls)
+            client = client.copy(http_client=httpx2.AsyncClient(**common, proxy=sdk_proxy))
+            self.shown_url += f" (through the proxy {proxy.url})"
+        return client
+
+    async def _request(self, client: Any, path: str, body: dict[str, Any] | None) -> _SdkResponse:
+        """Return the response with any status. Raises `ProviderError`."""
+        import anthropic
+        import httpx2
+
+        try:
+            if body is None:
+                answer = await client.get(path, cast_to=httpx2.Response, stream=True)
+            else:
+                sent = decode_json(encode_json(body))  # without lone surrogates, which the SDK cannot write
+                answer = await client.post(path, cast_to=httpx2.Response, body=sent, stream=True)
+            return _SdkResponse(answer, self._failure)
+        except anthropic.APIStatusError as error:
+            return _SdkResponse(error.response, self._failure)
+        except (anthropic.APIConnectionError, httpx2.HTTPError) as error:  # the latter while a refusal was read
+            raise self._failure(error if isinstance(error, httpx2.HTTPError) else error.__cause__ or error) from error
+        except Exception as error:
+            if isinstance(error, RuntimeError) or _is_vendor_error(error):
+                raise self._no_credentials(error) from error
+            raise
+
+    def _failure(self, error: BaseException) -> ProviderError:
+        import httpx2
+
+        match error:
+            case httpx2.ConnectTimeout():
+                return Timeout(f"{self.shown_url} did not accept a connection within {CONNECT_TIMEOUT_S:g} s.")
+            case httpx2.TimeoutException():  # it took the request
+                return Timeout(f"{self.shown_url} sent nothing for {self._read_timeout:g} s.", is_answered=True)
+            case httpx2.ConnectError():
+                reason = str(error).rstrip(".")
+                if "CERTIFICATE_VERIFY_FAILED" in reason:
+                    return connection.untrusted_certificate_error(self.shown_url, reason)
+                return ConnectionFailed(f"Could not connect to {self.shown_url} ({reason}). Is the server running?")
+            case _:
+                return connection.broken_connection(self.shown_url, str(error) or type(error).__name__)
+
+    def _no_credentials(self, error: Exception) -> AuthError:
+        platform = self._service.platform
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        return AuthError(f"No way into {platform}: {reason}. {_REMEDIES[platform]}")
+
+    async def aclose(self) -> None:
+        clients, self._clients = self._clients, {}
+        for client in clients.values():
+            await client.close()
+
+
+def _client(service: Service, http: httpx2.AsyncClient) -> Any:
+    """Return the SDK's client for a service. The vendor's libraries raise their own errors if a setting is missing."""
+    import anthropic
+
+    common: dict[str, Any] = {
+        "base_url": service.base_url or None,
+        "default_headers": service.headers,
+        "http_client": http,
+        "max_retries": 0,  # retries are ours
+        "open_telemetry": False,
+    }
+    key: Any = service.api_key or None
+    token: Any = service.auth_token or None
+    match service.platform:
+        case "bedrock":
+            return anthropic.AsyncAnthropicBedrock(api_key=key, aws_region=service.region or None, **common)
+        case "vertex":
+            google: Any = None if token else _GoogleToken()
+            return anthropic.AsyncAnthropicVertex(
+                region=service.region,
+                project_id=service.project or (google.project if google else "") or anthropic.not_given,
+                access_token=token,
+                credentials=google,
+                **common,
+            )
+        case "foundry":
+            options = common if service.base_url else common | {"resource": service.resource}
+            return anthropic.AsyncAnthropicFoundry(
+                api_key=key, azure_ad_token_provider=None if key else _azure_token(token), **options
+            )
+        case _:
+            return anthropic.AsyncAnthropic(api_key=key, auth_token=None if key else token, **common)
+
+
+class _GoogleToken:
+    """Google's default credentials in the SDK's form, renewed with the certificates that our requests trust."""
+
+    def __init__(self) -> None:
+        import google.auth
+        import requests
+
+        self._credentials, self.project = google.auth.default(scopes=[GOOGLE_SCOPE])
+        self._session = requests.Session()
+        if trusted := os.environ.get("SSL_CERT_FILE"):
+            self._session.verify = trusted
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._credentials, name)  # the token, and whether it has expired
+
+    def refresh(self, request: object) -> None:
+        """Get a new token. The `request` function of the SDK is not used, because it trusts other certificates."""
+        del request
+        from google.auth.transport.requests import Request
+
+        self._credentials.refresh(Request(self._session))  # type: ignore[no-untyped-call]
+
+
+def _azure_token(token: str | None) -> Callable[[], Any]:
+    """Return a function that returns the bearer token of a request: `token`, or one of Azure's own sign-in."""
+    if token:
+        return lambda: token
+    from azure import identity
+
+    provider = identity.get_bearer_token_provider(identity.DefaultAzureCredential(), AZURE_SCOPE)
+    return lambda: asyncio.to_thread(provider)
+
+
+def _is_vendor_error(error: Exception) -> bool:
+    """Return True for the errors of the vendors' libraries, which have no credentials or had them refused."""
+    return type(error).__module__.partition(".")[0] in ("anthropic", "azure", "botocore", "google")
+
+
+class _SdkResponse(Response):
+    """The SDK's response in the form of ours. AWS's frames become server-sent events."""
+
+    def __init__(self, response: httpx2.Response, failure: Callable[[BaseException], ProviderError]) -> None:
+        self.masked = mask_of(dict(response.request.headers), str(response.request.url))
+        self.url, self.headers = urlsplit(str(response.url)), dict(response.headers)
+        self.status, self.reason = response.status_code, response.reason_phrase
+        self._response, self._failed, self.aclose = response, failure, response.aclose
+        self._is_aws = self.headers.get("content-type", "").startswith("application/vnd.amazon.eventstream")
+        if self._is_aws:
+            self.headers["content-type"] = "text/event-stream"
+
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
+        import httpx2
+
+        body = self._response.aiter_bytes()
+        try:
+            async for piece in aws_events(body) if self._is_aws else body:
+                yield piece
+        except (httpx2.HTTPError, httpx2.StreamError) as error:
+            raise self._failed(error) from error
+
+
+async def aws_events(body: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    """Yield the server-sent events in AWS's frames. Raises `ServerError` for a frame that cannot be read."""
+    from anthropic.lib.bedrock._stream_decoder import AWSEventStreamDecoder
+    from botocore.eventstream import EventStreamBuffer, ParserError
+
+    decoder, buffer = AWSEventStreamDecoder(), EventStreamBuffer()
+    try:
+        async for piece in body:
+            buffer.add_data(piece)
+            # The decoder's public method yields single events, and those of one piece must stay together.
+            events = [decoder._parse_message_from_event(message) for message in buffer]  # noqa: SLF001
+            lines = [event.data.encode().translate(None, b"\r\n") for event in events if event]  # JSON needs no ends
+            yield b"".join(b"data: %b\n\n" % line for line in lines)
+    except (ParserError, ValueError, AttributeError) as error:
+        raise ServerError(f"The server sent a broken event: {error}") from error

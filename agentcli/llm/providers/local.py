@@ -19,7 +19,7 @@ from agentcli.llm.media import MediaRules
 from agentcli.llm.messages import Message, Text, ToolUse
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Request, StreamEvent, TextDelta, complete
-from agentcli.llm.providers.base import BaseProvider
+from agentcli.llm.providers import BaseProvider
 from agentcli.llm.streaming import stream_openai
 from agentcli.llm.wire.chat_completions import Quirks, media_rules
 from agentcli.llm.wire.reply_parts import call_events

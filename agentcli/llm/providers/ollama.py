@@ -1,23 +1,26 @@
-"""Ollama through its native API, because its other one has no window size."""
+"""Ollama through its native chat API, because its other one has no window size. The wire format is at the end.
+
+Source: docs/api.md of that project, read 2026-11.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from typing import Any
 
 import msgspec
 
 from agentcli.llm.addresses import ollama_address
-from agentcli.llm.errors import BadRequest
+from agentcli.llm.errors import BadRequest, ConnectionFailed, ContextOverflow, Overloaded, embedded_error
 from agentcli.llm.http import HttpClient
-from agentcli.llm.media import MediaRules
-from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Request, StreamEvent
-from agentcli.llm.providers.base import BaseProvider
+from agentcli.llm.media import MediaRules, fit_media
+from agentcli.llm.messages import Block, Image, Message, StopReason, Text, ToolResult, ToolUse, Usage, in_turn
+from agentcli.llm.models import ModelInfo, request_size
+from agentcli.llm.provider import Done, Request, StreamEvent, UsageUpdate
+from agentcli.llm.providers import BaseProvider
 from agentcli.llm.streaming import LineParser, stream_reply
-from agentcli.llm.wire.ollama import OllamaReader, media_rules, to_body
-from agentcli.llm.wire.reply_parts import CallIds
+from agentcli.llm.wire.reply_parts import CallIds, Prose, call_events, count_in, plain_name, text_in, written_call
 
 BASE_URL = "http://127.0.0.1:11434"
 
@@ -62,6 +65,7 @@ class OllamaProvider(BaseProvider):
                 yield event
 
     async def _learn(self) -> None:
+        """Ask the server what the model can do."""
         shown = await self._carrier.fetch_json("/api/show", {"model": self.model})
         self._was_shown = True
         self.info = with_abilities(self.info, shown if isinstance(shown, dict) else {})
@@ -72,14 +76,146 @@ class OllamaProvider(BaseProvider):
 
 def with_abilities(info: ModelInfo, shown: dict[str, Any]) -> ModelInfo:
     """Return `info` with the abilities and the window that `/api/show` answered."""
-    details = shown.get("model_info")
+    details, abilities = shown.get("model_info"), shown.get("capabilities")
     details = details if isinstance(details, dict) else {}
-    largest = next((v for k, v in details.items() if k.endswith(".context_length") and isinstance(v, int)), 0)
-    can = shown.get("capabilities")
-    if isinstance(can, list):
-        effort = details.get("general.architecture") == "gptoss"
-        thinking = ("effort" if effort else "toggle") if "thinking" in can else "none"
+    windows = [v for name, v in details.items() if name.endswith(".context_length") and isinstance(v, int) and v]
+    if isinstance(abilities, list):
+        form = "effort" if details.get("general.architecture") == "gptoss" else "toggle"
         info = msgspec.structs.replace(
-            info, thinking=thinking, takes_images="vision" in can, takes_tools="tools" in can, is_known=True
+            info,
+            thinking=form if "thinking" in abilities else "none",
+            takes_images="vision" in abilities,
+            takes_tools="tools" in abilities,
+            is_known=True,
         )
-    return msgspec.structs.replace(info, window=min(info.window, largest) if largest else info.window)
+    return msgspec.structs.replace(info, window=min([info.window, *windows[:1]]))
+
+
+MIN_CHECKED_PROMPT = 2_000  # tokens; the estimate of a shorter prompt is too coarse to find that it was cut
+IMAGE_TYPES = ("image/png", "image/jpeg", "image/webp")
+MIN_SHARE = 0.6  # of the estimate; fewer counted tokens mean that the beginning was dropped
+
+
+def to_body(request: Request, info: ModelInfo) -> dict[str, Any]:
+    """Return the body of `POST /api/chat`. It always has the window: the server's default may be 4,096 tokens."""
+    options: dict[str, Any] = {"num_ctx": info.window, "num_predict": request.max_tokens}
+    options |= {} if request.temperature is None else {"temperature": request.temperature}
+    body: dict[str, Any] = {
+        "model": info.id,
+        "stream": True,
+        "options": options,
+        "truncate": False,  # too long a prompt is then an error, and does not lose its beginning
+        "shift": False,
+        "keep_alive": "5m",
+    }
+    if info.thinking == "toggle":
+        body["think"] = request.effort != "low"
+    elif info.thinking == "effort":
+        body["think"] = {"xhigh": "high", "max": "high"}.get(request.effort or "medium", request.effort or "medium")
+    if request.tools:
+        body["tools"] = [
+            {
+                "type": "function",
+                "function": {"name": t.name, "description": t.description, "parameters": t.input_schema},
+            }
+            for t in request.tools
+        ]
+    body["messages"] = list(_messages(request, info))
+    return request.sent(body)
+
+
+def media_rules(info: ModelInfo) -> MediaRules:
+    return MediaRules(images=100 if info.takes_images or not info.is_known else 0, image_types=IMAGE_TYPES)
+
+
+def _messages(request: Request, info: ModelInfo) -> Iterator[dict[str, Any]]:
+    if request.system:
+        yield {"role": "system", "content": request.system}
+    names = {use.id: use.name for message in request.messages for use in message.tool_uses}
+    for message in in_turn(fit_media(request.messages, media_rules(info))):
+        if message.role == "assistant":
+            calls = [{"function": {"name": plain_name(use.name), "arguments": use.input}} for use in message.tool_uses]
+            optional = {"thinking": message.unsigned_thinking, "tool_calls": calls}
+            present = {name: value for name, value in optional.items() if value}
+            yield {"role": "assistant", "content": message.text, **present}
+            continue
+        for result in (block for block in message.content if isinstance(block, ToolResult)):
+            parts = (Text(result.content),) if isinstance(result.content, str) else result.content
+            wire = _message("tool", parts) | {"tool_name": plain_name(names.get(result.tool_use_id, "tool"))}
+            if result.is_error and not wire["content"].startswith("Error"):  # the protocol has no mark for it
+                wire["content"] = f"Error: {wire['content']}"
+            yield wire
+        if other := tuple(block for block in message.content if not isinstance(block, ToolResult)):
+            yield _message("user", other)
+
+
+def _message(role: str, content: tuple[Block, ...]) -> dict[str, Any]:
+    """Return a message with the text and the images among these blocks."""
+    text = "\n\n".join(block.text for block in content if isinstance(block, Text))
+    images = [block.source.data for block in content if isinstance(block, Image)]
+    return {"role": role, "content": text, **({"images": images} if images else {})}
+
+
+class OllamaReader:
+    """Builds a reply from the stream's lines."""
+
+    def __init__(self, request: Request, info: ModelInfo, *, ids: CallIds) -> None:
+        self.model, self.is_finished, self.is_closed = info.id, False, False
+        self._request, self._info, self._ids = request, info, ids
+        self._prose = Prose()
+        self._load_reason = ""  # "load" or "unload": the server only did that, which is no reply
+        self._uses: list[ToolUse] = []
+        self._last: dict[str, Any] = {}  # the line that ends the reply
+
+    def feed(self, line: dict[str, Any], out: list[StreamEvent]) -> None:
+        """Append what `line` means to `out`. Raises `ProviderError` for an error."""
+        if line.get("error"):
+            raise embedded_error(line)
+        message = line.get("message") or {}
+        if thought := text_in(message.get("thinking")):
+            self._prose.add_thinking(thought, out)
+        self._prose.add(text_in(message.get("content")), out)
+        for call in message.get("tool_calls") or ():
+            self._add_call(call, out)
+        if line.get("done") and line.get("done_reason") in ("load", "unload"):
+            self._load_reason = line["done_reason"]
+        elif line.get("done"):
+            self._prose.close(out)
+            self.is_finished = self.is_closed = True
+            self._last = line
+            out.append(UsageUpdate(usage_from_wire(line)))
+
+    def _add_call(self, call: dict[str, Any], out: list[StreamEvent]) -> None:
+        function = call.get("function") or {}
+        id = self._ids.take(str(call.get("id") or ""))  # older servers give no id
+        name, arguments = str(function.get("name", "")), function.get("arguments") or {}
+        use = ToolUse(id, name, arguments) if isinstance(arguments, dict) else written_call(id, name, str(arguments))
+        self._uses.append(use)
+        out += call_events(use)
+
+    def done(self, out: list[StreamEvent]) -> Done:
+        """Return the whole reply. Raises `ProviderError` if it is not complete, or the prompt was cut."""
+        if self._load_reason and not self.is_closed:
+            raise Overloaded(f"Ollama only {self._load_reason}ed {self.model} and gave no reply yet.")
+        if not self.is_closed:
+            raise ConnectionFailed("The stream ended before the reply did (no done line).")
+        # Older servers drop the beginning of a long prompt (system text, goal) without an error (ollama#4967). The
+        # tokens of an image depend on the model, so only the text is compared.
+        expected = request_size(self._request, self._info).bytes / 4 * self._info.token_factor
+        counted = count_in(self._last.get("prompt_eval_count"))
+        if expected > MIN_CHECKED_PROMPT and 0 < counted < MIN_SHARE * expected:
+            raise ContextOverflow(
+                f"Ollama read only {counted:,} of about {expected:,.0f} prompt tokens: it dropped the beginning. "
+                "Give the model a larger window (tokens.ollama_num_ctx, or OLLAMA_CONTEXT_LENGTH at the server)."
+            )
+        is_cut = self._last.get("done_reason") == "length"
+        reason: StopReason = "max_tokens" if is_cut else "tool_use" if self._uses else "end_turn"
+        return Done(self.partial(calls=True), reason, usage_from_wire(self._last), self.model)
+
+    def partial(self, *, calls: bool = False) -> Message:
+        self._prose.close([])
+        return Message("assistant", (*self._prose.blocks(), *(self._uses if calls else ())))
+
+
+def usage_from_wire(line: dict[str, Any]) -> Usage:
+    return Usage(input_tokens=count_in(line.get("prompt_eval_count")), output_tokens=count_in(line.get("eval_count")))

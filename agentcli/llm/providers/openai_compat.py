@@ -12,7 +12,7 @@ from agentcli.llm.http import HttpClient
 from agentcli.llm.media import MediaRules
 from agentcli.llm.models import ModelInfo, preset_rows
 from agentcli.llm.provider import Health, Request, StreamEvent
-from agentcli.llm.providers.base import BaseProvider
+from agentcli.llm.providers import BaseProvider
 from agentcli.llm.streaming import stream_openai
 from agentcli.llm.wire.chat_completions import Quirks, media_rules
 from agentcli.settings.keys import Key

@@ -15,10 +15,9 @@ import msgspec
 from agentcli.errors import UserError
 from agentcli.llm import errors
 from agentcli.llm.messages import Block, Message, StopReason, Text, Thinking, ToolResult, ToolUse, Usage
-from agentcli.llm.models import ModelInfo, Prices
+from agentcli.llm.models import ModelInfo, Prices, estimate
 from agentcli.llm.provider import Done, Health, Request, StreamEvent, TextDelta, ThinkingDelta, UsageUpdate
-from agentcli.llm.providers.base import BaseProvider
-from agentcli.llm.tokens import estimate
+from agentcli.llm.providers import BaseProvider
 from agentcli.llm.wire.reply_parts import CallIds, call_events
 
 LAST_RESULT = "{{last_result}}"
@@ -79,27 +78,19 @@ class ScriptedProvider(BaseProvider):
     async def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
         self.requests.append(request)
         reply = self._next(request)
-        position = len(self._replies) - len(self._waiting)
         blocks: list[Block] = []
         if reply.usage is not None:  # first, so that a reply that breaks off has a price
             yield UsageUpdate(reply.usage)
-        try:
-            for kind, delta, whole in ((Thinking, ThinkingDelta, reply.thinking), (Text, TextDelta, reply.text)):
-                text = _filled(whole, request)
-                for start in range(0, len(text), reply.chunk):
-                    await asyncio.sleep(reply.delay_ms / 1000)
-                    yield delta(text[start : start + reply.chunk])
-                blocks += [kind(text)] if text else []
-            await asyncio.sleep(reply.delay_ms / 1000)
-            if (failure := reply.error) is not None:
-                if failure.kind not in _ERRORS:
-                    raise UserError(f"No error kind {failure.kind!r} in a script; there is {', '.join(_ERRORS)}.")
-                message = failure.message or f"scripted {failure.kind} error"
-                raise _ERRORS[failure.kind](message, retry_after=failure.retry_after)
-        except errors.ProviderError as error:
-            error.partial = Message("assistant", tuple(blocks))
-            raise
-        ids = CallIds(request.messages, prefix=f"call_{position}_")
+        for kind, delta, written in ((Thinking, ThinkingDelta, reply.thinking), (Text, TextDelta, reply.text)):
+            text = _filled(written, request)
+            for start in range(0, len(text), reply.chunk):
+                await asyncio.sleep(reply.delay_ms / 1000)
+                yield delta(text[start : start + reply.chunk])
+            blocks += [kind(text)] if text else []
+        await asyncio.sleep(reply.delay_ms / 1000)
+        if reply.error is not None:
+            raise _failure(reply.error, partial=Message("assistant", tuple(blocks)))
+        ids = CallIds(request.messages, prefix=f"call_{len(self._replies) - len(self._waiting)}_")
         for call in reply.tool_calls:
             use = ToolUse(ids.take(call.id), call.name, _filled(call.input, request))
             blocks.append(use)
@@ -110,10 +101,11 @@ class ScriptedProvider(BaseProvider):
         yield Done(Message("assistant", tuple(blocks)), stop, usage, self.model)
 
     def _next(self, request: Request) -> ScriptedReply:
-        start = takewhile(lambda message: message.role != "assistant", request.messages)
-        opening = "\n".join(block.text for message in start for block in message.content if isinstance(block, Text))
+        """Return the first reply for this conversation that was not given yet."""
+        opening = takewhile(lambda message: message.role != "assistant", request.messages)
+        prompt = "\n".join(block.text for message in opening for block in message.content if isinstance(block, Text))
         for position, reply in enumerate(self._waiting):
-            if reply.when in opening:
+            if reply.when in prompt:
                 return self._waiting.pop(position)
         if self._waiting:
             raise errors.BadRequest("The script holds no more replies for a conversation that begins like this one.")
@@ -121,6 +113,14 @@ class ScriptedProvider(BaseProvider):
 
     async def _check(self) -> Health:
         return Health(True, f"a script of {len(self._replies)} replies")
+
+
+def _failure(error: ScriptedError, *, partial: Message) -> errors.ProviderError:
+    if error.kind not in _ERRORS:
+        raise UserError(f"No error kind {error.kind!r} in a script; there is {', '.join(_ERRORS)}.")
+    failure = _ERRORS[error.kind](error.message or f"scripted {error.kind} error", retry_after=error.retry_after)
+    failure.partial = partial
+    return failure
 
 
 def read_script(path: Path) -> list[ScriptedReply]:
@@ -144,8 +144,8 @@ def _filled(value: T, request: Request) -> T:
     text = json.dumps(value)
     if LAST_RESULT not in text:
         return value
-    results = (block for m in request.messages[::-1] for block in m.content[::-1] if isinstance(block, ToolResult))
-    last = next(results, ToolResult("")).content
-    result = last if isinstance(last, str) else "".join(part.text for part in last if isinstance(part, Text))
+    newest_first = (block for message in request.messages[::-1] for block in message.content[::-1])
+    content = next((block.content for block in newest_first if isinstance(block, ToolResult)), "")
+    result = content if isinstance(content, str) else "".join(part.text for part in content if isinstance(part, Text))
     filled: T = json.loads(text.replace(LAST_RESULT, json.dumps(result)[1:-1]))
     return filled

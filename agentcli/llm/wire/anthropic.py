@@ -12,7 +12,6 @@ import msgspec
 
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ConnectionFailed, ServerError, error_for_status
-from agentcli.llm.json_text import encode_json
 from agentcli.llm.media import MediaRules, fit_media
 from agentcli.llm.messages import (
     GO_ON,
@@ -26,9 +25,11 @@ from agentcli.llm.messages import (
     ToolResult,
     ToolUse,
     Usage,
+    encode_json,
     without_empty_text,
 )
 from agentcli.llm.models import ModelInfo
+from agentcli.llm.wire import ArrivingBlock
 from agentcli.llm.wire.reply_parts import (
     CallIds,
     count_in,
@@ -50,6 +51,7 @@ _THINKING = ("thinking", "redacted_thinking")  # blocks of reasoning, which take
 _STOP_REASONS = frozenset(get_args(StopReason)) - {"interrupted"}  # that one is ours
 _CUT_REASONS = ("max_tokens", "model_context_window_exceeded")  # the reply may end inside a block, and in a refusal too
 _OPENED_BY = {"text_delta": "text", "thinking_delta": "thinking", "compaction_delta": "compaction"}
+_TEXT_FIELDS = {"text_delta": "text", "input_json_delta": "partial_json", "thinking_delta": "thinking"}  # of deltas
 # The status of an error that arrives inside a stream whose own was 200; the last row has Bedrock's (botocore's model).
 _STATUS = {
     "invalid_request_error": 400, "authentication_error": 401, "billing_error": 402, "permission_error": 403,
@@ -81,6 +83,7 @@ def to_body(request: llm.Request, model: ModelInfo) -> dict[str, Any]:
 
 
 def _thinking(request: llm.Request, model: ModelInfo, messages: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the fields of the body that ask for thinking, for an effort, and for a form of the answer."""
     fields: dict[str, Any] = {}
     can_think = request.effort is not None and request.max_tokens > 2048
     if model.thinking == "adaptive":  # the default display leaves the text between tool calls empty
@@ -104,8 +107,9 @@ def _continues_without_thinking(messages: list[dict[str, Any]]) -> bool:
 
 
 def media_rules(model: ModelInfo) -> MediaRules:
-    images = MEDIA.images if model.window > SMALL_WINDOW else 100
-    return msgspec.structs.replace(MEDIA, images=images if model.takes_images or not model.is_known else 0)
+    if model.is_known and not model.takes_images:
+        return msgspec.structs.replace(MEDIA, images=0)
+    return MEDIA if model.window > SMALL_WINDOW else msgspec.structs.replace(MEDIA, images=100)
 
 
 def _messages(request: llm.Request, model: ModelInfo) -> list[dict[str, Any]]:
@@ -133,13 +137,12 @@ def _limit_breakpoints(body: dict[str, Any]) -> None:
         # A block that goes back as it came may hold anything.
         blocks += (*(part for part in parts if isinstance(part, dict)), block) if isinstance(parts, list) else (block,)
     marked = [block for block in blocks if "cache_control" in block]
-    for block in sorted(marked[:-1], key=lambda block: block["cache_control"] is not CACHE):
-        if len(marked) <= MAX_BREAKPOINTS:
-            break
+    ours_first = sorted(marked[:-1], key=lambda block: block["cache_control"] is not CACHE)
+    for block in ours_first[: max(0, len(marked) - MAX_BREAKPOINTS)]:
         del block["cache_control"]
-        marked = [other for other in marked if other is not block]
+    marked = [block for block in marked if "cache_control" in block]
     lasting = [n for n, block in enumerate(marked) if block["cache_control"].get("ttl") == HOUR]
-    for block in marked[: lasting[-1] if lasting else 0]:
+    for block in marked[: max(lasting, default=0)]:
         block["cache_control"] = {**CACHE, "ttl": HOUR}
 
 
@@ -181,34 +184,28 @@ def block_to_wire(block: Block) -> dict[str, Any]:
     return wire
 
 
-class _OpenBlock:
-    """A content block that is still arriving."""
-
-    def __init__(self, start: dict[str, Any], id: str = "") -> None:
-        self.start, self.id, self.kind = start, id, str(start.get("type", ""))
-        self.parts: list[str] = []
-        self.signature: str | None = text_in(start.get("signature")) or None
-        self.is_closed = False
+class _ContentBlock(ArrivingBlock):
+    """A content block of this API."""
 
     @property
     def name(self) -> str:
         return str(self.start.get("name", ""))
 
     def finish(self) -> Block | None:
-        joined = "".join(self.parts)
+        """Return the block as far as it has arrived; None for an empty text and a block without a kind."""
         match self.kind:
             case "text":
-                return Text(joined) if joined else None
+                return Text(self.text) if self.parts else None
             case "thinking":
-                return Thinking(joined, self.signature)
+                return Thinking(self.text, text_in(self.start.get("signature")) or None)
             case "redacted_thinking":
                 return RedactedThinking(str(self.start.get("data", "")))
             case "tool_use":  # read as if it was cut: this API writes arguments well, so that nothing is repaired
-                return written_call(self.id, self.name, joined, was_cut=True)
+                return written_call(self.id, self.name, self.text, was_cut=True)
             case "":
                 return None
             case _:  # the input of a server's own tool comes in deltas too
-                input = {"input": parse_arguments(joined, was_cut=True) or {}} if joined else {}
+                input = {"input": parse_arguments(self.text, was_cut=True) or {}} if self.parts else {}
                 return Opaque("anthropic", self.start | input)
 
 
@@ -218,8 +215,8 @@ class AnthropicReader:
     def __init__(self, model: str, *, ids: CallIds) -> None:
         self.model, self._ids = model, ids
         self.is_closed = self._has_stopped = False
-        self._blocks: list[_OpenBlock] = []
-        self._by_index: dict[Any, _OpenBlock] = {}
+        self._blocks: list[_ContentBlock] = []
+        self._by_index: dict[Any, _ContentBlock] = {}
         self._usage: dict[str, Any] = {}
         self._stop_reason = self._note = ""
 
@@ -254,7 +251,7 @@ class AnthropicReader:
     @property
     def is_finished(self) -> bool:
         """True once only `message_stop` may be missing."""
-        return bool(self._stop_reason) and all(block.is_closed for block in self._blocks)
+        return bool(self._stop_reason) and all(block.is_whole for block in self._blocks)
 
     def done(self, out: list[llm.StreamEvent]) -> llm.Done:
         """Return the whole reply, after the stream's end. Raises `ProviderError` if some of it did not arrive."""
@@ -266,7 +263,7 @@ class AnthropicReader:
         stop_reason, note = cast("StopReason", self._stop_reason), self._note
         if stop_reason not in _STOP_REASONS:
             stop_reason, note = "end_turn", f"unknown stop reason {self._stop_reason!r}"
-        lost_call = any(b.kind == "tool_use" and not b.is_closed for b in self._blocks)
+        lost_call = any(b.kind == "tool_use" and not b.is_whole for b in self._blocks)
         message = self._message()
         match message.content:
             # A cut reply's last call may hold half its arguments, or lack the end that would make them other ones.
@@ -276,13 +273,14 @@ class AnthropicReader:
             raise ConnectionFailed("The reply ended before anything of it had come.")
         if stop_reason == "tool_use" and not any(isinstance(block, ToolUse | Opaque) for block in message.content):
             raise ServerError("The reply ended with a tool call, and the call did not arrive.")
-        usage = usage_from_wire(self._usage)
-        return llm.Done(message, stop_reason, usage, self.model, lost_tool_call=lost_call, note=note)
+        return llm.Done(
+            message, stop_reason, usage_from_wire(self._usage), self.model, lost_tool_call=lost_call, note=note
+        )
 
-    def _start(self, event: dict[str, Any], out: list[llm.StreamEvent]) -> _OpenBlock:
+    def _start(self, event: dict[str, Any], out: list[llm.StreamEvent]) -> _ContentBlock:
         start = event.get("content_block") or {}
         is_call = start.get("type") == "tool_use"
-        block = _OpenBlock(start, self._ids.take(str(start.get("id") or "")) if is_call else "")
+        block = _ContentBlock(start, self._ids.take(str(start.get("id") or "")) if is_call else "")
         index = event.get("index")
         if (earlier := self._by_index.get(index)) is not None:  # some gateways number every block alike, or none
             self._close(earlier, out)
@@ -292,10 +290,8 @@ class AnthropicReader:
             out.append(llm.ToolCallStarted(block.id, block.name))
             if arguments := start.get("input"):
                 block.parts.append(encode_json(arguments).decode())
-        for field, make in (("text", llm.TextDelta), ("thinking", llm.ThinkingDelta)):
-            if block.kind == field and (first := text_in(start.get(field))):
-                block.parts.append(first)
-                out.append(make(first))
+        elif block.kind in ("text", "thinking"):
+            block.add(text_in(start.get(block.kind)), out)
         return block
 
     def _add_delta(self, event: dict[str, Any], out: list[llm.StreamEvent]) -> None:
@@ -303,22 +299,14 @@ class AnthropicReader:
         if not isinstance(delta, dict) or (block := self._block_for(event, delta.get("type"), out)) is None:
             return
         match delta.get("type"):
-            case "text_delta" if part := text_in(delta.get("text")):
-                block.parts.append(part)
-                out.append(llm.TextDelta(part))
-            case "input_json_delta" if part := text_in(delta.get("partial_json")):
-                block.parts.append(part)
-                if block.kind == "tool_use":
-                    out.append(llm.ToolCallDelta(block.id, part))
-            case "thinking_delta" if part := text_in(delta.get("thinking")):
-                block.parts.append(part)
-                out.append(llm.ThinkingDelta(part))
+            case "text_delta" | "thinking_delta" | "input_json_delta" as kind:
+                block.add(text_in(delta.get(_TEXT_FIELDS[kind])), out)
             case "signature_delta":
-                block.signature = text_in(delta.get("signature"))
+                block.start["signature"] = text_in(delta.get("signature"))
             case "compaction_delta":
                 block.start |= {key: value for key, value in delta.items() if key != "type"}
 
-    def _block_for(self, event: dict[str, Any], delta: Any, out: list[llm.StreamEvent]) -> _OpenBlock | None:
+    def _block_for(self, event: dict[str, Any], delta: Any, out: list[llm.StreamEvent]) -> _ContentBlock | None:
         """Return the block a delta belongs to, and open one if the server did not.
 
         Raises:
@@ -331,17 +319,17 @@ class AnthropicReader:
             raise ServerError("The server sent the arguments of a call that it had not begun.")
         return block
 
-    def _block_at(self, event: dict[str, Any]) -> _OpenBlock | None:
+    def _block_at(self, event: dict[str, Any]) -> _ContentBlock | None:
         """Return the block that an event's index names; the newest if the event or the blocks have no index."""
         index = event.get("index")
         if index not in self._by_index and (index is None or None in self._by_index):
             return self._blocks[-1] if self._blocks else None
         return self._by_index.get(index)
 
-    def _close(self, block: _OpenBlock, out: list[llm.StreamEvent]) -> None:
-        if not block.is_closed and block.kind == "tool_use":
+    def _close(self, block: _ContentBlock, out: list[llm.StreamEvent]) -> None:
+        if not block.is_whole and block.kind == "tool_use":
             out.append(llm.ToolCallEnded(block.id))
-        block.is_closed = True
+        block.is_whole = True
 
     def _count(self, usage: Any, out: list[llm.StreamEvent]) -> None:
         if isinstance(usage, dict):  # a later count includes the earlier ones; null is no count
@@ -355,7 +343,7 @@ class AnthropicReader:
 
     def _message(self) -> Message:
         """Return the blocks in order; of those that have not ended, only text and thinking."""
-        ended = (block for block in self._blocks if block.is_closed or block.kind in ("text", "thinking"))
+        ended = (block for block in self._blocks if block.is_whole or block.kind in ("text", "thinking"))
         return Message("assistant", tuple(block for one in ended if (block := one.finish()) is not None))
 
 

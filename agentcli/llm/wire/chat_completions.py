@@ -14,7 +14,6 @@ from typing import Any, Literal
 import msgspec
 
 from agentcli.llm.errors import ConnectionFailed, Overloaded, embedded_error
-from agentcli.llm.json_text import encode_json
 from agentcli.llm.media import MediaRules, fit_media
 from agentcli.llm.messages import (
     Document,
@@ -26,6 +25,7 @@ from agentcli.llm.messages import (
     ToolResult,
     ToolUse,
     Usage,
+    encode_json,
     in_turn,
 )
 from agentcli.llm.models import ModelInfo
@@ -52,7 +52,7 @@ _CUT: dict[str, StopReason] = {
 _JOINED = ("text", "summary", "data")  # the parts of a reasoning detail that arrive in pieces
 
 
-class Quirks(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Quirks(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """The differences of one server from the reference. Every field can be set for a server in the configuration.
 
     `echo_reasoning`: earlier reasoning goes back as `reasoning_content` in turns with calls, even if it is empty.
@@ -94,9 +94,8 @@ def to_body(request: Request, info: ModelInfo, quirks: Quirks, provider: str) ->
     """Return the body of `POST /chat/completions`, tools before messages."""
     body: dict[str, Any] = {"model": info.id, "stream": True, quirks.max_tokens_field: request.max_tokens}
     if quirks.stream_usage:
-        body["stream_options"] = {"include_usage": True}
-        if quirks.no_obfuscation:
-            body["stream_options"]["include_obfuscation"] = False
+        no_padding = {"include_obfuscation": False} if quirks.no_obfuscation else {}
+        body["stream_options"] = {"include_usage": True, **no_padding}
     if quirks.store is not None:
         body["store"] = quirks.store
     body |= _thinking(request, info, quirks) | common_fields(request, info, quirks)
@@ -126,16 +125,18 @@ def answer_schema(request: Request, info: ModelInfo) -> dict[str, Any]:
 
 
 def _thinking(request: Request, info: ModelInfo, quirks: Quirks) -> dict[str, Any]:
+    """Return the fields that ask for reasoning, in the form of this server."""
     if request.effort is None or info.thinking == "none":
         return {}
     effort = quirks.efforts.get(request.effort, request.effort)
     forms: dict[str, dict[str, Any]] = {
+        "none": {},
         "reasoning_effort": {"reasoning_effort": effort},
         "thinking": {"thinking": {"type": "enabled"}, "reasoning_effort": effort},
         "enable_thinking": {"enable_thinking": True},
         "chat_template_kwargs": {"chat_template_kwargs": {"enable_thinking": True}},
     }
-    return forms.get(quirks.thinking_format, {})
+    return forms[quirks.thinking_format]
 
 
 def function_of(tool: ToolSpec) -> dict[str, Any]:
@@ -150,27 +151,20 @@ def media_rules(info: ModelInfo, quirks: Quirks) -> MediaRules:
 
 def _messages(request: Request, info: ModelInfo, quirks: Quirks, provider: str) -> Iterator[dict[str, Any]]:
     if request.system:
-        content: Any = request.system
-        if quirks.cache_control:
-            content = [{"type": "text", "text": request.system, "cache_control": {"type": "ephemeral"}}]
-        yield {"role": quirks.system_role, "content": content}
+        cached = [{"type": "text", "text": request.system, "cache_control": {"type": "ephemeral"}}]
+        yield {"role": quirks.system_role, "content": cached if quirks.cache_control else request.system}
     names = {use.id: use.name for message in request.messages for use in message.tool_uses}
-    after_result = False
     for message in in_turn(fit_media(request.messages, media_rules(info, quirks))):
         if message.role == "assistant":
-            after_result = False
             yield _assistant(message, quirks, provider)
             continue
         results = [block for block in message.content if isinstance(block, ToolResult)]
-        for result in results:
-            yield _result(result, names, quirks)
-        pictures = [part for result in results for part in parts_of(result) if not isinstance(part, Text)]
-        rest = [block for block in message.content if not isinstance(block, ToolResult)]
-        after_result = after_result or bool(results)
-        if content := _user_content([*pictures, *rest]):
-            if after_result and quirks.assistant_after_tool_result:
+        yield from (_result(result, names, quirks) for result in results)
+        media = [part for result in results for part in parts_of(result) if not isinstance(part, Text)]
+        other = [block for block in message.content if not isinstance(block, ToolResult)]
+        if content := _user_content([*media, *other]):
+            if results and quirks.assistant_after_tool_result:
                 yield {"role": "assistant", "content": "I have the results."}
-            after_result = False
             yield {"role": "user", "content": content}
 
 
@@ -263,7 +257,8 @@ class ChatReader:
         self.model = text_in(chunk.get("model")) or self.model
         self._count(chunk, out)
         for position, choice in enumerate(chunk.get("choices") or ()):
-            if (position if (index := choice.get("index")) is None else index) != 0:
+            index = choice.get("index")
+            if (position if index is None else index) != 0:
                 continue  # another answer to the same question: one is enough
             self._has_begun = True
             self._is_unstreamed = self._is_unstreamed or bool(choice.get("message"))
@@ -282,8 +277,6 @@ class ChatReader:
                 id = self._calls.feed(call, out)
                 if self._quirks.extra_content and (extra := call.get(EXTRAS)):
                     self._extras[id] = extra
-            if (legacy := delta.get("function_call")) and not delta.get("tool_calls"):
-                self._calls.feed({"function": legacy}, out)
             if reason := choice.get("finish_reason"):
                 self._finish_reason = text_in(reason)
                 if reason == "error":
@@ -293,12 +286,10 @@ class ChatReader:
                 self.is_finished = True
 
     def _count(self, chunk: dict[str, Any], out: list[StreamEvent]) -> None:
-        choices = chunk.get("choices") or [{}]
-        groq = chunk.get("x_groq")
-        usage = chunk.get("usage") or choices[0].get("usage") or (groq.get("usage") if isinstance(groq, dict) else None)
-        timings = chunk.get("timings")
+        places = (chunk, (chunk.get("choices") or [{}])[0], chunk.get("x_groq") or {})  # Moonshot, Groq
+        usage = next((place["usage"] for place in places if place.get("usage")), None)
         if isinstance(usage, dict):
-            self._usage = usage_from_wire(usage, timings if isinstance(timings, dict) else {})
+            self._usage = usage_from_wire(usage, chunk.get("timings") or {})
             out.append(UsageUpdate(self._usage))
 
     def done(self, out: list[StreamEvent]) -> Done:
@@ -307,14 +298,15 @@ class ChatReader:
         self._prose.close(out)
         has_ended = self.is_finished or (self._has_begun and (self.is_closed or self._is_unstreamed))
         if not has_ended and not (self._quirks.silent_end and self._looks_whole()):
-            text = "The stream ended before the reply did (neither finish_reason nor [DONE] came)."
-            if self._looks_whole() and not self._quirks.silent_end:
-                text += f" If this server ends every reply so, set providers.{self._provider}.quirks.silent_end = true."
-            raise ConnectionFailed(text)
+            remedy = f" If this server ends every reply so, set providers.{self._provider}.quirks.silent_end = true."
+            raise ConnectionFailed(
+                "The stream ended before the reply did (neither finish_reason nor [DONE] came)."
+                f"{remedy if self._looks_whole() else ''}"
+            )
         if not was_cut:
             self._prose.require_text(out)
         uses, lost = self._calls.end(out, was_cut=was_cut, is_finished=self.is_finished)
-        is_known = self._finish_reason in (*_CUT, "", "stop", "tool_calls", "function_call", "content_filter")
+        is_known = self._finish_reason in (*_CUT, "", "stop", "tool_calls", "content_filter")
         note = "" if is_known else f"unknown finish reason {self._finish_reason!r}"
         text, reads = "".join(self._prose.text), self._quirks.read_text_calls
         is_searched = reads or len(text) <= MAX_TEXT_OF_CALLS

@@ -18,9 +18,9 @@ from operator import attrgetter
 from typing import Any, Literal, TypeVar
 
 from agentcli.llm.errors import ProviderError, ServerError
-from agentcli.llm.json_text import encode_json, without_lone_surrogates
-from agentcli.llm.messages import Block, Message, Text, Thinking, ToolUse
+from agentcli.llm.messages import Block, Message, Text, Thinking, ToolUse, encode_json, without_lone_surrogates
 from agentcli.llm.provider import StreamEvent, TextDelta, ThinkingDelta, ToolCallDelta, ToolCallEnded, ToolCallStarted
+from agentcli.llm.wire import ArrivingBlock
 
 T = TypeVar("T")
 MAX_NAME_CHARS = 64
@@ -105,7 +105,7 @@ class Prose:
         self._state: Literal["start", "thinking", "text"] = "start"
         self._is_unclosed = begins_inside  # reasoning that no tag opened, and none has closed yet
         self._skips_newlines = False  # those that only set a tag apart
-        self._may_end = True
+        self._may_end = True  # a closing tag may still come
         self._last = ""  # the character of the text before what is held
         self._line = ""  # the beginning of the line it belongs to
         self._fence = ""  # the fence that opened the block of code it belongs to
@@ -140,7 +140,7 @@ class Prose:
                 break
 
     def _read_to_tag(self, out: list[StreamEvent], first: int) -> bool:
-        """Take the held text up to the next tag; return False if more must arrive first.
+        """Emit the held text up to the next tag; return False if more must arrive first.
 
         The events of the newest text begin at `first`.
         """
@@ -164,11 +164,13 @@ class Prose:
         return True
 
     def _take(self, size: int, out: list[StreamEvent]) -> None:
+        """Emit the first characters of the held text."""
         piece, self._held = self._held[:size], self._held[size:]
         if piece:
             self._emit(piece, out)
 
     def _emit(self, piece: str, out: list[StreamEvent]) -> None:
+        """Add a piece to the text or the reasoning, and keep in mind whether it ends inside a block of code."""
         is_thinking = self._state == "thinking"
         (self.thinking if is_thinking else self.text).append(piece)
         out.append(ThinkingDelta(piece) if is_thinking else TextDelta(piece))
@@ -245,8 +247,7 @@ def parse_arguments(text: str, *, was_cut: bool = False) -> dict[str, Any] | Non
     if not text.strip():
         return {}
     value = _strict(text)
-    if value is None and not was_cut:
-        value = _lenient(text)
+    value = _lenient(text) if value is None and not was_cut else value
     if isinstance(value, str):  # encoded twice
         value = _strict(value)
     return without_lone_surrogates(value) if isinstance(value, dict) else None
@@ -310,8 +311,8 @@ def calls_in_text(text: str, names: frozenset[str]) -> list[tuple[str, dict[str,
 
 
 def call_events(call: ToolUse) -> list[StreamEvent]:
-    arguments = encode_json(call.input).decode()
-    return [ToolCallStarted(call.id, call.name), ToolCallDelta(call.id, arguments), ToolCallEnded(call.id)]
+    arguments = ToolCallDelta(call.id, encode_json(call.input).decode())
+    return [ToolCallStarted(call.id, call.name), arguments, ToolCallEnded(call.id)]
 
 
 class ArrivingCalls:
@@ -334,60 +335,55 @@ class ArrivingCalls:
             call.name += name
         if arguments:
             call.announce(out)
-            call.parts.append(arguments)
-            out.append(ToolCallDelta(call.id, arguments))
+            call.add(arguments, out)
         return call.id
 
     def _call_for(self, index: int | None, id: str, name: str, arguments: str) -> _Call:
-        known = self._by_index.get(index) if index is not None else self._calls[-1] if self._calls else None
-        if known is None:
-            is_new = True
-        elif id and known.wire_id:
-            is_new = id != known.wire_id
-        else:  # a name begins a call, unless it continues or repeats the one before
-            is_other = index is None and name != known.name
-            is_new = bool(name) and (is_other or (bool(arguments.strip()) and known.is_complete))
-        if known is None or is_new:
-            known = _Call(self._ids.take(id), id)
-            self._calls.append(known)
+        """Return the call that a delta continues, or a new one that it begins."""
+        call = self._by_index.get(index) if index is not None else next(reversed(self._calls), None)
+        if call is not None and id and call.wire_id:
+            call = call if id == call.wire_id else None
+        elif call is not None and name:  # a name begins a call, unless it continues or repeats the one before
+            is_other = (index is None and name != call.name) or (bool(arguments.strip()) and call.is_complete)
+            call = None if is_other else call
+        if call is None:
+            call = _Call(self._ids.take(id), id)
+            self._calls.append(call)
         if index is not None:
-            self._by_index[index] = known
-        known.wire_id = known.wire_id or id
-        return known
+            self._by_index[index] = call
+        call.wire_id = call.wire_id or id
+        return call
 
     @property
     def is_last_complete(self) -> bool | None:
-        return self._calls[-1].is_complete if self._calls else None  # there is no call
+        """None if there is no call."""
+        return self._calls[-1].is_complete if self._calls else None
 
     def end(self, out: list[StreamEvent], *, was_cut: bool, is_finished: bool) -> tuple[list[ToolUse], bool]:
         """Return the complete calls, and True if the last one was lost because the reply was cut inside it."""
         for call in self._calls:
             call.announce(out)
             out.append(ToolCallEnded(call.id))
-        uses: list[ToolUse] = []
-        for position, call in enumerate(self._calls, 1):
-            may_be_cut = (was_cut or not is_finished) and position == len(self._calls)
-            use = written_call(call.id, call.name, call.arguments, was_cut=may_be_cut)
-            if may_be_cut and (use.unparsed or (was_cut and not call.arguments.strip())):
-                return uses, True
-            uses.append(use)
-        return uses, False
+        if not self._calls:
+            return [], False
+        *others, last = self._calls
+        uses = [written_call(call.id, call.name, call.text) for call in others]
+        may_be_cut = was_cut or not is_finished
+        use = written_call(last.id, last.name, last.text, was_cut=may_be_cut)
+        if may_be_cut and (use.unparsed or (was_cut and not last.text.strip())):
+            return uses, True
+        return [*uses, use], False
 
 
-class _Call:
+class _Call(ArrivingBlock):
     """A call that is still arriving. `id` is ours, `wire_id` the server's, which may come late or never."""
 
     def __init__(self, id: str, wire_id: str) -> None:
-        self.id, self.wire_id, self.name = id, wire_id, ""
-        self.parts: list[str] = []
-        self.is_announced = False
-
-    @property
-    def arguments(self) -> str:
-        return "".join(self.parts)
+        super().__init__({"type": "function_call"}, id)
+        self.wire_id, self.name, self.is_announced = wire_id, "", False
 
     def announce(self, out: list[StreamEvent]) -> None:
-        """Append the event that the call has begun, unless that was done before."""
+        """Append the event that the call has begun, once."""
         if not self.is_announced:
             self.is_announced = True
             out.append(ToolCallStarted(self.id, self.name))
@@ -395,4 +391,4 @@ class _Call:
     @property
     def is_complete(self) -> bool:
         looks_complete = bool(self.parts) and self.parts[-1].rstrip().endswith("}")
-        return looks_complete and parse_arguments(self.arguments, was_cut=True) is not None
+        return looks_complete and parse_arguments(self.text, was_cut=True) is not None

@@ -11,7 +11,6 @@ from typing import Any
 
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ConnectionFailed, ProviderError, embedded_error, error_for_status
-from agentcli.llm.json_text import encode_json
 from agentcli.llm.media import fit_media
 from agentcli.llm.messages import (
     Block,
@@ -25,9 +24,11 @@ from agentcli.llm.messages import (
     ToolResult,
     ToolUse,
     Usage,
+    encode_json,
     in_turn,
 )
 from agentcli.llm.models import ModelInfo
+from agentcli.llm.wire import ArrivingBlock
 from agentcli.llm.wire.chat_completions import (
     Quirks,
     answer_schema,
@@ -40,11 +41,7 @@ from agentcli.llm.wire.chat_completions import (
 from agentcli.llm.wire.reply_parts import CallIds, count_in, plain_id, plain_name, text_in, written_call
 
 Items = list[dict[str, Any]]
-
-
-def opaque_name(provider: str) -> str:
-    """Return the provider name of a reply's opaque blocks, which the provider's other API does not know."""
-    return f"{provider}/responses"
+OPAQUE_SUFFIX = "/responses"  # of the provider's name in opaque blocks, which its other API does not know
 
 
 def to_body(request: llm.Request, info: ModelInfo, quirks: Quirks, provider: str) -> dict[str, Any]:
@@ -66,7 +63,7 @@ def to_body(request: llm.Request, info: ModelInfo, quirks: Quirks, provider: str
         body["text"] = {"format": {"type": "json_schema", **schema}}
     if request.system:
         body["instructions"] = request.system
-    body["input"] = list(_input(request, info, quirks, opaque_name(provider)))
+    body["input"] = list(_input(request, info, quirks, provider + OPAQUE_SUFFIX))
     return request.sent(body | quirks.extra_body)
 
 
@@ -75,13 +72,8 @@ def _input(request: llm.Request, info: ModelInfo, quirks: Quirks, own: str) -> I
         if message.role == "assistant":
             yield from _reply(message, own)
             continue
-        parts: Items = []
-        for block in message.content:
-            if isinstance(block, ToolResult):
-                yield _result(block)
-            elif isinstance(block, Text | Image | Document):
-                parts += _parts(block)
-        if parts:
+        yield from (_result(block) for block in message.content if isinstance(block, ToolResult))
+        if parts := _parts(*message.content):
             yield {"type": "message", "role": "user", "content": parts}
 
 
@@ -109,19 +101,23 @@ def _reply(message: Message, own: str) -> Items:
 
 def _result(result: ToolResult) -> dict[str, Any]:
     text = result_text(result)
-    pictures = [part for block in parts_of(result) if not isinstance(block, Text) for part in _parts(block)]
-    output = [*_parts(Text(text)), *pictures] if pictures else text
+    media = [part for part in parts_of(result) if not isinstance(part, Text)]
+    output = _parts(Text(text), *media) if media else text
     return {"type": "function_call_output", "call_id": plain_id(result.tool_use_id), "output": output}
 
 
-def _parts(block: Text | Image | Document) -> Items:
-    match block:
-        case Text(text):
-            return [{"type": "input_text", "text": text}] if text.strip() else []
-        case Image(source):
-            return [{"type": "input_image", "detail": "auto", "image_url": source.data_url}]
-        case Document(source):
-            return [{"type": "input_file", "filename": "document.pdf", "file_data": source.data_url}]
+def _parts(*blocks: Block) -> Items:
+    """Return the text and the media among these blocks as the parts of a message."""
+    parts: Items = []
+    for block in blocks:
+        match block:
+            case Text(text) if text.strip():
+                parts.append({"type": "input_text", "text": text})
+            case Image(source):
+                parts.append({"type": "input_image", "detail": "auto", "image_url": source.data_url})
+            case Document(source):
+                parts.append({"type": "input_file", "filename": "document.pdf", "file_data": source.data_url})
+    return parts
 
 
 # The status for the code of an error inside a stream.
@@ -130,26 +126,13 @@ _BAD_REQUEST = ("context_length", "invalid_", "image_", "unsupported_", "empty_"
 _SENT_BACK = ("type", "id", "summary", "content", "encrypted_content")  # fields of a reasoning item
 
 
-class _Item:
-    """An output item that is still arriving."""
-
-    def __init__(self, start: dict[str, Any], id: str = "") -> None:
-        self.start, self.kind, self.id = start, text_in(start.get("type")), id
-        self.parts: list[str] = []
-        self.is_whole = False
-
-    @property
-    def text(self) -> str:
-        return "".join(self.parts)
-
-
 class ResponsesReader:
     """Builds a reply from the stream's events; unknown ones are ignored."""
 
     def __init__(self, model: str, provider: str, *, ids: CallIds) -> None:
-        self.model, self._own, self._ids = model, opaque_name(provider), ids
+        self.model, self._own, self._ids = model, provider + OPAQUE_SUFFIX, ids
         self.is_finished = self.is_closed = self._refused = False
-        self._items: dict[Any, _Item] = {}
+        self._items: dict[Any, ArrivingBlock] = {}
         self._reason, self._usage = "", Usage()
 
     def feed(self, event: dict[str, Any], out: list[llm.StreamEvent]) -> None:
@@ -157,18 +140,16 @@ class ResponsesReader:
         if event.get("object") == "response":  # a server that does not stream
             event = {"type": f"response.{event.get('status') or 'completed'}", "response": event}
         match text_in(event.get("type")):
-            case "response.output_text.delta":
-                self._add_text(event, out)
-            case "response.refusal.delta":
-                self._refused = True
-                self._add_text(event, out)
+            case "response.output_text.delta" | "response.refusal.delta" as kind:
+                self._refused |= kind == "response.refusal.delta"
+                self._item(event, "message", out).add(text_in(event.get("delta")), out)
             case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
-                self._add_thinking(event, text_in(event.get("delta")), out)
+                self._item(event, "reasoning", out).add(text_in(event.get("delta")), out)
             case "response.reasoning_summary_part.added":
-                is_first = not self._item(event, "reasoning", out).parts
-                self._add_thinking(event, "" if is_first else "\n\n", out)
+                item = self._item(event, "reasoning", out)
+                item.add("\n\n" if item.parts else "", out)
             case "response.function_call_arguments.delta":
-                self._add_arguments(self._item(event, "function_call", out), text_in(event.get("delta")), out)
+                self._item(event, "function_call", out).add(text_in(event.get("delta")), out)
             case "response.output_item.added":
                 self._begin(event.get("output_index"), event.get("item") or {}, out)
             case "response.output_item.done":
@@ -184,32 +165,20 @@ class ResponsesReader:
             case "" if event.get("error"):
                 raise embedded_error(event)
 
-    def _begin(self, index: Any, start: dict[str, Any], out: list[llm.StreamEvent]) -> _Item:
+    def _begin(self, index: Any, start: dict[str, Any], out: list[llm.StreamEvent]) -> ArrivingBlock:
         is_call = start.get("type") == "function_call"
-        item = self._items[index] = _Item(start, self._ids.take(text_in(start.get("call_id"))) if is_call else "")
+        item = self._items[index] = ArrivingBlock(
+            start, self._ids.take(text_in(start.get("call_id"))) if is_call else ""
+        )
         if is_call:
             out.append(llm.ToolCallStarted(item.id, text_in(start.get("name"))))
-            self._add_arguments(item, text_in(start.get("arguments")), out)
+            item.add(text_in(start.get("arguments")), out)
         return item
 
-    def _item(self, event: dict[str, Any], kind: str, out: list[llm.StreamEvent]) -> _Item:
+    def _item(self, event: dict[str, Any], kind: str, out: list[llm.StreamEvent]) -> ArrivingBlock:
+        """Return the item that an event belongs to; one of this kind begins if the server did not announce it."""
         index = event.get("output_index")
         return self._items.get(index) or self._begin(index, {"type": kind}, out)
-
-    def _add_text(self, event: dict[str, Any], out: list[llm.StreamEvent]) -> None:
-        if text := text_in(event.get("delta")):
-            self._item(event, "message", out).parts.append(text)
-            out.append(llm.TextDelta(text))
-
-    def _add_thinking(self, event: dict[str, Any], text: str, out: list[llm.StreamEvent]) -> None:
-        if text:
-            self._item(event, "reasoning", out).parts.append(text)
-            out.append(llm.ThinkingDelta(text))
-
-    def _add_arguments(self, item: _Item, arguments: str, out: list[llm.StreamEvent]) -> None:
-        if arguments:
-            item.parts.append(arguments)
-            out.append(llm.ToolCallDelta(item.id, arguments))
 
     def _end(self, index: Any, whole: dict[str, Any], out: list[llm.StreamEvent]) -> None:
         """End an item, and append the events of its parts that did not come in deltas."""
@@ -217,16 +186,12 @@ class ResponsesReader:
         item.start |= whole
         item.is_whole = whole.get("status") != "incomplete"
         if item.kind == "function_call":
-            if not item.parts:
-                self._add_arguments(item, text_in(whole.get("arguments")), out)
+            item.add("" if item.parts else text_in(whole.get("arguments")), out)
             out.append(llm.ToolCallEnded(item.id))
-        elif not item.parts:
-            make = llm.ThinkingDelta if item.kind == "reasoning" else llm.TextDelta
-            for part in (whole.get("summary") or whole.get("content") or ()) if item.kind else ():
+        elif item.kind and not item.parts:
+            for part in whole.get("summary") or whole.get("content") or ():
                 self._refused |= part.get("type") == "refusal"
-                if text := text_in(part.get("text") or part.get("refusal")):
-                    item.parts.append(text)
-                    out.append(make(text))
+                item.add(text_in(part.get("text") or part.get("refusal")), out)
 
     def _finish(self, response: dict[str, Any], out: list[llm.StreamEvent]) -> None:
         self.model = text_in(response.get("model")) or self.model
@@ -244,8 +209,8 @@ class ResponsesReader:
             raise ConnectionFailed("The stream ended before the reply did (no response.completed).")
         message = self._message()
         lost = sum(item.kind == "function_call" for item in self._items.values()) > len(message.tool_uses)
-        known = ("", "max_output_tokens", "content_filter")
-        note = "" if self._reason in known else f"unknown reason {self._reason!r}"
+        is_known = self._reason in ("", "max_output_tokens", "content_filter")
+        note = "" if is_known else f"unknown reason {self._reason!r}"
         return llm.Done(message, self._stop_reason(message), self._usage, self.model, lost_tool_call=lost, note=note)
 
     def _stop_reason(self, message: Message) -> StopReason:
@@ -256,7 +221,7 @@ class ResponsesReader:
     def _message(self) -> Message:
         return Message("assistant", tuple(block for item in self._items.values() for block in self._blocks(item)))
 
-    def _blocks(self, item: _Item) -> list[Block]:
+    def _blocks(self, item: ArrivingBlock) -> list[Block]:
         """Return an item's blocks: reasoning, a message with its phase, or a complete call."""
         match item.kind:
             case "reasoning":

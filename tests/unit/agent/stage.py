@@ -34,7 +34,7 @@ from agentcli.errors import ToolError
 from agentcli.infra.locks import FileLocks
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.infra.sessions.sqlite import MemorySessions
-from agentcli.llm.messages import Block, Message, Text, ToolResult, is_valid
+from agentcli.llm.messages import Block, Message, Text, ToolResult
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Prefix, Provider, RetryPolicy
 from agentcli.llm.providers.scripted import ScriptedProvider
@@ -42,6 +42,7 @@ from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.tool import Effect, Tool, ToolContext, ToolOutput
 from agentcli.tools.workspace import Workspace
+from tests.transcripts import is_valid
 
 E = TypeVar("E")
 PATIENCE_S = 60.0

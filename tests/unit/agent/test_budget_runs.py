@@ -20,7 +20,7 @@ from agentcli.errors import UserError
 from agentcli.infra.day_account import DayAccount
 from agentcli.llm.errors import ConnectionFailed, Overloaded
 from agentcli.llm.messages import Message, Text, ToolUse, Usage
-from agentcli.llm.models import ModelInfo, Prices
+from agentcli.llm.models import ModelInfo, Prices, estimate
 from agentcli.llm.provider import Done as ReplyDone
 from agentcli.llm.provider import (
     Request,
@@ -32,7 +32,6 @@ from agentcli.llm.provider import (
     UsageUpdate,
 )
 from agentcli.llm.providers.scripted import ScriptedProvider
-from agentcli.llm.tokens import estimate
 from tests.unit.agent.stage import on_stage
 
 FEW, MANY = 40, 250

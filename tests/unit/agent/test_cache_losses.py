@@ -15,7 +15,7 @@ EXPLICIT = Prices(input=2.0, output=8.0, cache_write=2.5, cache_read=0.2)
 
 
 def reply(usage: Usage, *, model: str = "m", prefix: str = "a.b") -> Assistant:
-    return Assistant((Text("Hi."),), "p", model, usage, prefix=prefix)
+    return Assistant(content=(Text("Hi."),), provider="p", model=model, usage=usage, prefix=prefix)
 
 
 def losses(*bodies: Body, prices: Prices | None = AUTOMATIC, last_after_s: float = 10) -> list[CacheLoss]:
@@ -44,7 +44,7 @@ def test_a_loss_has_its_price() -> None:
     ("bodies", "after_s", "cause"),
     [
         ([reply(Usage(5_000), model="other"), reply(Usage(5_500))], 10, "model"),
-        ([reply(Usage(5_000)), Compaction("Earlier: …"), reply(Usage(2_000))], 10, "compaction"),
+        ([reply(Usage(5_000)), Compaction(carried="Earlier: …"), reply(Usage(2_000))], 10, "compaction"),
         ([reply(Usage(5_000), prefix="x.b"), reply(Usage(5_500))], 10, "tools"),
         ([reply(Usage(5_000), prefix="a.x"), reply(Usage(5_500))], 10, "system"),
         ([reply(Usage(5_000)), reply(Usage(5_500))], 301, "time to live"),

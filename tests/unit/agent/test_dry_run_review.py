@@ -346,7 +346,7 @@ DIED = {
 async def test_the_model_is_reported_what_became_of_a_dry_run_when_the_program_died(
     tmp_path: Folder, told: str
 ) -> None:
-    asks = Assistant((ToolUse("c", "bash", {"command": COMMAND}),), "scripted", "script")
+    asks = Assistant(content=(ToolUse("c", "bash", {"command": COMMAND}),), provider="scripted", model="script")
     bodies = [User((Text("Go"),)), asks, CallsStarted(("c",)), *DIED[told]]
     log = [Entry(str(n), str(n - 1) if n else None, 0.0, body) for n, body in enumerate(bodies)]
     async with on_stage(tmp_path, [END], entries=log) as stage:

@@ -31,10 +31,11 @@ from agentcli.agent.interfaces import NEWEST, AppendedEntries
 from agentcli.agent.ops import Interrupt, Steer
 from agentcli.conversation.entries import Assistant, Body, Entry
 from agentcli.infra.sessions.sqlite import MemorySessions
-from agentcli.llm.messages import Text, is_valid
+from agentcli.llm.messages import Text
 from agentcli.llm.provider import Request, RetryPolicy, StreamEvent
 from agentcli.llm.provider import TextDelta as Piece
 from agentcli.llm.providers.scripted import ScriptedProvider
+from tests.transcripts import is_valid
 from tests.unit.agent.stage import LogAround, Stage, Works, answering, call, on_stage
 
 Folder = Path

@@ -13,11 +13,11 @@ from agentcli.llm.messages import (
     Text,
     ToolResult,
     ToolUse,
-    is_valid,
     repair_messages,
     user_message,
 )
 from tests.properties import examples
+from tests.transcripts import is_valid
 
 
 @st.composite

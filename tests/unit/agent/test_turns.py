@@ -34,7 +34,7 @@ from agentcli.conversation import entries as logged
 from agentcli.conversation.entries import Assistant, CallsStarted, Entry, Result, User
 from agentcli.errors import UserError
 from agentcli.llm.errors import ConnectionFailed
-from agentcli.llm.messages import Message, Text, ToolResult, Usage, is_valid
+from agentcli.llm.messages import Message, Text, ToolResult, Usage
 from agentcli.llm.models import ModelInfo, Prices
 from agentcli.llm.provider import Done as ReplyDone
 from agentcli.llm.provider import Request, RetryPolicy, StreamEvent
@@ -42,6 +42,7 @@ from agentcli.llm.providers.anthropic import AnthropicProvider
 from agentcli.llm.providers.scripted import ScriptedProvider
 from tests.conformance.replies import Call, Said, anthropic_reply
 from tests.conformance.servers import anthropic_server
+from tests.transcripts import is_valid
 from tests.unit.agent.stage import Works, call, failing_tool, on_stage
 
 Folder = Path

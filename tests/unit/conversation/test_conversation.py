@@ -31,10 +31,10 @@ from agentcli.llm.messages import (
     Thinking,
     ToolResult,
     ToolUse,
-    is_valid,
     repair_messages,
 )
 from tests.properties import examples
+from tests.transcripts import is_valid
 
 quick = examples(150)
 
@@ -61,14 +61,14 @@ def logs(draw: st.DrawFn) -> list[Entry]:
                 for _ in range(draw(st.integers(0, 3))):
                     calls.append(f"c{len(calls)}")
                     uses.append(ToolUse(calls[-1], "think", {}))
-                add(Assistant((Text(draw(TEXTS)), *uses), "p", "m"))
+                add(Assistant(content=(Text(draw(TEXTS)), *uses), provider="p", model="m"))
             case 5 | 6:
                 id = draw(st.sampled_from(calls)) if calls else "stray"
-                add(Result(ToolResult(id, draw(TEXTS)), "think"), id)
+                add(Result(result=ToolResult(id, draw(TEXTS)), name="think"), id)
             case 7:
-                add(Compaction("so far"))
+                add(Compaction(carried="so far"))
             case 8:
-                add(draw(st.sampled_from([ContextNote("secret"), CallsStarted(("secret",)), Paid("secret")])))
+                add(draw(st.sampled_from([ContextNote("secret"), CallsStarted(("secret",)), Paid(model="secret")])))
             case _:
                 ids = draw(st.lists(st.sampled_from([entry.id for entry in log]), max_size=2)) if log else []
                 add(Retracted(tuple(ids)) if draw(st.booleans()) or not ids else Rewound(ids[0]))
@@ -122,8 +122,8 @@ def made(*log: Body) -> list[Entry]:
     return [Entry(id, parent, 0.0, body) for id, parent, body in zip(ids, [None, *ids], log, strict=False)]
 
 
-USE = Assistant((ToolUse("call_1", "think", {}),), "p", "m")
-ANSWER = Result(ToolResult("call_1", "x"), "think")
+USE = Assistant(content=(ToolUse("call_1", "think", {}),), provider="p", model="m")
+ANSWER = Result(result=ToolResult("call_1", "x"), name="think")
 
 
 def user(text: str) -> User:
@@ -152,15 +152,17 @@ def test_a_call_with_the_id_of_an_answered_one_is_open_until_it_is_answered_itse
 
 
 def test_a_summary_replaces_everything_before_it_unless_it_was_undone() -> None:
-    log = made(user("a"), Assistant((Text("b"),), "p", "m"), Compaction("a and b"), user("c"))
+    log = made(
+        user("a"), Assistant(content=(Text("b"),), provider="p", model="m"), Compaction(carried="a and b"), user("c")
+    )
     assert [message.text for message in Conversation(log).messages] == ["a and bc"]
-    log = made(user("a"), Compaction("s"), Retracted(("e1",)), user("c"))
+    log = made(user("a"), Compaction(carried="s"), Retracted(("e1",)), user("c"))
     assert [message.text for message in Conversation(log).messages] == ["ac"]
 
 
 def test_thinking_keeps_its_signature_and_its_place() -> None:
     content = (Thinking("Hm.", "sig"), Text("a"), ToolUse("c", "think", {}))
-    (message,) = Conversation(made(Assistant(content, "p", "m"))).messages
+    (message,) = Conversation(made(Assistant(content=content, provider="p", model="m"))).messages
     assert message.content == content
 
 
@@ -187,14 +189,14 @@ def test_a_conversation_that_grew_is_the_one_that_was_read_whole(log: list[Entry
 
 def test_a_compaction_keeps_the_entries_it_names_and_shows_stubs_for_what_they_held() -> None:
     call, long = ToolUse("call_1", "think", {}), ToolUse("call_2", "think", {"thought": "t" * 200})
-    use = Assistant((Thinking("Hm.", "sig"), Text("Let me look."), call), "p", "m")
-    early = Assistant((Text("a long thought"), long), "p", "m")
-    result = Result(ToolResult("call_1", "a long result"), "think")
+    use = Assistant(content=(Thinking("Hm.", "sig"), Text("Let me look."), call), provider="p", model="m")
+    early = Assistant(content=(Text("a long thought"), long), provider="p", model="m")
+    result = Result(result=ToolResult("call_1", "a long result"), name="think")
     stubs = {"call_1": "a lo… (recall call_1)", "e3": "a lo…"}
-    compaction = Compaction("so far", ("e0", "e1"), first_kept="e2", stubs=stubs)
+    compaction = Compaction(carried="so far", covers=("e0", "e1"), first_kept="e2", stubs=stubs)
     log = made(
-        User((Text("one"),)), Assistant((Text("1"),), "p", "m"), User((Text("two"),)),
-        early, Result(ToolResult("call_2", "ok"), "think"), use, result, compaction,
+        User((Text("one"),)), Assistant(content=(Text("1"),), provider="p", model="m"), User((Text("two"),)),
+        early, Result(result=ToolResult("call_2", "ok"), name="think"), use, result, compaction,
     )  # fmt: skip
     log += made(*[ContextNote("")] * 8, User((Text("three"),)))[8:]
     messages = Conversation(log).messages

@@ -39,15 +39,44 @@ results = st.builds(ToolResult, words, words, st.booleans())
 stop_reasons = st.sampled_from(["end_turn", "tool_use", "max_tokens", "refusal", "interrupted"])
 bodies: st.SearchStrategy[Body] = st.one_of(
     st.builds(User, contents, st.booleans()),
-    st.builds(Assistant, contents, words, words, usages, stop_reasons, st.none() | st.floats(0, 1e6)),
-    st.builds(Result, results, words, words, st.floats(0, 1e9), json_values, words),
-    st.builds(Compaction, words, st.tuples(words, words), words, st.dictionaries(words, words, max_size=2)),
+    st.builds(
+        Assistant,
+        content=contents,
+        provider=words,
+        model=words,
+        usage=usages,
+        stop_reason=stop_reasons,
+        cost_usd=st.none() | st.floats(0, 1e6),
+    ),
+    st.builds(
+        Result,
+        result=results,
+        name=words,
+        summary=words,
+        duration_ms=st.floats(0, 1e9),
+        structured=json_values,
+        error_kind=words,
+    ),
+    st.builds(
+        Compaction,
+        carried=words,
+        covers=st.tuples(words, words),
+        first_kept=words,
+        stubs=st.dictionaries(words, words, max_size=2),
+    ),
     st.builds(ContextNote, words),
     st.builds(Rewound, words),
     st.builds(Retracted, st.lists(words, max_size=2).map(tuple)),
     st.builds(ProviderSwitch, words, words, st.sampled_from(["chosen", "fallback", "budget"])),
     st.builds(Queued, st.lists(contents, max_size=2).map(tuple), st.lists(contents, max_size=2).map(tuple)),
-    st.builds(Paid, words, usages, st.none() | st.floats(0, 1e6), st.sampled_from(["aside", "refused"]), words),
+    st.builds(
+        Paid,
+        model=words,
+        usage=usages,
+        cost_usd=st.none() | st.floats(0, 1e6),
+        reason=st.sampled_from(["aside", "refused"]),
+        note=words,
+    ),
     st.builds(CallsStarted, st.lists(words, max_size=2).map(tuple)),
 )
 entries = st.builds(Entry, words, st.none() | words, st.floats(0, 2e9), bodies)
@@ -64,15 +93,15 @@ def test_an_entry_is_the_same_after_a_record(entry: Entry) -> None:
 
 KINDS: dict[str, Body] = {
     "user": User((Text("a"),)),
-    "assistant": Assistant((Text("a"),), "p", "m"),
-    "tool_result": Result(ToolResult("c", "a"), "think"),
-    "compaction": Compaction("a"),
+    "assistant": Assistant(content=(Text("a"),), provider="p", model="m"),
+    "tool_result": Result(result=ToolResult("c", "a"), name="think"),
+    "compaction": Compaction(carried="a"),
     "context_note": ContextNote("a"),
     "rewound": Rewound("i"),
     "retracted": Retracted(("i",)),
     "provider_switched": ProviderSwitch("p/m", "p/n"),
     "queue": Queued(),
-    "paid": Paid("p/m"),
+    "paid": Paid(model="p/m"),
     "calls_started": CallsStarted(("c",)),
 }
 
@@ -116,11 +145,18 @@ OLD_RECORDS = [
             '"summary":"1 line","duration_ms":3.5,"structured":{"exit_code":0}}'
         ),
         Result(
-            ToolResult("c", "ok"), "bash", "1 line", 3.5, {"exit_code": 0}, tool_version="1", caller="main", mode=""
+            result=ToolResult("c", "ok"),
+            name="bash",
+            summary="1 line",
+            duration_ms=3.5,
+            structured={"exit_code": 0},
+            tool_version="1",
+            caller="main",
+            mode="",
         ),
     ),
     (1, '{"kind":"user","content":[{"type":"text","text":"Hi"}]}', User((Text("Hi"),))),
-    (2, '{"kind":"summary","text":"So far."}', Compaction("So far.")),
+    (2, '{"kind":"summary","text":"So far."}', Compaction(carried="So far.")),
     (2, '{"kind":"tool_log","event":"started","data":{"ids":["c1"]}}', CallsStarted(("c1",))),
     (2, '{"kind":"system_event","event":"retracted","data":{"ids":["e1","e2"]}}', Retracted(("e1", "e2"))),
     (2, '{"kind":"system_event","event":"retracted","data":{"since":"e1"}}', Rewound("e1")),
@@ -137,9 +173,9 @@ OLD_RECORDS = [
     (
         2,
         '{"kind":"system_event","event":"aside","data":{"model":"a/b","usage":{"input_tokens":3},"cost_usd":0.5}}',
-        Paid("a/b", Usage(3), 0.5),
+        Paid(model="a/b", usage=Usage(3), cost_usd=0.5),
     ),
-    (2, '{"kind":"system_event","event":"refused","data":{"note":"no"}}', Paid("", reason="refused", note="no")),
+    (2, '{"kind":"system_event","event":"refused","data":{"note":"no"}}', Paid(model="", reason="refused", note="no")),
 ]
 
 

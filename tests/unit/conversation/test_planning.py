@@ -35,10 +35,10 @@ from agentcli.llm.messages import (
     Thinking,
     ToolResult,
     ToolUse,
-    is_valid,
 )
 from agentcli.settings.structs import CompactionSettings
 from tests.properties import examples
+from tests.transcripts import is_valid
 
 WORDS = st.sampled_from(["a", "set the port to 80", "ünïcödé 文件", "line\nline", "x" * 900, "y " * 3_000, "[#3]", "`"])
 
@@ -64,10 +64,14 @@ def talks(draw: st.DrawFn) -> list[Entry]:
                     ToolUse(f"call_{count}", draw(st.sampled_from(["bash", "file_edit"])), {"path": draw(WORDS)})
                 )
             thinking = (Thinking("hm", draw(st.sampled_from([None, "sig"]))), RedactedThinking("x"))
-            add(Assistant((*thinking[: draw(st.integers(0, 2))], Text(draw(WORDS)), *uses), "p", "m"))
+            add(
+                Assistant(
+                    content=(*thinking[: draw(st.integers(0, 2))], Text(draw(WORDS)), *uses), provider="p", model="m"
+                )
+            )
             add(CallsStarted(tuple(use.id for use in uses)))
             for use in uses:
-                add(Result(ToolResult(use.id, draw(WORDS), draw(st.booleans())), use.name), use.id)
+                add(Result(result=ToolResult(use.id, draw(WORDS), draw(st.booleans())), name=use.name), use.id)
             match draw(st.integers(0, 8)):
                 case 0:
                     add(User((Text(f"steer {len(log)}"),)))
@@ -76,9 +80,9 @@ def talks(draw: st.DrawFn) -> list[Entry]:
                 case 2:
                     add(Pinned(f"fact {len(log)}"))
                 case 3:
-                    add(Paid("p/m"))
+                    add(Paid(model="p/m"))
                 case 4:
-                    add(Compaction("so far", ("e0", "e1"), log[-1].id))
+                    add(Compaction(carried="so far", covers=("e0", "e1"), first_kept=log[-1].id))
                 case _:
                     add(Queued())
     return log

@@ -21,9 +21,8 @@ from agentcli.conversation.entries import (
     User,
 )
 from agentcli.llm.messages import Base64Source, Image, Text, Thinking, ToolResult, Usage
-from agentcli.llm.models import ModelInfo
+from agentcli.llm.models import ModelInfo, Size
 from agentcli.llm.provider import ToolSpec
-from agentcli.llm.tokens import Size
 from tests.properties import examples
 
 MODEL, OTHER = ModelInfo("m", "p", takes_images=True), ModelInfo("o", "p")
@@ -39,7 +38,7 @@ def reply(prompt: int, output: int = 10, *, model: str = "m", text: str = "Yes."
     usage = Usage(prompt, output, reasoning_tokens=int(str(more.get("reasoning", 0))))
     stop = "interrupted" if more.get("is_interrupted") else "end_turn"
     content = (Thinking("hm"), Text(text)) if more.get("thinks") else (Text(text),)
-    return Assistant(content, "p", model, usage, stop)
+    return Assistant(content=content, provider="p", model=model, usage=usage, stop_reason=stop)
 
 
 def conversation(*bodies: Body) -> Conversation:
@@ -74,7 +73,7 @@ def test_the_newest_count_is_the_base_and_what_came_since_is_estimated_as_was_le
 
 def test_images_count_by_their_size_and_teach_nothing() -> None:
     picture = Image(Base64Source("image/png", "AAAA"))
-    made = conversation(said(), reply(1_500), Result(ToolResult("c", (picture,)), "file_read"))
+    made = conversation(said(), reply(1_500), Result(result=ToolResult("c", (picture,)), name="file_read"))
     assert tokens(made) == pytest.approx(1_510 + 1_600, abs=30)
     assert tokens(conversation(User((picture,))), OTHER) < 100  # which sees none, and is sent none
     extend(made, reply(1_520), said())
@@ -92,7 +91,7 @@ def test_another_model_is_estimated_until_it_has_counted_and_the_first_keeps_its
 def test_after_a_compaction_no_count_from_before_it_is_used() -> None:
     made = conversation(said(), reply(1_500), said(), reply(3_000), said("Go on."))
     assert tokens(made) > 3_000
-    extend(made, Compaction("What was said.", first_kept="e4"))
+    extend(made, Compaction(carried="What was said.", first_kept="e4"))
     assert tokens(made) < 100
     extend(made, reply(90), said())
     assert tokens(made) == pytest.approx(100 + 1_480, rel=0.05)
@@ -159,8 +158,8 @@ COUNTS = st.sampled_from([0, 10**8, 2 * 10**8])  # the large ones teach nothing,
             st.builds(said, st.text(max_size=50)),
             st.builds(reply, COUNTS, st.just(7), model=st.sampled_from(["m", "o"]), is_interrupted=st.booleans()),
             st.just(CallsStarted(("x",))),
-            st.builds(lambda text: Result(ToolResult("c", text), "bash"), st.text(max_size=50)),
-            st.builds(lambda n: Compaction("so far", first_kept=f"e{n}"), st.integers(0, 12)),
+            st.builds(lambda text: Result(result=ToolResult("c", text), name="bash"), st.text(max_size=50)),
+            st.builds(lambda n: Compaction(carried="so far", first_kept=f"e{n}"), st.integers(0, 12)),
             st.builds(lambda n: Retracted((f"e{n}",)), st.integers(0, 12)),
             st.builds(lambda n: Rewound(f"e{n}"), st.integers(0, 12)),
         ),

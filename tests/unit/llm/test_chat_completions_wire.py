@@ -19,7 +19,6 @@ from agentcli.llm.errors import (
     RateLimit,
     ServerError,
 )
-from agentcli.llm.json_text import decode_json
 from agentcli.llm.messages import (
     Base64Source,
     Document,
@@ -31,6 +30,7 @@ from agentcli.llm.messages import (
     ToolResult,
     ToolUse,
     Usage,
+    decode_json,
     user_message,
 )
 from agentcli.llm.models import ModelInfo

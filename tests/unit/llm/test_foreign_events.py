@@ -12,8 +12,9 @@ from agentcli.llm.errors import ProviderError
 from agentcli.llm.messages import Message
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import StreamEvent
+from agentcli.llm.providers import ollama
 from agentcli.llm.wire import anthropic as wire_anthropic
-from agentcli.llm.wire import chat_completions, ollama
+from agentcli.llm.wire import chat_completions
 from agentcli.llm.wire.reply_parts import CallIds, read_items
 from tests.conformance.reading import asking
 from tests.conformance.replies import Call, Said, anthropic_events, chat_chunks, ollama_lines

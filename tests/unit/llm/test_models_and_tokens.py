@@ -28,10 +28,11 @@ from agentcli.llm.models import (
     ModelTable,
     Prices,
     bundled_models,
+    estimate,
+    estimate_text,
     rows_from_toml,
     with_listed_limits,
 )
-from agentcli.llm.tokens import estimate, estimate_text
 from tests.conformance.reading import asking
 from tests.conformance.servers import ANTHROPIC_MODEL
 

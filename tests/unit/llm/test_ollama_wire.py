@@ -22,8 +22,7 @@ from agentcli.llm.messages import (
 )
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Request, StreamEvent, ToolCallDelta, ToolSpec
-from agentcli.llm.providers.ollama import OllamaProvider, with_abilities
-from agentcli.llm.wire.ollama import OllamaReader, to_body
+from agentcli.llm.providers.ollama import OllamaProvider, OllamaReader, to_body, with_abilities
 from agentcli.llm.wire.reply_parts import CallIds
 from tests.conformance.reading import asking, hear
 from tests.conformance.replies import Said, ndjson, ollama_end, ollama_line, ollama_reply

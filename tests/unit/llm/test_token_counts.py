@@ -33,7 +33,7 @@ from agentcli import (
     get_model_info,
 )
 from agentcli.llm.messages import Base64Source, Thinking, ToolResult, ToolUse
-from agentcli.llm.tokens import family_of
+from agentcli.llm.models import family_of
 from tests.conformance.servers import SILENCE, Answer, LoopbackServer, json_reply
 
 

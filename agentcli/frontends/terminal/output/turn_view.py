@@ -333,12 +333,12 @@ def replay(conversation: Conversation, view: TurnView) -> None:
         match body:
             case User(content):
                 view.print_prompt(message_text(content))
-            case Assistant(content):
+            case Assistant(content=content):
                 calls |= {block.id: block for block in content if isinstance(block, ToolUse)}
                 for block in content:
                     if isinstance(block, Text) and block.text.strip():
                         view.print_markdown(block.text)
-            case Result(result, name):
+            case Result(result=result, name=name):
                 call = calls.get(result.tool_use_id)
                 facts = (body.duration_ms, body.summary, body.structured, body.error_kind)
                 finished = events.ToolFinished(result.tool_use_id, name, result, *facts, answer=body.answer)
