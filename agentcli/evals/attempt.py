@@ -35,7 +35,7 @@ from agentcli.conversation.schema import pack_conversation
 from agentcli.errors import UsageError
 from agentcli.evals.store import Attempted, CheckResult, End, Outcome, Spent, Variant, Work
 from agentcli.evals.task import BUNDLED, Task, read_task, task_files
-from agentcli.extensions.hooks.config import Hooks
+from agentcli.extensions.programs import Hooks
 from agentcli.infra.changes.writing import remove_tree
 from agentcli.infra.sessions.sqlite import MemorySessions, SqliteSessions
 from agentcli.llm.provider import Provider

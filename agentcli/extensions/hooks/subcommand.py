@@ -14,8 +14,8 @@ from agentcli.agent.permissions.rule_text import ALIASES
 from agentcli.cli.output import warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_answer
 from agentcli.errors import UsageError, did_you_mean
-from agentcli.extensions.hooks.config import Hooks
 from agentcli.extensions.hooks.run import EVENTS
+from agentcli.extensions.programs import Hooks
 from agentcli.llm.messages import ToolUse
 
 app = make_app("Show which commands run at which events, and try them.")
