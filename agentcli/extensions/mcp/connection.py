@@ -99,7 +99,7 @@ class ServerConnection:
             async with client:
                 # A regular expression in a server's schema could block the event loop, and nothing needs the check.
                 client.session.validate_tool_result = _accept_result  # type: ignore[method-assign]
-                self._repair_results(client)
+                _simplify_results(client)
                 opened.set_result(client)
                 listening = asyncio.create_task(self._listen(client))
                 try:
@@ -114,22 +114,6 @@ class ServerConnection:
         finally:
             if not opened.done():
                 opened.cancel()
-
-    def _repair_results(self, client: Client) -> None:
-        """Let an item that is not valid cost only itself: the SDK would reject the whole result."""
-        dispatcher = client.session._dispatcher  # noqa: SLF001 - no other seam lies before the validation of results
-        send = dispatcher.send_raw_request
-
-        async def send_and_repair(method: str, *arguments: Any, **options: Any) -> dict[str, Any]:
-            result = await send(method, *arguments, **options)
-            return messages.repair_result(
-                method,
-                client.protocol_version,
-                result,
-                lambda problem: self._server.report(f"The MCP server {self.name}: {problem}."),
-            )
-
-        dispatcher.send_raw_request = send_and_repair  # type: ignore[method-assign]
 
     def lost(self, why: str) -> None:
         """Report that the transport has ended, unless `close` ended it."""
@@ -255,6 +239,19 @@ class ServerConnection:
                 return ToolError(f"{where} could not be reached: {error}", kind="dependency_error")
             case _:
                 return error
+
+
+def _simplify_results(client: Client) -> None:
+    """Let `simplify_result` change results before the SDK validates them."""
+    dispatcher = client.session._dispatcher  # noqa: SLF001 - no other seam lies before the validation
+    send = dispatcher.send_raw_request
+
+    async def send_and_simplify(method: str, *arguments: Any, **options: Any) -> dict[str, Any]:
+        result = await send(method, *arguments, **options)
+        is_modern = client.protocol_version in MODERN_PROTOCOL_VERSIONS
+        return messages.simplify_result(method, result, is_modern=is_modern)
+
+    dispatcher.send_raw_request = send_and_simplify  # type: ignore[method-assign]
 
 
 async def _accept_result(name: str, result: types.CallToolResult) -> None:

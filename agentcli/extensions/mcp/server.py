@@ -103,7 +103,6 @@ class Server:
         self._starts: deque[float] = deque(maxlen=MAX_RESTARTS + 1)
         self._needs_login = False
         self._asking = asyncio.Lock()
-        self._reported: set[str] = set()
         self._introduced_to: WeakSet[FileLedger] = WeakSet()  # each conversation has its own ledger
 
     @property
@@ -270,12 +269,6 @@ class Server:
     def offer_changed(self) -> None:
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.create_task(self._refresh_offer())
-
-    def report(self, problem: str) -> None:
-        """Report a part of the server that cannot be used; each problem is reported only once."""
-        if problem not in self._reported:
-            self._reported.add(problem)
-            self._on_notice(problem)
 
     async def _refresh_offer(self) -> None:
         if (client := self._client) is not None:
