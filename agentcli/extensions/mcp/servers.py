@@ -75,12 +75,13 @@ class Servers:
         make = partial(Server, on_notice=self._notify, on_update=self._note_update)
         self._servers = {spec.name: make(spec, connect, pins) for spec in specs}
         for client in clients:
-            spec = ServerSpec(name=client.name, scope="caller")
-            self._servers[client.name] = make(spec, partial(_return_client, client), None)
+            self._servers[client.name] = make(
+                ServerSpec(name=client.name, scope="caller"), partial(_return_client, client), None
+            )
         self._starting: set[asyncio.Task[None]] = set()
         self._joining = asyncio.Lock()
         self._waiting: asyncio.Timeout | None = None
-        self._has_news = False
+        self._has_news = False  # an offer was approved that `add_tools` has not used yet
 
     def __iter__(self) -> Iterator[Server]:
         return iter(self._servers.values())
@@ -106,17 +107,16 @@ class Servers:
     async def join(self, calls: SessionCalls) -> None:
         """Add the tools to a session before its first request, and before a later one if a server came late."""
         async with self._joining:
-            if calls.delegates.unknown_servers is None:
+            if calls.delegates.unknown_servers is None:  # the session's first request
                 await self._wait_for_new()
                 self.add_tools(calls)
                 calls.delegates.unknown_servers = {server.name for server in self if server.pinned is None}
                 return
             unknown = [server for server in self if server.name in calls.delegates.unknown_servers]
-            if late := [server for server in unknown if server.pinned is not None]:
-                names = [server.name for server in late]
-                calls.delegates.unknown_servers.difference_update(names)
+            if late := [server.name for server in unknown if server.pinned is not None]:
+                calls.delegates.unknown_servers.difference_update(late)
                 self.add_tools(calls)
-                self.on_notice(f"From this prompt on, the model can use the tools of: {', '.join(names)}")
+                self.on_notice(f"From this prompt on, the model can use the tools of: {', '.join(late)}")
             for server in unknown:
                 if server.pinned is None:
                     self._start(server)  # by now it may have downloaded the programs that it needs
@@ -133,28 +133,28 @@ class Servers:
         if pending:
             _, pending = await asyncio.wait(pending, timeout=1.0)  # most servers answer by then
         if pending:
-            waiting = [server for server in new if server.pinned is None and not server.problem]
-            names = ", ".join(server.name for server in waiting)
-            max_s = max((server.spec.startup_timeout_s for server in waiting), default=0)
+            slow = [server for server in new if server.pinned is None and not server.problem]
+            names = ", ".join(server.name for server in slow)
+            max_s = max((server.spec.startup_timeout_s for server in slow), default=0)
             hint = " Press Enter to start without them." if self.can_skip else ""
             self.on_notice(f"Waiting up to {max_s:g} s for new MCP servers: {names}.{hint}")
             try:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(None) as self._waiting:
+                    async with asyncio.timeout(None) as self._waiting:  # which `stop_waiting` ends
                         await asyncio.wait(pending)
             finally:  # also if the turn is interrupted
                 self._waiting = None
-        for server in new:
-            if server.pinned is None:
-                state = "has not answered yet. Its tools are available from the first prompt after it answers."
-                state = f"offers no tools: {server.problem}" if server.problem else state
-                self.on_notice(f"The MCP server {server.name} {state}")
+        for server in [server for server in new if server.pinned is None]:
+            state = "has not answered yet. Its tools are available from the first prompt after it answers."
+            state = f"offers no tools: {server.problem}" if server.problem else state
+            self.on_notice(f"The MCP server {server.name} {state}")
 
     def add_tools(self, calls: SessionCalls) -> None:
         """Set a session's tools to its own and those that the servers have now."""
         self._has_news = False
         tools = list(self.tools())
-        if [tool.spec() for tool in tools] != [tool.spec() for tool in calls.tools if tool.server]:
+        before = [tool.spec() for tool in calls.tools if tool.server]
+        if [tool.spec() for tool in tools] != before:  # else the registry stays the same object
             calls.tools = ToolRegistry((*(tool for tool in calls.tools if not tool.server), *tools))
 
     def refresh(self, calls: SessionCalls) -> None:
@@ -198,9 +198,9 @@ class Servers:
         """Yield the server and the URI of each resource that the prompts name, but not in text that was piped in."""
         for entry in state.conversation.path:
             if entry.id in prompt_ids and isinstance(entry.body, User):
-                texts = (block.text for block in typed_blocks(entry.body.content) if isinstance(block, Text))
-                typed = "\n".join(text.partition("\n\n<stdin>\n")[0] for text in texts)
-                yield from ((server, uri) for server, uri in _MENTION.findall(typed) if server in self._servers)
+                for block in typed_blocks(entry.body.content):
+                    typed = block.text.partition("\n\n<stdin>\n")[0] if isinstance(block, Text) else ""
+                    yield from ((server, uri) for server, uri in _MENTION.findall(typed) if server in self._servers)
 
     def listing(self) -> list[dict[str, Any]]:
         """Return each server's name and status, for the JSON stream."""
@@ -221,7 +221,7 @@ class Servers:
 
 
 async def _return_client(client: MCPClient, spec: ServerSpec, server: Server) -> MCPClient:
-    return client
+    return client  # a caller's own is connected already
 
 
 GROUP = "MCP"
@@ -276,10 +276,11 @@ def prompt_arguments(prompt: RemotePrompt, line: str) -> dict[str, str]:
         raise UsageError(f"The arguments cannot be read: {error}.") from error
     named = {key: value for key, equals, value in (word.partition("=") for word in words) if equals and key in names}
     values = [word for word in words if word.partition("=")[0] not in named]
-    free = [name for name in names if name not in named]
-    if len(values) > len(free) > 0:
-        values = [*values[: len(free) - 1], " ".join(values[len(free) - 1 :])]
-    arguments = named | dict(zip(free, values, strict=False))
+    unnamed = [name for name in names if name not in named]
+    if len(values) > len(unnamed) > 0:
+        last = len(unnamed) - 1
+        values = [*values[:last], " ".join(values[last:])]
+    arguments = named | dict(zip(unnamed, values, strict=False))
     if missing := [name for name, is_required in prompt.arguments if is_required and name not in arguments]:
         raise UsageError(f"{prompt.name} also needs {', '.join(missing)}.")
     return arguments
