@@ -126,8 +126,7 @@ async def langchain_tools(agent: Agent, names: Sequence[str] | None = None) -> l
     They are called asynchronously. Called with a model's `ToolCall` they give a `ToolMessage` with its id; an error has
     the status "error". Raises `UsageError` for a name that no tool has.
     """
-    tools = (await agent.session()).runtime.calls.tools
-    chosen = tools.clone(only=names)
+    chosen = (await agent.session()).runtime.calls.tools.clone(only=names)
     return [_tool(agent, tool.spec()) for tool in chosen if tool.mode == "server"]
 
 
@@ -197,8 +196,7 @@ class LangChainProvider(BaseProvider):
 
 
 def _described(spec: ToolSpec) -> dict[str, Any]:
-    parameters = {"properties": {}, **spec.input_schema}
-    return {"name": spec.name, "description": spec.description, "parameters": parameters}
+    return {"name": spec.name, "description": spec.description, "parameters": {"properties": {}, **spec.input_schema}}
 
 
 def _done(whole: AIMessageChunk, model: str) -> Done:

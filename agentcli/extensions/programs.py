@@ -29,8 +29,8 @@ def program_environment(config: Config, session_id: str = "") -> dict[str, str]:
     from agentcli.infra.sandbox.environment import command_environment
 
     root = str(project_root(config.cwd))
-    names = {"AGENTCLI_PROJECT_DIR": root, "CLAUDE_PROJECT_DIR": root}
-    return {**command_environment(config.environment, session_id), **names}
+    environment = command_environment(config.environment, session_id)
+    return {**environment, "AGENTCLI_PROJECT_DIR": root, "CLAUDE_PROJECT_DIR": root}
 
 
 class WorkspacePrograms:
@@ -62,8 +62,11 @@ class WorkspacePrograms:
 
     def add_server(self, spec: ServerSpec) -> None:
         if command := spec.start_command:
-            variables = {**self._config.environment, **getattr(spec.transport, "env", {})}
-            self.pins.add(command, is_of_project=spec.is_of_project, variables=variables)
+            self.pins.add(
+                command,
+                is_of_project=spec.is_of_project,
+                variables={**self._config.environment, **getattr(spec.transport, "env", {})},
+            )
 
     def files(self, roots: Sequence[Path]) -> list[Path]:
         """Return the existing programs in these folders."""

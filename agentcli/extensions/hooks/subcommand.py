@@ -32,8 +32,11 @@ def list_hooks(json: AsJson = False) -> None:
         for spec in specs
     ]
     lines = [f"{spec.event:<18} {spec.matcher or '*':<16} {spec.command}  ({spec.source})" for spec in specs]
-    text = "\n".join(lines) or "No hook is set: see docs/hooks.md."
-    print_answer([dict(zip(keys, row, strict=True)) for row in rows], text, as_json=json)
+    print_answer(
+        [dict(zip(keys, row, strict=True)) for row in rows],
+        "\n".join(lines) or "No hook is set: see docs/hooks.md.",
+        as_json=json,
+    )
 
 
 @app.command("test")
@@ -55,8 +58,9 @@ def try_hooks(
     if hooks := Hooks(configuration(), is_bare=False, on_notice=warn).of_session("test", lambda: "default"):
         hooks.session.publish = lambda event: runs.append(event) if isinstance(event, HookRan) else None
         use = ToolUse("test", ALIASES.get(tool, tool), fields)
-        is_about_call = event in _ABOUT_CALLS
-        answer = asyncio.run(hooks.fire_about(event, use, fields) if is_about_call else hooks.fire(event, **fields))
+        answer = asyncio.run(
+            hooks.fire_about(event, use, fields) if event in _ABOUT_CALLS else hooks.fire(event, **fields)
+        )
     lines = []
     for run in runs:
         parts = " · ".join(filter(None, (run.decision or "says nothing", run.reason, run.problem)))

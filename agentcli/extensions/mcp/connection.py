@@ -249,8 +249,7 @@ def _simplify_results(client: Client) -> None:
 
     async def send_and_simplify(method: str, *arguments: Any, **options: Any) -> dict[str, Any]:
         result = await send(method, *arguments, **options)
-        is_modern = client.protocol_version in MODERN_PROTOCOL_VERSIONS
-        return messages.simplify_result(method, result, is_modern=is_modern)
+        return messages.simplify_result(method, result, is_modern=client.protocol_version in MODERN_PROTOCOL_VERSIONS)
 
     dispatcher.send_raw_request = send_and_simplify  # type: ignore[method-assign]
 

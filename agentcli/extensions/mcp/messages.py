@@ -48,8 +48,9 @@ class MessageReader:
             match json.loads(text):
                 case {"id": int() | str() as id, **fields} if "method" not in fields:
                     message = f"its reply cannot be read: {fault_of(error)}: {text[:500]}"
-                    problem = types.ErrorData(code=types.PARSE_ERROR, message=message)
-                    return types.JSONRPCError(jsonrpc="2.0", id=id, error=problem)
+                    return types.JSONRPCError(
+                        jsonrpc="2.0", id=id, error=types.ErrorData(code=types.PARSE_ERROR, message=message)
+                    )
             raise
 
 

@@ -187,8 +187,9 @@ async def login_auth(
     async with server:
         callback = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/callback"
         tokens = LoginTokens(logins, url, ServerLogin(client=_configured_client(oauth, callback)))
-        metadata_url = oauth.get("clientMetadataUrl")
-        provider = _provider(tokens, url, callback, send=send, wait=wait, client_metadata_url=metadata_url)
+        provider = _provider(
+            tokens, url, callback, send=send, wait=wait, client_metadata_url=oauth.get("clientMetadataUrl")
+        )
         yield provider
         if provider.context.oauth_metadata is not None and tokens.login.token:
             await tokens.keep_server(provider.context.oauth_metadata)

@@ -152,10 +152,7 @@ class Servers:
     def add_tools(self, calls: SessionCalls) -> None:
         """Set a session's tools to its own and those that the servers have now."""
         self._has_news = False
-        tools = list(self.tools())
-        before = [tool.spec() for tool in calls.tools if tool.server]
-        if [tool.spec() for tool in tools] != before:  # else the registry stays the same object
-            calls.tools = ToolRegistry((*(tool for tool in calls.tools if not tool.server), *tools))
+        calls.tools = ToolRegistry((*(tool for tool in calls.tools if not tool.server), *self.tools()))
 
     def refresh(self, calls: SessionCalls) -> None:
         """Set the tools anew if a server changed, at a time when the beginning of requests changes anyway."""
@@ -166,16 +163,10 @@ class Servers:
         """Yield the tools that are known of all servers."""
         used_names: set[str] = set()
         for server in self:
-            known = server.pinned.tools if server.pinned else ()
-            offered = [tool for tool in known if server.spec.offers(tool.name)]
+            offered = [tool for tool in (server.pinned.tools if server.pinned else ()) if server.spec.offers(tool.name)]
             for tool in remote_tools(server.name, offered, server.call, used_names):
                 if not self._only or any(rule.names(tool.name) for rule in self._only):
                     yield tool
-
-    def prompts(self) -> Iterator[tuple[Server, RemotePrompt]]:
-        for server in self:
-            for prompt in server.pinned.prompts if server.pinned else ():
-                yield server, prompt
 
     async def attach_named(self, state: AgentState, prompt_ids: Container[str], emit: Emit) -> None:
         """Append the resources that a prompt names (`@server:uri`); one that cannot be read is reported."""
@@ -184,8 +175,7 @@ class Servers:
                 client = await self._servers[server].client()
                 if not isinstance(client, OffersPrompts):
                     raise ToolError(f"The MCP server {server} has no resources.", kind="not_found")
-                async with asyncio.timeout(self._servers[server].spec.timeout_s):
-                    parts = await client.read_resource(uri)
+                parts = await asyncio.wait_for(client.read_resource(uri), self._servers[server].spec.timeout_s)
             except (ToolError, TimeoutError) as error:
                 reason = str(error) or "it took too long"
                 emit(Notice(f"@{server}:{uri} was not read: {reason}"))
@@ -240,7 +230,8 @@ def add_mcp_commands(commands: CommandSet, servers: Servers | None) -> None:
 
 
 def _add_prompts(commands: CommandSet, servers: Servers) -> None:
-    for server, prompt in servers.prompts():
+    offered = [(server, prompt) for server in servers if server.pinned for prompt in server.pinned.prompts]
+    for server, prompt in offered:
         if (name := tool_name(server.name, prompt.name)) not in commands.names:
             help = shorten(prompt.description or f"a prompt of {server.name}", _MAX_HELP)
             commands.add(SlashCommand(name, help, partial(_use_prompt, server, prompt), _hint(prompt), group=GROUP))
@@ -259,8 +250,10 @@ async def _use_prompt(server: Server, prompt: RemotePrompt, host: CommandHost, a
         raise UsageError(str(error)) from error
     if not text.strip():
         raise UsageError(f"The prompt {prompt.name} of the MCP server {server.name} is empty.")
-    request = f"Do what this prompt of the MCP server {server.name} says."
-    return AsPrompt(request, more=(foreign_text(f"prompt {prompt.name}", text),))
+    return AsPrompt(
+        f"Do what this prompt of the MCP server {server.name} says.",
+        more=(foreign_text(f"prompt {prompt.name}", text),),
+    )
 
 
 def prompt_arguments(prompt: RemotePrompt, line: str) -> dict[str, str]:

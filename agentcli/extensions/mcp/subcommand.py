@@ -49,8 +49,9 @@ def list_servers(json: AsJson = False) -> None:
     """Connect to the servers that count here, and show what each offers. Exits with 1 if one cannot be used."""
     servers = list(_servers(configuration(warns=True)))
     statuses = asyncio.run(_connect(*servers))
-    text = "\n".join(map(server_row, servers, statuses)) or NO_SERVERS
-    print_answer(list(map(_entry, servers, statuses)), text, as_json=json)
+    print_answer(
+        list(map(_entry, servers, statuses)), "\n".join(map(server_row, servers, statuses)) or NO_SERVERS, as_json=json
+    )
     raise typer.Exit(int(any(server.current is None for server in servers)))
 
 
@@ -274,8 +275,12 @@ def _tool_message(tool: Tool) -> dict[str, Any]:
     """Return a tool in the form of MCP."""
     spec, only_reads = tool.spec(), tool.effect in ("none", "read", "web")
     hints = {"readOnlyHint": only_reads, "openWorldHint": tool.effect == "web"}
-    about = {"name": spec.name, "description": spec.description}
-    return {**about, "inputSchema": spec.input_schema, "annotations": hints}
+    return {
+        "name": spec.name,
+        "description": spec.description,
+        "inputSchema": spec.input_schema,
+        "annotations": hints,
+    }
 
 
 def _result_message(answer: dict[str, Any]) -> dict[str, Any]:
@@ -295,7 +300,6 @@ def _block_message(block: dict[str, Any]) -> dict[str, Any]:
         case {"type": "image", "source": {"media_type": media_type, "data": data}}:
             return {"type": "image", "data": data, "mimeType": media_type}
         case {"type": "document", "source": {"media_type": media_type, "data": data}}:
-            resource = {"uri": "file:///document", "mimeType": media_type, "blob": data}
-            return {"type": "resource", "resource": resource}
+            return {"type": "resource", "resource": {"uri": "file:///document", "mimeType": media_type, "blob": data}}
         case _:
             return block  # a text, which has the same form

@@ -301,7 +301,10 @@ def _tokens(specs: Sequence[ToolSpec]) -> float:
 
 
 def provider_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a valid schema, without parts that are not, whose top has neither reference nor union: none may be there."""
+    """Return a schema that all providers accept: without parts that are not valid, which makes it allow more.
+
+    Its top is an object with neither reference nor union.
+    """
     top = dict(schema)
     if isinstance(target := _resolve(top.get("$ref"), schema), Mapping):
         top = {**target, **{key: value for key, value in top.items() if key != "$ref"}}

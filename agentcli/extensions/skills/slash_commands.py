@@ -22,8 +22,9 @@ def add_skill_commands(commands: CommandSet, catalog: Catalog) -> None:
     for skill in (*catalog, *catalog.shadowed):
         name = f"{skill.source}:{skill.name}" if skill.name in commands.names else skill.name
         if skill.for_person and name not in commands.names:
-            hint = skill.argument_hint or "[TEXT]"
-            commands.add(SlashCommand(name, _summary(skill), partial(_use, name), hint, group=SKILLS))
+            commands.add(
+                SlashCommand(name, _summary(skill), partial(_use, name), skill.argument_hint or "[TEXT]", group=SKILLS)
+            )
 
 
 async def _use(name: str, host: CommandHost, argument: str) -> Outcome:

@@ -89,8 +89,7 @@ def validate(
         chosen = [Path(skill.folder) for skill in every if skill.source != "bundled"]
     checks = [(str(folder), *_check(folder.parent if folder.name == FILE else folder)) for folder in chosen]
     texts = ["\n  ".join((f"{'✗' if faults else '✓'} {path}", *faults, *notes)) for path, faults, notes in checks]
-    data = [{"path": path, "problems": faults} for path, faults, _ in checks]
-    print_answer(data, "\n".join(texts), as_json=json)
+    print_answer([{"path": path, "problems": faults} for path, faults, _ in checks], "\n".join(texts), as_json=json)
     raise typer.Exit(int(any(faults for _, faults, _ in checks)))
 
 

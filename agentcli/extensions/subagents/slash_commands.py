@@ -39,8 +39,8 @@ async def _agents(host: CommandHost, argument: str) -> Outcome:
     word, _, id = argument.partition(" ")
     match word:
         case "":
-            known = {run.session_id for run in agents.runs}
-            earlier = [f"  ✓ {info.name}  {info.id[:13]}" for info in await agents.earlier() if info.id not in known]
+            listed = {run.session_id for run in agents.runs}
+            earlier = [f"  ✓ {info.name}  {info.id[:13]}" for info in await agents.earlier() if info.id not in listed]
             rows = [*map(_row, agents.runs), *earlier] or ["No subagent has worked here yet."]
             return "\n".join([*rows, f"Kinds: {', '.join(agents.definitions)}."])
         case "stop":
