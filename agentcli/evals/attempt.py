@@ -285,13 +285,8 @@ async def check(task: Task, config: Config, record: bytes, folder: Path) -> Chec
     (copied / RECORD).write_bytes(record)
     sandbox = structs.replace(config.settings.sandbox, masked=())
     config = structs.replace(config, settings=structs.replace(config.settings, sandbox=sandbox))
-    shell = make_sandbox(
-        config,
-        (config.cwd, copied),
-        session_id="check",
-        rules=Builder(config, store=MemorySessions()).rules(),
-        profile=None,
-    )
+    rules = Builder(config, store=MemorySessions()).rules()
+    shell = make_sandbox(config, (config.cwd, copied), session_id="check", rules=rules, profile=None)
     if sandbox.profile != "danger-full-access" and not shell.facts().confines:
         raise UsageError(
             "Nothing confines commands on this machine (see agentcli doctor). In a container that holds nothing else, "

@@ -187,15 +187,12 @@ def read_answer(spec: HookSpec, exit_code: int, stdout: str, stderr: str) -> Eve
 
 
 def _read_output(spec: HookSpec, text: str) -> EventAnswer:
-    """Return the answer of a hook that ended with 0: the JSON objects that begin a line, else plain text.
-
-    What looks like an answer but cannot be read counts as a failure of the hook, so that no denial is lost.
-    """
+    """Return the answer of a hook that ended with 0: the JSON objects that begin a line, else plain text."""
     takes_text = spec.event in _PLAIN_CONTEXT  # a text may hold JSON, or code that looks like it
     if spec.event in EVENTS_ABOUT_DECISIONS and (bare := _bare_answers(spec, text)):
         return combine_answers(bare)
     answers: list[EventAnswer] = []
-    failure: EventAnswer | None = None  # of the first object that cannot be read
+    failure: EventAnswer | None = None  # of the first object that cannot be read, so that no denial is lost
     position = 0
     while found := _BRACE.search(text, position):
         start = found.end() - 1
@@ -245,8 +242,8 @@ def _read_json(spec: HookSpec, answer: dict[str, Any]) -> EventAnswer:
     for word in (*words, behaviour.get("behavior")):
         found = _DECISIONS.get(word or "") if isinstance(word or "", str) else None
         if found is None:  # a call that the hook was asked about is not let through unseen
-            why = f"it decided {word!r}, which is none of allow, ask and deny"
-            return _failed(spec, why, "deny" if spec.event in EVENTS_ABOUT_DECISIONS else spec.on_error)
+            decision = "deny" if spec.event in EVENTS_ABOUT_DECISIONS else spec.on_error
+            return _failed(spec, f"it decided {word!r}, which is none of allow, ask and deny", decision)
         decision = max(decision, found, key=_STRENGTH.__getitem__)
     reasons = (own.get("permissionDecisionReason"), behaviour.get("message"), answer.get("reason"), own.get("reason"))
     reason = next(filter(None, reasons), "")
@@ -265,8 +262,8 @@ def _read_json(spec: HookSpec, answer: dict[str, Any]) -> EventAnswer:
 
 def _failed(spec: HookSpec, why: str, decision: OnError | None = None) -> EventAnswer:
     """Return the answer for a hook that failed: `decision`, else what its `onError` says."""
-    problem = f"`{spec.command}`: {why}"
-    if (decision := decision or spec.on_error) == "allow":
+    problem, decision = f"`{spec.command}`: {why}", decision or spec.on_error
+    if decision == "allow":
         return EventAnswer(problem=problem)
     return EventAnswer(decision, f"A hook whose answer is required failed: {problem}", problem=problem)
 
@@ -323,7 +320,7 @@ class CommandHooks:
             about |= {"agent_id": agent_id, "agent_type": agent_id.rpartition("-")[0]}
         data = msgspec.json.encode({**about, "permission_mode": session.mode(), **fields})
         by_command = {spec.command: spec for spec in reversed(matching)}  # a command runs once, for its first hook
-        runs = (self._answer(spec, data, subject, agent_id) for spec in reversed(by_command.values()))
+        runs = [self._answer(spec, data, subject, agent_id) for spec in reversed(by_command.values())]
         answer = combine_answers(await asyncio.gather(*runs))
         problem = (f"Hook {event}: {answer.problem}.",) if answer.problem else ()
         for notice in (*answer.notices, *problem):
@@ -384,9 +381,8 @@ class CommandHooks:
         self._inputs[record.id] = input
         if not self.has("PreToolUse"):
             return None
-        answer = await self.fire_about(
-            "PreToolUse", ToolUse(record.id, record.tool, input), input, agent_id=record.caller
-        )
+        call = ToolUse(record.id, record.tool, input)
+        answer = await self.fire_about("PreToolUse", call, input, agent_id=record.caller)
         if answer.stops:
             answer = msgspec.structs.replace(answer, decision="deny")
         if answer.blocks:
@@ -398,9 +394,7 @@ class CommandHooks:
         event: EventName = "PostToolUseFailure" if result.is_error else "PostToolUse"
         if not self.has(event):
             return None
-        content = msgspec.to_builtins(result.content)
+        content, call = msgspec.to_builtins(result.content), ToolUse(record.id, record.tool, input)
         fields: dict[str, Any] = {"error": content} if result.is_error else {"tool_response": {"content": content}}
-        answer = await self.fire_about(
-            event, ToolUse(record.id, record.tool, input), input, agent_id=record.caller, **fields
-        )
+        answer = await self.fire_about(event, call, input, agent_id=record.caller, **fields)
         return "\n".join(filter(None, (answer.reason if answer.blocks else "", answer.context))) or None
