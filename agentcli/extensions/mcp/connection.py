@@ -171,11 +171,11 @@ class ServerConnection:
     async def call_tool(
         self, name: str, input: dict[str, Any], *, progress: Callable[[str], None], ask: Ask | None
     ) -> RemoteResult:
-        client = self._open_client()
+        client, emit_line = self._open_client(), progress
 
-        async def report(done: float, total: float | None, message: str | None) -> None:
-            share = f"{done:g}/{total:g}" if total else f"{done:g}"
-            progress(f"{share} {message}" if message else share)
+        async def report(progress: float, total: float | None, message: str | None) -> None:
+            share = f"{progress:g}/{total:g}" if total else f"{progress:g}"
+            emit_line(f"{share} {message}" if message else share)
 
         self._pending_asks.append(ask)
         try:
