@@ -108,7 +108,7 @@ class LocalEngine:
             raise UsageError(
                 f"{task.folder / 'task.toml'}: a task sets only {', '.join(sorted(_FROM_TASK))}, not {wrong[0]}."
             )
-        masked = [*person.settings.sandbox.masked, str(BUNDLED), str(task.folder.parent)]
+        masked = [str(BUNDLED), str(task.folder.parent)]
         if task.repository is not None:  # its later commits hold the solution
             masked.append(str(Path(task.repository.path).absolute()))
         limits = {"max_turns": task.limits.turns, "max_budget_usd": task.limits.cost_usd}
@@ -318,17 +318,6 @@ async def check(task: Task, config: Config, record: bytes, folder: Path) -> Chec
 # Attempts on a cluster
 
 
-class _RayJob(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt as it travels to a worker; `files` are (path, mode, content)."""
-
-    task: str
-    files: list[tuple[str, int, bytes]]
-    sample: int
-    variant: Variant
-    settings: dict[str, Any]
-    environment: dict[str, str]
-
-
 class RayEngine:
     """Makes attempts on the workers of a Ray cluster; each takes one of its CPUs. Raises `UsageError` without Ray.
 
@@ -352,7 +341,7 @@ class RayEngine:
         self._attempt = self._ray.remote(_attempt_on_worker)
 
     async def make(self, task: Task, sample: int) -> Attempted:
-        job = _RayJob(
+        reference = self._attempt.remote(
             task=task.name,
             files=list(task_files(task)),
             sample=sample,
@@ -360,9 +349,9 @@ class RayEngine:
             settings=person_settings(self._person),
             environment=dict(self._person.environment),
         )
-        reference = self._attempt.remote(msgspec.msgpack.encode(job))
         try:
-            return msgspec.msgpack.decode(await reference, type=Attempted)
+            attempted: Attempted = await reference
+            return attempted
         except asyncio.CancelledError:
             self._ray.cancel(reference, force=True)
             raise
@@ -371,22 +360,31 @@ class RayEngine:
         self._ray.shutdown()
 
 
-def _attempt_on_worker(data: bytes) -> bytes:
-    job = msgspec.msgpack.decode(data, type=_RayJob)
+def _attempt_on_worker(
+    *,
+    task: str,
+    files: list[tuple[str, int, bytes]],
+    sample: int,
+    variant: Variant,
+    settings: dict[str, Any],
+    environment: dict[str, str],
+) -> Attempted:
+    """Attempt a task of this name and these `files` (path, mode, content) with the person's settings and variables."""
     with temporary_folder() as folder:
-        task = _unpack(job, folder / job.task)
-        environment = job.environment | {"PATH": os.environ.get("PATH", ""), "HOME": os.environ.get("HOME", "")}
-        person = load_config(folder, environment, flags=job.settings, caller="eval")
+        unpacked = _unpack(files, folder / task)
+        environment |= {"PATH": os.environ.get("PATH", ""), "HOME": os.environ.get("HOME", "")}
+        person = load_config(folder, environment, flags=settings, caller="eval")
 
         async def make() -> Attempted:
-            async with aclosing(LocalEngine(person, job.variant)) as engine:
-                return await engine.make(task, job.sample)
+            async with aclosing(LocalEngine(person, variant)) as engine:
+                return await engine.make(unpacked, sample)
 
-        return msgspec.msgpack.encode(asyncio.run(make()))
+        return asyncio.run(make())
 
 
-def _unpack(job: _RayJob, folder: Path) -> Task:
-    for name, mode, content in job.files:
+def _unpack(files: list[tuple[str, int, bytes]], folder: Path) -> Task:
+    """Write the files that `task_files` yielded into a folder, and return the task in it."""
+    for name, mode, content in files:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         if mode:

@@ -6,6 +6,7 @@ The code that runs hooks and compares pins is loaded only if there are some.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,18 +34,18 @@ def program_environment(config: Config, session_id: str = "") -> dict[str, str]:
     return {**environment, "AGENTCLI_PROJECT_DIR": root, "CLAUDE_PROJECT_DIR": root}
 
 
+@dataclass
 class WorkspacePrograms:
     """The programs that hooks, MCP servers and other commands of one configuration run."""
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
+    config: Config
 
     @cached_property
     def pins(self) -> ProgramPins:
         """The pins, imported when they are first needed: most projects have none of these commands."""
         from agentcli.extensions.program_pins import ProgramPins
 
-        config = self._config
+        config = self.config
         pins = ProgramPins(
             cwd=config.cwd,
             root=project_root(config.cwd),
@@ -57,20 +58,20 @@ class WorkspacePrograms:
         return pins
 
     def add_hook(self, spec: HookSpec) -> None:
-        is_of_project = Path(spec.source).is_relative_to(project_root(self._config.cwd) / Path(HOOKS_FILE).parent)
-        self.pins.add(spec.command, is_of_project=is_of_project, variables=self._config.environment)
+        is_of_project = Path(spec.source).is_relative_to(project_root(self.config.cwd) / Path(HOOKS_FILE).parent)
+        self.pins.add(spec.command, is_of_project=is_of_project, variables=self.config.environment)
 
     def add_server(self, spec: ServerSpec) -> None:
         if command := spec.start_command:
             self.pins.add(
                 command,
                 is_of_project=spec.is_of_project,
-                variables={**self._config.environment, **getattr(spec.transport, "env", {})},
+                variables={**self.config.environment, **getattr(spec.transport, "env", {})},
             )
 
     def files(self, roots: Sequence[Path]) -> list[Path]:
         """Return the existing programs in these folders."""
-        if "pins" in vars(self) or any(_own_commands(self._config)):
+        if "pins" in vars(self) or any(_own_commands(self.config)):
             self.pins.cover(roots)
             return self.pins.files()
         return []

@@ -352,7 +352,7 @@ def merge_values(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, A
     for key, value in above.items():
         if isinstance(value, Mapping) and isinstance(result.get(key), Mapping):
             result[key] = merge_values(dict(result[key]), value)
-        elif key in _ADDED_LISTS and isinstance(result.get(key), list):
+        elif key in _ADDED_LISTS and isinstance(result.get(key), list | tuple):
             result[key] = [*result[key], *value]
         elif value is not None:
             result[key] = value

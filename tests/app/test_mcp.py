@@ -675,7 +675,7 @@ def test_a_reply_that_cannot_be_read_ends_its_call_at_once(place: Place) -> None
     surrogate, error, no_result = results(stream(place, *(one("odd", kind=kind) for kind in kinds)))
     assert surrogate == "half \ufffd"
     assert "no such thing" in error
-    assert "its reply cannot be read: " in no_result
+    assert "a reply that cannot be read: " in no_result
 
 
 def test_a_reply_over_http_is_read_alike(place: Place) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -196,20 +197,20 @@ def describe_server(spec: ServerSpec) -> str:
     return f"The MCP server {spec.name} {verb}: {'; '.join((str(spec.transport), *parts))}"
 
 
+@dataclass
 class Connector:
     """Connects to the servers of one configuration. Implements `Connect`."""
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
+    config: Config
 
     async def __call__(self, spec: ServerSpec, server: Server) -> MCPClient:
         sdk = await asyncio.to_thread(load_sdk)
-        connect: Callable[..., Awaitable[MCPClient]] = partial(sdk.connect, spec, server, self._config.cwd)
+        connect: Callable[..., Awaitable[MCPClient]] = partial(sdk.connect, spec, server, self.config.cwd)
         if isinstance(spec.transport, StdioSpec):
             return await connect(self._program(spec, spec.transport))
         from agentcli.extensions.mcp.oauth import KeptLogins, stored_auth
 
-        address, logins = self.expand_address(spec, spec.transport), KeptLogins(self._config.kept_keys)
+        address, logins = self.expand_address(spec, spec.transport), KeptLogins(self.config.kept_keys)
         login = await asyncio.to_thread(logins.load, address.url)
         has_authorization = "authorization" in map(str.lower, address.headers)
         return await connect(address, auth=None if has_authorization else stored_auth(logins, address.url, login))
@@ -223,24 +224,25 @@ class Connector:
         return msgspec.structs.replace(address, url=expand(address.url), headers=headers, oauth=oauth)
 
     def _expand(self, spec: ServerSpec, text: str, more: Mapping[str, str] = {}) -> str:
-        return expanded(text, {**self._config.environment, **more}, forbidden=self._keys if spec.is_of_project else ())
+        forbidden = self._model_keys if spec.is_of_project else ()
+        return expanded(text, {**self.config.environment, **more}, forbidden=forbidden)
 
     @cached_property
-    def _keys(self) -> frozenset[str]:
+    def _model_keys(self) -> frozenset[str]:
         """The names of the variables that hold keys of models."""
         from agentcli.models.providers import ProviderKeys
 
-        keys = ProviderKeys(self._config)
+        keys = ProviderKeys(self.config)
         return frozenset(name for provider in keys.takers() for name in keys.variables(provider))
 
     def _program(self, spec: ServerSpec, program: StdioSpec) -> ServerProgram:
         from agentcli.extensions.mcp.stdio import ServerProgram
 
-        environment = program_environment(self._config)
+        environment = program_environment(self.config)
         environment |= {name: self._expand(spec, value) for name, value in program.env.items()}
         argv = tuple(self._expand(spec, part, environment) for part in (program.command, *program.args))
         folder = Path(self._expand(spec, program.cwd, environment)).expanduser()
-        return ServerProgram(argv, environment, self._config.cwd / folder)
+        return ServerProgram(argv, environment, self.config.cwd / folder)
 
 
 def load_sdk() -> Any:

@@ -220,8 +220,6 @@ class ServerConnection:
                 return NeedsLogin(f"{where} wants a login: agentcli mcp login {self.name}", kind="permission_denied")
             case MCPError(code=types.INVALID_PARAMS):
                 return ToolError(f"{where} says: {error}", kind="invalid_parameters")
-            case MCPError(code=types.PARSE_ERROR):
-                return ToolError(f"{where}: {error}.", code=str(error.code))
             case MCPError(code=types.CONNECTION_CLOSED):
                 return ToolError(f"{where} is gone: {error}", kind="resource_error", code="connection_closed")
             case MCPError():

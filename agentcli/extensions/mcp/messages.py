@@ -47,7 +47,7 @@ class MessageReader:
         except ValidationError as error:
             match json.loads(text):
                 case {"id": int() | str() as id, **fields} if "method" not in fields:
-                    message = f"its reply cannot be read: {fault_of(error)}: {text[:500]}"
+                    message = f"a reply that cannot be read: {fault_of(error)}: {text[:500]}"
                     return types.JSONRPCError(
                         jsonrpc="2.0", id=id, error=types.ErrorData(code=types.PARSE_ERROR, message=message)
                     )

@@ -33,7 +33,6 @@ from agentcli.tools.tool import ToolOutput
 
 MAX_DEPTH = 3  # skills that a model may activate within each other
 _MAX_LISTED = 40  # resources that are listed with the instructions
-_MAX_FOUND = 50  # skills that a search lists
 
 Store = Callable[[SkillEnded], object]  # appends an entry to the log
 By = Literal["person", "model"]
@@ -360,12 +359,9 @@ def skills_of(calls: SessionCalls) -> SessionSkills:
 
 
 def _search(registry: SkillRegistry, word: str) -> ToolOutput:
-    offered = [skill for skill in registry.catalog if skill.for_model]
-    found = [skill for skill in offered if word.lower() in f"{skill.name} {skill.description}".lower()]
-    lines = [f"- {skill.name}: {skill.description}" for skill in found[:_MAX_FOUND]]
-    if len(found) > _MAX_FOUND:
-        lines.append(f"({len(found) - _MAX_FOUND} more: give a longer word)")
-    return ToolOutput("\n".join(lines) or f"No skill has {word!r} in its name or description.", summary=f"{len(found)}")
+    lines = [f"- {skill.name}: {skill.description}" for skill in registry.catalog if skill.for_model]
+    found = [line for line in lines if word.lower() in line.lower()]
+    return ToolOutput("\n".join(found) or f"No skill has {word!r} in its name or description.", summary=f"{len(found)}")
 
 
 def _read_resource(registry: SkillRegistry, arguments: SkillCall) -> ToolOutput:
