@@ -24,7 +24,7 @@ from agentcli.conversation.mentions import attached_file, with_attachments
 from agentcli.conversation.schema import pack_conversation, unpack_conversation
 from agentcli.errors import AgentcliError, StorageError, UsageError
 from agentcli.infra.sessions.sqlite import MemorySessions
-from agentcli.library.prompts import PromptOrder, recording
+from agentcli.library.functions import PromptOrder, recording
 from agentcli.llm.messages import Block, ToolUse
 from agentcli.llm.provider import Provider, ToolSpec
 from agentcli.settings.load import Config, load_config

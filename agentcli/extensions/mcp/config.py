@@ -85,9 +85,11 @@ def server_specs(
     Raises:
         ConfigError: If a file cannot be read.
     """
-    sources: list[Source] = [(added, "flag", "the client")]
-    sources += [(servers_in(Path(file).expanduser()), "flag", file)] if file else []
-    sources += _settings(config) if not is_strict else []
+    sources: list[Source] = [
+        (added, "flag", "the client"),
+        *([(servers_in(Path(file).expanduser()), "flag", file)] if file else ()),
+        *([] if is_strict else _settings(config)),
+    ]
     specs: dict[str, ServerSpec | None] = {}
     call_s, start_s = (_from_environment(config, name, on_notice) for name in ("MCP_TOOL_TIMEOUT", "MCP_TIMEOUT"))
     timeouts = (call_s or config.settings.mcp.call_timeout_s, start_s or STARTUP_TIMEOUT_S)
@@ -172,17 +174,16 @@ def expanded(text: str, environment: Mapping[str, str], *, forbidden: Collection
     """Replace `${VAR}` and `${VAR:-default}`. Raises `ToolError` for a variable that is not set, or is `forbidden`."""
 
     def value(found: re.Match[str]) -> str:
-        name, default = found[1], found[2]
+        name = found[1]
         if name in forbidden:
             raise ToolError(
                 f"A server of the project may not have {name}, a key of a model: put the server in your own settings.",
                 kind="permission_denied",
             )
-        if name in environment:
-            return environment[name]
-        if default is None:
+        replacement = environment.get(name, found[2])  # found[2] is the default, or None
+        if replacement is None:
             raise ToolError(f"{name} is not set in the environment, and the server needs it.", kind="dependency_error")
-        return str(default)
+        return replacement
 
     return _VARIABLE.sub(value, text)
 

@@ -193,7 +193,6 @@ class Servers:
                     yield from ((server, uri) for server, uri in _MENTION.findall(typed) if server in self._servers)
 
     def listing(self) -> list[dict[str, Any]]:
-        """Return each server's name and status, for the JSON stream."""
         return [{"name": server.name, "status": server.status} for server in self]
 
     async def aclose(self, *, for_good: bool = True) -> None:
