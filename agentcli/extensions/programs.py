@@ -70,7 +70,7 @@ class WorkspacePrograms:
             )
 
     def files(self, roots: Sequence[Path]) -> list[Path]:
-        """Return the existing programs in these folders."""
+        """Return the programs that exist, after pinning those in these folders, too."""
         if "pins" in vars(self) or any(_own_commands(self.config)):
             self.pins.cover(roots)
             return self.pins.files()
@@ -100,7 +100,7 @@ class Hooks:
 
     @cached_property
     def specs(self) -> list[HookSpec]:
-        """List the person's hooks, then those of the project. Raises `ConfigError` for a file that cannot be read."""
+        """The person's hooks, then those of the project. Raises `ConfigError` for a file that cannot be read."""
         config = self._config
         tables = [(layer.values["hooks"], layer.source) for layer in config.layers if "hooks" in layer.values]
         if config.project.is_allowed and is_file(file := project_root(config.cwd) / HOOKS_FILE):
@@ -113,10 +113,7 @@ class Hooks:
             return []
         from agentcli.extensions.hooks.run import read_hooks
 
-        problems: list[str] = []
-        specs = [spec for table, source in tables for spec in read_hooks(table, source, problems)]
-        for problem in problems:
-            self._on_notice(problem)
+        specs = [spec for table, source in tables for spec in read_hooks(table, source, self._on_notice)]
         for spec in specs:
             self._programs.add_hook(spec)
         return specs

@@ -90,11 +90,11 @@ def validate(
     folders: Annotated[list[str] | None, typer.Argument(metavar="[PATH …]", help="Folders of skills.")] = None,
     json: AsJson = False,
 ) -> None:
-    """Check skills against the specification (agentskills.io), all here or those named. Exits 1 for a fault."""
+    """Check skills against the specification (agentskills.io): those named, else all here. Exits 1 for a fault."""
     chosen = [Path(folder).absolute() for folder in folders or ()]
     if not chosen:
-        every = all_skills(configuration(), with_untrusted=True)
-        chosen = [Path(skill.folder) for skill in every if skill.source != "bundled"]
+        catalog = all_skills(configuration(), with_untrusted=True)
+        chosen = [Path(skill.folder) for skill in catalog if skill.source != "bundled"]
     checks = [(str(folder), *_check(folder.parent if folder.name == FILE else folder)) for folder in chosen]
     texts = ["\n  ".join((f"{'✗' if faults else '✓'} {path}", *faults, *notes)) for path, faults, notes in checks]
     print_answer([{"path": path, "problems": faults} for path, faults, _ in checks], "\n".join(texts), as_json=json)

@@ -93,25 +93,25 @@ class HookSpec(Struct, frozen=True, kw_only=True):
 # Settings
 
 
-def read_hooks(table: Any, source: str, problems: list[str]) -> Iterator[HookSpec]:
-    """Yield the hooks of a `hooks` table; `problems` gets a sentence on each part that cannot be used."""
+def read_hooks(table: Any, source: str, report: Callable[[str], object]) -> Iterator[HookSpec]:
+    """Yield the hooks of a `hooks` table; `report` gets a sentence on each part that cannot be used."""
     if not isinstance(table, Mapping):
-        problems.append(f"{source}: hooks is no table of events.")
+        report(f"{source}: hooks is no table of events.")
         return
     for event, groups in table.items():
         if event not in EVENTS:
-            problems.append(f"{source}: hooks.{event} is left out: no such event is known.")
+            report(f"{source}: hooks.{event} is left out: no such event is known.")
             continue
         for group in groups if isinstance(groups, list | tuple) else [groups]:
             if not isinstance(group, Mapping):
-                problems.append(f"{source}: hooks.{event} holds something that is no table.")
+                report(f"{source}: hooks.{event} holds something that is no table.")
                 continue
             matcher = str(group.get("matcher") or "")
             for hook in group.get("hooks") or [group]:
                 try:
                     yield _hook(event, "" if matcher == "*" else matcher, hook, source)
                 except (ValueError, UsageError) as error:
-                    problems.append(f"{source}: hooks.{event}: {error}.")
+                    report(f"{source}: hooks.{event}: {error}.")
 
 
 def _hook(event: EventName, matcher: str, hook: Any, source: str) -> HookSpec:

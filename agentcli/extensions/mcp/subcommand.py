@@ -173,6 +173,7 @@ def _entry(server: Server, status: Status) -> dict[str, Any]:
 
 
 def _pair(text: str, sign: str, flag: str) -> tuple[str, str]:
+    """Split the value of a flag at the first `sign`. Raises `UsageError`."""
     name, has_sign, value = text.partition(sign)
     if not has_sign or not name.strip():
         raise UsageError(f"{flag} {text!r} has no {sign!r}.")
@@ -185,6 +186,7 @@ def _file(config: Config, scope: str) -> Path:
 
 
 def _servers_of(config: Config, scope: str) -> Mapping[str, Any]:
+    """Return the servers in the file of a scope, as they are written there."""
     if not (file := _file(config, scope)).exists():
         return {}
     return servers_in(file) if scope == "project" else read_layer(file).values.get("mcp_servers", {})
