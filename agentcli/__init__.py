@@ -39,12 +39,13 @@ if TYPE_CHECKING:
     from agentcli.infra.sessions.postgres import PostgresSessions
     from agentcli.infra.sessions.sqlite import MemorySessions, SqliteSessions
     from agentcli.library.agent import Agent, AgentFailed
-    from agentcli.library.reply_forms import to_anthropic_message, to_chat_completion
-    from agentcli.library.token_counts import (
+    from agentcli.library.functions import (
         count_conversation_tokens,
         count_message_tokens,
         count_tokens,
         get_model_info,
+        to_anthropic_message,
+        to_chat_completion,
     )
     from agentcli.llm.messages import CacheControl, Document, Image, Message, Text
     from agentcli.llm.provider import Provider, ToolSpec
@@ -61,8 +62,10 @@ _HOMES = {
     name: module
     for module, names in {
         "agentcli.library.agent": "Agent AgentFailed",
-        "agentcli.library.reply_forms": "to_anthropic_message to_chat_completion",
-        "agentcli.library.token_counts": "count_conversation_tokens count_message_tokens count_tokens get_model_info",
+        "agentcli.library.functions": (
+            "count_conversation_tokens count_message_tokens count_tokens get_model_info to_anthropic_message "
+            "to_chat_completion"
+        ),
         "agentcli.agent.interfaces": (
             "ConversationStore EventStore Locks SessionLog SessionStore StreamEvent StreamState"
         ),

@@ -27,8 +27,7 @@ from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Entry, SkillActivated, User, reminder
 from agentcli.conversation.history import carried_notes
 from agentcli.errors import StorageError, ToolError
-from agentcli.extensions.hooks.config import Hooks
-from agentcli.extensions.programs import WorkspacePrograms
+from agentcli.extensions.programs import Hooks, WorkspacePrograms
 from agentcli.extensions.skills.find import Skills
 from agentcli.extensions.subagents.definitions import Agents
 from agentcli.infra.data_files import DataFolder

@@ -38,8 +38,8 @@ def to_langchain(messages: Iterable[Message], *, system: str = "") -> list[BaseM
             converted.append(AIMessage(message.text, tool_calls=calls))
             continue
         converted += [_tool_message(block) for block in message.content if isinstance(block, ToolResult)]
-        if rest := [block for block in message.content if isinstance(block, Text | Image | Document)]:
-            converted.append(HumanMessage(_content(rest)))
+        if shown := [block for block in message.content if isinstance(block, Text | Image | Document)]:
+            converted.append(HumanMessage(_content(shown)))
     return converted
 
 
@@ -126,15 +126,14 @@ async def langchain_tools(agent: Agent, names: Sequence[str] | None = None) -> l
     They are called asynchronously. Called with a model's `ToolCall` they give a `ToolMessage` with its id; an error has
     the status "error". Raises `UsageError` for a name that no tool has.
     """
-    tools = (await agent.session()).runtime.calls.tools
-    chosen = tools.clone(only=names)
+    chosen = (await agent.session()).runtime.calls.tools.clone(only=names)
     return [_tool(agent, tool.spec()) for tool in chosen if tool.mode == "server"]
 
 
 def _tool(agent: Agent, spec: ToolSpec) -> StructuredTool:
     async def call(**arguments: Any) -> tuple[Any, Any]:
-        given = {name: value for name, value in arguments.items() if value is not None}
-        finished = await agent.call_tool(spec.name, given)
+        input = {name: value for name, value in arguments.items() if value is not None}
+        finished = await agent.call_tool(spec.name, input)
         content = _tool_message(finished.result).content
         if finished.result.is_error:
             raise ToolException(str(content))
@@ -183,12 +182,12 @@ class LangChainProvider(BaseProvider):
 
     def _with_tools(self, tools: Sequence[ToolSpec]) -> Any:
         try:
-            shown = [{"type": "function", "function": _described(spec)} for spec in tools]
-            return self._chat.bind_tools(shown) if tools else self._chat
+            return self._chat.bind_tools(list(map(_function, tools))) if tools else self._chat
         except NotImplementedError as error:
-            name = type(self._chat).__name__
-            message = f"{name} of LangChain takes no tools: use a chat model that does, or settings that offer none."
-            raise ProviderError(f'{message} ({{"tools": {{"only": ["none"]}}}})') from error
+            raise ProviderError(
+                f"{type(self._chat).__name__} of LangChain takes no tools: use a chat model that does, or settings "
+                'that offer none. ({"tools": {"only": ["none"]}})'
+            ) from error
 
     async def _check(self) -> Health:
         return Health(True, f"{self.model}, through LangChain")
@@ -196,9 +195,12 @@ class LangChainProvider(BaseProvider):
     async def aclose(self) -> None: ...
 
 
-def _described(spec: ToolSpec) -> dict[str, Any]:
+def _function(spec: ToolSpec) -> dict[str, Any]:
     parameters = {"properties": {}, **spec.input_schema}
-    return {"name": spec.name, "description": spec.description, "parameters": parameters}
+    return {
+        "type": "function",
+        "function": {"name": spec.name, "description": spec.description, "parameters": parameters},
+    }
 
 
 def _done(whole: AIMessageChunk, model: str) -> Done:
@@ -217,10 +219,10 @@ def _done(whole: AIMessageChunk, model: str) -> Done:
 def _usage(whole: AIMessageChunk) -> Usage:
     """Return the usage of a reply. LangChain counts cached tokens as part of the input."""
     used: Any = whole.usage_metadata or {}
-    details = used.get("input_token_details", {})
-    read, written = details.get("cache_read") or 0, details.get("cache_creation") or 0
-    fresh, reasoning = max(0, used.get("input_tokens", 0) - read - written), used.get("output_token_details", {})
-    return Usage(fresh, used.get("output_tokens", 0), written, read, reasoning_tokens=reasoning.get("reasoning") or 0)
+    input, output = used.get("input_token_details", {}), used.get("output_token_details", {})
+    read, written = input.get("cache_read") or 0, input.get("cache_creation") or 0
+    uncached = max(0, used.get("input_tokens", 0) - read - written)
+    return Usage(uncached, used.get("output_tokens", 0), written, read, reasoning_tokens=output.get("reasoning") or 0)
 
 
 def _provider_error(error: Exception) -> ProviderError:

@@ -26,7 +26,7 @@ from typing import Literal
 
 from agentcli import Message, Text, create_context_transform
 from agentcli.conversation.compaction.digest import Passage, Scorer, pick_excerpts, split_passages
-from agentcli.library.token_counts import count_conversation_tokens
+from agentcli.library.functions import count_conversation_tokens
 from agentcli.llm.messages import ToolResult, ToolUse
 
 WINDOWS = (8_000, 16_000, 32_000, 64_000)

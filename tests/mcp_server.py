@@ -85,10 +85,9 @@ class Refused(Exception):
 ODD: dict[str, Any] = {
     "surrogate": text("half \ud83d"),
     "no result": "a text",
-    "unknown block": {"content": [{"type": "weird", "x": 1}, {"type": "text", "text": "kept"}]},
-    "annotations": {"content": [{"type": "text", "text": "annotated", "annotations": {"priority": 7}}]},
-    "text alone": {"content": "not a list"},
-    "structured list": {"structuredContent": [1, 2], "isError": "false"},
+    "structured list": {"structuredContent": [1, 2]},
+    "structured alone": {"structuredContent": {"sum": 3}},
+    "structured null": {**text("nothing structured"), "structuredContent": None},
 }
 
 
@@ -150,11 +149,6 @@ def call(name: str, given: dict[str, Any], params: dict[str, Any], options: argp
             }
         case "odd" if given["kind"] == "error":
             raise Refused("E1", "no such thing")
-        case "odd" if given["kind"] == "broken":
-            sys.stdout.write(
-                f'{{"jsonrpc":"2.0","id":{params["_meta"]["progressToken"]},"result":{{"content":["a\\x"]}}}}\n'
-            )
-            return text("too late")
         case "odd":
             found: dict[str, Any] = ODD[given["kind"]]
             return found

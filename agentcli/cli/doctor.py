@@ -26,11 +26,11 @@ from agentcli.app import Builder
 from agentcli.cli.output import warn
 from agentcli.cli.subcommands.shared import in_store
 from agentcli.errors import AgentcliError, ConfigError, NoKey, NoModel, StorageError, ToolError, did_you_mean
-from agentcli.extensions.hooks.config import Hooks
 from agentcli.extensions.hooks.run import HookSpec
 from agentcli.extensions.mcp.config import EXTRA, expanded, server_specs
 from agentcli.extensions.mcp.tools import StdioSpec
-from agentcli.infra.sandbox.backends.choosing import how_to_install
+from agentcli.extensions.programs import Hooks
+Xfrom agentcli.infra.sandbox.backends.choosing import how_to_install
 from agentcli.infra.sandbox.backends.linux import PROGRAMS
 from agentcli.infra.sessions.fsck import first_damage
 from agentcli.infra.sessions.sqlite import MemorySessions

@@ -77,7 +77,7 @@ class Draft:
     def take_hooks(self, what: str, table: Any) -> None:
         """Take hooks, which have the same format in the other tools; those that cannot be used are left out."""
         problems: list[str] = []
-        for spec in read_hooks(table, str(self.source), problems):
+        for spec in read_hooks(table, str(self.source), problems.append):
             hook: dict[str, Any] = {"type": "command", "command": spec.command}
             hook |= {"if": spec.condition} if spec.condition else {}
             hook |= {"timeout": spec.timeout_s} if spec.timeout_s != TIMEOUT_S else {}

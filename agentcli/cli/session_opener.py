@@ -80,8 +80,7 @@ class ConfiguredOpener:
         """Return all slash commands; agentcli's own keep their names."""
         from agentcli.agent.commands.session import conversation_commands  # a one-shot seldom runs any
         from agentcli.extensions.mcp.servers import add_mcp_commands
-        from agentcli.extensions.skills.slash_commands import add_skill_commands
-        from agentcli.extensions.subagents.slash_commands import add_agent_commands
+        from agentcli.extensions.slash_commands import add_agent_commands, add_skill_commands
         from agentcli.extensions.user_commands import add_user_commands
 
         commands = conversation_commands()

@@ -14,8 +14,9 @@ import shutil
 import subprocess
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from functools import reduce
 from pathlib import Path
 from tempfile import gettempdir, mkdtemp
 from typing import Any
@@ -35,13 +36,13 @@ from agentcli.conversation.schema import pack_conversation
 from agentcli.errors import UsageError
 from agentcli.evals.store import Attempted, CheckResult, End, Outcome, Spent, Variant, Work
 from agentcli.evals.task import BUNDLED, Task, read_task, task_files
-from agentcli.extensions.hooks.config import Hooks
+from agentcli.extensions.programs import Hooks
 from agentcli.infra.changes.writing import remove_tree
 from agentcli.infra.sessions.sqlite import MemorySessions, SqliteSessions
 from agentcli.llm.provider import Provider
 from agentcli.llm.providers.scripted import ScriptedProvider, read_script
 from agentcli.models.choice import Models
-from agentcli.settings.load import Config, ProjectUse, load_config
+from agentcli.settings.load import Config, ProjectUse, load_config, merge_values
 from agentcli.settings.paths import Paths
 from agentcli.setup.options import SessionOptions
 from agentcli.setup.workspace import make_sandbox
@@ -102,23 +103,27 @@ class LocalEngine:
 
     def _config(self, task: Task, folder: Path) -> Config:
         """Return the settings of an attempt: the person's models, the task's limits, and the variant over both."""
-        person, limits = self._person, {"max_turns": task.limits.turns, "max_budget_usd": task.limits.cost_usd}
+        person = self._person
         if wrong := sorted(task.settings.keys() - _FROM_TASK):
             raise UsageError(
                 f"{task.folder / 'task.toml'}: a task sets only {', '.join(sorted(_FROM_TASK))}, not {wrong[0]}."
             )
-        flags: dict[str, Any] = {"permissions": {"mode": "auto"}, "limits": limits}
-        for layer in (person_settings(person), task.settings, self._variant.settings, {"mcp": {"enabled": False}}):
-            flags = _merged(flags, layer)
-        masked = [*person.settings.sandbox.masked, *flags["sandbox"].get("masked", ()), str(BUNDLED)]
-        masked.append(str(task.folder.parent))
+        masked = [str(BUNDLED), str(task.folder.parent)]
         if task.repository is not None:  # its later commits hold the solution
             masked.append(str(Path(task.repository.path).absolute()))
-        flags = _merged(flags, {"sandbox": {"masked": masked}})
+        limits = {"max_turns": task.limits.turns, "max_budget_usd": task.limits.cost_usd}
+        layers: tuple[dict[str, Any], ...] = (
+            {"permissions": {"mode": "auto"}, "limits": limits},
+            person_settings(person),
+            task.settings,
+            self._variant.settings,
+            {"mcp": {"enabled": False}, "sandbox": {"masked": masked}},
+        )
+        home = folder / "home"
+        home.mkdir()
         environment = {name: value for name, value in person.environment.items() if not name.startswith("AGENTCLI_")}
-        environment["HOME"] = str(folder / "home")
-        (folder / "home").mkdir()
-        paths = Paths(folder / "config", folder / "state", folder / "cache")
+        environment["HOME"] = str(home)
+        paths, flags = Paths(folder / "config", folder / "state", folder / "cache"), reduce(merge_values, layers)
         config = load_config(folder / "work", environment, paths=paths, flags=flags, caller="eval")
         return structs.replace(config, kept_keys=person.kept_keys, project=ProjectUse(is_allowed=True))
 
@@ -153,19 +158,10 @@ def person_settings(person: Config) -> dict[str, Any]:
     return {key: msgspec.to_builtins(getattr(person.settings, key)) for key in _FROM_PERSON}
 
 
-def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Join tables key by key; of other values the one above counts."""
-    joined = dict(below)
-    for key, value in above.items():
-        lower = joined.get(key)
-        joined[key] = _merged(lower, value) if isinstance(lower, Mapping) and isinstance(value, Mapping) else value
-    return joined
-
-
 async def _answer_prompts(
     session: Session, task: Task, limit_s: float, *, is_small: bool
 ) -> tuple[list[Done | TurnFailed], bool]:
-    """Return the ends of the turns, and True if the time ran out. A turn that failed is the last one."""
+    """Return the ends of the turns, and True if the time ran out. A turn that failed or met a limit is the last."""
     ends: list[Done | TurnFailed] = []
     try:
         async with asyncio.timeout(limit_s):
@@ -187,16 +183,18 @@ async def _answer_prompts(
 
 
 def _classify_end(last: Done | TurnFailed | None) -> tuple[End, str, str]:
-    """Return the end, its error, and the failure if a provider or this machine is to blame for the error."""
+    """Return the attempt's end, its error, and the same error as a failure if it says nothing about the agent."""
     if isinstance(last, Done):
         return ("interrupted" if last.reason == "declined" else last.reason), "", ""
-    error, kind = (last.error, last.error_type) if last else ("", "")
-    return "error", error, error if kind in _FAILURES else ""
+    if last is None:
+        return "error", "", ""
+    return "error", last.error, last.error if last.error_type in _FAILURES else ""
 
 
 # The copy
 
-_UPLOAD = "git -c uploadpack.allowAnySHA1InWant=true upload-pack"  # of any commit, also one that no branch leads to
+# Lets git fetch any commit, also one that no branch leads to.
+_UPLOAD = "git -c uploadpack.allowAnySHA1InWant=true upload-pack"
 _REPOSITORY_VARIABLES = frozenset("GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE GIT_OBJECT_DIRECTORY GIT_COMMON_DIR".split())
 
 
@@ -205,11 +203,11 @@ def _copy_start(task: Task, work: Path) -> None:
     if task.repository is None:
         shutil.copytree(task.folder / "start", work, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
         return
-    # Not cloned, because later commits, which hold the solution, must not be in the copy. No template brings hooks.
+    # Not cloned, because later commits, which hold the solution, must not be in the copy.
     path = str(Path(task.repository.path).absolute())
     commit = _git(task, ["-C", path, "rev-parse", "--verify", f"{task.repository.commit}^{{commit}}"]).strip()
     in_copy = ["-C", str(work)]
-    _git(task, ["init", "--quiet", "--template=", str(work)])
+    _git(task, ["init", "--quiet", "--template=", str(work)])  # the empty template keeps the person's hooks out
     _git(task, [*in_copy, "fetch", "--quiet", "--no-tags", "--depth=1", f"--upload-pack={_UPLOAD}", path, commit])
     _git(task, [*in_copy, "checkout", "--quiet", "-B", "main", commit])
     (work / ".git" / "FETCH_HEAD").unlink()  # it names the clone
@@ -228,7 +226,7 @@ def _git(task: Task, arguments: Sequence[str]) -> str:
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """Make a folder that is removed afterwards; its path has no links, because the sandbox names folders without."""
+    """Make a folder that is removed afterwards; its path has no symbolic links, as the sandbox needs it."""
     folder = Path(mkdtemp(prefix="agentcli-eval-", dir=os.path.realpath(gettempdir())))
     try:
         yield folder
@@ -320,17 +318,6 @@ async def check(task: Task, config: Config, record: bytes, folder: Path) -> Chec
 # Attempts on a cluster
 
 
-class _RayJob(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt as it travels to a worker; `files` are (path, mode, content)."""
-
-    task: str
-    files: list[tuple[str, int, bytes]]
-    sample: int
-    variant: Variant
-    settings: dict[str, Any]
-    environment: dict[str, str]
-
-
 class RayEngine:
     """Makes attempts on the workers of a Ray cluster; each takes one of its CPUs. Raises `UsageError` without Ray.
 
@@ -354,7 +341,7 @@ class RayEngine:
         self._attempt = self._ray.remote(_attempt_on_worker)
 
     async def make(self, task: Task, sample: int) -> Attempted:
-        job = _RayJob(
+        reference = self._attempt.remote(
             task=task.name,
             files=list(task_files(task)),
             sample=sample,
@@ -362,9 +349,9 @@ class RayEngine:
             settings=person_settings(self._person),
             environment=dict(self._person.environment),
         )
-        reference = self._attempt.remote(msgspec.msgpack.encode(job))
         try:
-            return msgspec.msgpack.decode(await reference, type=Attempted)
+            attempted: Attempted = await reference
+            return attempted
         except asyncio.CancelledError:
             self._ray.cancel(reference, force=True)
             raise
@@ -373,22 +360,31 @@ class RayEngine:
         self._ray.shutdown()
 
 
-def _attempt_on_worker(data: bytes) -> bytes:
-    job = msgspec.msgpack.decode(data, type=_RayJob)
+def _attempt_on_worker(
+    *,
+    task: str,
+    files: list[tuple[str, int, bytes]],
+    sample: int,
+    variant: Variant,
+    settings: dict[str, Any],
+    environment: dict[str, str],
+) -> Attempted:
+    """Attempt a task of this name and these `files` (path, mode, content) with the person's settings and variables."""
     with temporary_folder() as folder:
-        task = _unpack(job, folder / job.task)
-        environment = job.environment | {"PATH": os.environ.get("PATH", ""), "HOME": os.environ.get("HOME", "")}
-        person = load_config(folder, environment, flags=job.settings, caller="eval")
+        unpacked = _unpack(files, folder / task)
+        environment |= {"PATH": os.environ.get("PATH", ""), "HOME": os.environ.get("HOME", "")}
+        person = load_config(folder, environment, flags=settings, caller="eval")
 
         async def make() -> Attempted:
-            async with aclosing(LocalEngine(person, job.variant)) as engine:
-                return await engine.make(task, job.sample)
+            async with aclosing(LocalEngine(person, variant)) as engine:
+                return await engine.make(unpacked, sample)
 
-        return msgspec.msgpack.encode(asyncio.run(make()))
+        return asyncio.run(make())
 
 
-def _unpack(job: _RayJob, folder: Path) -> Task:
-    for name, mode, content in job.files:
+def _unpack(files: list[tuple[str, int, bytes]], folder: Path) -> Task:
+    """Write the files that `task_files` yielded into a folder, and return the task in it."""
+    for name, mode, content in files:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         if mode:

@@ -21,10 +21,10 @@ from agentcli.safety.secrets.masking import Masker, mask
 
 MAX_FAILURES = 50  # a page of a pull request takes 65,536 characters
 MAX_REASON_CHARS = 200
-_ROW, _LABEL_WIDTH, _BAR_WIDTH = 22, 180, 260  # units of the chart: a little more than a pixel on a wide screen
+_ROW_HEIGHT, _LABEL_WIDTH, _BAR_WIDTH = 22, 180, 260  # units of the chart: a little more than a pixel on a wide screen
 _LINKS = re.compile(r"[^/:?#]+/[^/:?#]+\.html")  # to transcripts
 
-Tasks = Sequence[tuple[PlannedTask, list[Outcome], list[Outcome]]]
+Tasks = Sequence[tuple[PlannedTask, list[Outcome], list[Outcome]]]  # with outcomes of the run and of the baseline
 
 
 def as_markdown(run: EvalRun, baseline: EvalRun | None = None) -> str:
@@ -66,6 +66,7 @@ def _paired(run: EvalRun, baseline: EvalRun | None) -> Tasks:
 
 
 def _parts(run: EvalRun, baseline: EvalRun | None) -> tuple[str, str, str]:
+    """Return the head, the table of the tasks and the list of failures, as Markdown."""
     about, tasks = run.about, _paired(run, baseline)
     facts = [
         _text(about.variant.model),
@@ -83,22 +84,19 @@ def _parts(run: EvalRun, baseline: EvalRun | None) -> tuple[str, str, str]:
 
 
 def _task_rows(tasks: Tasks, baseline: EvalRun | None) -> list[str]:
+    """Return the lines of a Markdown table: a row for each task, and one for all of them together."""
     names = ["task", "difficulty", "passed", *(["baseline"] if baseline else []), "cost", "tokens", "seconds"]
     rows = [names, ["---", "---", *(["---:"] * (len(names) - 2))]]
-    everything = [one for _, outcomes, _ in tasks for one in outcomes], [one for *_, old in tasks for one in old]
-    has_all = all(old for *_, old in tasks)
-    named = [(_text(task.name), _text(task.difficulty), now, old, bool(old)) for task, now, old in tasks]
-    for name, difficulty, now, old, is_comparable in (*named, ("all", "", *everything, has_all)):
-        change = _pass_rate(now) - _pass_rate(old) if is_comparable and now and old else 0
+    of_all = [one for _, now, _ in tasks for one in now], [one for *_, old in tasks for one in old]
+    can_compare_all = all(old for *_, old in tasks)
+    by_task = [(_text(task.name), _text(task.difficulty), now, old, bool(old)) for task, now, old in tasks]
+    for name, difficulty, now, old, can_compare in (*by_task, ("all", "", *of_all, can_compare_all)):
+        change = _pass_rate(now) - _pass_rate(old) if can_compare and now and old else 0
         passed = f"{_passed(now)}{' ↑' if change > 0 else ' ↓' if change < 0 else ''}"
         tokens, seconds = sum(one.spent.usage.context_tokens for one in now), sum(one.spent.seconds for one in now)
         figures = (money(cost_of(now)), f"{tokens:,}", f"{seconds:,.1f}") if now else "–––"
         rows.append([name, difficulty, passed, *([_passed(old)] if baseline else []), *figures])
-    return [_row(cells) for cells in rows]
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    return [f"| {' | '.join(cells)} |" for cells in rows]
 
 
 def _pass_rate(outcomes: Sequence[Outcome]) -> float:
@@ -130,8 +128,8 @@ def _text(text: str) -> str:
 def _chart(tasks: Tasks) -> str:
     """Draw the pass rate of each task as a bar, with a line across it at the pass rate of the baseline."""
     drawn = []
-    for place, (task, now, old) in enumerate(tasks):
-        y, width, old_width = place * _ROW, _pass_rate(now) * _BAR_WIDTH, _pass_rate(old) * _BAR_WIDTH
+    for index, (task, now, old) in enumerate(tasks):
+        y, width, old_width = index * _ROW_HEIGHT, _pass_rate(now) * _BAR_WIDTH, _pass_rate(old) * _BAR_WIDTH
         title = f"{line(task.name)}: {_passed(now)}" + (f", baseline {_passed(old)}" if old else "")
         drawn += [
             f'<g><title>{title}</title><text x="0" y="{y + 15}">{line(shorten(task.name, 24))}</text>',
@@ -139,7 +137,7 @@ def _chart(tasks: Tasks) -> str:
             f'<rect class="passed" x="{_LABEL_WIDTH}" y="{y + 4}" width="{width:.1f}" height="14"/>',
             f'<path d="M{_LABEL_WIDTH + old_width:.1f} {y + 1}v20"/></g>' if old else "</g>",
         ]
-    size = f"{_LABEL_WIDTH + _BAR_WIDTH} {_ROW * len(tasks)}"
+    size = f"{_LABEL_WIDTH + _BAR_WIDTH} {_ROW_HEIGHT * len(tasks)}"
     label = "Pass rate of each task, as in the table"
     return f'<svg viewBox="0 0 {size}" role="img" aria-label="{label}">{"".join(drawn)}</svg>' if tasks else ""
 
@@ -152,8 +150,8 @@ def write_transcripts(store: EvalStore, run: EvalRun, report: Path) -> dict[tupl
     for outcome in run.outcomes:
         entries, _ = unpack_conversation(store.transcript(run.id, outcome.task, outcome.sample))
         times = [entry.time for entry in entries] or [run.created]
-        id = f"{outcome.task}-{outcome.sample}"
-        title = f"{titles[outcome.task]} (attempt {outcome.sample}: {'passed' if outcome.passed else 'not passed'})"
+        id, result = f"{outcome.task}-{outcome.sample}", "passed" if outcome.passed else "not passed"
+        title = f"{titles[outcome.task]} (attempt {outcome.sample}: {result})"
         info = SessionInfo(id, "", title, created=times[0], updated=times[-1], entries=len(entries))
         text, _ = document("html", info, entries, Mask(Masker))
         write_file(folder / f"{id}.html", text)

@@ -50,25 +50,25 @@ async def finish_run(
     waiting = iter([job for job in run.about.jobs if job not in done_jobs])
     running: set[asyncio.Task[Attempted]] = set()
     failures: list[str] = []
-    in_a_row = 0
+    failures_in_a_row = 0
     try:
-        while in_a_row < MAX_FAILURES_IN_A_ROW:
+        while failures_in_a_row < MAX_FAILURES_IN_A_ROW:
             while len(running) < parallel and (job := next(waiting, None)) is not None:
                 running.add(asyncio.create_task(engine.make(by_name[job[0]], job[1])))
             if not running:
                 break
             ended, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            for attempted in [one.result() for one in ended]:
+            for attempted in [attempt.result() for attempt in ended]:
                 if attempted.failure:
                     failures.append(attempted.failure)
-                    in_a_row += 1
+                    failures_in_a_row += 1
                 else:
                     store.add(run.id, attempted)
-                    in_a_row = 0
+                    failures_in_a_row = 0
                 on_attempt(attempted)
     finally:
-        for one in running:
-            one.cancel()
+        for attempt in running:
+            attempt.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         await engine.aclose()
     if failures:
@@ -82,7 +82,7 @@ async def finish_run(
 
 # Comparison
 
-LEVEL = 0.05  # a difference that chance makes less often than this counts
+LEVEL = 0.05  # a difference counts if chance makes it less often than this
 ROUNDS = 4_000  # of shuffling; the seed is fixed, so the same runs give the same numbers
 
 
@@ -99,7 +99,7 @@ class Pair(Struct, frozen=True):
 
     @property
     def difference(self) -> float:
-        """The difference of the mean scores; negative where B is worse."""
+        """The mean score in B minus that in A; negative where B is worse."""
         return float(fmean(one.check.score for one in self.b) - fmean(one.check.score for one in self.a))
 
 
@@ -156,16 +156,16 @@ def _chance(pairs: Sequence[Pair]) -> float:
     If B is no worse than A, the attempts at one task can be exchanged between them.
     """
     generator = random.Random(1)  # noqa: S311 - not for secrets
-    pools = [([one.check.score for one in (*pair.a, *pair.b)], len(pair.a)) for pair in pairs]
-    real = sum(pair.difference for pair in pairs)
-    count = 0
+    scores_by_task = [([one.check.score for one in (*pair.a, *pair.b)], len(pair.a)) for pair in pairs]
+    real_difference = sum(pair.difference for pair in pairs)
+    as_bad = 0
     for _ in range(ROUNDS):
-        total = 0.0
-        for scores, of_a in pools:
+        difference = 0.0
+        for scores, number_of_a in scores_by_task:
             generator.shuffle(scores)
-            total += fmean(scores[of_a:]) - fmean(scores[:of_a])
-        count += total <= real + 1e-9
-    return (count + 1) / (ROUNDS + 1)
+            difference += fmean(scores[number_of_a:]) - fmean(scores[:number_of_a])
+        as_bad += difference <= real_difference + 1e-9  # sums of floats in another order differ by less
+    return (as_bad + 1) / (ROUNDS + 1)
 
 
 _MEASURES: dict[str, Callable[[Outcome], float]] = {

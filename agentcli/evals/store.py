@@ -230,7 +230,7 @@ class EvalStore:
 
     @contextmanager
     def hold(self, run: EvalRun) -> Iterator[None]:
-        """Keep other programs from continuing a run. Raises `UsageError` where one does."""
+        """Keep other programs from continuing a run. Raises `UsageError` if one is continuing it."""
         lock = FileLock(self._path.with_name(f"eval-{run.id}.lock"), timeout=0)
         try:
             lock.acquire()
@@ -262,10 +262,10 @@ class EvalStore:
         runs = self.runs()
         found = [run for run in runs if name in (run.id, run.about.name)][:1]
         found = found or [run for run in runs if name and run.id.startswith(name)]
-        if len(found) != 1:
-            problem = "Several runs begin" if found else "No run begins"
-            raise UsageError(f"{problem} with {name!r}: `agentcli eval list` shows them.")
-        return found[0]
+        if len(found) == 1:
+            return found[0]
+        problem = "Several runs begin" if found else "No run begins"
+        raise UsageError(f"{problem} with {name!r}: `agentcli eval list` shows them.")
 
     def transcript(self, run_id: str, task: str, sample: int) -> bytes:
         """Return the packed conversation of an attempt that is stored."""

@@ -140,16 +140,13 @@ _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"  # of a folder: nothing that leads out of
 
 
 class _Instance(Struct, frozen=True, kw_only=True):
+    """A line of SWE-bench's file. The agent does not see its patches and its tests."""
+
     instance_id: Annotated[str, Meta(pattern=rf"^{_NAME}\Z")]
     repo: Annotated[str, Meta(pattern=rf"^{_NAME}/{_NAME}\Z")]
     base_commit: Annotated[str, Meta(pattern=r"^[0-9a-f]{40}\Z")]
     problem_statement: str
     patch: str
-
-
-class _Tests(Struct, frozen=True, kw_only=True):
-    """The fields of an instance that the agent does not see."""
-
     test_patch: str
     fail_to_pass: list[str] | str = field(name="FAIL_TO_PASS")
     pass_to_pass: list[str] | str = field(name="PASS_TO_PASS")
@@ -167,46 +164,47 @@ def swe_bench_tasks(file: Path, repositories: Path, folder: Path, names: Collect
         if name not in instances:
             raise UsageError(f"{file} has no instance {name}{did_you_mean(name, instances)}.")
     tasks = []
-    for name, (place, instance, tests) in instances.items():
+    for name, (place, instance) in instances.items():
         if not names or name in names:
-            files = _task_contents(place, instance, tests, _find_clone(place, instance.repo, repositories))
+            files = _task_contents(place, instance, _find_clone(place, instance.repo, repositories))
             _write_files(folder / name, files)
             tasks.append(read_task(folder / name / "task.toml"))
     return tasks
 
 
-def _read_instances(file: Path) -> dict[str, tuple[str, _Instance, _Tests]]:
+def _read_instances(file: Path) -> dict[str, tuple[str, _Instance]]:
     """Return each instance by its name, with the place in the file for errors."""
     try:
         lines = file.read_bytes().split(b"\n")
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror}.") from error
-    found: dict[str, tuple[str, _Instance, _Tests]] = {}
+    found: dict[str, tuple[str, _Instance]] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         place = f"{file}, line {number}"
         try:
-            instance, tests = msgspec.json.decode(line, type=_Instance), msgspec.json.decode(line, type=_Tests)
+            instance = msgspec.json.decode(line, type=_Instance)
         except ValueError as error:
             raise UsageError(f"{place}: {error}") from error
         if instance.instance_id in found:
             raise UsageError(f"{place}: instance_id: {instance.instance_id} is there twice.")
-        found[instance.instance_id] = place, instance, tests
+        found[instance.instance_id] = place, instance
     if not found:
         raise UsageError(f"{file} holds no instances.")
     return found
 
 
-def _task_contents(place: str, instance: _Instance, tests: _Tests, clone: Path) -> dict[str, bytes]:
-    test_patch = _with_line_end(tests.test_patch) if tests.test_patch.strip() else ""
-    to_run = {
+def _task_contents(place: str, instance: _Instance, clone: Path) -> dict[str, bytes]:
+    """Return the files of an instance's task by their names. Raises `UsageError`."""
+    test_patch = _with_line_end(instance.test_patch) if instance.test_patch.strip() else ""
+    tests = {
         "base_commit": instance.base_commit,
-        "command": tests.test_cmd or TEST_COMMAND,
-        "FAIL_TO_PASS": _test_ids(f"{place}: FAIL_TO_PASS", tests.fail_to_pass),
-        "PASS_TO_PASS": _test_ids(f"{place}: PASS_TO_PASS", tests.pass_to_pass),
+        "command": instance.test_cmd or TEST_COMMAND,
+        "FAIL_TO_PASS": _test_ids(f"{place}: FAIL_TO_PASS", instance.fail_to_pass),
+        "PASS_TO_PASS": _test_ids(f"{place}: PASS_TO_PASS", instance.pass_to_pass),
     }
-    if not to_run["FAIL_TO_PASS"]:
+    if not tests["FAIL_TO_PASS"]:
         raise UsageError(f"{place}: FAIL_TO_PASS: it names no test, so nothing could be checked.")
     task = {
         "title": instance.problem_statement.strip().partition("\n")[0].strip()[:100] or instance.instance_id,
@@ -225,19 +223,16 @@ def _task_contents(place: str, instance: _Instance, tests: _Tests, clone: Path) 
         "task.toml": tomli_w.dumps(task).encode(),
         "check": _CHECK,
         "reference.jsonl": msgspec.json.Encoder().encode_lines(reference),
-        "tests.json": msgspec.json.encode(to_run),
+        "tests.json": msgspec.json.encode(tests),
         "test.patch": test_patch.encode(),
     }
 
 
 def _write_files(folder: Path, files: dict[str, bytes]) -> None:
-    """Write files into a folder; one that has its content already is left alone."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
-            path = folder / name
-            if not path.is_file() or path.read_bytes() != content:
-                replace_file(path, content, mode=0o700 if name == "check" else 0o600, syncs=False)
+            replace_file(folder / name, content, mode=0o700 if name == "check" else 0o600, syncs=False)
     except OSError as error:
         raise UsageError(f"The task {folder} cannot be written: {error.strerror}.") from error
 
@@ -253,14 +248,15 @@ def _test_ids(place: str, ids: list[str] | str) -> list[str]:
 
 
 def _find_clone(place: str, repo: str, repositories: Path) -> Path:
-    owner, name = repo.split("/")
-    stems = [repositories.resolve() / part for part in (f"{owner}__{name}", f"{owner}/{name}", name)]
-    for path in (path for stem in stems for path in (stem, stem.with_name(f"{stem.name}.git"))):
-        if (path / ".git").exists() or ((path / "HEAD").is_file() and (path / "objects").is_dir()):
+    names = [repo.replace("/", "__"), repo, repo.partition("/")[2]]
+    folders = [repositories.resolve() / name for name in names]
+    for path in (path for folder in folders for path in (folder, folder.with_name(f"{folder.name}.git"))):
+        is_bare = (path / "HEAD").is_file() and (path / "objects").is_dir()
+        if is_bare or (path / ".git").exists():
             return path
     raise UsageError(
-        f"{place}: repo: there is no clone of {repo}: none of {', '.join(map(str, stems))} is one. "
-        f"`git clone --bare https://github.com/{repo} {stems[0]}` makes it."
+        f"{place}: repo: there is no clone of {repo}: none of {', '.join(map(str, folders))} is one. "
+        f"`git clone --bare https://github.com/{repo} {folders[0]}` makes it."
     )
 
 

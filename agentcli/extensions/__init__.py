@@ -1,1 +1,1 @@
-"""Features that people add to agentcli: a folder for each one, with its slash commands and its subcommand."""
+"""Features that people add to agentcli: a folder for each one, and their slash commands and subcommands."""

@@ -9,6 +9,7 @@ import re
 import shlex
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from glob import has_magic, iglob
 from itertools import islice
@@ -21,6 +22,8 @@ from agentcli.tools.tool import Ask
 
 MAX_BYTES = 50_000_000  # of a larger program the size and the time of the last change are pinned, not the contents
 MISSING = ""  # the digest of a file that is not there
+_MAX_MATCHES = 200  # of a glob
+_MAX_BRACE_WORDS = 64  # that the braces of a word stand for
 RUN, REFUSE = "Run it as it is now", "Do not run it"
 
 
@@ -47,7 +50,7 @@ class ProgramPins:
         self._folders = dict.fromkeys((self._cwd, self._root, *map(str, added)))
         # By commands: all files they name, those in the folders, the pinned digests, and the digests seen last.
         self._all: dict[str, set[NamedFile]] = {}
-        self._named: dict[str, tuple[NamedFile, ...]] = {}
+        self._named: dict[str, list[NamedFile]] = {}
         self._pins: dict[str, dict[str, str]] = {}
         self._seen: dict[str, dict[str, str]] = {}
         self._of_project: set[str] = set()
@@ -61,7 +64,7 @@ class ProgramPins:
         if is_of_project:
             self._of_project.add(command)
         if is_of_project and self._trusted is not None:
-            names, trusted = {file.path for file in self._named[command]}, self._trusted()
+            names, trusted = [file.path for file in self._named[command]], self._trusted()
             self._pins[command] = {path: trusted[path] for path in trusted if any(_matches(path, n) for n in names)}
         else:
             self._pins[command] = self.digests(command)
@@ -73,14 +76,14 @@ class ProgramPins:
         self._folders |= dict.fromkeys(map(str, folders))
         for command, before in self._named.items():
             self._named[command] = self._inside(command)
-            known = {file.path for file in _expand_globs(before)}
+            pinned_before = {file.path for file in _expand_globs(before)}
             current = self.digests(command).items()
-            self._pins[command] |= {path: digest for path, digest in current if path not in known}
+            self._pins[command] |= {path: digest for path, digest in current if path not in pinned_before}
 
-    def _inside(self, command: str) -> tuple[NamedFile, ...]:
+    def _inside(self, command: str) -> list[NamedFile]:
+        """Return the files of a command that lie in the pinned folders."""
         starts = tuple(f"{folder.rstrip('/')}/" for folder in self._folders)
-        inside = (file for file in self._all[command] if file.path.startswith(starts))
-        return tuple(sorted(inside, key=lambda file: file.path))
+        return [file for file in self._all[command] if file.path.startswith(starts)]
 
     def digests(self, command: str) -> dict[str, str]:
         """Return the digests of the files that a command runs, as they are now, by path."""
@@ -105,8 +108,8 @@ class ProgramPins:
         current = self._seen[command]
         deleted = {path: MISSING for path in self._pins[command] if path not in current}
         for other, files in self._named.items():  # other commands may run the same files
-            paths = [file.path for file in _expand_globs(files) if file.path in current]
-            pins = self._pins[other] | {path: current[path] for path in paths}
+            shared = [file.path for file in _expand_globs(files) if file.path in current]
+            pins = self._pins[other] | {path: current[path] for path in shared}
             self._pins[other] = {path: digest for path, digest in pins.items() if path not in deleted}
         if command in self._of_project and self._trusted is not None:
             self._keep({**deleted, **current})
@@ -160,8 +163,8 @@ def _expand_globs(files: Iterable[NamedFile]) -> Iterator[NamedFile]:
     for file in files:
         yield file
         if has_magic(file.path):
-            paths = islice(iglob(file.path), 200)  # noqa: PTH207  # text, which a Path would change
-            yield from (NamedFile(path, file.is_started) for path in paths)
+            for path in islice(iglob(file.path), _MAX_MATCHES):  # noqa: PTH207  # text, which a Path would change
+                yield NamedFile(path, file.is_started)
 
 
 def _is_program(file: NamedFile, pinned: Mapping[str, str]) -> bool:
@@ -236,28 +239,32 @@ def named_files(command: str, *, cwd: str, root: str, variables: Mapping[str, st
     return set(_CommandReader(root, [cwd, root], known).files_in(command, max_nested=4))
 
 
+@dataclass
 class _CommandReader:
     """Reads one command. `folders` are those that names may be relative to at the word that is being read."""
 
-    def __init__(self, root: str, folders: list[str], variables: dict[str, str]) -> None:
-        self._root = root
-        self._folders = folders
-        self._variables = variables
+    root: str
+    folders: list[str]
+    variables: dict[str, str]
 
     def files_in(self, text: str, max_nested: int) -> Iterator[NamedFile]:
-        """Yield the files that a text names; words that are commands themselves (`sh -c '…'`) are read, too."""
+        """Yield the files that a text names.
+
+        Words that are commands themselves, as in `sh -c '…'`, are read too, `max_nested` levels deep.
+        """
         for words in _simple_commands(text):
+            # `interpreter` is set until the script that it runs was read; `before` is the word before.
             is_first, interpreter, before = True, "", ""
             for raw in words:
                 if is_first and (assigned := _ASSIGNMENT.fullmatch(raw)):
-                    self._variables[assigned[1]] = self._expanded(assigned[2])
+                    self.variables[assigned[1]] = self._expanded(assigned[2])
                     yield from self._named(assigned[2], is_started=False)
                     continue
                 word = self._expanded(raw)
                 if max_nested and re.search(r"[\s;|&]", word):
                     yield from self.files_in(word, max_nested - 1)
                 if before in ("cd", "pushd"):
-                    self._folders += [os.path.join(folder, word) for folder in self._folders]  # noqa: PTH118  # text
+                    self.folders += [os.path.join(folder, word) for folder in self.folders]  # noqa: PTH118 - text
                 if is_first and "/" not in word:
                     yield from self._on_path(word)
                 else:
@@ -276,53 +283,54 @@ class _CommandReader:
 
     def _expanded(self, word: str) -> str:
         """Replace variables; one that is not known may well be the project's folder."""
-        return _VARIABLE.sub(lambda found: self._variables.get(found[1] or found[2]) or found[3] or self._root, word)
+        return _VARIABLE.sub(lambda found: self.variables.get(found[1] or found[2]) or found[3] or self.root, word)
 
     def _on_path(self, word: str) -> Iterator[NamedFile]:
-        path = self._variables.get("PATH")
+        """Yield the files that a command without a slash may be, in the folders of PATH."""
+        path = self.variables.get("PATH")
         for folder in path.split(":") if path else ():
             yield from self._named(f"{self._expanded(folder) or '.'}/{word}", is_started=True)
 
     def _named(self, word: str, *, is_started: bool) -> Iterator[NamedFile]:
-        """Yield the files that a word may name, also by its part after `--option=` or an expansion like `${DIR}/`."""
-        names = {word, word.partition("=")[2]}
+        """Yield the files that a word may name: as it is, by one of its parts, or by what only a shell expands."""
+        names = {word, word.partition("=")[2]}  # x of `--option=x`
         if word.startswith("-"):
-            names.add(word[2:])  # as in -Ifolder
-        if re.search(r"[${`]", word):
+            names.add(word[2:])  # x of `-Ix`
+        if re.search(r"[${`]", word):  # x of `${DIR}/x` and of `$(command)/x`, and each choice of `{a,b}`
             names |= {re.split(r"[})`]", word)[-1].lstrip("/"), *_unbraced(word)}
         for name in names - {"", "-", ".", "/"}:
-            for folder in self._folders if not name.startswith(("/", "~")) else [""]:
-                path = os.path.expanduser(name) if not folder else f"{folder}/{name}"  # noqa: PTH111  # no file is looked up
+            is_absolute = name.startswith(("/", "~"))
+            paths = [os.path.expanduser(name)] if is_absolute else [f"{folder}/{name}" for folder in self.folders]  # noqa: PTH111
+            for path in paths:
                 if path.startswith("/") and "\0" not in path:
                     yield NamedFile(os.path.normpath(path), is_started)
 
     def _started_folder(self, word: str) -> Iterator[NamedFile]:
-        """Yield the files that an interpreter begins with if it is given a folder."""
+        """Yield the files that an interpreter begins with if the word is a folder."""
         for file in self._named(word, is_started=True):
             yield from (NamedFile(f"{file.path}/{name}", is_started=True) for name in _FOLDER_PROGRAMS)
 
     def _module(self, name: str) -> Iterator[NamedFile]:
         """Yield the files of `python -m NAME`, and those of the packages around it."""
         parts = name.split(".")
-        for folder in (*self._folders, *(f"{folder}/src" for folder in self._folders)):
+        for folder in (*self.folders, *(f"{folder}/src" for folder in self.folders)):
             packages = ("/".join((folder, *parts[:count], "__init__.py")) for count in range(1, len(parts) + 1))
             module = "/".join((folder, *parts))
-            yield from (
-                NamedFile(path, is_started=True) for path in (*packages, f"{module}.py", f"{module}/__main__.py")
-            )
+            for path in (*packages, f"{module}.py", f"{module}/__main__.py"):
+                yield NamedFile(path, is_started=True)
 
 
 def _unbraced(word: str) -> list[str]:
-    """Expand the braces of a word as a shell does, up to 64 words; a range becomes a wildcard."""
-    done, waiting = list[str](), [word]
-    while waiting and len(done) + len(waiting) <= 64:
+    """Expand the braces of a word as a shell does; a range such as `{1..9}` becomes a wildcard."""
+    expanded, waiting = list[str](), [word]
+    while waiting and len(expanded) + len(waiting) <= _MAX_BRACE_WORDS:
         word = waiting.pop()
-        if not (found := _BRACES.search(word)):
-            done.append(word)
+        if not (braces := _BRACES.search(word)):
+            expanded.append(word)
             continue
-        parts = found[1].split(",") if "," in found[1] else ["*"]
-        waiting += [word[: found.start()] + part + word[found.end() :] for part in parts]
-    return done
+        choices = braces[1].split(",") if "," in braces[1] else ["*"]
+        waiting += [word[: braces.start()] + choice + word[braces.end() :] for choice in choices]
+    return expanded
 
 
 def _simple_commands(text: str) -> Iterator[list[str]]:
@@ -344,7 +352,7 @@ def _simple_commands(text: str) -> Iterator[list[str]]:
             is_output = False
         elif token.startswith((">", "&>")) and "(" not in token:
             is_output = True
-        elif "<" not in token or "(" in token:
+        elif "<" not in token or "(" in token:  # an operator that ends the command, or `> >(…)`
             yield words
-            words, is_output = [], False  # `> >(…)` goes to a command
+            words, is_output = [], False
     yield words

@@ -1,18 +1,26 @@
-"""Finds the programs in the workspace that commands of the settings run, so that their contents are pinned."""
+"""Finds the commands that settings run, and pins the workspace files that these run.
+
+The code that runs hooks and compares pins is loaded only if there are some.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from agentcli.errors import ConfigError
+from agentcli.settings.files import is_file, read_small_file
 from agentcli.settings.load import Config
 from agentcli.settings.paths import from_home, project_root
 from agentcli.settings.trust import HOOKS_FILE, remember_trust, trusted_digests
 
 if TYPE_CHECKING:
-    from agentcli.extensions.hooks.run import HookSpec
+    from agentcli.extensions.hooks.run import CommandHooks, HookSpec
     from agentcli.extensions.mcp.tools import ServerSpec
     from agentcli.extensions.program_pins import ProgramPins
 
@@ -22,22 +30,22 @@ def program_environment(config: Config, session_id: str = "") -> dict[str, str]:
     from agentcli.infra.sandbox.environment import command_environment
 
     root = str(project_root(config.cwd))
-    names = {"AGENTCLI_PROJECT_DIR": root, "CLAUDE_PROJECT_DIR": root}
-    return {**command_environment(config.environment, session_id), **names}
+    environment = command_environment(config.environment, session_id)
+    return {**environment, "AGENTCLI_PROJECT_DIR": root, "CLAUDE_PROJECT_DIR": root}
 
 
+@dataclass
 class WorkspacePrograms:
     """The programs that hooks, MCP servers and other commands of one configuration run."""
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
+    config: Config
 
     @cached_property
     def pins(self) -> ProgramPins:
         """The pins, imported when they are first needed: most projects have none of these commands."""
         from agentcli.extensions.program_pins import ProgramPins
 
-        config = self._config
+        config = self.config
         pins = ProgramPins(
             cwd=config.cwd,
             root=project_root(config.cwd),
@@ -50,17 +58,20 @@ class WorkspacePrograms:
         return pins
 
     def add_hook(self, spec: HookSpec) -> None:
-        is_of_project = Path(spec.source).is_relative_to(project_root(self._config.cwd) / Path(HOOKS_FILE).parent)
-        self.pins.add(spec.command, is_of_project=is_of_project, variables=self._config.environment)
+        is_of_project = Path(spec.source).is_relative_to(project_root(self.config.cwd) / Path(HOOKS_FILE).parent)
+        self.pins.add(spec.command, is_of_project=is_of_project, variables=self.config.environment)
 
     def add_server(self, spec: ServerSpec) -> None:
         if command := spec.start_command:
-            variables = {**self._config.environment, **getattr(spec.transport, "env", {})}
-            self.pins.add(command, is_of_project=spec.is_of_project, variables=variables)
+            self.pins.add(
+                command,
+                is_of_project=spec.is_of_project,
+                variables={**self.config.environment, **getattr(spec.transport, "env", {})},
+            )
 
     def files(self, roots: Sequence[Path]) -> list[Path]:
-        """Return the existing programs in these folders."""
-        if "pins" in vars(self) or any(_own_commands(self._config)):
+        """Return the programs that exist, after pinning those in these folders, too."""
+        if "pins" in vars(self) or any(_own_commands(self.config)):
             self.pins.cover(roots)
             return self.pins.files()
         return []
@@ -71,3 +82,48 @@ def _own_commands(config: Config) -> Iterator[str]:
     if command := config.settings.terminal.status_command:
         yield command
     yield from (server.api_key_helper for server in config.settings.providers.values() if server.api_key_helper)
+
+
+class Hooks:
+    """The command hooks of one configuration; the programs that they run are pinned in `programs`."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        is_bare: bool,
+        on_notice: Callable[[str], None],
+        programs: WorkspacePrograms | None = None,
+    ) -> None:
+        self._config, self._is_bare, self._on_notice = config, is_bare, on_notice
+        self._programs = programs or WorkspacePrograms(config)
+
+    @cached_property
+    def specs(self) -> list[HookSpec]:
+        """The person's hooks, then those of the project. Raises `ConfigError` for a file that cannot be read."""
+        config = self._config
+        tables = [(layer.values["hooks"], layer.source) for layer in config.layers if "hooks" in layer.values]
+        if config.project.is_allowed and is_file(file := project_root(config.cwd) / HOOKS_FILE):
+            try:
+                content = msgspec.json.decode(read_small_file(file), type=dict[str, Any])
+            except (OSError, msgspec.MsgspecError) as error:
+                raise ConfigError(f"could not be read ({error}).", file=str(file)) from error
+            tables.append((content.get("hooks", {}), str(file)))
+        if self._is_bare or not tables:
+            return []
+        from agentcli.extensions.hooks.run import read_hooks
+
+        specs = [spec for table, source in tables for spec in read_hooks(table, source, self._on_notice)]
+        for spec in specs:
+            self._programs.add_hook(spec)
+        return specs
+
+    def of_session(self, session_id: str, mode: Callable[[], str]) -> CommandHooks | None:
+        """Return the hooks of a session; None where there are none."""
+        if not self.specs:
+            return None
+        from agentcli.extensions.hooks.run import CommandHooks, HookSession
+
+        session, programs = HookSession(id=session_id, mode=mode), self._programs.pins
+        cwd, environment = self._config.cwd, program_environment(self._config, session_id)
+        return CommandHooks(specs=self.specs, session=session, programs=programs, cwd=cwd, environment=environment)

@@ -24,7 +24,7 @@ from agentcli.conversation.mentions import attached_file, with_attachments
 from agentcli.conversation.schema import pack_conversation, unpack_conversation
 from agentcli.errors import AgentcliError, StorageError, UsageError
 from agentcli.infra.sessions.sqlite import MemorySessions
-from agentcli.library.prompts import PromptOrder, recording
+from agentcli.library.functions import PromptOrder, recording
 from agentcli.llm.messages import Block, ToolUse
 from agentcli.llm.provider import Provider, ToolSpec
 from agentcli.settings.load import Config, load_config
@@ -161,8 +161,7 @@ class Agent:
         """Return the conversation to continue or to begin. Raises `UserError`."""
         choice = self._choice
         if (entries := await self._load_entries()) is not None:
-            cwd = self._builder.config.cwd
-            self._memory.hold(self._conversation_id, entries, cwd=cwd, user_id=self._user_id)
+            self._memory.hold(self._conversation_id, entries, cwd=self._builder.config.cwd, user_id=self._user_id)
         if choice.how == "new" and choice.new_id:
             try:
                 info, _ = await self._builder.store.load(choice.new_id)
@@ -240,8 +239,7 @@ class Agent:
         With a `stream_id` the event store of the agent also gets the events, as the objects of the JSON output. All of
         them are stored before this ends.
         """
-        event_store = self._events if stream_id else None
-        if stream_id and event_store is None:
+        if stream_id and self._events is None:
             raise UsageError("A stream_id needs an event_store: Agent(event_store=…) keeps its events.")
         session = await self.session()
         blocks = await asyncio.to_thread(_blocks_of, content, attachments, session.snapshot().workspace)

@@ -164,7 +164,7 @@ def load_config(
     if any(layer.holds("compaction.summary_share") for layer in layers):
         notices.append("compaction.summary_share is no longer used: summaries take the room that a compaction has.")
     config = Config(
-        settings=msgspec.convert(reduce(_merged, (layer.values for layer in layers)), Settings),
+        settings=msgspec.convert(reduce(merge_values, (layer.values for layer in layers)), Settings),
         paths=paths,
         cwd=cwd,
         environment=dict(environment),
@@ -346,13 +346,13 @@ def _from_text(text: str, kind: Any, name: str) -> Any:
         raise ConfigError(f"{message}.", file="environment", key=name) from error
 
 
-def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def merge_values(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """Merge `above` over `below`, table by table. Lists of rules are added up, so that no deny rule is ever lost."""
     result = dict(below)
     for key, value in above.items():
         if isinstance(value, Mapping) and isinstance(result.get(key), Mapping):
-            result[key] = _merged(dict(result[key]), value)
-        elif key in _ADDED_LISTS and isinstance(result.get(key), list):
+            result[key] = merge_values(dict(result[key]), value)
+        elif key in _ADDED_LISTS and isinstance(result.get(key), list | tuple):
             result[key] = [*result[key], *value]
         elif value is not None:
             result[key] = value

@@ -32,7 +32,7 @@ from agentcli.app import Builder
 from agentcli.cli.subcommands import tools
 from agentcli.conversation.entries import SCHEMA_VERSION
 from agentcli.errors import AgentcliError, StorageError, ToolError, UsageError
-from agentcli.library.reply_forms import to_anthropic_message, to_chat_completion
+from agentcli.library.functions import to_anthropic_message, to_chat_completion
 from agentcli.llm.errors import AuthError, RateLimit
 from agentcli.llm.messages import Message, Usage
 from agentcli.llm.provider import Done, Health, Request, StreamEvent, TextDelta, TokenCount

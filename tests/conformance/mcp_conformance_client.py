@@ -31,8 +31,6 @@ class Unheeding:
 
     def offer_changed(self) -> None: ...
 
-    def report(self, problem: str) -> None: ...
-
 
 async def accept_defaults(question: str, options: Sequence[str]) -> str | None:
     """As a person who is content with what is proposed."""

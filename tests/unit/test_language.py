@@ -87,7 +87,7 @@ def test_no_function_is_longer_than_a_screen_and_no_file_than_400_lines() -> Non
 WIDE_RECORDS = """
     Settings CompactionSettings BudgetSettings ObservabilitySettings KeySettings GrepSearch CreateSubagent Assistant
     Result Compaction ServerEntry SessionRow StreamNote SessionInfo ModelInfo ScriptedReply Quirks Tool CommandResult
-    ChangeSummary
+    ChangeSummary Instance
 """.split()
 
 

@@ -46,9 +46,9 @@ def load_command(name: str) -> Any:
         case "redo":
             from agentcli.cli.subcommands.undo import redo_command as command
         case "skills":
-            from agentcli.extensions.skills.subcommand import app as command
+            from agentcli.extensions.subcommands import skills_app as command
         case "hooks":
-            from agentcli.extensions.hooks.subcommand import app as command
+            from agentcli.extensions.subcommands import hooks_app as command
         case "mcp":
             from agentcli.extensions.mcp import subcommand as command
         case "blame":

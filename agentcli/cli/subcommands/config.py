@@ -19,9 +19,8 @@ from agentcli.cli.importing import TOOLS, Draft, drafts
 from agentcli.cli.output import echo, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_answer, print_json
 from agentcli.errors import ConfigError, UsageError, did_you_mean
-from agentcli.extensions.hooks.config import Hooks
 from agentcli.extensions.mcp.config import describe_server, server_specs
-from agentcli.extensions.programs import WorkspacePrograms
+from agentcli.extensions.programs import Hooks, WorkspacePrograms
 from agentcli.frontends.printable import exposed
 from agentcli.frontends.terminal.text.fragments import Fragment, first_rows, plain, rows_of
 from agentcli.infra.sessions.sqlite import MemorySessions

@@ -30,10 +30,10 @@ from agentcli.tools.tool import Ask
 EVENTS: tuple[EventName, ...] = get_args(EventName)
 EVENTS_ABOUT_DECISIONS = ("PreToolUse", "PermissionRequest")
 TIMEOUT_S = 60.0
-BLOCKS = 2  # the exit code
+BLOCKS = 2  # the exit code by which a hook denies
 OnError = Literal["allow", "deny", "ask"]
 
-# The names that other agents give to our tools; a tool that they do not have keeps its name.
+# The names that other agents give to our tools, by our names. A tool that they do not have keeps its name.
 FIELD_NAMES = {ours: theirs for theirs, ours in ALIASES.items()} | {
     "file_edit": "Edit", "file_list": "Glob", "create_subagent": "Task", "todo": "TodoWrite", "jobs": "BashOutput",
 }  # fmt: skip
@@ -93,25 +93,25 @@ class HookSpec(Struct, frozen=True, kw_only=True):
 # Settings
 
 
-def read_hooks(table: Any, source: str, problems: list[str]) -> Iterator[HookSpec]:
-    """Yield the hooks of a `hooks` table; `problems` gets a sentence on each part that cannot be used."""
+def read_hooks(table: Any, source: str, report: Callable[[str], object]) -> Iterator[HookSpec]:
+    """Yield the hooks of a `hooks` table; `report` gets a sentence on each part that cannot be used."""
     if not isinstance(table, Mapping):
-        problems.append(f"{source}: hooks is no table of events.")
+        report(f"{source}: hooks is no table of events.")
         return
     for event, groups in table.items():
         if event not in EVENTS:
-            problems.append(f"{source}: hooks.{event} is left out: no such event is known.")
+            report(f"{source}: hooks.{event} is left out: no such event is known.")
             continue
         for group in groups if isinstance(groups, list | tuple) else [groups]:
             if not isinstance(group, Mapping):
-                problems.append(f"{source}: hooks.{event} holds something that is no table.")
+                report(f"{source}: hooks.{event} holds something that is no table.")
                 continue
             matcher = str(group.get("matcher") or "")
             for hook in group.get("hooks") or [group]:
                 try:
                     yield _hook(event, "" if matcher == "*" else matcher, hook, source)
                 except (ValueError, UsageError) as error:
-                    problems.append(f"{source}: hooks.{event}: {error}.")
+                    report(f"{source}: hooks.{event}: {error}.")
 
 
 def _hook(event: EventName, matcher: str, hook: Any, source: str) -> HookSpec:
@@ -175,15 +175,14 @@ def combine_answers(answers: Sequence[EventAnswer]) -> EventAnswer:
 
 
 def read_answer(spec: HookSpec, exit_code: int, stdout: str, stderr: str) -> EventAnswer:
-    """Return the answer of a hook that has ended."""
-    is_missing = exit_code in (1, BLOCKS) and not stdout and _NO_SCRIPT.search(stderr)
-    if exit_code in _NOT_RUN or is_missing:
+    is_script_missing = exit_code in (1, BLOCKS) and not stdout and _NO_SCRIPT.search(stderr)
+    if exit_code in _NOT_RUN or is_script_missing:
         return _failed(spec, f"it could not be started ({' '.join(stderr.split())[:200]})")
     if exit_code == BLOCKS:
         return EventAnswer("deny", stderr or stdout or f"The hook `{spec.command}` refused this.")
     if exit_code:
-        first = next(iter(stderr.splitlines()), "")
-        return EventAnswer(problem=f"`{spec.command}` ended with {exit_code}: {first}".rstrip(": "))
+        first_line = stderr.partition("\n")[0]
+        return EventAnswer(problem=f"`{spec.command}` ended with {exit_code}: {first_line}".rstrip(": "))
     return _read_output(spec, stdout.removeprefix("\ufeff"))
 
 
@@ -193,7 +192,7 @@ def _read_output(spec: HookSpec, text: str) -> EventAnswer:
     if spec.event in EVENTS_ABOUT_DECISIONS and (bare := _bare_answers(spec, text)):
         return combine_answers(bare)
     answers: list[EventAnswer] = []
-    broken: EventAnswer | None = None
+    failure: EventAnswer | None = None  # of the first object that cannot be read, so that no denial is lost
     position = 0
     while found := _BRACE.search(text, position):
         start = found.end() - 1
@@ -203,16 +202,18 @@ def _read_output(spec: HookSpec, text: str) -> EventAnswer:
                 raise ValueError(f"{rest[:40]!r} follows it")
         except (ValueError, RecursionError) as error:
             if takes_text and start > 0 and not _ANSWER_KEY.search(text, start):
-                break
-            broken = broken or _failed(spec, f"its answer is no JSON ({error})")
-            position = start + len(text[start:].partition("\n")[0])
+                break  # no answer follows in the text
+            failure = failure or _failed(spec, f"its answer is no JSON ({error})")
+            position = start + len(text[start:].partition("\n")[0])  # the next line may begin an answer
             continue
         if start == 0 or any(_ANSWER_KEY.fullmatch(f'"{key}"') for key in answer):
             read = _read_json(spec, answer)
-            if broken is None or read.blocks:  # it may be a part of what is broken
+            if failure is None or read.blocks:  # behind a failure it may be a part of what cannot be read
                 answers.append(read)
-    if answers or broken is not None:
-        return combine_answers([*answers, *([broken] if broken is not None else ())])
+    if failure is not None:
+        answers.append(failure)
+    if answers:
+        return combine_answers(answers)
     if spec.event in EVENTS_ABOUT_DECISIONS and _ANSWER_KEY.search(text):
         return _failed(spec, "its answer does not begin a line")
     return EventAnswer(context=text if takes_text else "")
@@ -230,18 +231,19 @@ def _bare_answers(spec: HookSpec, text: str) -> list[EventAnswer]:
 
 
 def _read_json(spec: HookSpec, answer: dict[str, Any]) -> EventAnswer:
-    own = {} if (own := answer.get("hookSpecificOutput")) is None else own
+    """Return the answer that an object stands for; the strictest of the decisions in it counts."""
+    own = {} if answer.get("hookSpecificOutput") is None else answer["hookSpecificOutput"]
     if not isinstance(own, dict):
         return _failed(spec, "its hookSpecificOutput is no object")
-    inner = own.get("decision")  # an object for PermissionRequest
-    behaviour = inner if isinstance(inner, dict) else {}
-    inner = behaviour.get("behavior") if behaviour else inner
+    inner = own.get("decision")
+    behaviour = inner if isinstance(inner, dict) else {"behavior": inner}  # an object for PermissionRequest
+    words = (own.get("permissionDecision"), answer.get("permissionDecision"), answer.get("decision"))
     decision: Decision = ""
-    for word in (own.get("permissionDecision"), answer.get("permissionDecision"), inner, answer.get("decision")):
+    for word in (*words, behaviour.get("behavior")):
         found = _DECISIONS.get(word or "") if isinstance(word or "", str) else None
-        if found is None:  # a call that it was asked about is not let through unseen
-            why = f"it decided {word!r}, which is none of allow, ask and deny"
-            return _failed(spec, why, "deny" if spec.event in EVENTS_ABOUT_DECISIONS else spec.on_error)
+        if found is None:  # a call that the hook was asked about is not let through unseen
+            decision = "deny" if spec.event in EVENTS_ABOUT_DECISIONS else spec.on_error
+            return _failed(spec, f"it decided {word!r}, which is none of allow, ask and deny", decision)
         decision = max(decision, found, key=_STRENGTH.__getitem__)
     reasons = (own.get("permissionDecisionReason"), behaviour.get("message"), answer.get("reason"), own.get("reason"))
     reason = next(filter(None, reasons), "")
@@ -260,8 +262,8 @@ def _read_json(spec: HookSpec, answer: dict[str, Any]) -> EventAnswer:
 
 def _failed(spec: HookSpec, why: str, decision: OnError | None = None) -> EventAnswer:
     """Return the answer for a hook that failed: `decision`, else what its `onError` says."""
-    problem = f"`{spec.command}`: {why}"
-    if (decision := decision or spec.on_error) == "allow":
+    problem, decision = f"`{spec.command}`: {why}", decision or spec.on_error
+    if decision == "allow":
         return EventAnswer(problem=problem)
     return EventAnswer(decision, f"A hook whose answer is required failed: {problem}", problem=problem)
 
@@ -318,7 +320,7 @@ class CommandHooks:
             about |= {"agent_id": agent_id, "agent_type": agent_id.rpartition("-")[0]}
         data = msgspec.json.encode({**about, "permission_mode": session.mode(), **fields})
         by_command = {spec.command: spec for spec in reversed(matching)}  # a command runs once, for its first hook
-        runs = (self._answer(spec, data, subject, agent_id) for spec in reversed(by_command.values()))
+        runs = [self._answer(spec, data, subject, agent_id) for spec in reversed(by_command.values())]
         answer = combine_answers(await asyncio.gather(*runs))
         problem = (f"Hook {event}: {answer.problem}.",) if answer.problem else ()
         for notice in (*answer.notices, *problem):
@@ -369,8 +371,8 @@ class CommandHooks:
     ) -> EventAnswer:
         """Return the hooks' answer about a call, which they are sent under the field's names and ours."""
         sent, name = field_input(call.name, input, self.cwd), FIELD_NAMES.get(call.name, call.name)
-        about = {"tool_name": name, "tool_input": sent, "tool_use_id": call.id}
-        answer = await self.fire(event, subject=call.name, agent_id=agent_id, own=input, **about, **fields)
+        fields |= {"tool_name": name, "tool_input": sent, "tool_use_id": call.id}
+        answer = await self.fire(event, subject=call.name, agent_id=agent_id, own=input, **fields)
         if answer.input is None:
             return answer
         return msgspec.structs.replace(answer, input=own_input(call.name, answer.input, sent))
@@ -379,8 +381,8 @@ class CommandHooks:
         self._inputs[record.id] = input
         if not self.has("PreToolUse"):
             return None
-        use = ToolUse(record.id, record.tool, input)
-        answer = await self.fire_about("PreToolUse", use, input, agent_id=record.caller)
+        call = ToolUse(record.id, record.tool, input)
+        answer = await self.fire_about("PreToolUse", call, input, agent_id=record.caller)
         if answer.stops:
             answer = msgspec.structs.replace(answer, decision="deny")
         if answer.blocks:
@@ -392,8 +394,7 @@ class CommandHooks:
         event: EventName = "PostToolUseFailure" if result.is_error else "PostToolUse"
         if not self.has(event):
             return None
-        content = msgspec.to_builtins(result.content)
+        content, call = msgspec.to_builtins(result.content), ToolUse(record.id, record.tool, input)
         fields: dict[str, Any] = {"error": content} if result.is_error else {"tool_response": {"content": content}}
-        use = ToolUse(record.id, record.tool, input)
-        answer = await self.fire_about(event, use, input, agent_id=record.caller, **fields)
+        answer = await self.fire_about(event, call, input, agent_id=record.caller, **fields)
         return "\n".join(filter(None, (answer.reason if answer.blocks else "", answer.context))) or None

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -84,9 +85,11 @@ def server_specs(
     Raises:
         ConfigError: If a file cannot be read.
     """
-    sources: list[Source] = [(added, "flag", "the client")]
-    sources += [(servers_in(Path(file).expanduser()), "flag", file)] if file else []
-    sources += _settings(config) if not is_strict else []
+    sources: list[Source] = [
+        (added, "flag", "the client"),
+        *([(servers_in(Path(file).expanduser()), "flag", file)] if file else ()),
+        *([] if is_strict else _settings(config)),
+    ]
     specs: dict[str, ServerSpec | None] = {}
     call_s, start_s = (_from_environment(config, name, on_notice) for name in ("MCP_TOOL_TIMEOUT", "MCP_TIMEOUT"))
     timeouts = (call_s or config.settings.mcp.call_timeout_s, start_s or STARTUP_TIMEOUT_S)
@@ -171,17 +174,16 @@ def expanded(text: str, environment: Mapping[str, str], *, forbidden: Collection
     """Replace `${VAR}` and `${VAR:-default}`. Raises `ToolError` for a variable that is not set, or is `forbidden`."""
 
     def value(found: re.Match[str]) -> str:
-        name, default = found[1], found[2]
+        name = found[1]
         if name in forbidden:
             raise ToolError(
                 f"A server of the project may not have {name}, a key of a model: put the server in your own settings.",
                 kind="permission_denied",
             )
-        if name in environment:
-            return environment[name]
-        if default is None:
+        replacement = environment.get(name, found[2])  # found[2] is the default, or None
+        if replacement is None:
             raise ToolError(f"{name} is not set in the environment, and the server needs it.", kind="dependency_error")
-        return str(default)
+        return replacement
 
     return _VARIABLE.sub(value, text)
 
@@ -196,20 +198,20 @@ def describe_server(spec: ServerSpec) -> str:
     return f"The MCP server {spec.name} {verb}: {'; '.join((str(spec.transport), *parts))}"
 
 
+@dataclass
 class Connector:
     """Connects to the servers of one configuration. Implements `Connect`."""
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
+    config: Config
 
     async def __call__(self, spec: ServerSpec, server: Server) -> MCPClient:
         sdk = await asyncio.to_thread(load_sdk)
-        connect: Callable[..., Awaitable[MCPClient]] = partial(sdk.connect, spec, server, self._config.cwd)
+        connect: Callable[..., Awaitable[MCPClient]] = partial(sdk.connect, spec, server, self.config.cwd)
         if isinstance(spec.transport, StdioSpec):
             return await connect(self._program(spec, spec.transport))
         from agentcli.extensions.mcp.oauth import KeptLogins, stored_auth
 
-        address, logins = self.expand_address(spec, spec.transport), KeptLogins(self._config.kept_keys)
+        address, logins = self.expand_address(spec, spec.transport), KeptLogins(self.config.kept_keys)
         login = await asyncio.to_thread(logins.load, address.url)
         has_authorization = "authorization" in map(str.lower, address.headers)
         return await connect(address, auth=None if has_authorization else stored_auth(logins, address.url, login))
@@ -223,24 +225,25 @@ class Connector:
         return msgspec.structs.replace(address, url=expand(address.url), headers=headers, oauth=oauth)
 
     def _expand(self, spec: ServerSpec, text: str, more: Mapping[str, str] = {}) -> str:
-        return expanded(text, {**self._config.environment, **more}, forbidden=self._keys if spec.is_of_project else ())
+        forbidden = self._model_keys if spec.is_of_project else ()
+        return expanded(text, {**self.config.environment, **more}, forbidden=forbidden)
 
     @cached_property
-    def _keys(self) -> frozenset[str]:
+    def _model_keys(self) -> frozenset[str]:
         """The names of the variables that hold keys of models."""
         from agentcli.models.providers import ProviderKeys
 
-        keys = ProviderKeys(self._config)
+        keys = ProviderKeys(self.config)
         return frozenset(name for provider in keys.takers() for name in keys.variables(provider))
 
     def _program(self, spec: ServerSpec, program: StdioSpec) -> ServerProgram:
         from agentcli.extensions.mcp.stdio import ServerProgram
 
-        environment = program_environment(self._config)
+        environment = program_environment(self.config)
         environment |= {name: self._expand(spec, value) for name, value in program.env.items()}
         argv = tuple(self._expand(spec, part, environment) for part in (program.command, *program.args))
         folder = Path(self._expand(spec, program.cwd, environment)).expanduser()
-        return ServerProgram(argv, environment, self._config.cwd / folder)
+        return ServerProgram(argv, environment, self.config.cwd / folder)
 
 
 def load_sdk() -> Any:

@@ -7,7 +7,6 @@ import logging
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -45,10 +44,11 @@ from agentcli.version import __version__
 
 MAX_PAGES = 100  # of a list: a server may send pages without end
 MAX_EVENT_BYTES = 16 * 1024 * 1024  # of a stream
-CONNECT_S, CLOSE_PROGRAM_S, CLOSE_HTTP_S = 10.0, 8.0, 2.0  # a program is ended step by step
+CONNECT_TIMEOUT_S = 10.0
+CLOSE_PROGRAM_S, CLOSE_HTTP_S = 8.0, 2.0  # to close a connection; a program is ended step by step
 
 log = logging.getLogger(__name__)
-Listed = TypeVar("Listed")
+T = TypeVar("T")
 
 
 class ServerConnection:
@@ -61,8 +61,8 @@ class ServerConnection:
         self._spec = spec
         self._server = server
         self._client: Client | None = None
-        self._asking: list[Ask | None] = []
-        self._leave = asyncio.Event()
+        self._pending_asks: list[Ask | None] = []
+        self._closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -99,46 +99,30 @@ class ServerConnection:
             async with client:
                 # A regular expression in a server's schema could block the event loop, and nothing needs the check.
                 client.session.validate_tool_result = _accept_result  # type: ignore[method-assign]
-                self._repair_results(client)
+                _simplify_results(client)
                 opened.set_result(client)
                 listening = asyncio.create_task(self._listen(client))
                 try:
-                    await self._leave.wait()
+                    await self._closing.wait()
                 finally:
                     listening.cancel()
         except Exception as error:  # noqa: BLE001 - the SDK's task groups raise whatever a transport raises
             if not opened.done():
                 opened.set_exception(_first(error))
-            elif not self._leave.is_set():
+            elif not self._closing.is_set():
                 self.lost(str(self._own_error(_first(error))))
         finally:
             if not opened.done():
                 opened.cancel()
 
-    def _repair_results(self, client: Client) -> None:
-        """Let an item that is not valid cost only itself: the SDK would reject the whole result."""
-        dispatcher = client.session._dispatcher  # noqa: SLF001 - no other seam lies before the validation of results
-        send = dispatcher.send_raw_request
-
-        async def send_and_repair(method: str, *arguments: Any, **options: Any) -> dict[str, Any]:
-            result = await send(method, *arguments, **options)
-            return messages.repair_result(
-                method,
-                client.protocol_version,
-                result,
-                lambda problem: self._server.report(f"The MCP server {self.name}: {problem}."),
-            )
-
-        dispatcher.send_raw_request = send_and_repair  # type: ignore[method-assign]
-
     def lost(self, why: str) -> None:
         """Report that the transport has ended, unless `close` ended it."""
-        if not self._leave.is_set():
-            self._leave.set()
+        if not self._closing.is_set():
+            self._closing.set()
             self._server.lost(f"The MCP server {self.name} is gone. {why}")
 
     async def _listen(self, client: Client) -> None:
-        """Subscribe to changes, which servers of the older era announce without that."""
+        """Subscribe to changes of lists; servers of the older era announce these without a subscription."""
         if client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
             return
         with suppress(ListenNotSupportedError, SubscriptionLost, MCPError, TimeoutError):
@@ -153,8 +137,9 @@ class ServerConnection:
             log.warning("MCP server %s: %s", self.name, message)
 
     async def _elicit(self, context: ClientRequestContext, params: types.ElicitRequestParams) -> types.ElicitResult:
-        """Ask the person about the newest call: servers of the older era do not name the call of a question."""
-        return await messages.elicit(params, next((ask for ask in reversed(self._asking) if ask is not None), None))
+        """Ask the person by way of the newest call that can: servers of the older era name no call for a question."""
+        asks = [ask for ask in self._pending_asks if ask is not None]
+        return await messages.elicit(params, asks[-1] if asks else None)
 
     # Its offer
 
@@ -186,36 +171,36 @@ class ServerConnection:
     async def call_tool(
         self, name: str, input: dict[str, Any], *, progress: Callable[[str], None], ask: Ask | None
     ) -> RemoteResult:
-        client, emit = self._open_client(), progress
+        client, emit_line = self._open_client(), progress
 
         async def report(progress: float, total: float | None, message: str | None) -> None:
             share = f"{progress:g}/{total:g}" if total else f"{progress:g}"
-            emit(f"{share} {message}" if message else share)
+            emit_line(f"{share} {message}" if message else share)
 
-        self._asking.append(ask)
+        self._pending_asks.append(ask)
         try:
             result = await self._guarded(client.call_tool(name, input, progress_callback=report), ask=ask)
         finally:
-            self._asking.remove(ask)
+            self._pending_asks.remove(ask)
         return RemoteResult(messages.parts_of(result.content), result.structured_content, result.is_error)
 
     async def close(self) -> None:
-        self._leave.set()
+        self._closing.set()
         if self._task is not None and not self._task.done():
-            if self._client is None:  # it waits for a server that may never answer
+            if self._client is None:  # the task waits for a server that may never answer
                 self._task.cancel()
             is_program = isinstance(self._spec.transport, StdioSpec)
-            _, late = await asyncio.wait((self._task,), timeout=CLOSE_PROGRAM_S if is_program else CLOSE_HTTP_S)
-            for task in late:
-                task.cancel()
-                await asyncio.wait((task,))
+            await asyncio.wait((self._task,), timeout=CLOSE_PROGRAM_S if is_program else CLOSE_HTTP_S)
+            self._task.cancel()
+            await asyncio.wait((self._task,))
 
     def _open_client(self) -> Client:
-        if self._client is None or self._leave.is_set():
+        if self._client is None or self._closing.is_set():
             raise ToolError(f"The MCP server {self.name} is not connected.", kind="resource_error")
         return self._client
 
-    async def _guarded(self, request: Awaitable[Listed], *, ask: Ask | None = None) -> Listed:
+    async def _guarded(self, request: Awaitable[T], *, ask: Ask | None = None) -> T:
+        """Await a request to the server, with errors of ours; if it needs a visit of some address, `ask` for that."""
         try:
             return await request
         except Exception as error:
@@ -235,8 +220,6 @@ class ServerConnection:
                 return NeedsLogin(f"{where} wants a login: agentcli mcp login {self.name}", kind="permission_denied")
             case MCPError(code=types.INVALID_PARAMS):
                 return ToolError(f"{where} says: {error}", kind="invalid_parameters")
-            case MCPError(code=types.PARSE_ERROR):
-                return ToolError(f"{where}: {error}.", code=str(error.code))
             case MCPError(code=types.CONNECTION_CLOSED):
                 return ToolError(f"{where} is gone: {error}", kind="resource_error", code="connection_closed")
             case MCPError():
@@ -257,12 +240,24 @@ class ServerConnection:
                 return error
 
 
+def _simplify_results(client: Client) -> None:
+    """Let `simplify_result` change results before the SDK validates them."""
+    dispatcher = client.session._dispatcher  # noqa: SLF001 - no other seam lies before the validation
+    send = dispatcher.send_raw_request
+
+    async def send_and_simplify(method: str, *arguments: Any, **options: Any) -> dict[str, Any]:
+        result = await send(method, *arguments, **options)
+        return messages.simplify_result(method, result, is_modern=client.protocol_version in MODERN_PROTOCOL_VERSIONS)
+
+    dispatcher.send_raw_request = send_and_simplify  # type: ignore[method-assign]
+
+
 async def _accept_result(name: str, result: types.CallToolResult) -> None:
     """Accept a result whatever schema the server gives for it."""
 
 
-async def _all_pages(fetch: Callable[..., Awaitable[Any]], items: Callable[[Any], Sequence[Listed]]) -> list[Listed]:
-    listed: list[Listed] = []
+async def _all_pages(fetch: Callable[..., Awaitable[Any]], items: Callable[[Any], Sequence[T]]) -> list[T]:
+    listed: list[T] = []
     cursor = None
     for _ in range(MAX_PAGES):
         page = await fetch(cursor=cursor)
@@ -278,7 +273,7 @@ def _prompt(prompt: types.Prompt) -> RemotePrompt:
 
 
 def _first(error: BaseException) -> Exception:
-    """Return the first error in a group of errors."""
+    """Return the first error in a group of errors, or the error if it is no group."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error if isinstance(error, Exception) else RuntimeError(str(error))
@@ -292,27 +287,21 @@ async def connect(
     if isinstance(target, ServerProgram):
         transport = stdio_transport(target, on_end=client.lost)
     else:
-        timeout = httpx2.Timeout(CONNECT_S, read=spec.timeout_s)
-        transport = _http_transport(
-            target, partial(httpx2.AsyncClient, headers=target.headers, auth=auth, timeout=timeout)
-        )
+        timeout = httpx2.Timeout(CONNECT_TIMEOUT_S, read=spec.timeout_s)
+        transport = _http_transport(target, httpx2.AsyncClient(headers=target.headers, auth=auth, timeout=timeout))
     await client.open(transport, root)
     return client
 
 
 @asynccontextmanager
-async def _http_transport(
-    address: HttpSpec, make_http: Callable[[], httpx2.AsyncClient]
-) -> AsyncIterator[TransportStreams]:
+async def _http_transport(address: HttpSpec, http: httpx2.AsyncClient) -> AsyncIterator[TransportStreams]:
     if address.type == "sse":
-        async with sse_client(address.url, httpx_client_factory=lambda *_, **__: make_http()) as streams:
+        async with sse_client(address.url, httpx_client_factory=lambda *_, **__: http) as streams:
             yield streams
-        return
-    async with (
-        make_http() as http,
-        streamable_http_client(address.url, http_client=http, max_sse_event_size=MAX_EVENT_BYTES) as streams,
-    ):
-        yield streams
+    else:
+        transport = streamable_http_client(address.url, http_client=http, max_sse_event_size=MAX_EVENT_BYTES)
+        async with http, transport as streams:
+            yield streams
 
 
 # The SDK's transports for HTTP do not take a reader of ours as an argument.

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, NoReturn
 from urllib.parse import parse_qs, urlsplit
 
@@ -25,7 +26,8 @@ from pydantic import AnyUrl
 from agentcli.extensions.mcp.tools import HttpSpec
 from agentcli.settings.keys import KeptKeys
 
-_LOGIN_TIMEOUT_S, _MAX_REQUEST_BYTES = 300.0, 16_384  # of the browser's request
+_LOGIN_TIMEOUT_S = 300.0
+_MAX_REQUEST_BYTES = 16_384  # of the browser's request with the answer
 _PAGE = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\nConnection: close\r\n\r\n<p>%s</p>"
 
 
@@ -38,37 +40,34 @@ class ServerLogin(Struct, frozen=True, omit_defaults=True):
     server: str = ""
 
 
+@dataclass(frozen=True)
 class KeptLogins:
-    """Logins by the address of the server. Its methods block: the system's keyring may ask for a password."""
+    """Logins by the address of the server.
 
-    def __init__(self, keys: KeptKeys) -> None:
-        self._keys = keys
+    Its methods block, because the system's keyring may ask for a password, and raise `ConfigError`.
+    """
+
+    keys: KeptKeys
 
     def load(self, url: str) -> ServerLogin | None:
-        """Raises `ConfigError`."""
-        login = self._keys.get(_name(url), afresh=True)  # another session may have renewed it
+        login = self.keys.get(f"mcp:{url}", afresh=True)  # another session may have renewed it
         return msgspec.json.decode(login, type=ServerLogin) if login else None
 
-    def save(self, url: str, login: ServerLogin) -> str:
-        """Store a login, and return a sentence on the place. Raises `ConfigError`."""
-        return self._keys.store(_name(url), msgspec.json.encode(login).decode())
+    def save(self, url: str, login: ServerLogin) -> None:
+        self.keys.store(f"mcp:{url}", msgspec.json.encode(login).decode())
 
     def remove(self, url: str) -> bool:
-        """Raises `ConfigError`."""
-        return bool(self._keys.remove(_name(url)))
+        """Forget a login; return False if there was none."""
+        return bool(self.keys.remove(f"mcp:{url}"))
 
 
-def _name(url: str) -> str:
-    return f"mcp:{url}"
-
-
+@dataclass
 class LoginTokens:
-    """The tokens of one server. Implements the SDK's `TokenStorage`."""
+    """The login of one server, stored at each change. Implements the SDK's `TokenStorage`."""
 
-    def __init__(self, logins: KeptLogins, url: str, login: ServerLogin) -> None:
-        self._logins = logins
-        self._url = url
-        self.login = login
+    logins: KeptLogins
+    url: str
+    login: ServerLogin
 
     async def get_tokens(self) -> OAuthToken | None:
         return OAuthToken.model_validate_json(self.login.token) if self.login.token else None
@@ -84,16 +83,16 @@ class LoginTokens:
         await self._change(client=client_info.model_dump_json(exclude_none=True))
 
     async def keep_server(self, metadata: OAuthMetadata) -> None:
-        """Store where tokens are refreshed, so that a later process does not have to find it out again."""
+        """Store where tokens are refreshed, so that a later process does not have to find that out."""
         await self._change(server=metadata.model_dump_json(exclude_none=True))
 
     async def _change(self, **changes: object) -> None:
         self.login = msgspec.structs.replace(self.login, **changes)
-        await asyncio.to_thread(self._logins.save, self._url, self.login)
+        await asyncio.to_thread(self.logins.save, self.url, self.login)
 
 
 class _Provider(OAuthClientProvider):
-    """The SDK's provider, with what an earlier process stored: when the token expires and where it is refreshed."""
+    """The SDK's provider, which also reads when the token expires and where it is refreshed from the stored login."""
 
     tokens: LoginTokens
 
@@ -132,14 +131,19 @@ def _provider(
     *,
     send: Callable[[str], object],
     wait: Callable[[], object],
-    about_us: str | None = None,
+    client_metadata_url: str | None = None,
 ) -> _Provider:
+    """Return the provider of a server's tokens; `send` gets the address for the browser, `wait` gets its answer.
+
+    `callback` is the address that the browser is sent to with the answer. A document that describes agentcli may lie at
+    `client_metadata_url`, in place of a registration.
+    """
     metadata = OAuthClientMetadata(
         client_name="agentcli",
         redirect_uris=[AnyUrl(callback)],
         token_endpoint_auth_method="none",  # noqa: S106
     )
-    provider = _Provider(url, metadata, tokens, send, wait, client_metadata_url=about_us)  # type: ignore[arg-type]
+    provider = _Provider(url, metadata, tokens, send, wait, client_metadata_url=client_metadata_url)  # type: ignore[arg-type]
     provider.tokens = tokens
     return provider
 
@@ -154,9 +158,9 @@ async def login_auth(
     """
     url, oauth = server_address.url, server_address.oauth
     answers: asyncio.Queue[Mapping[str, str]] = asyncio.Queue()  # a server may want a second login, for more rights
-    states: set[str] = set()  # of the answers that were asked for; any page could send others
+    states: set[str] = set()  # random texts that our requests have and their answers repeat; others could be forged
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def answer_browser(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         line = (await reader.readline()).decode("ascii", errors="replace")
         target = urlsplit(line.split(" ")[1] if line.count(" ") == 2 else "")
         query = {name: values[0] for name, values in parse_qs(target.query).items()}
@@ -177,12 +181,15 @@ async def login_auth(
             raise OAuthFlowError(values.get("error_description") or values.get("error") or "There is no code.")
         return AuthorizationCodeResult(code=values["code"], state=values.get("state"), iss=values.get("iss"))
 
-    server = await asyncio.start_server(answer, "127.0.0.1", oauth.get("callbackPort", 0), limit=_MAX_REQUEST_BYTES)
+    server = await asyncio.start_server(
+        answer_browser, "127.0.0.1", oauth.get("callbackPort", 0), limit=_MAX_REQUEST_BYTES
+    )
     async with server:
         callback = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/callback"
         tokens = LoginTokens(logins, url, ServerLogin(client=_configured_client(oauth, callback)))
-        about_us = oauth.get("clientMetadataUrl")
-        provider = _provider(tokens, url, callback, send=send, wait=wait, about_us=about_us)
+        provider = _provider(
+            tokens, url, callback, send=send, wait=wait, client_metadata_url=oauth.get("clientMetadataUrl")
+        )
         yield provider
         if provider.context.oauth_metadata is not None and tokens.login.token:
             await tokens.keep_server(provider.context.oauth_metadata)

@@ -32,7 +32,7 @@ from agentcli.settings.files import make_private_folder, replace_file
 from agentcli.tools.tool import Ask, ToolContext
 from agentcli.tools.workspace import FileLedger
 
-MAX_RESTARTS, RESTARTS_WITHIN_S = 3, 600.0
+MAX_RESTARTS, RESTARTS_WITHIN_S = 3, 600.0  # of a server that ends again and again
 MAX_INSTRUCTIONS = 2_000  # characters of a server's instructions
 
 Status = Literal["idle", "connecting", "connected", "failed", "needs-auth", "changed"]
@@ -103,8 +103,8 @@ class Server:
         self._starts: deque[float] = deque(maxlen=MAX_RESTARTS + 1)
         self._needs_login = False
         self._asking = asyncio.Lock()
-        self._reported: set[str] = set()
-        self._introduced_to: WeakSet[FileLedger] = WeakSet()  # each conversation has its own ledger
+        # The conversations that have its instructions, each by its ledger, of which every conversation has its own.
+        self._introduced_to: WeakSet[FileLedger] = WeakSet()
 
     @property
     def status(self) -> Status:
@@ -144,7 +144,7 @@ class Server:
             return await asyncio.shield(connecting)
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if connecting.cancelled() and task is not None and not task.cancelling():
+            if connecting.cancelled() and task is not None and not task.cancelling():  # `aclose` cancelled it
                 raise ToolError(f"The MCP server {self.name} is being restarted.", kind="resource_error") from None
             raise
 
@@ -181,8 +181,6 @@ class Server:
         """Get the server's offer, and approve it if the person does not have to be asked."""
         offer = await client.offer() if isinstance(client, OffersPrompts) else Offer(tuple(await client.list_tools()))
         tools = {tool.name: tool for tool in reversed(offer.tools)}  # of two with one name the first counts
-        if len(tools) < len(offer.tools):
-            self._on_notice(f"The MCP server {self.name} names a tool twice: the first counts.")
         self.current = replace(offer, tools=tuple(reversed(tools.values())))
         if self.pinned is None or (self.is_changed and not self.spec.is_of_project):
             self._pin(self.current)
@@ -271,12 +269,6 @@ class Server:
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.create_task(self._refresh_offer())
 
-    def report(self, problem: str) -> None:
-        """Report a part of the server that cannot be used; each problem is reported only once."""
-        if problem not in self._reported:
-            self._reported.add(problem)
-            self._on_notice(problem)
-
     async def _refresh_offer(self) -> None:
         if (client := self._client) is not None:
             with suppress(ToolError):  # `lost` reports a connection that is gone
@@ -285,14 +277,16 @@ class Server:
     # Calls
 
     async def call(self, tool: RemoteTool, input: dict[str, Any], context: ToolContext) -> RemoteResult:
-        """Call a tool, after asking the person about a server that has changed. Raises `ToolError`."""
+        """Call a tool, after asking the person about a server that has changed. Raises `ToolError`.
+
+        The first result in a conversation also has the server's instructions.
+        """
         if self._client is None:
             await self._check_programs(context.ask)
         client = await self.client()
         await self._check_approved(tool, context.ask)
-        deadline = asyncio.timeout(self.spec.timeout_s)
         try:
-            async with deadline:
+            async with asyncio.timeout(self.spec.timeout_s) as deadline:
                 ask = context.ask and _ask_without_deadline(context.ask, deadline, self.name)
                 result = await client.call_tool(
                     tool.name, input, progress=lambda line: context.emit(f"{line}\n"), ask=ask
@@ -302,10 +296,10 @@ class Server:
                 f"{tool.name} did not end within {self.spec.timeout_s:g} s; {self.name} was told to stop it.",
                 kind="timeout",
             ) from error
-        conversation, instructions = context.workspace.files, self.pinned.instructions.strip() if self.pinned else ""
-        if conversation in self._introduced_to or not instructions or result.is_error:
+        instructions = self.pinned.instructions.strip() if self.pinned else ""
+        if result.is_error or not instructions or context.workspace.files in self._introduced_to:
             return result
-        self._introduced_to.add(conversation)  # the first result of a conversation has the server's instructions
+        self._introduced_to.add(context.workspace.files)
         note = Text(f"[The MCP server {self.name} says of itself: {instructions[:MAX_INSTRUCTIONS]}]")
         return RemoteResult((*result.content, note), result.structured)
 
@@ -342,15 +336,15 @@ def _new_texts(before: Offer, after: Offer) -> Iterator[str]:
 
 
 def _ask_without_deadline(ask: Ask, deadline: asyncio.Timeout, server: str) -> Ask:
-    """Return an `ask` that names the server, and during which the time until the deadline does not run."""
+    """Return an `ask` that names the server, and that moves the deadline by the time that a person takes."""
 
-    async def asked(question: str, options: Sequence[str]) -> str | None:
-        loop, when = asyncio.get_running_loop(), deadline.when()
-        since = loop.time()
+    async def ask_and_extend(question: str, options: Sequence[str]) -> str | None:
+        loop, end = asyncio.get_running_loop(), deadline.when()
+        began = loop.time()
         deadline.reschedule(None)
         try:
             return await ask(f"{server} asks: {' '.join(question.split())}", options)
         finally:
-            deadline.reschedule(None if when is None else when + loop.time() - since)
+            deadline.reschedule(None if end is None else end + loop.time() - began)
 
-    return asked
+    return ask_and_extend

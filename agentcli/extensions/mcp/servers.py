@@ -75,12 +75,13 @@ class Servers:
         make = partial(Server, on_notice=self._notify, on_update=self._note_update)
         self._servers = {spec.name: make(spec, connect, pins) for spec in specs}
         for client in clients:
-            spec = ServerSpec(name=client.name, scope="caller")
-            self._servers[client.name] = make(spec, partial(_return_client, client), None)
+            self._servers[client.name] = make(
+                ServerSpec(name=client.name, scope="caller"), partial(_return_client, client), None
+            )
         self._starting: set[asyncio.Task[None]] = set()
         self._joining = asyncio.Lock()
         self._waiting: asyncio.Timeout | None = None
-        self._has_news = False
+        self._has_news = False  # an offer was approved that `add_tools` has not used yet
 
     def __iter__(self) -> Iterator[Server]:
         return iter(self._servers.values())
@@ -106,17 +107,16 @@ class Servers:
     async def join(self, calls: SessionCalls) -> None:
         """Add the tools to a session before its first request, and before a later one if a server came late."""
         async with self._joining:
-            if calls.delegates.unknown_servers is None:
+            if calls.delegates.unknown_servers is None:  # the session's first request
                 await self._wait_for_new()
                 self.add_tools(calls)
                 calls.delegates.unknown_servers = {server.name for server in self if server.pinned is None}
                 return
             unknown = [server for server in self if server.name in calls.delegates.unknown_servers]
-            if late := [server for server in unknown if server.pinned is not None]:
-                names = [server.name for server in late]
-                calls.delegates.unknown_servers.difference_update(names)
+            if late := [server.name for server in unknown if server.pinned is not None]:
+                calls.delegates.unknown_servers.difference_update(late)
                 self.add_tools(calls)
-                self.on_notice(f"From this prompt on, the model can use the tools of: {', '.join(names)}")
+                self.on_notice(f"From this prompt on, the model can use the tools of: {', '.join(late)}")
             for server in unknown:
                 if server.pinned is None:
                     self._start(server)  # by now it may have downloaded the programs that it needs
@@ -133,29 +133,26 @@ class Servers:
         if pending:
             _, pending = await asyncio.wait(pending, timeout=1.0)  # most servers answer by then
         if pending:
-            waiting = [server for server in new if server.pinned is None and not server.problem]
-            names = ", ".join(server.name for server in waiting)
-            max_s = max((server.spec.startup_timeout_s for server in waiting), default=0)
+            slow = [server for server in new if server.pinned is None and not server.problem]
+            names = ", ".join(server.name for server in slow)
+            max_s = max((server.spec.startup_timeout_s for server in slow), default=0)
             hint = " Press Enter to start without them." if self.can_skip else ""
             self.on_notice(f"Waiting up to {max_s:g} s for new MCP servers: {names}.{hint}")
             try:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(None) as self._waiting:
+                    async with asyncio.timeout(None) as self._waiting:  # which `stop_waiting` ends
                         await asyncio.wait(pending)
             finally:  # also if the turn is interrupted
                 self._waiting = None
-        for server in new:
-            if server.pinned is None:
-                state = "has not answered yet. Its tools are available from the first prompt after it answers."
-                state = f"offers no tools: {server.problem}" if server.problem else state
-                self.on_notice(f"The MCP server {server.name} {state}")
+        for server in [server for server in new if server.pinned is None]:
+            state = "has not answered yet. Its tools are available from the first prompt after it answers."
+            state = f"offers no tools: {server.problem}" if server.problem else state
+            self.on_notice(f"The MCP server {server.name} {state}")
 
     def add_tools(self, calls: SessionCalls) -> None:
         """Set a session's tools to its own and those that the servers have now."""
         self._has_news = False
-        tools = list(self.tools())
-        if [tool.spec() for tool in tools] != [tool.spec() for tool in calls.tools if tool.server]:
-            calls.tools = ToolRegistry((*(tool for tool in calls.tools if not tool.server), *tools))
+        calls.tools = ToolRegistry((*(tool for tool in calls.tools if not tool.server), *self.tools()))
 
     def refresh(self, calls: SessionCalls) -> None:
         """Set the tools anew if a server changed, at a time when the beginning of requests changes anyway."""
@@ -166,16 +163,10 @@ class Servers:
         """Yield the tools that are known of all servers."""
         used_names: set[str] = set()
         for server in self:
-            known = server.pinned.tools if server.pinned else ()
-            offered = [tool for tool in known if server.spec.offers(tool.name)]
+            offered = [tool for tool in (server.pinned.tools if server.pinned else ()) if server.spec.offers(tool.name)]
             for tool in remote_tools(server.name, offered, server.call, used_names):
                 if not self._only or any(rule.names(tool.name) for rule in self._only):
                     yield tool
-
-    def prompts(self) -> Iterator[tuple[Server, RemotePrompt]]:
-        for server in self:
-            for prompt in server.pinned.prompts if server.pinned else ():
-                yield server, prompt
 
     async def attach_named(self, state: AgentState, prompt_ids: Container[str], emit: Emit) -> None:
         """Append the resources that a prompt names (`@server:uri`); one that cannot be read is reported."""
@@ -184,8 +175,7 @@ class Servers:
                 client = await self._servers[server].client()
                 if not isinstance(client, OffersPrompts):
                     raise ToolError(f"The MCP server {server} has no resources.", kind="not_found")
-                async with asyncio.timeout(self._servers[server].spec.timeout_s):
-                    parts = await client.read_resource(uri)
+                parts = await asyncio.wait_for(client.read_resource(uri), self._servers[server].spec.timeout_s)
             except (ToolError, TimeoutError) as error:
                 reason = str(error) or "it took too long"
                 emit(Notice(f"@{server}:{uri} was not read: {reason}"))
@@ -198,12 +188,11 @@ class Servers:
         """Yield the server and the URI of each resource that the prompts name, but not in text that was piped in."""
         for entry in state.conversation.path:
             if entry.id in prompt_ids and isinstance(entry.body, User):
-                texts = (block.text for block in typed_blocks(entry.body.content) if isinstance(block, Text))
-                typed = "\n".join(text.partition("\n\n<stdin>\n")[0] for text in texts)
-                yield from ((server, uri) for server, uri in _MENTION.findall(typed) if server in self._servers)
+                for block in typed_blocks(entry.body.content):
+                    typed = block.text.partition("\n\n<stdin>\n")[0] if isinstance(block, Text) else ""
+                    yield from ((server, uri) for server, uri in _MENTION.findall(typed) if server in self._servers)
 
     def listing(self) -> list[dict[str, Any]]:
-        """Return each server's name and status, for the JSON stream."""
         return [{"name": server.name, "status": server.status} for server in self]
 
     async def aclose(self, *, for_good: bool = True) -> None:
@@ -221,7 +210,7 @@ class Servers:
 
 
 async def _return_client(client: MCPClient, spec: ServerSpec, server: Server) -> MCPClient:
-    return client
+    return client  # a caller's own is connected already
 
 
 GROUP = "MCP"
@@ -240,7 +229,8 @@ def add_mcp_commands(commands: CommandSet, servers: Servers | None) -> None:
 
 
 def _add_prompts(commands: CommandSet, servers: Servers) -> None:
-    for server, prompt in servers.prompts():
+    offered = [(server, prompt) for server in servers if server.pinned for prompt in server.pinned.prompts]
+    for server, prompt in offered:
         if (name := tool_name(server.name, prompt.name)) not in commands.names:
             help = shorten(prompt.description or f"a prompt of {server.name}", _MAX_HELP)
             commands.add(SlashCommand(name, help, partial(_use_prompt, server, prompt), _hint(prompt), group=GROUP))
@@ -259,8 +249,10 @@ async def _use_prompt(server: Server, prompt: RemotePrompt, host: CommandHost, a
         raise UsageError(str(error)) from error
     if not text.strip():
         raise UsageError(f"The prompt {prompt.name} of the MCP server {server.name} is empty.")
-    request = f"Do what this prompt of the MCP server {server.name} says."
-    return AsPrompt(request, more=(foreign_text(f"prompt {prompt.name}", text),))
+    return AsPrompt(
+        f"Do what this prompt of the MCP server {server.name} says.",
+        more=(foreign_text(f"prompt {prompt.name}", text),),
+    )
 
 
 def prompt_arguments(prompt: RemotePrompt, line: str) -> dict[str, str]:
@@ -276,10 +268,11 @@ def prompt_arguments(prompt: RemotePrompt, line: str) -> dict[str, str]:
         raise UsageError(f"The arguments cannot be read: {error}.") from error
     named = {key: value for key, equals, value in (word.partition("=") for word in words) if equals and key in names}
     values = [word for word in words if word.partition("=")[0] not in named]
-    free = [name for name in names if name not in named]
-    if len(values) > len(free) > 0:
-        values = [*values[: len(free) - 1], " ".join(values[len(free) - 1 :])]
-    arguments = named | dict(zip(free, values, strict=False))
+    unnamed = [name for name in names if name not in named]
+    if len(values) > len(unnamed) > 0:
+        last = len(unnamed) - 1
+        values = [*values[:last], " ".join(values[last:])]
+    arguments = named | dict(zip(unnamed, values, strict=False))
     if missing := [name for name, is_required in prompt.arguments if is_required and name not in arguments]:
         raise UsageError(f"{prompt.name} also needs {', '.join(missing)}.")
     return arguments

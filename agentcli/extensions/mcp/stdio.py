@@ -57,7 +57,7 @@ async def stdio_transport(launch: ServerProgram, *, on_end: Callable[[str], None
 
 
 class _Protocol(asyncio.subprocess.SubprocessStreamProtocol):
-    """Knows when the server itself has ended; `Process.wait()` also waits for children that hold its pipes."""
+    """Sets `exited` when the server itself has ended: `Process.wait()` also waits for children that hold its pipes."""
 
     def __init__(self) -> None:
         super().__init__(limit=MAX_MESSAGE_BYTES, loop=asyncio.get_running_loop())
@@ -71,6 +71,7 @@ class _Protocol(asyncio.subprocess.SubprocessStreamProtocol):
 async def _start(
     launch: ServerProgram,
 ) -> tuple[asyncio.subprocess.Process, asyncio.SubprocessTransport, asyncio.Event]:
+    """Start a server; return its process, its pipes, and the event of its end. Raises `ToolError`."""
     program, *arguments = launch.argv
     found = shutil.which(program, path=launch.environment.get("PATH"))
     if found is None:
@@ -111,7 +112,7 @@ async def _read(
 ) -> None:
     """Send the server's messages to the session, until it ends or writes a line that is too long."""
     assert process.stdout is not None
-    why, reader = "", MessageReader()
+    reason, reader = "", MessageReader()
     try:
         while line := await process.stdout.readline():
             if not line.strip():
@@ -123,15 +124,15 @@ async def _read(
                 message = error
             await session.send(message)
     except ValueError:
-        why = f"It wrote a line of more than {MAX_MESSAGE_BYTES // 2**20} MB."
+        reason = f"It wrote a line of more than {MAX_MESSAGE_BYTES // 2**20} MB."
     except (anyio.BrokenResourceError, anyio.ClosedResourceError):
         return
     with suppress(TimeoutError):
         async with asyncio.timeout(GRACE_S):
             await process.wait()
     code, last_words = process.returncode, stderr.decode(errors="replace").strip()[-500:]
-    why = why or (f"It ended with {code}." if code is not None else "It closed stdout.")
-    on_end(f"{why} Its last words: {last_words}" if last_words else why)
+    reason = reason or (f"It ended with {code}." if code is not None else "It closed stdout.")
+    on_end(f"{reason} Its last words: {last_words}" if last_words else reason)
     session.close()
 
 
@@ -143,7 +144,7 @@ async def _collect_stderr(process: asyncio.subprocess.Process, stderr: bytearray
 
 
 async def _end_reading(transport: asyncio.SubprocessTransport, exited: asyncio.Event) -> None:
-    """Close the output of a server that has ended, because a child of it may hold it open."""
+    """Close the output of a server once that has ended, because a child of it may hold it open."""
     await exited.wait()
     await asyncio.sleep(GRACE_S)  # for its last output
     if (output := transport.get_pipe_transport(1)) is not None:

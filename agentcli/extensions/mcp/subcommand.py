@@ -6,7 +6,7 @@ import asyncio
 import re
 import sys
 import webbrowser
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 from urllib.parse import urlsplit
@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 import typer
 
+from agentcli.agent.permissions.modes import Mode, parse_mode
 from agentcli.cli.output import echo, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_answer, run_app
 from agentcli.errors import ToolError, UsageError, UserError
@@ -27,6 +28,8 @@ from agentcli.settings.load import Config, read_layer
 from agentcli.settings.paths import project_root
 from agentcli.settings.trust import MCP_FILE
 from agentcli.settings.write import store_in, store_setting, write_settings
+from agentcli.tools.tool import Tool
+from agentcli.version import __version__
 
 app = make_app("Add, list and remove MCP servers, log in to one; be one.")
 
@@ -46,8 +49,9 @@ def list_servers(json: AsJson = False) -> None:
     """Connect to the servers that count here, and show what each offers. Exits with 1 if one cannot be used."""
     servers = list(_servers(configuration(warns=True)))
     statuses = asyncio.run(_connect(*servers))
-    text = "\n".join(map(server_row, servers, statuses)) or NO_SERVERS
-    print_answer(list(map(_entry, servers, statuses)), text, as_json=json)
+    print_answer(
+        list(map(_entry, servers, statuses)), "\n".join(map(server_row, servers, statuses)) or NO_SERVERS, as_json=json
+    )
     raise typer.Exit(int(any(server.current is None for server in servers)))
 
 
@@ -144,10 +148,8 @@ def serve(
     tools: Annotated[str, typer.Option(help="Only these tools, separated by commas.")] = "",
 ) -> None:
     """Offer agentcli's own tools to another agent on stdin and stdout, with the sandbox and the permissions."""
-    load_sdk()
-    from agentcli.extensions.mcp.serve import serve_tools  # the SDK: 0.6 s
-
-    asyncio.run(serve_tools(configuration(warns=True), permission_mode, [name for name in tools.split(",") if name]))
+    only = [name for name in tools.split(",") if name]
+    asyncio.run(_serve_tools(configuration(warns=True), parse_mode(permission_mode), only))
 
 
 def _servers(config: Config) -> Servers:
@@ -171,6 +173,7 @@ def _entry(server: Server, status: Status) -> dict[str, Any]:
 
 
 def _pair(text: str, sign: str, flag: str) -> tuple[str, str]:
+    """Split the value of a flag at the first `sign`. Raises `UsageError`."""
     name, has_sign, value = text.partition(sign)
     if not has_sign or not name.strip():
         raise UsageError(f"{flag} {text!r} has no {sign!r}.")
@@ -183,6 +186,7 @@ def _file(config: Config, scope: str) -> Path:
 
 
 def _servers_of(config: Config, scope: str) -> Mapping[str, Any]:
+    """Return the servers in the file of a scope, as they are written there."""
     if not (file := _file(config, scope)).exists():
         return {}
     return servers_in(file) if scope == "project" else read_layer(file).values.get("mcp_servers", {})
@@ -229,3 +233,75 @@ async def _log_in(config: Config, server: Server) -> str:
         tools = await client.list_tools()
         await client.close()
     return f"You are logged in to {spec.name}, which has {len(tools)} tools."
+
+
+# Our own tools as a server
+
+
+async def _serve_tools(config: Config, mode: Mode, only: Collection[str]) -> None:
+    """Serve the tools named in `only` (empty: all) on stdin and stdout until stdin ends.
+
+    Raises:
+        UsageError: If there is no such tool.
+        ToolError: If the SDK is not installed.
+    """
+    load_sdk()
+    import mcp_types
+    from mcp.server import lowlevel
+    from mcp.server.stdio import stdio_server
+
+    from agentcli.app import Builder
+    from agentcli.cli.subcommands.tools import ToolCallLine, open_bench
+    from agentcli.infra.sessions.sqlite import MemorySessions
+
+    builder = Builder(config, store=MemorySessions(), on_notice=warn)
+    registry = builder.offered_tools()
+    names = [tool.name for tool in registry if tool.mode == "server" and not tool.server]
+    if missing := [name for name in only if name not in names]:
+        raise UsageError(f"There is no tool {missing[0]!r} to serve; there is {', '.join(names)}.")
+    offered = registry.clone(only=[name for name in names if not only or name in only])
+
+    async def list_tools(context: Any, params: Any) -> mcp_types.ListToolsResult:
+        return mcp_types.ListToolsResult.model_validate({"tools": list(map(_tool_message, offered))})
+
+    async def call_tool(context: Any, params: mcp_types.CallToolRequestParams) -> mcp_types.CallToolResult:
+        answer = await bench.answer(ToolCallLine(params.name, params.arguments or {}))
+        return mcp_types.CallToolResult.model_validate(_result_message(answer))
+
+    server = lowlevel.Server[Any]("agentcli", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)
+    async with open_bench(builder, offered, mode) as bench, stdio_server() as (read, write):
+        await server.run(read, write, server.create_initialization_options())
+
+
+def _tool_message(tool: Tool) -> dict[str, Any]:
+    """Return a tool in the form of MCP."""
+    spec, only_reads = tool.spec(), tool.effect in ("none", "read", "web")
+    hints = {"readOnlyHint": only_reads, "openWorldHint": tool.effect == "web"}
+    return {
+        "name": spec.name,
+        "description": spec.description,
+        "inputSchema": spec.input_schema,
+        "annotations": hints,
+    }
+
+
+def _result_message(answer: dict[str, Any]) -> dict[str, Any]:
+    """Return the result of a call, which has the form of `tools run`, in the form of MCP."""
+    content = answer["content"]
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    structured = answer["structured"] if isinstance(answer["structured"], dict) else None
+    return {
+        "content": list(map(_block_message, blocks)),
+        "structuredContent": msgspec.to_builtins(structured, enc_hook=str),
+        "isError": answer["is_error"],
+    }
+
+
+def _block_message(block: dict[str, Any]) -> dict[str, Any]:
+    match block:
+        case {"type": "image", "source": {"media_type": media_type, "data": data}}:
+            return {"type": "image", "data": data, "mimeType": media_type}
+        case {"type": "document", "source": {"media_type": media_type, "data": data}}:
+            return {"type": "resource", "resource": {"uri": "file:///document", "mimeType": media_type, "blob": data}}
+        case _:
+            return block  # a text, which has the same form

@@ -42,7 +42,7 @@ class StdioSpec(Struct, frozen=True):
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Return all texts in which variables are replaced, the command first."""
+        """All texts in which variables are replaced, the command first."""
         return (self.command, *self.args, self.cwd, *self.env.values())
 
 
@@ -183,17 +183,12 @@ class OffersPrompts(Protocol):
 CallRemote = Callable[[RemoteTool, dict[str, Any], ToolContext], Awaitable[RemoteResult]]
 
 MAX_NAME = 64  # characters; Anthropic's and OpenAI's limit for the name of a tool
-_DIGEST = 8  # characters of the hash at the end of shorten names
+_DIGEST = 8  # characters of the hash at the end of shortened names
 BYTES_PER_TOKEN = 3.2  # of names and short descriptions in JSON, by the o200k encoding
 STUB_WORDS = (12, 8, 5, 0)  # of a description; the largest number that fits is used
 NOTE = "Tools named mcp__… are described in a few words: call one with {} to be told its arguments."
 MAX_DEPTH = 40  # levels; what is deeper may be anything
 _TYPES = ("string", "integer", "number", "boolean", "object", "array", "null")
-# Other names that servers write for the types; any further one, such as "any", restricts nothing.
-_TYPE_NAMES = {
-    "str": "string", "text": "string", "int": "integer", "float": "number", "double": "number", "bool": "boolean",
-    "dict": "object", "map": "object", "list": "array", "tuple": "array", "none": "null",
-}  # fmt: skip
 _UNIONS = ("anyOf", "oneOf", "allOf")  # which no provider takes at the top
 _SCHEMAS = (
     "additionalProperties", "contains", "else", "if", "items", "not", "propertyNames", "then", "unevaluatedItems",
@@ -249,7 +244,7 @@ def remote_tools(server: str, tools: Sequence[RemoteTool], call: CallRemote, use
             partial(_run, tool, call),
             "foreign",  # a server's hints about a tool (readOnlyHint and the like) prove nothing
             source=f"mcp:{server}",
-            time_limit_s=None,  # the call has its own, which stops while the person is asked something
+            time_limit_s=None,  # `Server.call` has its own, which stops while the person is asked something
             schema=provider_schema(tool.schema),
             is_described_when_called=True,
         )
@@ -281,23 +276,23 @@ def output_of(result: RemoteResult) -> ToolOutput:
     return replace(output, error_kind="execution_error") if result.is_error else output
 
 
-def fitted(specs: Sequence[ToolSpec], most_tokens: int) -> tuple[ToolSpec, ...]:
+def fitted(specs: Sequence[ToolSpec], max_tokens: int) -> tuple[ToolSpec, ...]:
     """Return the tools in as much detail as fits: all of them whole, else stubs, else only the first stubs."""
-    if _tokens(specs) <= most_tokens:
+    if _tokens(specs) <= max_tokens:
         return tuple(specs)
-    room = most_tokens - _tokens((ToolSpec("", NOTE, {}),))
+    stub_tokens = max_tokens - _tokens((ToolSpec("", NOTE, {}),))
     for words in STUB_WORDS:
         stubs = [_stub(spec, words) for spec in specs]
-        if _tokens(stubs) <= room:
+        if _tokens(stubs) <= stub_tokens:
             return tuple(stubs)
     totals = accumulate(_tokens((stub,)) for stub in stubs)
-    return tuple(stub for stub, tokens in zip(stubs, totals, strict=True) if tokens <= room)
+    return tuple(stub for stub, total in zip(stubs, totals, strict=True) if total <= stub_tokens)
 
 
 def _stub(spec: ToolSpec, words: int) -> ToolSpec:
     """Return a tool that takes any arguments, with only the first words of its description."""
-    described = spec.description.split()
-    short = " ".join(described[:words]) + (" …" if 0 < words < len(described) else "")
+    all_words = spec.description.split()
+    short = " ".join(all_words[:words]) + (" …" if 0 < words < len(all_words) else "")
     return ToolSpec(spec.name, short, {"type": "object"})
 
 
@@ -306,7 +301,10 @@ def _tokens(specs: Sequence[ToolSpec]) -> float:
 
 
 def provider_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a valid schema that all providers accept; parts that are not valid are left out, so it allows more."""
+    """Return a schema that all providers accept: without parts that are not valid, which makes it allow more.
+
+    Its top is an object with neither reference nor union.
+    """
     top = dict(schema)
     if isinstance(target := _resolve(top.get("$ref"), schema), Mapping):
         top = {**target, **{key: value for key, value in top.items() if key != "$ref"}}
@@ -350,29 +348,29 @@ def _keyword(key: str, value: Any, root: Mapping[str, Any], depth: int) -> Any:
     if key in _LISTS:
         return [_normal(part, root, depth) for part in value] if isinstance(value, list) and value else None
     if key in _KINDS:
-        is_kind = isinstance(value, _KINDS[key]) and isinstance(value, bool) == (_KINDS[key] is bool)
-        is_negative = (key in _SIZES or key == "multipleOf") and is_kind and value <= 0
-        return value if is_kind and not is_negative else None
+        is_valid = isinstance(value, _KINDS[key]) and isinstance(value, bool) == (_KINDS[key] is bool)
+        if key in _SIZES or key == "multipleOf":
+            is_valid = is_valid and value > 0
+        return value if is_valid else None
     return value
 
 
 def _type(value: Any) -> str | list[str] | None:
-    if isinstance(value, str):
-        name = _TYPE_NAMES.get(value.lower(), value.lower())
-        return name if name in _TYPES else None
-    names = [_type(one) for one in value] if isinstance(value, list) else []
-    known = list(dict.fromkeys(name for name in names if isinstance(name, str)))
-    return known if known and len(known) == len(set(map(str, names))) else None  # a list with "any" allows anything
+    """Return one or several types; None for others, such as "any", because without a type anything is allowed."""
+    if isinstance(value, list):
+        return list(dict.fromkeys(value)) if value and all(name in _TYPES for name in value) else None
+    return value if value in _TYPES else None
 
 
 def _unique(value: Any, key: str) -> list[Any] | None:
+    """Return a list of names (`required`) or of any values (`enum`) without duplicates; None if it is empty."""
     items = value if isinstance(value, list) else []
     unique = {msgspec.json.encode(item): item for item in items if key == "enum" or isinstance(item, str)}
     return list(unique.values()) or None
 
 
 def _resolve(reference: Any, root: Mapping[str, Any]) -> Any:
-    """Return the part of a schema that a reference names; None if it is none, or lies in a part that is left out."""
+    """Return the part of `root` that a reference such as `#/$defs/A` names; None for one to any other place."""
     if not isinstance(reference, str) or not _REFERENCE.match(reference):
         return None
     part: Any = root
@@ -387,14 +385,15 @@ def _merge_unions(normal: dict[str, Any], root: Mapping[str, Any]) -> dict[str, 
     for union in _UNIONS:
         branches = [_branch(branch, root) for branch in normal.get(union, ())]
         for branch in branches:
-            properties = properties | branch.get("properties", {}) | properties  # new ones come last
-        if sets := [set(branch.get("required", ())) for branch in branches]:
-            shared = set.union(*sets) if union == "allOf" else set.intersection(*sets)
-            required += sorted(shared.difference(required))
+            properties = properties | branch.get("properties", {}) | properties  # of one name the first counts
+        if required_by := [set(branch.get("required", ())) for branch in branches]:
+            by_all = set.union(*required_by) if union == "allOf" else set.intersection(*required_by)
+            required += sorted(by_all.difference(required))
     return {**normal, "properties": properties, **({"required": required} if required else {})}
 
 
 def _branch(branch: dict[str, Any], root: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an alternative of a union, the target of its reference, or what its own unions make of it."""
     target = _resolve(branch.get("$ref"), root)
     branch = _normal(target, root, 1) if isinstance(target, Mapping) else branch
     return _merge_unions(branch, root) if any(union in branch for union in _UNIONS) and target is None else branch

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -32,13 +31,10 @@ from agentcli.tools.builtin.toolset import SkillCall
 from agentcli.tools.command import Grants
 from agentcli.tools.tool import ToolOutput
 
-log = logging.getLogger(__name__)
-
 MAX_DEPTH = 3  # skills that a model may activate within each other
 _MAX_LISTED = 40  # resources that are listed with the instructions
-_MAX_FOUND = 50  # skills that a search lists
 
-Store = Callable[..., object]  # appends entries to the log
+Store = Callable[[SkillEnded], object]  # appends an entry to the log
 By = Literal["person", "model"]
 Level = Literal[1, 2, 3]
 
@@ -90,14 +86,14 @@ class SkillRegistry:
     def check(self, name: str, *, by: By = "person") -> Skill:
         """Return the skill, if it may be activated now. Raises `UsageError` that says why it may not."""
         skill = self.get(name)
-        path = " → ".join((*(one.skill.name for one in self.active), skill.name))
+        path = " → ".join((*(activation.skill.name for activation in self.active), skill.name))
         if by == "model" and not skill.for_model:
             raise UsageError(f"Only the user activates the skill {skill.name}.")
         if self.is_active(skill.name):
             raise UsageError(f"The skill {skill.name} is active already ({path}): follow its instructions.")
         if by == "model":
-            if closed := next((one.skill.name for one in self.active if not one.skill.may_nest), None):
-                raise UsageError(f"While the skill {closed} is active no other one is activated.")
+            if without_others := next((one.skill.name for one in self.active if not one.skill.may_nest), None):
+                raise UsageError(f"While the skill {without_others} is active no other one is activated.")
             if sum(one.by == "model" for one in self.active) == MAX_DEPTH:
                 raise UsageError(f"Skills nest {MAX_DEPTH} deep at most ({path}): end one first.")
         return skill
@@ -117,11 +113,10 @@ class SkillRegistry:
             UsageError: If the skill may not be activated or cannot be read; nothing has changed then.
         """
         skill = self.check(name, by=by)
-        try:
-            text = skill.instructions() if instructions is None else instructions
-            activation = Activation(os.urandom(6).hex(), skill, by, 2, _messages(skill, text, request))
-        except (OSError, ValueError) as error:
-            raise UsageError(f"The skill {skill.name} cannot be used: {error}.") from error
+        text = _read_instructions(skill) if instructions is None else instructions
+        if not text.strip():
+            raise UsageError(f"The skill {skill.name} cannot be used: it has no instructions.")
+        activation = Activation(os.urandom(6).hex(), skill, by, 2, _messages(skill, text, request))
         if history is not None:
             history.append(Message("user", (Text(activation.instructions),)))
         self.active.append(activation)
@@ -133,24 +128,28 @@ class SkillRegistry:
         Raises:
             UsageError: If no such skill is active, or it is not the innermost one.
         """
-        own = [one for one in self.active if one.by == by]
+        own = [activation for activation in self.active if activation.by == by]
         if not own:
             raise UsageError("No skill is active." if by == "person" else "No skill that you activated is active.")
-        top = own[-1]
-        ended = next((one for one in own if one.skill.name == name), None) if name else top
+        innermost = own[-1]
+        ended = next((one for one in own if one.skill.name == name), None) if name else innermost
         if ended is None:
             raise UsageError(f"The skill {name} is not active{did_you_mean(name, [one.skill.name for one in own])}.")
-        if by == "model" and ended is not top:
-            log.warning("skill %s was to end while %s was the innermost", name, top.skill.name)
-            raise UsageError(f"{top.skill.name} is the innermost skill: end it before {name}.")
+        if by == "model" and ended is not innermost:
+            raise UsageError(f"{innermost.skill.name} is the innermost skill: end it before {name}.")
         self.active.remove(ended)
         return ended
 
 
+def _read_instructions(skill: Skill) -> str:
+    """Return the text below the frontmatter of a skill. Raises `UsageError` if the skill cannot be used."""
+    try:
+        return skill.instructions()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"The skill {skill.name} cannot be used: {error}.") from error
+
+
 def _messages(skill: Skill, text: str, request: str) -> tuple[SkillMessage, ...]:
-    """Return the texts about an activation. Raises `ValueError` for a skill without instructions."""
-    if not text.strip():
-        raise ValueError("it has no instructions")
     active = f"The skill {skill.name} is active{f': {request}' if request else ''}"
     instruction = f'<skill name="{skill.name}" folder="{skill.folder}">\n{text.strip()}\n{_resources(skill)}</skill>'
     granted = ", ".join(skill.allowed_tools)
@@ -181,9 +180,9 @@ class SessionSkills:
     session: Session
     known_model: Callable[[str, str], str]
     outer: SkillsInUse | None = None
-    _granted: dict[str, list[Rule]] = field(default_factory=dict)  # by activation
-    _activated_for_next: set[str] = field(default_factory=set)  # activations since the last turn
-    # For model and effort: the activation that chose a value, the value, and the one that it replaced.
+    _granted: dict[str, list[Rule]] = field(default_factory=dict)  # until the next prompt, by the activation's id
+    _activated_for_next: set[str] = field(default_factory=set)  # ids of activations since the last turn
+    # For model and effort: the id of the activation that chose a value, the value, and the one that it replaced.
     _overrides: dict[str, list[tuple[str, Any, Any]]] = field(default_factory=lambda: {"name": [], "effort": []})
 
     @property
@@ -193,30 +192,27 @@ class SessionSkills:
     async def activate(self, name: str, *, request: str = "", by: By = "person") -> Activation:
         """Activate a skill; the model reads its instructions with the next request. Raises `UserError`."""
         skill = self.registry.check(name, by=by)
-        text = await self._text(skill, request)
+        text = await self._expand_instructions(skill, request)
         activation = self.registry.activate(name, request=request, by=by, instructions=text)
-        note = reminder(activation.instructions)
+        entry, note = SkillActivated(activation.id, skill, by), reminder(activation.instructions)
         try:
             if self.session.is_busy:
-                self.session.append(SkillActivated(activation.id, skill, by))
+                self.session.append(entry)
                 self.state.notes.append(note)
             else:
                 self._activated_for_next.add(activation.id)
-                self.session.append(SkillActivated(activation.id, skill, by), note)
+                self.session.append(entry, note)
         except BaseException:
             self.registry.active.remove(activation)
             raise
-        self._granted[activation.id] = self._rules(skill)  # until the next prompt
+        self._granted[activation.id] = self._rules(skill)
         self.state.rules.allow += self._granted[activation.id]
         self._apply(activation)
         return activation
 
-    async def _text(self, skill: Skill, request: str) -> str:
+    async def _expand_instructions(self, skill: Skill, request: str) -> str:
         """Return a skill's instructions with the request and the output of its commands. Raises `UserError`."""
-        try:
-            body = skill.instructions()
-        except (OSError, ValueError) as error:
-            raise UsageError(f"The skill {skill.name} cannot be used: {error}.") from error
+        body = _read_instructions(skill)
         for variable in ("${CLAUDE_SKILL_DIR}", "${AGENTCLI_SKILL_DIR}"):
             body = body.replace(variable, skill.folder)
         template = Template(
@@ -259,7 +255,7 @@ class SessionSkills:
             self.end(by="model", store=store)
 
     def begin_turn(self, conversation: Conversation, *, is_resumed: bool = False) -> None:
-        """End the grants for the last prompt, and follow the log, which may have been rewound."""
+        """End the grants for the last prompt, and follow the log: a rewind ends and activates skills, too."""
         for id in [id for id in self._granted if id not in self._activated_for_next]:
             self._revoke_grants(id)
         self._activated_for_next.clear()
@@ -267,7 +263,8 @@ class SessionSkills:
         for activation in [one for one in self.registry.active if one.id not in logged]:
             self.registry.active.remove(activation)
             self._undo(activation)
-        for entry in [logged[id] for id in logged if all(one.id != id for one in self.registry.active)]:
+        active_ids = {activation.id for activation in self.registry.active}
+        for entry in [entry for id, entry in logged.items() if id not in active_ids]:
             if entry.by == "model" and not is_resumed:
                 self.session.append(SkillEnded(entry.id))
             else:
@@ -292,11 +289,13 @@ class SessionSkills:
         """Return the verdict on a call, or a denial if an active skill does not allow the tool."""
         if self.outer is not None:
             verdict = self.outer.narrowed(tool, verdict)
-        for skill in (one.skill for one in self.registry.active if one.skill.tools is not None):
-            names = [rule.partition("(")[0] for rule in skill.tools or ()]
+        for skill in (activation.skill for activation in self.registry.active):
+            if skill.tools is None:
+                continue
+            names = [rule.partition("(")[0] for rule in skill.tools]
             allowed = (*(ALIASES.get(name, name) for name in names), "skill")  # with `skill` the model can end it
             if tool not in allowed:
-                tools = ", ".join(skill.tools or ()) or "no tool"
+                tools = ", ".join(skill.tools) or "no tool"
                 return Verdict("deny", f"the skill {skill.name} leaves only {tools}")
         return verdict
 
@@ -325,29 +324,31 @@ class SessionSkills:
                 self.session.publish(Notice(notice))
         if skill.effort:
             self._override(activation.id, "effort", skill.effort)
-        self.session.runtime.calls.workspace.grants += Grants(readable=self._files(skill))
+        self.session.runtime.calls.workspace.grants += Grants(readable=_files(skill))
 
     def _override(self, id: str, key: Literal["name", "effort"], value: Any) -> None:
         self._overrides[key].append((id, value, getattr(self.state.model, key)))
         setattr(self.state.model, key, value)
 
     def _undo(self, activation: Activation) -> None:
-        """Undo the changes of a skill; a model or effort that the person or a later skill chose since then stays."""
+        """Undo the changes of a skill; a model or effort that the person or a later skill has chosen stays."""
         self._revoke_grants(activation.id)
         for key, overrides in self._overrides.items():
-            for at, (id, value, before) in enumerate(overrides):
-                if id == activation.id:
-                    if at + 1 < len(overrides):
-                        overrides[at + 1] = (*overrides[at + 1][:2], before)
-                    elif getattr(self.state.model, key) == value:
-                        setattr(self.state.model, key, before)
-                    del overrides[at]
-                    break
-        self.session.runtime.calls.workspace.grants -= Grants(readable=self._files(activation.skill))
+            ids = [id for id, _, _ in overrides]
+            if activation.id not in ids:
+                continue
+            index = ids.index(activation.id)
+            _, value, before = overrides.pop(index)
+            if index < len(overrides):  # the next override, when it is undone, returns to the value before this one
+                overrides[index] = (*overrides[index][:2], before)
+            elif getattr(self.state.model, key) == value:
+                setattr(self.state.model, key, before)
+        self.session.runtime.calls.workspace.grants -= Grants(readable=_files(activation.skill))
 
-    def _files(self, skill: Skill) -> tuple[Path, ...]:
-        folder = Path(skill.folder).resolve()
-        return (skill.file.resolve(), *(path for name in skill.resources() if (path := folder / name).is_file()))
+
+def _files(skill: Skill) -> tuple[Path, ...]:
+    folder = Path(skill.folder).resolve()
+    return (skill.file.resolve(), *(path for name in skill.resources() if (path := folder / name).is_file()))
 
 
 def skills_of(calls: SessionCalls) -> SessionSkills:
@@ -358,17 +359,18 @@ def skills_of(calls: SessionCalls) -> SessionSkills:
 
 
 def _search(registry: SkillRegistry, word: str) -> ToolOutput:
-    offered = [skill for skill in registry.catalog if skill.for_model]
-    found = [skill for skill in offered if word.lower() in f"{skill.name} {skill.description}".lower()]
-    lines = [f"- {skill.name}: {skill.description}" for skill in found[:_MAX_FOUND]]
-    if len(found) > _MAX_FOUND:
-        lines.append(f"({len(found) - _MAX_FOUND} more: give a longer word)")
-    return ToolOutput("\n".join(lines) or f"No skill has {word!r} in its name or description.", summary=f"{len(found)}")
+    lines = [f"- {skill.name}: {skill.description}" for skill in registry.catalog if skill.for_model]
+    found = [line for line in lines if word.lower() in line.lower()]
+    return ToolOutput("\n".join(found) or f"No skill has {word!r} in its name or description.", summary=f"{len(found)}")
 
 
 def _read_resource(registry: SkillRegistry, arguments: SkillCall) -> ToolOutput:
-    """Return a file of a skill's folder, or the list of its files (level 3). Raises `ToolError` and `UsageError`."""
-    skill = registry.get(arguments.name or next((one.skill.name for one in reversed(registry.active)), ""))
+    """Return a file of a skill's folder, or the list of its files (level 3); without a name, of the innermost skill.
+
+    Raises `ToolError` and `UsageError`.
+    """
+    innermost = registry.active[-1].skill.name if registry.active else ""
+    skill = registry.get(arguments.name or innermost)
     if not skill.for_model and not registry.is_active(skill.name):
         raise ToolError(f"Only the user activates the skill {skill.name}.", kind="permission_denied")
     if not arguments.resource:

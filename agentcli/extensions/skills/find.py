@@ -129,17 +129,18 @@ def listing(skills: Sequence[Skill], max_tokens: int) -> str:
     """Return the text that lists skills for a model (level 1): the more skills, the shorter each description."""
     if not skills:
         return ""
-    room = max_tokens * _BYTES_PER_TOKEN - len(_HEAD)
+    max_bytes = max_tokens * _BYTES_PER_TOKEN - len(_HEAD)
 
-    def size(length: int) -> int:
-        return sum(len(_line(skill, length).encode()) + 1 for skill in skills)
+    def size(max_chars: int) -> int:
+        return sum(len(_line(skill, max_chars).encode()) + 1 for skill in skills)
 
-    length = max(bisect(range(_MAX_DESCRIPTION + 1), room, key=size) - 1, 0)
+    # The longest descriptions with which all skills fit; without any, where not even their names do.
+    max_chars = max(bisect(range(_MAX_DESCRIPTION + 1), max_bytes, key=size) - 1, 0)
     lines: list[str] = []
     for skill in skills:
-        line = _line(skill, length)
-        room -= len(line.encode()) + 1
-        if room < 0 and lines:
+        line = _line(skill, max_chars)
+        max_bytes -= len(line.encode()) + 1
+        if max_bytes < 0 and lines:
             lines.append(f"({len(skills) - len(lines)} more: skill with level 1 and a word for its name looks for one)")
             break
         lines.append(line)
@@ -156,10 +157,10 @@ def _skill_files(place: SkillFolder) -> Iterator[tuple[str, Stamp]]:
     """Yield the folders that have a SKILL.md, in the order of their names, and the stamp of that file."""
     root = os.path.realpath(place.root) if place.root is not None else None
     waiting = [(str(place.folder), 0)]
-    count = 0
-    while waiting and count < MAX_FOLDERS:
+    for _ in range(MAX_FOLDERS):
+        if not waiting:
+            break
         folder, depth = waiting.pop()
-        count += 1
         if root is not None and not f"{os.path.realpath(folder)}/".startswith(f"{root}/"):
             continue
         if depth:
@@ -191,7 +192,7 @@ def places(config: Config, *, with_untrusted: bool = False, added: Sequence[Path
 
 
 def all_skills(config: Config, *, with_untrusted: bool = False, added: Sequence[Path] = ()) -> Catalog:
-    """Return the skills of all these folders."""
+    """Return the skills in the folders that `places` gives for the same arguments."""
     reads: list[tuple[str, CachedRead[Skill]]] = []
     for place in places(config, with_untrusted=with_untrusted, added=added):
         read, files = partial(read_skill, source=place.source), dict(_skill_files(place))
@@ -209,14 +210,10 @@ class Skills:
     on_notice: Callable[[str], None]
     added: Sequence[Path] = ()
 
-    @property
-    def _is_off(self) -> bool:
-        return self.is_bare or not self.config.settings.skills.enabled
-
     @cached_property
     def catalog(self) -> Catalog:
         """The skills that are not switched off; those that cannot be used are reported."""
-        if self._is_off:
+        if self.is_bare or not self.config.settings.skills.enabled:
             return Catalog()
         catalog = all_skills(self.config, added=self.added)
         notices = [f"The skill in {folder} is left out: {why}." for folder, why in catalog.problems.items()]
@@ -230,10 +227,10 @@ class Skills:
     @cached_property
     def offered(self) -> Sequence[Skill]:
         """The skills that the model may activate, in the order of the list."""
-        settings = self.config.settings.skills
-        if self._is_off or not (settings.bundled or len(places(self.config, added=self.added)) > 1):
+        with_bundled = self.config.settings.skills.bundled
+        if not with_bundled and len(places(self.config, added=self.added)) == 1:  # the bundled ones need not be read
             return ()
-        return [skill for skill in self.catalog if skill.for_model and (settings.bundled or skill.source != "bundled")]
+        return [skill for skill in self.catalog if skill.for_model and (with_bundled or skill.source != "bundled")]
 
     def listing(self, window: int) -> str:
         """Return the list of skills at the beginning of each request; `window` is the model's, in tokens."""

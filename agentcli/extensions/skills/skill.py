@@ -27,7 +27,7 @@ ADDED_KEYS = (
 _SPECIFIED_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _NAME = re.compile(r"\w[\w.-]*")
 _TOOL = re.compile(r"[A-Za-z_][\w*-]*(?:\([^)]*\))?")
-# `description: Use it so: first …` is no YAML either. Lines that go on below are left alone.
+# Values that need quotes to be YAML, as in `description: Use it so: first …`; none that goes on in the next line.
 _PLAIN_VALUE = r"(?m)^([\w-]+):[ \t]+([^\s\"'|>\[{&*!%@`#].*?)[ \t]*$(?!\n[ \t]+\S)"
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
 
@@ -106,7 +106,7 @@ def read_skill(folder: Path | str, source: Source) -> Skill:
 
 
 def problems_in(keys: dict[str, Any], folder: str) -> Iterator[str]:
-    """Yield the faults of a skill's keys by the specification; keys that other tools have added are no fault."""
+    """Yield the faults of a skill's keys by the specification; keys that only other tools know are no fault."""
     name = one_line(keys, "name")
     if not name:
         yield "it has no name: that of its folder is taken"
@@ -137,7 +137,7 @@ def split_frontmatter(data: bytes) -> tuple[dict[str, Any], str]:
     head = re.match(r"(?sm)\A---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)", text)
     if head is None:
         return {}, text
-    # People write `argument-hint: [since] [until]`, which is no YAML, or another YAML: the value is the text as it is.
+    # People write `argument-hint: [since] [until]`, which is no YAML, or a list: the value is quoted, so it stays text.
     source = re.sub(r"(?m)^(argument-hint):[ \t]+([^\s\"'|>].*?)[ \t]*$", _quoted, head[1])
     try:
         keys = _load_yaml(source)

@@ -38,8 +38,9 @@ class AgentDefinition(Struct, frozen=True, omit_defaults=True, kw_only=True):
     model: str = ""
 
 
-def _read(name: str, source: str) -> AgentDefinition:
-    file = Path(name)
+def _read(path: str, source: str) -> AgentDefinition:
+    """Read a definition from a file. Raises `OSError`, and `ValueError` if it has no prompt."""
+    file = Path(path)
     keys, body = split_frontmatter(read_small_file(file))
     if not body.strip():
         raise ValueError("it has no prompt")
@@ -48,7 +49,7 @@ def _read(name: str, source: str) -> AgentDefinition:
         name=one_line(keys, "name") or file.stem,
         description=one_line(keys, "description") or " ".join(body.strip().splitlines()[0].split()),
         prompt=body.strip(),
-        file=name,
+        file=path,
         source=source,
         tools=_tools(keys.get("tools")),
         model="" if model == "inherit" else model,
@@ -77,14 +78,16 @@ class Agents:
         if self.is_bare:
             return []
         config = self.config
-        places = project_places(config.cwd, AGENT_FOLDERS) if config.project.is_allowed else []
-        found = [(place, "project") for place in places]
-        users = (config.paths.config / "agents", home_of(config.environment) / ".claude/agents")
-        return found + [(folder, "user") for folder in users if folder.is_dir()]
+        of_project = project_places(config.cwd, AGENT_FOLDERS) if config.project.is_allowed else []
+        of_user = (config.paths.config / "agents", home_of(config.environment) / ".claude/agents")
+        return [
+            *((folder, "project") for folder in of_project),
+            *((folder, "user") for folder in of_user if folder.is_dir()),
+        ]
 
     @cached_property
     def definitions(self) -> dict[str, AgentDefinition]:
-        """The definitions by name; of several with one name the first counts. A file that has none is reported."""
+        """The definitions by name; of several with one name the first counts. A file without one is reported."""
         definitions: dict[str, AgentDefinition] = {}
         for folder, source in (*self.places, (BUILT_IN, "built in")):
             stamps = {}

@@ -84,7 +84,7 @@ class Subagents:
         self._background: dict[str, asyncio.Task[None]] = {}
 
     async def answer(self, call: Call, arguments: CreateSubagent) -> ToolOutput:
-        """Let a subagent do a task and return its answer; one in the background is answered for at once.
+        """Let a subagent do a task, and return its answer; for one in the background, a sentence at once.
 
         Raises:
             ToolError: If the task is empty, there is no such agent, or the subagent could not be started.
@@ -92,8 +92,8 @@ class Subagents:
         if not arguments.task.strip():
             raise ToolError("The task is empty: say all that the subagent needs to know.", kind="invalid_parameters")
         if (definition := self.definitions.get(arguments.agent or DEFAULT)) is None:
-            near, all = did_you_mean(arguments.agent, self.definitions), ", ".join(self.definitions)
-            raise ToolError(f"There is no agent {arguments.agent!r}{near}; there is {all}.", kind="not_found")
+            near, names = did_you_mean(arguments.agent, self.definitions), ", ".join(self.definitions)
+            raise ToolError(f"There is no agent {arguments.agent!r}{near}; there is {names}.", kind="not_found")
         id = f"{definition.name}-{len(self.runs) + 1}"
         run = AgentRun(id=id, definition=definition, arguments=arguments, call=call)
         self.runs.append(run)
@@ -112,33 +112,38 @@ class Subagents:
         self._children.parent.deliver_reports()
 
     async def _run(self, run: AgentRun) -> ToolOutput:
-        turn, use_id = run.call.turn, run.call.use.id
+        """Run a subagent as soon as fewer than `MAX_RUNNING` others run, and return its answer. Raises `ToolError`."""
         try:
             async with self._slots:
                 try:
-                    run.session = child = await self._children.make(run)
+                    child = await self._children.make(run)
                 except UserError as error:
                     raise ToolError(str(error), kind="validation_error") from error
-                run.session_id, run.progress.meter = child.id, child.state.meter
-                child.runtime.calls.ask = self._ask_parent(run) if turn.session.ask is not None else None
-                about = (run.definition.name, run.arguments.task, child.id, child.state.model.name)
-                turn.emit(events.SubagentStarted(run.id, use_id, *about, agent_id=run.id))
-                try:
-                    end = await self._relay_events(run, child)
-                finally:
-                    try:
-                        await _close(child)
-                    finally:
-                        run.session, run.end, total = None, run.end or "stopped", child.state.meter.total
-                        spent = (run.progress.turns, total.usage, total.whole_usd, _answer_texts(child))
-                        turn.emit(events.SubagentEnded(run.id, use_id, run.end, *spent, agent_id=run.id))
+                end = await self._run_session(run, child)
         except ToolError:
             run.end = run.end or "failed"
             raise
         finally:
             run.end = run.end or "stopped"  # perhaps before it began
-        turn.denials.extend(end.denials)
+        run.call.turn.denials.extend(end.denials)
         return _output(run, end, _answer_texts(child))
+
+    async def _run_session(self, run: AgentRun, child: Session) -> events.Done | events.TurnFailed:
+        """Let the session `child` do the task, close it whatever happens, and return the end of its turn."""
+        turn, use_id = run.call.turn, run.call.use.id
+        run.session, run.session_id, run.progress.meter = child, child.id, child.state.meter
+        child.runtime.calls.ask = self._ask_parent(run) if turn.session.ask is not None else None
+        about = (run.definition.name, run.arguments.task, child.id, child.state.model.name)
+        turn.emit(events.SubagentStarted(run.id, use_id, *about, agent_id=run.id))
+        try:
+            return await self._relay_events(run, child)
+        finally:
+            try:
+                await _close(child)
+            finally:
+                run.session, run.end, total = None, run.end or "stopped", child.state.meter.total
+                spent = (run.progress.turns, total.usage, total.whole_usd, _answer_texts(child))
+                turn.emit(events.SubagentEnded(run.id, use_id, run.end, *spent, agent_id=run.id))
 
     async def _relay_events(self, run: AgentRun, child: Session) -> events.Done | events.TurnFailed:
         """Give the subagent its task and pass its events on, until the last one, which is returned."""
@@ -154,24 +159,20 @@ class Subagents:
                         run.progress.title = title
                     case events.UsageReported():
                         run.progress.turns += 1
-                    case _:
-                        pass
                 run.call.turn.emit(event)
         raise AssertionError("a subscription does not end by itself")
 
     def _ask_parent(self, run: AgentRun) -> Ask:
-        """Return what lets the parent's person answer the subagent's questions, which get ids of their own."""
+        """Return a function that puts the subagent's questions to the person of the parent, under ids of their own."""
 
         async def ask(request: events.AnyQuestion, decide: Decide | None) -> Approve | Verdict:
             if (outer := run.call.turn.session.ask) is None:
                 return Approve(request.id, False, comment=NOBODY_LEFT)
-            asked = structs.replace(
-                request, id=f"{run.id}/{request.id}", title=f"{run.id}: {request.title}", agent_id=run.id
-            )
+            id, title = f"{run.id}/{request.id}", f"{run.id}: {request.title}"
             try:
-                answer = await outer(asked, decide)
-            except asyncio.CancelledError:  # it is stopped while it waits
-                run.call.turn.emit(events.ApprovalSettled(asked.id, agent_id=run.id))
+                answer = await outer(structs.replace(request, id=id, title=title, agent_id=run.id), decide)
+            except asyncio.CancelledError:  # the subagent is stopped while it waits for the answer
+                run.call.turn.emit(events.ApprovalSettled(id, agent_id=run.id))
                 raise
             if isinstance(answer, Approve) and answer.stops and not answer.allowed and run.session is not None:
                 run.session.submit(Interrupt())  # the person stops the whole subagent
@@ -220,7 +221,7 @@ class Subagents:
 
 
 async def _close(child: Session) -> None:
-    """Close a subagent's session, however often its parent is cancelled meanwhile; the cancellation continues then."""
+    """Close a subagent's session, however often its parent is cancelled meanwhile, and raise the cancellation then."""
     closing = asyncio.ensure_future(child.close())
     try:
         await asyncio.shield(closing)
@@ -232,15 +233,16 @@ async def _close(child: Session) -> None:
 
 def _answer_texts(child: Session) -> str:
     """Return all texts of the answer to the newest prompt, the newest last."""
-    parts: list[str] = []
+    texts: list[str] = []
     for body in (entry.body for entry in child.state.conversation.path):
         if isinstance(body, User) and not body.is_reminder:
-            parts = []
+            texts = []
         elif isinstance(body, Assistant):
-            parts.append("".join(block.text for block in body.content if isinstance(block, Text)).strip())
-    return "\n\n".join(filter(None, parts))
+            texts.append("".join(block.text for block in body.content if isinstance(block, Text)).strip())
+    return "\n\n".join(filter(None, texts))
 
 
+# The end of a subagent by the reason of its last turn's end; any other reason is "done".
 _ENDS: dict[str, events.SubagentEnd] = {
     "max_turns": "limit", "max_budget": "limit", "interrupted": "stopped", "declined": "stopped", "stopped": "stopped",
 }  # fmt: skip
@@ -264,7 +266,7 @@ def _output(run: AgentRun, end: events.Done | events.TurnFailed, texts: str) -> 
 
 
 NOT_FOR_SUBAGENTS = ("create_subagent", "ask_user")
-_IN_PLAN_MODE = frozenset(("none", "read", "web", "command"))
+_EFFECTS_IN_PLAN_MODE = frozenset(("none", "read", "web", "command"))
 
 
 class _ChargingMeter(UsageCollector):
@@ -283,10 +285,10 @@ class _ChargingMeter(UsageCollector):
 
 @dataclass(frozen=True, kw_only=True)
 class ContextParts:
-    """Makes the parts of a conversation's context."""
+    """Functions of the session's builder that make the parts of a conversation's context."""
 
     prefix_for: Callable[[str], Callable[[ModelInfo, ToolRegistry], Prefix]]  # by the agent's prompt
-    nested: Callable[[], NestedInstructions | None]
+    nested: Callable[[], NestedInstructions | None]  # the instruction files of folders
     watch: Callable[[AgentState, Workspace, Any], ContextWatch]
     notes: Callable[[Workspace, ModelInfo], list[User]]  # the system reminders before the first prompt
 
@@ -318,9 +320,8 @@ class ChildSessions:
         budgets = call.turn.budgets.within(account)
         state = rebuilt(AgentState(model=model, mode=parent.mode, rules=parent.rules, budgets=budgets), entries)
         state.meter = _ChargingMeter(call.turn)
-        info = self.models.info(state.model.name)
         if not entries:
-            state.notes.extend(self.context.notes(workspace, info))
+            state.notes.extend(self.context.notes(workspace, self.models.info(state.model.name)))
         state.notes.extend(mode_notes("default", state.mode))
         nested = self.context.nested()
         watch = self.context.watch(state, workspace, nested)
@@ -395,5 +396,5 @@ class ChildSessions:
                 known = ", ".join(tool.name for tool in tools)
                 raise ToolError(f"{definition.name} has no tool {missing[0]!r}; there is {known}.", kind="not_found")
             tools = tools.clone(only=wanted)
-        changing = [tool.name for tool in tools if tool.effect not in _IN_PLAN_MODE]
-        return tools.clone(exclude=changing if self.parent.state.mode == "plan" else ())
+        is_plan = self.parent.state.mode == "plan"
+        return tools.clone(only=[tool.name for tool in tools if not is_plan or tool.effect in _EFFECTS_IN_PLAN_MODE])

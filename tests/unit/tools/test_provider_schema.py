@@ -31,7 +31,7 @@ def normal(**properties: Any) -> dict[str, Any]:
         ({"$ref": "#/$defs/A", "$defs": {"A": normal(a=TEXT)}}, normal(a=TEXT) | {"$defs": {"A": normal(a=TEXT)}}),
         (normal(a={"type": "any", "description": "A."}, b=True), normal(a={"description": "A."}, b={})),
         (
-            normal(a={"type": ["str", "null"]}, b={"type": ["string", "any"]}),
+            normal(a={"type": ["string", "null"]}, b={"type": ["string", "any"]}),
             normal(a={"type": ["string", "null"]}, b={}),
         ),
         (normal(a={"type": "array"}), normal(a={"type": "array", "items": {}})),

@@ -1,22 +1,28 @@
-"""`agentcli skills` lists, shows, checks and creates skills."""
+"""`agentcli skills` lists, shows, checks and creates skills; `agentcli hooks` lists hooks and tries them."""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
-from msgspec import to_builtins
-from msgspec.json import encode
 
+from agentcli.agent.events import HookRan
+from agentcli.agent.hooks import EventAnswer
+from agentcli.agent.permissions.rule_text import ALIASES
 from agentcli.cli.output import echo, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_answer, print_json
 from agentcli.conversation.entries import FILE
 from agentcli.conversation.history import shorten
-from agentcli.errors import UsageError
+from agentcli.errors import UsageError, did_you_mean
+from agentcli.extensions.hooks.run import EVENTS
+from agentcli.extensions.programs import Hooks
 from agentcli.extensions.skills.activation import SkillRegistry
 from agentcli.extensions.skills.find import Catalog, all_skills
 from agentcli.extensions.skills.skill import ADDED_KEYS, MAX_CHARS, Skill, keys_of, problems_in, read_skill
+from agentcli.llm.messages import ToolUse
 from agentcli.settings.paths import current_folder, project_root
 
 MAX_LINES = 500  # of the instructions: what the specification advises
@@ -32,10 +38,10 @@ description: {description}
 """
 _DESCRIPTION = "Does …. Use when the user asks for …"
 
-app = make_app("List, show, check and begin skills: folders with a SKILL.md.")
+skills_app = make_app("List, show, check and begin skills: folders with a SKILL.md.")
 
 
-@app.command("list")
+@skills_app.command("list")
 def list_skills(json: AsJson = False) -> None:
     """List the skills that are found here, those that count first."""
     config = configuration()
@@ -56,7 +62,7 @@ def list_skills(json: AsJson = False) -> None:
     print_answer(rows, "\n".join(lines), as_json=json)
 
 
-@app.command()
+@skills_app.command()
 def show(name: Annotated[str, typer.Argument(help="A skill's name.")], json: AsJson = False) -> None:
     """Show a skill as the model gets it: what it is, its instructions, its files."""
     catalog = all_skills(configuration(), with_untrusted=True)
@@ -67,7 +73,9 @@ def show(name: Annotated[str, typer.Argument(help="A skill's name.")], json: AsJ
         raise UsageError(f"{skill.file} could not be read: {error}.") from error
     row = _row(skill, catalog, is_active=True)
     if json:
-        print_json({**row, "keys": to_builtins(keys, str_keys=True, enc_hook=str), "instructions": body.strip()})
+        print_json(
+            {**row, "keys": msgspec.to_builtins(keys, str_keys=True, enc_hook=str), "instructions": body.strip()}
+        )
         return
     echo(f"{skill.name} ({skill.source}): {skill.description}\n{row['path']}")
     for warning in skill.warnings:
@@ -77,24 +85,23 @@ def show(name: Annotated[str, typer.Argument(help="A skill's name.")], json: AsJ
         echo("\nFiles: " + ", ".join(files))
 
 
-@app.command()
+@skills_app.command()
 def validate(
     folders: Annotated[list[str] | None, typer.Argument(metavar="[PATH …]", help="Folders of skills.")] = None,
     json: AsJson = False,
 ) -> None:
-    """Check skills against the specification (agentskills.io), all here or those named. Exits 1 for a fault."""
+    """Check skills against the specification (agentskills.io): those named, else all here. Exits 1 for a fault."""
     chosen = [Path(folder).absolute() for folder in folders or ()]
     if not chosen:
-        every = all_skills(configuration(), with_untrusted=True)
-        chosen = [Path(skill.folder) for skill in every if skill.source != "bundled"]
+        catalog = all_skills(configuration(), with_untrusted=True)
+        chosen = [Path(skill.folder) for skill in catalog if skill.source != "bundled"]
     checks = [(str(folder), *_check(folder.parent if folder.name == FILE else folder)) for folder in chosen]
     texts = ["\n  ".join((f"{'✗' if faults else '✓'} {path}", *faults, *notes)) for path, faults, notes in checks]
-    data = [{"path": path, "problems": faults} for path, faults, _ in checks]
-    print_answer(data, "\n".join(texts), as_json=json)
+    print_answer([{"path": path, "problems": faults} for path, faults, _ in checks], "\n".join(texts), as_json=json)
     raise typer.Exit(int(any(faults for _, faults, _ in checks)))
 
 
-@app.command()
+@skills_app.command()
 def new(
     name: Annotated[str, typer.Argument(help="Lower-case letters, digits and hyphens.")],
     description: Annotated[str, typer.Option(help="What it does, and when to use it.")] = _DESCRIPTION,
@@ -110,7 +117,7 @@ def new(
         raise UsageError(f"{folder} is there already.")
     try:
         folder.mkdir(parents=True)
-        quoted = encode(description).decode()  # JSON is YAML, whatever is in the text
+        quoted = msgspec.json.encode(description).decode()  # JSON is YAML, whatever is in the text
         text = _TEMPLATE.format(name=name, description=quoted, title=name.replace("-", " ").capitalize())
         (folder / FILE).write_text(text, "utf-8")
     except OSError as error:
@@ -138,3 +145,61 @@ def _check(folder: Path) -> tuple[list[str], list[str]]:
         faults.append(f"its instructions have {lines} lines: of more than {MAX_LINES} move parts to references/")
     added = ", ".join(key for key in keys if key in ADDED_KEYS)
     return faults, [f"(not in the specification, so other tools may refuse it: {added})"] if added else []
+
+
+# Hooks
+
+hooks_app = make_app("Show which commands run at which events, and try them.")
+_ABOUT_CALLS = ("PreToolUse", "PostToolUse", "PostToolUseFailure", "PermissionRequest", "PermissionDenied")
+
+
+@hooks_app.command("list")
+def list_hooks(json: AsJson = False) -> None:
+    """List the hooks that count here: yours, then those of the project where it is trusted."""
+    specs = Hooks(configuration(), is_bare=False, on_notice=warn).specs
+    keys = ("event", "matcher", "command", "timeout", "onError", "if", "source")
+    rows = [
+        (spec.event, spec.matcher or "*", spec.command, spec.timeout_s, spec.on_error, spec.condition, spec.source)
+        for spec in specs
+    ]
+    lines = [f"{spec.event:<18} {spec.matcher or '*':<16} {spec.command}  ({spec.source})" for spec in specs]
+    print_answer(
+        [dict(zip(keys, row, strict=True)) for row in rows],
+        "\n".join(lines) or "No hook is set: see docs/hooks.md.",
+        as_json=json,
+    )
+
+
+@hooks_app.command("test")
+def try_hooks(
+    event: Annotated[str, typer.Argument(help=f"One of {', '.join(EVENTS)}.")],
+    tool: Annotated[str, typer.Option(help="The tool that a call is of.")] = "bash",
+    input: Annotated[str, typer.Option(help="Its arguments, or the fields of another event, as JSON.")] = "{}",
+    json: AsJson = False,
+) -> None:
+    """Run the hooks of an event now, and show what each of them answers and what follows from all of it."""
+    if event not in EVENTS:
+        raise UsageError(f"There is no event {event!r}{did_you_mean(event, EVENTS)}; there is {', '.join(EVENTS)}.")
+    try:
+        fields = msgspec.json.decode(input, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise UsageError(f"--input is no JSON object: {error}.") from error
+    runs: list[HookRan] = []
+    answer = EventAnswer()
+    if hooks := Hooks(configuration(), is_bare=False, on_notice=warn).of_session("test", lambda: "default"):
+        hooks.session.publish = lambda event: runs.append(event) if isinstance(event, HookRan) else None
+        use = ToolUse("test", ALIASES.get(tool, tool), fields)
+        answer = asyncio.run(
+            hooks.fire_about(event, use, fields) if event in _ABOUT_CALLS else hooks.fire(event, **fields)
+        )
+    lines = []
+    for run in runs:
+        parts = " · ".join(filter(None, (run.decision or "says nothing", run.reason, run.problem)))
+        lines.append(f"{run.command}: {parts} ({run.duration_ms} ms)")
+    lines = lines or ["No hook is for that."]
+    if answer.input is not None:
+        lines.append(f"The arguments become {msgspec.json.encode(answer.input).decode()}")
+    if answer.context:
+        lines.append(f"The model is told: {answer.context}")
+    data = {"ran": list(map(msgspec.to_builtins, runs)), "answer": msgspec.to_builtins(answer)}
+    print_answer(data, "\n".join(lines), as_json=json)

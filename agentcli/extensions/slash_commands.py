@@ -1,0 +1,141 @@
+"""Slash commands of skills and subagents.
+
+`/skills` lists, activates and ends skills, and each skill is a command. `/agents` shows and stops subagents, and each
+kind of subagent is a command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+from agentcli.agent.commands.command import SKILLS, AsPrompt, CommandHost, CommandSet, Outcome, SlashCommand
+from agentcli.conversation.history import shorten, transcript_lines
+from agentcli.errors import UsageError, UserError
+from agentcli.extensions.skills.activation import SessionSkills, skills_of
+from agentcli.extensions.skills.find import Catalog
+from agentcli.extensions.skills.skill import Skill
+from agentcli.extensions.subagents.definitions import AgentDefinition
+from agentcli.extensions.subagents.running import AgentRun, Subagents
+
+_MAX_HELP = 80  # characters
+_SKILL_MARKS = {"person": "● on", "model": "● until the turn ends", "": "○"}
+
+
+def add_skill_commands(commands: CommandSet, catalog: Catalog) -> None:
+    """Add `/skills` and a command for each skill, called `/SOURCE:NAME` if its name is taken."""
+    help, forms = "show the skills, activate or end one", ("", "NAME", "off NAME", "off")
+    commands.add(SlashCommand("skills", help, _skills, "[NAME]", group=SKILLS, forms=forms))
+    for skill in (*catalog, *catalog.shadowed):
+        name = f"{skill.source}:{skill.name}" if skill.name in commands.names else skill.name
+        if skill.for_person and name not in commands.names:
+            commands.add(
+                SlashCommand(name, _summary(skill), partial(_use, name), skill.argument_hint or "[TEXT]", group=SKILLS)
+            )
+
+
+async def _use(name: str, host: CommandHost, argument: str) -> Outcome:
+    await _activate(host, name, argument)
+    return AsPrompt(argument or f"Do what the skill {name} says.")
+
+
+async def _activate(host: CommandHost, name: str, argument: str = "") -> None:
+    """Activate a skill, anew if the person has done so before: its instructions may contain the argument."""
+    skills = skills_of(host.session.runtime.calls)
+    skill = skills.registry.get(name)
+    if any(one.skill.name == skill.name and one.by == "person" for one in skills.registry.active):
+        skills.end(skill.name)
+    await skills.activate(name, request=argument)
+
+
+async def _skills(host: CommandHost, argument: str) -> Outcome:
+    skills = skills_of(host.session.runtime.calls)
+    word, _, name = argument.partition(" ")
+    if word == "off":
+        return _end(skills, name.strip())
+    if argument:
+        return await _switch_on(host, argument)
+    catalog = skills.registry.catalog
+    by = {one.skill.name: one.by for one in skills.registry.active}
+    rows = [
+        (one.name, f"{_SKILL_MARKS[by.get(one.name, '')]}  {one.source:<8} {_summary(one)}")
+        for one in catalog
+        if one.for_person
+    ]
+    if not rows:
+        return "There are no skills here. agentcli skills new NAME makes one."
+    chosen = await host.choose("Skills: choose one to switch it on or off", rows)
+    if chosen is None:
+        width = max(len(name) for name, _ in rows)
+        problems = [f"Left out: {folder}: {why}" for folder, why in catalog.problems.items()]
+        lines = [f"  /{name:<{width}}  {detail}" for name, detail in rows]
+        return "\n".join([*lines, *problems, "/NAME begins with one, /skills off NAME ends it."])
+    name = rows[chosen][0]
+    return _end(skills, name) if skills.registry.is_active(name) else await _switch_on(host, name)
+
+
+async def _switch_on(host: CommandHost, name: str) -> str:
+    await _activate(host, name)
+    return f"The skill {name} is active until /skills off {name}."
+
+
+def _end(skills: SessionSkills, name: str) -> str:
+    own = [one.skill.name for one in skills.registry.active if one.by == "person"]
+    if not own and not name:
+        raise UserError("You have activated no skill.")
+    for each in [name] if name else reversed(own):
+        skills.end(each)
+    return f"{name or ', '.join(own)}: active no longer."
+
+
+def _summary(skill: Skill) -> str:
+    return shorten(skill.description, _MAX_HELP)
+
+
+# Subagents
+
+GROUP = "Agents"
+_MAX_TASK = 60  # characters
+_RUN_MARKS = {None: "●", "done": "✓", "stopped": "■", "failed": "✗", "limit": "■"}
+
+
+def add_agent_commands(commands: CommandSet, definitions: Iterable[AgentDefinition]) -> None:
+    """Add `/agents` and a command for each kind, called `/agent:NAME` if its name is taken."""
+    help, forms = "show the subagents, or what one did; end one", ("", "show ID", "stop ID")
+    commands.add(SlashCommand("agents", help, _agents, "[show|stop ID]", is_aside=True, forms=forms, group=GROUP))
+    for one in definitions:
+        name = f"agent:{one.name}" if one.name in commands.names else one.name
+        if not any(letter.isspace() or letter == "/" for letter in name):
+            help = shorten(one.description, _MAX_HELP)
+            commands.add(SlashCommand(name, help, partial(_delegate, one.name), "TASK", group=GROUP))
+
+
+async def _delegate(kind: str, host: CommandHost, task: str) -> Outcome:
+    if not task:
+        raise UsageError(f"Say what the agent {kind} is to do.")
+    return AsPrompt(f"Let a subagent do this (create_subagent with agent={kind}), and tell me its answer: {task}")
+
+
+async def _agents(host: CommandHost, argument: str) -> Outcome:
+    agents = host.session.runtime.calls.delegates.open_agents()
+    assert isinstance(agents, Subagents), "the session's builder makes no others"
+    word, _, id = argument.partition(" ")
+    match word:
+        case "":
+            listed = {run.session_id for run in agents.runs}
+            earlier = [f"  ✓ {info.name}  {info.id[:13]}" for info in await agents.earlier() if info.id not in listed]
+            rows = [*map(_run_row, agents.runs), *earlier] or ["No subagent has worked here yet."]
+            return "\n".join([*rows, f"Kinds: {', '.join(agents.definitions)}."])
+        case "stop":
+            agents.stop(id.strip())
+            return f"{id.strip()} ends; its parent gets what it has."
+        case "show":
+            return "\n".join(transcript_lines(await agents.transcript(id.strip())))
+        case _:
+            raise UsageError("Write /agents, /agents show ID or /agents stop ID.")
+
+
+def _run_row(run: AgentRun) -> str:
+    task, title = shorten(" ".join(run.arguments.task.split()), _MAX_TASK), run.progress.title
+    now = f"\n    {shorten(title, _MAX_TASK)}" if run.end is None and title else ""
+    return f"  {_RUN_MARKS[run.end]} {run.id} · {run.progress.summary} · {run.session_id[:13]}\n    {task}{now}"

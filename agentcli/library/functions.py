@@ -1,0 +1,220 @@
+"""Functions of the library: they count tokens, describe models, turn answers into replies of other APIs.
+
+Below them are two parts of `Agent`: one keeps its prompts in order, one records their events for readers elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agentcli.agent.events import Done, Event, TurnFailed
+from agentcli.agent.interfaces import EventStore, StreamStatus
+from agentcli.agent.result import usage_object
+from agentcli.agent.session import Session
+from agentcli.errors import UsageError
+from agentcli.llm.models import ModelInfo
+from agentcli.llm.token_encoders import TOKENS_TO_REPLY, AnyMessage, AnyTool, ModelFacts, message_tokens, text_tokens
+from agentcli.models.choice import Models
+from agentcli.settings.files import is_file
+from agentcli.settings.load import load_config
+from agentcli.settings.paths import current_folder, find_paths
+
+
+def count_tokens(text: str, model: str) -> int:
+    """Return the tokens of a text for `provider/model`, or for a model by its own name.
+
+    The count is exact for OpenAI's models and where the settings name an exact counter (`tokens.encoders`), which may
+    take up to three seconds; for others it is an estimate with a margin. Raises `ConfigError` for wrong settings.
+    """
+    return text_tokens([text], model, _models().encoders)
+
+
+def count_message_tokens(message: AnyMessage, model: str) -> int:
+    """Return the tokens of one message with its images and documents: a `Message`, or a dict of either API."""
+    return message_tokens([message], model, _models().encoders)
+
+
+def count_conversation_tokens(
+    messages: Iterable[AnyMessage], model: str, *, system: str = "", tools: Iterable[AnyTool] = ()
+) -> int:
+    """Return the tokens of messages as one request; `tools` are `ToolSpec`s or dicts."""
+    return message_tokens(messages, model, _models().encoders, system=system, tools=tools) + TOKENS_TO_REPLY
+
+
+def get_model_info(model: str) -> ModelFacts:
+    """Return window, prices, capabilities and counting of a model; guesses if no table has it (`is_known` is false)."""
+    models = _models()
+    provider, slash, _ = model.partition("/")
+    rows = (row for row in models.table() if model in (row.id, *row.aliases))
+    info = models.info(model) if provider and slash else next(rows, ModelInfo(model, "", is_known=False))
+    return models.encoders.facts(info)
+
+
+def _models() -> Models:
+    paths = find_paths(os.environ.get("AGENTCLI_HOME"))
+    changed = paths.user_config.stat().st_mtime_ns if is_file(paths.user_config) else 0
+    return _models_of(paths.config, current_folder(), os.environ.get("AGENTCLI_TOKENS_ENCODERS", ""), changed)
+
+
+@lru_cache(maxsize=4)
+def _models_of(home: Path, cwd: Path, encoders: str, changed: int) -> Models:
+    """Return the models of the settings, which are read again when one of the arguments differs."""
+    return Models(load_config(cwd))
+
+
+# Replies of Chat Completions (openai 3.52) and of Messages (anthropic 2.11), for proxies
+
+_CUT = ("max_tokens", "max_turns", "max_budget")  # ends that leave an answer unfinished
+
+
+def to_chat_completion(done: Done, *, model: str, id: str = "") -> dict[str, Any]:
+    """Return the answer as a `chat.completion` object, with the usage of all its requests; "length" if it was cut."""
+    used = done.usage
+    return {
+        "id": id or f"chatcmpl-{uuid.uuid4().hex}",
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": model,
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": done.text, "refusal": None},
+                "finish_reason": "length" if done.reason in _CUT else "stop",
+                "logprobs": None,
+            }
+        ],
+        "usage": {
+            "prompt_tokens": used.prompt_tokens,
+            "completion_tokens": used.output_tokens,
+            "total_tokens": used.context_tokens,
+            "prompt_tokens_details": {"cached_tokens": used.cache_read_input_tokens},
+        },
+    }
+
+
+def to_anthropic_message(done: Done, *, model: str, id: str = "") -> dict[str, Any]:
+    """Return the answer as a `message` object, with the usage of all its requests; "max_tokens" if a limit cut it."""
+    return {
+        "id": id or f"msg_{uuid.uuid4().hex}",
+        "type": "message",
+        "role": "assistant",
+        "model": model,
+        "content": [{"type": "text", "text": done.text}] if done.text else [],
+        "stop_reason": "max_tokens" if done.reason in _CUT else "end_turn",
+        "stop_sequence": None,
+        "usage": usage_object(done.usage),
+    }
+
+
+# The order of prompts
+
+UNREAD_TIMEOUT_S = 1.0  # of a stream that nobody reads, while another prompt waits for it
+
+_PROMPTED: ContextVar[frozenset[PromptOrder]] = ContextVar("_PROMPTED", default=frozenset())
+
+
+class PromptOrder:
+    """Lets one prompt at a time be answered. A second one waits for it, but not for a stream that nobody reads."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._unread_since: float | None = None
+
+    @asynccontextmanager
+    async def hold(self) -> AsyncIterator[None]:
+        """Wait for the prompt before. Raises `UsageError` if nobody reads its stream, or if it waits for this one."""
+        if self in _PROMPTED.get():
+            raise UsageError("A tool of an agent cannot prompt that agent, which waits for it: use another Agent.")
+        for _ in range(3):  # lets the event loop close a stream whose `async for` was just left
+            await asyncio.sleep(0)
+        acquiring = asyncio.ensure_future(self._lock.acquire())
+        try:
+            while not acquiring.done():
+                if self._unread_since and time.monotonic() - self._unread_since > UNREAD_TIMEOUT_S:
+                    raise UsageError(
+                        "A stream of this agent is open and nobody reads it: read it to its end, or close it "
+                        "(contextlib.aclosing), before the next prompt."
+                    )
+                await asyncio.wait((acquiring,), timeout=UNREAD_TIMEOUT_S / 10)
+        except BaseException:
+            if not acquiring.cancel():
+                self._lock.release()
+            raise
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    @contextmanager
+    def marking(self) -> Iterator[None]:
+        """Mark the tasks that are started meanwhile as parts of this agent's turn."""
+        token = _PROMPTED.set(_PROMPTED.get() | {self})
+        try:
+            yield
+        finally:
+            _PROMPTED.reset(token)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Note that the stream's reader has an event and did not ask for the next one yet."""
+        self._unread_since = time.monotonic()
+        try:
+            yield
+        finally:
+            self._unread_since = None
+
+
+# The recording of events
+
+BATCH_S = 0.05  # deltas of this time are stored together
+
+
+@asynccontextmanager
+async def recording(session: Session, store: EventStore, stream_id: str) -> AsyncIterator[None]:
+    """Store the events of the turn that the body runs, as the objects of the JSON output.
+
+    Raises `StorageError` at the end.
+    """
+    begun = session.turns_begun
+    await store.append(stream_id, [], status="running")
+    task = asyncio.create_task(_record(session, session.subscribe_batches(), store, stream_id))
+    try:
+        yield
+    finally:
+        if session.turns_begun == begun:  # no turn began whose end would end the recording
+            task.cancel()
+            await store.append(stream_id, [], status="failed")
+        else:
+            await task
+
+
+async def _record(
+    session: Session, batches: AsyncGenerator[list[Event], None], store: EventStore, stream_id: str
+) -> None:
+    from agentcli.frontends.json_output import JsonOutput  # only for agents with an event store
+
+    objects: list[dict[str, Any]] = []
+    output = JsonOutput(session, objects.append, partial=True)
+    status: StreamStatus = "running"
+    async for events in batches:
+        for event in events:
+            output.show(event)
+            if isinstance(event, Done | TurnFailed) and event.agent_id == "main":
+                status = "complete" if isinstance(event, Done) else "failed"
+                break
+        await store.append(stream_id, [msgspec.json.encode(one) for one in objects], status=status)
+        objects.clear()
+        if status != "running":
+            return
+        await asyncio.sleep(BATCH_S)
