@@ -39,8 +39,8 @@ from agentcli.llm.messages import user_message
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Provider, Request, Warmable
 from agentcli.models.choice import Models
+from agentcli.settings.files import project_root
 from agentcli.settings.load import Config
-from agentcli.settings.paths import project_root
 from agentcli.setup import options as setup
 from agentcli.setup.options import SessionChoice, SessionOptions
 from agentcli.setup.prefix import PrefixBuilder, new_reminders

@@ -39,9 +39,8 @@ from agentcli.llm.addresses import is_loopback
 from agentcli.llm.provider import Health
 from agentcli.models.choice import Models, split_name
 from agentcli.models.providers import ProviderKeys
-from agentcli.settings.files import is_file
+from agentcli.settings.files import is_file, is_writable, project_root
 from agentcli.settings.load import Config
-from agentcli.settings.paths import is_writable, project_root
 from agentcli.settings.structs import BudgetSettings, MCPSettings, PermissionSettings, ProviderSettings
 from agentcli.setup.options import check_hosts
 from agentcli.tools.ripgrep import find_rg

@@ -7,8 +7,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agentcli.settings.files import from_home, project_root
 from agentcli.settings.load import Config
-from agentcli.settings.paths import from_home, project_root
 from agentcli.settings.trust import HOOKS_FILE, remember_trust, trusted_digests
 
 if TYPE_CHECKING:

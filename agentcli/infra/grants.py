@@ -10,8 +10,7 @@ import msgspec
 
 from agentcli.agent.interfaces import Restriction
 from agentcli.errors import StorageError
-from agentcli.settings.files import make_private_folder, replace_file
-from agentcli.settings.paths import folder_text
+from agentcli.settings.files import folder_text, make_private_folder, replace_file
 
 _Rules = list[str | Restriction]  # a grant is a text
 _Grants = dict[str, _Rules]  # by project root

@@ -27,8 +27,8 @@ from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.library.prompts import PromptOrder, recording
 from agentcli.llm.messages import Block, ToolUse
 from agentcli.llm.provider import Provider, ToolSpec
+from agentcli.settings.files import current_folder
 from agentcli.settings.load import Config, load_config
-from agentcli.settings.paths import current_folder
 from agentcli.settings.structs import Settings
 from agentcli.settings.write import changed_values
 from agentcli.setup.options import CallerParts, McpOptions, SessionChoice, SessionOptions

@@ -30,9 +30,9 @@ from agentcli.llm.models import (
 from agentcli.llm.provider import Health, Provider
 from agentcli.models.providers import ProviderKeys, ProviderMaker, no_provider
 from agentcli.settings.check import find_error, unknown_setting
+from agentcli.settings.files import from_home
 from agentcli.settings.keys import KeptKeys, split_command
 from agentcli.settings.load import Config
-from agentcli.settings.paths import from_home
 from agentcli.settings.structs import ServerSettings
 
 if TYPE_CHECKING:

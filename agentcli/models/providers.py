@@ -16,9 +16,9 @@ from agentcli.errors import ConfigError, NoKey, UsageError, did_you_mean
 from agentcli.llm.addresses import is_address, ollama_address
 from agentcli.llm.models import PROVIDERS, ModelInfo, preset_rows, provider_names
 from agentcli.llm.provider import Provider
+from agentcli.settings.files import from_home, home_of
 from agentcli.settings.keys import Key, KeyHelper
 from agentcli.settings.load import Config
-from agentcli.settings.paths import from_home, home_of
 from agentcli.settings.structs import ServerSettings
 
 SEARCH_KEY = "TAVILY_API_KEY"  # of the service that web_search asks

@@ -19,8 +19,8 @@ from msgspec import Struct
 
 from agentcli.errors import ConfigError, did_you_mean
 from agentcli.settings.check import find_error, in_words, is_table
+from agentcli.settings.files import Paths, find_paths, home_of
 from agentcli.settings.keys import KeptKeys, sendable_key
-from agentcli.settings.paths import Paths, find_paths, home_of
 from agentcli.settings.structs import ModelName, Settings
 from agentcli.settings.terminal import look_problems
 from agentcli.settings.trust import command_places, is_trusted, project_files

@@ -15,8 +15,7 @@ from pathlib import Path
 import msgspec
 
 from agentcli.errors import ConfigError
-from agentcli.settings.files import is_file, replace_private_file
-from agentcli.settings.paths import Paths, folder_text, markdown_files, project_root
+from agentcli.settings.files import Paths, folder_text, is_file, markdown_files, project_root, replace_private_file
 
 PROJECT_FILES = {"project": ".agentcli/config.toml", "local": ".agentcli/config.local.toml"}  # of settings, by scope
 HOOKS_FILE = ".agentcli/hooks.json"

@@ -25,8 +25,8 @@ from agentcli.conversation.instructions import (
 from agentcli.llm.messages import without_surrogates
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Prefix, ToolSpec
+from agentcli.settings.files import home_of, project_root
 from agentcli.settings.load import Config
-from agentcli.settings.paths import home_of, project_root
 from agentcli.setup.options import SessionOptions
 from agentcli.tools.builtin.toolset import small_specs
 from agentcli.tools.registry import ToolRegistry

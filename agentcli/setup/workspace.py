@@ -19,9 +19,8 @@ from agentcli.infra.data_files import DataFolder
 from agentcli.infra.lazy import Lazy
 from agentcli.infra.memory_files import MemoryFiles, memory_folder
 from agentcli.safety.paths.judge import PathGround
-from agentcli.settings.files import make_private_folder
+from agentcli.settings.files import from_home, home_of, make_private_folder, project_root
 from agentcli.settings.load import Config
-from agentcli.settings.paths import from_home, home_of, project_root
 from agentcli.settings.structs import SandboxSettings
 from agentcli.setup.options import SessionOptions, check_hosts
 from agentcli.setup.telemetry import secret_headers

@@ -15,8 +15,8 @@ import tomli_w
 
 from agentcli.errors import ConfigError, UsageError
 from agentcli.settings.check import is_table
+from agentcli.settings.files import Paths, current_folder, find_paths, project_root
 from agentcli.settings.load import Config, load_config, read_layer
-from agentcli.settings.paths import Paths, current_folder, find_paths, project_root
 from agentcli.settings.structs import LimitSettings, RetrySettings, ServerSettings, Settings, TokenSettings
 from agentcli.settings.trust import is_trusted, project_files, project_fingerprints, remember_trust
 from agentcli.settings.write import to_toml

@@ -17,7 +17,7 @@ from agentcli.conversation.file_changes import FilesChanged, FilesRestored, File
 from agentcli.conversation.history import listed_names
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.llm.tokens import estimate_text
-from agentcli.settings.paths import from_home
+from agentcli.settings.files import from_home
 from agentcli.tools.command import Command, Grants
 from agentcli.tools.text.diff import unified_diff
 from agentcli.tools.text.encoding import decode

@@ -34,9 +34,8 @@ from agentcli.frontends.run_end import interrupt_on_signals
 from agentcli.infra.day_account import DayAccount
 from agentcli.infra.event_log import SqliteEvents
 from agentcli.infra.sessions.sqlite import SqliteSessions
-from agentcli.settings.files import make_private_folder
+from agentcli.settings.files import current_folder, make_private_folder
 from agentcli.settings.load import Config
-from agentcli.settings.paths import current_folder
 from agentcli.settings.structs import ServeTokenSettings
 
 FLAGS = (

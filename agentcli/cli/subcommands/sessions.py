@@ -39,8 +39,7 @@ from agentcli.infra.sandbox.environment import credentials_in
 from agentcli.infra.sessions.fsck import check, repair
 from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.safety.secrets.masking import Masker
-from agentcli.settings.files import replace_file
-from agentcli.settings.paths import current_folder
+from agentcli.settings.files import current_folder, replace_file
 
 T = TypeVar("T")
 _MAX_FAULTS = 50  # lines

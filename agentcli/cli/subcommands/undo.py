@@ -24,8 +24,8 @@ from agentcli.infra.changes.journal import finish_interrupted
 from agentcli.infra.changes.state import Objects
 from agentcli.infra.locks import FileLocks
 from agentcli.infra.sessions.sqlite import SqliteSessions
+from agentcli.settings.files import current_folder
 from agentcli.settings.load import Config
-from agentcli.settings.paths import current_folder
 from agentcli.setup.workspace import has_interrupted, make_checkpoints
 from agentcli.tools.summary import call_title
 

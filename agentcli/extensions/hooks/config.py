@@ -10,9 +10,8 @@ import msgspec
 
 from agentcli.errors import ConfigError
 from agentcli.extensions.programs import WorkspacePrograms, program_environment
-from agentcli.settings.files import is_file, read_small_file
+from agentcli.settings.files import is_file, project_root, read_small_file
 from agentcli.settings.load import Config
-from agentcli.settings.paths import project_root
 from agentcli.settings.trust import HOOKS_FILE
 
 if TYPE_CHECKING:

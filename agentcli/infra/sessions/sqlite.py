@@ -25,8 +25,7 @@ from agentcli.infra.sessions import database
 from agentcli.infra.sessions.database import SessionLock, Writer
 from agentcli.infra.sessions.store import Ownership, TableSessions, WorkQueue
 from agentcli.infra.sessions.tables import ENTRY, OF_USER, Tables, UnstoredSession, Work, read_entry, store_entries
-from agentcli.settings.files import make_private_folder
-from agentcli.settings.paths import folder_text
+from agentcli.settings.files import folder_text, make_private_folder
 
 if TYPE_CHECKING:
     from agentcli.infra.sessions.search import Words

@@ -23,7 +23,7 @@ from agentcli.conversation.entries import Body, Entry, Result, Unreadable, entry
 from agentcli.errors import NoSession, StorageError
 from agentcli.infra.sessions import tables
 from agentcli.infra.sessions.tables import ENTRY, OF_USER, Tables, UnstoredSession, Work
-from agentcli.settings.paths import folder_text
+from agentcli.settings.files import folder_text
 
 if TYPE_CHECKING:
     from agentcli.agent.accounting.usage import UsageCollector
