@@ -32,8 +32,8 @@ from agentcli.extensions.programs import WorkspacePrograms
 from agentcli.extensions.skills.find import Skills
 from agentcli.extensions.subagents.definitions import Agents
 from agentcli.infra.data_files import DataFolder
-from agentcli.infra.grants import FileGrants
 from agentcli.infra.locks import FileLocks
+from agentcli.infra.project_state import FileGrants
 from agentcli.infra.sessions.sqlite import can_resume
 from agentcli.llm.messages import user_message
 from agentcli.llm.models import ModelInfo

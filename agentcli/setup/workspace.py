@@ -17,7 +17,7 @@ from agentcli.errors import ToolError
 from agentcli.extensions.programs import WorkspacePrograms
 from agentcli.infra.data_files import DataFolder
 from agentcli.infra.lazy import Lazy
-from agentcli.infra.memory_files import MemoryFiles, memory_folder
+from agentcli.infra.project_state import MemoryFiles, memory_folder
 from agentcli.safety.paths.judge import PathGround
 from agentcli.settings.files import from_home, home_of, make_private_folder, project_root
 from agentcli.settings.load import Config
