@@ -1,4 +1,4 @@
-"""What the state folder keeps of a project: its memory, which is small text files, and the rules given for good."""
+"""Keeps in the state folder what belongs to a project: its memory, which is small text files, and its lasting rules."""
 
 from __future__ import annotations
 

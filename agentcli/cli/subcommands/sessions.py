@@ -242,6 +242,10 @@ def fsck(
         lines.append(f"Repaired {path}: {report.restored_text}. The damaged file is kept as {report.kept_as}.")
     elif report.is_healthy:
         lines.append(f"{path} is sound.")
+    elif not report.is_file_damaged:
+        lines.append(
+            "Sessions go on without damaged entries; everything else in the file is sound, so it stays as it is."
+        )
     elif repairs:
         lines.append(f"There is no sound copy to restore {path} from. Move it away to begin a new one.")
     else:

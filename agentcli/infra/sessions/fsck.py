@@ -1,4 +1,4 @@
-"""Checks a session database, keeps a sound copy of it, and restores damaged entries from that copy."""
+"""Checks a session database, keeps a copy of it, and restores a damaged file from that copy."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ import logging
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from zlib import crc32
 
 import apsw
 import filelock
 import msgspec
 
-from agentcli.conversation.entries import ContextNote, Entry
-from agentcli.conversation.schema import to_record
 from agentcli.errors import StorageError
 from agentcli.infra.sessions import database
 
@@ -40,37 +37,23 @@ _FAULTS = {
         "SELECT session_id, max(seq), '' FROM entries GROUP BY session_id, trashed HAVING count(*) <> max(seq)",
     ),
 }
-_MEND = """
-UPDATE entries SET (kind, schema_version, checksum, body) = (
-    SELECT kind, schema_version, checksum, body FROM copy.entries AS sound
-    WHERE (session_id, trashed, seq) = (entries.session_id, entries.trashed, entries.seq)
-        AND sound.checksum = crc32(CAST(sound.body AS BLOB))
-    UNION ALL SELECT :kind, :schema_version, :checksum, :body LIMIT 1
-) WHERE checksum <> crc32(CAST(body AS BLOB))
-"""
-_MEND_PARENTS = """
-UPDATE entries SET parent_id = (
-    SELECT id FROM entries AS before
-    WHERE (session_id, trashed, seq) = (entries.session_id, entries.trashed, entries.seq - 1)
-) WHERE parent_id NOT IN (SELECT id FROM entries)
-"""
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """One thing that is wrong."""
+    """One thing that is wrong: with the file as a whole, or with one entry, whose session goes on without it."""
 
-    kind: str  # `file`, `checksum`, `parent` or `order`
+    kind: str  # `file`; of an entry `checksum`, `parent` or `order`
     text: str
     session_id: str = ""
     entry_id: str = ""
 
 
 class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The faults of a file."""
+    """The faults that a check found, and what a repair did about them."""
 
     path: str
     found: list[Fault]
-    left: list[Fault]  # after a repair
+    left: list[Fault]  # the faults that are still in the file after a repair
     kept_as: str = ""  # the path of the damaged file
     restored_from: float = 0.0  # the time of the copy that replaced the file, or 0
 
@@ -79,12 +62,21 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
         return not self.left
 
     @property
+    def is_file_damaged(self) -> bool:
+        """True if the file is damaged, not only single entries."""
+        return has_file_fault(self.left)
+
+    @property
     def restored_text(self) -> str:
         """Describe for the person what was restored."""
         if not self.restored_from:
-            return "everything but damaged entries that were in no copy is restored"
+            return "everything in it is restored"
         copied_at = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.restored_from))
         return f"what was stored until {copied_at} is restored from the copy of that time"
+
+
+def has_file_fault(faults: Iterable[Fault]) -> bool:
+    return any(fault.kind == "file" for fault in faults)
 
 
 def check(path: Path) -> CheckReport:
@@ -132,10 +124,10 @@ def copying(path: Path, *, timeout_s: float) -> filelock.BaseFileLock:
 
 
 def make_copy(path: Path) -> None:
-    """Replace the copy of the database by a new one, if the new one is sound. Failures are logged."""
+    """Replace the copy of the database by a new one, unless that file is damaged. Failures are logged."""
     try:
         with copying(path, timeout_s=0), database.vacuum_into(path, database.copy_of(path)) as part:
-            if found := _faults(part):
+            if has_file_fault(found := _faults(part)):
                 raise StorageError(found[0].text)
     except filelock.Timeout:
         log.info("Another program makes a copy of %s.", path)
@@ -168,40 +160,42 @@ def wipe(path: Path) -> None:
 
 
 def repair(path: Path, *, even_if_open: bool = False) -> CheckReport:
-    """Replace a file with faults by a sound one, and keep the damaged file beside it.
+    """Replace a damaged file by a sound one, and keep the damaged file beside it.
 
-    Damaged entries are taken from the copy, or become a note. A file that cannot be read is replaced by the copy.
+    The new file has all that can be read if that is sound, else it is the copy. If only single entries are damaged, the
+    file stays: the copy lacks what was stored since it was made.
 
     Raises:
         StorageError: If a session is open and must not be, or for the reasons of `check`.
     """
     before = check(path)
-    if before.is_healthy:
+    if not before.is_file_damaged:
         return before
     if not even_if_open:
         _refuse_open_sessions(path)
     try:
-        with _no_writers(path), tempfile.TemporaryDirectory(prefix="repair-", dir=path.parent) as room:
-            old, new, copy = Path(room, path.name), Path(room, "new.db"), database.copy_of(path)
+        with _no_writers(path), tempfile.TemporaryDirectory(prefix="repair-", dir=path.parent) as folder:
+            old, new, copy = Path(folder, path.name), Path(folder, "new.db"), database.copy_of(path)
             database.copy_files(path, old)
-            damaged = database.free_name(path, f".damaged-{int(time.time())}")
-            is_copy_sound = copy.exists() and not _faults(copy)
+            left: list[Fault] = []
             restored_from = 0.0
-            if not _rewrite(old, new, copy if is_copy_sound else None, damaged.name):
-                if not is_copy_sound:
+            if not _rewrite(old, new):
+                left = _faults(copy) if copy.exists() else before.found
+                if has_file_fault(left):
                     return before
-                new, restored_from = Path(room, "copy.db"), copy.stat().st_mtime
+                new, restored_from = Path(folder, "copy.db"), copy.stat().st_mtime
                 shutil.copyfile(copy, new)
-            database.connect(new).close()
+            database.connect(new).close()  # an older version is upgraded
             if not even_if_open:
                 _refuse_open_sessions(path)  # a session that was opened in between relies on the old file
+            damaged = database.free_name(path, f".damaged-{int(time.time())}")
             _swap(path, old, new, damaged)
     except (apsw.Error, OSError) as error:
         raise StorageError(
             f"{path} could not be repaired ({error}): make room for two copies of it in its folder, then try again. "
             "Nothing was changed."
         ) from error
-    return CheckReport(path=str(path), found=before.found, left=[], kept_as=str(damaged), restored_from=restored_from)
+    return CheckReport(path=str(path), found=before.found, left=left, kept_as=str(damaged), restored_from=restored_from)
 
 
 def replace_damaged(path: Path) -> str:
@@ -213,7 +207,7 @@ def replace_damaged(path: Path) -> str:
     try:
         with copying(path, timeout_s=_REPAIR_PATIENCE_S):
             report = repair(path, even_if_open=True)
-            if report.is_healthy:
+            if not report.is_file_damaged:
                 outcome = f"it is kept as {report.kept_as}, and {report.restored_text}."
                 return f"The session database was damaged: {outcome}" if report.kept_as else ""
             kept_as = database.free_name(path, f".damaged-{int(time.time())}")
@@ -225,20 +219,11 @@ def replace_damaged(path: Path) -> str:
     return f"The session database was damaged and there is no sound copy: it is kept as {kept_as}, a new one was begun."
 
 
-def _rewrite(old: Path, new: Path, copy: Path | None, damaged_name: str) -> bool:
-    """Rewrite a file with sound entries for damaged ones; return False if the new file is not sound."""
-    text = f"An entry that was damaged stood here: {damaged_name} holds what is left of it."
-    note = to_record(Entry("", None, 0.0, ContextNote(text)))
+def _rewrite(old: Path, new: Path) -> bool:
+    """Write all entries to a new file, with new indexes; return False if some of it cannot be read, or is not sound."""
     try:
-        with database.vacuum_into(old, new):
-            pass
-        with closing(database.connect(new)) as db:
-            db.execute("ATTACH ? AS copy", (str(copy or ":memory:"),))
-            if copy is None:
-                db.execute("CREATE TABLE copy.entries AS SELECT * FROM main.entries LIMIT 0")
-            with db:
-                db.execute(_MEND, {**note, "checksum": crc32(note["body"].encode())})
-                db.execute(_MEND_PARENTS)
+        with database.vacuum_into(old, new) as part, closing(apsw.Connection(str(part))) as db:
+            db.execute("REINDEX")
         return not _faults(new)
     except (*_DAMAGE, StorageError):
         return False
