@@ -24,7 +24,7 @@ from tests.conformance.sessions import a_session, database, kept, on_disk
 
 
 def redis_events(folder: Path, **how: Any) -> Any:
-    from agentcli.infra.redis_events import RedisEvents
+    from agentcli.infra.event_log import RedisEvents
 
     return RedisEvents(redis_url(), **how)
 
@@ -159,8 +159,7 @@ async def test_two_programs_share_a_stream(make: str, opened: Callable[[str], Ev
 WRITER = """
 import asyncio, sys
 from pathlib import Path
-from agentcli.infra.redis_events import RedisEvents
-from agentcli.infra.event_log import SqliteEvents
+from agentcli.infra.event_log import RedisEvents, SqliteEvents
 async def run():
     store = SqliteEvents(Path(sys.argv[1])) if sys.argv[1][0] == "/" else RedisEvents(sys.argv[1])
     n = 0
@@ -324,7 +323,7 @@ def test_redis_is_left_at_once_at_whatever_step_of_connecting(tmp_path: Path) ->
 
 @pytest.mark.slow
 async def test_redis_that_does_not_exist_is_reported_without_its_password() -> None:
-    from agentcli.infra.redis_events import RedisEvents
+    from agentcli.infra.event_log import RedisEvents
 
     store = RedisEvents("redis://:hunter2@127.0.0.1:1/0")
     with pytest.raises(StorageError, match=r"127\.0\.0\.1") as told:
