@@ -1,8 +1,8 @@
 """Keeps event streams: in the database of the sessions, which several processes may share, in memory, or in Redis.
 
 Committed events outlast the process. After a power cut the newest ones may be missing, because the log of the session
-has what counts of them. A reader that asks for their ids then learns that they are unknown. What outlasts a power cut in
-Redis is for Redis to say: with `appendonly yes` and `appendfsync always` nothing is lost.
+has what counts of them. A reader that asks for their ids then learns that they are unknown. In Redis its own settings
+say what outlasts a power cut: with `appendonly yes` and `appendfsync always` nothing is lost.
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ class WaitingReaders(ABC):
         waiting.add(arrived)  # before the first look: nothing is missed
         try:
             async with asyncio.timeout(wait_s):
-                while not (found := await self._find(stream_id, after, count)) and stream_id not in self._removed:
+                while not (events := await self._find(stream_id, after, count)) and stream_id not in self._removed:
                     await arrived.wait()
                     arrived.clear()
-                return found
+                return events
         except TimeoutError:
             return ()
         finally:
@@ -102,7 +102,7 @@ class SqliteEvents(WaitingReaders):
         super().__init__()
         self._writer = Writer(path, partial(_open, path, keep_s))
         self._clock = time.time
-        self._tails: dict[str, list[StreamEvent]] = {}
+        self._tails: dict[str, list[StreamEvent]] = {}  # the newest events of streams with readers in this process
         self._looking: asyncio.Task[None] | None = None
 
     async def append(
@@ -130,19 +130,16 @@ class SqliteEvents(WaitingReaders):
             return int(last_id)
 
         last_id = await self._do(work)
-        self._keep_tail(stream_id, [StreamEvent(last_id - len(events) + n, one) for n, one in enumerate(events, 1)])
+        tail = self._tails.pop(stream_id, [])
+        if stream_id in self._waiting:
+            new = [StreamEvent(id, data) for id, data in enumerate(events, last_id - len(events) + 1)]
+            has_gap = tail and new and new[0].id != tail[-1].id + 1  # another process wrote, too
+            self._tails[stream_id] = [*(() if has_gap else tail), *new][-_TAIL:]
         self._wake(stream_id)
         return last_id
 
     async def _do(self, work: Callable[[apsw.Connection], T]) -> T:
         return await self._writer.submit(work, writes=True)
-
-    def _keep_tail(self, stream_id: str, events: Sequence[StreamEvent]) -> None:
-        """Keep the newest events of a stream that has readers in this process."""
-        tail = self._tails.pop(stream_id, [])
-        if stream_id in self._waiting:
-            follows = not (tail and events) or events[0].id == tail[-1].id + 1  # not if another process wrote, too
-            self._tails[stream_id] = [*(tail if follows else ()), *events][-_TAIL:]
 
     async def _find(self, stream_id: str, after: int, count: int) -> Sequence[StreamEvent]:
         tail = self._tails.get(stream_id)
@@ -160,7 +157,7 @@ class SqliteEvents(WaitingReaders):
 
     async def _look_for_others(self) -> None:
         """Wake readers for events of other processes, as long as there are readers."""
-        version, known, idle_polls = -1, dict[str, Any](), 0
+        version, known_ids, idle_polls = -1, dict[str, Any](), 0
         query = "SELECT id, last_id FROM streams WHERE id IN (SELECT value FROM json_each(?))"
         while idle_polls < _MAX_IDLE_POLLS:
             await asyncio.sleep(POLL_S)
@@ -169,13 +166,12 @@ class SqliteEvents(WaitingReaders):
             with suppress(StorageError):  # readers get the error when they look themselves
                 now = await self._do(lambda db: int(db.pragma("data_version")))
                 if now != version and streams:
-                    names = json.dumps(streams)
-                    rows = await self._do(lambda db: db.execute(query, (names,)).fetchall())  # noqa: B023
-                    version, found = now, {str(id): last_id for id, last_id in rows}
+                    rows = await self._do(lambda db: db.execute(query, (json.dumps(streams),)).fetchall())  # noqa: B023
+                    version, last_ids = now, {str(id): last_id for id, last_id in rows}
                     for id in streams:
-                        if known.get(id) != found.get(id):
+                        if known_ids.get(id) != last_ids.get(id):
                             self._wake(id)
-                    known = found
+                    known_ids = last_ids
 
     async def state(self, stream_id: str) -> StreamState | None:
         query = "SELECT status, last_id, note FROM streams WHERE id = ? AND is_there"
@@ -207,13 +203,11 @@ class MemoryEvents(SqliteEvents):
         self._clock = clock
 
     async def _do(self, work: Callable[[apsw.Connection], T]) -> T:
-        old = self._clock() - self._ttl_s
-
-        def after_removal(db: apsw.Connection) -> T:
-            _remove(db, "is_there AND touched <= ?", old)
+        def remove_old_and_work(db: apsw.Connection) -> T:
+            _remove(db, "is_there AND touched <= ?", self._clock() - self._ttl_s)
             return work(db)
 
-        return await self._writer.submit(after_removal)
+        return await self._writer.submit(remove_old_and_work)
 
     def _follow_others(self) -> None:
         pass  # no other process has the database
@@ -300,14 +294,10 @@ class RedisEvents(WaitingReaders):
         if_note: str | None = None,
         after: int = 0,
     ) -> int:
-        keys = [
-            _redis_key(stream_id, "events"),
-            _redis_key(stream_id, "state"),
-            _RUNNING_KEY,
-            _redis_key(stream_id, "last"),
-        ]
-        words = ("-" if one is None else f"={one}" for one in (status, note, if_note))
-        arguments: list[Any] = [stream_id, *words, after, self._keep_ms, *events]
+        stream = f"agentcli:{stream_id}"
+        keys = [f"{stream}:events", f"{stream}:state", _RUNNING_KEY, f"{stream}:last"]
+        texts = ("-" if text is None else f"={text}" for text in (status, note, if_note))
+        arguments: list[Any] = [stream_id, *texts, after, self._keep_ms, *events]
         last_id = int(await self._ask(lambda: self._append(keys=keys, args=arguments)))
         if last_id < 0:
             raise StreamMoved(stream_id)
@@ -315,7 +305,7 @@ class RedisEvents(WaitingReaders):
 
     async def _find(self, stream_id: str, after: int, count: int) -> Sequence[StreamEvent]:
         first = f"{max(after, 0)}-1"
-        found = await self._ask(lambda: self._client.xrange(_redis_key(stream_id, "events"), first, "+", count=count))
+        found = await self._ask(lambda: self._client.xrange(f"agentcli:{stream_id}:events", first, "+", count=count))
         return [StreamEvent(int(id.partition(b"-")[0]), fields[b"data"]) for id, fields in found]
 
     def _follow_others(self) -> None:
@@ -337,7 +327,7 @@ class RedisEvents(WaitingReaders):
                 await asyncio.sleep(1)
 
     async def state(self, stream_id: str) -> StreamState | None:
-        found = await self._ask(lambda: self._client.hgetall(_redis_key(stream_id, "state")))
+        found = await self._ask(lambda: self._client.hgetall(f"agentcli:{stream_id}:state"))
         if b"status" not in found:
             return None
         return StreamState(found[b"status"].decode(), int(found[b"last_id"]), found[b"note"].decode())
@@ -348,8 +338,8 @@ class RedisEvents(WaitingReaders):
     async def remove(self, stream_id: str) -> None:
         async def work() -> None:
             async with self._client.pipeline(transaction=True) as together:
-                together.delete(_redis_key(stream_id, "events"))
-                together.hdel(_redis_key(stream_id, "state"), "status", "note")  # the last id stays
+                together.delete(f"agentcli:{stream_id}:events")
+                together.hdel(f"agentcli:{stream_id}:state", "status", "note")  # the last id stays
                 together.srem(_RUNNING_KEY, stream_id)
                 together.publish(_NEWS_CHANNEL, stream_id)
                 await together.execute()
@@ -370,7 +360,3 @@ class RedisEvents(WaitingReaders):
             self._listening.cancel()  # more than once: before Python 3.12 a `wait_for` within it may swallow one
             await asyncio.wait([self._listening], timeout=0.1)
         await self._client.aclose()
-
-
-def _redis_key(stream_id: str, part: str) -> str:
-    return f"agentcli:{stream_id}:{part}"
