@@ -103,10 +103,11 @@ def read_copy(path: Path, work: Callable[[apsw.Connection], T], refused: NotWrit
 
 
 def copy_files(source: Path, target: Path) -> None:
-    """Copy a database with the write-ahead log beside it."""
-    for suffix in ("", "-wal"):
-        with suppress(FileNotFoundError):
-            shutil.copy2(f"{source}{suffix}", f"{target}{suffix}")
+    """Copy a database, and the write-ahead log beside it if there is something in it."""
+    shutil.copy2(source, target)
+    with suppress(FileNotFoundError):
+        if os.path.getsize(f"{source}-wal"):  # noqa: PTH202
+            shutil.copy2(f"{source}-wal", f"{target}-wal")
 
 
 def checked_version(connection: apsw.Connection) -> int:

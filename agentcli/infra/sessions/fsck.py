@@ -6,8 +6,8 @@ import logging
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import closing, suppress
 from pathlib import Path
 
 import apsw
@@ -174,12 +174,17 @@ def repair(path: Path, *, even_if_open: bool = False) -> CheckReport:
     if not even_if_open:
         _refuse_open_sessions(path)
     try:
-        with _no_writers(path), tempfile.TemporaryDirectory(prefix="repair-", dir=path.parent) as folder:
-            old, new, copy = Path(folder, path.name), Path(folder, "new.db"), database.copy_of(path)
+        with (
+            closing(database.open_raw(path)) as db,
+            tempfile.TemporaryDirectory(prefix="repair-", dir=path.parent) as folder,
+        ):
+            with suppress(*_DAMAGE):  # a file so damaged cannot be written by others either
+                db.execute("BEGIN IMMEDIATE")  # others wait until the file is replaced, which they then notice
+            old, new, copy = Path(folder, "old.db"), Path(folder, "new.db"), database.copy_of(path)
             database.copy_files(path, old)
             left: list[Fault] = []
             restored_from = 0.0
-            if not _rewrite(old, new):
+            if not _rewrite(path, new):
                 left = _faults(copy) if copy.exists() else before.found
                 if has_file_fault(left):
                     return before
@@ -188,14 +193,22 @@ def repair(path: Path, *, even_if_open: bool = False) -> CheckReport:
             database.connect(new).close()  # an older version is upgraded
             if not even_if_open:
                 _refuse_open_sessions(path)  # a session that was opened in between relies on the old file
-            damaged = database.free_name(path, f".damaged-{int(time.time())}")
-            _swap(path, old, new, damaged)
+            kept_as = database.free_name(path, f".damaged-{int(time.time())}")
+            for suffix in ("", "-wal"):
+                with suppress(FileNotFoundError):
+                    Path(f"{old}{suffix}").replace(f"{kept_as}{suffix}")
+            for suffix in ("-wal", "-shm"):  # a new file must never be beside an old log
+                Path(f"{path}{suffix}").unlink(missing_ok=True)
+            new.replace(path)
+            database.sync_folder(path.parent)
+    except apsw.BusyError as error:
+        raise StorageError(f"{path} is written by another program: try again when it has ended.") from error
     except (apsw.Error, OSError) as error:
         raise StorageError(
             f"{path} could not be repaired ({error}): make room for two copies of it in its folder, then try again. "
             "Nothing was changed."
         ) from error
-    return CheckReport(path=str(path), found=before.found, left=left, kept_as=str(damaged), restored_from=restored_from)
+    return CheckReport(path=str(path), found=before.found, left=left, kept_as=str(kept_as), restored_from=restored_from)
 
 
 def replace_damaged(path: Path) -> str:
@@ -235,28 +248,3 @@ def _refuse_open_sessions(path: Path) -> None:
             raise StorageError(
                 f"Session {file.stem} is open: close every agentcli session, then repair. Nothing was changed."
             )
-
-
-@contextmanager
-def _no_writers(path: Path) -> Iterator[None]:
-    """Keep other programs from writing until the file is replaced, which they then notice."""
-    with closing(database.open_raw(path)) as db:
-        try:
-            db.execute("BEGIN IMMEDIATE")
-        except apsw.BusyError as error:
-            raise StorageError(f"{path} is written by another program: try again when it has ended.") from error
-        except apsw.Error:
-            pass  # no other program can write to it either
-        yield
-
-
-def _swap(path: Path, old: Path, new: Path, damaged: Path) -> None:
-    """Replace the file and keep the old one with its log, so that a new file is never beside an old log."""
-    old_log = Path(f"{old}-wal")
-    if old_log.exists() and old_log.stat().st_size:
-        old_log.replace(f"{damaged}-wal")
-    old.replace(damaged)
-    for suffix in ("-wal", "-shm"):
-        Path(f"{path}{suffix}").unlink(missing_ok=True)
-    new.replace(path)
-    database.sync_folder(path.parent)
