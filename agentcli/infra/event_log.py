@@ -23,8 +23,8 @@ import apsw
 
 from agentcli.agent.interfaces import StreamEvent, StreamState, StreamStatus
 from agentcli.errors import StorageError, StreamMoved
-from agentcli.infra.sessions.database import Writer, connect_to_memory
-from agentcli.infra.sessions.sqlite import open_sessions
+from agentcli.infra.sessions.database import Writer, connect, connect_to_memory
+from agentcli.settings.files import make_private_folder
 
 log = logging.getLogger(__name__)
 
@@ -139,7 +139,7 @@ class SqliteEvents(WaitingReaders):
         return last_id
 
     async def _do(self, work: Callable[[apsw.Connection], T]) -> T:
-        return await self._writer.submit(work, writes=True)
+        return await self._writer.submit(work)
 
     async def _find(self, stream_id: str, after: int, count: int) -> Sequence[StreamEvent]:
         tail = self._tails.get(stream_id)
@@ -213,8 +213,9 @@ class MemoryEvents(SqliteEvents):
         pass  # no other process has the database
 
 
-def _open(path: Path, keep_s: float, may_replace: bool) -> apsw.Connection:
-    connection = open_sessions(path, log.warning, may_replace, synchronous="normal")
+def _open(path: Path, keep_s: float) -> apsw.Connection:
+    make_private_folder(path.parent)
+    connection = connect(path, log.warning, synchronous="normal")
     with connection:
         _remove(connection, "touched < ? AND status <> 'running'", time.time() - keep_s)
     return connection

@@ -71,7 +71,7 @@ def connect(
     return connection
 
 
-def connect_to_memory(may_replace: bool = False) -> apsw.Connection:
+def connect_to_memory() -> apsw.Connection:
     connection = apsw.Connection(":memory:")
     connection.execute(_tables(0))
     connection.pragma("foreign_keys", "on")
@@ -264,24 +264,19 @@ def failure(path: Path, error: Exception) -> StorageError:
 
 
 class _Job(NamedTuple):
-    """Work with the connection, and the future of who waits for it; work that `writes` needs a sound file."""
+    """Work with the connection, and the future of who waits for it."""
 
     work: Callable[[apsw.Connection], Any]
     future: asyncio.Future[Any]
-    writes: bool
 
 
 class Writer:
     """The thread that owns the only writing connection. Work that is queued together is committed together.
 
-    Without a path the database is in memory: there is no thread, and work is done at once.
-
-    Args:
-        path: The database file.
-        connect: Opens the database. If its argument is True, it may replace a damaged file by a sound one.
+    Without a path the database is in memory: there is no thread, and work is done at once. `connect` opens it.
     """
 
-    def __init__(self, path: Path | None, connect: Callable[[bool], apsw.Connection]) -> None:
+    def __init__(self, path: Path | None, connect: Callable[[], apsw.Connection]) -> None:
         self._path = path or Path(":memory:")
         self._connect = connect
         self._has_thread = path is not None
@@ -289,11 +284,10 @@ class Writer:
         self._thread: threading.Thread | None = None
         self._connection: apsw.Connection | None = None
         self._file: tuple[int, int] = (0, 0)  # identity of the file that the connection writes to
-        self.has_written = False
 
-    def submit(self, work: Callable[[apsw.Connection], T], *, writes: bool = False) -> asyncio.Future[T]:
-        """Queue work on the connection. Work that `writes` may have a damaged file replaced. Raises `StorageError`."""
-        job = _Job(work, asyncio.get_running_loop().create_future(), writes)
+    def submit(self, work: Callable[[apsw.Connection], T]) -> asyncio.Future[T]:
+        """Queue work on the connection. Raises `StorageError`."""
+        job = _Job(work, asyncio.get_running_loop().create_future())
         if not self._has_thread:
             _resolve(job.future, *self._results((job,)))
             return job.future
@@ -351,9 +345,8 @@ class Writer:
         if self._connection is not None and self._file != _identity(self._path):
             self._connection.close()  # a repair has replaced the file
             self._connection = None
-        is_written = any(job.writes for job in jobs)
         if self._connection is None:
-            self._connection = self._connect(is_written)
+            self._connection = self._connect()
             self._file = _identity(self._path)
         results: list[Any] = []
         with transaction(self._connection):
@@ -364,7 +357,6 @@ class Writer:
                     results.append(job.work(self._connection))
                 except StorageError as error:  # the work has changed nothing
                     results.append(error)
-        self.has_written |= is_written
         return results
 
 

@@ -19,7 +19,6 @@ from agentcli.infra.sessions import database
 
 log = logging.getLogger(__name__)
 
-_REPAIR_PATIENCE_S = 20.0  # with another program that repairs or copies
 _MAX_FILE_FAULTS = 100  # that SQLite reports about one file
 _DAMAGE = (apsw.CorruptError, apsw.NotADBError, apsw.SQLError, apsw.ConstraintError, UnicodeDecodeError)
 # By kind: the text of a fault, and a query for the entries that have it, as session, number and id.
@@ -159,20 +158,19 @@ def wipe(path: Path) -> None:
         copy.unlink(missing_ok=True)
 
 
-def repair(path: Path, *, even_if_open: bool = False) -> CheckReport:
+def repair(path: Path) -> CheckReport:
     """Replace a damaged file by a sound one, and keep the damaged file beside it.
 
     The new file has all that can be read if that is sound, else it is the copy. If only single entries are damaged, the
     file stays: the copy lacks what was stored since it was made.
 
     Raises:
-        StorageError: If a session is open and must not be, or for the reasons of `check`.
+        StorageError: If a session is open, or for the reasons of `check`.
     """
     before = check(path)
     if not before.is_file_damaged:
         return before
-    if not even_if_open:
-        _refuse_open_sessions(path)
+    _refuse_open_sessions(path)
     try:
         with (
             closing(database.open_raw(path)) as db,
@@ -191,8 +189,7 @@ def repair(path: Path, *, even_if_open: bool = False) -> CheckReport:
                 new, restored_from = Path(folder, "copy.db"), copy.stat().st_mtime
                 shutil.copyfile(copy, new)
             database.connect(new).close()  # an older version is upgraded
-            if not even_if_open:
-                _refuse_open_sessions(path)  # a session that was opened in between relies on the old file
+            _refuse_open_sessions(path)  # a session that was opened in between relies on the old file
             kept_as = database.free_name(path, f".damaged-{int(time.time())}")
             for suffix in ("", "-wal"):
                 with suppress(FileNotFoundError):
@@ -209,27 +206,6 @@ def repair(path: Path, *, even_if_open: bool = False) -> CheckReport:
             "Nothing was changed."
         ) from error
     return CheckReport(path=str(path), found=before.found, left=left, kept_as=str(kept_as), restored_from=restored_from)
-
-
-def replace_damaged(path: Path) -> str:
-    """Replace a damaged file by what can be restored, and return a notice, "" if another program did it.
-
-    Raises:
-        StorageError: If the file could not be replaced.
-    """
-    try:
-        with copying(path, timeout_s=_REPAIR_PATIENCE_S):
-            report = repair(path, even_if_open=True)
-            if not report.is_file_damaged:
-                outcome = f"it is kept as {report.kept_as}, and {report.restored_text}."
-                return f"The session database was damaged: {outcome}" if report.kept_as else ""
-            kept_as = database.free_name(path, f".damaged-{int(time.time())}")
-            for suffix in ("", "-wal", "-shm", ".copy"):  # the copy is damaged too, but better than nothing
-                with suppress(FileNotFoundError):
-                    Path(f"{path}{suffix}").replace(f"{kept_as}{suffix}")
-    except (filelock.Timeout, OSError) as error:
-        raise StorageError(f"{path} is damaged and could not be replaced ({error}): try again.") from error
-    return f"The session database was damaged and there is no sound copy: it is kept as {kept_as}, a new one was begun."
 
 
 def _rewrite(old: Path, new: Path) -> bool:

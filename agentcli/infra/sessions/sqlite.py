@@ -107,23 +107,12 @@ def in_sqlite(work: Work[T]) -> Callable[[apsw.Connection], T]:
     return run
 
 
-def open_sessions(
-    path: Path, on_notice: Callable[[str], None], may_replace: bool, *, synchronous: str = "full"
-) -> apsw.Connection:
-    """Connect to the file of the sessions. With `may_replace` a damaged file is replaced by what can be restored."""
+def open_sessions(path: Path, on_notice: Callable[[str], None]) -> apsw.Connection:
+    """Connect to the file of the sessions, into which the sessions of an `agents.db` beside it are moved."""
     make_private_folder(path.parent)
-    try:
-        connection = database.connect(path, on_notice, synchronous=synchronous)
-    except (apsw.NotADBError, apsw.CorruptError):
-        if not may_replace:
-            raise
-        from agentcli.infra.sessions.fsck import replace_damaged
-
-        if notice := replace_damaged(path):
-            on_notice(notice)
-        connection = database.connect(path, on_notice, synchronous=synchronous)
+    connection = database.connect(path, on_notice)
     agents = path.with_name("agents.db")
-    if synchronous == "full" and path != agents and agents.exists():
+    if agents.exists():
         _take_over_agents(connection, agents, on_notice)
     return connection
 
@@ -139,7 +128,7 @@ class _WriterSessions(TableSessions):
         return await self._writer.submit(in_sqlite(work))
 
     def _queue(self) -> WorkQueue:
-        return WorkQueue(lambda work: self._writer.submit(in_sqlite(work), writes=True), self._writer.drain)
+        return WorkQueue(lambda work: self._writer.submit(in_sqlite(work)), self._writer.drain)
 
 
 class SqliteSessions(_WriterSessions):
@@ -158,6 +147,7 @@ class SqliteSessions(_WriterSessions):
         self.path = path
         self._address = address
         self._copying: threading.Timer | None = None
+        self._has_opened_session = False  # a program that only reads need not make a copy
 
     async def _read(self, work: Work[T]) -> T:
         try:
@@ -166,6 +156,7 @@ class SqliteSessions(_WriterSessions):
             return await asyncio.to_thread(database.read_copy, self.path, in_sqlite(work), error)
 
     async def _own(self, session_id: str, *, take_over: bool = False) -> Ownership:
+        self._has_opened_session = True
         self._copy_meanwhile()
         deadline, lock = time.monotonic() + PATIENCE_S, SessionLock(self.path, session_id)
         while True:
@@ -217,13 +208,11 @@ class SqliteSessions(_WriterSessions):
             self._copying.daemon = True
             self._copying.start()
 
-    def _is_large(self) -> bool:
-        return self.path.exists() and self.path.stat().st_size > _LARGE_BYTES
-
     async def close(self) -> None:
         if self._copying is not None:
             self._copying.cancel()
-        if self._writer.has_written and not self._is_large() and database.is_copy_due(self.path):
+        is_small = self.path.exists() and self.path.stat().st_size <= _LARGE_BYTES
+        if self._has_opened_session and is_small and database.is_copy_due(self.path):
             await self._writer.drain()
             await asyncio.to_thread(_make_due_copy, self.path)
         await self._writer.close()
@@ -260,7 +249,7 @@ class MemorySessions(_WriterSessions):
         """Add a session with entries that were kept elsewhere."""
         new = UnstoredSession(id=session_id, cwd=folder_text(cwd), name="", user_id=user_id)
         work = in_sqlite(lambda db: store_entries(db, new, StoredEntries(tuple(entries), 1)))
-        self._writer.submit(work, writes=True).result()
+        self._writer.submit(work).result()
 
     async def _own(self, session_id: str, *, take_over: bool = False) -> Ownership:
         if session_id in self._owned:
@@ -289,7 +278,7 @@ def _index_some(db: apsw.Connection) -> bool:
 def _take_over_agents(connection: apsw.Connection, file: Path, on_notice: Callable[[str], None]) -> None:
     """Move the sessions of a file into the database, then delete the file. If it fails, the next start tries again."""
     try:
-        open_sessions(file, on_notice, may_replace=True).close()  # repairs or upgrades the file if needed
+        database.connect(file, on_notice).close()  # an older version is upgraded
         connection.execute("ATTACH ? AS agents", (str(file),))
         try:
             with connection:
