@@ -62,10 +62,9 @@ class Recorder:
         self._notes = self.folder / "under_way" / self.session_id
         self._indexes: list[FolderIndex] | None = None
         self._open: list[Mark] = []
-        self._edited: dict[
-            str, FileState | None
-        ] = {}  # the results of calls that name their files, since the last look
-        self._problem = ""
+        # The results of calls that name their files, since the last look.
+        self._edited: dict[str, FileState | None] = {}
+        self._problem = ""  # why the workspace cannot be recorded
         self._heartbeat: asyncio.Task[None] | None = None
         self._order = asyncio.Lock()
         self._numbers = itertools.count(1)
@@ -192,12 +191,13 @@ class Recorder:
             except (TooManyFiles, ToolError) as error:
                 self._problem = str(error)
                 break
-            for path, (before, now) in found.items():
-                whole = f"{index.root}/{path}"
-                before = edited.get(whole, before)
-                owner = next((other for other in self._open if whole in other.found), mark)
+            for relative_path, (before, now) in found.items():
+                path = f"{index.root}/{relative_path}"
+                before = edited.get(path, before)
+                owner = next((other for other in self._open if path in other.found), mark)
                 if owner is not None and before != now:
-                    owner.found[whole] = (owner.found.get(whole, (before, now))[0], now)
+                    first, _ = owner.found.get(path, (before, now))
+                    owner.found[path] = first, now
         return not self._problem
 
     def _every_index(self) -> list[FolderIndex]:
