@@ -170,7 +170,7 @@ class Agent:
                 return choice
             if info.id == choice.new_id:  # a store also takes the beginning of an id
                 self._check_owner(info.id, info.user_id)
-                return SessionChoice("id", info.id)
+                return SessionChoice(how="id", id=info.id)
         return choice
 
     async def _load_entries(self) -> list[Entry] | None:
@@ -316,7 +316,7 @@ class Agent:
                 session, self._session, self._turns = self._session, None, PromptOrder()
                 if session is not None:
                     if session.snapshot().conversation.entries:
-                        self._choice = SessionChoice("id", session.id)
+                        self._choice = SessionChoice(how="id", id=session.id)
                     await session.close()
                 await self._builder.aclose(for_good=False)
 

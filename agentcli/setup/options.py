@@ -78,7 +78,7 @@ class SessionOptions(Struct, frozen=True, kw_only=True):
     parts: CallerParts = CallerParts()
 
 
-class SessionChoice(Struct, frozen=True):
+class SessionChoice(Struct, frozen=True, kw_only=True):
     """The conversation to open: new, newest or by id.
 
     With `fork` a copy of it continues; with `take_over` the program that holds it ends.

@@ -83,8 +83,14 @@ def make_export(config: Config, mask: Callable[[str], str]) -> Export:
     parent = {name: environment[name.upper()] for name in ("traceparent", "tracestate") if name.upper() in environment}
     from agentcli.infra.telemetry import Export
 
-    server = partial(_server, config)
-    return Export(settings, exported_to(config), names | settings.tags, parent, server=server, mask=mask)
+    return Export(
+        settings=settings,
+        addresses=exported_to(config),
+        resource=names | settings.tags,
+        parent=parent,
+        server=partial(_server, config),
+        mask=mask,
+    )
 
 
 def _server(config: Config, provider: str) -> tuple[str, int]:

@@ -238,7 +238,9 @@ def make_checkpoints(
         )
         from agentcli.infra.changes.recorder import Recorder
 
-        return Recorder(folder, roots, session_id, scratch=scratch, private=private, limits=limits)
+        return Recorder(
+            folder=folder, roots=roots, session_id=session_id, scratch=scratch, private=private, limits=limits
+        )
 
     return cast("Checkpoints", Lazy(make))
 

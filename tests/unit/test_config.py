@@ -237,7 +237,7 @@ def test_servers_and_model_rows_are_merged_table_by_table(paths: Paths, project:
     write(paths.user_config, {"providers": {"a": {"base_url": "http://a", "headers": {"x": "1"}}}})
     extra = write(project / "e.toml", {"providers": {"a": {"headers": {"y": "2"}}, "b": {"base_url": "http://b"}}})
     servers = load(paths, project, extra_file=extra).settings.providers
-    assert servers["a"] == ServerSettings("http://a", headers={"x": "1", "y": "2"})
+    assert servers["a"] == ServerSettings(base_url="http://a", headers={"x": "1", "y": "2"})
     assert servers["b"].base_url == "http://b"
 
 

@@ -88,7 +88,7 @@ class _Application:
 
     def __init__(self, token: str, live: LiveFiles, *, is_resumed: bool) -> None:
         self._token, self._live, self._is_resumed = token, live, is_resumed
-        self._changes = ChangeSet("")  # of the current group
+        self._changes = ChangeSet(root="")  # of the current group
         self._folders: dict[str, FileEntry | None] = {}  # as they are to become, None for removed ones
 
     def apply(self, group: ChangeGroup) -> None:

@@ -83,7 +83,9 @@ def pick_hunks(group: ChangeGroup, chosen: Collection[int], contents_path: Path)
     with after.open() as source, contents_path.open("rb") as target:
         copy_attributes(source.fileno(), target.fileno())
     entry = after._replace(source=str(contents_path), size=contents_path.stat().st_size)
-    changes = ChangeSet(group.changes.root, {path: before}, {path: entry}, {path} & group.changes.stale)
+    changes = ChangeSet(
+        root=group.changes.root, before={path: before}, after={path: entry}, stale={path} & group.changes.stale
+    )
     return group._replace(changes=changes)
 
 

@@ -147,6 +147,11 @@ def _reduced(group: ChangeGroup) -> ChangeGroup:
     changes = group.changes
     around = {parent for path in group.paths for parent in parents_of(path)[1:]}
     paths = {*group.paths, *(path for path in around if (path in changes.before) != (path in changes.after))}
-    before, after = ({path: one[path] for path in paths if path in one} for one in (changes.before, changes.after))
+    reduced_changes = ChangeSet(
+        root=changes.root,
+        before={path: entry for path, entry in changes.before.items() if path in paths},
+        after={path: entry for path, entry in changes.after.items() if path in paths},
+        stale=paths & changes.stale,
+    )
     summary = ChangeSummary(name=group.summary.name, kind=group.summary.kind, what=group.summary.what)
-    return group._replace(summary=summary, changes=ChangeSet(changes.root, before, after, paths & changes.stale))
+    return group._replace(summary=summary, changes=reduced_changes)

@@ -46,16 +46,16 @@ class Mark:
     left_out: tuple[str, ...] = ()
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class Recorder:
     """Implements `Checkpoints` for the real paths of `roots`. A `private` folder is removed with the recorder."""
 
     folder: Path
     roots: Callable[[], Sequence[Path]]
     session_id: str
-    scratch: Path = field(kw_only=True)
-    private: PrivateFolder | None = field(default=None, kw_only=True)
-    limits: SnapshotLimits = field(default=SnapshotLimits(), kw_only=True)
+    scratch: Path  # for the private folders in which undo prepares files
+    private: PrivateFolder | None = None
+    limits: SnapshotLimits = field(default=SnapshotLimits())
 
     def __post_init__(self) -> None:
         self.objects = Objects(self.folder)

@@ -33,21 +33,23 @@ _MAX_LOOKS = 3  # at a file that changes while it is read
 Finish = Callable[[Callable[[], Sequence[RestoredFile]]], Awaitable[Sequence[RestoredFile]]]
 
 
-class PathPlan(msgspec.Struct, frozen=True):
+class PathPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A path as it is now and as it is to become."""
 
     path: str
     now: FileState | None
-    then: FileState | None
+    then: FileState | None  # the state that it is to have
     is_merged: bool = False
     conflict: str = ""  # why it stays as it is
-    entry: FileEntry | None = None  # of the file now
+    entry: FileEntry | None = None  # what is at the path now
 
     @property
     def outcome(self) -> RestoredFile:
         how: RestoredHow = "merged" if self.is_merged else "restored"
-        if self.conflict or self.then == self.now:
-            how = "conflict" if self.conflict else "kept"
+        if self.conflict:
+            how = "conflict"
+        elif self.then == self.now:
+            how = "kept"
         elif self.then is None:
             how = "removed"
         return RestoredFile(self.path, how, self.conflict)
@@ -79,13 +81,13 @@ class PlannedRestoration:
         except OSError as error:
             raise _nothing_done(error) from error
         paths = {group.summary.name: [changes.at(path) for path in group.paths] for group in groups}
-        why = {path: conflict.why for conflict in done.conflicts for path in paths[conflict.name]}
-        return [_outcome(plan, why.get(plan.path, "")) for plan in self._plans]
+        reasons = {path: conflict.why for conflict in done.conflicts for path in paths[conflict.name]}
+        return [_outcome(plan, reasons.get(plan.path, "")) for plan in self._plans]
 
     def _change_set(self, scratch: Path) -> ChangeSet:
         """Describe the plans like the changes of a command. Raises `OSError`."""
         root = _common_folder([plan.path for plan in self._changing])
-        changes = ChangeSet(root)
+        changes = ChangeSet(root=root)
         for number, plan in enumerate(self._changing):
             path = plan.path.removeprefix(f"{root}/")
             if (before := _opened_to_owner(plan)) is not None:
@@ -110,7 +112,15 @@ class PlannedRestoration:
         owner = before.owner if before is not None else _owner_of(path)
         stamp = (0, then.size, time.time_ns(), 0, then.mode, *owner)
         target = real_path(then.content) if then.kind == "link" else ""
-        return FileEntry(then.kind, stamp, then.mode, then.size, owner, target=target, source=str(file))
+        return FileEntry(
+            kind=then.kind,
+            stamp=stamp,
+            mode=then.mode,
+            size=then.size,
+            owner=owner,
+            target=target,
+            source=str(file),
+        )
 
 
 def plan_restoration(
@@ -129,7 +139,7 @@ def plan_restoration(
         plan = plans[number]
         is_removed_folder = plan.now is not None and plan.now.kind == "folder" and plan.then is None
         if is_removed_folder and any(path not in removed for path in _paths_in(plan.path)):  # it has other contents
-            plans[number] = PathPlan(plan.path, plan.now, plan.now)
+            plans[number] = PathPlan(path=plan.path, now=plan.now, then=plan.now)
             removed.discard(plan.path)
     return PlannedRestoration(plans, objects, scratch, finish)
 
@@ -138,7 +148,7 @@ def _plan(path: str, changes: Sequence[FileChange], objects: Objects, *, largest
     """Follow a path back through its changes, which are in the order in which they were made. Raises `OSError`."""
     is_behind_link = Path(path).parent.resolve() != Path(path).parent
     if is_behind_link and changes[-1].after is not None:
-        return PathPlan(path, None, None, conflict="a symbolic link leads to it now")
+        return PathPlan(path=path, now=None, then=None, conflict="a symbolic link leads to it now")
     entry = now = None
     # What was stored once is read again, even if the limit is lower by now.
     largest = max(largest, *(state.size for change in changes for state in (change.before, change.after) if state))
@@ -147,19 +157,21 @@ def _plan(path: str, changes: Sequence[FileChange], objects: Objects, *, largest
         now = state_at(path, objects, largest=largest)
         if entry_at(path) == entry:
             break
-    state, is_merged = now, False
-    for change in reversed(changes):
-        try:
+    state, is_merged, conflict = now, False, ""
+    try:
+        for change in reversed(changes):
             before = _state_without(state, change, objects)
-        except ConflictError as error:
-            return PathPlan(path, now, now, conflict=str(error.strerror))
-        except OSError as error:
-            return PathPlan(path, now, now, conflict=f"what it held is not kept any more ({error.strerror or error})")
-        is_merged = is_merged or before not in (state, change.before)
-        state = before
-    if state != now and now is not None and not now.is_stored:
-        return PathPlan(path, now, now, conflict=f"it is too large to be kept ({now.size:,} bytes), or cannot be read")
-    return PathPlan(path, now, state, is_merged and state != now, entry=entry)
+            is_merged |= before not in (state, change.before)
+            state = before
+    except ConflictError as error:
+        conflict = error.strerror
+    except OSError as error:
+        conflict = f"what it held is not kept any more ({error.strerror or error})"
+    if not conflict and state != now and now is not None and not now.is_stored:
+        conflict = f"it is too large to be kept ({now.size:,} bytes), or cannot be read"
+    if conflict:
+        return PathPlan(path=path, now=now, then=now, conflict=conflict)
+    return PathPlan(path=path, now=now, then=state, is_merged=is_merged and state != now, entry=entry)
 
 
 def _state_without(state: FileState | None, change: FileChange, objects: Objects) -> FileState | None:
@@ -206,13 +218,9 @@ def _merged_file(state: FileState, before: FileState, after: FileState, objects:
 def _opened_to_owner(plan: PathPlan) -> FileEntry | None:
     """Return the entry of a path. A folder that its owner may enter again is opened first, as its contents change."""
     before, then = plan.entry, plan.then
-    if (
-        before is not None
-        and then is not None
-        and before.kind == then.kind == "folder"
-        and then.mode & ~before.mode & 0o700
-        and entry_at(plan.path) == before
-    ):
+    if before is None or then is None or not before.kind == then.kind == "folder":
+        return before
+    if then.mode & ~before.mode & 0o700 and entry_at(plan.path) == before:
         Path(plan.path).chmod(before.mode | (then.mode & 0o700))
         return entry_at(plan.path) or before
     return before
@@ -220,10 +228,10 @@ def _opened_to_owner(plan: PathPlan) -> FileEntry | None:
 
 def _outcome(plan: PathPlan, why: str) -> RestoredFile:
     """Return the outcome for a file. `why` is the reason why its group of changes was not applied, or ""."""
-    is_there = os.path.lexists(plan.path)
-    if why and (plan.then is not None or is_there):
+    exists = os.path.lexists(plan.path)
+    if why and (plan.then is not None or exists):
         return RestoredFile(plan.path, "conflict", why)
-    if plan.outcome.how == "removed" and is_there:
+    if plan.outcome.how == "removed" and exists:
         return RestoredFile(plan.path, "kept", "something else is in it")
     return plan.outcome
 

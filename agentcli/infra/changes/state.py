@@ -138,7 +138,7 @@ class FileEntry(NamedTuple):
         return open_source(self.source)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ChangeSet:
     """Entries before and after, by paths relative to `root`."""
 
@@ -167,10 +167,18 @@ def entry_at(name: str, *, folder: int | None = None, source: str = "") -> FileE
         target = os.readlink(name, dir_fd=folder) if stat.S_ISLNK(status.st_mode) else ""
     except (FileNotFoundError, NotADirectoryError):
         return None
-    owner, source = (status.st_uid, status.st_gid), source or name
+    owner = status.st_uid, status.st_gid
     mode = stat.S_IMODE(status.st_mode)
     stamp = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, mode, *owner)
-    return FileEntry(kind_of(status) or "other", stamp, mode, status.st_size, owner, target=target, source=source)
+    return FileEntry(
+        kind=kind_of(status) or "other",
+        stamp=stamp,
+        mode=mode,
+        size=status.st_size,
+        owner=owner,
+        target=target,
+        source=source or name,
+    )
 
 
 def walk(root: str, path: str) -> Iterator[tuple[str, FileEntry]]:
