@@ -102,7 +102,10 @@ def _check_server(name: str, server: ServerSettings, config: Config) -> None:
 
 
 class Models:
-    """The models that can be named: their providers, one for each `provider/model`, and the facts about them."""
+    """The models that can be named: their providers, one for each `provider/model`, and the facts about them.
+
+    `on_wait` is called with the reason why a provider makes the person wait.
+    """
 
     def __init__(self, config: Config, *, on_wait: Callable[[str], None] | None = None) -> None:
         self._config = config
@@ -140,34 +143,36 @@ class Models:
         raise NoModel(NO_MODEL)
 
     async def running(self) -> list[str]:
+        """Return the models of Ollama and LM Studio, as far as they run on this machine."""
         ollama = ollama_address(self._config.environment.get("OLLAMA_HOST", ""))
-        servers = (
-            ("ollama", ollama, "/api/tags", "models", "name"),
-            ("lmstudio", "http://127.0.0.1:1234", "/v1/models", "data", "id"),
+        answers = await asyncio.gather(
+            _ask_server(ollama, "/api/tags"), _ask_server("http://127.0.0.1:1234", "/v1/models")
         )
         names: list[str] = []
-        answers = await asyncio.gather(*(_listed(address, path) for _, address, path, _, _ in servers))
-        for (provider, _, _, rows, key), listed in zip(servers, answers, strict=True):
+        for provider, rows_key, name_key, answer in zip(
+            ("ollama", "lmstudio"), ("models", "data"), ("name", "id"), answers, strict=True
+        ):
             with suppress(msgspec.ValidationError):
-                found = msgspec.convert(listed, dict[str, Any]).get(rows)
-                models = [row.get(key) for row in msgspec.convert(found, list[dict[str, Any]])]
+                rows = msgspec.convert(answer, dict[str, Any]).get(rows_key)
+                models = [row.get(name_key) for row in msgspec.convert(rows, list[dict[str, Any]])]
                 names += [f"{provider}/{model}" for model in models if isinstance(model, str) and model]
         return names
 
     async def reach(self, running: Collection[str]) -> dict[str, str]:
         """Return for each provider why it can be used now, empty if it cannot. Only servers without keys are asked."""
-        names = [name for name in (*provider_names(), *self._config.settings.providers) if name != "scripted"]
         running = {name.partition("/")[0] for name in running}
         found: dict[str, str] = {}
-        for name in dict.fromkeys(names):
+        for name in (*provider_names(), *self._config.settings.providers):
             if name == "local":
                 found[name] = "installed" if find_spec("xllamacpp") and self.embedded_path().is_file() else ""
             elif place := self.keys.place(name):
                 found[name] = f"key {place}"
-            elif self.keys.variables(name) or name in running:
-                found[name] = "running" if name in running else self.keys.sign_in(name)
+            elif name in running:
+                found[name] = "running"
             else:
-                found[name] = self.keys.sign_in(name) or await self._server(name)
+                needs_key = bool(self.keys.variables(name))
+                found[name] = self.keys.sign_in(name) or ("" if needs_key else await self._server(name))
+        found.pop("scripted", None)  # it needs a file
         return found
 
     async def _server(self, name: str) -> str:
@@ -176,7 +181,7 @@ class Models:
         address = (server.base_url if server else "") or preset_rows().get(name, {}).get("base_url", "")
         if not address.startswith("http://"):
             return "needs no key" if address else ""
-        return "running" if await _listed(address, f"{urlsplit(address).path}/models") is not None else ""
+        return "running" if await _ask_server(address, f"{urlsplit(address).path}/models") is not None else ""
 
     # Keys
 
@@ -276,8 +281,8 @@ def split_name(name: str) -> tuple[str, str]:
     return provider, model
 
 
-async def _listed(address: str, path: str) -> Any:
-    """Return the list of a server on this machine, or None. It does not import the HTTP client, which takes longer."""
+async def _ask_server(address: str, path: str) -> Any:
+    """Return the JSON that a server on this machine answers, or None. The HTTP client takes longer to import."""
     try:
         parts = urlsplit(address)
         host, port = parts.hostname or "", parts.port or 80

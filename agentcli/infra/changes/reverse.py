@@ -164,7 +164,7 @@ def _plan(path: str, changes: Sequence[FileChange], objects: Objects, *, largest
             is_merged |= before not in (state, change.before)
             state = before
     except ConflictError as error:
-        conflict = error.strerror
+        conflict = str(error.strerror)
     except OSError as error:
         conflict = f"what it held is not kept any more ({error.strerror or error})"
     if not conflict and state != now and now is not None and not now.is_stored:
