@@ -48,7 +48,9 @@ class ConfiguredOpener:
         self.shows_claims = config.settings.evidence.show
 
     async def open(self, session_id: str | None, *, model: str, fork: bool = False, take_over: bool = False) -> Session:
-        choice = SessionChoice(how="id" if session_id else "new", id=session_id, fork=fork, take_over=take_over)
+        choice = (
+            SessionChoice(how="id", id=session_id, fork=fork, take_over=take_over) if session_id else SessionChoice()
+        )
         return await self._builder.build_session(choice, model=model, answer_schema=self._answer_schema)
 
     async def list(self) -> Sequence[SessionInfo]:

@@ -306,8 +306,8 @@ class RedisEvents(WaitingReaders):
 
     async def _find(self, stream_id: str, after: int, count: int) -> Sequence[StreamEvent]:
         first = f"{max(after, 0)}-1"
-        found = await self._ask(lambda: self._client.xrange(f"agentcli:{stream_id}:events", first, "+", count=count))
-        return [StreamEvent(int(id.partition(b"-")[0]), fields[b"data"]) for id, fields in found]
+        entries = await self._ask(lambda: self._client.xrange(f"agentcli:{stream_id}:events", first, "+", count=count))
+        return [StreamEvent(int(id.partition(b"-")[0]), fields[b"data"]) for id, fields in entries]
 
     def _follow_others(self) -> None:
         if self._listening is None or self._listening.done():
@@ -328,10 +328,10 @@ class RedisEvents(WaitingReaders):
                 await asyncio.sleep(1)
 
     async def state(self, stream_id: str) -> StreamState | None:
-        found = await self._ask(lambda: self._client.hgetall(f"agentcli:{stream_id}:state"))
-        if b"status" not in found:
+        fields = await self._ask(lambda: self._client.hgetall(f"agentcli:{stream_id}:state"))
+        if b"status" not in fields:
             return None
-        return StreamState(found[b"status"].decode(), int(found[b"last_id"]), found[b"note"].decode())
+        return StreamState(fields[b"status"].decode(), int(fields[b"last_id"]), fields[b"note"].decode())
 
     async def running(self) -> Sequence[str]:
         return [id.decode() for id in await self._ask(lambda: self._client.smembers(_RUNNING_KEY))]

@@ -173,8 +173,8 @@ def _size(path: Path) -> int:
     return 0
 
 
-def _too_much(why: str) -> ToolError:
-    return ToolError(f"Not written: {why}. Shorten or delete something first.", kind="validation_error")
+def _too_much(reason: str) -> ToolError:
+    return ToolError(f"Not written: {reason}. Shorten or delete something first.", kind="validation_error")
 
 
 def _failed(name: str, done: str, error: OSError) -> ToolError:

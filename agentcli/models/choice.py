@@ -161,19 +161,19 @@ class Models:
     async def reach(self, running: Collection[str]) -> dict[str, str]:
         """Return for each provider why it can be used now, empty if it cannot. Only servers without keys are asked."""
         running = {name.partition("/")[0] for name in running}
-        found: dict[str, str] = {}
+        reasons: dict[str, str] = {}
         for name in (*provider_names(), *self._config.settings.providers):
             if name == "local":
-                found[name] = "installed" if find_spec("xllamacpp") and self.embedded_path().is_file() else ""
+                reasons[name] = "installed" if find_spec("xllamacpp") and self.embedded_path().is_file() else ""
             elif place := self.keys.place(name):
-                found[name] = f"key {place}"
+                reasons[name] = f"key {place}"
             elif name in running:
-                found[name] = "running"
+                reasons[name] = "running"
             else:
                 needs_key = bool(self.keys.variables(name))
-                found[name] = self.keys.sign_in(name) or ("" if needs_key else await self._server(name))
-        found.pop("scripted", None)  # it needs a file
-        return found
+                reasons[name] = self.keys.sign_in(name) or ("" if needs_key else await self._server(name))
+        reasons.pop("scripted", None)  # it needs a file
+        return reasons
 
     async def _server(self, name: str) -> str:
         """Describe a server that needs no key. Only addresses with plain HTTP are asked."""
@@ -223,21 +223,21 @@ class Models:
 
     def info(self, name: str) -> ModelInfo:
         """Return the facts about `provider/model`. Raises `UsageError`."""
-        own: ModelInfo | None = getattr(self._added.get(name), "info", None)
-        if own is not None:
-            return own
+        added: ModelInfo | None = getattr(self._added.get(name), "info", None)
+        if added is not None:
+            return added
         provider, model = split_name(name)
-        found = self.table().find(provider, model)
+        known = self.table().find(provider, model)
         match provider:
             case "local":
                 window = self._config.settings.local.context
-                return msgspec.structs.replace(found, window=window, max_output=min(2_048, window // 2), small=True)
+                return msgspec.structs.replace(known, window=window, max_output=min(2_048, window // 2), small=True)
             case "scripted":
-                return msgspec.structs.replace(found, takes_images=True, prices=found.prices or Prices())
-            case "vertex" if found.prices and self._config.environment.get("CLOUD_ML_REGION") != "global":
-                return msgspec.structs.replace(found, prices=found.prices.times(REGIONAL))
+                return msgspec.structs.replace(known, takes_images=True, prices=known.prices or Prices())
+            case "vertex" if known.prices and self._config.environment.get("CLOUD_ML_REGION") != "global":
+                return msgspec.structs.replace(known, prices=known.prices.times(REGIONAL))
             case _:
-                return found
+                return known
 
     def table(self) -> ModelTable:
         """Return the bundled models, with the user's rows in their place."""

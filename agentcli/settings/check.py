@@ -39,8 +39,8 @@ def find_error(value: Any, kind: Any, key: str = "") -> tuple[str, str] | None:
             path = f"{key}.{name}" if key else str(name)
             if (member := kinds.get(name, kinds.get("*"))) is None:
                 return path, unknown_setting(name, kinds)
-            if found := find_error(item, member, path):
-                return found
+            if error_below := find_error(item, member, path):
+                return error_below
     return key, message
 
 

@@ -110,17 +110,17 @@ def folder_text(folder: Path) -> str:
 
 def markdown_files(folder: Path) -> list[Path]:
     """Return the Markdown files in a folder and below, bounded in number and depth; linked folders are left out."""
-    found: list[Path] = []
+    files: list[Path] = []
     waiting = [(folder, 0)]
-    while waiting and len(found) < _MAX_MARKDOWN_FILES:
+    while waiting and len(files) < _MAX_MARKDOWN_FILES:
         current, depth = waiting.pop()
         with suppress(OSError), os.scandir(current) as entries:  # it may not exist, or not be readable
             for entry in itertools.islice(entries, _MAX_MARKDOWN_FILES):
                 if entry.is_dir(follow_symlinks=False) and depth < _MAX_MARKDOWN_DEPTH:
                     waiting.append((current / entry.name, depth + 1))
                 elif entry.name.endswith(".md") and entry.is_file():
-                    found.append(current / entry.name)
-    return sorted(found)
+                    files.append(current / entry.name)
+    return sorted(files)
 
 
 def is_file(path: Path) -> bool:

@@ -215,8 +215,8 @@ def _add_grants(rules: Rules, grants: FileGrants, tools: Sequence[Tool], on_noti
 
 def all_tools(added: Sequence[Tool]) -> ToolRegistry:
     """Return the built-in tools and a caller's own, whatever the settings say."""
-    own = (replace(tool, source="library") if tool.source == "builtin" else tool for tool in added)
-    return ToolRegistry((*builtin_tools(), *map(guarded, own)))
+    added_tools = (replace(tool, source="library") if tool.source == "builtin" else tool for tool in added)
+    return ToolRegistry((*builtin_tools(), *map(guarded, added_tools)))
 
 
 def named_tools(config: Config, tools: ToolRegistry) -> ToolRegistry:
@@ -228,8 +228,8 @@ def named_tools(config: Config, tools: ToolRegistry) -> ToolRegistry:
                 known = [tool.name for tool in tools]
                 message = f"No tool {name!r}{did_you_mean(name, known)}; there is {', '.join(known)}."
                 raise config.error(message, key, item=name if key == "tools.only" else "")
-    named = [name for name in settings.only if name != "none" and not name.startswith("mcp__")]
-    return tools.clone(only=named if settings.only else None)
+    names_of_tools = [name for name in settings.only if name != "none" and not name.startswith("mcp__")]
+    return tools.clone(only=names_of_tools if settings.only else None)
 
 
 def has_key(config: Config, variable: str) -> bool:

@@ -57,11 +57,11 @@ class PrefixBuilder:
     def prefix(self, info: ModelInfo, tools: ToolRegistry) -> Prefix:
         kind = (info.small, info.window, tools)
         if (prefix := self._built.get(kind)) is None:
-            own = [tool for tool in tools if not tool.server]
-            specs = tuple(tool.spec() for tool in own)
+            own_tools = [tool for tool in tools if not tool.server]
+            specs = tuple(tool.spec() for tool in own_tools)
             if info.small and not self.config.settings.tools.only:
-                builtin = [tool.spec() for tool in own if tool.source == "builtin"]
-                specs = (*small_specs(builtin), *(tool.spec() for tool in own if tool.source != "builtin"))
+                builtin = [tool.spec() for tool in own_tools if tool.source == "builtin"]
+                specs = (*small_specs(builtin), *(tool.spec() for tool in own_tools if tool.source != "builtin"))
             names = {spec.name for spec in specs}
             agents = self.agents() if "create_subagent" in names else ""
             skills = self.skills(info.window) if "skill" in names else ""

@@ -63,13 +63,21 @@ class SessionExport:
 
 def exported_to(config: Config) -> dict[str, str]:
     """Return the URL of each signal that is exported."""
-    settings, of = config.settings.observability, config.environment.get
-    wanted = [signal for signal in SIGNALS if getattr(settings, signal)]
-    if not wanted or of("AGENTCLI_NO_TELEMETRY", "0") not in ("", "0") or of("OTEL_SDK_DISABLED", "").lower() == "true":
+    settings, environment = config.settings.observability, config.environment.get
+    signals = [signal for signal in SIGNALS if getattr(settings, signal)]
+    if (
+        not signals
+        or environment("AGENTCLI_NO_TELEMETRY", "0") not in ("", "0")
+        or environment("OTEL_SDK_DISABLED", "").lower() == "true"
+    ):
         return {}
-    base = (settings.endpoint or of("OTEL_EXPORTER_OTLP_ENDPOINT") or _ADDRESS).rstrip("/")
-    own = {signal: of(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT") for signal in wanted if not settings.endpoint}
-    return {signal: own.get(signal) or f"{base}/v1/{signal}" for signal in wanted}
+    base = (settings.endpoint or environment("OTEL_EXPORTER_OTLP_ENDPOINT") or _ADDRESS).rstrip("/")
+    own_addresses = {
+        signal: environment(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT")
+        for signal in signals
+        if not settings.endpoint
+    }
+    return {signal: own_addresses.get(signal) or f"{base}/v1/{signal}" for signal in signals}
 
 
 def make_export(config: Config, mask: Callable[[str], str]) -> Export:
@@ -108,9 +116,9 @@ def _server(config: Config, provider: str) -> tuple[str, int]:
 
 def sent_headers(config: Config, signal: str) -> dict[str, str]:
     """Return the headers for the collector, as the SDK reads them: the settings over the environment."""
-    of = config.environment.get
-    given = of(f"OTEL_EXPORTER_OTLP_{signal.upper()}_HEADERS") or of("OTEL_EXPORTER_OTLP_HEADERS", "")
-    pairs = (pair.partition("=") for pair in given.split(",") if "=" in pair)
+    environment = config.environment.get
+    text = environment(f"OTEL_EXPORTER_OTLP_{signal.upper()}_HEADERS") or environment("OTEL_EXPORTER_OTLP_HEADERS", "")
+    pairs = (pair.partition("=") for pair in text.split(",") if "=" in pair)
     in_environment = {unquote(name.strip()): unquote(value.strip()) for name, _, value in pairs}
     return in_environment | config.settings.observability.headers
 

@@ -180,20 +180,20 @@ class _Application:
         elif not _is_same(now, before):
             raise ConflictError(_CHANGED)
         elif now.kind == "file" and ".git" not in path.split("/"):  # git itself replaces its files
-            with self._opened(path) as place:
-                self._live.require_free(*place)
+            with self._opened(path) as folder_and_name:
+                self._live.require_free(*folder_and_name)
 
     def _require_nothing_else_in(self, path: str) -> None:
         """Raise `ConflictError` for a folder with something in it that the command did not remove."""
         if self._changes.before[path].kind != "folder":
             return
-        with contextlib.suppress(FileNotFoundError), self._opened(path) as (around, name):
-            folder = os.open(name, _READ | os.O_DIRECTORY, dir_fd=around)
+        with contextlib.suppress(FileNotFoundError), self._opened(path) as (parent, name):
+            folder = os.open(name, _READ | os.O_DIRECTORY, dir_fd=parent)
             try:
-                inside = [f"{path}/{one}" for one in os.listdir(folder)]  # noqa: PTH208  # of a descriptor
+                contents = [f"{path}/{one}" for one in os.listdir(folder)]  # noqa: PTH208  # of a descriptor
             finally:
                 os.close(folder)
-            if any(one not in self._changes.before or one in self._changes.after for one in inside):
+            if any(one not in self._changes.before or one in self._changes.after for one in contents):
                 raise ConflictError("something else was put into it since the command started")
 
     def _make(self, path: str) -> None:
@@ -207,10 +207,14 @@ class _Application:
                 return _set_mode(folder, name, after)
             replaced = before if before is not None and before.kind != "folder" else None
             check = partial(_require_same, folder, name, replaced)
-            how: dict[str, Any] = {"temporary": self._temporary(name), "check": check, "replaces": replaced is not None}
+            options: dict[str, Any] = {
+                "temporary": self._temporary(name),
+                "check": check,
+                "replaces": replaced is not None,
+            }
             if after.kind == "file":
-                return write_atomically(folder, name, partial(_fill, after=after), **how)
-            with move_into_place(folder, name, **how) as temporary:
+                return write_atomically(folder, name, partial(_fill, after=after), **options)
+            with move_into_place(folder, name, **options) as temporary:
                 if after.kind == "link":
                     os.symlink(after.target, temporary, dir_fd=folder)
                     if os.geteuid() == 0:
@@ -221,10 +225,10 @@ class _Application:
         return None
 
     def _make_folders_around(self, path: str) -> None:
-        for around in parents_of(path)[1:]:
-            before, after = self._changes.of(around)
+        for parent in parents_of(path)[1:]:
+            before, after = self._changes.of(parent)
             if after is not None and before is None and after.kind == "folder":
-                self._make_folder(around)
+                self._make_folder(parent)
 
     def _make_folder(self, path: str) -> None:
         if path:
@@ -249,16 +253,16 @@ class _Application:
                 if entry_at(name, folder=folder) is not None:
                     _require_same(folder, name, before[path])  # a large group takes time, in which others may change it
                 os.unlink(name, dir_fd=folder)
-            for around in parents_of(path)[1:]:
-                if around in before and around not in after:
-                    self._folders.setdefault(self._changes.at(around), None)
+            for parent in parents_of(path)[1:]:
+                if parent in before and parent not in after:
+                    self._folders.setdefault(self._changes.at(parent), None)
 
 
 @contextlib.contextmanager
 def _opened(path: str, *, is_root: bool = False) -> Iterator[tuple[int, str]]:
     """Open the folder that a path is in, following no link, and yield it with the name. Raises `OSError`."""
-    around, _, name = path.rpartition("/")
-    with opened_folder(Path(path if is_root else around or "/")) as folder:
+    folder_path, _, name = path.rpartition("/")
+    with opened_folder(Path(path if is_root else folder_path or "/")) as folder:
         yield folder, "." if is_root else name
 
 

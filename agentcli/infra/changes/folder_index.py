@@ -185,14 +185,14 @@ class _Look:
         state, known = self._state, self._known.get(folder, {})
         try:
             with os.scandir(f"{self._root}/{folder}" if folder else self._root) as entries:
-                inside = list(entries)
+                inner_entries = list(entries)
         except (FileNotFoundError, NotADirectoryError):  # it was just removed
             return []
         except PermissionError as error:  # its contents are as they were, as far as anybody knows
             state.left_out[folder] = error.strerror or str(error)
             state.entries |= {path: one for path, one in self._known.items() if _is_at_or_below(path, folder)}
             return []
-        if {entry.name for entry in inside} >= _GIT_NAMES:  # nothing in it counts as gone
+        if {entry.name for entry in inner_entries} >= _GIT_NAMES:  # nothing in it counts as gone
             state.left_out[folder] = "it is a git repository"
             self._known = {path: one for path, one in self._known.items() if not _is_at_or_below(path, folder)}
             return []
@@ -200,7 +200,7 @@ class _Look:
             state.left_out.pop(folder, None)
             self._first_seen.add(folder)
         now = state.entries[folder] = {}
-        for entry in inside:
+        for entry in inner_entries:
             before = one = known.get(entry.name)
             try:
                 status = entry.stat(follow_symlinks=False)
@@ -272,7 +272,7 @@ class _Look:
     @cached_property
     def _inodes(self) -> set[int]:
         """The inodes of all entries of the last look. An entry with one of them was moved, and is known."""
-        return {known.inode for inside in self._before.entries.values() for known in inside.values()}
+        return {known.inode for entries in self._before.entries.values() for known in entries.values()}
 
     def _is_skipped(self, path: str, name: str, *, is_folder: bool) -> bool:
         if name == ".git" or is_cache(name, is_folder=is_folder) or f"{self._root}/{path}" in self._limits.own:
@@ -316,8 +316,8 @@ class _Look:
         """The number and the total size of ignored files that are covered."""
         sizes = [
             one.size
-            for folder, inside in self._before.entries.items()
-            for name, one in inside.items()
+            for folder, entries in self._before.entries.items()
+            for name, one in entries.items()
             if one.is_ignored and one.kind == "file" and os.path.lexists(f"{self._root}/{folder}/{name}")
         ]
         return len(sizes), sum(sizes)

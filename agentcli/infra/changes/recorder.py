@@ -125,8 +125,8 @@ class Recorder:
                 try:
                     return await asyncio.to_thread(work)
                 except (OSError, ValueError) as error:  # a ValueError is a name that cannot be stored
-                    why = getattr(error, "strerror", None) or error
-                    message = f"The state of the files could not be kept in {self.objects.folder}: {why}."
+                    reason = getattr(error, "strerror", None) or error
+                    message = f"The state of the files could not be kept in {self.objects.folder}: {reason}."
                     raise ToolError(message, kind="resource_error") from error
 
         task = asyncio.create_task(in_order())
@@ -172,11 +172,13 @@ class Recorder:
 
     def _skipped_paths(self) -> tuple[str, ...]:
         """Return the paths that are left out now, as `PATH: why`."""
-        found = [
-            (f"{index.root}/{path}", why) for index in self._every_index() for path, why in index.state.left_out.items()
+        left_out = [
+            (f"{index.root}/{path}", reason)
+            for index in self._every_index()
+            for path, reason in index.state.left_out.items()
         ]
-        rest = (f"{len(found) - _MAX_NAMED} more paths",) if len(found) > _MAX_NAMED else ()
-        return (*(f"{stored_path(path)}: {why}" for path, why in sorted(found)[:_MAX_NAMED]), *rest)
+        more = (f"{len(left_out) - _MAX_NAMED} more paths",) if len(left_out) > _MAX_NAMED else ()
+        return (*(f"{stored_path(path)}: {reason}" for path, reason in sorted(left_out)[:_MAX_NAMED]), *more)
 
     def _attribute_changes(self, mark: Mark | None) -> bool:
         """Refresh the indexes; the new changes are those of a call, or without one of the person.
@@ -187,11 +189,11 @@ class Recorder:
         edited, self._edited = self._edited, {}
         for index in self._every_index() if not self._problem else ():
             try:
-                found = index.refresh()
+                differences = index.refresh()
             except (TooManyFiles, ToolError) as error:
                 self._problem = str(error)
                 break
-            for relative_path, (before, now) in found.items():
+            for relative_path, (before, now) in differences.items():
                 path = f"{index.root}/{relative_path}"
                 before = edited.get(path, before)
                 owner = next((other for other in self._open if path in other.found), mark)
@@ -220,12 +222,12 @@ class Recorder:
                 continue
             if reported.get(note.call_id, 0.0) * 1e9 >= last_ns:  # a model may use an id again
                 continue
-            found = {path: (state, self._state(path)) for path, state in _by_real_path(note.before or {})}
+            differences = {path: (state, self._state(path)) for path, state in _by_real_path(note.before or {})}
             for root, name in _by_real_path(note.indexes):
                 index = self._index(root, self._notes / name)
                 with contextlib.suppress(TooManyFiles):
-                    found |= {f"{index.root}/{path}": both for path, both in index.refresh(saves=False).items()}
-            if changes := _as_changes(dict(_without_later(found, last_ns + _AFTERLIFE_NS, note.finished))):
+                    differences |= {f"{index.root}/{path}": both for path, both in index.refresh(saves=False).items()}
+            if changes := _as_changes(dict(_without_later(differences, last_ns + _AFTERLIFE_NS, note.finished))):
                 yield FilesChanged(note.call_id, changes, is_exact=note.before is not None)
 
     def _linked_indexes(self, note: Path) -> dict[str, str]:
@@ -256,10 +258,10 @@ def _by_real_path(stored: Mapping[str, T]) -> list[tuple[str, T]]:
 
 
 def _without_later(
-    found: dict[str, Difference], time_ns: int, finished: Mapping[str, int]
+    differences: dict[str, Difference], time_ns: int, finished: Mapping[str, int]
 ) -> Iterator[tuple[str, Difference]]:
     """Yield the differences without later changes. `finished` has later times for some paths."""
-    for path, (before, now) in found.items():
+    for path, (before, now) in differences.items():
         try:
             changed_ns = os.lstat(path).st_ctime_ns if now is not None and now.kind != "folder" else 0
         except OSError:
@@ -270,19 +272,21 @@ def _without_later(
             yield path, (before, FileState("file", now.mode))
 
 
-def _as_changes(found: Mapping[str, Difference]) -> tuple[FileChange, ...]:
+def _as_changes(differences: Mapping[str, Difference]) -> tuple[FileChange, ...]:
     return tuple(
-        FileChange(stored_path(path), before, now) for path, (before, now) in sorted(found.items()) if before != now
+        FileChange(stored_path(path), before, now)
+        for path, (before, now) in sorted(differences.items())
+        if before != now
     )
 
 
 def _with_missing_folders(paths: Iterable[str]) -> list[str]:
     """Return the paths and the missing folders around them, each once; nothing inside a `.git`."""
-    found: dict[str, None] = {}
+    paths_and_folders: dict[str, None] = {}
     for path in paths:
-        around = [path]
-        while (folder := around[-1].rpartition("/")[0]) and not os.path.lexists(folder):
-            around.append(folder)
+        chain = [path]
+        while (folder := chain[-1].rpartition("/")[0]) and not os.path.lexists(folder):
+            chain.append(folder)
         if ".git" not in path.split("/"):
-            found |= dict.fromkeys(reversed(around))
-    return [*found]
+            paths_and_folders |= dict.fromkeys(reversed(chain))
+    return [*paths_and_folders]

@@ -77,11 +77,11 @@ class PlannedRestoration:
                 changes = self._change_set(private.path.resolve())
                 groups = group_changes(changes, name_of=lambda path: path, budget=[0])
                 groups = [group._replace(moved_root="") for group in groups]  # the new contents are not in one folder
-                done = private.apply(groups, live=live)
+                outcome = private.apply(groups, live=live)
         except OSError as error:
             raise _nothing_done(error) from error
         paths = {group.summary.name: [changes.at(path) for path in group.paths] for group in groups}
-        reasons = {path: conflict.why for conflict in done.conflicts for path in paths[conflict.name]}
+        reasons = {path: conflict.why for conflict in outcome.conflicts for path in paths[conflict.name]}
         return [_outcome(plan, reasons.get(plan.path, "")) for plan in self._plans]
 
     def _change_set(self, scratch: Path) -> ChangeSet:
@@ -95,11 +95,11 @@ class PlannedRestoration:
             if plan.then is not None:
                 changes.after[path] = self._new_entry(plan.path, plan.then, before, scratch / f"file-{number}")
         for path in [*changes.after]:  # removed folders around it are made again
-            for around in reversed(parents_of(path)[1:]):
-                if around in changes.after or (os.path.lexists(changes.at(around)) and around not in changes.before):
+            for parent in reversed(parents_of(path)[1:]):
+                if parent in changes.after or (os.path.lexists(changes.at(parent)) and parent not in changes.before):
                     break
                 folder = FileState("folder", _FOLDER_MODE)
-                changes.after[around] = self._new_entry(changes.at(around), folder, None, scratch)
+                changes.after[parent] = self._new_entry(changes.at(parent), folder, None, scratch)
         return changes
 
     def _new_entry(self, path: str, then: FileState, before: FileEntry | None, file: Path) -> FileEntry:
@@ -131,7 +131,7 @@ def plan_restoration(
     for change in changes:
         by_path.setdefault(real_path(change.path), []).append(change)
     try:
-        plans = [_plan(path, own, objects, largest=largest) for path, own in sorted(by_path.items())]
+        plans = [_plan(path, path_changes, objects, largest=largest) for path, path_changes in sorted(by_path.items())]
     except OSError as error:
         raise _nothing_done(error) from error
     removed = {plan.path for plan in plans if plan.then is None}
@@ -254,10 +254,10 @@ def _common_folder(paths: Sequence[str]) -> str:
 
 def _owner_of(path: str) -> tuple[int, int]:
     """Return the owner of the nearest existing folder around a path."""
-    around = Path(path).parent
-    while not os.path.lexists(around):
-        around = around.parent
-    status = around.lstat()
+    folder = Path(path).parent
+    while not os.path.lexists(folder):
+        folder = folder.parent
+    status = folder.lstat()
     return status.st_uid, status.st_gid
 
 

@@ -212,8 +212,8 @@ def differs(before: FileEntry | None, after: FileEntry | None) -> bool:
     """Return True if there is a change. Other times alone are none."""
     if before is None or after is None:
         return before is not after
-    own = before.kind, before.mode, before.owner, before.target
-    is_like = own == (after.kind, after.mode, after.owner, after.target)
+    attributes = before.kind, before.mode, before.owner, before.target
+    is_like = attributes == (after.kind, after.mode, after.owner, after.target)
     return not is_like or (before.kind == "file" and not has_same_content(before, after))
 
 
@@ -317,8 +317,8 @@ class BorrowedObjects:
         (self._folder / "info/attributes").write_bytes(text_of(attributes).encode(errors="surrogateescape"))
         with_alternates = self._isolated_environment | {"GIT_ALTERNATE_OBJECT_DIRECTORIES": objects}
         reading = with_alternates | {"GIT_WORK_TREE": top, "GIT_INDEX_FILE": index}
-        listed = self._run(reading, *settings, "ls-files", "-s", "-v", "--debug", "-z", "--", _UNCONVERTED)
-        unchanged = dict(_unchanged_files(os.fsdecode(listed), compared_ns))
+        listing = self._run(reading, *settings, "ls-files", "-s", "-v", "--debug", "-z", "--", _UNCONVERTED)
+        unchanged = dict(_unchanged_files(os.fsdecode(listing), compared_ns))
         if not unchanged:
             return {}
         ids = {file.id for file in unchanged.values()}
@@ -339,11 +339,11 @@ class BorrowedObjects:
         missing = [id for id in ids if not objects.has(id)]
         if not missing or not self._git or not self._folder.is_dir():
             return
-        with tempfile.TemporaryFile() as wanted:
-            wanted.write("".join(f"{id}\n" for id in missing).encode())
-            wanted.seek(0)
+        with tempfile.TemporaryFile() as ids_file:
+            ids_file.write("".join(f"{id}\n" for id in missing).encode())
+            ids_file.seek(0)
             command = [self._git, "cat-file", "--batch", "--buffer"]
-            with Popen(command, env=self._isolated_environment, stdin=wanted, stdout=PIPE, stderr=DEVNULL) as running:
+            with Popen(command, env=self._isolated_environment, stdin=ids_file, stdout=PIPE, stderr=DEVNULL) as running:
                 assert running.stdout is not None
                 while head := running.stdout.readline().split():
                     if len(head) == 3:  # id, type and size; of a missing object only its id and a word
@@ -362,10 +362,10 @@ class BorrowedObjects:
         )
 
 
-def _unchanged_files(listed: str, compared_ns: int) -> Iterator[tuple[str, TrackedFile]]:
+def _unchanged_files(listing: str, compared_ns: int) -> Iterator[tuple[str, TrackedFile]]:
     """Yield the files in the answer of `ls-files` that were not touched since git compared them."""
     position = 0  # entries are matched one after another, because the name of a file may look like an entry
-    while entry := _ENTRY.match(listed, position):
+    while entry := _ENTRY.match(listing, position):
         position = entry.end()
         tag, mode, id, stage, path, *numbers = entry.groups()
         ctime_s, ctime_ns, mtime_s, mtime_ns, inode, size = map(int, numbers)

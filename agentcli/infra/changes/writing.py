@@ -42,8 +42,8 @@ def open_to_read(path: Path) -> BufferedReader:
 def open_source(path: str) -> FileIO:
     """Open a file as `open_to_read` does, without a buffer."""
     if (descriptor := _open_at_once(path, os.O_RDONLY | _FILE)) is None:
-        around, _, name = path.rpartition("/")
-        with opened_folder(Path(around or "/")) as folder:
+        folder_path, _, name = path.rpartition("/")
+        with opened_folder(Path(folder_path or "/")) as folder:
             descriptor = _open_file(name, os.O_RDONLY, folder)
     return FileIO(_require_regular(descriptor))
 
@@ -159,9 +159,9 @@ def copy_attributes(source: int, target: int) -> None:
 
 
 def write_all(descriptor: int, content: bytes) -> None:
-    rest = memoryview(content)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
+    remaining = memoryview(content)
+    while remaining:
+        remaining = remaining[os.write(descriptor, remaining) :]
 
 
 def remove_tree(folder: Path) -> None:

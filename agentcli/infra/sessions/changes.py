@@ -58,11 +58,11 @@ async def _move(db: Tables, session_id: str, batch: float, target: float) -> Non
 async def id_in_trash(db: Tables, session_id: str) -> str:
     """Return the id of the one session in the trash whose id begins so. Raises `StorageError`."""
     query = "SELECT DISTINCT id FROM sessions WHERE trashed > 0 AND id >= :id AND id < :end"
-    found = [str(id) for (id,) in await db.rows(query, id=session_id, end=f"{session_id}\U0010ffff")]
-    if len(found) != 1:
-        count = "Several sessions begin" if found else "No session begins"
+    ids = [str(id) for (id,) in await db.rows(query, id=session_id, end=f"{session_id}\U0010ffff")]
+    if len(ids) != 1:
+        count = "Several sessions begin" if ids else "No session begins"
         raise StorageError(f"{count} with {session_id!r} in the trash.")
-    return found[0]
+    return ids[0]
 
 
 async def restore(db: Tables, session_id: str) -> None:

@@ -207,8 +207,8 @@ class Lease(Ownership):
         self._leases = leases
 
     async def hold(self, db: Tables) -> None:
-        held = "SELECT 1 FROM agentcli.leases WHERE session_id = :id AND owner = :owner AND epoch = :epoch FOR SHARE"
-        if not await db.value(held, id=self.session_id, owner=self._leases.owner, epoch=self.epoch):
+        query = "SELECT 1 FROM agentcli.leases WHERE session_id = :id AND owner = :owner AND epoch = :epoch FOR SHARE"
+        if not await db.value(query, id=self.session_id, owner=self._leases.owner, epoch=self.epoch):
             self.is_lost_or_wanted = True
             raise StorageError(
                 f"Another program goes on with session {self.session_id} and this one may not write to it any more: "
@@ -268,15 +268,15 @@ class Leases:
     async def _renew(self) -> None:
         while True:
             await asyncio.sleep(_RENEW_EVERY_S)
-            if not (held := tuple(self._held)):
+            if not (leases := tuple(self._held)):
                 continue
             with suppress(StorageError):  # it is tried again; a session that another program takes is not written to
                 async with self._renewing.transaction() as db:
-                    ids = [lease.session_id for lease in held]
+                    ids = [lease.session_id for lease in leases]
                     rows = await (await db.execute(_RENEW, {"owner": self.owner, "ids": ids})).fetchall()
-                wanted = {(session_id, epoch): is_wanted for session_id, epoch, is_wanted in rows}
-                for lease in held:
-                    lease.is_lost_or_wanted |= wanted.get((lease.session_id, lease.epoch), True)
+                wanted_by_lease = {(session_id, epoch): is_wanted for session_id, epoch, is_wanted in rows}
+                for lease in leases:
+                    lease.is_lost_or_wanted |= wanted_by_lease.get((lease.session_id, lease.epoch), True)
 
 
 class PostgresTables(Tables):
@@ -312,16 +312,16 @@ class PostgresTables(Tables):
         return await asyncio.to_thread(function)
 
     async def search(self, words: Words, *, cwd: str | None, user_id: str | None, limit: int) -> list[SearchHit]:
-        found: list[SearchHit] = []
+        results: list[SearchHit] = []
         hits = self.stream(_SEARCH, query=words.for_tsquery, cwd=cwd, user_id=user_id)
         async with aclosing(hits) as rows:  # type: ignore[type-var]
             async for session_id, title, *row in rows:
-                if len(found) >= limit:
+                if len(results) >= limit:
                     break
                 entry = read_entry(row)
                 if words.are_in(text_of(entry.body)):
-                    found.append(words.found_in(session_id, title, entry))
-        return found
+                    results.append(words.found_in(session_id, title, entry))
+        return results
 
 
 def _statement(sql: str, values: dict[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -50,8 +50,8 @@ class Words:
         matches = [match for pattern in self._patterns if (match := pattern.search(folded(text)))]
         start, end = min((match.span() for match in matches), default=(0, 0))
         begin, stop = max(0, start - _EXCERPT_CHARS), end + _EXCERPT_CHARS
-        shown = "".join(sign if sign.isprintable() else " " for sign in normalize("NFC", text)[begin:stop])
-        return f"{'…' * (begin > 0)}{' '.join(shown.split())}{'…' * (stop < len(text))}"
+        line = "".join(sign if sign.isprintable() else " " for sign in normalize("NFC", text)[begin:stop])
+        return f"{'…' * (begin > 0)}{' '.join(line.split())}{'…' * (stop < len(text))}"
 
     def found_in(self, session_id: str, title: str, entry: Entry) -> SearchHit:
         kind, excerpt = str(entry.body.__struct_config__.tag), self.excerpt(text_of(entry.body))

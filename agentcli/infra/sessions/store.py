@@ -297,8 +297,8 @@ def _position_of(start: str | None, ids: Sequence[str]) -> int:
     """Return the newest position of the one id that begins with `start`, or the last one. Raises `StorageError`."""
     if start is None:
         return len(ids) - 1
-    found = {start} if start in ids else {id for id in ids if id.startswith(start)}
-    if len(found) != 1:
-        count = "Several entries begin" if found else "No entry begins"
+    matches = {start} if start in ids else {id for id in ids if id.startswith(start)}
+    if len(matches) != 1:
+        count = "Several entries begin" if matches else "No entry begins"
         raise StorageError(f"{count} with {start!r}: agentcli sessions show ID --json has the id of each.")
-    return len(ids) - 1 - ids[::-1].index(found.pop())
+    return len(ids) - 1 - ids[::-1].index(matches.pop())

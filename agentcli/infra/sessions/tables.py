@@ -195,12 +195,12 @@ async def full_id(db: Tables, session_id: str, user_id: str | None = None) -> st
         "(id >= :id AND id < :end OR name = :id AND name <> '') ORDER BY id <> :id LIMIT 3",
         id=session_id, end=f"{session_id}\U0010ffff", user_id=user_id,
     )  # fmt: skip
-    found = [str(id) for (id,) in rows]
-    if not found:
+    ids = [str(id) for (id,) in rows]
+    if not ids:
         raise NoSession(session_id)
-    if len(found) == 1 or session_id in found:
-        return found[0]
-    if any(id.startswith(session_id) for id in found):
+    if len(ids) == 1 or session_id in ids:
+        return ids[0]
+    if any(id.startswith(session_id) for id in ids):
         raise AmbiguousSession(f"Several sessions begin with {session_id!r}: give more of the id.")
     raise AmbiguousSession(f"Several sessions are named {session_id!r}: give the id of one (agentcli sessions list).")
 
