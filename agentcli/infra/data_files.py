@@ -9,6 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from urllib.parse import quote, unquote
@@ -23,6 +24,7 @@ _PRUNED_AT = 1.1  # times as many summaries as are kept
 log = logging.getLogger(__name__)
 
 
+@dataclass
 class DataFolder:
     """The large results of all sessions in one folder, which several processes may use at once.
 
@@ -31,22 +33,11 @@ class DataFolder:
     `outputs` is a folder in which each session has a folder with what its commands wrote; it is cleaned as well.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        outputs: Path | None = None,
-        is_resumable: Callable[[str], bool] = lambda session_id: False,
-        settings: DataSettings = DataSettings(),
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self.folder = folder
-        self._outputs = outputs
-        self._is_resumable = is_resumable
-        self._kept_s = settings.max_age_hours * 3_600
-        self._max_bytes = settings.max_size_gb * 1024**3
-        self._cleaned_every_s = settings.clean_every_minutes * 60
-        self.clock = clock
+    folder: Path
+    outputs: Path | None = field(default=None, kw_only=True)
+    is_resumable: Callable[[str], bool] = field(default=lambda session_id: False, kw_only=True)
+    settings: DataSettings = field(default=DataSettings(), kw_only=True)
+    clock: Callable[[], float] = field(default=time.time, kw_only=True)
 
     def of_session(self, session_id: str) -> SessionData:
         return SessionData(self, session_id)
@@ -67,6 +58,7 @@ class DataFolder:
     def clean(self) -> None:
         """Delete what is too old, then what was used least recently until the rest is below the allowed size."""
         now, links = self.clock(), defaultdict[Path, list[Path]](list)
+        max_age_s, max_bytes = self.settings.max_age_hours * 3_600, self.settings.max_size_gb * 1024**3
         for link in self.folder.glob("calls/*/*"):
             links[self.target_of(link)].append(link)
         files = []
@@ -74,31 +66,30 @@ class DataFolder:
             with suppress(FileNotFoundError):  # other processes clean, too
                 status = path.stat()
                 made_at = max((link.lstat().st_mtime for link in links[path]), default=status.st_mtime)
-                files.append((now - made_at <= self._kept_s, status.st_mtime, status.st_size, path))
+                files.append((now - made_at <= max_age_s, status.st_mtime, status.st_size, path))
         total = sum(size for _, _, size, _ in files)
-        bound = self._max_bytes * _FILLED_AFTER_CLEANING if total > self._max_bytes else float("inf")
+        bound = max_bytes * _FILLED_AFTER_CLEANING if total > max_bytes else float("inf")
         for is_young, _, size, path in sorted(files):  # those that are too old come first
             if is_young and total <= bound:
                 break
-            if not any(map(self._is_resumable, {unquote(link.parent.name) for link in links[path]})):
+            if not any(map(self.is_resumable, {unquote(link.parent.name) for link in links[path]})):
                 for file in (path, *links[path]):
                     file.unlink(missing_ok=True)
                 total -= size
         for session in self.folder.glob("calls/*"):
             with suppress(OSError):  # it is not empty
                 session.rmdir()
-        for folder in self._outputs.glob("*/") if self._outputs is not None else ():
+        for folder in self.outputs.glob("*/") if self.outputs is not None else ():
             with suppress(OSError):
                 newest = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
-                if now - newest > self._kept_s and not self._is_resumable(folder.name):
+                if now - newest > max_age_s and not self.is_resumable(folder.name):
                     shutil.rmtree(folder)
 
     def clean_when_due(self) -> None:
         """Clean, unless that was done a short while ago. Raises `OSError`."""
-        has_outputs = self._outputs is not None and self._outputs.is_dir()
-        stamp = self.folder / ".cleaned"
-        is_due = not stamp.exists() or abs(self.clock() - stamp.stat().st_mtime) >= self._cleaned_every_s
-        if is_due and (has_outputs or self.folder.is_dir()):
+        stamp, interval_s = self.folder / ".cleaned", self.settings.clean_every_minutes * 60
+        is_due = not stamp.exists() or abs(self.clock() - stamp.stat().st_mtime) >= interval_s
+        if is_due and any(folder is not None and folder.is_dir() for folder in (self.folder, self.outputs)):
             make_private_folder(self.folder)
             stamp.touch()
             os.utime(stamp, (self.clock(), self.clock()))
@@ -137,30 +128,30 @@ class SessionData:
         return self._links / sha256(call_id.encode(errors="surrogatepass")).hexdigest()
 
 
+@dataclass
 class SummaryFiles:
     """Summaries that models wrote, by key, so that a conversation does not pay for them again.
 
     The newest `max_files` are kept for some hours. A summary that cannot be read or written is missing.
     """
 
-    def __init__(self, folder: Path, *, hours: float, max_files: int) -> None:
-        self._folder = folder
-        self._kept_s = hours * 3_600
-        self._max_files = max_files
+    folder: Path
+    hours: float = field(kw_only=True)
+    max_files: int = field(kw_only=True)
 
     def get(self, key: str) -> str | None:
-        file = self._folder / key
+        file = self.folder / key
         with suppress(OSError, UnicodeDecodeError):
-            if time.time() - file.stat().st_mtime < self._kept_s:
+            if time.time() - file.stat().st_mtime < self.hours * 3_600:
                 return read_small_file(file).decode()
         return None
 
     def __setitem__(self, key: str, text: str) -> None:
         try:
-            replace_private_file(self._folder / key, text.encode(errors="replace"), syncs=False)
-            files = [(file.stat().st_mtime, file) for file in self._folder.iterdir()]
-            if len(files) > _PRUNED_AT * self._max_files:
-                for _, file in sorted(files, reverse=True)[self._max_files :]:
+            replace_private_file(self.folder / key, text.encode(errors="replace"), syncs=False)
+            files = [(file.stat().st_mtime, file) for file in self.folder.iterdir()]
+            if len(files) > _PRUNED_AT * self.max_files:
+                for _, file in sorted(files, reverse=True)[self.max_files :]:
                     file.unlink(missing_ok=True)
         except OSError as error:
             log.warning("a summary could not be kept: %s", error)

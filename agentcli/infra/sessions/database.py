@@ -180,8 +180,9 @@ def vacuum_into(path: Path, target: Path) -> Iterator[Path]:
 
 def free_name(path: Path, suffix: str) -> Path:
     """Return the path with a suffix, and a number if that name is taken: a kept file is never overwritten."""
-    names = (f"{path.name}{suffix}{f'-{number}' * (number > 1)}" for number in itertools.count(1))
-    return next(free for free in map(path.with_name, names) if not free.exists())
+    numbers = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
+    candidates = (path.with_name(f"{path.name}{suffix}{number}") for number in numbers)
+    return next(candidate for candidate in candidates if not candidate.exists())
 
 
 def copy_of(path: Path) -> Path:
@@ -258,8 +259,8 @@ _MAY_BE_READ = (apsw.FullError, apsw.ReadOnlyError, apsw.CantOpenError, apsw.Per
 
 def failure(path: Path, error: Exception) -> StorageError:
     """Explain an error of the database or the disk."""
-    text = next(text for kinds, text in _FAILURES.items() if isinstance(error, kinds))
-    text = text.format(path=path, error=error, busy_s=BUSY_TIMEOUT_MS / 1000)
+    template = next(text for kinds, text in _FAILURES.items() if isinstance(error, kinds))
+    text = template.format(path=path, error=error, busy_s=BUSY_TIMEOUT_MS / 1000)
     return NotWritable(text) if isinstance(error, _MAY_BE_READ) else StorageError(text)
 
 
@@ -342,8 +343,8 @@ class Writer:
             return [StorageError(f"{self._path}: {bug!r}.")] * len(jobs)
 
     def _commit(self, jobs: Sequence[_Job]) -> list[Any]:
-        if self._connection is not None and self._file != _identity(self._path):
-            self._connection.close()  # a repair has replaced the file
+        if self._connection is not None and self._file != _identity(self._path):  # a repair has replaced the file
+            self._connection.close()
             self._connection = None
         if self._connection is None:
             self._connection = self._connect()

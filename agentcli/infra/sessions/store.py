@@ -7,9 +7,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
+from agentcli.agent.accounting.usage import UsageCollector
 from agentcli.agent.interfaces import (
     NEWEST,
     AppendedEntries,
@@ -24,9 +25,6 @@ from agentcli.errors import NoSession, StorageError
 from agentcli.infra.sessions import tables
 from agentcli.infra.sessions.tables import ENTRY, OF_USER, Tables, UnstoredSession, Work
 from agentcli.settings.files import folder_text
-
-if TYPE_CHECKING:
-    from agentcli.agent.accounting.usage import UsageCollector
 
 T = TypeVar("T")
 
@@ -81,12 +79,11 @@ class TableLog:
 
     def append(self, *bodies: Body, parent_id: str | None = NEWEST) -> AppendedEntries:
         entries: list[Entry] = []
-        if parent_id == NEWEST:
-            parent_id = self._last
+        parent_id = self._last if parent_id == NEWEST else parent_id
         for body in bodies:
             id = body.result.tool_use_id if isinstance(body, Result) else tables.new_id()
             entries.append(entry_now(id, parent_id, body))
-            self._last = parent_id = entries[-1].id
+            self._last = parent_id = id
         stored = StoredEntries(tuple(entries), self._last_seq + 1)
         self._last_seq += len(entries)
         self._unstored.append(stored)
@@ -97,14 +94,14 @@ class TableLog:
             await tables.store_entries(db, session, *unstored)
             return stored
 
-        committed = self._queue.submit(work)
-        committed.add_done_callback(self._forget_stored)
-        return AppendedEntries(stored.entries, committed)
+        def forget_stored(committed: asyncio.Future[StoredEntries]) -> None:
+            if not committed.cancelled() and committed.exception() is None:
+                self.new = None
+                self._unstored = [one for one in self._unstored if one.first_seq > stored.first_seq]
 
-    def _forget_stored(self, committed: asyncio.Future[StoredEntries]) -> None:
-        if not committed.cancelled() and committed.exception() is None:
-            self.new = None
-            self._unstored = [one for one in self._unstored if one.first_seq > committed.result().first_seq]
+        committed = self._queue.submit(work)
+        committed.add_done_callback(forget_stored)
+        return AppendedEntries(stored.entries, committed)
 
     async def close(self) -> None:
         await self.drain()
@@ -179,8 +176,9 @@ class TableSessions(ABC):
         info, entries = await self.load(session_id)
         entries = entries[: _position_of(at, [entry.id for entry in entries]) + 1]
         self._report_unreadable(info.id, entries)
-        owner = "" if info.user_id.startswith(subagents_owner("")) else info.user_id  # no list shows those of subagents
-        new = UnstoredSession(id=new_id or tables.new_id(), cwd=folder_text(cwd), name=name, user_id=owner)
+        # A fork of a subagent's session belongs to nobody, since no list shows the sessions of subagents.
+        user_id = "" if info.user_id.startswith(subagents_owner("")) else info.user_id
+        new = UnstoredSession(id=new_id or tables.new_id(), cwd=folder_text(cwd), name=name, user_id=user_id)
         if entries:
             new.source, new.shared, new.last = info.id, len(entries), entries[-1].id
         return await self._create(new, has_given_id=new_id is not None), entries
@@ -231,7 +229,6 @@ class TableSessions(ABC):
 
     async def usage(self, *, since: float = 0.0, session: str = "", user_id: str | None = None) -> UsageCollector:
         """Add up usage since a time, of one session, of a user or of all. Of a fork only its own entries count."""
-        from agentcli.agent.accounting.usage import UsageCollector
 
         async def work(db: Tables) -> UsageCollector:
             collector = UsageCollector()
