@@ -19,9 +19,8 @@ from typing import Any, TypeVar
 from agentcli.agent.interfaces import SearchHit, StoredEntries
 from agentcli.conversation.entries import Entry
 from agentcli.errors import SessionInUse, StorageError
-from agentcli.infra.sessions.search import Words, text_of, words_in
 from agentcli.infra.sessions.store import Ownership, TableSessions, WorkQueue
-from agentcli.infra.sessions.tables import ENTRY, OF_USER, Tables, Work, new_id, read_entry
+from agentcli.infra.sessions.tables import ENTRY, OF_USER, Tables, Words, Work, new_id, read_entry, text_of, words_in
 
 try:
     from psycopg import AsyncConnection, Error

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import apsw
 import filelock
@@ -24,11 +24,19 @@ from agentcli.errors import SessionInUse, StorageError
 from agentcli.infra.sessions import database
 from agentcli.infra.sessions.database import SessionLock, Writer
 from agentcli.infra.sessions.store import Ownership, TableSessions, WorkQueue
-from agentcli.infra.sessions.tables import ENTRY, OF_USER, Tables, UnstoredSession, Work, read_entry, store_entries
+from agentcli.infra.sessions.tables import (
+    ENTRY,
+    OF_USER,
+    Tables,
+    UnstoredSession,
+    Words,
+    Work,
+    folded,
+    read_entry,
+    store_entries,
+    text_of,
+)
 from agentcli.settings.files import folder_text, make_private_folder
-
-if TYPE_CHECKING:
-    from agentcli.infra.sessions.search import Words
 
 PATIENCE_S = 20.0  # with a program that is asked to give up a session
 _LARGE_BYTES = 64 * 1024 * 1024  # a larger database is copied while the program runs, not at its end
@@ -266,8 +274,6 @@ class MemorySessions(_WriterSessions):
 
 def _index_some(db: apsw.Connection) -> bool:
     """Index some of the entries that were stored since the last search; return True if there may be more."""
-    from agentcli.infra.sessions.search import folded, text_of
-
     last = db.execute("SELECT coalesce(max(id), 0) FROM words_docsize").get
     rows = db.execute(f"SELECT n, {ENTRY} FROM entries WHERE n > ? ORDER BY n LIMIT ?", (last, _BATCH)).fetchall()  # noqa: S608
     texts = ((n, folded(text_of(read_entry(row).body))) for n, *row in rows)

@@ -23,7 +23,7 @@ from agentcli.agent.interfaces import (
 from agentcli.conversation.entries import Body, Entry, Result, Unreadable, entry_now
 from agentcli.errors import NoSession, StorageError
 from agentcli.infra.sessions import tables
-from agentcli.infra.sessions.tables import ENTRY, OF_USER, Tables, UnstoredSession, Work
+from agentcli.infra.sessions.tables import ENTRY, OF_USER, Tables, UnstoredSession, Words, Work
 from agentcli.settings.files import folder_text
 
 T = TypeVar("T")
@@ -216,8 +216,6 @@ class TableSessions(ABC):
     async def search(
         self, text: str, *, cwd: Path | None = None, limit: int = 20, user_id: str | None = None
     ) -> Sequence[SearchHit]:
-        from agentcli.infra.sessions.search import Words
-
         words, folder = Words(text), folder_text(cwd) if cwd else None
         return await self._read(lambda db: db.search(words, cwd=folder, user_id=user_id, limit=limit))
 
