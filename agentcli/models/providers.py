@@ -46,6 +46,7 @@ class ProviderKeys:
         self._helpers: dict[str, KeyHelper] = {}
 
     def takers(self) -> list[str]:
+        """Return the providers that take a key."""
         names = dict.fromkeys(("anthropic", *preset_rows(), *_VARIABLES, *self._config.settings.providers))
         return [name for name in names if self.variables(name)]
 
@@ -55,8 +56,8 @@ class ProviderKeys:
         if defaults := _VARIABLES.get(provider):
             return (server.api_key_env or defaults[0], *defaults[1:])
         variable = server.api_key_env or preset_rows().get(provider, {}).get("key_env", "")
-        needs_key = server.needs_key in (True, None) and provider not in PROVIDERS
-        return (variable,) if variable and needs_key else ()
+        takes_key = server.needs_key is not False and provider not in PROVIDERS
+        return (variable,) if variable and takes_key else ()
 
     def places(self, provider: str) -> Iterator[tuple[str, str]]:
         """Yield each of a provider's variables with a description of where its value is. Raises `ConfigError`."""
@@ -318,8 +319,6 @@ def _with_settings(preset: Any, server: ServerSettings) -> Any:
     row["quirks"] = {**row.get("quirks", {}), **server.quirks}
     if server.api_key_env or server.api_key_helper:
         row |= {"key_env": server.api_key_env or row.get("key_env", ""), "needs_key": True}
-    if server.needs_key is not None:
-        row["needs_key"] = server.needs_key
-    if server.key_header:
-        row["key_header"] = server.key_header
+    own_values = {"needs_key": server.needs_key, "key_header": server.key_header}
+    row |= {name: value for name, value in own_values.items() if value not in (None, "")}
     return msgspec.convert(row, Preset)

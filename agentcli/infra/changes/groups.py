@@ -97,15 +97,15 @@ def by_weight(group: ChangeGroup) -> tuple[bool, bool, bool, str]:
 
 def _whole_around(path: str, changes: ChangeSet, large: Collection[str]) -> str | None:
     """Return the outermost path of the group that a path is only a part of, None if it is a group of its own."""
-    large_one = None
+    large_folder = None
     for folder in (*parents_of(path), path):
         before, after = changes.of(folder)
         is_repository = _is_git(folder, changes) and (folder != path or _is_folder(before or after) or folder == "")
         if is_repository or (before is not None and after is not None and _is_folder(before) != _is_folder(after)):
             return folder
-        if large_one is None and folder in large:
-            large_one = folder
-    return None if large_one is None or is_auto_executed(PurePath(path)) else large_one
+        if large_folder is None and folder in large:
+            large_folder = folder
+    return None if is_auto_executed(PurePath(path)) else large_folder
 
 
 def _is_made_or_removed_folder(path: str, changes: ChangeSet) -> bool:
@@ -127,7 +127,7 @@ def _summary(path: str, changes: ChangeSet, name: str, budget: list[int]) -> Cha
     assert entry is not None
     is_mode = before is not None and after is not None and _is_only_mode(before, after)
     diff_and_hunks = ("", 1) if is_mode else _diff(name, before, after, budget)
-    is_obeyed = is_auto_executed(PurePath(path))
+    is_executed = is_auto_executed(PurePath(path))
     notes = _note_of_installed(path)
     if after is not None and after.kind == "link":
         notes.append(f"leads to {shown_path(after.target)}")
@@ -143,20 +143,20 @@ def _summary(path: str, changes: ChangeSet, name: str, budget: list[int]) -> Cha
         kind="created" if before is None else "deleted" if after is None else "mode" if is_mode else "changed",
         what=entry.kind if entry.kind != "other" else "file",
         diff=diff_and_hunks[0] if diff_and_hunks else "",
-        hunks=diff_and_hunks[1] if diff_and_hunks and not is_obeyed else 1,
+        hunks=diff_and_hunks[1] if diff_and_hunks and not is_executed else 1,  # such a file is taken as a whole
         size=entry.size if entry.kind == "file" else 0,
         notes=tuple(notes),
-        is_obeyed=is_obeyed,
+        is_obeyed=is_executed,
     )
 
 
 def _is_only_mode(before: FileEntry, after: FileEntry) -> bool:
-    if before.kind != after.kind or before.target != after.target:
-        return False
-    return before.kind == "folder" or (before.kind == "file" and has_same_content(before, after))
+    is_like = before.kind == after.kind and before.target == after.target
+    return is_like and (before.kind == "folder" or (before.kind == "file" and has_same_content(before, after)))
 
 
 def _note_of_installed(path: str) -> list[str]:
+    """Return a note if a path is in a folder of installed packages, such as `node_modules`."""
     installed = INSTALLED.intersection(path.split("/"))
     return [f"in {min(installed)}"] if installed else []
 
@@ -166,6 +166,7 @@ def _is_program(entry: FileEntry | None) -> bool:
 
 
 def _summary_of_many(path: str, changes: ChangeSet, paths: list[str], name: str) -> ChangeSummary:
+    """Describe all the changes at the `paths` at and below a path as one."""
     before, after = changes.of(path)
     is_git = _is_git(path, changes)
     is_new = path in paths and before is None
@@ -198,14 +199,17 @@ def _counted(noun: str, names: Sequence[str]) -> list[str]:
 
 
 def _diff(name: str, before: FileEntry | None, after: FileEntry | None, budget: list[int]) -> tuple[str, int] | None:
-    """Return the diff and the number of hunks that can be chosen, None if the contents cannot be shown."""
+    """Return the diff and the number of hunks that can be chosen, None if the contents cannot be shown.
+
+    `budget` holds the characters that are left for diffs, and is reduced.
+    """
     if budget[0] <= 0 or (old := _text(before)) is None or (new := _text(after)) is None:
         return None
     diff = unified_diff(name, old, new)
     budget[0] -= len(diff)
     hunks = len(diff_hunks(diff))
-    shows_less = "\r" in old + new and with_hunks(old, new, range(hunks)) != new  # line ends changed
-    hunks = 1 if shows_less or "\n" in name else max(hunks, 1)
+    changes_line_ends = "\r" in old + new and with_hunks(old, new, range(hunks)) != new
+    hunks = 1 if changes_line_ends or "\n" in name else max(hunks, 1)  # 1: the change is taken as a whole
     return (diff, hunks) if budget[0] >= 0 else None
 
 

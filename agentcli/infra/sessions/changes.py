@@ -37,7 +37,7 @@ _FAMILY = "(SELECT id FROM sessions WHERE id = :id OR user_id = :agents)"  # a s
 _AFFECTED = f"""
 SELECT n, session_id, trashed, {ENTRY} FROM entries
 WHERE trashed > 0 OR origin IN (SELECT origin FROM entries WHERE session_id IN {_FAMILY} AND trashed = 0)
-"""  # noqa: S608 - our words
+"""  # noqa: S608 - constant text
 
 
 async def remove(db: Tables, session_id: str) -> None:
@@ -167,7 +167,7 @@ async def redact(db: Tables, session_id: str, secrets: Secrets) -> int:
         # A title is the beginning of a prompt and may end in the middle of a secret, so it is made anew.
         entries = await entries_of(db, id, trashed=trashed)
         which = "WHERE id = :id AND trashed = :trashed"
-        name = await db.value(f"SELECT name FROM sessions {which}", id=id, trashed=trashed)  # noqa: S608 - our words
+        name = await db.value(f"SELECT name FROM sessions {which}", id=id, trashed=trashed)  # noqa: S608 - constant text
         await db.rows(
             f"UPDATE sessions SET title = :title, last_prompt = :last_prompt, name = :name {which}",  # noqa: S608
             title=title_of(entries), last_prompt=last_prompt_of(entries), name=secrets.redact(name)[0],

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from agentcli.agent.interfaces import SearchHit, StoredEntries
 from agentcli.conversation.entries import Entry
 from agentcli.errors import SessionInUse, StorageError
-from agentcli.infra.sessions.store import Ownership, TableSessions, WorkQueue
+from agentcli.infra.sessions.store import PATIENCE_S, Ownership, TableSessions, WorkQueue
 from agentcli.infra.sessions.tables import ENTRY, OF_USER, Tables, Words, Work, new_id, read_entry, text_of, words_in
 
 try:
@@ -38,7 +38,6 @@ Connection = AsyncConnection[tuple[Any, ...]]
 
 _MAX_CONNECTIONS = 4  # beside the one for leases
 _MAX_WORDS_BYTES = 500_000  # of an entry; Postgres accepts twice as much
-PATIENCE_S = 20.0  # with a program that is asked to give up a session
 _RENEW_EVERY_S = 1.0
 VERSION = 1  # of the tables in postgres_tables.sql
 # A stopped program must not keep its rows from others for ever. The server forgets the limit if pipelines are used.
@@ -60,7 +59,7 @@ SELECT sessions.id, title, {ENTRY} FROM (
     SELECT hits.n, sessions.id, title FROM hits JOIN sessions ON id = session_id AND trashed = 0
     WHERE cwd = coalesce(:cwd, cwd) AND {OF_USER} ORDER BY hits.time DESC, hits.n DESC
 ) AS sessions CROSS JOIN LATERAL (SELECT * FROM entries WHERE n = sessions.n OFFSET 0) AS entries
-"""  # noqa: S608 - our words
+"""  # noqa: S608 - constant text
 _UNTIL = "clock_timestamp() + interval '4 seconds'"
 _TAKE = f"""
 INSERT INTO agentcli.leases AS lease (session_id, owner, epoch, address, expires, wanted)
@@ -69,7 +68,7 @@ ON CONFLICT (session_id) DO UPDATE SET
     owner = excluded.owner, epoch = lease.epoch + 1, address = excluded.address, expires = {_UNTIL}, wanted = false
 WHERE lease.expires < clock_timestamp()
 RETURNING epoch
-"""  # noqa: S608 - our words
+"""  # noqa: S608 - constant text
 # A locked row is used by a transaction of its owner, so no other program can take it now.
 _RENEW = f"""
 WITH mine AS (
@@ -79,7 +78,7 @@ WITH mine AS (
     UPDATE agentcli.leases SET expires = {_UNTIL} WHERE session_id IN (SELECT session_id FROM mine)
 )
 SELECT session_id, epoch, wanted FROM agentcli.leases WHERE owner = %(owner)s AND session_id = ANY(%(ids)s)
-"""  # noqa: S608 - our words
+"""  # noqa: S608 - constant text
 _WANT = "UPDATE agentcli.leases SET wanted = %s WHERE session_id = %s AND wanted IS DISTINCT FROM %s"
 # The row stays, so that no epoch is used twice.
 _RELEASE = """

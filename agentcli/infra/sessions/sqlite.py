@@ -23,7 +23,7 @@ from agentcli.conversation.entries import Entry
 from agentcli.errors import SessionInUse, StorageError
 from agentcli.infra.sessions import database
 from agentcli.infra.sessions.database import SessionLock, Writer
-from agentcli.infra.sessions.store import Ownership, TableSessions, WorkQueue
+from agentcli.infra.sessions.store import PATIENCE_S, Ownership, TableSessions, WorkQueue
 from agentcli.infra.sessions.tables import (
     ENTRY,
     OF_USER,
@@ -38,7 +38,6 @@ from agentcli.infra.sessions.tables import (
 )
 from agentcli.settings.files import folder_text, make_private_folder
 
-PATIENCE_S = 20.0  # with a program that is asked to give up a session
 _LARGE_BYTES = 64 * 1024 * 1024  # a larger database is copied while the program runs, not at its end
 _COPY_DELAY_S = 60.0  # a program that ends earlier does not begin a copy in vain
 
@@ -55,7 +54,7 @@ WHERE n IN (
     WHERE words MATCH :words AND cwd = coalesce(:cwd, cwd) AND {OF_USER}
     ORDER BY entries.time DESC, n DESC LIMIT :limit
 ) ORDER BY entries.time DESC, n DESC
-"""  # noqa: S608 - our words
+"""  # noqa: S608 - constant text
 
 
 # The file `agents.db`, in which earlier versions kept the sessions of subagents.
@@ -68,7 +67,7 @@ INSERT INTO entries (n, origin, {_AGENTS_COLUMNS})
 SELECT n + top, origin + top, {_AGENTS_COLUMNS}
 FROM agents.entries, (SELECT coalesce(max(n), 0) AS top FROM main.entries)
 WHERE session_id NOT IN (SELECT session_id FROM main.entries)
-"""  # noqa: S608 - our words
+"""  # noqa: S608 - constant text
 
 
 class SqliteTables(Tables):

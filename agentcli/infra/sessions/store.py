@@ -26,6 +26,8 @@ from agentcli.infra.sessions import tables
 from agentcli.infra.sessions.tables import ENTRY, OF_USER, Tables, UnstoredSession, Words, Work
 from agentcli.settings.files import folder_text
 
+PATIENCE_S = 20.0  # with a program that is asked to give up a session
+
 T = TypeVar("T")
 
 _USED = f"""
@@ -34,12 +36,12 @@ JOIN sessions ON sessions.id = session_id AND sessions.trashed = 0
 WHERE own AND entries.trashed = 0 AND updated >= :since AND entries.time >= :since
     AND session_id = coalesce(nullif(:session, ''), session_id) AND ({OF_USER} OR session_id = :session)
     AND kind IN ('user', 'assistant', 'tool_result', 'paid', 'compaction') ORDER BY session_id, seq
-"""  # noqa: S608 - our words
+"""  # noqa: S608 - constant text
 _CHANGES = f"""
 SELECT session_id, {ENTRY} FROM entries
 WHERE kind IN ('files_changed', 'files_restored') AND own AND trashed = 0
     AND session_id IN (SELECT id FROM sessions WHERE user_id NOT LIKE 'subagents of %') ORDER BY time, n
-"""  # noqa: S608 - our words
+"""  # noqa: S608 - constant text
 
 
 class WorkQueue(NamedTuple):

@@ -80,10 +80,10 @@ class Tables(ABC):
     """The tables within one transaction. A statement takes values as `:name`; the attributes are SQL that differs."""
 
     new_number: str  # gives a table of one row, `n`: the number of a new entry
-    copy_number: str  # gives the number of the copy of an entry
+    copy_number: str  # gives the number `n` of the copy of an entry
     next_use: str  # gives a number greater than every `used`
-    words: str = ""  # the column that is searched for words
-    words_value: str = ""  # makes the value of that column from `:words`
+    words: str = ""  # ", " and the column that is searched for words, to be added to a list of columns
+    words_value: str = ""  # ", " and what makes the value of that column from `:words`
     lock_copies: str = "SELECT 1"  # waits until nobody copies entries or changes entries that have copies
     share_copies: str = "SELECT 1"  # waits until nobody changes entries that have copies
     forget_words: str = "SELECT 1"  # removes the index of words, which the next search makes anew
@@ -99,7 +99,7 @@ class Tables(ABC):
     async def search(self, words: Words, *, cwd: str | None, user_id: str | None, limit: int) -> list[SearchHit]: ...
 
     def words_of(self, entry: Entry) -> dict[str, Any]:
-        """Return the words of an entry under that name, if they are stored with it."""
+        """Return the words of an entry as the value `words` of a statement, if they are stored with the entry."""
         return {}
 
     async def compute(self, function: Callable[[], T]) -> T:
@@ -118,7 +118,7 @@ class Tables(ABC):
     async def insert(self, session_id: str, stored: StoredEntries) -> None:
         names = ":seq, :id, :parent_id, :time, :kind, :schema_version, :checksum, :body"
         statement = (
-            f"INSERT INTO entries (n, origin, own, session_id, {_COLUMNS}{self.words}) "  # noqa: S608 - our words
+            f"INSERT INTO entries (n, origin, own, session_id, {_COLUMNS}{self.words}) "  # noqa: S608 - constant text
             f"SELECT n, n, true, :session_id, {names}{self.words_value} FROM {self.new_number}"
         )
         for seq, entry in enumerate(stored.entries, stored.first_seq):
@@ -129,7 +129,7 @@ class Tables(ABC):
         """Copy the entries of the session `source` with a `seq` up to `until` into another session."""
         columns = f"{_COLUMNS}{self.words}"
         await self.rows(
-            f"INSERT INTO entries (n, origin, own, session_id, {columns}) "  # noqa: S608 - our words
+            f"INSERT INTO entries (n, origin, own, session_id, {columns}) "  # noqa: S608 - constant text
             f"SELECT {self.copy_number}, origin, false, :id, {columns} FROM entries "
             "WHERE session_id = :source AND trashed = 0 AND seq <= :until ORDER BY seq",
             id=session_id, source=source, until=until,
@@ -137,8 +137,8 @@ class Tables(ABC):
 
     async def replace_bodies(self, changes: Iterable[tuple[int, Sequence[Any]]]) -> None:
         """Replace bodies and checksums of entries, which are given by their `n`, by those of rows of `ENTRY`."""
-        also = f"{self.words} = {self.words_value[2:]}" if self.words else ""
-        statement = f"UPDATE entries SET body = :body, checksum = :checksum{also} WHERE n = :n"  # noqa: S608 - our words
+        new_words = f"{self.words} = {self.words_value.removeprefix(', ')}" if self.words else ""
+        statement = f"UPDATE entries SET body = :body, checksum = :checksum{new_words} WHERE n = :n"  # noqa: S608 - constant text
         for n, row in changes:
             words = await self.compute(partial(self.words_of, read_entry(row)))
             await self.rows(statement, n=n, checksum=row[-2], body=row[-1], **words)
@@ -185,7 +185,7 @@ async def _store_session(db: Tables, new: UnstoredSession) -> None:
                 f"{new.source} brings it back."
             )
     await db.rows(
-        "INSERT INTO sessions (id, cwd, name, user_id, created, updated, used) "  # noqa: S608 - our words
+        "INSERT INTO sessions (id, cwd, name, user_id, created, updated, used) "  # noqa: S608 - constant text
         f"VALUES (:id, :cwd, :name, :user_id, :now, :now, coalesce({db.next_use}, 1))",
         id=new.id, cwd=new.cwd, name=new.name, user_id=new.user_id, now=time.time(),
     )  # fmt: skip
@@ -229,7 +229,7 @@ async def infos(db: Tables, where: str, **values: Any) -> list[SessionInfo]:
 async def entries_of(db: Tables, session_id: str, *, after: int = 0, trashed: float = 0) -> list[Entry]:
     """Return the entries of a session whose number is greater than `after`."""
     which = "session_id = :id AND trashed = :trashed AND seq > :after"
-    query = f"SELECT {ENTRY} FROM entries WHERE {which} ORDER BY seq"  # noqa: S608 - our words
+    query = f"SELECT {ENTRY} FROM entries WHERE {which} ORDER BY seq"  # noqa: S608 - constant text
     return [read_entry(row) for row in await db.rows(query, id=session_id, trashed=trashed, after=after)]
 
 
