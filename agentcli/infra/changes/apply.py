@@ -84,12 +84,16 @@ def apply_groups(
 
 
 class _Application:
-    """Applies groups one after another. At the end folders get their modes, or are removed."""
+    """Applies groups one after another. At the end folders get their modes, or are removed.
+
+    Paths of methods are relative to the root of the current group's changes.
+    """
 
     def __init__(self, token: str, live: LiveFiles, *, is_resumed: bool) -> None:
         self._token, self._live, self._is_resumed = token, live, is_resumed
         self._changes = ChangeSet(root="")  # of the current group
-        self._folders: dict[str, FileEntry | None] = {}  # as they are to become, None for removed ones
+        # By absolute path, what folders are to become at the end: None for those to be removed.
+        self._folders: dict[str, FileEntry | None] = {}
 
     def apply(self, group: ChangeGroup) -> None:
         """Apply a group. Raises `OSError`, and `ConflictError` if possible before anything is changed."""
@@ -99,7 +103,7 @@ class _Application:
             for path in paths:
                 with contextlib.suppress(OSError), self._opened(path) as (folder, name):
                     os.unlink(self._temporary(name), dir_fd=folder)
-            if moved and not os.path.lexists(changes.after[moved].source):
+            if moved and not os.path.lexists(changes.after[moved].source):  # it was moved before the kill
                 with self._opened(moved) as (folder, name):
                     return _set_mode(folder, name, changes.after[moved])
             paths = tuple(path for path in paths if not self._is_done(path))
@@ -107,16 +111,17 @@ class _Application:
             return None
         removed = [path for path in paths if path not in changes.after]
         written = [path for path in paths if path in changes.after]
-        swapped = [path for path in written if _changes_kind(*changes.of(path))]
+        swapped = [path for path in written if _swaps_folder(*changes.of(path))]
         for path in paths:
             self._require_unchanged(path)
         for path in (*removed, *swapped):
             self._require_nothing_else_in(path)
-        first = [path for path in removed if any(path.startswith(f"{one}/") for one in swapped)]
-        self._remove([*first, *swapped])
+        # A folder that gives way to a file is emptied first. All else is only removed when the new files are there.
+        in_swapped = [path for path in removed if any(path.startswith(f"{folder}/") for folder in swapped)]
+        self._remove([*in_swapped, *swapped])
         for path in sorted(written, key=_order):
             self._make(path)
-        return self._remove([path for path in removed if path not in first])
+        return self._remove([path for path in removed if path not in in_swapped])
 
     def finish_folders(self) -> None:
         for path in sorted(self._folders, key=_depth, reverse=True):
@@ -139,6 +144,7 @@ class _Application:
         return f".{name[:40]}.{self._token}"
 
     def _is_done(self, path: str) -> bool:
+        """Return True if a path is already as it is to become. Only root can set the owner, so that may differ."""
         after, now = self._changes.after.get(path), None
         with contextlib.suppress(OSError):
             now = self._now(path)
@@ -162,6 +168,7 @@ class _Application:
         return True
 
     def _require_unchanged(self, path: str) -> None:
+        """Raise `ConflictError` if a path has another state than before the command, or must not be replaced now."""
         before, after = self._changes.of(path)
         if path in self._changes.stale:
             raise ConflictError("it was changed by something else while the command ran")
@@ -197,8 +204,7 @@ class _Application:
                 raise ConflictError("something else was put into it since the command started")
 
     def _make(self, path: str) -> None:
-        before, after = self._changes.of(path)
-        assert after is not None
+        before, after = self._changes.before.get(path), self._changes.after[path]
         self._make_folders_around(path)
         if after.kind == "folder":
             return self._make_folder(path)
@@ -271,10 +277,12 @@ def _depth(path: str) -> int:
 
 
 def _order(path: str) -> tuple[int, str]:
+    """Return the sort key of a path in `_GIT_ORDER`; what is not in it comes after the objects and the references."""
     return next((number for number, part in enumerate(_GIT_ORDER) if part in f"/{path}"), 2), path
 
 
-def _changes_kind(before: FileEntry | None, after: FileEntry | None) -> bool:
+def _swaps_folder(before: FileEntry | None, after: FileEntry | None) -> bool:
+    """Return True if something else comes in the place of a folder, or the reverse."""
     return before is not None and after is not None and (before.kind == "folder") != (after.kind == "folder")
 
 

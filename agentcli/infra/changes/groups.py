@@ -75,9 +75,7 @@ def pick_hunks(group: ChangeGroup, chosen: Collection[int], contents_path: Path)
         OSError: If the contents cannot be read or written.
     """
     path = group.paths[0]
-    before, after = group.changes.of(path)
-    assert before is not None
-    assert after is not None
+    before, after = group.changes.before[path], group.changes.after[path]
     old, new = (_content(entry).decode(errors="surrogateescape") for entry in (before, after))
     contents_path.write_bytes(with_hunks(old, new, chosen).encode(errors="surrogateescape"))
     with after.open() as source, contents_path.open("rb") as target:
@@ -123,8 +121,7 @@ def _is_git(path: str, changes: ChangeSet) -> bool:
 def _summary(path: str, changes: ChangeSet, name: str, budget: list[int]) -> ChangeSummary:
     """Describe the change of one path. `budget` holds the characters that are left for diffs, and is reduced."""
     before, after = changes.of(path)
-    entry = after or before
-    assert entry is not None
+    entry = after or changes.before[path]
     is_mode = before is not None and after is not None and _is_only_mode(before, after)
     diff_and_hunks = ("", 1) if is_mode else _diff(name, before, after, budget)
     is_executed = is_auto_executed(PurePath(path))

@@ -64,6 +64,7 @@ class PrivateFolder:
         folder = Path(tempfile.mkdtemp(prefix="new-", dir=parent.resolve()))
         self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
+        # From now on others may remove it when it is not locked.
         self.path = folder.rename(folder.with_name(folder.name.replace("new-", "try-", 1)))
 
     def apply(
@@ -127,6 +128,7 @@ def _remove_abandoned(entry: Path, finish: Callable[[Path], None] | None) -> Non
 
 
 def _finish(folder: Path) -> ApplyOutcome:
+    """Apply the plan in a private folder again, and note in the note of its call what is finished now."""
     try:
         plan = msgspec.convert(json.loads((folder / PLAN).read_text()), _Plan)
     except ValueError:

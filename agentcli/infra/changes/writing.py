@@ -68,13 +68,14 @@ def write(path: Path, content: bytes) -> None:
         return _overwrite(folder, path.name, content)
 
 
-def write_atomically(folder: int, name: str, fill: Callable[[int], None], *, mode: int = 0o600, **how: Any) -> None:
-    """Make a file, fill it, and give it a name in an open folder as `move_into_place` does. Raises `OSError`.
+def write_atomically(folder: int, name: str, fill: Callable[[int], None], *, mode: int = 0o600, **options: Any) -> None:
+    """Make a file, fill it, and give it a name in an open folder. Raises `OSError`.
 
     If the disk can do that, the file has no name until it is filled, so that a kill leaves nothing behind. Elsewhere
-    others could read it, so it begins with a narrow `mode`, and `fill` sets its own.
+    others could read it, so it begins with a narrow `mode`, and `fill` sets its own. `options` are those of
+    `move_into_place`.
     """
-    with move_into_place(folder, name, **how) as temporary:
+    with move_into_place(folder, name, **options) as temporary:
         descriptor, is_named = _new_file(folder, temporary, mode)
         try:
             fill(descriptor)
@@ -197,6 +198,7 @@ def _open_at_once(path: str, flags: int) -> int | None:
 
 
 def _open_folder(name: str, within: int, new_folders: list[tuple[int, str]] | None) -> int:
+    """Open a folder in an open folder. With a list of `new_folders`, a missing one is made and added to it."""
     try:
         return os.open(name, _FOLDER, dir_fd=within)
     except FileNotFoundError:
@@ -213,6 +215,7 @@ def _open_folder(name: str, within: int, new_folders: list[tuple[int, str]] | No
 
 
 def _open_file(name: str, access: int, folder: int) -> int:
+    """Open a regular file in an open folder, and return its descriptor. Raises `OSError` for anything else."""
     try:
         return _require_regular(os.open(name, access | _FILE, dir_fd=folder))
     except OSError as error:
