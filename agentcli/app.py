@@ -31,10 +31,9 @@ from agentcli.extensions.hooks.config import Hooks
 from agentcli.extensions.programs import WorkspacePrograms
 from agentcli.extensions.skills.find import Skills
 from agentcli.extensions.subagents.definitions import Agents
-from agentcli.infra.data_files import DataFolder, SummaryFiles
 from agentcli.infra.locks import FileLocks
-from agentcli.infra.project_state import FileGrants
 from agentcli.infra.sessions.sqlite import can_resume
+from agentcli.infra.state_files import DataFolder, FileGrants, SummaryFiles
 from agentcli.llm.messages import user_message
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Provider, Request, Warmable

@@ -18,9 +18,8 @@ from agentcli.agent.permissions.rules import Rules, Verb
 from agentcli.agent.runtime import ContextControl, Resolve, TurnLimits
 from agentcli.conversation.entries import Entry
 from agentcli.errors import ConfigError, UsageError, UserError, did_you_mean
-from agentcli.infra.data_files import DataFolder
 from agentcli.infra.day_account import DayAccount
-from agentcli.infra.project_state import FileGrants
+from agentcli.infra.state_files import DataFolder, FileGrants
 from agentcli.llm.provider import ReplyLimits, RetryPolicy
 from agentcli.settings.load import Config
 from agentcli.settings.structs import BudgetSettings, Settings

@@ -15,9 +15,8 @@ from agentcli.agent.interfaces import Checkpoints
 from agentcli.agent.permissions.rules import Rules, reading_denial
 from agentcli.errors import ToolError
 from agentcli.extensions.programs import WorkspacePrograms
-from agentcli.infra.data_files import DataFolder
 from agentcli.infra.lazy import Lazy
-from agentcli.infra.project_state import MemoryFiles, memory_folder
+from agentcli.infra.state_files import DataFolder, MemoryFiles, memory_folder
 from agentcli.safety.paths.judge import SECRET_HOME_PATHS, PathGround
 from agentcli.settings.files import from_home, home_of, make_private_folder, project_root
 from agentcli.settings.load import Config

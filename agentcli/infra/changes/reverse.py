@@ -113,13 +113,7 @@ class PlannedRestoration:
         stamp = (0, then.size, time.time_ns(), 0, then.mode, *owner)
         target = real_path(then.content) if then.kind == "link" else ""
         return FileEntry(
-            kind=then.kind,
-            stamp=stamp,
-            mode=then.mode,
-            size=then.size,
-            owner=owner,
-            target=target,
-            source=str(file),
+            kind=then.kind, stamp=stamp, mode=then.mode, size=then.size, owner=owner, target=target, source=str(file)
         )
 
 
