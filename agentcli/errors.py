@@ -1,19 +1,7 @@
 """Every error agentcli raises on purpose.
 
-AgentcliError
-├── UserError              shown to the person, without a traceback; the message says what to do
-│   ├── UsageError         a wrong flag or argument (exit code 2)
-│   │   └── NoKey          a model whose provider takes a key that is not there
-│   ├── ConfigError        a wrong setting: names file, line and key (exit code 2)
-│   ├── LoopError          the model makes one call again and again
-│   └── StorageError       the session log could not be read or written
-│       ├── NoSession      no session has that id or name
-│       ├── AmbiguousSession  several have it
-│       ├── SessionInUse   another program has the session open
-│       └── StreamMoved    another program goes on with the event stream
-├── ToolError              shown to the model as a failed result
-│   └── Declined           the person said no to the call
-└── ProviderError          a model request failed (llm/errors.py draws its branches)
+A `UserError` is shown to the person, without a traceback; its message says what to do. A `ToolError` is shown to the
+model as a failed result. A `ProviderError` (llm/errors.py) says that a request to a model has failed.
 """
 
 from __future__ import annotations
