@@ -31,8 +31,8 @@ from agentcli.extensions.hooks.config import Hooks
 from agentcli.extensions.programs import WorkspacePrograms
 from agentcli.extensions.skills.find import Skills
 from agentcli.extensions.subagents.definitions import Agents
-from agentcli.infra.locks import FileLocks
 from agentcli.infra.sessions.sqlite import can_resume
+from agentcli.infra.shared import FileLocks
 from agentcli.infra.state_files import DataFolder, FileGrants, SummaryFiles
 from agentcli.llm.messages import user_message
 from agentcli.llm.models import ModelInfo
@@ -41,9 +41,8 @@ from agentcli.models.choice import Models
 from agentcli.settings.files import project_root
 from agentcli.settings.load import Config
 from agentcli.setup import options as setup
-from agentcli.setup.options import SessionChoice, SessionOptions
+from agentcli.setup.options import SessionChoice, SessionExport, SessionOptions
 from agentcli.setup.prefix import PrefixBuilder, new_reminders
-from agentcli.setup.telemetry import SessionExport
 from agentcli.setup.workspace import (
     WorkspaceFactory,
     finish_interrupted_dry_runs,

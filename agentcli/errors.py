@@ -146,7 +146,6 @@ class ToolError(AgentcliError):
 
     @property
     def told(self) -> str:
-        """Return `line`; the deprecated name of it."""
         warn("ToolError.told is ToolError.line now; the next release drops the old name.", DeprecationWarning, 2)
         return self.line
 

@@ -118,9 +118,7 @@ class DataFolder:
             self.clean()
 
 
-class SessionData:
-    """Implements `DataFiles` for one session."""
-
+class SessionData:  # implements `DataFiles`
     def __init__(self, data: DataFolder, session_id: str) -> None:
         self._data = data
         self._links = data.links_of(session_id)

@@ -39,8 +39,6 @@ _LIBRARIES = {"bedrock": "boto3", "vertex": "google.auth"}  # which the SDK sign
 
 
 class ProviderKeys:
-    """The keys of all providers of one configuration."""
-
     def __init__(self, config: Config) -> None:
         self._config = config
         self._helpers: dict[str, KeyHelper] = {}

@@ -84,7 +84,6 @@ def current_folder() -> Path:
 
 
 def home_of(environment: Mapping[str, str]) -> Path:
-    """Return the person's home folder."""
     home = environment.get("HOME", "")
     return Path(home) if home.startswith("/") else Path.home()
 

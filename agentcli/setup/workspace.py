@@ -21,8 +21,7 @@ from agentcli.safety.paths.judge import SECRET_HOME_PATHS, PathGround
 from agentcli.settings.files import from_home, home_of, make_private_folder, project_root
 from agentcli.settings.load import Config
 from agentcli.settings.structs import SandboxSettings
-from agentcli.setup.options import SessionOptions, check_hosts
-from agentcli.setup.telemetry import secret_headers
+from agentcli.setup.options import SessionOptions, check_hosts, secret_headers
 from agentcli.tools.command import Grants, Profile
 from agentcli.tools.sandbox import Sandbox
 from agentcli.tools.web.web import SearchProvider, Web

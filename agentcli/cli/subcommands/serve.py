@@ -31,9 +31,9 @@ from agentcli.cli.session_opener import open_for_client
 from agentcli.errors import UsageError, UserError
 from agentcli.frontends.hosts import UsageStore
 from agentcli.frontends.run_end import interrupt_on_signals
-from agentcli.infra.day_account import DayAccount
 from agentcli.infra.event_log import RedisEvents, SqliteEvents
 from agentcli.infra.sessions.sqlite import SqliteSessions
+from agentcli.infra.shared import DayAccount
 from agentcli.settings.files import current_folder, make_private_folder
 from agentcli.settings.load import Config
 from agentcli.settings.structs import ServeTokenSettings

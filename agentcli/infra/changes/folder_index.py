@@ -43,8 +43,6 @@ Difference = tuple[FileState | None, FileState | None]  # before and now
 
 
 class SnapshotLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of checkpoints."""
-
     max_file_bytes: int = 50_000_000
     max_files: int = 200_000
     max_bytes: int = 5_000_000_000

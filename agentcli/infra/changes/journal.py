@@ -32,8 +32,6 @@ PLAN = "plan"
 
 
 class CallNote(msgspec.Struct, frozen=True):
-    """A call under way."""
-
     call_id: str
     before: dict[str, FileState | None] | None = None  # the states of the files that it names
     indexes: dict[str, str] = {}  # if it names none: the file of each root's index
@@ -50,8 +48,6 @@ class CallNote(msgspec.Struct, frozen=True):
 
 
 class _Plan(msgspec.Struct):
-    """The groups of changes that are applied."""
-
     note: str  # the file of the note of their call
     groups: list[ChangeGroup]
 

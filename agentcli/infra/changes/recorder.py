@@ -37,8 +37,6 @@ T = TypeVar("T")
 
 @dataclass(kw_only=True)
 class Mark:
-    """A call that is under way."""
-
     call_id: str
     note: Path
     before: dict[str, FileState | None] | None = None  # None if the call may change anything

@@ -258,7 +258,6 @@ _MAY_BE_READ = (apsw.FullError, apsw.ReadOnlyError, apsw.CantOpenError, apsw.Per
 
 
 def failure(path: Path, error: Exception) -> StorageError:
-    """Explain an error of the database or the disk."""
     template = next(text for kinds, text in _FAILURES.items() if isinstance(error, kinds))
     text = template.format(path=path, error=error, busy_s=BUSY_TIMEOUT_MS / 1000)
     return NotWritable(text) if isinstance(error, _MAY_BE_READ) else StorageError(text)

@@ -67,7 +67,6 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def restored_text(self) -> str:
-        """Describe for the person what was restored."""
         if not self.restored_from:
             return "everything in it is restored"
         copied_at = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.restored_from))

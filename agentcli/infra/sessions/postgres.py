@@ -164,7 +164,6 @@ async def _make_tables(db: Connection, place: str) -> None:
 
 
 async def _value(db: Connection, query: str, *parameters: Any) -> Any:
-    """Return the first column of the first row, None if there is no row."""
     row = await (await db.execute(query, parameters)).fetchone()
     return row and row[0]
 

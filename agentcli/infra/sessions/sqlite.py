@@ -125,8 +125,6 @@ def open_sessions(path: Path, on_notice: Callable[[str], None]) -> apsw.Connecti
 
 
 class _WriterSessions(TableSessions):
-    """Sessions whose work is done by a `Writer`."""
-
     def __init__(self, writer: Writer, on_notice: Callable[[str], None] = lambda text: None) -> None:
         super().__init__(on_notice)
         self._writer = writer

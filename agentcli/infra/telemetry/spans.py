@@ -54,8 +54,6 @@ class _Request:
 
 @dataclass(kw_only=True)
 class _Agent:
-    """The open spans of an agent."""
-
     id: str
     name: str = "agentcli"
     model: str = ""
