@@ -32,7 +32,7 @@ from agentcli.extensions.mcp.config import EXTRA, expanded, server_specs
 from agentcli.extensions.mcp.tools import StdioSpec
 from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS
 from agentcli.infra.sandbox.backends.choosing import how_to_install
-from agentcli.infra.sessions.fsck import first_damage
+from agentcli.infra.sessions.maintenance import first_damage
 from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.llm import local_weights as weights
 from agentcli.llm.addresses import is_loopback

@@ -18,7 +18,7 @@ from agentcli.conversation.entries import Entry
 from agentcli.errors import StorageError
 from agentcli.infra.sessions import sqlite
 from agentcli.infra.sessions.database import SessionLock
-from agentcli.infra.sessions.fsck import CheckReport, check, make_copy, repair
+from agentcli.infra.sessions.maintenance import CheckReport, check, make_copy, repair
 from agentcli.infra.sessions.sqlite import SqliteSessions
 from tests.conformance.disks import disk, fill, tiny_disk
 from tests.conformance.power_cuts import cut_power

@@ -36,7 +36,7 @@ from agentcli.frontends.export.documents import shown as as_json
 from agentcli.frontends.export.markdown import when
 from agentcli.frontends.printable import printable
 from agentcli.infra.sandbox.environment import credentials_in
-from agentcli.infra.sessions.fsck import check, repair
+from agentcli.infra.sessions.maintenance import check, repair
 from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.safety.secrets.masking import Masker
 from agentcli.settings.files import current_folder, replace_file

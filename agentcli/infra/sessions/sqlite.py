@@ -195,15 +195,15 @@ class SqliteSessions(_WriterSessions):
 
     async def redact(self, session_id: str, secrets: Sequence[str]) -> int:
         """Replace secrets, and leave no byte of them in the file or its copies, even where an earlier call failed."""
-        from agentcli.infra.sessions import fsck
+        from agentcli.infra.sessions import maintenance
 
         try:
-            with fsck.copying(self.path, timeout_s=PATIENCE_S):
+            with maintenance.copying(self.path, timeout_s=PATIENCE_S):
                 places = await super().redact(session_id, secrets)
-                await asyncio.to_thread(fsck.wipe, self.path)
+                await asyncio.to_thread(maintenance.wipe, self.path)
         except (filelock.Timeout, OSError) as error:
             raise StorageError(f"Copies of {self.path} could not be removed ({error}): redact again.") from error
-        await asyncio.to_thread(fsck.make_copy, self.path)
+        await asyncio.to_thread(maintenance.make_copy, self.path)
         return places
 
     def _copy_meanwhile(self) -> None:
@@ -225,7 +225,7 @@ class SqliteSessions(_WriterSessions):
 
 def _make_due_copy(path: Path) -> None:
     if database.is_copy_due(path):
-        from agentcli.infra.sessions.fsck import make_copy
+        from agentcli.infra.sessions.maintenance import make_copy
 
         make_copy(path)
 

@@ -254,23 +254,23 @@ class TableSessions(ABC):
         await self._run(work)
 
     async def remove(self, session_id: str) -> None:
-        from agentcli.infra.sessions import changes
+        from agentcli.infra.sessions import maintenance
 
         id = await self._full_id(session_id)
-        await self._change(id, lambda db: changes.remove(db, id))
+        await self._change(id, lambda db: maintenance.remove(db, id))
 
     async def restore(self, session_id: str) -> str:
-        from agentcli.infra.sessions import changes
+        from agentcli.infra.sessions import maintenance
 
-        id = await self._read(lambda db: changes.id_in_trash(db, session_id))
-        await self._change(id, lambda db: changes.restore(db, id))
+        id = await self._read(lambda db: maintenance.id_in_trash(db, session_id))
+        await self._change(id, lambda db: maintenance.restore(db, id))
         return id
 
     async def redact(self, session_id: str, secrets: Sequence[str]) -> int:
-        from agentcli.infra.sessions import changes
+        from agentcli.infra.sessions import maintenance
 
-        texts, id = changes.Secrets(secrets), await self._full_id(session_id)
-        return await self._change(id, lambda db: changes.redact(db, id, texts))
+        texts, id = maintenance.Secrets(secrets), await self._full_id(session_id)
+        return await self._change(id, lambda db: maintenance.redact(db, id, texts))
 
     async def _change(self, session_id: str, work: Work[T]) -> T:
         """Do work while no other program has the session open, or makes or changes copies of entries."""
