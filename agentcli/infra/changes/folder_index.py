@@ -94,7 +94,10 @@ _DECODER = msgspec.msgpack.Decoder(FolderState)
 
 
 class FolderIndex:
-    """The entries of a real folder at the last look, kept in `file`. A git in a `writable` folder is not run."""
+    """The entries of a real folder at the last look, kept in `file`. A git in a `writable` folder is not run.
+
+    `refresh` looks again, and returns what has changed since.
+    """
 
     def __init__(
         self, root: Path, file: Path, objects: Objects, limits: SnapshotLimits, *, writable: Sequence[Path] = ()
@@ -140,7 +143,7 @@ class _Look:
         self._index, self._root, self._limits, self._before = index, index.root, index.limits, index.state
         now_ns = time.time_ns()
         self._looked_ns = self._before.looked_ns if self._before.looked_ns < now_ns else 0  # the clock may be set back
-        self._racy_since_ns = now_ns - TICK_NS
+        self._racy_since_ns = now_ns - TICK_NS  # a file that was changed later may change again within the same tick
         self._known = dict(self._before.entries)
         left_out = {path: why for path, why in self._before.left_out.items() if os.path.lexists(f"{self._root}/{path}")}
         self._state = FolderState(root=self._before.root, left_out=left_out, looked_ns=now_ns)

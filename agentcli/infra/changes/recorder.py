@@ -39,8 +39,8 @@ T = TypeVar("T")
 class Mark:
     call_id: str
     note: Path
-    before: dict[str, FileState | None] | None = None  # None if the call may change anything
-    found: dict[str, Difference] = field(default_factory=dict)  # its changes since they were last asked for
+    before: dict[str, FileState | None] | None = None  # of the files it names; None if it may change anything
+    found: dict[str, Difference] = field(default_factory=dict)  # its changes that were not reported yet, by path
     left_out: tuple[str, ...] = ()
 
 
@@ -140,7 +140,7 @@ class Recorder:
         if paths is not None:
             mark.before = {path: self._state(path) for path in _with_missing_folders(map(str, paths))}
             CallNote(mark.call_id, {stored_path(path): state for path, state in mark.before.items()}).write(mark.note)
-        elif self._attribute_changes(self._open[-1] if self._open else None):
+        elif self._attribute_changes(self._open[-1] if self._open else None):  # whatever changed was not this call
             mark.left_out = self._skipped_paths()
             CallNote(mark.call_id, None, self._linked_indexes(mark.note)).write(mark.note)
             self._open.append(mark)
@@ -266,7 +266,9 @@ def _without_later(
             changed_ns = 0
         if changed_ns <= finished.get(stored_path(path), time_ns):
             yield path, (before, now)
-        elif before is not None and now is not None:
+        elif (
+            before is not None and now is not None
+        ):  # changed by the call, and later by somebody: its result is unknown
             yield path, (before, FileState("file", now.mode))
 
 

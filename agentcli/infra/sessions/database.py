@@ -283,7 +283,7 @@ class Writer:
         self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._connection: apsw.Connection | None = None
-        self._file: tuple[int, int] = (0, 0)  # identity of the file that the connection writes to
+        self._file: tuple[int, int] = (0, 0)  # device and inode of the file that the connection writes to
 
     def submit(self, work: Callable[[apsw.Connection], T]) -> asyncio.Future[T]:
         """Queue work on the connection. Raises `StorageError`."""
@@ -315,14 +315,15 @@ class Writer:
             thread.join()  # it has little left to do, and nothing else runs at this point
 
     def _serve(self) -> None:
+        """Do in this thread what is queued, everything that waits at once, until `close` queues None."""
         job = self._queue.get()
         while job is not None:
-            jobs = [job]
+            batch = [job]
             while not self._queue.empty() and (job := self._queue.get()) is not None:
-                jobs.append(job)
-            for one, result in zip(jobs, self._results(jobs), strict=True):
+                batch.append(job)
+            for done, result in zip(batch, self._results(batch), strict=True):
                 with suppress(RuntimeError):  # the loop has ended, and nobody waits any more
-                    one.future.get_loop().call_soon_threadsafe(_resolve, one.future, result)
+                    done.future.get_loop().call_soon_threadsafe(_resolve, done.future, result)
             if job is not None:
                 job = self._queue.get()
         if self._connection is not None:
@@ -361,6 +362,7 @@ class Writer:
 
 
 def _resolve(future: asyncio.Future[Any], result: Any) -> None:
+    # The future of a caller that was cancelled is done already.
     if not future.done() and isinstance(result, StorageError):
         future.set_exception(result)
     elif not future.done():

@@ -154,7 +154,7 @@ class Secrets:
         Raises:
             StorageError: If the entry could not be read any more without them.
         """
-        *rest, checksum, body = row
+        *other_columns, checksum, body = row
         body = body.encode() if isinstance(body, str) else body
         try:
             value, places = self._redact_strings(msgspec.json.decode(body))
@@ -164,13 +164,14 @@ class Secrets:
             redacted = text.encode(errors="surrogateescape")
         if not places:
             return row, 0
-        before, after = read_entry(row), read_entry((*rest, None, redacted))
+        before, after = read_entry(row), read_entry((*other_columns, None, redacted))
         if isinstance(after.body, Unreadable) and not isinstance(before.body, Unreadable):
             raise StorageError(
                 f"Entry {before.id} could not be read any more without that text: give more of it. Nothing was changed."
             )
         was_sound = checksum in (None, crc32(body))  # the checksum of a damaged entry still shows the damage
-        return (*rest, crc32(redacted) if was_sound else checksum, redacted.decode(errors="replace")), places
+        new_checksum = crc32(redacted) if was_sound else checksum
+        return (*other_columns, new_checksum, redacted.decode(errors="replace")), places
 
 
 async def redact(db: Tables, session_id: str, secrets: Secrets) -> int:
@@ -180,8 +181,8 @@ async def redact(db: Tables, session_id: str, secrets: Secrets) -> int:
     """
     names = {"id": session_id, "agents": subagents_owner(session_id)}
     family = {str(id) for (id,) in await db.rows(_FAMILY[1:-1], **names)}
-    changes: list[tuple[int, Sequence[Any]]] = []
-    changed: set[tuple[str, float]] = set()
+    changes: list[tuple[int, Sequence[Any]]] = []  # numbers of entries with their new rows
+    changed: set[tuple[str, float]] = set()  # sessions, by id and number in the trash
     total = 0
     async for n, id, trashed, *row in db.stream(_AFFECTED, **names):
         redacted, places = secrets.redact_row(row)

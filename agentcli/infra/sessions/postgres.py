@@ -228,7 +228,10 @@ class Leases:
         self._task: asyncio.Task[None] | None = None
 
     async def take(self, session_id: str, *, take_over: bool) -> Lease:
-        """Take a lease; with `take_over` ask the program that has it, and wait. Raises `SessionInUse`."""
+        """Take a lease; with `take_over` ask the program that has it, and wait. Raises `SessionInUse`.
+
+        The row says `wanted` while this program waits, and is cleared when it gives up.
+        """
         deadline = time.monotonic() + PATIENCE_S
         while True:
             async with self._database.transaction() as db:

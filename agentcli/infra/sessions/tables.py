@@ -116,6 +116,7 @@ class Tables(ABC):
         return {**record, "checksum": crc32(record["body"].encode()), **self.words_of(entry)}
 
     async def insert(self, session_id: str, stored: StoredEntries) -> None:
+        # The entry belongs to this session alone: it is its own origin, and no copy.
         names = ":seq, :id, :parent_id, :time, :kind, :schema_version, :checksum, :body"
         statement = (
             f"INSERT INTO entries (n, origin, own, session_id, {_COLUMNS}{self.words}) "  # noqa: S608 - constant text
@@ -149,14 +150,14 @@ Work = Callable[[Tables], Coroutine[Any, Any, T]]
 
 
 class UnstoredSession(msgspec.Struct, kw_only=True):
-    """A session that is stored together with its first entries. A fork begins with entries of its `source`."""
+    """A session that will be stored together with its first entries. A fork begins with entries of its `source`."""
 
     id: str
     cwd: str
     name: str
     user_id: str
     source: str = ""
-    shared: int = 0  # the number of entries of the source
+    shared: int = 0  # the number of entries of the source that it begins with
     last: str | None = None  # the id of the last one of them
 
 
