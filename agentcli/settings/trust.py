@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -63,6 +63,11 @@ def _is_project(place: Path, folder: Path, root: Path) -> bool:
     """Return True for an existing folder that is within the project and not one of the person's own."""
     is_own = _is_home(folder) and not place.is_relative_to(folder / ".agentcli")
     return not is_own and place.is_dir() and Path(os.path.realpath(place)).is_relative_to(os.path.realpath(root))
+
+
+def _places_in(folder: Path, names: Sequence[str], root: Path) -> list[Path]:
+    """Return the folders with one of the `names` that are directly in a folder of a project."""
+    return [folder / name for name in names if _is_project(folder / name, folder, root)]
 
 
 def is_project_file(file: Path, root: Path) -> bool:
@@ -136,21 +141,17 @@ def _files_of(folder: Path, root: Path) -> list[Path]:
         if is_project_file(root / MCP_FILE, root):
             files.append(root / MCP_FILE)
         files += (file for place in command_places(root) for file in markdown_files(place))
-    for name in SKILL_FOLDERS:
-        if _is_project(folder / name, folder, root):
-            files += (path for path in _all_below(folder / name, root) if path.name == _SKILL_FILE)
-    for name in AGENT_FOLDERS:
-        if _is_project(folder / name, folder, root):
-            files += markdown_files(folder / name)
+    in_skills = (path for place in _places_in(folder, SKILL_FOLDERS, root) for path in _all_below(place, root))
+    files += (path for path in in_skills if path.name == _SKILL_FILE)
+    files += (file for place in _places_in(folder, AGENT_FOLDERS, root) for file in markdown_files(place))
     return files
 
 
 def _pinned(folder: Path, root: Path) -> list[Path]:
     """Return all files whose contents the trust in a folder covers, also those beside a SKILL.md."""
-    of_skills = (folder / name for name in SKILL_FOLDERS if _is_project(folder / name, folder, root))
-    return sorted(
-        {*_files_of(folder, root), *(path for place in of_skills for path in _all_below(place, root, is_strict=True))}
-    )
+    skills = _places_in(folder, SKILL_FOLDERS, root)
+    in_skills = (path for place in skills for path in _all_below(place, root, is_strict=True))
+    return sorted({*_files_of(folder, root), *in_skills})
 
 
 def _digest(folder: Path, root: Path, *, reads_files: bool) -> str:

@@ -225,9 +225,8 @@ def _outcome(plan: PathPlan, why: str) -> RestoredFile:
     exists = os.path.lexists(plan.path)
     if why and (plan.then is not None or exists):
         return RestoredFile(plan.path, "conflict", why)
-    if plan.outcome.how == "removed" and exists:
-        return RestoredFile(plan.path, "kept", "something else is in it")
-    return plan.outcome
+    is_filled = plan.outcome.how == "removed" and exists
+    return RestoredFile(plan.path, "kept", "something else is in it") if is_filled else plan.outcome
 
 
 def _paths_in(folder: str) -> list[str]:
