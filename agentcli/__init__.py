@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from agentcli.extensions.mcp.tools import MCPClient, RemoteResult, RemoteTool
     from agentcli.extensions.skills.activation import Activation, SkillRegistry
     from agentcli.extensions.skills.skill import Skill, read_skill
-    from agentcli.infra.event_log import MemoryEvents, SqliteEvents
-    from agentcli.infra.redis_events import RedisEvents
+    from agentcli.infra.event_log import MemoryEvents, RedisEvents, SqliteEvents
     from agentcli.infra.sessions.postgres import PostgresSessions
     from agentcli.infra.sessions.sqlite import MemorySessions, SqliteSessions
     from agentcli.library.agent import Agent, AgentFailed
@@ -70,8 +69,7 @@ _HOMES = {
             "ConversationStore EventStore Locks SessionLog SessionStore StreamEvent StreamState"
         ),
         "agentcli.conversation.schema": "readable_from",
-        "agentcli.infra.redis_events": "RedisEvents",
-        "agentcli.infra.event_log": "MemoryEvents SqliteEvents",
+        "agentcli.infra.event_log": "MemoryEvents RedisEvents SqliteEvents",
         "agentcli.infra.sessions.postgres": "PostgresSessions",
         "agentcli.infra.sessions.sqlite": "MemorySessions SqliteSessions",
         "agentcli.extensions.mcp.tools": "MCPClient RemoteResult RemoteTool",

@@ -25,25 +25,23 @@ from agentcli.agent.steps import usual_steps
 from agentcli.agent.steps.messages import NestedInstructions
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Entry, SkillActivated, User, reminder
-from agentcli.conversation.history import carried_notes
+from agentcli.conversation.history import LogSearch, carried_notes
 from agentcli.errors import StorageError, ToolError
 from agentcli.extensions.programs import Hooks, WorkspacePrograms
 from agentcli.extensions.skills.find import Skills
 from agentcli.extensions.subagents.definitions import Agents
-from agentcli.infra.data_files import DataFolder
-from agentcli.infra.grants import FileGrants
-from agentcli.infra.locks import FileLocks
 from agentcli.infra.sessions.sqlite import can_resume
+from agentcli.infra.shared import FileLocks
+from agentcli.infra.state_files import DataFolder, FileGrants, SummaryFiles
 from agentcli.llm.messages import user_message
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Provider, Request, Warmable
 from agentcli.models.choice import Models
+from agentcli.settings.files import project_root
 from agentcli.settings.load import Config
-from agentcli.settings.paths import project_root
 from agentcli.setup import options as setup
-from agentcli.setup.options import SessionChoice, SessionOptions
+from agentcli.setup.options import SessionChoice, SessionExport, SessionOptions
 from agentcli.setup.prefix import PrefixBuilder, new_reminders
-from agentcli.setup.telemetry import SessionExport
 from agentcli.setup.workspace import (
     WorkspaceFactory,
     finish_interrupted_dry_runs,
@@ -59,7 +57,6 @@ from agentcli.tools.workspace import Workspace
 if TYPE_CHECKING:
     from agentcli.agent.context.compaction import Compactor
     from agentcli.agent.result import AnswerSchema
-    from agentcli.conversation.history import LogSearch
     from agentcli.extensions.mcp.servers import Servers
     from agentcli.extensions.subagents.running import Subagents
 
@@ -140,9 +137,10 @@ class Builder:
         nested = self.prefixes.nested_instructions()
         watch = self._watch(state, workspace, nested)
         calls = self.session_calls(registry, workspace)
-        is_lasting = self.store.is_lasting
-        made = make_checkpoints(self.config, log.session_id, lambda: workspace.facts.roots, is_lasting=is_lasting)
-        calls.recording.checkpoints = files.checkpoints(made) if files and made else made
+        checkpoints = make_checkpoints(
+            self.config, log.session_id, lambda: workspace.facts.roots, is_lasting=self.store.is_lasting
+        )
+        calls.recording.checkpoints = files.checkpoints(checkpoints) if files and checkpoints else checkpoints
         runtime = self._runtime(calls, log, watch, usual_steps(nested=nested, schema=answer_schema))
         session = Session(state, runtime, can_ask=self._can_ask)
         watch.paid = session.record_cost
@@ -150,18 +148,17 @@ class Builder:
         await self._attach_hooks(session, source="resume" if entries else "startup")
         self._attach_skills_and_agents(session, entries)
         self._attach_servers(session)
-        if (checkpoints := calls.recording.checkpoints) and has_interrupted(self.config, log.session_id):
+        if calls.recording.checkpoints and has_interrupted(self.config, log.session_id):
             try:
-                await account_for_interrupted(checkpoints, entries, session.append)
+                await account_for_interrupted(calls.recording.checkpoints, entries, session.append)
             except (StorageError, ToolError) as error:  # the next start looks again
                 self._on_notice(str(error))
         return session
 
     def model_of(self, conversation: Conversation) -> str:
         """Return the model of a stored conversation; empty for a new one, and where a flag names another."""
-        layers = self.config.layers
-        is_named = bool(layers) and layers[-1].holds("provider.model")
-        return "" if is_named else chosen_model(conversation)
+        is_named_by_flag = any(layer.holds("provider.model") for layer in self.config.layers[-1:])
+        return "" if is_named_by_flag else chosen_model(conversation)
 
     def _runtime(
         self, calls: SessionCalls, log: SessionLog, watch: ContextWatch, steps: list[Callable[[], TurnStep]]
@@ -265,36 +262,29 @@ class Builder:
         """Return the watch that keeps a conversation within its model's window, and let the session recall the rest."""
         settings, conversation = self.config.settings.compaction, state.conversation
 
-        def opening(info: ModelInfo) -> Sequence[User]:
-            notes = [*self.prefixes.reminders(workspace, info), *carried_notes(conversation.path)]
-            if nested and (note := nested.read_again(conversation, "".join(n.text for n in notes)).note()):
-                notes.append(note)
-            return notes
+        def opening_reminders(info: ModelInfo) -> Sequence[User]:
+            reminders = [*self.prefixes.reminders(workspace, info), *carried_notes(conversation.path)]
+            if nested and (note := nested.read_again(conversation, "".join(one.text for one in reminders)).note()):
+                reminders.append(note)
+            return reminders
 
         async def writer() -> tuple[Provider, ModelInfo]:
             name = settings.summary_model
             return self._provider_of(name) if name else await self._resolve(state)
 
-        def make() -> Compactor:
-            from cachetools import TTLCache
-
+        def make_compactor() -> Compactor:
             from agentcli.agent.context.compaction import Compactor, Summaries, TextCache
-            from agentcli.infra.data_files import SummaryFiles
 
-            cache: TextCache = TTLCache(settings.cache_entries, 3_600 * settings.cache_hours)
+            cache: TextCache = {}
             if self.store.is_lasting:
                 folder = self.config.paths.state / "summaries"
                 cache = SummaryFiles(folder, hours=settings.cache_hours, max_files=settings.cache_entries)
             summaries = Summaries(settings=settings, writer=writer, paid=watch.paid, cache=cache, budgets=state.budgets)
-            return Compactor(settings, opening, lambda path: hash_of(workspace.real_path(path)), summaries)
+            return Compactor(settings, opening_reminders, lambda path: hash_of(workspace.real_path(path)), summaries)
 
-        def recall() -> LogSearch:
-            from agentcli.conversation.history import LogSearch
-
-            return LogSearch(conversation)
-
-        hash_of, watch = workspace.files.hash_of, ContextWatch(settings, make)
-        workspace.resources.past = recall
+        hash_of = workspace.files.hash_of
+        watch = ContextWatch(settings, make_compactor)
+        workspace.resources.past = partial(LogSearch, conversation)
         return watch
 
     def _count_texts(self, texts: Sequence[str], info: ModelInfo) -> int:
@@ -303,7 +293,6 @@ class Builder:
         return text_tokens(texts, info.id, self.models.encoders)
 
     def session_calls(self, registry: ToolRegistry, workspace: Workspace) -> SessionCalls:
-        """Return the services that the calls of a session share."""
         tools = self.config.settings.tools
         services = CallServices(
             workspace=workspace,
@@ -382,8 +371,8 @@ class Builder:
         await self.models.aclose()
         if self._owns_store:
             await self.store.close()
-        if self.__dict__.get("servers") is not None:
-            await self.__dict__["servers"].aclose(for_good=for_good)
+        if "servers" in self.__dict__ and self.servers is not None:  # they were looked for, and there are some
+            await self.servers.aclose(for_good=for_good)
         with suppress(OSError):  # a full disk is reported by whatever writes there next
             await asyncio.to_thread(self._data.clean_when_due)
         await self._export.aclose()

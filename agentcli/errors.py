@@ -1,19 +1,7 @@
 """Every error agentcli raises on purpose.
 
-AgentcliError
-├── UserError              shown to the person, without a traceback; the message says what to do
-│   ├── UsageError         a wrong flag or argument (exit code 2)
-│   │   └── NoKey          a model whose provider takes a key that is not there
-│   ├── ConfigError        a wrong setting: names file, line and key (exit code 2)
-│   ├── LoopError          the model makes one call again and again
-│   └── StorageError       the session log could not be read or written
-│       ├── NoSession      no session has that id or name
-│       ├── AmbiguousSession  several have it
-│       ├── SessionInUse   another program has the session open
-│       └── StreamMoved    another program goes on with the event stream
-├── ToolError              shown to the model as a failed result
-│   └── Declined           the person said no to the call
-└── ProviderError          a model request failed (llm/errors.py draws its branches)
+A `UserError` is shown to the person, without a traceback; its message says what to do. A `ToolError` is shown to the
+model as a failed result. A `ProviderError` (llm/errors.py) says that a request to a model has failed.
 """
 
 from __future__ import annotations
@@ -101,8 +89,6 @@ class StorageError(UserError):
 
 
 class NoSession(StorageError):
-    """No session has that id or name."""
-
     def __init__(self, session_id: str) -> None:
         super().__init__(f"No session {session_id!r}: agentcli sessions list shows them.")
 
@@ -112,8 +98,6 @@ class AmbiguousSession(StorageError):
 
 
 class SessionInUse(StorageError):
-    """Another program has the session open."""
-
     def __init__(self, session_id: str, *, was_asked: bool = False) -> None:
         ways = (
             "end that one by hand"
@@ -127,8 +111,6 @@ class SessionInUse(StorageError):
 
 
 class StreamMoved(StorageError):
-    """Another program goes on with the event stream."""
-
     def __init__(self, stream_id: str) -> None:
         super().__init__(f"Another program goes on with the event stream {stream_id}: nothing was added to it.")
 
@@ -164,7 +146,6 @@ class ToolError(AgentcliError):
 
     @property
     def told(self) -> str:
-        """Return `line`; the deprecated name of it."""
         warn("ToolError.told is ToolError.line now; the next release drops the old name.", DeprecationWarning, 2)
         return self.line
 
@@ -178,7 +159,7 @@ class Declined(ToolError):
         self.answer = f"declined: {comment}" if comment else "declined"
 
 
-# What is the same at the next attempt; all else may pass.
+# Errors that are the same at the next attempt; all others may pass.
 _LASTING: dict[int, ToolErrorKind] = {
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "permission_denied"),
     **dict.fromkeys((errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR), "invalid_parameters"),
@@ -187,12 +168,12 @@ _LASTING: dict[int, ToolErrorKind] = {
 
 
 def kind_of(error: OSError) -> ToolErrorKind:
-    """The kind of `ToolError` that the system's error becomes."""
+    """Return the kind of `ToolError` that an error of the system becomes."""
     return _LASTING.get(error.errno or 0, "resource_error")
 
 
 def errno_name(error: OSError) -> str:
-    """`ENOSPC`; empty for an error without a number."""
+    """Return the name of a system error, such as `ENOSPC`; empty for an error without a number."""
     return errno.errorcode.get(error.errno or 0, "")
 
 
@@ -203,18 +184,18 @@ OUT_OF_MEMORY = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """True where the system gives no more memory, or no thread, which takes some."""
+    """Return True if the system has no more memory, or no more threads, each of which takes some."""
     return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "start new thread" in str(error))
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """` (did you mean X?)` for a name that is nearly one of those that are known, else nothing."""
+    """Return ` (did you mean X?)` if a name is nearly one of the known names, else an empty text."""
     near = nearest(name, known)
     return f" (did you mean {near}?)" if near else ""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The one of those that are known that is nearly `name`, or an empty string."""
+    """Return the known name that is nearly `name`, or an empty string."""
     by_letters = {one.lower(): one for one in known}
     import difflib  # 5 ms that a start without a mistake need not wait for
 

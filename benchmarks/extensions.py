@@ -15,8 +15,8 @@ from loopback import cpu_of, environment, loopback, median, workspace
 
 from agentcli import Agent
 from agentcli.extensions.skills.find import all_skills, listing
+from agentcli.settings.files import find_paths
 from agentcli.settings.load import load_config
-from agentcli.settings.paths import find_paths
 
 
 def skill(folder: Path, number: int) -> None:

@@ -36,7 +36,7 @@ def main(runs: int = 9) -> None:
     print(f"ratio                {median(ours) / median(floor):6.2f}")
     with workspace() as (repository, home):
         code = (
-            "import sys, agentcli.__main__, agentcli.cli.main, agentcli.settings.load, agentcli.settings.paths, "
+            "import sys, agentcli.__main__, agentcli.cli.main, agentcli.settings.load, agentcli.settings.files, "
             "agentcli.frontends.terminal.console; "
             "print(*sorted(sys.modules), sep='\\n')"
         )

@@ -10,8 +10,8 @@ from typing import Any
 from agentcli.cli.options import FLAGS as SESSION_FLAGS
 from agentcli.cli.options import Flags, server_parser
 from agentcli.cli.subcommands import COMMANDS, load_command
+from agentcli.settings.files import current_folder
 from agentcli.settings.load import Config, load_config
-from agentcli.settings.paths import current_folder
 
 SHELLS = ("bash", "zsh", "fish")
 FLAGS: Flags = ((("shell",), {"choices": SHELLS, "help": f"One of {', '.join(SHELLS)}."}),)

@@ -30,18 +30,17 @@ from agentcli.extensions.hooks.run import HookSpec
 from agentcli.extensions.mcp.config import EXTRA, expanded, server_specs
 from agentcli.extensions.mcp.tools import StdioSpec
 from agentcli.extensions.programs import Hooks
-Xfrom agentcli.infra.sandbox.backends.choosing import how_to_install
+from agentcli.infra.sandbox.backends.choosing import how_to_install
 from agentcli.infra.sandbox.backends.linux import PROGRAMS
-from agentcli.infra.sessions.fsck import first_damage
+from agentcli.infra.sessions.maintenance import first_damage
 from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.llm import local_weights as weights
 from agentcli.llm.addresses import is_loopback
 from agentcli.llm.provider import Health
 from agentcli.models.choice import Models, split_name
 from agentcli.models.providers import ProviderKeys
-from agentcli.settings.files import is_file
+from agentcli.settings.files import is_file, is_writable, project_root
 from agentcli.settings.load import Config
-from agentcli.settings.paths import is_writable, project_root
 from agentcli.settings.structs import BudgetSettings, MCPSettings, PermissionSettings, ProviderSettings
 from agentcli.setup.options import check_hosts
 from agentcli.tools.ripgrep import find_rg

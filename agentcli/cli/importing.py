@@ -19,9 +19,8 @@ from agentcli.infra.sandbox.environment import credentials_in
 from agentcli.llm.models import bundled_models, provider_names
 from agentcli.safety.secrets.masking import mask
 from agentcli.settings.check import find_error
-from agentcli.settings.files import MAX_SMALL_FILE_BYTES, is_file, read_small_file
+from agentcli.settings.files import MAX_SMALL_FILE_BYTES, from_home, home_of, is_file, project_root, read_small_file
 from agentcli.settings.load import Config, nested, personal_keys
-from agentcli.settings.paths import from_home, home_of, project_root
 from agentcli.settings.structs import Settings
 from agentcli.settings.trust import PROJECT_FILES
 from agentcli.tools.builtin.toolset import builtin_tools

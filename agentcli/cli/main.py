@@ -24,7 +24,7 @@ from agentcli.cli.output import LenientError, WatchedOutput, banner, echo, set_u
 from agentcli.cli.subcommands import COMMANDS, run_command
 from agentcli.errors import OUT_OF_MEMORY, AgentcliError, UsageError, UserError, is_out_of_memory
 from agentcli.frontends.printable import printable
-from agentcli.settings.paths import current_folder
+from agentcli.settings.files import current_folder
 
 if TYPE_CHECKING:
     from agentcli.frontends.terminal.console import ConsoleView
@@ -153,7 +153,7 @@ def _run_session(options: argparse.Namespace, ending: Ending) -> int:
 @contextmanager
 def _with_writable_home(config: Config) -> Iterator[Config]:
     """Yield the configuration, with temporary folders for state and cache if its own cannot be written."""
-    from agentcli.settings.paths import is_writable
+    from agentcli.settings.files import is_writable
 
     if is_writable(config.paths.state):
         yield config

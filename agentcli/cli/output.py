@@ -225,7 +225,7 @@ class MaskingFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         from agentcli.infra.sandbox.environment import credentials_in
         from agentcli.safety.secrets.masking import Masker
-        from agentcli.setup.telemetry import secret_headers
+        from agentcli.setup.options import secret_headers
 
         mask = Masker((*credentials_in(os.environ), *secret_headers(self._config))).mask
         if not self._is_json:

@@ -48,7 +48,9 @@ class ConfiguredOpener:
         self.shows_claims = config.settings.evidence.show
 
     async def open(self, session_id: str | None, *, model: str, fork: bool = False, take_over: bool = False) -> Session:
-        choice = SessionChoice("id", session_id, fork, take_over=take_over) if session_id else SessionChoice()
+        choice = (
+            SessionChoice(how="id", id=session_id, fork=fork, take_over=take_over) if session_id else SessionChoice()
+        )
         return await self._builder.build_session(choice, model=model, answer_schema=self._answer_schema)
 
     async def list(self) -> Sequence[SessionInfo]:
@@ -149,7 +151,7 @@ async def open_for_client(
     opener, model = ConfiguredOpener(config, builder), request.model
     choice = SessionChoice(user_id=request.user_id, name=request.name)
     if request.id:
-        choice = SessionChoice("id", request.id, take_over=request.take_over)
+        choice = SessionChoice(how="id", id=request.id, take_over=request.take_over)
     try:
         try:
             if model:
@@ -207,7 +209,7 @@ def session_choice(options: argparse.Namespace) -> SessionChoice:
             raise UsageError(f"--session-id takes a UUID, not {new_id!r}.") from error
     how: Literal["newest", "id", "new"] = "newest" if options.continue_ else "id" if options.resume else "new"
     id, name, take_over = options.resume or "", options.name, options.take_over
-    return SessionChoice(how, id, forks, new_id=new_id, name=name, take_over=take_over)
+    return SessionChoice(how=how, id=id, fork=forks, new_id=new_id, name=name, take_over=take_over)
 
 
 # One prompt, one answer: `agentcli -p`, pipes, and the JSON outputs

@@ -25,8 +25,8 @@ from agentcli.frontends.terminal.input.typed_text import ProjectHistory, drafts_
 from agentcli.frontends.terminal.plain import PlainTerminal
 from agentcli.frontends.terminal.protocols import TerminalActions
 from agentcli.llm.provider import Health
+from agentcli.settings.files import folder_text, project_root
 from agentcli.settings.load import Config
-from agentcli.settings.paths import folder_text, project_root
 from agentcli.setup.options import SessionChoice
 
 

@@ -42,8 +42,8 @@ from agentcli.infra.sessions.sqlite import MemorySessions, SqliteSessions
 from agentcli.llm.provider import Provider
 from agentcli.llm.providers.scripted import ScriptedProvider, read_script
 from agentcli.models.choice import Models
+from agentcli.settings.files import Paths
 from agentcli.settings.load import Config, ProjectUse, load_config, merge_values
-from agentcli.settings.paths import Paths
 from agentcli.setup.options import SessionOptions
 from agentcli.setup.workspace import make_sandbox
 from agentcli.tools.command import Command, Grants

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from agentcli.errors import ConfigError
-from agentcli.settings.files import is_file, read_small_file
+from agentcli.settings.files import from_home, is_file, project_root, read_small_file
 from agentcli.settings.load import Config
-from agentcli.settings.paths import from_home, project_root
 from agentcli.settings.trust import HOOKS_FILE, remember_trust, trusted_digests
 
 if TYPE_CHECKING:

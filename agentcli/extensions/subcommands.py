@@ -23,7 +23,7 @@ from agentcli.extensions.skills.activation import SkillRegistry
 from agentcli.extensions.skills.find import Catalog, all_skills
 from agentcli.extensions.skills.skill import ADDED_KEYS, MAX_CHARS, Skill, keys_of, problems_in, read_skill
 from agentcli.llm.messages import ToolUse
-from agentcli.settings.paths import current_folder, project_root
+from agentcli.settings.files import current_folder, project_root
 
 MAX_LINES = 500  # of the instructions: what the specification advises
 _TEMPLATE = """\

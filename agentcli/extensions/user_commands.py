@@ -22,8 +22,7 @@ from agentcli.agent.permissions.rules import Rule, Rules
 from agentcli.agent.state import AgentState
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.extensions.skills.skill import one_line, split_frontmatter, tool_rules
-from agentcli.settings.files import read_small_file
-from agentcli.settings.paths import markdown_files
+from agentcli.settings.files import markdown_files, read_small_file
 from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.tool import RunTerms, ToolContext
 

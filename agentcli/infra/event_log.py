@@ -1,7 +1,8 @@
-"""Keeps event streams in the database of the sessions, which several processes may share, or in memory.
+"""Keeps event streams: in the database of the sessions, which several processes may share, in memory, or in Redis.
 
 Committed events outlast the process. After a power cut the newest ones may be missing, because the log of the session
-has what counts of them. A reader that asks for their ids then learns that they are unknown.
+has what counts of them. A reader that asks for their ids then learns that they are unknown. In Redis its own settings
+say what outlasts a power cut: with `appendonly yes` and `appendfsync always` nothing is lost.
 """
 
 from __future__ import annotations
@@ -11,18 +12,19 @@ import json
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import apsw
 
 from agentcli.agent.interfaces import StreamEvent, StreamState, StreamStatus
 from agentcli.errors import StorageError, StreamMoved
-from agentcli.infra.sessions.database import Writer, connect_to_memory
-from agentcli.infra.sessions.sqlite import open_sessions
+from agentcli.infra.sessions.database import Writer, connect, connect_to_memory
+from agentcli.settings.files import make_private_folder
 
 log = logging.getLogger(__name__)
 
@@ -77,10 +79,10 @@ class WaitingReaders(ABC):
         waiting.add(arrived)  # before the first look: nothing is missed
         try:
             async with asyncio.timeout(wait_s):
-                while not (found := await self._find(stream_id, after, count)) and stream_id not in self._removed:
+                while not (events := await self._find(stream_id, after, count)) and stream_id not in self._removed:
                     await arrived.wait()
                     arrived.clear()
-                return found
+                return events
         except TimeoutError:
             return ()
         finally:
@@ -100,7 +102,7 @@ class SqliteEvents(WaitingReaders):
         super().__init__()
         self._writer = Writer(path, partial(_open, path, keep_s))
         self._clock = time.time
-        self._tails: dict[str, list[StreamEvent]] = {}
+        self._tails: dict[str, list[StreamEvent]] = {}  # the newest events of streams with readers in this process
         self._looking: asyncio.Task[None] | None = None
 
     async def append(
@@ -128,19 +130,16 @@ class SqliteEvents(WaitingReaders):
             return int(last_id)
 
         last_id = await self._do(work)
-        self._keep_tail(stream_id, [StreamEvent(last_id - len(events) + n, one) for n, one in enumerate(events, 1)])
+        tail = self._tails.pop(stream_id, [])
+        if stream_id in self._waiting:
+            new = [StreamEvent(id, data) for id, data in enumerate(events, last_id - len(events) + 1)]
+            has_gap = tail and new and new[0].id != tail[-1].id + 1  # another process wrote, too
+            self._tails[stream_id] = [*(() if has_gap else tail), *new][-_TAIL:]
         self._wake(stream_id)
         return last_id
 
     async def _do(self, work: Callable[[apsw.Connection], T]) -> T:
-        return await self._writer.submit(work, writes=True)
-
-    def _keep_tail(self, stream_id: str, events: Sequence[StreamEvent]) -> None:
-        """Keep the newest events of a stream that has readers in this process."""
-        tail = self._tails.pop(stream_id, [])
-        if stream_id in self._waiting:
-            follows = not (tail and events) or events[0].id == tail[-1].id + 1  # not if another process wrote, too
-            self._tails[stream_id] = [*(tail if follows else ()), *events][-_TAIL:]
+        return await self._writer.submit(work)
 
     async def _find(self, stream_id: str, after: int, count: int) -> Sequence[StreamEvent]:
         tail = self._tails.get(stream_id)
@@ -158,7 +157,7 @@ class SqliteEvents(WaitingReaders):
 
     async def _look_for_others(self) -> None:
         """Wake readers for events of other processes, as long as there are readers."""
-        version, known, idle_polls = -1, dict[str, Any](), 0
+        version, known_ids, idle_polls = -1, dict[str, Any](), 0
         query = "SELECT id, last_id FROM streams WHERE id IN (SELECT value FROM json_each(?))"
         while idle_polls < _MAX_IDLE_POLLS:
             await asyncio.sleep(POLL_S)
@@ -167,13 +166,12 @@ class SqliteEvents(WaitingReaders):
             with suppress(StorageError):  # readers get the error when they look themselves
                 now = await self._do(lambda db: int(db.pragma("data_version")))
                 if now != version and streams:
-                    names = json.dumps(streams)
-                    rows = await self._do(lambda db: db.execute(query, (names,)).fetchall())  # noqa: B023
-                    version, found = now, {str(id): last_id for id, last_id in rows}
+                    rows = await self._do(lambda db: db.execute(query, (json.dumps(streams),)).fetchall())  # noqa: B023
+                    version, last_ids = now, {str(id): last_id for id, last_id in rows}
                     for id in streams:
-                        if known.get(id) != found.get(id):
+                        if known_ids.get(id) != last_ids.get(id):
                             self._wake(id)
-                    known = found
+                    known_ids = last_ids
 
     async def state(self, stream_id: str) -> StreamState | None:
         query = "SELECT status, last_id, note FROM streams WHERE id = ? AND is_there"
@@ -205,20 +203,19 @@ class MemoryEvents(SqliteEvents):
         self._clock = clock
 
     async def _do(self, work: Callable[[apsw.Connection], T]) -> T:
-        old = self._clock() - self._ttl_s
-
-        def after_removal(db: apsw.Connection) -> T:
-            _remove(db, "is_there AND touched <= ?", old)
+        def remove_old_and_work(db: apsw.Connection) -> T:
+            _remove(db, "is_there AND touched <= ?", self._clock() - self._ttl_s)
             return work(db)
 
-        return await self._writer.submit(after_removal)
+        return await self._writer.submit(remove_old_and_work)
 
     def _follow_others(self) -> None:
         pass  # no other process has the database
 
 
-def _open(path: Path, keep_s: float, may_replace: bool) -> apsw.Connection:
-    connection = open_sessions(path, log.warning, may_replace, synchronous="normal")
+def _open(path: Path, keep_s: float) -> apsw.Connection:
+    make_private_folder(path.parent)
+    connection = connect(path, log.warning, synchronous="normal")
     with connection:
         _remove(connection, "touched < ? AND status <> 'running'", time.time() - keep_s)
     return connection
@@ -229,3 +226,138 @@ def _remove(db: apsw.Connection, which: str, value: float | str) -> None:
     numbers = f"SELECT number FROM streams WHERE {which}"  # noqa: S608  # a condition of this module
     db.execute(f"DELETE FROM events WHERE stream IN ({numbers})", (value,))  # noqa: S608
     db.execute(f"UPDATE streams SET is_there = 0, status = 'complete', note = '' WHERE {which}", (value,))  # noqa: S608
+
+
+# Redis Streams, for servers on several machines: https://redis.io/docs/latest/develop/data-types/streams/
+
+_REDIS_CONNECTIONS = 16
+_RUNNING_KEY, _NEWS_CHANNEL = "agentcli:running", "agentcli:news"
+# Keys: events, state, the set of running streams, the last id. Arguments: stream, status, note, if_note, after,
+# milliseconds to keep it, events. A status or note of "-" stays as it is, others begin with "=". The last id never
+# expires, so that no id is used again. Earlier versions, which may still run on another machine, store it in the state
+# only, so the greater one counts.
+_APPEND = """
+local note = redis.call('HGET', KEYS[2], 'note') or ''
+if ARGV[4] ~= '-' and string.sub(ARGV[4], 2) ~= note then return -1 end
+local last = tonumber(redis.call('GET', KEYS[4]) or '0')
+last = math.max(last, tonumber(redis.call('HGET', KEYS[2], 'last_id') or '0'))
+local next = math.max(last, tonumber(ARGV[5]))
+for n = 7, #ARGV do
+    next = next + 1
+    redis.call('XADD', KEYS[1], string.format('%d-0', next), 'data', ARGV[n])
+    last = next
+end
+local status = redis.call('HGET', KEYS[2], 'status') or 'running'
+if ARGV[2] ~= '-' then status = string.sub(ARGV[2], 2) end
+if ARGV[3] ~= '-' then note = string.sub(ARGV[3], 2) end
+redis.call('HSET', KEYS[2], 'status', status, 'note', note, 'last_id', string.format('%d', last))
+redis.call('SET', KEYS[4], string.format('%d', last))
+redis.call(status == 'running' and 'SADD' or 'SREM', KEYS[3], ARGV[1])
+for n = 1, 2 do
+    if status == 'running' then redis.call('PERSIST', KEYS[n]) else redis.call('PEXPIRE', KEYS[n], ARGV[6]) end
+end
+redis.call('PUBLISH', 'agentcli:news', ARGV[1])
+return last
+"""
+
+
+class RedisEvents(WaitingReaders):
+    """Implements `EventStore`. Streams that do not run are removed `keep_s` seconds after their last event.
+
+    Raises:
+        StorageError: If the extra `redis` is not installed.
+    """
+
+    def __init__(self, url: str, *, keep_s: float = KEEP_S) -> None:
+        super().__init__()
+        try:
+            import redis.asyncio as redis
+        except ImportError as error:
+            raise StorageError("Event streams in Redis need an extra: pip install 'agentcli[redis]'.") from error
+        self._keep_ms = round(keep_s * 1000)
+        self._host = urlsplit(url).hostname or "localhost"
+        # One of the connections is subscribed to news. If none is free, a request waits for one.
+        pool = redis.BlockingConnectionPool.from_url(
+            url, max_connections=_REDIS_CONNECTIONS, timeout=30, socket_connect_timeout=5, health_check_interval=30
+        )
+        self._error = redis.RedisError
+        self._client: Any = redis.Redis.from_pool(pool)
+        self._append = self._client.register_script(_APPEND)
+        self._listening: asyncio.Task[None] | None = None
+
+    async def append(
+        self,
+        stream_id: str,
+        events: Sequence[bytes],
+        *,
+        status: StreamStatus | None = None,
+        note: str | None = None,
+        if_note: str | None = None,
+        after: int = 0,
+    ) -> int:
+        stream = f"agentcli:{stream_id}"
+        keys = [f"{stream}:events", f"{stream}:state", _RUNNING_KEY, f"{stream}:last"]
+        texts = ("-" if text is None else f"={text}" for text in (status, note, if_note))
+        arguments: list[Any] = [stream_id, *texts, after, self._keep_ms, *events]
+        last_id = int(await self._ask(lambda: self._append(keys=keys, args=arguments)))
+        if last_id < 0:
+            raise StreamMoved(stream_id)
+        return last_id
+
+    async def _find(self, stream_id: str, after: int, count: int) -> Sequence[StreamEvent]:
+        first = f"{max(after, 0)}-1"
+        entries = await self._ask(lambda: self._client.xrange(f"agentcli:{stream_id}:events", first, "+", count=count))
+        return [StreamEvent(int(id.partition(b"-")[0]), fields[b"data"]) for id, fields in entries]
+
+    def _follow_others(self) -> None:
+        if self._listening is None or self._listening.done():
+            self._listening = asyncio.create_task(self._listen())
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                async with self._client.pubsub() as news:
+                    await news.subscribe(_NEWS_CHANNEL)
+                    for stream_id in list(self._waiting):  # for events that came before the subscription
+                        self._wake(stream_id)
+                    async for message in news.listen():
+                        if message["type"] == "message":
+                            self._wake(message["data"].decode())
+            except self._error as error:
+                log.warning("Redis at %s does not tell of new events: %s", self._host, error)
+                await asyncio.sleep(1)
+
+    async def state(self, stream_id: str) -> StreamState | None:
+        fields = await self._ask(lambda: self._client.hgetall(f"agentcli:{stream_id}:state"))
+        if b"status" not in fields:
+            return None
+        return StreamState(fields[b"status"].decode(), int(fields[b"last_id"]), fields[b"note"].decode())
+
+    async def running(self) -> Sequence[str]:
+        return [id.decode() for id in await self._ask(lambda: self._client.smembers(_RUNNING_KEY))]
+
+    async def remove(self, stream_id: str) -> None:
+        async def work() -> None:
+            async with self._client.pipeline(transaction=True) as together:
+                together.delete(f"agentcli:{stream_id}:events")
+                together.hdel(f"agentcli:{stream_id}:state", "status", "note")  # the last id stays
+                together.srem(_RUNNING_KEY, stream_id)
+                together.publish(_NEWS_CHANNEL, stream_id)
+                await together.execute()
+
+        await self._ask(work)
+        self._wake(stream_id, is_removed=True)
+
+    async def _ask(self, work: Callable[[], Awaitable[T]]) -> T:
+        try:
+            return await work()
+        except (self._error, OSError) as error:
+            raise StorageError(
+                f"Redis at {self._host} could not be asked ({error}): see that it runs and that serve.redis is right."
+            ) from error
+
+    async def close(self) -> None:
+        while self._listening is not None and not self._listening.done():
+            self._listening.cancel()  # more than once: before Python 3.12 a `wait_for` within it may swallow one
+            await asyncio.wait([self._listening], timeout=0.1)
+        await self._client.aclose()

@@ -31,5 +31,5 @@ class Lazy(Generic[T]):
         return getattr(self.load(), name)
 
     async def aclose(self) -> None:
-        if (made := self._made) is not None:
-            await made.aclose()  # type: ignore[attr-defined]
+        if (loaded := self._made) is not None:
+            await loaded.aclose()  # type: ignore[attr-defined]

@@ -27,8 +27,8 @@ from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.library.functions import PromptOrder, recording
 from agentcli.llm.messages import Block, ToolUse
 from agentcli.llm.provider import Provider, ToolSpec
+from agentcli.settings.files import current_folder
 from agentcli.settings.load import Config, load_config
-from agentcli.settings.paths import current_folder
 from agentcli.settings.structs import Settings
 from agentcli.settings.write import changed_values
 from agentcli.setup.options import CallerParts, McpOptions, SessionChoice, SessionOptions
@@ -169,7 +169,7 @@ class Agent:
                 return choice
             if info.id == choice.new_id:  # a store also takes the beginning of an id
                 self._check_owner(info.id, info.user_id)
-                return SessionChoice("id", info.id)
+                return SessionChoice(how="id", id=info.id)
         return choice
 
     async def _load_entries(self) -> list[Entry] | None:
@@ -314,7 +314,7 @@ class Agent:
                 session, self._session, self._turns = self._session, None, PromptOrder()
                 if session is not None:
                     if session.snapshot().conversation.entries:
-                        self._choice = SessionChoice("id", session.id)
+                        self._choice = SessionChoice(how="id", id=session.id)
                     await session.close()
                 await self._builder.aclose(for_good=False)
 

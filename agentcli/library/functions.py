@@ -26,9 +26,8 @@ from agentcli.errors import UsageError
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.token_encoders import TOKENS_TO_REPLY, AnyMessage, AnyTool, ModelFacts, message_tokens, text_tokens
 from agentcli.models.choice import Models
-from agentcli.settings.files import is_file
+from agentcli.settings.files import current_folder, find_paths, is_file
 from agentcli.settings.load import load_config
-from agentcli.settings.paths import current_folder, find_paths
 
 
 def count_tokens(text: str, model: str) -> int:

@@ -30,9 +30,9 @@ from agentcli.llm.models import (
 from agentcli.llm.provider import Health, Provider
 from agentcli.models.providers import ProviderKeys, ProviderMaker, no_provider
 from agentcli.settings.check import find_error, unknown_setting
+from agentcli.settings.files import from_home
 from agentcli.settings.keys import KeptKeys, split_command
 from agentcli.settings.load import Config
-from agentcli.settings.paths import from_home
 from agentcli.settings.structs import ServerSettings
 
 if TYPE_CHECKING:
@@ -102,7 +102,10 @@ def _check_server(name: str, server: ServerSettings, config: Config) -> None:
 
 
 class Models:
-    """The models that can be named: their providers, one for each `provider/model`, and the facts about them."""
+    """The models that can be named: their providers, one for each `provider/model`, and the facts about them.
+
+    `on_wait` is called with the reason why a provider makes the person wait.
+    """
 
     def __init__(self, config: Config, *, on_wait: Callable[[str], None] | None = None) -> None:
         self._config = config
@@ -140,35 +143,37 @@ class Models:
         raise NoModel(NO_MODEL)
 
     async def running(self) -> list[str]:
+        """Return the models of Ollama and LM Studio, as far as they run on this machine."""
         ollama = ollama_address(self._config.environment.get("OLLAMA_HOST", ""))
-        servers = (
-            ("ollama", ollama, "/api/tags", "models", "name"),
-            ("lmstudio", "http://127.0.0.1:1234", "/v1/models", "data", "id"),
+        answers = await asyncio.gather(
+            _ask_server(ollama, "/api/tags"), _ask_server("http://127.0.0.1:1234", "/v1/models")
         )
         names: list[str] = []
-        answers = await asyncio.gather(*(_listed(address, path) for _, address, path, _, _ in servers))
-        for (provider, _, _, rows, key), listed in zip(servers, answers, strict=True):
+        for provider, rows_key, name_key, answer in zip(
+            ("ollama", "lmstudio"), ("models", "data"), ("name", "id"), answers, strict=True
+        ):
             with suppress(msgspec.ValidationError):
-                found = msgspec.convert(listed, dict[str, Any]).get(rows)
-                models = [row.get(key) for row in msgspec.convert(found, list[dict[str, Any]])]
+                rows = msgspec.convert(answer, dict[str, Any]).get(rows_key)
+                models = [row.get(name_key) for row in msgspec.convert(rows, list[dict[str, Any]])]
                 names += [f"{provider}/{model}" for model in models if isinstance(model, str) and model]
         return names
 
     async def reach(self, running: Collection[str]) -> dict[str, str]:
         """Return for each provider why it can be used now, empty if it cannot. Only servers without keys are asked."""
-        names = [name for name in (*provider_names(), *self._config.settings.providers) if name != "scripted"]
         running = {name.partition("/")[0] for name in running}
-        found: dict[str, str] = {}
-        for name in dict.fromkeys(names):
+        reasons: dict[str, str] = {}
+        for name in (*provider_names(), *self._config.settings.providers):
             if name == "local":
-                found[name] = "installed" if find_spec("xllamacpp") and self.embedded_path().is_file() else ""
+                reasons[name] = "installed" if find_spec("xllamacpp") and self.embedded_path().is_file() else ""
             elif place := self.keys.place(name):
-                found[name] = f"key {place}"
-            elif self.keys.variables(name) or name in running:
-                found[name] = "running" if name in running else self.keys.sign_in(name)
+                reasons[name] = f"key {place}"
+            elif name in running:
+                reasons[name] = "running"
             else:
-                found[name] = self.keys.sign_in(name) or await self._server(name)
-        return found
+                needs_key = bool(self.keys.variables(name))
+                reasons[name] = self.keys.sign_in(name) or ("" if needs_key else await self._server(name))
+        reasons.pop("scripted", None)  # it needs a file
+        return reasons
 
     async def _server(self, name: str) -> str:
         """Describe a server that needs no key. Only addresses with plain HTTP are asked."""
@@ -176,7 +181,7 @@ class Models:
         address = (server.base_url if server else "") or preset_rows().get(name, {}).get("base_url", "")
         if not address.startswith("http://"):
             return "needs no key" if address else ""
-        return "running" if await _listed(address, f"{urlsplit(address).path}/models") is not None else ""
+        return "running" if await _ask_server(address, f"{urlsplit(address).path}/models") is not None else ""
 
     # Keys
 
@@ -218,21 +223,21 @@ class Models:
 
     def info(self, name: str) -> ModelInfo:
         """Return the facts about `provider/model`. Raises `UsageError`."""
-        own: ModelInfo | None = getattr(self._added.get(name), "info", None)
-        if own is not None:
-            return own
+        added: ModelInfo | None = getattr(self._added.get(name), "info", None)
+        if added is not None:
+            return added
         provider, model = split_name(name)
-        found = self.table().find(provider, model)
+        known = self.table().find(provider, model)
         match provider:
             case "local":
                 window = self._config.settings.local.context
-                return msgspec.structs.replace(found, window=window, max_output=min(2_048, window // 2), small=True)
+                return msgspec.structs.replace(known, window=window, max_output=min(2_048, window // 2), small=True)
             case "scripted":
-                return msgspec.structs.replace(found, takes_images=True, prices=found.prices or Prices())
-            case "vertex" if found.prices and self._config.environment.get("CLOUD_ML_REGION") != "global":
-                return msgspec.structs.replace(found, prices=found.prices.times(REGIONAL))
+                return msgspec.structs.replace(known, takes_images=True, prices=known.prices or Prices())
+            case "vertex" if known.prices and self._config.environment.get("CLOUD_ML_REGION") != "global":
+                return msgspec.structs.replace(known, prices=known.prices.times(REGIONAL))
             case _:
-                return found
+                return known
 
     def table(self) -> ModelTable:
         """Return the bundled models, with the user's rows in their place."""
@@ -276,8 +281,8 @@ def split_name(name: str) -> tuple[str, str]:
     return provider, model
 
 
-async def _listed(address: str, path: str) -> Any:
-    """Return the list of a server on this machine, or None. It does not import the HTTP client, which takes longer."""
+async def _ask_server(address: str, path: str) -> Any:
+    """Return the JSON that a server on this machine answers, or None. The HTTP client takes longer to import."""
     try:
         parts = urlsplit(address)
         host, port = parts.hostname or "", parts.port or 80

@@ -16,9 +16,9 @@ from agentcli.errors import ConfigError, NoKey, UsageError, did_you_mean
 from agentcli.llm.addresses import is_address, ollama_address
 from agentcli.llm.models import PROVIDERS, ModelInfo, preset_rows, provider_names
 from agentcli.llm.provider import Provider
+from agentcli.settings.files import from_home, home_of
 from agentcli.settings.keys import Key, KeyHelper
 from agentcli.settings.load import Config
-from agentcli.settings.paths import from_home, home_of
 from agentcli.settings.structs import ServerSettings
 
 SEARCH_KEY = "TAVILY_API_KEY"  # of the service that web_search asks
@@ -39,24 +39,23 @@ _LIBRARIES = {"bedrock": "boto3", "vertex": "google.auth"}  # which the SDK sign
 
 
 class ProviderKeys:
-    """The keys of all providers of one configuration."""
-
     def __init__(self, config: Config) -> None:
         self._config = config
         self._helpers: dict[str, KeyHelper] = {}
 
     def takers(self) -> list[str]:
+        """Return the providers that take a key."""
         names = dict.fromkeys(("anthropic", *preset_rows(), *_VARIABLES, *self._config.settings.providers))
         return [name for name in names if self.variables(name)]
 
     def variables(self, provider: str) -> tuple[str, ...]:
         """Return the variables of a provider's key, the usual one first; none if it needs no key."""
         server = self._server(provider)
-        if usual := _VARIABLES.get(provider):
-            return (server.api_key_env or usual[0], *usual[1:])
+        if defaults := _VARIABLES.get(provider):
+            return (server.api_key_env or defaults[0], *defaults[1:])
         variable = server.api_key_env or preset_rows().get(provider, {}).get("key_env", "")
-        needs_key = server.needs_key in (True, None) and provider not in PROVIDERS
-        return (variable,) if variable and needs_key else ()
+        takes_key = server.needs_key is not False and provider not in PROVIDERS
+        return (variable,) if variable and takes_key else ()
 
     def places(self, provider: str) -> Iterator[tuple[str, str]]:
         """Yield each of a provider's variables with a description of where its value is. Raises `ConfigError`."""
@@ -73,8 +72,8 @@ class ProviderKeys:
     def sign_in(self, provider: str) -> str:
         """Describe the credentials of a cloud's own tools; empty if none are found."""
         variables, file = _SIGNED_IN.get(provider, ((), ""))
-        if found := next(filter(self._config.environment.get, variables), ""):
-            return f"{found} in the environment"
+        if variable := next(filter(self._config.environment.get, variables), ""):
+            return f"{variable} in the environment"
         path = home_of(self._config.environment) / file
         return str(path) if file and path.is_file() else ""
 
@@ -96,15 +95,17 @@ class ProviderKeys:
         config = self._config
         if (command := self._server(provider).api_key_helper) and not self._is_at_hand(provider):
             folder = config.paths.config if config.paths.config.is_dir() else Path.home()
-            name, seen = f"providers.{provider}.api_key_helper", config.kept_keys.seen
-            helper = KeyHelper(command, folder=folder, error=lambda text: config.error(text, name), on_key=seen.add)
+            name, seen_keys = f"providers.{provider}.api_key_helper", config.kept_keys.seen
+            helper = KeyHelper(
+                command, folder=folder, error=lambda text: config.error(text, name), on_key=seen_keys.add
+            )
             return self._helpers.setdefault(provider, helper), ""
         if not (variables := self.variables(provider)):
             return "", ""
-        first, *others = variables
+        first, *token_variables = variables
         if first in config.kept_keys.typed:
             return config.key(first), ""
-        token = next(filter(config.key_in_environment, others), "")
+        token = next(filter(config.key_in_environment, token_variables), "")
         is_alone = not token or config.key_in_environment(first)
         return (config.key(first) if is_alone else ""), config.key(token) if token else ""
 
@@ -128,12 +129,12 @@ class ProviderKeys:
         Raises:
             UsageError: If there is none.
         """
-        was = [place for variable in variables if (place := self._config.kept_keys.remove(variable))]
+        places = [place for variable in variables if (place := self._config.kept_keys.remove(variable))]
         in_environment = next(filter(self._config.key_in_environment, variables), "")
         rest = f" {in_environment} in the environment still holds one." if in_environment else ""
-        if not was:
+        if not places:
             raise UsageError(f"No key for {provider} is kept.{rest}")
-        return f"The key for {provider}, {was[0]}, is removed.{rest}"
+        return f"The key for {provider}, {places[0]}, is removed.{rest}"
 
     def _is_at_hand(self, provider: str) -> bool:
         """Return True if the key was typed or is in the environment; it then counts before commands and stored keys."""
@@ -219,18 +220,18 @@ class ProviderMaker:
     def _cloud(self, info: ModelInfo, server: ServerSettings, key: Key, token: Key) -> Provider:
         """Return a provider for Claude in a cloud. Raises `UsageError` if a setting is missing."""
         platform: Any
-        platform, of = info.provider, self._config.environment.get
+        platform, environment = info.provider, self._config.environment.get
         if (library := _LIBRARIES.get(platform)) and not is_installed(library):
-            how = "pip install 'agentcli[cloud]' (or ./install.sh --extras cloud)"
-            raise UsageError(f"{platform} needs the libraries of its cloud: {how}.")
+            install = "pip install 'agentcli[cloud]' (or ./install.sh --extras cloud)"
+            raise UsageError(f"{platform} needs the libraries of its cloud: {install}.")
         region = resource = project = ""
         address = self._address(server, platform, f"ANTHROPIC_{platform.upper()}_BASE_URL")
         match platform:
             case "bedrock":
-                region = of("AWS_REGION") or of("AWS_DEFAULT_REGION") or ""
+                region = environment("AWS_REGION") or environment("AWS_DEFAULT_REGION") or ""
             case "vertex":
-                region, key, token = of("CLOUD_ML_REGION") or "", "", key or token
-                project = of("ANTHROPIC_VERTEX_PROJECT_ID") or of("GOOGLE_CLOUD_PROJECT") or ""
+                region, key, token = environment("CLOUD_ML_REGION") or "", "", key or token
+                project = environment("ANTHROPIC_VERTEX_PROJECT_ID") or environment("GOOGLE_CLOUD_PROJECT") or ""
                 if not region:
                     raise UsageError("vertex needs a region: set CLOUD_ML_REGION, such as us-east5 or global.")
                 if (token or server.api_key_helper) and not project:
@@ -238,7 +239,7 @@ class ProviderMaker:
             case _:
                 if not (key or token or server.api_key_helper or is_installed("azure.identity")):
                     raise NoKey(platform, "ANTHROPIC_FOUNDRY_API_KEY")
-                resource = of("ANTHROPIC_FOUNDRY_RESOURCE") or ""
+                resource = environment("ANTHROPIC_FOUNDRY_RESOURCE") or ""
                 if not (resource or address):
                     variables = "ANTHROPIC_FOUNDRY_RESOURCE, or ANTHROPIC_FOUNDRY_BASE_URL"
                     raise UsageError(f"foundry needs the name of your resource: set {variables}.")
@@ -276,9 +277,9 @@ class ProviderMaker:
 
     def _azure_address(self, deployment: str) -> str:
         """Return the address of an Azure OpenAI resource; a dated API version has one for each deployment."""
-        of = self._config.environment.get
-        resource, version = of("AZURE_RESOURCE_NAME"), of("OPENAI_API_VERSION")
-        address = of("AZURE_OPENAI_ENDPOINT") or (f"https://{resource}.openai.azure.com" if resource else "")
+        environment = self._config.environment.get
+        resource, version = environment("AZURE_RESOURCE_NAME"), environment("OPENAI_API_VERSION")
+        address = environment("AZURE_OPENAI_ENDPOINT") or (f"https://{resource}.openai.azure.com" if resource else "")
         if not address:
             variables = "AZURE_OPENAI_ENDPOINT, or providers.azure.base_url"
             raise UsageError(f"azure needs the address of your resource: set {variables}.")
@@ -291,8 +292,8 @@ class ProviderMaker:
         """Return the address in a provider's settings or its variable, or nothing. Raises `ConfigError`."""
         if server.base_url and not is_address(server.base_url):
             raise self._config.error(NO_ADDRESS, f"providers.{provider}.base_url")
-        given = server.base_url or self._config.environment.get(variable, "").strip()
-        address = ollama_address(given) if provider == "ollama" else given
+        written = server.base_url or self._config.environment.get(variable, "").strip()
+        address = ollama_address(written) if provider == "ollama" else written
         if address and not is_address(address):
             raise ConfigError(NO_ADDRESS, key=variable)
         return address
@@ -315,8 +316,6 @@ def _with_settings(preset: Any, server: ServerSettings) -> Any:
     row["quirks"] = {**row.get("quirks", {}), **server.quirks}
     if server.api_key_env or server.api_key_helper:
         row |= {"key_env": server.api_key_env or row.get("key_env", ""), "needs_key": True}
-    if server.needs_key is not None:
-        row["needs_key"] = server.needs_key
-    if server.key_header:
-        row["key_header"] = server.key_header
+    own_values = {"needs_key": server.needs_key, "key_header": server.key_header}
+    row |= {name: value for name, value in own_values.items() if value not in (None, "")}
     return msgspec.convert(row, Preset)

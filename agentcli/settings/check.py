@@ -31,7 +31,7 @@ def find_error(value: Any, kind: Any, key: str = "") -> tuple[str, str] | None:
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        message = f"{in_words(str(error), kind)}."
+        message = f"{explain_error(str(error), kind)}."
     else:
         return None
     if isinstance(value, Mapping) and (kinds := _member_types(kind)):
@@ -39,8 +39,8 @@ def find_error(value: Any, kind: Any, key: str = "") -> tuple[str, str] | None:
             path = f"{key}.{name}" if key else str(name)
             if (member := kinds.get(name, kinds.get("*"))) is None:
                 return path, unknown_setting(name, kinds)
-            if found := find_error(item, member, path):
-                return found
+            if error_below := find_error(item, member, path):
+                return error_below
     return key, message
 
 
@@ -70,7 +70,7 @@ def unknown_setting(name: str, known: Collection[str]) -> str:
     return f"there is no such setting{did_you_mean(name, known)}; there is {', '.join(known)}."
 
 
-def in_words(message: str, kind: Any) -> str:
+def explain_error(message: str, kind: Any) -> str:
     """Explain a message of msgspec: a pattern in words, which item of a list is meant, and the values there are."""
     message, _, place = message.partition(" - at `$")
     pattern = message.partition("matching regex ")[2].strip("'").replace("\\\\", "\\")

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from agentcli.errors import ConfigError
-from agentcli.settings.files import replace_private_file
+from agentcli.settings.files import read_small_file, replace_private_file
 from agentcli.settings.short_program import run_short_program
 
 _SERVICE = "agentcli"  # the name of the program in a keyring
@@ -86,23 +86,20 @@ class KeptKeys:
         if self._file is None:
             return {}
         try:
-            descriptor = os.open(self._file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            content, status = read_small_file(self._file), self._file.stat()
+            index = msgspec.json.decode(content, type=dict[str, _StoredKey])
         except (FileNotFoundError, NotADirectoryError):
             return {}
-        except OSError as error:
-            raise ConfigError(f"could not be read ({error.strerror}).", file=str(self._file)) from error
-        with os.fdopen(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-                raise ConfigError(
-                    f"holds keys and is not yours alone (mode {stat.S_IMODE(status.st_mode):o}): no key of it is used. "
-                    f"chmod 600 it, and think of new keys.",
-                    file=str(self._file),
-                )
-            try:
-                return msgspec.json.decode(file.read(), type=dict[str, _StoredKey])
-            except msgspec.DecodeError as error:
-                raise ConfigError(f"could not be read ({error}).", file=str(self._file)) from error
+        except (OSError, msgspec.DecodeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ConfigError(f"could not be read ({reason}).", file=str(self._file)) from error
+        if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+            raise ConfigError(
+                f"holds keys and is not yours alone (mode {stat.S_IMODE(status.st_mode):o}): no key of it is used. "
+                f"chmod 600 it, and think of new keys.",
+                file=str(self._file),
+            )
+        return index
 
     def _write(self, index: dict[str, _StoredKey]) -> None:
         assert self._file is not None, "a process without a file holds keys and keeps none"

@@ -18,9 +18,9 @@ import msgspec
 from msgspec import Struct
 
 from agentcli.errors import ConfigError, did_you_mean
-from agentcli.settings.check import find_error, in_words, is_table
+from agentcli.settings.check import explain_error, find_error, is_table
+from agentcli.settings.files import Paths, find_paths, home_of
 from agentcli.settings.keys import KeptKeys, sendable_key
-from agentcli.settings.paths import Paths, find_paths, home_of
 from agentcli.settings.structs import ModelName, Settings
 from agentcli.settings.terminal import look_problems
 from agentcli.settings.trust import command_places, is_trusted, project_files
@@ -151,16 +151,17 @@ def load_config(
     """
     paths = paths or find_paths(environment.get("AGENTCLI_HOME"))
     notices = [*_unknown_variables(environment)]
-    has_own = paths.user_config != without and _may_exist(paths.user_config)
-    layers = [read_layer(paths.user_config)] if has_own else []
-    found = _trusted_files(paths, cwd, notices, trust=trust)
-    for file in (file for file in found if file.suffix == ".toml" and file != without):
-        layers.append(_project_layer(file, paths, notices))
+    layers = []
+    if paths.user_config != without and _may_exist(paths.user_config):
+        layers.append(read_layer(paths.user_config))
+    trusted = _trusted_files(paths, cwd, notices, trust=trust)
+    settings_files = [file for file in trusted if file.suffix == ".toml" and file != without]
+    layers += [_project_layer(file, paths, notices) for file in settings_files]
     if extra_file is not None:
         layers.append(read_layer(extra_file))
-    of_caller = SettingsLayer(caller, dict(flags or {}), names=flag_names)
-    check_layer(of_caller)
-    layers += [_environment_layer(environment), of_caller]
+    caller_layer = SettingsLayer(caller, dict(flags or {}), names=flag_names)
+    check_layer(caller_layer)
+    layers += [_environment_layer(environment), caller_layer]
     if any(layer.holds("compaction.summary_share") for layer in layers):
         notices.append("compaction.summary_share is no longer used: summaries take the room that a compaction has.")
     config = Config(
@@ -171,7 +172,7 @@ def load_config(
         notices=tuple(notices),
         layers=tuple(layers),
         kept_keys=KeptKeys(paths.credentials),
-        project=ProjectUse(bool(found), trust),
+        project=ProjectUse(bool(trusted), trust),
     )
     terminal = config.settings.terminal
     for key, message in look_problems(terminal.keys, terminal.theme, terminal.themes):
@@ -181,11 +182,11 @@ def load_config(
 
 def _trusted_files(paths: Paths, cwd: Path, notices: list[str], *, trust: bool) -> list[Path]:
     """Return the project's files if they are trusted; if not, add a notice that names them."""
-    found = project_files(cwd)
-    if not found or trust or is_trusted(paths, cwd):
-        return found
-    names = ", ".join(str(file) for file in found[:4]) + (f" and {len(found) - 4} more" if len(found) > 4 else "")
-    is_one = len(found) == 1
+    files = project_files(cwd)
+    if not files or trust or is_trusted(paths, cwd):
+        return files
+    names = ", ".join(map(str, files[:4])) + (f" and {len(files) - 4} more" if len(files) > 4 else "")
+    is_one = len(files) == 1
     notices.append(
         f"{names} {'is' if is_one else 'are'} not used: run `agentcli config trust` here, or pass --trust, "
         f"once you have read {'it' if is_one else 'them'}."
@@ -198,7 +199,10 @@ def _project_layer(file: Path, paths: Paths, notices: list[str]) -> SettingsLaye
     layer = read_layer(file)
     for name in personal_keys(layer.values):
         section, _, key = name.partition(".")
-        (layer.values[section] if key else layer.values).pop(key or section)
+        if key:
+            del layer.values[section][key]
+        else:
+            del layer.values[section]
         notices.append(f"{file}: {project_refusal(name, paths)}")
     return layer
 
@@ -218,7 +222,7 @@ def project_refusal(name: str, paths: Paths) -> str:
 
 
 def _may_exist(file: Path) -> bool:
-    """Return True also where nobody can see if the file exists, so that settings are never silently ignored."""
+    """Return True for a file, and where its folder may not be searched, so that settings are never silently ignored."""
     try:
         return file.exists()
     except OSError:
@@ -244,10 +248,9 @@ def read_layer(file: Path) -> SettingsLayer:
     except RecursionError as error:
         raise ConfigError("its brackets are nested too deep to be read.", file=str(file)) from error
     except ValueError as error:
-        found = re.search(r"\bline (\d+)", str(error))
-        is_cut = "end of document" in str(error)
-        line = int(found[1]) if found else text.count("\n") + 1 if is_cut else 0
-        raise ConfigError(f"{error}.", file=str(file), line=line) from error
+        lines = text.count("\n") + 1 if "end of document" in str(error) else 0
+        named = re.search(r"\bline (\d+)", str(error))
+        raise ConfigError(f"{error}.", file=str(file), line=int(named[1]) if named else lines) from error
     layer = SettingsLayer(str(file), values, "" if is_json else text)
     check_layer(layer)
     return layer
@@ -264,27 +267,17 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _line_of(text: str, key: str, *, item: str = "") -> int | None:
     """Return the line of a dotted key in TOML, or of the table around it; with `item`, of that item in its list."""
-    lines, section = dict[str, int](), ""
-    for number, line in enumerate(text.splitlines(), 1):
-        if header := re.match(r"\s*\[+([^\[\],]+)\]+\s*(?:#|$)", line):
-            section = path = _dotted(header[1])
-        elif assigned := re.match(r"([^=#]+)=", line):
-            path = f"{section}.{_dotted(assigned[1])}".lstrip(".")
-        else:
+    lines = text.splitlines()
+    first = 1  # the line on which the newest assignment begins; its value may take several lines
+    for last in range(1, len(lines) + 1):
+        try:
+            values = tomllib.loads("\n".join(lines[:last]))
+        except tomllib.TOMLDecodeError:  # the value goes on
             continue
-        while path:
-            lines.setdefault(path, number)
-            path = path.rpartition(".")[0]
-    while key and key not in lines:
-        key = key.rpartition(".")[0]
-    if not key:
-        return None
-    below = enumerate(text.splitlines()[lines[key] - 1 :], lines[key])
-    return next((number for number, line in below if item in line), lines[key])
-
-
-def _dotted(text: str) -> str:
-    return ".".join(part.strip().strip("\"'") for part in text.split("."))
+        if [*_values_at(values, key)]:
+            return next((line for line in range(first, last + 1) if item in lines[line - 1]), first)
+        first = last + 1
+    return _line_of(text, key.rpartition(".")[0]) if "." in key else None
 
 
 # The environment.
@@ -303,18 +296,18 @@ def _variables() -> tuple[tuple[str, str, Any], ...]:
 
 
 def _may_be_setting(variable: str) -> bool:
-    prefix, _, rest = variable.partition("_")
-    return prefix == "AGENTCLI" and rest not in _OTHER_VARIABLES and not rest.startswith("TEST_")
+    program, _, name = variable.partition("_")
+    return program == "AGENTCLI" and name not in _OTHER_VARIABLES and not name.startswith("TEST_")
 
 
 def _unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
     """Yield a notice for each variable that looks like a setting and is none."""
-    names = [
+    names = {
         name.removeprefix("AGENTCLI_") for name, value in environment.items() if _may_be_setting(name) and value.strip()
-    ]
-    if names:
+    }
+    if names:  # else the table of all variables is not made, which takes 4 ms
         known = [*_OTHER_VARIABLES, *(name.removeprefix("AGENTCLI_") for name, _, _ in _variables())]
-        for name in sorted(set(names).difference(known)):
+        for name in sorted(names.difference(known)):
             hint = did_you_mean(name, known).replace("mean ", "mean AGENTCLI_")
             yield f"AGENTCLI_{name} is no setting{hint}: it is not used. docs/settings.md lists them."
 
@@ -342,7 +335,7 @@ def _from_text(text: str, kind: Any, name: str) -> Any:
     try:
         return msgspec.to_builtins(msgspec.convert(value, kind, strict=False))
     except msgspec.ValidationError as error:
-        message = in_words(str(error), get_args(kind)[1] if get_origin(kind) is dict else kind)
+        message = explain_error(str(error), get_args(kind)[1] if get_origin(kind) is dict else kind)
         raise ConfigError(f"{message}.", file="environment", key=name) from error
 
 

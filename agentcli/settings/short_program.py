@@ -22,8 +22,6 @@ _MAX_PIPE_BYTES = 1 << 20  # more than a pipe holds, so that one read takes all 
 
 
 class ProgramEnd(Struct, frozen=True):
-    """The end of a program, and what it wrote until then."""
-
     exit_code: int | None  # None if it took too long
     stdout: bytes
     stderr: bytes

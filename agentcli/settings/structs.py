@@ -46,7 +46,7 @@ class ProviderSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     transport: Literal["http", "sdk"] = "http"
 
 
-class ServerSettings(Struct, frozen=True, forbid_unknown_fields=True):
+class ServerSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A server that speaks Chat Completions, or another address of a bundled provider.
 
     `api_key_helper` is a command that prints the key, `key_header` its header. For `quirks` see docs/providers.md.
@@ -366,7 +366,7 @@ class LocalSettings(Struct, frozen=True, forbid_unknown_fields=True):
     linger: Seconds = 300.0
 
 
-class Settings(Struct, frozen=True, forbid_unknown_fields=True):
+class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """All groups. `models` has rows like those of models.toml, by provider and id; `hooks` has commands by event.
 
     `mcp_servers` has MCP servers by name, with the keys of `.mcp.json`.

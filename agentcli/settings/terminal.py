@@ -70,7 +70,6 @@ class KeySettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     suspend: Keys = ("c-z",)
 
     def by_action(self) -> dict[str, tuple[str, ...]]:
-        """Return the keys of each action."""
         return {action: (keys,) if isinstance(keys, str) else tuple(keys) for action, keys in asdict(self).items()}
 
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from agentcli.errors import ConfigError
-from agentcli.settings.files import is_file, replace_private_file
-from agentcli.settings.paths import Paths, folder_text, markdown_files, project_root
+from agentcli.settings.files import Paths, folder_text, is_file, markdown_files, project_root, replace_private_file
 
 PROJECT_FILES = {"project": ".agentcli/config.toml", "local": ".agentcli/config.local.toml"}  # of settings, by scope
 HOOKS_FILE = ".agentcli/hooks.json"
@@ -66,6 +65,11 @@ def _is_project(place: Path, folder: Path, root: Path) -> bool:
     return not is_own and place.is_dir() and Path(os.path.realpath(place)).is_relative_to(os.path.realpath(root))
 
 
+def _places_in(folder: Path, names: Sequence[str], root: Path) -> list[Path]:
+    """Return the folders with one of the `names` that are directly in a folder of a project."""
+    return [folder / name for name in names if _is_project(folder / name, folder, root)]
+
+
 def is_project_file(file: Path, root: Path) -> bool:
     """Return True for an existing file of a project, whose root is not the person's home."""
     return not _is_home(root) and is_file(file)
@@ -100,15 +104,15 @@ def _is_as_trusted(fingerprint: str, folder: Path, root: Path) -> bool:
 
 def project_fingerprints(cwd: Path) -> dict[str, str]:
     """Return fingerprints of the project's files as they are now, by folder. Raises `ConfigError`."""
-    root, found = project_root(cwd), {}
+    root, fingerprints = project_root(cwd), {}
     try:
         for folder in project_folders(cwd):
             if _files_of(folder, root):
                 stamp = _digest(folder, root, reads_files=False)  # first, so that a later change of a file shows
-                found[folder_text(folder)] = f"{_digest(folder, root, reads_files=True)} {stamp}"
+                fingerprints[folder_text(folder)] = f"{_digest(folder, root, reads_files=True)} {stamp}"
     except OSError as error:
         raise ConfigError(f"cannot be trusted, as some of it cannot be read ({error}).", file=str(root)) from error
-    return found
+    return fingerprints
 
 
 def trusted_digests(paths: Paths) -> dict[str, str]:
@@ -131,27 +135,23 @@ def remember_trust(paths: Paths, digests: Mapping[str, str]) -> None:
 
 def _files_of(folder: Path, root: Path) -> list[Path]:
     """Return the files of one folder that are used; of a skill only its SKILL.md."""
-    found: list[Path] = []
+    files: list[Path] = []
     if folder == root:
-        found += [file for name in (*PROJECT_FILES.values(), HOOKS_FILE) if is_file(file := root / name)]
+        files += [file for name in (*PROJECT_FILES.values(), HOOKS_FILE) if is_file(file := root / name)]
         if is_project_file(root / MCP_FILE, root):
-            found.append(root / MCP_FILE)
-        found += (file for place in command_places(root) for file in markdown_files(place))
-    for name in SKILL_FOLDERS:
-        if _is_project(folder / name, folder, root):
-            found += (path for path in _all_below(folder / name, root) if path.name == _SKILL_FILE)
-    for name in AGENT_FOLDERS:
-        if _is_project(folder / name, folder, root):
-            found += markdown_files(folder / name)
-    return found
+            files.append(root / MCP_FILE)
+        files += (file for place in command_places(root) for file in markdown_files(place))
+    in_skills = (path for place in _places_in(folder, SKILL_FOLDERS, root) for path in _all_below(place, root))
+    files += (path for path in in_skills if path.name == _SKILL_FILE)
+    files += (file for place in _places_in(folder, AGENT_FOLDERS, root) for file in markdown_files(place))
+    return files
 
 
 def _pinned(folder: Path, root: Path) -> list[Path]:
     """Return all files whose contents the trust in a folder covers, also those beside a SKILL.md."""
-    of_skills = (folder / name for name in SKILL_FOLDERS if _is_project(folder / name, folder, root))
-    return sorted(
-        {*_files_of(folder, root), *(path for place in of_skills for path in _all_below(place, root, is_strict=True))}
-    )
+    skills = _places_in(folder, SKILL_FOLDERS, root)
+    in_skills = (path for place in skills for path in _all_below(place, root, is_strict=True))
+    return sorted({*_files_of(folder, root), *in_skills})
 
 
 def _digest(folder: Path, root: Path, *, reads_files: bool) -> str:
@@ -176,24 +176,24 @@ def _all_below(folder: Path, root: Path, *, is_strict: bool = False) -> Iterator
 
     Folders that cannot be read are left out, with `is_strict` they raise `OSError`.
     """
-    within, waiting, seen, count = os.path.realpath(root), [folder], set(), 0
+    within, waiting, visited, count = os.path.realpath(root), [folder], set(), 0
     while waiting:
         current = waiting.pop()
         real = os.path.realpath(current)
-        if real in seen or not f"{real}/".startswith(f"{within}/"):
+        if real in visited or not f"{real}/".startswith(f"{within}/"):
             continue
-        seen.add(real)
+        visited.add(real)
         try:
             with os.scandir(current) as entries:
-                inside = sorted(entries, key=lambda entry: entry.name)
-            count += len(inside)
+                sorted_entries = sorted(entries, key=lambda entry: entry.name)
+            count += len(sorted_entries)
             if count > _MAX_ENTRIES:
                 raise OSError(errno.EFBIG, f"it holds more than {_MAX_ENTRIES:,} files", str(folder))
         except OSError:
             if is_strict:
                 raise
             continue
-        for entry in inside:
+        for entry in sorted_entries:
             if entry.is_dir():
                 waiting.append(Path(entry.path))
             else:

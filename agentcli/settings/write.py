@@ -76,8 +76,6 @@ def with_setting(file: Path, key: Sequence[str], value: Any) -> str:
 
 
 class MergedFile(Struct, frozen=True):
-    """A file of settings with further settings."""
-
     text: str
     added: dict[str, Any]
     kept: tuple[str, ...]  # the keys that had other values, which were kept

@@ -1,12 +1,18 @@
-"""Holds what a caller adds to a session, and reads its limits, rules and tools from the settings."""
+"""Holds what a caller adds to a session, and reads from the settings its limits, rules and tools, and its export.
+
+The export of traces and metrics obeys OpenTelemetry's own variables, too:
+https://opentelemetry.io/docs/specs/otel/protocol/exporter/
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
+from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
@@ -16,12 +22,14 @@ from agentcli.agent.interfaces import Locks, SessionLog, SessionStore
 from agentcli.agent.permissions.rule_text import check_rule, parse_rule
 from agentcli.agent.permissions.rules import Rules, Verb
 from agentcli.agent.runtime import ContextControl, Resolve, TurnLimits
+from agentcli.agent.session import Session
 from agentcli.conversation.entries import Entry
 from agentcli.errors import ConfigError, UsageError, UserError, did_you_mean
-from agentcli.infra.data_files import DataFolder
-from agentcli.infra.day_account import DayAccount
-from agentcli.infra.grants import FileGrants
+from agentcli.infra.shared import DayAccount
+from agentcli.infra.state_files import DataFolder, FileGrants
+from agentcli.llm.models import preset_rows
 from agentcli.llm.provider import ReplyLimits, RetryPolicy
+from agentcli.models.providers import is_installed
 from agentcli.settings.load import Config
 from agentcli.settings.structs import BudgetSettings, Settings
 from agentcli.tools.builtin.toolset import builtin_tools
@@ -29,10 +37,12 @@ from agentcli.tools.own_tools import guarded
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.sandbox import Sandbox
 from agentcli.tools.tool import Tool
+from agentcli.version import __version__
 
 if TYPE_CHECKING:
     from agentcli.extensions.mcp.tools import MCPClient
     from agentcli.frontends.acp.client import ClientFiles
+    from agentcli.infra.telemetry import Export, Telemetry
     from agentcli.tools.web.web import SearchProvider
 
 
@@ -78,7 +88,7 @@ class SessionOptions(Struct, frozen=True, kw_only=True):
     parts: CallerParts = CallerParts()
 
 
-class SessionChoice(Struct, frozen=True):
+class SessionChoice(Struct, frozen=True, kw_only=True):
     """The conversation to open: new, newest or by id.
 
     With `fork` a copy of it continues; with `take_over` the program that holds it ends.
@@ -141,7 +151,6 @@ def retry_policy(settings: Settings) -> RetryPolicy:
 
 
 def session_budgets(config: Config) -> Budgets:
-    """Return the budgets of a session: its own, and the day's."""
     settings = config.settings
     session = budget_of(settings.budgets, "session")
     if (max_usd := settings.limits.max_budget_usd) is not None:
@@ -215,8 +224,8 @@ def _add_grants(rules: Rules, grants: FileGrants, tools: Sequence[Tool], on_noti
 
 def all_tools(added: Sequence[Tool]) -> ToolRegistry:
     """Return the built-in tools and a caller's own, whatever the settings say."""
-    own = (replace(tool, source="library") if tool.source == "builtin" else tool for tool in added)
-    return ToolRegistry((*builtin_tools(), *map(guarded, own)))
+    added_tools = (replace(tool, source="library") if tool.source == "builtin" else tool for tool in added)
+    return ToolRegistry((*builtin_tools(), *map(guarded, added_tools)))
 
 
 def named_tools(config: Config, tools: ToolRegistry) -> ToolRegistry:
@@ -228,8 +237,8 @@ def named_tools(config: Config, tools: ToolRegistry) -> ToolRegistry:
                 known = [tool.name for tool in tools]
                 message = f"No tool {name!r}{did_you_mean(name, known)}; there is {', '.join(known)}."
                 raise config.error(message, key, item=name if key == "tools.only" else "")
-    named = [name for name in settings.only if name != "none" and not name.startswith("mcp__")]
-    return tools.clone(only=named if settings.only else None)
+    names_of_tools = [name for name in settings.only if name != "none" and not name.startswith("mcp__")]
+    return tools.clone(only=names_of_tools if settings.only else None)
 
 
 def has_key(config: Config, variable: str) -> bool:
@@ -237,3 +246,114 @@ def has_key(config: Config, variable: str) -> bool:
         return bool(config.place_of_key(variable))
     except ConfigError:  # reported where the key is needed, and by doctor
         return False
+
+
+# The export of traces and metrics.
+
+EXTRA = "./install.sh --extras otel, or pip install 'agentcli[otel]'"
+SIGNALS = ("traces", "metrics")
+_ADDRESS = "http://localhost:4318"  # OTLP over HTTP
+# Providers without a preset: the variable that names their address, and the default.
+_SERVERS = {
+    "anthropic": ("ANTHROPIC_BASE_URL", "https://api.anthropic.com"),
+    "openai": ("OPENAI_BASE_URL", ""),
+    "ollama": ("OLLAMA_HOST", "http://127.0.0.1:11434"),
+}
+
+
+@dataclass
+class SessionExport:
+    """Exports sessions as the settings say; where they export nothing, nothing is imported for it."""
+
+    _config: Config
+    _mask: Callable[[str], str]
+    _on_notice: Callable[[str], None]
+    _telemetry: Telemetry | None = None
+
+    def follow(self, session: Session) -> None:
+        """Export what happens in a session from now on, if the settings say so."""
+        if not exported_to(self._config):
+            return
+        if not is_installed("opentelemetry.exporter.otlp.proto.http"):
+            self._on_notice(f"Nothing is exported: [observability] needs the extra otel: {EXTRA}.")
+            return
+        if self._telemetry is None:
+            from agentcli.infra.telemetry import Telemetry
+
+            self._telemetry = Telemetry(make_export(self._config, self._mask))
+        mask = session.runtime.calls.services.mask
+        self._telemetry.follow(session, mask.text if mask else self._mask)
+
+    async def aclose(self) -> None:
+        """Send what there is; further sessions can be followed."""
+        telemetry, self._telemetry = self._telemetry, None
+        if telemetry is not None:
+            await telemetry.aclose()
+
+
+def exported_to(config: Config) -> dict[str, str]:
+    """Return the URL of each signal that is exported."""
+    settings, environment = config.settings.observability, config.environment.get
+    signals = [signal for signal in SIGNALS if getattr(settings, signal)]
+    if (
+        not signals
+        or environment("AGENTCLI_NO_TELEMETRY", "0") not in ("", "0")
+        or environment("OTEL_SDK_DISABLED", "").lower() == "true"
+    ):
+        return {}
+    base = (settings.endpoint or environment("OTEL_EXPORTER_OTLP_ENDPOINT") or _ADDRESS).rstrip("/")
+    own_addresses = {
+        signal: environment(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT")
+        for signal in signals
+        if not settings.endpoint
+    }
+    return {signal: own_addresses.get(signal) or f"{base}/v1/{signal}" for signal in signals}
+
+
+def make_export(config: Config, mask: Callable[[str], str]) -> Export:
+    settings, environment = config.settings.observability, config.environment
+    names = {"service.name": settings.service, "service.version": __version__}
+    has_attribute = "service.name=" in environment.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    if settings.service == "agentcli" and (has_attribute or environment.get("OTEL_SERVICE_NAME")):
+        del names["service.name"]  # the SDK takes it from these variables
+    if settings.environment:
+        names["deployment.environment.name"] = settings.environment
+    parent = {name: environment[name.upper()] for name in ("traceparent", "tracestate") if name.upper() in environment}
+    from agentcli.infra.telemetry import Export
+
+    return Export(
+        settings=settings,
+        addresses=exported_to(config),
+        resource=names | settings.tags,
+        parent=parent,
+        server=partial(_server, config),
+        mask=mask,
+    )
+
+
+def _server(config: Config, provider: str) -> tuple[str, int]:
+    """Return the host and port of a provider; an empty host where that is not known."""
+    variable, default = _SERVERS.get(provider, ("", ""))
+    server = config.settings.providers.get(provider)
+    configured = (server.base_url if server else "") or config.environment.get(variable, "")
+    address = configured or default or preset_rows().get(provider, {}).get("base_url", "")
+    try:
+        parts = urlsplit(address if "//" in address else f"http://{address}")
+        return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80) if parts.hostname else 0
+    except ValueError:  # no address; the provider that uses it reports that
+        return "", 0
+
+
+def sent_headers(config: Config, signal: str) -> dict[str, str]:
+    """Return the headers for the collector, as the SDK reads them: the settings over the environment."""
+    environment = config.environment.get
+    text = environment(f"OTEL_EXPORTER_OTLP_{signal.upper()}_HEADERS") or environment("OTEL_EXPORTER_OTLP_HEADERS", "")
+    pairs = (pair.partition("=") for pair in text.split(",") if "=" in pair)
+    in_environment = {unquote(name.strip()): unquote(value.strip()) for name, _, value in pairs}
+    return in_environment | config.settings.observability.headers
+
+
+def secret_headers(config: Config) -> list[str]:
+    """Return the secrets in the headers for collectors: the values, also those for logs, and each of their words."""
+    values = {value for signal in (*SIGNALS, "logs") for value in sent_headers(config, signal).values()}
+    return [word for value in values for word in (value, *value.split())]

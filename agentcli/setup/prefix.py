@@ -25,8 +25,8 @@ from agentcli.conversation.instructions import (
 from agentcli.llm.messages import without_surrogates
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Prefix, ToolSpec
+from agentcli.settings.files import home_of, project_root
 from agentcli.settings.load import Config
-from agentcli.settings.paths import home_of, project_root
 from agentcli.setup.options import SessionOptions
 from agentcli.tools.builtin.toolset import small_specs
 from agentcli.tools.registry import ToolRegistry
@@ -57,11 +57,11 @@ class PrefixBuilder:
     def prefix(self, info: ModelInfo, tools: ToolRegistry) -> Prefix:
         kind = (info.small, info.window, tools)
         if (prefix := self._built.get(kind)) is None:
-            own = [tool for tool in tools if not tool.server]
-            specs = tuple(tool.spec() for tool in own)
+            own_tools = [tool for tool in tools if not tool.server]
+            specs = tuple(tool.spec() for tool in own_tools)
             if info.small and not self.config.settings.tools.only:
-                builtin = [tool.spec() for tool in own if tool.source == "builtin"]
-                specs = (*small_specs(builtin), *(tool.spec() for tool in own if tool.source != "builtin"))
+                builtin = [tool.spec() for tool in own_tools if tool.source == "builtin"]
+                specs = (*small_specs(builtin), *(tool.spec() for tool in own_tools if tool.source != "builtin"))
             names = {spec.name for spec in specs}
             agents = self.agents() if "create_subagent" in names else ""
             skills = self.skills(info.window) if "skill" in names else ""
@@ -72,19 +72,19 @@ class PrefixBuilder:
         return prefix
 
     def _fit_servers(self, tools: Sequence[Tool], window: int) -> tuple[tuple[ToolSpec, ...], str]:
+        """Return the tools of MCP servers as far as they fit their share of the window, and a note if some do not."""
         if not tools:
             return (), ""
-        whole = tuple(tool.spec() for tool in tools)
-        share = self.config.settings.mcp.share
         from agentcli.extensions.mcp.tools import NOTE, fitted
 
-        shown = fitted(whole, int(min(window, _USUAL_WINDOW) * share))
-        if left_out := [spec.name for spec in whole[len(shown) :]]:
+        specs, share = tuple(tool.spec() for tool in tools), self.config.settings.mcp.share
+        shown = fitted(specs, int(min(window, _USUAL_WINDOW) * share))
+        if left_out := [spec.name for spec in specs[len(shown) :]]:
             self.on_notice(
                 f"{len(left_out)} tools of MCP servers are not shown to the model, as all take more than "
                 f"{share:.0%} of its window (mcp.share): {', '.join(left_out[:5])} …"
             )
-        return shown, NOTE if shown != whole else ""
+        return shown, NOTE if shown != specs else ""
 
     def for_agent(self, prompt: str) -> PrefixBuilder:
         """Return the builder for a subagent, whose system text ends with its own prompt."""
@@ -114,8 +114,7 @@ class PrefixBuilder:
             notes = [files_note(cwd)]
         else:
             today = datetime.now(UTC).astimezone().strftime("%Y-%m-%d")
-            branch = git_branch(project_root(cwd))
-            notes = [environment_note(cwd=cwd, platform=sys.platform, date=today, branch=branch)]
+            notes = [environment_note(cwd=cwd, platform=sys.platform, date=today, branch=git_branch(project_root(cwd)))]
         instructions = self.instructions()
         for notice in instructions.notices:
             self.on_notice(notice)
@@ -144,8 +143,8 @@ def new_reminders(reminders: Sequence[User], state: AgentState) -> list[User]:
 
 def _kind(note: User) -> Kind:
     """Return the first words of a reminder and the instruction files that it names, which its newer version keeps."""
-    words = note.text.split(maxsplit=_WORDS_OF_KIND)[:_WORDS_OF_KIND]
-    return " ".join(words), tuple(instruction_paths([note]))
+    first_words = note.text.split(maxsplit=_WORDS_OF_KIND)[:_WORDS_OF_KIND]
+    return " ".join(first_words), tuple(instruction_paths([note]))
 
 
 def _memory_note(index: Sequence[tuple[str, str]]) -> User:

@@ -15,19 +15,16 @@ from agentcli.agent.interfaces import Checkpoints
 from agentcli.agent.permissions.rules import Rules, reading_denial
 from agentcli.errors import ToolError
 from agentcli.extensions.programs import WorkspacePrograms
-from agentcli.infra.data_files import DataFolder
 from agentcli.infra.lazy import Lazy
-from agentcli.infra.memory_files import MemoryFiles, memory_folder
-from agentcli.safety.paths.judge import PathGround
-from agentcli.settings.files import make_private_folder
+from agentcli.infra.state_files import DataFolder, MemoryFiles, memory_folder
+from agentcli.safety.paths.judge import SECRET_HOME_PATHS, PathGround
+from agentcli.settings.files import from_home, home_of, make_private_folder, project_root
 from agentcli.settings.load import Config
-from agentcli.settings.paths import from_home, home_of, project_root
 from agentcli.settings.structs import SandboxSettings
-from agentcli.setup.options import SessionOptions, check_hosts
-from agentcli.setup.telemetry import secret_headers
+from agentcli.setup.options import SessionOptions, check_hosts, secret_headers
 from agentcli.tools.command import Grants, Profile
 from agentcli.tools.sandbox import Sandbox
-from agentcli.tools.web.web import Web
+from agentcli.tools.web.web import SearchProvider, Web
 from agentcli.tools.workspace import SessionGrants, SessionResources, Workspace, WorkspaceSettings
 
 if TYPE_CHECKING:
@@ -36,7 +33,6 @@ if TYPE_CHECKING:
     from agentcli.infra.sandbox.confinement import Confinement
     from agentcli.infra.sandbox.local import LocalSandbox
     from agentcli.safety.secrets.masking import Masker
-    from agentcli.tools.web.web import SearchProvider
 
 
 class WorkspaceFactory:
@@ -50,10 +46,10 @@ class WorkspaceFactory:
         self, session_id: str, rules: Rules, *, profile: Profile | None = None, files: ClientFiles | None = None
     ) -> Workspace:
         """Make the workspace of a session; its sandbox is opened when it is first used. Raises `ConfigError`."""
-        config, sandbox = self._config, self._config.settings.sandbox
+        config, settings = self._config, self._config.settings.sandbox
         check_hosts(config)
         added = _added_folders(config)
-        if sandbox.kind == "docker" and not sandbox.docker_image:
+        if settings.kind == "docker" and not settings.docker_image:
             raise config.error("set sandbox.docker_image to the image that commands run in.", "sandbox.kind")
         state = config.paths.state
         for folder in (state.parent, state) if state.parent == config.paths.config else (state,):
@@ -63,21 +59,28 @@ class WorkspaceFactory:
         def open_sandbox() -> Sandbox:
             if self._parts.sandbox is not None:
                 return self._parts.sandbox
-            folders, programs = (config.cwd, *added), self._programs.files
-            made = make_sandbox(config, folders, session_id=session_id, rules=rules, profile=profile, programs=programs)
-            return files.sandbox(made, lambda: workspace.facts.roots) if files else made
+            own_sandbox = make_sandbox(
+                config,
+                (config.cwd, *added),
+                session_id=session_id,
+                rules=rules,
+                profile=profile,
+                programs=self._programs.files,
+            )
+            return files.sandbox(own_sandbox, lambda: workspace.facts.roots) if files else own_sandbox
 
-        lazy, notes = Lazy(open_sandbox), memory_folder(state, project_root(config.cwd))
+        sandbox = Lazy(open_sandbox)
+        memory = MemoryFiles(memory_folder(state, project_root(config.cwd)), config.settings.memory)
         workspace = Workspace(
             cwd=config.cwd,
-            sandbox=cast("Sandbox", lazy),
-            is_open=lazy.is_made,
-            session_grants=SessionGrants(Grants(hosts=sandbox.hosts)),
+            sandbox=cast("Sandbox", sandbox),
+            is_open=sandbox.is_made,
+            session_grants=SessionGrants(Grants(hosts=settings.hosts)),
             settings=WorkspaceSettings(home_of(config.environment), config.settings.tools.charset or ""),
             resources=SessionResources(
                 data=self._data.of_session(session_id),
                 web=Web(granted_hosts=config.settings.web.hosts, find_search=self._find_search),
-                memory=MemoryFiles(notes, config.settings.memory) if self.has_memory else None,
+                memory=memory if self.has_memory else None,
             ),
         )
         return workspace
@@ -121,8 +124,7 @@ def make_masker(config: Config, values: frozenset[str]) -> Masker:
     from agentcli.infra.sandbox.environment import credentials_in
     from agentcli.safety.secrets.masking import Masker
 
-    own = (*credentials_in(config.environment), *config.kept_keys.values, *secret_headers(config))
-    return Masker((*own, *values))
+    return Masker((*credentials_in(config.environment), *config.kept_keys.values, *secret_headers(config), *values))
 
 
 # Sandbox
@@ -152,7 +154,7 @@ def make_sandbox(
         masked=(
             *(_absolute(name, config.cwd, home) for name in settings.masked),
             *config.paths.secret,
-            *_secrets_moved(config.environment),
+            *_moved_secret_files(config.environment),
         ),
         writable=tuple(_absolute(name, config.cwd, home) for name in settings.writable),
         environment=settings.environment,
@@ -181,24 +183,22 @@ def _confinement(settings: SandboxSettings, state: Path) -> Confinement:
         from agentcli.infra.sandbox.backends.choosing import Docker
 
         return Docker(settings.docker_image)
-    from agentcli.infra.sandbox.backends import choosing as confinement
+    from agentcli.infra.sandbox.backends.choosing import KINDS, choose_confinement
 
     tmp = state / "tmp"
     try:
         make_private_folder(tmp)
     except OSError as error:
         raise ToolError(f"Commands cannot be confined: {tmp} could not be made ({error.strerror}).") from error
-    kinds = confinement.KINDS.get(sys.platform, ()) if kind == "auto" else (kind,)
-    return confinement.choose_confinement(tmp=tmp, kinds=kinds)
+    return choose_confinement(tmp=tmp, kinds=KINDS.get(sys.platform, ()) if kind == "auto" else (kind,))
 
 
-def _secrets_moved(environment: Mapping[str, str]) -> Iterator[Path]:
-    """Yield the secret files of a home that XDG variables put elsewhere."""
-    from agentcli.safety.paths.judge import SECRET_HOME_PATHS
-
-    for variable, usual in {"XDG_CONFIG_HOME": ".config/", "XDG_DATA_HOME": ".local/share/"}.items():
+def _moved_secret_files(environment: Mapping[str, str]) -> Iterator[Path]:
+    """Yield the secret files of a home whose folders XDG variables put elsewhere."""
+    for variable, default in {"XDG_CONFIG_HOME": ".config/", "XDG_DATA_HOME": ".local/share/"}.items():
         if (folder := environment.get(variable, "")).startswith("/"):
-            yield from (Path(folder, path.removeprefix(usual)) for path in SECRET_HOME_PATHS if path.startswith(usual))
+            moved = (path.removeprefix(default) for path in SECRET_HOME_PATHS if path.startswith(default))
+            yield from (Path(folder, path) for path in moved)
 
 
 def _absolute(name: str, cwd: Path, home: Path) -> Path:
@@ -239,11 +239,13 @@ def make_checkpoints(
         )
         from agentcli.infra.changes.recorder import Recorder
 
-        return Recorder(folder, roots, session_id, scratch=scratch, private=private, limits=limits)
+        return Recorder(
+            folder=folder, roots=roots, session_id=session_id, scratch=scratch, private=private, limits=limits
+        )
 
     return cast("Checkpoints", Lazy(make))
 
 
 def has_interrupted(config: Config, session_id: str) -> bool:
-    """True if a killed process has left calls of a session under way."""
+    """Return True if a killed process has left calls of a session under way."""
     return (config.paths.state / "checkpoints" / "under_way" / session_id).is_dir()

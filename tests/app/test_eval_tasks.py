@@ -9,8 +9,8 @@ import pytest
 from agentcli.evals.attempt import LocalEngine
 from agentcli.evals.store import Attempted, Variant
 from agentcli.evals.task import Task, find_tasks
+from agentcli.settings.files import find_paths
 from agentcli.settings.load import Config, load_config
-from agentcli.settings.paths import find_paths
 
 pytestmark = pytest.mark.slow
 

@@ -22,7 +22,7 @@ import logging, sys, os
 from pathlib import Path
 from agentcli.cli.output import set_up_logging
 from agentcli.settings.load import load_config
-from agentcli.settings.paths import find_paths
+from agentcli.settings.files import find_paths
 set_up_logging(load_config(Path.cwd()))
 """
 MANY = (

@@ -13,7 +13,7 @@ import pytest
 
 from agentcli import Agent, ToolError
 from agentcli.agent.events import ToolFinished
-from agentcli.infra.memory_files import MemoryFiles
+from agentcli.infra.state_files import MemoryFiles
 from agentcli.settings.structs import MemorySettings
 from tests.app.running import Place, call
 from tests.conformance.replies import Call, Said, anthropic_reply

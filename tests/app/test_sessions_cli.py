@@ -154,7 +154,7 @@ def test_an_open_session_is_left_alone(program: Program) -> None:
             refused = program(*arguments)
             assert refused.code == 1
             assert f"{id} is open" in refused.err
-        program.change("UPDATE entries SET parent_id = 'gone' WHERE seq = 2")
+        program.change("PRAGMA foreign_keys = off; DELETE FROM sessions")
         assert program("fsck").code == 1
         refused = program("fsck", "--repair")
         assert (refused.code, f"{id} is open: close" in refused.err) == (1, True)
@@ -168,16 +168,30 @@ def test_a_sound_file_is_reported_to_be_sound_also_where_there_is_none(program: 
         program.session("first")
 
 
-def test_faults_are_reported_and_repaired_and_the_file_of_before_is_kept(program: Program) -> None:
+def test_damaged_entries_are_reported_and_left_out(program: Program) -> None:
     id = program.session("first")
     program.change("UPDATE entries SET body = replace(body, 'About', 'Xbout') WHERE kind = 'assistant'")
     program.change("UPDATE entries SET parent_id = 'gone' WHERE seq = 2")
     before = program.database.read_bytes()
+    for flag in ((), ("--repair",)):
+        found = program("fsck", *flag)
+        assert found.code == 1
+        assert "checksum" in found.out
+        assert "the entry it follows is not there" in found.out
+        assert "Sessions go on without damaged entries" in found.out
+        assert program.database.read_bytes() == before
+    assert "About first: yes." not in program("show", id).out
+    resumed = program.run("-p", "on", "-m", program.script({"text": "On."}), "-r", id)
+    assert (resumed.code, resumed.out) == (0, "On.\n")
+    assert "its checksum is not that of its text" in resumed.err
+
+
+def test_a_damaged_file_is_reported_and_replaced_by_the_copy(program: Program) -> None:
+    id = program.session("first")
+    program.change("PRAGMA foreign_keys = off; DELETE FROM sessions")
+    before = program.database.read_bytes()
     found = program("fsck")
-    assert found.code == 1
-    assert "checksum" in found.out
-    assert "the entry it follows is not there" in found.out
-    assert "--repair" in found.out
+    assert (found.code, "damaged" in found.out, "--repair" in found.out) == (1, True, True)
     assert program.database.read_bytes() == before
     repaired = program("fsck", "--repair")
     assert repaired.code == 0, repaired.out

@@ -30,8 +30,7 @@ from typing import BinaryIO, NoReturn, Self
 
 # Modules that need extras, or that are programs of their own.
 LEFT_OUT = (
-    "agentcli.langchain", "agentcli.infra.telemetry.", "agentcli.infra.redis_events",
-    "agentcli.infra.sessions.postgres",
+    "agentcli.langchain", "agentcli.infra.telemetry.", "agentcli.infra.sessions.postgres",
 )  # fmt: skip
 
 

@@ -18,13 +18,12 @@ import pytest
 from agentcli.agent.interfaces import EventStore, StreamState
 from agentcli.errors import StorageError, StreamMoved
 from agentcli.infra.event_log import MemoryEvents, SqliteEvents
-from agentcli.infra.sessions.sqlite import SqliteSessions
 from tests.conformance.redis_server import redis_url
-from tests.conformance.sessions import a_session, database, kept, on_disk
+from tests.conformance.sessions import a_session, database, on_disk
 
 
 def redis_events(folder: Path, **how: Any) -> Any:
-    from agentcli.infra.redis_events import RedisEvents
+    from agentcli.infra.event_log import RedisEvents
 
     return RedisEvents(redis_url(), **how)
 
@@ -159,8 +158,7 @@ async def test_two_programs_share_a_stream(make: str, opened: Callable[[str], Ev
 WRITER = """
 import asyncio, sys
 from pathlib import Path
-from agentcli.infra.redis_events import RedisEvents
-from agentcli.infra.event_log import SqliteEvents
+from agentcli.infra.event_log import RedisEvents, SqliteEvents
 async def run():
     store = SqliteEvents(Path(sys.argv[1])) if sys.argv[1][0] == "/" else RedisEvents(sys.argv[1])
     n = 0
@@ -285,27 +283,6 @@ async def test_of_a_redacted_session_no_event_and_of_its_stream_no_byte_is_left(
         assert b"hunter2" not in file.read_bytes(), file
 
 
-async def test_sessions_and_streams_that_find_a_damaged_file_at_once_restore_it_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with on_disk(tmp_path) as store:
-        await a_session(store, "Remember me")
-    path, told = database(tmp_path), list[str]()
-    copied = time.localtime(path.with_name("sessions.db.copy").stat().st_mtime)
-    path.write_bytes(bytes(16) + path.read_bytes()[16:])
-    store, events = SqliteSessions(path, on_notice=told.append), SqliteEvents(path)
-    other = await store.create(cwd=tmp_path)
-    await asyncio.gather(kept(other, "Another"), *(events.append(name, [b"x"]) for name in "ab"))
-    await other.close()
-    assert {info.title for info in await store.list()} == {"Remember me", "Another"}
-    assert [event.data for event in await events.read("a")] == [b"x"]
-    await store.close()
-    await events.close()
-    (aside,) = (file for file in path.parent.glob("*.damaged-*") if file.suffix[-4:] not in ("-wal", "-shm"))
-    said = f"{aside}, and what was stored until {time.strftime('%Y-%m-%d %H:%M', copied)} is restored from the copy"
-    assert said in "".join((*told, caplog.text))
-
-
 @pytest.mark.slow
 def test_redis_is_left_at_once_at_whatever_step_of_connecting(tmp_path: Path) -> None:
     async def run(steps: int) -> None:
@@ -324,7 +301,7 @@ def test_redis_is_left_at_once_at_whatever_step_of_connecting(tmp_path: Path) ->
 
 @pytest.mark.slow
 async def test_redis_that_does_not_exist_is_reported_without_its_password() -> None:
-    from agentcli.infra.redis_events import RedisEvents
+    from agentcli.infra.event_log import RedisEvents
 
     store = RedisEvents("redis://:hunter2@127.0.0.1:1/0")
     with pytest.raises(StorageError, match=r"127\.0\.0\.1") as told:

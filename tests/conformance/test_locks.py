@@ -12,7 +12,7 @@ import pytest
 
 from agentcli.agent.interfaces import Locks
 from agentcli.errors import ToolError
-from agentcli.infra.locks import FileLocks
+from agentcli.infra.shared import FileLocks
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ async def test_another_process_waits_and_one_that_dies_gives_way(tmp_path: Path)
     holder = (
         "import asyncio, sys\n"
         "from pathlib import Path\n"
-        "from agentcli.infra.locks import FileLocks\n"
+        "from agentcli.infra.shared import FileLocks\n"
         "async def hold():\n"
         "    async with FileLocks(Path(sys.argv[1])).held(('/ws/a',), timeout_s=5):\n"
         "        print('held', flush=True)\n"

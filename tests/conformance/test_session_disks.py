@@ -14,11 +14,11 @@ from pathlib import Path
 import apsw
 import pytest
 
-from agentcli.conversation.entries import ContextNote, Entry
+from agentcli.conversation.entries import Entry
 from agentcli.errors import StorageError
 from agentcli.infra.sessions import sqlite
 from agentcli.infra.sessions.database import SessionLock
-from agentcli.infra.sessions.fsck import CheckReport, check, make_copy, repair
+from agentcli.infra.sessions.maintenance import CheckReport, check, make_copy, repair
 from agentcli.infra.sessions.sqlite import SqliteSessions
 from tests.conformance.disks import disk, fill, tiny_disk
 from tests.conformance.power_cuts import cut_power
@@ -125,7 +125,10 @@ async def test_a_disk_that_fails_at_any_write_or_sync_is_reported_and_loses_noth
 
 
 async def checked_repair(path: Path, before: dict[str, list[Entry]]) -> CheckReport | None:
-    """What the repair says; every way ends in a sound file with every entry, or in a clear answer."""
+    """What the repair says; every way ends in a sound file with every entry, or in a clear answer.
+
+    A file in which only entries are damaged stays as it is.
+    """
     damage = path.read_bytes()
     try:
         found = check(path)
@@ -164,18 +167,20 @@ async def test_a_file_with_flipped_bits_is_restored(tmp_path: Path, times: int, 
         place.write_bytes(damaged)
         report = await checked_repair(place, before)
         repaired += report is not None and bool(report.kept_as)
-        assert report is None or report.is_healthy
+        assert report is None or not report.is_file_damaged
     assert repaired  # what lies where nothing is stored is no damage
 
 
 DAMAGE = {
-    "DELETE FROM entries WHERE seq = 2": "order",
     "PRAGMA foreign_keys = off; DELETE FROM sessions": "file",
     "DROP TABLE entries": "file",
     "half": "file",
     "beginning": "file",
+}
+ENTRY_DAMAGE = {
+    "DELETE FROM entries WHERE seq = 2": "order",
     "UPDATE entries SET checksum = 7 WHERE seq = 2": "checksum",
-    "UPDATE entries SET parent_id = 'gone' WHERE seq = 2": "parent",  # it follows the one before: no copy is needed
+    "UPDATE entries SET parent_id = 'gone' WHERE seq = 2": "parent",
 }
 
 
@@ -197,31 +202,44 @@ async def test_what_is_missing_is_found_and_comes_from_the_copy(tmp_path: Path, 
     assert DAMAGE[damage] in {fault.kind for fault in check(path).found}
     report = await checked_repair(path, {id: before} if has_copy else {})
     assert report is not None
-    is_mended = DAMAGE[damage] in ("checksum", "parent")
-    assert (report.is_healthy, bool(report.kept_as)) == (has_copy or is_mended,) * 2
-    if has_copy and not is_mended:
+    assert (report.is_healthy, bool(report.kept_as)) == (has_copy, has_copy)
+    if has_copy:
         assert report.restored_from == 1e9
         assert "2001-09-" in report.restored_text
-    elif DAMAGE[damage] == "parent":
-        assert await read(path, id) == before
 
 
-async def test_what_was_stored_after_the_copy_outlives_damage_of_single_entries(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", ENTRY_DAMAGE)
+async def test_damage_of_single_entries_is_reported_and_costs_no_other_entry(tmp_path: Path, damage: str) -> None:
     path, id, _ = await stored(tmp_path, *TEXTS)
     async with on_disk(tmp_path) as store:
         await goes_on(store, id, "four", "five", "six")
     before = await read(path, id)
-    for text in ("two", "five"):
-        change(path, f"UPDATE entries SET body = replace(body, '{text}', 'xxx') WHERE body LIKE '%{text}%'")
-    assert [(fault.kind, fault.session_id) for fault in check(path).found] == [("checksum", id)] * 2
-    repaired = repair(path)
-    assert (repaired.is_healthy, repaired.restored_from, check(path).found) == (True, 0, [])
+    change(path, damage)
+    damaged = path.read_bytes()
+    report = repair(path)
+    assert (ENTRY_DAMAGE[damage], id) in [(fault.kind, fault.session_id) for fault in report.left]
+    assert (report.is_healthy, report.is_file_damaged, report.kept_as) == (False, False, "")
+    assert path.read_bytes() == damaged
     entries = await read(path, id)
-    assert [entry.id for entry in entries] == [entry.id for entry in before]
-    note = entries.pop(4).body
-    assert isinstance(note, ContextNote)
-    assert Path(repaired.kept_as).name in note.text
-    assert texts_of(entries) == ["one", "two", "three", "four", "six"]
+    assert [entry for entry in entries if entry.id != before[1].id] == [one for one in before if one.id != before[1].id]
+    make_copy(path)
+    assert check(copy_of(path)).found == report.left
+
+
+async def test_an_index_that_is_damaged_is_made_anew_with_all_entries(tmp_path: Path) -> None:
+    path, id, _ = await stored(tmp_path, *TEXTS)
+    async with on_disk(tmp_path) as store:
+        await goes_on(store, id, "four")
+    before = await read(path, id)
+    change(
+        path,
+        "PRAGMA writable_schema = on",
+        "UPDATE sqlite_master SET sql = replace(sql, '(origin)', '(time)') WHERE name = 'entries_by_origin'",
+    )
+    assert check(path).is_file_damaged
+    report = repair(path)
+    assert (report.is_healthy, report.restored_from) == (True, 0)
+    assert await read(path, id) == before
 
 
 async def test_the_log_of_a_damaged_file_is_read_and_kept_with_it(tmp_path: Path) -> None:
@@ -229,16 +247,16 @@ async def test_the_log_of_a_damaged_file_is_read_and_kept_with_it(tmp_path: Path
     place = database(tmp_path / "copy")
     place.parent.mkdir(parents=True)
     with closing(apsw.Connection(str(path))) as db:
-        db.execute("UPDATE entries SET checksum = 7 WHERE seq = 2")
+        db.execute("PRAGMA foreign_keys = off; DELETE FROM sessions")
         for suffix in ("", "-wal", ".copy"):
             shutil.copy(f"{path}{suffix}", f"{place}{suffix}")
-    assert [fault.kind for fault in check(place).found] == ["checksum"]
+    assert check(place).is_file_damaged
     report = repair(place)
     assert report.is_healthy
     assert Path(f"{report.kept_as}-wal").stat().st_size
     assert not Path(f"{place}-wal").exists()
     with closing(apsw.Connection(report.kept_as)) as db:
-        assert db.execute("SELECT checksum FROM entries WHERE seq = 2").get == 7
+        assert db.execute("SELECT count(*) FROM sessions").get == 0
     assert texts_of(await read(place, id)) == ["one", "two"]
 
 
@@ -246,7 +264,7 @@ async def test_no_repair_while_a_session_is_open_or_another_program_writes(tmp_p
     path, id, _ = await stored(tmp_path, "one", "two")
     async with on_disk(tmp_path) as store:
         await store.list()
-        change(path, "UPDATE entries SET checksum = 7 WHERE seq = 2")
+        change(path, "PRAGMA foreign_keys = off; DELETE FROM sessions")
         before = path.read_bytes()
         lock = SessionLock(path, id)
         lock.acquire()
@@ -305,7 +323,7 @@ async def test_a_copy_is_made_once_a_day_of_a_file_that_was_written_to_and_is_so
     assert not await copied()
     assert await copied("three")
     sound = copy_of(path).read_bytes()
-    change(path, "UPDATE entries SET body = replace(body, 'one', 'xxx')")
+    change(path, "PRAGMA foreign_keys = off; DELETE FROM sessions")
     make_copy(path)
     assert copy_of(path).read_bytes() == sound
     assert "No copy" in caplog.text

@@ -159,7 +159,7 @@ async def test_changes_of_a_killed_job_are_remembered_until_they_are_stored(tmp_
     project.mkdir()
 
     def recorder() -> Recorder:
-        return Recorder(tmp_path / "checkpoints", lambda: [project], "s", scratch=tmp_path)
+        return Recorder(folder=tmp_path / "checkpoints", roots=lambda: [project], session_id="s", scratch=tmp_path)
 
     killed = recorder()
     await killed.begin("job", None)
@@ -177,7 +177,7 @@ async def test_changes_of_a_killed_job_are_remembered_until_they_are_stored(tmp_
 async def test_what_a_call_names_while_a_job_runs_is_its_own(tmp_path: Path) -> None:
     project = (tmp_path / "project").resolve()
     project.mkdir()
-    recorder = Recorder(tmp_path / "checkpoints", lambda: [project], "s", scratch=tmp_path)
+    recorder = Recorder(folder=tmp_path / "checkpoints", roots=lambda: [project], session_id="s", scratch=tmp_path)
     job = await recorder.begin("job", None)
     edit = await recorder.begin("edit", [project / "a"])
     for name in "ab":
@@ -192,7 +192,7 @@ async def test_what_a_call_names_while_a_job_runs_is_its_own(tmp_path: Path) -> 
 async def test_a_start_that_is_cancelled_leaves_nothing_under_way(tmp_path: Path) -> None:
     (tmp_path / "project").mkdir()
     roots = [(tmp_path / "project").resolve()]
-    recorder = Recorder(tmp_path / "checkpoints", lambda: roots, "s", scratch=tmp_path)
+    recorder = Recorder(folder=tmp_path / "checkpoints", roots=lambda: roots, session_id="s", scratch=tmp_path)
     starting = asyncio.create_task(recorder.begin("call", None))
     await asyncio.sleep(0)
     starting.cancel()

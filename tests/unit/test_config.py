@@ -15,8 +15,8 @@ import tomli_w
 
 from agentcli.errors import ConfigError, UsageError
 from agentcli.settings.check import is_table
+from agentcli.settings.files import Paths, current_folder, find_paths, project_root
 from agentcli.settings.load import Config, load_config, read_layer
-from agentcli.settings.paths import Paths, current_folder, find_paths, project_root
 from agentcli.settings.structs import LimitSettings, RetrySettings, ServerSettings, Settings, TokenSettings
 from agentcli.settings.trust import is_trusted, project_files, project_fingerprints, remember_trust
 from agentcli.settings.write import to_toml
@@ -237,7 +237,7 @@ def test_servers_and_model_rows_are_merged_table_by_table(paths: Paths, project:
     write(paths.user_config, {"providers": {"a": {"base_url": "http://a", "headers": {"x": "1"}}}})
     extra = write(project / "e.toml", {"providers": {"a": {"headers": {"y": "2"}}, "b": {"base_url": "http://b"}}})
     servers = load(paths, project, extra_file=extra).settings.providers
-    assert servers["a"] == ServerSettings("http://a", headers={"x": "1", "y": "2"})
+    assert servers["a"] == ServerSettings(base_url="http://a", headers={"x": "1", "y": "2"})
     assert servers["b"].base_url == "http://b"
 
 

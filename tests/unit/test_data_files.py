@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.infra.data_files import DataFolder
 from agentcli.infra.sessions.sqlite import can_resume
+from agentcli.infra.state_files import DataFolder
 from agentcli.settings.structs import DataSettings
 
 HOUR = 3_600.0

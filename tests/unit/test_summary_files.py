@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from agentcli.infra.data_files import SummaryFiles
+from agentcli.infra.state_files import SummaryFiles
 
 
 def test_a_summary_is_kept_for_its_time(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from agentcli.errors import UsageError
 from agentcli.evals.attempt import LocalEngine
 from agentcli.evals.store import Outcome, Variant
 from agentcli.evals.task import Task, swe_bench_tasks
+from agentcli.settings.files import find_paths
 from agentcli.settings.load import load_config
-from agentcli.settings.paths import find_paths
 
 pytestmark = pytest.mark.slow  # real repositories, and a sandbox that hides files
 

@@ -30,7 +30,7 @@ MEDIA_MARGIN = 1.5
 
 
 class Account:
-    """The limits of one scope in this process, and what it spent; `infra/day_account.py` has those of all processes."""
+    """The limits of one scope in this process, and what it spent; `infra/shared.py` has those of all processes."""
 
     def __init__(self, scope: str, limits: Amounts | None = None) -> None:
         self.scope = scope

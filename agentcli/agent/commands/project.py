@@ -26,7 +26,7 @@ from agentcli.conversation.entries import (
 from agentcli.conversation.history import listed_names
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.llm.models import estimate_text
-from agentcli.settings.paths import from_home
+from agentcli.settings.files import from_home
 from agentcli.tools.command import Command, Grants
 from agentcli.tools.text.diff import unified_diff
 from agentcli.tools.text.encoding import decode

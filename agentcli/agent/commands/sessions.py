@@ -26,7 +26,7 @@ from agentcli.agent.undo import (
 from agentcli.conversation.entries import Labelled
 from agentcli.conversation.history import shorten
 from agentcli.errors import NoSession, SessionInUse, UsageError, UserError
-from agentcli.settings.paths import from_home
+from agentcli.settings.files import from_home
 
 MAX_LISTED = 20
 _MAX_OFFERED = 200

@@ -16,8 +16,8 @@ from agentcli.frontends.acp.agent import AcpAgent
 from agentcli.frontends.run_end import interrupt_on_signals
 from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.models.choice import Models
+from agentcli.settings.files import current_folder
 from agentcli.settings.load import Config
-from agentcli.settings.paths import current_folder
 
 FLAGS = (*SERVER_FLAGS, (("--login",), {"action": "store_true", "help": "keep a provider's key, and end"}))
 _ABOUT = "Serve an editor over the Agent Client Protocol. The editor starts this program: docs/acp.md has its settings."

@@ -27,8 +27,8 @@ from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.safety.secrets.masking import mask
 from agentcli.settings import write
 from agentcli.settings.check import setting_type
+from agentcli.settings.files import current_folder, find_paths, project_root
 from agentcli.settings.load import Config, load_config, nested, personal_keys, project_refusal
-from agentcli.settings.paths import current_folder, find_paths, project_root
 from agentcli.settings.trust import MCP_FILE, PROJECT_FILES, project_files, project_fingerprints, remember_trust
 from agentcli.setup.options import check_hosts
 

@@ -16,9 +16,9 @@ from agentcli.cli import doctor as checks
 from agentcli.cli.doctor import Check, Result, Status, Subject, check_program
 from agentcli.cli.subcommands.shared import AsJson, configuration, print_answer, single_command
 from agentcli.errors import AgentcliError, ConfigError
+from agentcli.settings.files import current_folder, find_paths
 from agentcli.settings.keys import KeptKeys
 from agentcli.settings.load import Config
-from agentcli.settings.paths import current_folder, find_paths
 from agentcli.settings.structs import Settings
 
 _MARKS: dict[Status, str] = {"ok": "✓", "warning": "!", "problem": "✗"}

@@ -31,12 +31,11 @@ from agentcli.cli.session_opener import open_for_client
 from agentcli.errors import UsageError, UserError
 from agentcli.frontends.hosts import UsageStore
 from agentcli.frontends.run_end import interrupt_on_signals
-from agentcli.infra.day_account import DayAccount
-from agentcli.infra.event_log import SqliteEvents
+from agentcli.infra.event_log import RedisEvents, SqliteEvents
 from agentcli.infra.sessions.sqlite import SqliteSessions
-from agentcli.settings.files import make_private_folder
+from agentcli.infra.shared import DayAccount
+from agentcli.settings.files import current_folder, make_private_folder
 from agentcli.settings.load import Config
-from agentcli.settings.paths import current_folder
 from agentcli.settings.structs import ServeTokenSettings
 
 FLAGS = (
@@ -347,8 +346,6 @@ def _account(worker: Worker, user_id: str) -> DayAccount | None:
 
 def _events(config: Config) -> EventStore:
     if config.settings.serve.redis:
-        from agentcli.infra.redis_events import RedisEvents
-
         return RedisEvents(config.settings.serve.redis)
     for file in config.paths.state.glob("events.db*"):  # of an earlier version: sessions write their events anew
         file.unlink(missing_ok=True)

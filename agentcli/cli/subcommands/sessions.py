@@ -36,11 +36,10 @@ from agentcli.frontends.export.documents import shown as as_json
 from agentcli.frontends.export.markdown import when
 from agentcli.frontends.printable import printable
 from agentcli.infra.sandbox.environment import credentials_in
-from agentcli.infra.sessions.fsck import check, repair
+from agentcli.infra.sessions.maintenance import check, repair
 from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.safety.secrets.masking import Masker
-from agentcli.settings.files import replace_file
-from agentcli.settings.paths import current_folder
+from agentcli.settings.files import current_folder, replace_file
 
 T = TypeVar("T")
 _MAX_FAULTS = 50  # lines
@@ -243,6 +242,10 @@ def fsck(
         lines.append(f"Repaired {path}: {report.restored_text}. The damaged file is kept as {report.kept_as}.")
     elif report.is_healthy:
         lines.append(f"{path} is sound.")
+    elif not report.is_file_damaged:
+        lines.append(
+            "Sessions go on without damaged entries; everything else in the file is sound, so it stays as it is."
+        )
     elif repairs:
         lines.append(f"There is no sound copy to restore {path} from. Move it away to begin a new one.")
     else:

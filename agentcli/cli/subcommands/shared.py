@@ -13,8 +13,8 @@ import typer
 
 from agentcli.cli.output import echo, warn
 from agentcli.errors import UserError
+from agentcli.settings.files import current_folder
 from agentcli.settings.load import Config, load_config
-from agentcli.settings.paths import current_folder
 
 if TYPE_CHECKING:
     from agentcli.infra.sessions.sqlite import SqliteSessions

@@ -16,9 +16,8 @@ import msgspec
 from agentcli.errors import ConfigError, ToolError
 from agentcli.extensions.mcp.tools import STARTUP_TIMEOUT_S, HttpSpec, Scope, ServerSpec, StdioSpec
 from agentcli.extensions.programs import WorkspacePrograms, program_environment
-from agentcli.settings.files import read_small_file
+from agentcli.settings.files import project_root, read_small_file
 from agentcli.settings.load import Config
-from agentcli.settings.paths import project_root
 from agentcli.settings.trust import MCP_FILE, is_project_file
 
 if TYPE_CHECKING:

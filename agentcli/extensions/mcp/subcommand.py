@@ -24,8 +24,8 @@ from agentcli.extensions.mcp.servers import NO_SERVERS, Servers, describe_offer,
 from agentcli.extensions.mcp.tools import HttpSpec, ServerSpec, StdioSpec
 from agentcli.extensions.programs import WorkspacePrograms
 from agentcli.llm.addresses import is_loopback
+from agentcli.settings.files import project_root
 from agentcli.settings.load import Config, read_layer
-from agentcli.settings.paths import project_root
 from agentcli.settings.trust import MCP_FILE
 from agentcli.settings.write import store_in, store_setting, write_settings
 from agentcli.tools.tool import Tool

@@ -23,9 +23,8 @@ from agentcli.conversation.entries import FILE, Source
 from agentcli.errors import UsageError
 from agentcli.extensions.skills.skill import Skill, read_skill
 from agentcli.models.choice import Models
-from agentcli.settings.files import make_private_folder, replace_file
+from agentcli.settings.files import home_of, make_private_folder, project_root, replace_file
 from agentcli.settings.load import Config
-from agentcli.settings.paths import home_of, project_root
 from agentcli.settings.trust import SKILL_FOLDERS, project_places
 
 T = TypeVar("T")

@@ -15,9 +15,8 @@ from msgspec import Struct
 from agentcli.agent.permissions.rule_text import ALIASES
 from agentcli.extensions.skills.find import read_once, stamp_of
 from agentcli.extensions.skills.skill import one_line, split_frontmatter, tool_rules
-from agentcli.settings.files import read_small_file
+from agentcli.settings.files import home_of, markdown_files, read_small_file
 from agentcli.settings.load import Config
-from agentcli.settings.paths import home_of, markdown_files
 from agentcli.settings.trust import AGENT_FOLDERS, project_places
 
 BUILT_IN = Path(__file__).with_name("builtin")

@@ -84,12 +84,16 @@ def apply_groups(
 
 
 class _Application:
-    """Applies groups one after another. At the end folders get their modes, or are removed."""
+    """Applies groups one after another. At the end folders get their modes, or are removed.
+
+    Paths of methods are relative to the root of the current group's changes.
+    """
 
     def __init__(self, token: str, live: LiveFiles, *, is_resumed: bool) -> None:
         self._token, self._live, self._is_resumed = token, live, is_resumed
-        self._changes = ChangeSet("")  # of the current group
-        self._folders: dict[str, FileEntry | None] = {}  # as they are to become, None for removed ones
+        self._changes = ChangeSet(root="")  # of the current group
+        # By absolute path, what folders are to become at the end: None for those to be removed.
+        self._folders: dict[str, FileEntry | None] = {}
 
     def apply(self, group: ChangeGroup) -> None:
         """Apply a group. Raises `OSError`, and `ConflictError` if possible before anything is changed."""
@@ -99,7 +103,7 @@ class _Application:
             for path in paths:
                 with contextlib.suppress(OSError), self._opened(path) as (folder, name):
                     os.unlink(self._temporary(name), dir_fd=folder)
-            if moved and not os.path.lexists(changes.after[moved].source):
+            if moved and not os.path.lexists(changes.after[moved].source):  # it was moved before the kill
                 with self._opened(moved) as (folder, name):
                     return _set_mode(folder, name, changes.after[moved])
             paths = tuple(path for path in paths if not self._is_done(path))
@@ -107,16 +111,17 @@ class _Application:
             return None
         removed = [path for path in paths if path not in changes.after]
         written = [path for path in paths if path in changes.after]
-        swapped = [path for path in written if _changes_kind(*changes.of(path))]
+        swapped = [path for path in written if _swaps_folder(*changes.of(path))]
         for path in paths:
             self._require_unchanged(path)
         for path in (*removed, *swapped):
             self._require_nothing_else_in(path)
-        first = [path for path in removed if any(path.startswith(f"{one}/") for one in swapped)]
-        self._remove([*first, *swapped])
+        # A folder that gives way to a file is emptied first. All else is only removed when the new files are there.
+        in_swapped = [path for path in removed if any(path.startswith(f"{folder}/") for folder in swapped)]
+        self._remove([*in_swapped, *swapped])
         for path in sorted(written, key=_order):
             self._make(path)
-        return self._remove([path for path in removed if path not in first])
+        return self._remove([path for path in removed if path not in in_swapped])
 
     def finish_folders(self) -> None:
         for path in sorted(self._folders, key=_depth, reverse=True):
@@ -139,6 +144,7 @@ class _Application:
         return f".{name[:40]}.{self._token}"
 
     def _is_done(self, path: str) -> bool:
+        """Return True if a path is already as it is to become. Only root can set the owner, so that may differ."""
         after, now = self._changes.after.get(path), None
         with contextlib.suppress(OSError):
             now = self._now(path)
@@ -162,6 +168,7 @@ class _Application:
         return True
 
     def _require_unchanged(self, path: str) -> None:
+        """Raise `ConflictError` if a path has another state than before the command, or must not be replaced now."""
         before, after = self._changes.of(path)
         if path in self._changes.stale:
             raise ConflictError("it was changed by something else while the command ran")
@@ -180,25 +187,24 @@ class _Application:
         elif not _is_same(now, before):
             raise ConflictError(_CHANGED)
         elif now.kind == "file" and ".git" not in path.split("/"):  # git itself replaces its files
-            with self._opened(path) as place:
-                self._live.require_free(*place)
+            with self._opened(path) as folder_and_name:
+                self._live.require_free(*folder_and_name)
 
     def _require_nothing_else_in(self, path: str) -> None:
         """Raise `ConflictError` for a folder with something in it that the command did not remove."""
         if self._changes.before[path].kind != "folder":
             return
-        with contextlib.suppress(FileNotFoundError), self._opened(path) as (around, name):
-            folder = os.open(name, _READ | os.O_DIRECTORY, dir_fd=around)
+        with contextlib.suppress(FileNotFoundError), self._opened(path) as (parent, name):
+            folder = os.open(name, _READ | os.O_DIRECTORY, dir_fd=parent)
             try:
-                inside = [f"{path}/{one}" for one in os.listdir(folder)]  # noqa: PTH208  # of a descriptor
+                contents = [f"{path}/{one}" for one in os.listdir(folder)]  # noqa: PTH208  # of a descriptor
             finally:
                 os.close(folder)
-            if any(one not in self._changes.before or one in self._changes.after for one in inside):
+            if any(one not in self._changes.before or one in self._changes.after for one in contents):
                 raise ConflictError("something else was put into it since the command started")
 
     def _make(self, path: str) -> None:
-        before, after = self._changes.of(path)
-        assert after is not None
+        before, after = self._changes.before.get(path), self._changes.after[path]
         self._make_folders_around(path)
         if after.kind == "folder":
             return self._make_folder(path)
@@ -207,10 +213,14 @@ class _Application:
                 return _set_mode(folder, name, after)
             replaced = before if before is not None and before.kind != "folder" else None
             check = partial(_require_same, folder, name, replaced)
-            how: dict[str, Any] = {"temporary": self._temporary(name), "check": check, "replaces": replaced is not None}
+            options: dict[str, Any] = {
+                "temporary": self._temporary(name),
+                "check": check,
+                "replaces": replaced is not None,
+            }
             if after.kind == "file":
-                return write_atomically(folder, name, partial(_fill, after=after), **how)
-            with move_into_place(folder, name, **how) as temporary:
+                return write_atomically(folder, name, partial(_fill, after=after), **options)
+            with move_into_place(folder, name, **options) as temporary:
                 if after.kind == "link":
                     os.symlink(after.target, temporary, dir_fd=folder)
                     if os.geteuid() == 0:
@@ -221,10 +231,10 @@ class _Application:
         return None
 
     def _make_folders_around(self, path: str) -> None:
-        for around in parents_of(path)[1:]:
-            before, after = self._changes.of(around)
+        for parent in parents_of(path)[1:]:
+            before, after = self._changes.of(parent)
             if after is not None and before is None and after.kind == "folder":
-                self._make_folder(around)
+                self._make_folder(parent)
 
     def _make_folder(self, path: str) -> None:
         if path:
@@ -249,16 +259,16 @@ class _Application:
                 if entry_at(name, folder=folder) is not None:
                     _require_same(folder, name, before[path])  # a large group takes time, in which others may change it
                 os.unlink(name, dir_fd=folder)
-            for around in parents_of(path)[1:]:
-                if around in before and around not in after:
-                    self._folders.setdefault(self._changes.at(around), None)
+            for parent in parents_of(path)[1:]:
+                if parent in before and parent not in after:
+                    self._folders.setdefault(self._changes.at(parent), None)
 
 
 @contextlib.contextmanager
 def _opened(path: str, *, is_root: bool = False) -> Iterator[tuple[int, str]]:
     """Open the folder that a path is in, following no link, and yield it with the name. Raises `OSError`."""
-    around, _, name = path.rpartition("/")
-    with opened_folder(Path(path if is_root else around or "/")) as folder:
+    folder_path, _, name = path.rpartition("/")
+    with opened_folder(Path(path if is_root else folder_path or "/")) as folder:
         yield folder, "." if is_root else name
 
 
@@ -267,10 +277,12 @@ def _depth(path: str) -> int:
 
 
 def _order(path: str) -> tuple[int, str]:
+    """Return the sort key of a path in `_GIT_ORDER`; what is not in it comes after the objects and the references."""
     return next((number for number, part in enumerate(_GIT_ORDER) if part in f"/{path}"), 2), path
 
 
-def _changes_kind(before: FileEntry | None, after: FileEntry | None) -> bool:
+def _swaps_folder(before: FileEntry | None, after: FileEntry | None) -> bool:
+    """Return True if something else comes in the place of a folder, or the reverse."""
     return before is not None and after is not None and (before.kind == "folder") != (after.kind == "folder")
 
 

@@ -21,8 +21,17 @@ from subprocess import DEVNULL, PIPE, Popen
 import msgspec
 
 from agentcli.conversation.entries import FileKind, FileState, stored_path
-from agentcli.infra.changes.borrowed import TICK_NS, BorrowedObjects, TrackedFile, stamp_of
-from agentcli.infra.changes.state import Objects, is_cache, joined, kind_of, state_of
+from agentcli.infra.changes.state import (
+    TICK_NS,
+    BorrowedObjects,
+    Objects,
+    TrackedFile,
+    is_cache,
+    joined,
+    kind_of,
+    stamp_of,
+    state_of,
+)
 from agentcli.infra.sandbox.mount_points import MOUNT_POINT_MODE, is_mount_point
 from agentcli.settings.files import make_private_folder, replace_file
 from agentcli.tools.ripgrep import find_rg
@@ -34,8 +43,6 @@ Difference = tuple[FileState | None, FileState | None]  # before and now
 
 
 class SnapshotLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of checkpoints."""
-
     max_file_bytes: int = 50_000_000
     max_files: int = 200_000
     max_bytes: int = 5_000_000_000
@@ -57,7 +64,7 @@ class TooManyFiles(Exception):
     """A folder holds more than checkpoints cover."""
 
 
-class _Known(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class _Known(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     """An entry as it was at the last look."""
 
     changed_ns: int  # 0 if it must be read again
@@ -78,8 +85,8 @@ class FolderState(msgspec.Struct, kw_only=True):
 
     root: str
     entries: dict[str, dict[str, _Known]] = {}  # by folder and name
-    left_out: dict[str, str] = {}  # paths with the reason
-    skipped: set[int] = set()  # inodes
+    left_out: dict[str, str] = {}  # paths with the reason why they are not covered
+    skipped: set[int] = set()  # the inodes of what is not covered, also of caches and `.git`
     looked_ns: int = 0  # when the look began
 
 
@@ -87,7 +94,10 @@ _DECODER = msgspec.msgpack.Decoder(FolderState)
 
 
 class FolderIndex:
-    """The entries of a real folder at the last look, kept in `file`. A git in a `writable` folder is not run."""
+    """The entries of a real folder at the last look, kept in `file`. A git in a `writable` folder is not run.
+
+    `refresh` looks again, and returns what has changed since.
+    """
 
     def __init__(
         self, root: Path, file: Path, objects: Objects, limits: SnapshotLimits, *, writable: Sequence[Path] = ()
@@ -100,8 +110,8 @@ class FolderIndex:
     def refresh(self, *, saves: bool = True) -> dict[str, Difference]:
         """Look at the folder; return the changes by relative path. Raises `TooManyFiles`, `OSError`."""
         differences, state = _Look(self).run()
-        before = (state for state, _ in differences.values() if state is not None and state.kind == "file")
-        self.borrowed.copy((state.content for state in before if state.content), self.objects)
+        changed_files = [before for before, _ in differences.values() if before is not None and before.kind == "file"]
+        self.borrowed.copy((file.content for file in changed_files if file.content), self.objects)
         previous, self.state = self.state, state
         if saves and (differences or state.skipped != previous.skipped or not self.file.exists()):
             self._save()
@@ -111,11 +121,11 @@ class FolderIndex:
         nothing = FolderState(root=stored_path(self.root))
         try:
             content = self.file.read_bytes()
-            is_json = content.startswith(b"{")
-            found = msgspec.convert(json.loads(content), FolderState) if is_json else _DECODER.decode(content)
+            is_json = content.startswith(b"{")  # msgpack begins with another byte
+            state = msgspec.convert(json.loads(content), FolderState) if is_json else _DECODER.decode(content)
         except (OSError, ValueError):  # everything is read again
             return nothing
-        return found if found.root == nothing.root else nothing
+        return state if state.root == nothing.root else nothing
 
     def _save(self) -> None:
         make_private_folder(self.file.parent)
@@ -133,7 +143,7 @@ class _Look:
         self._index, self._root, self._limits, self._before = index, index.root, index.limits, index.state
         now_ns = time.time_ns()
         self._looked_ns = self._before.looked_ns if self._before.looked_ns < now_ns else 0  # the clock may be set back
-        self._racy_since_ns = now_ns - TICK_NS
+        self._racy_since_ns = now_ns - TICK_NS  # a file that was changed later may change again within the same tick
         self._known = dict(self._before.entries)
         left_out = {path: why for path, why in self._before.left_out.items() if os.path.lexists(f"{self._root}/{path}")}
         self._state = FolderState(root=self._before.root, left_out=left_out, looked_ns=now_ns)
@@ -145,10 +155,11 @@ class _Look:
     def run(self) -> tuple[dict[str, Difference], FolderState]:
         if not self._known:
             self._borrow()
-        waiting, self._index.files_scanned = [""], 0
-        while waiting:
-            folder = waiting.pop()
-            waiting += self._look_in(folder)
+        self._index.files_scanned = 0
+        folders = [""]
+        while folders:
+            folder = folders.pop()
+            folders += self._look_in(folder)
             self._index.files_scanned += len(self._state.entries.get(folder, ()))
             self._limits.check(self._root, files=self._index.files_scanned)
         for folder, known in self._known.items():
@@ -174,24 +185,23 @@ class _Look:
         """Look at the entries of a folder, and return the folders in it."""
         state, known = self._state, self._known.get(folder, {})
         try:
-            with os.scandir(f"{self._root}/{folder}" if folder else self._root) as found:
-                inside = list(found)
+            with os.scandir(f"{self._root}/{folder}" if folder else self._root) as entries:
+                inner_entries = list(entries)
         except (FileNotFoundError, NotADirectoryError):  # it was just removed
             return []
         except PermissionError as error:  # its contents are as they were, as far as anybody knows
             state.left_out[folder] = error.strerror or str(error)
-            state.entries |= {below: self._known[below] for below in self._known if _is_at_or_below(below, folder)}
+            state.entries |= {path: one for path, one in self._known.items() if _is_at_or_below(path, folder)}
             return []
-        if {entry.name for entry in inside} >= _GIT_NAMES:  # nothing in it counts as gone
+        if {entry.name for entry in inner_entries} >= _GIT_NAMES:  # nothing in it counts as gone
             state.left_out[folder] = "it is a git repository"
-            self._known = {below: one for below, one in self._known.items() if not _is_at_or_below(below, folder)}
+            self._known = {path: one for path, one in self._known.items() if not _is_at_or_below(path, folder)}
             return []
         if folder in self._before.left_out:  # it could not be looked at before
             state.left_out.pop(folder, None)
             self._first_seen.add(folder)
         now = state.entries[folder] = {}
-        below = []
-        for entry in inside:
+        for entry in inner_entries:
             before = one = known.get(entry.name)
             try:
                 status = entry.stat(follow_symlinks=False)
@@ -201,12 +211,10 @@ class _Look:
                 one = self._look_at(folder, entry.name, status, before)
             if one is not None:
                 now[entry.name] = one
-                if one.kind == "folder":
-                    below.append(joined(folder, entry.name))
-        return below
+        return [joined(folder, name) for name, one in now.items() if one.kind == "folder"]
 
     def _look_at(self, folder: str, name: str, status: os.stat_result, before: _Known | None) -> _Known | None:
-        """Record an entry that is new or was touched; return the one before if that is not possible."""
+        """Record an entry that is new or was touched, and return it; if that is not possible, return `before`."""
         state, path, kind = self._state, joined(folder, name), kind_of(status)
         if kind is None:
             return None
@@ -235,8 +243,15 @@ class _Look:
                 self._first_seen.add(path)
         elif before is None or before.state != now:
             self._differences[path] = before.state if before is not None else None, now
-        changed_ns = status.st_ctime_ns if status.st_ctime_ns < self._racy_since_ns else 0
-        return _Known(changed_ns, status.st_ino, now.kind, now.mode, now.content, size=now.size, is_ignored=is_ignored)
+        return _Known(
+            changed_ns=status.st_ctime_ns if status.st_ctime_ns < self._racy_since_ns else 0,
+            inode=status.st_ino,
+            kind=now.kind,
+            mode=now.mode,
+            content=now.content,
+            size=now.size,
+            is_ignored=is_ignored,
+        )
 
     def _file_state(self, path: str, status: os.stat_result, *, is_new: bool) -> FileState | None:
         tracked = self._tracked.get(path) if status.st_size <= self._limits.max_file_bytes else None
@@ -258,7 +273,7 @@ class _Look:
     @cached_property
     def _inodes(self) -> set[int]:
         """The inodes of all entries of the last look. An entry with one of them was moved, and is known."""
-        return {known.inode for inside in self._before.entries.values() for known in inside.values()}
+        return {known.inode for entries in self._before.entries.values() for known in entries.values()}
 
     def _is_skipped(self, path: str, name: str, *, is_folder: bool) -> bool:
         if name == ".git" or is_cache(name, is_folder=is_folder) or f"{self._root}/{path}" in self._limits.own:
@@ -281,11 +296,11 @@ class _Look:
                     self._limits.check(self._root, files=count)
             finally:
                 running.kill()
-        found = set(os.fsdecode(b"".join(parts)).split("\0")[:-1])
-        for path in [*found]:
-            while (path := path.rpartition("/")[0]) and path not in found:
-                found.add(path)
-        return found
+        paths = set(os.fsdecode(b"".join(parts)).split("\0")[:-1])
+        for path in [*paths]:
+            while (path := path.rpartition("/")[0]) and path not in paths:
+                paths.add(path)
+        return paths
 
     def _has_room(self, path: str, kind: FileKind, status: os.stat_result) -> bool:
         """Return True if an ignored file, or a folder as a whole, is within the limits of what is covered."""
@@ -302,8 +317,8 @@ class _Look:
         """The number and the total size of ignored files that are covered."""
         sizes = [
             one.size
-            for folder, inside in self._before.entries.items()
-            for name, one in inside.items()
+            for folder, entries in self._before.entries.items()
+            for name, one in entries.items()
             if one.is_ignored and one.kind == "file" and os.path.lexists(f"{self._root}/{folder}/{name}")
         ]
         return len(sizes), sum(sizes)

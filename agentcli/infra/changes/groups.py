@@ -48,14 +48,14 @@ def group_changes(changes: ChangeSet, *, name_of: Callable[[str], str], budget: 
     large = {
         path for path in paths if path and counts[path] > _MAX_SEPARATE and _is_made_or_removed_folder(path, changes)
     }
-    inside: dict[str, list[str]] = {}
+    paths_by_group: dict[str, list[str]] = {}
     groups: list[ChangeGroup] = []
     for path in paths:
-        if (whole := _whole_around(path, changes, large)) is not None:
-            inside.setdefault(whole, []).append(path)
+        if (group_path := _whole_around(path, changes, large)) is not None:
+            paths_by_group.setdefault(group_path, []).append(path)
         elif not (path in counts and _is_made_or_removed_folder(path, changes)):
             groups.append(ChangeGroup(_summary(path, changes, name_of(changes.at(path)), budget), changes, (path,)))
-    for path, contents in inside.items():
+    for path, contents in paths_by_group.items():
         everything = {one for one in (*changes.before, *changes.after) if one == path or one.startswith(f"{path}/")}
         summary = _summary_of_many(path, changes, contents, name_of(changes.at(path)))
         root = path if path and summary.kind == "created" and everything == {*contents} else ""
@@ -75,15 +75,15 @@ def pick_hunks(group: ChangeGroup, chosen: Collection[int], contents_path: Path)
         OSError: If the contents cannot be read or written.
     """
     path = group.paths[0]
-    before, after = group.changes.of(path)
-    assert before is not None
-    assert after is not None
+    before, after = group.changes.before[path], group.changes.after[path]
     old, new = (_content(entry).decode(errors="surrogateescape") for entry in (before, after))
     contents_path.write_bytes(with_hunks(old, new, chosen).encode(errors="surrogateescape"))
     with after.open() as source, contents_path.open("rb") as target:
         copy_attributes(source.fileno(), target.fileno())
     entry = after._replace(source=str(contents_path), size=contents_path.stat().st_size)
-    changes = ChangeSet(group.changes.root, {path: before}, {path: entry}, {path} & group.changes.stale)
+    changes = ChangeSet(
+        root=group.changes.root, before={path: before}, after={path: entry}, stale={path} & group.changes.stale
+    )
     return group._replace(changes=changes)
 
 
@@ -95,15 +95,15 @@ def by_weight(group: ChangeGroup) -> tuple[bool, bool, bool, str]:
 
 def _whole_around(path: str, changes: ChangeSet, large: Collection[str]) -> str | None:
     """Return the outermost path of the group that a path is only a part of, None if it is a group of its own."""
-    large_one = None
-    for around in (*parents_of(path), path):
-        before, after = changes.of(around)
-        is_repository = _is_git(around, changes) and (around != path or _is_folder(before or after) or around == "")
+    large_folder = None
+    for folder in (*parents_of(path), path):
+        before, after = changes.of(folder)
+        is_repository = _is_git(folder, changes) and (folder != path or _is_folder(before or after) or folder == "")
         if is_repository or (before is not None and after is not None and _is_folder(before) != _is_folder(after)):
-            return around
-        if large_one is None and around in large:
-            large_one = around
-    return None if large_one is None or is_auto_executed(PurePath(path)) else large_one
+            return folder
+        if large_folder is None and folder in large:
+            large_folder = folder
+    return None if is_auto_executed(PurePath(path)) else large_folder
 
 
 def _is_made_or_removed_folder(path: str, changes: ChangeSet) -> bool:
@@ -121,11 +121,10 @@ def _is_git(path: str, changes: ChangeSet) -> bool:
 def _summary(path: str, changes: ChangeSet, name: str, budget: list[int]) -> ChangeSummary:
     """Describe the change of one path. `budget` holds the characters that are left for diffs, and is reduced."""
     before, after = changes.of(path)
-    entry = after or before
-    assert entry is not None
+    entry = after or changes.before[path]
     is_mode = before is not None and after is not None and _is_only_mode(before, after)
-    shown = ("", 1) if is_mode else _diff(name, before, after, budget)
-    is_obeyed = is_auto_executed(PurePath(path))
+    diff_and_hunks = ("", 1) if is_mode else _diff(name, before, after, budget)
+    is_executed = is_auto_executed(PurePath(path))
     notes = _note_of_installed(path)
     if after is not None and after.kind == "link":
         notes.append(f"leads to {shown_path(after.target)}")
@@ -133,28 +132,28 @@ def _summary(path: str, changes: ChangeSet, name: str, budget: list[int]) -> Cha
         notes.append(f"mode {before.mode:o} → {after.mode:o}")
     elif before is None and _is_program(after):
         notes.append("executable")
-    if shown is None and after is not None and after.kind == "file":
+    if diff_and_hunks is None and after is not None and after.kind == "file":
         old = f"{before.size:,} → " if before is not None and before.kind == "file" else ""
         notes.append(f"contents not shown: {old}{after.size:,} bytes")
     return ChangeSummary(
         name=name,
         kind="created" if before is None else "deleted" if after is None else "mode" if is_mode else "changed",
         what=entry.kind if entry.kind != "other" else "file",
-        diff=shown[0] if shown else "",
-        hunks=shown[1] if shown and not is_obeyed else 1,
+        diff=diff_and_hunks[0] if diff_and_hunks else "",
+        hunks=diff_and_hunks[1] if diff_and_hunks and not is_executed else 1,  # such a file is taken as a whole
         size=entry.size if entry.kind == "file" else 0,
         notes=tuple(notes),
-        is_obeyed=is_obeyed,
+        is_obeyed=is_executed,
     )
 
 
 def _is_only_mode(before: FileEntry, after: FileEntry) -> bool:
-    if before.kind != after.kind or before.target != after.target:
-        return False
-    return before.kind == "folder" or (before.kind == "file" and has_same_content(before, after))
+    is_like = before.kind == after.kind and before.target == after.target
+    return is_like and (before.kind == "folder" or (before.kind == "file" and has_same_content(before, after)))
 
 
 def _note_of_installed(path: str) -> list[str]:
+    """Return a note if a path is in a folder of installed packages, such as `node_modules`."""
     installed = INSTALLED.intersection(path.split("/"))
     return [f"in {min(installed)}"] if installed else []
 
@@ -163,12 +162,13 @@ def _is_program(entry: FileEntry | None) -> bool:
     return entry is not None and entry.kind == "file" and bool(entry.mode & 0o111)
 
 
-def _summary_of_many(path: str, changes: ChangeSet, inside: list[str], name: str) -> ChangeSummary:
+def _summary_of_many(path: str, changes: ChangeSet, paths: list[str], name: str) -> ChangeSummary:
+    """Describe all the changes at the `paths` at and below a path as one."""
     before, after = changes.of(path)
     is_git = _is_git(path, changes)
-    is_new = path in inside and before is None
-    is_gone = path in inside and after is None
-    entries = {one: changes.after.get(one) or changes.before[one] for one in inside}
+    is_new = path in paths and before is None
+    is_gone = path in paths and after is None
+    entries = {one: changes.after.get(one) or changes.before[one] for one in paths}
     files = [entry for entry in entries.values() if entry.kind != "folder"]
     notes = _note_of_installed(path)
     if not is_git and not is_gone:
@@ -188,22 +188,25 @@ def _summary_of_many(path: str, changes: ChangeSet, inside: list[str], name: str
     )
 
 
-def _counted(what: str, found: Sequence[str]) -> list[str]:
-    if not found:
+def _counted(noun: str, names: Sequence[str]) -> list[str]:
+    if not names:
         return []
-    rest = f" and {len(found) - _MAX_NAMED:,} more" if len(found) > _MAX_NAMED else ""
-    return [f"{len(found):,} {what}{'s' if len(found) > 1 else ''}: {shown_path(', '.join(found[:_MAX_NAMED]))}{rest}"]
+    more = f" and {len(names) - _MAX_NAMED:,} more" if len(names) > _MAX_NAMED else ""
+    return [f"{len(names):,} {noun}{'s' if len(names) > 1 else ''}: {shown_path(', '.join(names[:_MAX_NAMED]))}{more}"]
 
 
 def _diff(name: str, before: FileEntry | None, after: FileEntry | None, budget: list[int]) -> tuple[str, int] | None:
-    """Return the diff and the number of hunks that can be chosen, None if the contents cannot be shown."""
+    """Return the diff and the number of hunks that can be chosen, None if the contents cannot be shown.
+
+    `budget` holds the characters that are left for diffs, and is reduced.
+    """
     if budget[0] <= 0 or (old := _text(before)) is None or (new := _text(after)) is None:
         return None
     diff = unified_diff(name, old, new)
     budget[0] -= len(diff)
     hunks = len(diff_hunks(diff))
-    shows_less = "\r" in old + new and with_hunks(old, new, range(hunks)) != new  # line ends changed
-    hunks = 1 if shows_less or "\n" in name else max(hunks, 1)
+    changes_line_ends = "\r" in old + new and with_hunks(old, new, range(hunks)) != new
+    hunks = 1 if changes_line_ends or "\n" in name else max(hunks, 1)  # 1: the change is taken as a whole
     return (diff, hunks) if budget[0] >= 0 else None
 
 

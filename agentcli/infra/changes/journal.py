@@ -32,8 +32,6 @@ PLAN = "plan"
 
 
 class CallNote(msgspec.Struct, frozen=True):
-    """A call under way."""
-
     call_id: str
     before: dict[str, FileState | None] | None = None  # the states of the files that it names
     indexes: dict[str, str] = {}  # if it names none: the file of each root's index
@@ -50,8 +48,6 @@ class CallNote(msgspec.Struct, frozen=True):
 
 
 class _Plan(msgspec.Struct):
-    """The groups of changes that are applied."""
-
     note: str  # the file of the note of their call
     groups: list[ChangeGroup]
 
@@ -59,11 +55,12 @@ class _Plan(msgspec.Struct):
 class PrivateFolder:
     """The folder of a dry run or an undo. A lock shows that it is in use. Making one raises `OSError`."""
 
-    def __init__(self, around: Path) -> None:
-        make_private_folder(around)
-        folder = Path(tempfile.mkdtemp(prefix="new-", dir=around.resolve()))
+    def __init__(self, parent: Path) -> None:
+        make_private_folder(parent)
+        folder = Path(tempfile.mkdtemp(prefix="new-", dir=parent.resolve()))
         self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
+        # From now on others may remove it when it is not locked.
         self.path = folder.rename(folder.with_name(folder.name.replace("new-", "try-", 1)))
 
     def apply(
@@ -88,20 +85,20 @@ class PrivateFolder:
             self._lock = -1
 
 
-def finish_interrupted(around: Path) -> str:
+def finish_interrupted(parent: Path) -> str:
     """Finish what killed sessions had begun to apply, discard the rest, and return a report. Raises nothing."""
     outcomes: list[ApplyOutcome] = []
-    remove_abandoned(around, lambda folder: outcomes.append(_finish(folder)))
+    remove_abandoned(parent, lambda folder: outcomes.append(_finish(folder)))
     names = ", ".join(name for outcome in outcomes for name in outcome.names)
     report = [f"A session was killed while it applied changes; they are complete now: {names}."] if names else []
     report += [f"{one.name} was not kept: {one.why}." for outcome in outcomes for one in outcome.conflicts]
     return " ".join(report)
 
 
-def remove_abandoned(around: Path, finish: Callable[[Path], None] | None = None) -> None:
+def remove_abandoned(parent: Path, finish: Callable[[Path], None] | None = None) -> None:
     """Remove the private folders of processes that have ended; one with a plan only after `finish`. Raises nothing."""
     with contextlib.suppress(OSError):
-        for entry in [*around.iterdir()]:
+        for entry in [*parent.iterdir()]:
             with contextlib.suppress(OSError):
                 _remove_abandoned(entry, finish)
 
@@ -127,26 +124,32 @@ def _remove_abandoned(entry: Path, finish: Callable[[Path], None] | None) -> Non
 
 
 def _finish(folder: Path) -> ApplyOutcome:
+    """Apply the plan in a private folder again, and note in the note of its call what is finished now."""
     try:
         plan = msgspec.convert(json.loads((folder / PLAN).read_text()), _Plan)
     except ValueError:
         return ApplyOutcome(conflicts=(Conflict("What a session began to apply", "another version wrote its plan"),))
-    done = apply_groups(plan.groups, folder.name, is_resumed=True)
-    applied = [group.changes for group in plan.groups if group.summary.name in done.names]
+    outcome = apply_groups(plan.groups, folder.name, is_resumed=True)
+    applied = [group.changes for group in plan.groups if group.summary.name in outcome.names]
     paths = [stored_path(changes.at(path)) for changes in applied for path in (*changes.before, *changes.after)]
     with contextlib.suppress(OSError, msgspec.MsgspecError):  # its session has removed the note
-        noted = CallNote.read(Path(plan.note))
-        noted.finished.update(dict.fromkeys(paths, time.time_ns()))
-        noted.write(Path(plan.note))
+        note = CallNote.read(Path(plan.note))
+        note.finished.update(dict.fromkeys(paths, time.time_ns()))
+        note.write(Path(plan.note))
     (folder / PLAN).unlink()
-    return done
+    return outcome
 
 
 def _reduced(group: ChangeGroup) -> ChangeGroup:
     """Return a group with only the entries at its paths, and of folders around them that were made or removed."""
     changes = group.changes
-    around = {parent for path in group.paths for parent in parents_of(path)[1:]}
-    paths = {*group.paths, *(path for path in around if (path in changes.before) != (path in changes.after))}
-    before, after = ({path: one[path] for path in paths if path in one} for one in (changes.before, changes.after))
+    parents = {parent for path in group.paths for parent in parents_of(path)[1:]}
+    paths = {*group.paths, *(path for path in parents if (path in changes.before) != (path in changes.after))}
+    reduced_changes = ChangeSet(
+        root=changes.root,
+        before={path: entry for path, entry in changes.before.items() if path in paths},
+        after={path: entry for path, entry in changes.after.items() if path in paths},
+        stale=paths & changes.stale,
+    )
     summary = ChangeSummary(name=group.summary.name, kind=group.summary.kind, what=group.summary.what)
-    return group._replace(summary=summary, changes=ChangeSet(changes.root, before, after, paths & changes.stale))
+    return group._replace(summary=summary, changes=reduced_changes)

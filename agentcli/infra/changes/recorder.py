@@ -37,35 +37,32 @@ T = TypeVar("T")
 
 @dataclass(kw_only=True)
 class Mark:
-    """A call that is under way."""
-
     call_id: str
     note: Path
-    before: dict[str, FileState | None] | None = None  # None if the call may change anything
-    found: dict[str, Difference] = field(default_factory=dict)  # its changes since they were last asked for
+    before: dict[str, FileState | None] | None = None  # of the files it names; None if it may change anything
+    found: dict[str, Difference] = field(default_factory=dict)  # its changes that were not reported yet, by path
     left_out: tuple[str, ...] = ()
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class Recorder:
     """Implements `Checkpoints` for the real paths of `roots`. A `private` folder is removed with the recorder."""
 
     folder: Path
     roots: Callable[[], Sequence[Path]]
     session_id: str
-    scratch: Path = field(kw_only=True)
-    private: PrivateFolder | None = field(default=None, kw_only=True)
-    limits: SnapshotLimits = field(default=SnapshotLimits(), kw_only=True)
+    scratch: Path  # for the private folders in which undo prepares files
+    private: PrivateFolder | None = None
+    limits: SnapshotLimits = field(default=SnapshotLimits())
 
     def __post_init__(self) -> None:
         self.objects = Objects(self.folder)
         self._notes = self.folder / "under_way" / self.session_id
         self._indexes: list[FolderIndex] | None = None
         self._open: list[Mark] = []
-        self._edited: dict[
-            str, FileState | None
-        ] = {}  # the results of calls that name their files, since the last look
-        self._problem = ""
+        # The results of calls that name their files, since the last look.
+        self._edited: dict[str, FileState | None] = {}
+        self._problem = ""  # why the workspace cannot be recorded
         self._heartbeat: asyncio.Task[None] | None = None
         self._order = asyncio.Lock()
         self._numbers = itertools.count(1)
@@ -126,8 +123,8 @@ class Recorder:
                 try:
                     return await asyncio.to_thread(work)
                 except (OSError, ValueError) as error:  # a ValueError is a name that cannot be stored
-                    why = getattr(error, "strerror", None) or error
-                    message = f"The state of the files could not be kept in {self.objects.folder}: {why}."
+                    reason = getattr(error, "strerror", None) or error
+                    message = f"The state of the files could not be kept in {self.objects.folder}: {reason}."
                     raise ToolError(message, kind="resource_error") from error
 
         task = asyncio.create_task(in_order())
@@ -143,7 +140,7 @@ class Recorder:
         if paths is not None:
             mark.before = {path: self._state(path) for path in _with_missing_folders(map(str, paths))}
             CallNote(mark.call_id, {stored_path(path): state for path, state in mark.before.items()}).write(mark.note)
-        elif self._attribute_changes(self._open[-1] if self._open else None):
+        elif self._attribute_changes(self._open[-1] if self._open else None):  # whatever changed was not this call
             mark.left_out = self._skipped_paths()
             CallNote(mark.call_id, None, self._linked_indexes(mark.note)).write(mark.note)
             self._open.append(mark)
@@ -173,11 +170,13 @@ class Recorder:
 
     def _skipped_paths(self) -> tuple[str, ...]:
         """Return the paths that are left out now, as `PATH: why`."""
-        found = [
-            (f"{index.root}/{path}", why) for index in self._every_index() for path, why in index.state.left_out.items()
+        left_out = [
+            (f"{index.root}/{path}", reason)
+            for index in self._every_index()
+            for path, reason in index.state.left_out.items()
         ]
-        rest = (f"{len(found) - _MAX_NAMED} more paths",) if len(found) > _MAX_NAMED else ()
-        return (*(f"{stored_path(path)}: {why}" for path, why in sorted(found)[:_MAX_NAMED]), *rest)
+        more = (f"{len(left_out) - _MAX_NAMED} more paths",) if len(left_out) > _MAX_NAMED else ()
+        return (*(f"{stored_path(path)}: {reason}" for path, reason in sorted(left_out)[:_MAX_NAMED]), *more)
 
     def _attribute_changes(self, mark: Mark | None) -> bool:
         """Refresh the indexes; the new changes are those of a call, or without one of the person.
@@ -188,16 +187,17 @@ class Recorder:
         edited, self._edited = self._edited, {}
         for index in self._every_index() if not self._problem else ():
             try:
-                found = index.refresh()
+                differences = index.refresh()
             except (TooManyFiles, ToolError) as error:
                 self._problem = str(error)
                 break
-            for path, (before, now) in found.items():
-                whole = f"{index.root}/{path}"
-                before = edited.get(whole, before)
-                owner = next((other for other in self._open if whole in other.found), mark)
+            for relative_path, (before, now) in differences.items():
+                path = f"{index.root}/{relative_path}"
+                before = edited.get(path, before)
+                owner = next((other for other in self._open if path in other.found), mark)
                 if owner is not None and before != now:
-                    owner.found[whole] = (owner.found.get(whole, (before, now))[0], now)
+                    first, _ = owner.found.get(path, (before, now))
+                    owner.found[path] = first, now
         return not self._problem
 
     def _every_index(self) -> list[FolderIndex]:
@@ -220,12 +220,12 @@ class Recorder:
                 continue
             if reported.get(note.call_id, 0.0) * 1e9 >= last_ns:  # a model may use an id again
                 continue
-            found = {path: (state, self._state(path)) for path, state in _by_real_path(note.before or {})}
+            differences = {path: (state, self._state(path)) for path, state in _by_real_path(note.before or {})}
             for root, name in _by_real_path(note.indexes):
                 index = self._index(root, self._notes / name)
                 with contextlib.suppress(TooManyFiles):
-                    found |= {f"{index.root}/{path}": both for path, both in index.refresh(saves=False).items()}
-            if changes := _as_changes(dict(_without_later(found, last_ns + _AFTERLIFE_NS, note.finished))):
+                    differences |= {f"{index.root}/{path}": both for path, both in index.refresh(saves=False).items()}
+            if changes := _as_changes(dict(_without_later(differences, last_ns + _AFTERLIFE_NS, note.finished))):
                 yield FilesChanged(note.call_id, changes, is_exact=note.before is not None)
 
     def _linked_indexes(self, note: Path) -> dict[str, str]:
@@ -256,33 +256,37 @@ def _by_real_path(stored: Mapping[str, T]) -> list[tuple[str, T]]:
 
 
 def _without_later(
-    found: dict[str, Difference], time_ns: int, finished: Mapping[str, int]
+    differences: dict[str, Difference], time_ns: int, finished: Mapping[str, int]
 ) -> Iterator[tuple[str, Difference]]:
     """Yield the differences without later changes. `finished` has later times for some paths."""
-    for path, (before, now) in found.items():
+    for path, (before, now) in differences.items():
         try:
             changed_ns = os.lstat(path).st_ctime_ns if now is not None and now.kind != "folder" else 0
         except OSError:
             changed_ns = 0
         if changed_ns <= finished.get(stored_path(path), time_ns):
             yield path, (before, now)
-        elif before is not None and now is not None:
+        elif (
+            before is not None and now is not None
+        ):  # changed by the call, and later by somebody: its result is unknown
             yield path, (before, FileState("file", now.mode))
 
 
-def _as_changes(found: Mapping[str, Difference]) -> tuple[FileChange, ...]:
+def _as_changes(differences: Mapping[str, Difference]) -> tuple[FileChange, ...]:
     return tuple(
-        FileChange(stored_path(path), before, now) for path, (before, now) in sorted(found.items()) if before != now
+        FileChange(stored_path(path), before, now)
+        for path, (before, now) in sorted(differences.items())
+        if before != now
     )
 
 
 def _with_missing_folders(paths: Iterable[str]) -> list[str]:
     """Return the paths and the missing folders around them, each once; nothing inside a `.git`."""
-    found: dict[str, None] = {}
+    paths_and_folders: dict[str, None] = {}
     for path in paths:
-        around = [path]
-        while (folder := around[-1].rpartition("/")[0]) and not os.path.lexists(folder):
-            around.append(folder)
+        chain = [path]
+        while (folder := chain[-1].rpartition("/")[0]) and not os.path.lexists(folder):
+            chain.append(folder)
         if ".git" not in path.split("/"):
-            found |= dict.fromkeys(reversed(around))
-    return [*found]
+            paths_and_folders |= dict.fromkeys(reversed(chain))
+    return [*paths_and_folders]

@@ -33,21 +33,23 @@ _MAX_LOOKS = 3  # at a file that changes while it is read
 Finish = Callable[[Callable[[], Sequence[RestoredFile]]], Awaitable[Sequence[RestoredFile]]]
 
 
-class PathPlan(msgspec.Struct, frozen=True):
+class PathPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A path as it is now and as it is to become."""
 
     path: str
     now: FileState | None
-    then: FileState | None
+    then: FileState | None  # the state that it is to have
     is_merged: bool = False
     conflict: str = ""  # why it stays as it is
-    entry: FileEntry | None = None  # of the file now
+    entry: FileEntry | None = None  # what is at the path now
 
     @property
     def outcome(self) -> RestoredFile:
         how: RestoredHow = "merged" if self.is_merged else "restored"
-        if self.conflict or self.then == self.now:
-            how = "conflict" if self.conflict else "kept"
+        if self.conflict:
+            how = "conflict"
+        elif self.then == self.now:
+            how = "kept"
         elif self.then is None:
             how = "removed"
         return RestoredFile(self.path, how, self.conflict)
@@ -75,17 +77,17 @@ class PlannedRestoration:
                 changes = self._change_set(private.path.resolve())
                 groups = group_changes(changes, name_of=lambda path: path, budget=[0])
                 groups = [group._replace(moved_root="") for group in groups]  # the new contents are not in one folder
-                done = private.apply(groups, live=live)
+                outcome = private.apply(groups, live=live)
         except OSError as error:
             raise _nothing_done(error) from error
         paths = {group.summary.name: [changes.at(path) for path in group.paths] for group in groups}
-        why = {path: conflict.why for conflict in done.conflicts for path in paths[conflict.name]}
-        return [_outcome(plan, why.get(plan.path, "")) for plan in self._plans]
+        reasons = {path: conflict.why for conflict in outcome.conflicts for path in paths[conflict.name]}
+        return [_outcome(plan, reasons.get(plan.path, "")) for plan in self._plans]
 
     def _change_set(self, scratch: Path) -> ChangeSet:
         """Describe the plans like the changes of a command. Raises `OSError`."""
         root = _common_folder([plan.path for plan in self._changing])
-        changes = ChangeSet(root)
+        changes = ChangeSet(root=root)
         for number, plan in enumerate(self._changing):
             path = plan.path.removeprefix(f"{root}/")
             if (before := _opened_to_owner(plan)) is not None:
@@ -93,11 +95,11 @@ class PlannedRestoration:
             if plan.then is not None:
                 changes.after[path] = self._new_entry(plan.path, plan.then, before, scratch / f"file-{number}")
         for path in [*changes.after]:  # removed folders around it are made again
-            for around in reversed(parents_of(path)[1:]):
-                if around in changes.after or (os.path.lexists(changes.at(around)) and around not in changes.before):
+            for parent in reversed(parents_of(path)[1:]):
+                if parent in changes.after or (os.path.lexists(changes.at(parent)) and parent not in changes.before):
                     break
                 folder = FileState("folder", _FOLDER_MODE)
-                changes.after[around] = self._new_entry(changes.at(around), folder, None, scratch)
+                changes.after[parent] = self._new_entry(changes.at(parent), folder, None, scratch)
         return changes
 
     def _new_entry(self, path: str, then: FileState, before: FileEntry | None, file: Path) -> FileEntry:
@@ -110,7 +112,9 @@ class PlannedRestoration:
         owner = before.owner if before is not None else _owner_of(path)
         stamp = (0, then.size, time.time_ns(), 0, then.mode, *owner)
         target = real_path(then.content) if then.kind == "link" else ""
-        return FileEntry(then.kind, stamp, then.mode, then.size, owner, target=target, source=str(file))
+        return FileEntry(
+            kind=then.kind, stamp=stamp, mode=then.mode, size=then.size, owner=owner, target=target, source=str(file)
+        )
 
 
 def plan_restoration(
@@ -121,7 +125,7 @@ def plan_restoration(
     for change in changes:
         by_path.setdefault(real_path(change.path), []).append(change)
     try:
-        plans = [_plan(path, own, objects, largest=largest) for path, own in sorted(by_path.items())]
+        plans = [_plan(path, path_changes, objects, largest=largest) for path, path_changes in sorted(by_path.items())]
     except OSError as error:
         raise _nothing_done(error) from error
     removed = {plan.path for plan in plans if plan.then is None}
@@ -129,7 +133,7 @@ def plan_restoration(
         plan = plans[number]
         is_removed_folder = plan.now is not None and plan.now.kind == "folder" and plan.then is None
         if is_removed_folder and any(path not in removed for path in _paths_in(plan.path)):  # it has other contents
-            plans[number] = PathPlan(plan.path, plan.now, plan.now)
+            plans[number] = PathPlan(path=plan.path, now=plan.now, then=plan.now)
             removed.discard(plan.path)
     return PlannedRestoration(plans, objects, scratch, finish)
 
@@ -138,7 +142,7 @@ def _plan(path: str, changes: Sequence[FileChange], objects: Objects, *, largest
     """Follow a path back through its changes, which are in the order in which they were made. Raises `OSError`."""
     is_behind_link = Path(path).parent.resolve() != Path(path).parent
     if is_behind_link and changes[-1].after is not None:
-        return PathPlan(path, None, None, conflict="a symbolic link leads to it now")
+        return PathPlan(path=path, now=None, then=None, conflict="a symbolic link leads to it now")
     entry = now = None
     # What was stored once is read again, even if the limit is lower by now.
     largest = max(largest, *(state.size for change in changes for state in (change.before, change.after) if state))
@@ -147,19 +151,21 @@ def _plan(path: str, changes: Sequence[FileChange], objects: Objects, *, largest
         now = state_at(path, objects, largest=largest)
         if entry_at(path) == entry:
             break
-    state, is_merged = now, False
-    for change in reversed(changes):
-        try:
+    state, is_merged, conflict = now, False, ""
+    try:
+        for change in reversed(changes):
             before = _state_without(state, change, objects)
-        except ConflictError as error:
-            return PathPlan(path, now, now, conflict=str(error.strerror))
-        except OSError as error:
-            return PathPlan(path, now, now, conflict=f"what it held is not kept any more ({error.strerror or error})")
-        is_merged = is_merged or before not in (state, change.before)
-        state = before
-    if state != now and now is not None and not now.is_stored:
-        return PathPlan(path, now, now, conflict=f"it is too large to be kept ({now.size:,} bytes), or cannot be read")
-    return PathPlan(path, now, state, is_merged and state != now, entry=entry)
+            is_merged |= before not in (state, change.before)
+            state = before
+    except ConflictError as error:
+        conflict = str(error.strerror)
+    except OSError as error:
+        conflict = f"what it held is not kept any more ({error.strerror or error})"
+    if not conflict and state != now and now is not None and not now.is_stored:
+        conflict = f"it is too large to be kept ({now.size:,} bytes), or cannot be read"
+    if conflict:
+        return PathPlan(path=path, now=now, then=now, conflict=conflict)
+    return PathPlan(path=path, now=now, then=state, is_merged=is_merged and state != now, entry=entry)
 
 
 def _state_without(state: FileState | None, change: FileChange, objects: Objects) -> FileState | None:
@@ -206,13 +212,9 @@ def _merged_file(state: FileState, before: FileState, after: FileState, objects:
 def _opened_to_owner(plan: PathPlan) -> FileEntry | None:
     """Return the entry of a path. A folder that its owner may enter again is opened first, as its contents change."""
     before, then = plan.entry, plan.then
-    if (
-        before is not None
-        and then is not None
-        and before.kind == then.kind == "folder"
-        and then.mode & ~before.mode & 0o700
-        and entry_at(plan.path) == before
-    ):
+    if before is None or then is None or not before.kind == then.kind == "folder":
+        return before
+    if then.mode & ~before.mode & 0o700 and entry_at(plan.path) == before:
         Path(plan.path).chmod(before.mode | (then.mode & 0o700))
         return entry_at(plan.path) or before
     return before
@@ -220,12 +222,11 @@ def _opened_to_owner(plan: PathPlan) -> FileEntry | None:
 
 def _outcome(plan: PathPlan, why: str) -> RestoredFile:
     """Return the outcome for a file. `why` is the reason why its group of changes was not applied, or ""."""
-    is_there = os.path.lexists(plan.path)
-    if why and (plan.then is not None or is_there):
+    exists = os.path.lexists(plan.path)
+    if why and (plan.then is not None or exists):
         return RestoredFile(plan.path, "conflict", why)
-    if plan.outcome.how == "removed" and is_there:
-        return RestoredFile(plan.path, "kept", "something else is in it")
-    return plan.outcome
+    is_filled = plan.outcome.how == "removed" and exists
+    return RestoredFile(plan.path, "kept", "something else is in it") if is_filled else plan.outcome
 
 
 def _paths_in(folder: str) -> list[str]:
@@ -246,10 +247,10 @@ def _common_folder(paths: Sequence[str]) -> str:
 
 def _owner_of(path: str) -> tuple[int, int]:
     """Return the owner of the nearest existing folder around a path."""
-    around = Path(path).parent
-    while not os.path.lexists(around):
-        around = around.parent
-    status = around.lstat()
+    folder = Path(path).parent
+    while not os.path.lexists(folder):
+        folder = folder.parent
+    status = folder.lstat()
     return status.st_uid, status.st_gid
 
 

@@ -3,24 +3,35 @@
 `Objects` keeps contents as git does, as loose objects of a bare repository (gitformat-loose, git 2.39), but writes them
 itself: a machine without git has checkpoints too, and no setting, filter or attribute of a project can change a byte.
 `git --git-dir FOLDER cat-file -p ID` shows one.
+
+`BorrowedObjects` are contents in the project's own repository, of which a snapshot need not store a copy. By a file's
+times, size and inode, git's index tells the blob of each file that was not changed since. The packs of the repository
+get a second name (a hard link) in a git folder of the program, other objects are packed there, so they outlast `git gc`
+and `rm -r .git`. Git reads them with the program's own configuration, because that of a repository can make git run
+programs.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, Popen, SubprocessError, check_output
 from typing import Literal, NamedTuple
+
+import msgspec
 
 from agentcli.conversation.entries import FileKind, FileState, stored_path
 from agentcli.infra.changes.writing import open_source
+from agentcli.infra.sandbox.git_config import find_git, text_of
 from agentcli.settings.files import make_private_folder
 
 _CHUNK_BYTES = 1 << 20
@@ -28,6 +39,17 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _KINDS: dict[int, FileKind] = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link", stat.S_IFIFO: "pipe"}
 _FASTEST = 1  # of zlib's levels: half the time of the default, a few per cent larger
 _CONFIG = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n[gc]\n\tauto = 0\n\tpruneExpire = never\n"
+TICK_NS = 20_000_000  # within this time a file can change twice, and the second change does not show in its times
+_MAX_GIT_S = 60.0
+_ATTRIBUTES_FILE = "core.attributesFile"
+_PATHS = ("--show-toplevel", "--git-path", "index", "--git-path", "objects", "--git-path", "info/attributes")
+# Filters and encodings make a file's bytes differ from its blob. Line ends and `ident` do too, but change the size.
+_UNCONVERTED = ":(attr:!filter !working-tree-encoding)"
+# An entry of the index: its tag (H where git looks at the file), mode, blob and stage (0 where it is merged).
+_ENTRY = re.compile(
+    r"(\S+) (\d+) ([0-9a-f]+) (\d)\t([^\0]+)\0  ctime: (\d+):(\d+)\n  mtime: (\d+):(\d+)\n"
+    r"  dev: \d+\tino: (\d+)\n  uid: \d+\tgid: \d+\n  size: (\d+)\tflags: [0-9a-f]+\n"
+)
 
 _CACHE_FOLDERS = frozenset(
     """
@@ -130,7 +152,7 @@ class FileEntry(NamedTuple):
         return open_source(self.source)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ChangeSet:
     """Entries before and after, by paths relative to `root`."""
 
@@ -144,7 +166,6 @@ class ChangeSet:
         return self.before.get(path), self.after.get(path)
 
     def at(self, path: str) -> str:
-        """Return the absolute path."""
         return f"{self.root}/{path}" if path else self.root
 
 
@@ -160,10 +181,18 @@ def entry_at(name: str, *, folder: int | None = None, source: str = "") -> FileE
         target = os.readlink(name, dir_fd=folder) if stat.S_ISLNK(status.st_mode) else ""
     except (FileNotFoundError, NotADirectoryError):
         return None
-    owner, source = (status.st_uid, status.st_gid), source or name
+    owner = status.st_uid, status.st_gid
     mode = stat.S_IMODE(status.st_mode)
     stamp = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, mode, *owner)
-    return FileEntry(kind_of(status) or "other", stamp, mode, status.st_size, owner, target=target, source=source)
+    return FileEntry(
+        kind=kind_of(status) or "other",
+        stamp=stamp,
+        mode=mode,
+        size=status.st_size,
+        owner=owner,
+        target=target,
+        source=source or name,
+    )
 
 
 def walk(root: str, path: str) -> Iterator[tuple[str, FileEntry]]:
@@ -197,8 +226,8 @@ def differs(before: FileEntry | None, after: FileEntry | None) -> bool:
     """Return True if there is a change. Other times alone are none."""
     if before is None or after is None:
         return before is not after
-    own = before.kind, before.mode, before.owner, before.target
-    is_like = own == (after.kind, after.mode, after.owner, after.target)
+    attributes = before.kind, before.mode, before.owner, before.target
+    is_like = attributes == (after.kind, after.mode, after.owner, after.target)
     return not is_like or (before.kind == "file" and not has_same_content(before, after))
 
 
@@ -263,3 +292,110 @@ def is_tagged(folder: str) -> bool:
     with suppress(OSError), os.fdopen(os.open(f"{folder}/{_CACHE_TAG}", _READ), "rb") as tag:
         return tag.read(len(_CACHE_SIGNATURE)) == _CACHE_SIGNATURE
     return False
+
+
+class TrackedFile(msgspec.Struct, frozen=True, gc=False):
+    """A file as it was when git compared it with its blob."""
+
+    id: str
+    stamp: tuple[int, int, int, int]
+    size: int
+
+
+def stamp_of(status: os.stat_result) -> tuple[int, int, int, int]:
+    """Return the times, inode and size by which git sees that a file was not touched, as they are in its index."""
+    return status.st_ctime_ns, status.st_mtime_ns, status.st_ino & 0xFFFFFFFF, status.st_size
+
+
+class BorrowedObjects:
+    """The contents in the repository around `root`: none without git, or if git does not read it."""
+
+    def __init__(self, root: str, folder: Path, writable: Sequence[Path]) -> None:
+        self._root = root
+        self._folder = folder
+        self._git = find_git(os.environ.get("PATH", ""), (root, *writable))  # none that commands could have put there
+        self._user_environment = {
+            name: os.environ[name] for name in ("HOME", "PATH", "XDG_CONFIG_HOME") if name in os.environ
+        }
+        self._isolated_environment = self._user_environment | {
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            "GIT_DIR": str(folder),
+        }
+
+    def borrow(self) -> dict[str, TrackedFile]:
+        """Return the files below the root whose contents need not be copied, by their relative paths."""
+        try:
+            return self._borrow() if self._git else {}
+        except (OSError, ValueError, SubprocessError):  # all files are copied
+            return {}
+
+    def _borrow(self) -> dict[str, TrackedFile]:
+        # Neither of these two commands makes git run another program.
+        paths = self._run(self._user_environment, "rev-parse", "--path-format=absolute", *_PATHS)
+        user_file = self._run(self._user_environment, "config", "--type=path", "--default=", "--get", _ATTRIBUTES_FILE)
+        top, index, objects, attributes = os.fsdecode(paths).splitlines()
+        setting = f"{_ATTRIBUTES_FILE}=" + os.fsdecode(user_file).removesuffix("\n")
+        settings = ("-c", setting) if user_file.strip() else ()
+        compared_ns = os.stat(index).st_mtime_ns - TICK_NS  # noqa: PTH116
+        Objects(self._folder).make()
+        for folder in ("objects/pack", "info"):
+            make_private_folder(self._folder / folder)
+        (self._folder / "info/attributes").write_bytes(text_of(attributes).encode(errors="surrogateescape"))
+        with_alternates = self._isolated_environment | {"GIT_ALTERNATE_OBJECT_DIRECTORIES": objects}
+        reading = with_alternates | {"GIT_WORK_TREE": top, "GIT_INDEX_FILE": index}
+        listing = self._run(reading, *settings, "ls-files", "-s", "-v", "--debug", "-z", "--", _UNCONVERTED)
+        unchanged = dict(_unchanged_files(os.fsdecode(listing), compared_ns))
+        if not unchanged:
+            return {}
+        ids = {file.id for file in unchanged.values()}
+        packs = [file for file in Path(objects, "pack").iterdir() if file.suffix in (".pack", ".idx")]
+        for file in sorted(packs, reverse=True):  # an index comes after its pack
+            with suppress(OSError):  # a file on another disk, or of another user
+                if not file.is_symlink():
+                    (self._folder / "objects/pack" / file.name).hardlink_to(file)
+        sizes = self._sizes(ids, self._isolated_environment)
+        if loose := self._sizes(ids - sizes.keys(), with_alternates):
+            new_pack = f"{self._folder}/objects/pack/pack"
+            self._run(with_alternates, "pack-objects", "-q", "--window=0", new_pack, lines=loose)
+        sizes |= loose
+        return {path: file for path, file in unchanged.items() if sizes.get(file.id) == file.size}
+
+    def copy(self, ids: Iterable[str], objects: Objects) -> None:
+        """Store borrowed contents, because files that had them were changed. Raises `OSError`."""
+        missing = [id for id in ids if not objects.has(id)]
+        if not missing or not self._git or not self._folder.is_dir():
+            return
+        with tempfile.TemporaryFile() as ids_file:
+            ids_file.write("".join(f"{id}\n" for id in missing).encode())
+            ids_file.seek(0)
+            command = [self._git, "cat-file", "--batch", "--buffer"]
+            with Popen(command, env=self._isolated_environment, stdin=ids_file, stdout=PIPE, stderr=DEVNULL) as running:
+                assert running.stdout is not None
+                while head := running.stdout.readline().split():
+                    if len(head) == 3:  # id, type and size; of a missing object only its id and a word
+                        objects.put_bytes(running.stdout.read(int(head[2])))
+                        running.stdout.read(1)
+
+    def _sizes(self, ids: Iterable[str], environment: Mapping[str, str]) -> dict[str, int]:
+        answer = self._run(environment, "cat-file", "--batch-check=%(objectname) %(objectsize)", "--buffer", lines=ids)
+        words = (line.split() for line in answer.decode().splitlines())
+        return {id: int(size) for id, size in words if size.isdigit()}
+
+    def _run(self, environment: Mapping[str, str], *arguments: str, lines: Iterable[str] = ()) -> bytes:
+        text = "".join(f"{line}\n" for line in lines).encode()
+        return check_output(
+            [self._git, *arguments], cwd=self._root, env=environment, input=text, stderr=DEVNULL, timeout=_MAX_GIT_S
+        )
+
+
+def _unchanged_files(listing: str, compared_ns: int) -> Iterator[tuple[str, TrackedFile]]:
+    """Yield the files in the answer of `ls-files` that were not touched since git compared them."""
+    position = 0  # entries are matched one after another, because the name of a file may look like an entry
+    while entry := _ENTRY.match(listing, position):
+        position = entry.end()
+        tag, mode, id, stage, path, *numbers = entry.groups()
+        ctime_s, ctime_ns, mtime_s, mtime_ns, inode, size = map(int, numbers)
+        stamp = (ctime_s * 10**9 + ctime_ns, mtime_s * 10**9 + mtime_ns, inode, size)
+        if (tag, stage, mode[:3]) == ("H", "0", "100") and max(stamp[:2]) < compared_ns:
+            yield path, TrackedFile(id, stamp, size)

@@ -42,8 +42,8 @@ def open_to_read(path: Path) -> BufferedReader:
 def open_source(path: str) -> FileIO:
     """Open a file as `open_to_read` does, without a buffer."""
     if (descriptor := _open_at_once(path, os.O_RDONLY | _FILE)) is None:
-        around, _, name = path.rpartition("/")
-        with opened_folder(Path(around or "/")) as folder:
+        folder_path, _, name = path.rpartition("/")
+        with opened_folder(Path(folder_path or "/")) as folder:
             descriptor = _open_file(name, os.O_RDONLY, folder)
     return FileIO(_require_regular(descriptor))
 
@@ -68,13 +68,14 @@ def write(path: Path, content: bytes) -> None:
         return _overwrite(folder, path.name, content)
 
 
-def write_atomically(folder: int, name: str, fill: Callable[[int], None], *, mode: int = 0o600, **how: Any) -> None:
-    """Make a file, fill it, and give it a name in an open folder as `move_into_place` does. Raises `OSError`.
+def write_atomically(folder: int, name: str, fill: Callable[[int], None], *, mode: int = 0o600, **options: Any) -> None:
+    """Make a file, fill it, and give it a name in an open folder. Raises `OSError`.
 
     If the disk can do that, the file has no name until it is filled, so that a kill leaves nothing behind. Elsewhere
-    others could read it, so it begins with a narrow `mode`, and `fill` sets its own.
+    others could read it, so it begins with a narrow `mode`, and `fill` sets its own. `options` are those of
+    `move_into_place`.
     """
-    with move_into_place(folder, name, **how) as temporary:
+    with move_into_place(folder, name, **options) as temporary:
         descriptor, is_named = _new_file(folder, temporary, mode)
         try:
             fill(descriptor)
@@ -159,9 +160,9 @@ def copy_attributes(source: int, target: int) -> None:
 
 
 def write_all(descriptor: int, content: bytes) -> None:
-    rest = memoryview(content)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
+    remaining = memoryview(content)
+    while remaining:
+        remaining = remaining[os.write(descriptor, remaining) :]
 
 
 def remove_tree(folder: Path) -> None:
@@ -197,6 +198,7 @@ def _open_at_once(path: str, flags: int) -> int | None:
 
 
 def _open_folder(name: str, within: int, new_folders: list[tuple[int, str]] | None) -> int:
+    """Open a folder in an open folder. With a list of `new_folders`, a missing one is made and added to it."""
     try:
         return os.open(name, _FOLDER, dir_fd=within)
     except FileNotFoundError:
@@ -213,6 +215,7 @@ def _open_folder(name: str, within: int, new_folders: list[tuple[int, str]] | No
 
 
 def _open_file(name: str, access: int, folder: int) -> int:
+    """Open a regular file in an open folder, and return its descriptor. Raises `OSError` for anything else."""
     try:
         return _require_regular(os.open(name, access | _FILE, dir_fd=folder))
     except OSError as error:

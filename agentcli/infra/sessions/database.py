@@ -71,7 +71,7 @@ def connect(
     return connection
 
 
-def connect_to_memory(may_replace: bool = False) -> apsw.Connection:
+def connect_to_memory() -> apsw.Connection:
     connection = apsw.Connection(":memory:")
     connection.execute(_tables(0))
     connection.pragma("foreign_keys", "on")
@@ -103,10 +103,11 @@ def read_copy(path: Path, work: Callable[[apsw.Connection], T], refused: NotWrit
 
 
 def copy_files(source: Path, target: Path) -> None:
-    """Copy a database with the write-ahead log beside it."""
-    for suffix in ("", "-wal"):
-        with suppress(FileNotFoundError):
-            shutil.copy2(f"{source}{suffix}", f"{target}{suffix}")
+    """Copy a database, and the write-ahead log beside it if there is something in it."""
+    shutil.copy2(source, target)
+    with suppress(FileNotFoundError):
+        if os.path.getsize(f"{source}-wal"):  # noqa: PTH202
+            shutil.copy2(f"{source}-wal", f"{target}-wal")
 
 
 def checked_version(connection: apsw.Connection) -> int:
@@ -179,8 +180,9 @@ def vacuum_into(path: Path, target: Path) -> Iterator[Path]:
 
 def free_name(path: Path, suffix: str) -> Path:
     """Return the path with a suffix, and a number if that name is taken: a kept file is never overwritten."""
-    names = (f"{path.name}{suffix}{f'-{number}' * (number > 1)}" for number in itertools.count(1))
-    return next(free for free in map(path.with_name, names) if not free.exists())
+    numbers = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
+    candidates = (path.with_name(f"{path.name}{suffix}{number}") for number in numbers)
+    return next(candidate for candidate in candidates if not candidate.exists())
 
 
 def copy_of(path: Path) -> Path:
@@ -256,43 +258,36 @@ _MAY_BE_READ = (apsw.FullError, apsw.ReadOnlyError, apsw.CantOpenError, apsw.Per
 
 
 def failure(path: Path, error: Exception) -> StorageError:
-    """Explain an error of the database or the disk."""
-    text = next(text for kinds, text in _FAILURES.items() if isinstance(error, kinds))
-    text = text.format(path=path, error=error, busy_s=BUSY_TIMEOUT_MS / 1000)
+    template = next(text for kinds, text in _FAILURES.items() if isinstance(error, kinds))
+    text = template.format(path=path, error=error, busy_s=BUSY_TIMEOUT_MS / 1000)
     return NotWritable(text) if isinstance(error, _MAY_BE_READ) else StorageError(text)
 
 
 class _Job(NamedTuple):
-    """Work with the connection, and the future of who waits for it; work that `writes` needs a sound file."""
+    """Work with the connection, and the future of who waits for it."""
 
     work: Callable[[apsw.Connection], Any]
     future: asyncio.Future[Any]
-    writes: bool
 
 
 class Writer:
     """The thread that owns the only writing connection. Work that is queued together is committed together.
 
-    Without a path the database is in memory: there is no thread, and work is done at once.
-
-    Args:
-        path: The database file.
-        connect: Opens the database. If its argument is True, it may replace a damaged file by a sound one.
+    Without a path the database is in memory: there is no thread, and work is done at once. `connect` opens it.
     """
 
-    def __init__(self, path: Path | None, connect: Callable[[bool], apsw.Connection]) -> None:
+    def __init__(self, path: Path | None, connect: Callable[[], apsw.Connection]) -> None:
         self._path = path or Path(":memory:")
         self._connect = connect
         self._has_thread = path is not None
         self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._connection: apsw.Connection | None = None
-        self._file: tuple[int, int] = (0, 0)  # identity of the file that the connection writes to
-        self.has_written = False
+        self._file: tuple[int, int] = (0, 0)  # device and inode of the file that the connection writes to
 
-    def submit(self, work: Callable[[apsw.Connection], T], *, writes: bool = False) -> asyncio.Future[T]:
-        """Queue work on the connection. Work that `writes` may have a damaged file replaced. Raises `StorageError`."""
-        job = _Job(work, asyncio.get_running_loop().create_future(), writes)
+    def submit(self, work: Callable[[apsw.Connection], T]) -> asyncio.Future[T]:
+        """Queue work on the connection. Raises `StorageError`."""
+        job = _Job(work, asyncio.get_running_loop().create_future())
         if not self._has_thread:
             _resolve(job.future, *self._results((job,)))
             return job.future
@@ -320,14 +315,15 @@ class Writer:
             thread.join()  # it has little left to do, and nothing else runs at this point
 
     def _serve(self) -> None:
+        """Do in this thread what is queued, everything that waits at once, until `close` queues None."""
         job = self._queue.get()
         while job is not None:
-            jobs = [job]
+            batch = [job]
             while not self._queue.empty() and (job := self._queue.get()) is not None:
-                jobs.append(job)
-            for one, result in zip(jobs, self._results(jobs), strict=True):
+                batch.append(job)
+            for done, result in zip(batch, self._results(batch), strict=True):
                 with suppress(RuntimeError):  # the loop has ended, and nobody waits any more
-                    one.future.get_loop().call_soon_threadsafe(_resolve, one.future, result)
+                    done.future.get_loop().call_soon_threadsafe(_resolve, done.future, result)
             if job is not None:
                 job = self._queue.get()
         if self._connection is not None:
@@ -347,12 +343,11 @@ class Writer:
             return [StorageError(f"{self._path}: {bug!r}.")] * len(jobs)
 
     def _commit(self, jobs: Sequence[_Job]) -> list[Any]:
-        if self._connection is not None and self._file != _identity(self._path):
-            self._connection.close()  # a repair has replaced the file
+        if self._connection is not None and self._file != _identity(self._path):  # a repair has replaced the file
+            self._connection.close()
             self._connection = None
-        is_written = any(job.writes for job in jobs)
         if self._connection is None:
-            self._connection = self._connect(is_written)
+            self._connection = self._connect()
             self._file = _identity(self._path)
         results: list[Any] = []
         with transaction(self._connection):
@@ -363,11 +358,11 @@ class Writer:
                     results.append(job.work(self._connection))
                 except StorageError as error:  # the work has changed nothing
                     results.append(error)
-        self.has_written |= is_written
         return results
 
 
 def _resolve(future: asyncio.Future[Any], result: Any) -> None:
+    # The future of a caller that was cancelled is done already.
     if not future.done() and isinstance(result, StorageError):
         future.set_exception(result)
     elif not future.done():

@@ -19,9 +19,8 @@ from typing import Any, TypeVar
 from agentcli.agent.interfaces import SearchHit, StoredEntries
 from agentcli.conversation.entries import Entry
 from agentcli.errors import SessionInUse, StorageError
-from agentcli.infra.sessions.search import Words, text_of, words_in
-from agentcli.infra.sessions.store import Ownership, TableSessions, WorkQueue
-from agentcli.infra.sessions.tables import ENTRY, OF_USER, Tables, Work, new_id, read_entry
+from agentcli.infra.sessions.store import PATIENCE_S, Ownership, TableSessions, WorkQueue
+from agentcli.infra.sessions.tables import ENTRY, OF_USER, Tables, Words, Work, new_id, read_entry, text_of, words_in
 
 try:
     from psycopg import AsyncConnection, Error
@@ -39,7 +38,6 @@ Connection = AsyncConnection[tuple[Any, ...]]
 
 _MAX_CONNECTIONS = 4  # beside the one for leases
 _MAX_WORDS_BYTES = 500_000  # of an entry; Postgres accepts twice as much
-PATIENCE_S = 20.0  # with a program that is asked to give up a session
 _RENEW_EVERY_S = 1.0
 VERSION = 1  # of the tables in postgres_tables.sql
 # A stopped program must not keep its rows from others for ever. The server forgets the limit if pipelines are used.
@@ -61,7 +59,7 @@ SELECT sessions.id, title, {ENTRY} FROM (
     SELECT hits.n, sessions.id, title FROM hits JOIN sessions ON id = session_id AND trashed = 0
     WHERE cwd = coalesce(:cwd, cwd) AND {OF_USER} ORDER BY hits.time DESC, hits.n DESC
 ) AS sessions CROSS JOIN LATERAL (SELECT * FROM entries WHERE n = sessions.n OFFSET 0) AS entries
-"""  # noqa: S608 - our words
+"""  # noqa: S608 - constant text
 _UNTIL = "clock_timestamp() + interval '4 seconds'"
 _TAKE = f"""
 INSERT INTO agentcli.leases AS lease (session_id, owner, epoch, address, expires, wanted)
@@ -70,7 +68,7 @@ ON CONFLICT (session_id) DO UPDATE SET
     owner = excluded.owner, epoch = lease.epoch + 1, address = excluded.address, expires = {_UNTIL}, wanted = false
 WHERE lease.expires < clock_timestamp()
 RETURNING epoch
-"""  # noqa: S608 - our words
+"""  # noqa: S608 - constant text
 # A locked row is used by a transaction of its owner, so no other program can take it now.
 _RENEW = f"""
 WITH mine AS (
@@ -80,7 +78,7 @@ WITH mine AS (
     UPDATE agentcli.leases SET expires = {_UNTIL} WHERE session_id IN (SELECT session_id FROM mine)
 )
 SELECT session_id, epoch, wanted FROM agentcli.leases WHERE owner = %(owner)s AND session_id = ANY(%(ids)s)
-"""  # noqa: S608 - our words
+"""  # noqa: S608 - constant text
 _WANT = "UPDATE agentcli.leases SET wanted = %s WHERE session_id = %s AND wanted IS DISTINCT FROM %s"
 # The row stays, so that no epoch is used twice.
 _RELEASE = """
@@ -166,7 +164,6 @@ async def _make_tables(db: Connection, place: str) -> None:
 
 
 async def _value(db: Connection, query: str, *parameters: Any) -> Any:
-    """Return the first column of the first row, None if there is no row."""
     row = await (await db.execute(query, parameters)).fetchone()
     return row and row[0]
 
@@ -207,8 +204,8 @@ class Lease(Ownership):
         self._leases = leases
 
     async def hold(self, db: Tables) -> None:
-        held = "SELECT 1 FROM agentcli.leases WHERE session_id = :id AND owner = :owner AND epoch = :epoch FOR SHARE"
-        if not await db.value(held, id=self.session_id, owner=self._leases.owner, epoch=self.epoch):
+        query = "SELECT 1 FROM agentcli.leases WHERE session_id = :id AND owner = :owner AND epoch = :epoch FOR SHARE"
+        if not await db.value(query, id=self.session_id, owner=self._leases.owner, epoch=self.epoch):
             self.is_lost_or_wanted = True
             raise StorageError(
                 f"Another program goes on with session {self.session_id} and this one may not write to it any more: "
@@ -231,7 +228,10 @@ class Leases:
         self._task: asyncio.Task[None] | None = None
 
     async def take(self, session_id: str, *, take_over: bool) -> Lease:
-        """Take a lease; with `take_over` ask the program that has it, and wait. Raises `SessionInUse`."""
+        """Take a lease; with `take_over` ask the program that has it, and wait. Raises `SessionInUse`.
+
+        The row says `wanted` while this program waits, and is cleared when it gives up.
+        """
         deadline = time.monotonic() + PATIENCE_S
         while True:
             async with self._database.transaction() as db:
@@ -268,15 +268,15 @@ class Leases:
     async def _renew(self) -> None:
         while True:
             await asyncio.sleep(_RENEW_EVERY_S)
-            if not (held := tuple(self._held)):
+            if not (leases := tuple(self._held)):
                 continue
             with suppress(StorageError):  # it is tried again; a session that another program takes is not written to
                 async with self._renewing.transaction() as db:
-                    ids = [lease.session_id for lease in held]
+                    ids = [lease.session_id for lease in leases]
                     rows = await (await db.execute(_RENEW, {"owner": self.owner, "ids": ids})).fetchall()
-                wanted = {(session_id, epoch): is_wanted for session_id, epoch, is_wanted in rows}
-                for lease in held:
-                    lease.is_lost_or_wanted |= wanted.get((lease.session_id, lease.epoch), True)
+                wanted_by_lease = {(session_id, epoch): is_wanted for session_id, epoch, is_wanted in rows}
+                for lease in leases:
+                    lease.is_lost_or_wanted |= wanted_by_lease.get((lease.session_id, lease.epoch), True)
 
 
 class PostgresTables(Tables):
@@ -312,16 +312,16 @@ class PostgresTables(Tables):
         return await asyncio.to_thread(function)
 
     async def search(self, words: Words, *, cwd: str | None, user_id: str | None, limit: int) -> list[SearchHit]:
-        found: list[SearchHit] = []
+        results: list[SearchHit] = []
         hits = self.stream(_SEARCH, query=words.for_tsquery, cwd=cwd, user_id=user_id)
         async with aclosing(hits) as rows:  # type: ignore[type-var]
             async for session_id, title, *row in rows:
-                if len(found) >= limit:
+                if len(results) >= limit:
                     break
                 entry = read_entry(row)
                 if words.are_in(text_of(entry.body)):
-                    found.append(words.found_in(session_id, title, entry))
-        return found
+                    results.append(words.found_in(session_id, title, entry))
+        return results
 
 
 def _statement(sql: str, values: dict[str, Any]) -> tuple[str, dict[str, Any]]:

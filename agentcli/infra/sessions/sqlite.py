@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import apsw
 import filelock
@@ -23,15 +23,21 @@ from agentcli.conversation.entries import Entry
 from agentcli.errors import SessionInUse, StorageError
 from agentcli.infra.sessions import database
 from agentcli.infra.sessions.database import SessionLock, Writer
-from agentcli.infra.sessions.store import Ownership, TableSessions, WorkQueue
-from agentcli.infra.sessions.tables import ENTRY, OF_USER, Tables, UnstoredSession, Work, read_entry, store_entries
-from agentcli.settings.files import make_private_folder
-from agentcli.settings.paths import folder_text
+from agentcli.infra.sessions.store import PATIENCE_S, Ownership, TableSessions, WorkQueue
+from agentcli.infra.sessions.tables import (
+    ENTRY,
+    OF_USER,
+    Tables,
+    UnstoredSession,
+    Words,
+    Work,
+    folded,
+    read_entry,
+    store_entries,
+    text_of,
+)
+from agentcli.settings.files import folder_text, make_private_folder
 
-if TYPE_CHECKING:
-    from agentcli.infra.sessions.search import Words
-
-PATIENCE_S = 20.0  # with a program that is asked to give up a session
 _LARGE_BYTES = 64 * 1024 * 1024  # a larger database is copied while the program runs, not at its end
 _COPY_DELAY_S = 60.0  # a program that ends earlier does not begin a copy in vain
 
@@ -48,7 +54,7 @@ WHERE n IN (
     WHERE words MATCH :words AND cwd = coalesce(:cwd, cwd) AND {OF_USER}
     ORDER BY entries.time DESC, n DESC LIMIT :limit
 ) ORDER BY entries.time DESC, n DESC
-"""  # noqa: S608 - our words
+"""  # noqa: S608 - constant text
 
 
 # The file `agents.db`, in which earlier versions kept the sessions of subagents.
@@ -61,7 +67,7 @@ INSERT INTO entries (n, origin, {_AGENTS_COLUMNS})
 SELECT n + top, origin + top, {_AGENTS_COLUMNS}
 FROM agents.entries, (SELECT coalesce(max(n), 0) AS top FROM main.entries)
 WHERE session_id NOT IN (SELECT session_id FROM main.entries)
-"""  # noqa: S608 - our words
+"""  # noqa: S608 - constant text
 
 
 class SqliteTables(Tables):
@@ -108,30 +114,17 @@ def in_sqlite(work: Work[T]) -> Callable[[apsw.Connection], T]:
     return run
 
 
-def open_sessions(
-    path: Path, on_notice: Callable[[str], None], may_replace: bool, *, synchronous: str = "full"
-) -> apsw.Connection:
-    """Connect to the file of the sessions. With `may_replace` a damaged file is replaced by what can be restored."""
+def open_sessions(path: Path, on_notice: Callable[[str], None]) -> apsw.Connection:
+    """Connect to the file of the sessions, into which the sessions of an `agents.db` beside it are moved."""
     make_private_folder(path.parent)
-    try:
-        connection = database.connect(path, on_notice, synchronous=synchronous)
-    except (apsw.NotADBError, apsw.CorruptError):
-        if not may_replace:
-            raise
-        from agentcli.infra.sessions.fsck import replace_damaged
-
-        if notice := replace_damaged(path):
-            on_notice(notice)
-        connection = database.connect(path, on_notice, synchronous=synchronous)
+    connection = database.connect(path, on_notice)
     agents = path.with_name("agents.db")
-    if synchronous == "full" and path != agents and agents.exists():
+    if agents.exists():
         _take_over_agents(connection, agents, on_notice)
     return connection
 
 
 class _WriterSessions(TableSessions):
-    """Sessions whose work is done by a `Writer`."""
-
     def __init__(self, writer: Writer, on_notice: Callable[[str], None] = lambda text: None) -> None:
         super().__init__(on_notice)
         self._writer = writer
@@ -140,7 +133,7 @@ class _WriterSessions(TableSessions):
         return await self._writer.submit(in_sqlite(work))
 
     def _queue(self) -> WorkQueue:
-        return WorkQueue(lambda work: self._writer.submit(in_sqlite(work), writes=True), self._writer.drain)
+        return WorkQueue(lambda work: self._writer.submit(in_sqlite(work)), self._writer.drain)
 
 
 class SqliteSessions(_WriterSessions):
@@ -159,6 +152,7 @@ class SqliteSessions(_WriterSessions):
         self.path = path
         self._address = address
         self._copying: threading.Timer | None = None
+        self._has_opened_session = False  # a program that only reads need not make a copy
 
     async def _read(self, work: Work[T]) -> T:
         try:
@@ -167,6 +161,7 @@ class SqliteSessions(_WriterSessions):
             return await asyncio.to_thread(database.read_copy, self.path, in_sqlite(work), error)
 
     async def _own(self, session_id: str, *, take_over: bool = False) -> Ownership:
+        self._has_opened_session = True
         self._copy_meanwhile()
         deadline, lock = time.monotonic() + PATIENCE_S, SessionLock(self.path, session_id)
         while True:
@@ -200,15 +195,15 @@ class SqliteSessions(_WriterSessions):
 
     async def redact(self, session_id: str, secrets: Sequence[str]) -> int:
         """Replace secrets, and leave no byte of them in the file or its copies, even where an earlier call failed."""
-        from agentcli.infra.sessions import fsck
+        from agentcli.infra.sessions import maintenance
 
         try:
-            with fsck.copying(self.path, timeout_s=PATIENCE_S):
+            with maintenance.copying(self.path, timeout_s=PATIENCE_S):
                 places = await super().redact(session_id, secrets)
-                await asyncio.to_thread(fsck.wipe, self.path)
+                await asyncio.to_thread(maintenance.wipe, self.path)
         except (filelock.Timeout, OSError) as error:
             raise StorageError(f"Copies of {self.path} could not be removed ({error}): redact again.") from error
-        await asyncio.to_thread(fsck.make_copy, self.path)
+        await asyncio.to_thread(maintenance.make_copy, self.path)
         return places
 
     def _copy_meanwhile(self) -> None:
@@ -218,13 +213,11 @@ class SqliteSessions(_WriterSessions):
             self._copying.daemon = True
             self._copying.start()
 
-    def _is_large(self) -> bool:
-        return self.path.exists() and self.path.stat().st_size > _LARGE_BYTES
-
     async def close(self) -> None:
         if self._copying is not None:
             self._copying.cancel()
-        if self._writer.has_written and not self._is_large() and database.is_copy_due(self.path):
+        is_small = self.path.exists() and self.path.stat().st_size <= _LARGE_BYTES
+        if self._has_opened_session and is_small and database.is_copy_due(self.path):
             await self._writer.drain()
             await asyncio.to_thread(_make_due_copy, self.path)
         await self._writer.close()
@@ -232,7 +225,7 @@ class SqliteSessions(_WriterSessions):
 
 def _make_due_copy(path: Path) -> None:
     if database.is_copy_due(path):
-        from agentcli.infra.sessions.fsck import make_copy
+        from agentcli.infra.sessions.maintenance import make_copy
 
         make_copy(path)
 
@@ -261,7 +254,7 @@ class MemorySessions(_WriterSessions):
         """Add a session with entries that were kept elsewhere."""
         new = UnstoredSession(id=session_id, cwd=folder_text(cwd), name="", user_id=user_id)
         work = in_sqlite(lambda db: store_entries(db, new, StoredEntries(tuple(entries), 1)))
-        self._writer.submit(work, writes=True).result()
+        self._writer.submit(work).result()
 
     async def _own(self, session_id: str, *, take_over: bool = False) -> Ownership:
         if session_id in self._owned:
@@ -278,8 +271,6 @@ class MemorySessions(_WriterSessions):
 
 def _index_some(db: apsw.Connection) -> bool:
     """Index some of the entries that were stored since the last search; return True if there may be more."""
-    from agentcli.infra.sessions.search import folded, text_of
-
     last = db.execute("SELECT coalesce(max(id), 0) FROM words_docsize").get
     rows = db.execute(f"SELECT n, {ENTRY} FROM entries WHERE n > ? ORDER BY n LIMIT ?", (last, _BATCH)).fetchall()  # noqa: S608
     texts = ((n, folded(text_of(read_entry(row).body))) for n, *row in rows)
@@ -290,7 +281,7 @@ def _index_some(db: apsw.Connection) -> bool:
 def _take_over_agents(connection: apsw.Connection, file: Path, on_notice: Callable[[str], None]) -> None:
     """Move the sessions of a file into the database, then delete the file. If it fails, the next start tries again."""
     try:
-        open_sessions(file, on_notice, may_replace=True).close()  # repairs or upgrades the file if needed
+        database.connect(file, on_notice).close()  # an older version is upgraded
         connection.execute("ATTACH ? AS agents", (str(file),))
         try:
             with connection:

@@ -7,9 +7,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
+from agentcli.agent.accounting.usage import UsageCollector
 from agentcli.agent.interfaces import (
     NEWEST,
     AppendedEntries,
@@ -22,11 +23,10 @@ from agentcli.agent.interfaces import (
 from agentcli.conversation.entries import Body, Entry, Result, Unreadable, entry_now
 from agentcli.errors import NoSession, StorageError
 from agentcli.infra.sessions import tables
-from agentcli.infra.sessions.tables import ENTRY, OF_USER, Tables, UnstoredSession, Work
-from agentcli.settings.paths import folder_text
+from agentcli.infra.sessions.tables import ENTRY, OF_USER, Tables, UnstoredSession, Words, Work
+from agentcli.settings.files import folder_text
 
-if TYPE_CHECKING:
-    from agentcli.agent.accounting.usage import UsageCollector
+PATIENCE_S = 20.0  # with a program that is asked to give up a session
 
 T = TypeVar("T")
 
@@ -36,12 +36,12 @@ JOIN sessions ON sessions.id = session_id AND sessions.trashed = 0
 WHERE own AND entries.trashed = 0 AND updated >= :since AND entries.time >= :since
     AND session_id = coalesce(nullif(:session, ''), session_id) AND ({OF_USER} OR session_id = :session)
     AND kind IN ('user', 'assistant', 'tool_result', 'paid', 'compaction') ORDER BY session_id, seq
-"""  # noqa: S608 - our words
+"""  # noqa: S608 - constant text
 _CHANGES = f"""
 SELECT session_id, {ENTRY} FROM entries
 WHERE kind IN ('files_changed', 'files_restored') AND own AND trashed = 0
     AND session_id IN (SELECT id FROM sessions WHERE user_id NOT LIKE 'subagents of %') ORDER BY time, n
-"""  # noqa: S608 - our words
+"""  # noqa: S608 - constant text
 
 
 class WorkQueue(NamedTuple):
@@ -81,12 +81,11 @@ class TableLog:
 
     def append(self, *bodies: Body, parent_id: str | None = NEWEST) -> AppendedEntries:
         entries: list[Entry] = []
-        if parent_id == NEWEST:
-            parent_id = self._last
+        parent_id = self._last if parent_id == NEWEST else parent_id
         for body in bodies:
             id = body.result.tool_use_id if isinstance(body, Result) else tables.new_id()
             entries.append(entry_now(id, parent_id, body))
-            self._last = parent_id = entries[-1].id
+            self._last = parent_id = id
         stored = StoredEntries(tuple(entries), self._last_seq + 1)
         self._last_seq += len(entries)
         self._unstored.append(stored)
@@ -97,14 +96,14 @@ class TableLog:
             await tables.store_entries(db, session, *unstored)
             return stored
 
-        committed = self._queue.submit(work)
-        committed.add_done_callback(self._forget_stored)
-        return AppendedEntries(stored.entries, committed)
+        def forget_stored(committed: asyncio.Future[StoredEntries]) -> None:
+            if not committed.cancelled() and committed.exception() is None:
+                self.new = None
+                self._unstored = [one for one in self._unstored if one.first_seq > stored.first_seq]
 
-    def _forget_stored(self, committed: asyncio.Future[StoredEntries]) -> None:
-        if not committed.cancelled() and committed.exception() is None:
-            self.new = None
-            self._unstored = [one for one in self._unstored if one.first_seq > committed.result().first_seq]
+        committed = self._queue.submit(work)
+        committed.add_done_callback(forget_stored)
+        return AppendedEntries(stored.entries, committed)
 
     async def close(self) -> None:
         await self.drain()
@@ -179,8 +178,9 @@ class TableSessions(ABC):
         info, entries = await self.load(session_id)
         entries = entries[: _position_of(at, [entry.id for entry in entries]) + 1]
         self._report_unreadable(info.id, entries)
-        owner = "" if info.user_id.startswith(subagents_owner("")) else info.user_id  # no list shows those of subagents
-        new = UnstoredSession(id=new_id or tables.new_id(), cwd=folder_text(cwd), name=name, user_id=owner)
+        # A fork of a subagent's session belongs to nobody, since no list shows the sessions of subagents.
+        user_id = "" if info.user_id.startswith(subagents_owner("")) else info.user_id
+        new = UnstoredSession(id=new_id or tables.new_id(), cwd=folder_text(cwd), name=name, user_id=user_id)
         if entries:
             new.source, new.shared, new.last = info.id, len(entries), entries[-1].id
         return await self._create(new, has_given_id=new_id is not None), entries
@@ -218,8 +218,6 @@ class TableSessions(ABC):
     async def search(
         self, text: str, *, cwd: Path | None = None, limit: int = 20, user_id: str | None = None
     ) -> Sequence[SearchHit]:
-        from agentcli.infra.sessions.search import Words
-
         words, folder = Words(text), folder_text(cwd) if cwd else None
         return await self._read(lambda db: db.search(words, cwd=folder, user_id=user_id, limit=limit))
 
@@ -231,7 +229,6 @@ class TableSessions(ABC):
 
     async def usage(self, *, since: float = 0.0, session: str = "", user_id: str | None = None) -> UsageCollector:
         """Add up usage since a time, of one session, of a user or of all. Of a fork only its own entries count."""
-        from agentcli.agent.accounting.usage import UsageCollector
 
         async def work(db: Tables) -> UsageCollector:
             collector = UsageCollector()
@@ -257,23 +254,23 @@ class TableSessions(ABC):
         await self._run(work)
 
     async def remove(self, session_id: str) -> None:
-        from agentcli.infra.sessions import changes
+        from agentcli.infra.sessions import maintenance
 
         id = await self._full_id(session_id)
-        await self._change(id, lambda db: changes.remove(db, id))
+        await self._change(id, lambda db: maintenance.remove(db, id))
 
     async def restore(self, session_id: str) -> str:
-        from agentcli.infra.sessions import changes
+        from agentcli.infra.sessions import maintenance
 
-        id = await self._read(lambda db: changes.id_in_trash(db, session_id))
-        await self._change(id, lambda db: changes.restore(db, id))
+        id = await self._read(lambda db: maintenance.id_in_trash(db, session_id))
+        await self._change(id, lambda db: maintenance.restore(db, id))
         return id
 
     async def redact(self, session_id: str, secrets: Sequence[str]) -> int:
-        from agentcli.infra.sessions import changes
+        from agentcli.infra.sessions import maintenance
 
-        texts, id = changes.Secrets(secrets), await self._full_id(session_id)
-        return await self._change(id, lambda db: changes.redact(db, id, texts))
+        texts, id = maintenance.Secrets(secrets), await self._full_id(session_id)
+        return await self._change(id, lambda db: maintenance.redact(db, id, texts))
 
     async def _change(self, session_id: str, work: Work[T]) -> T:
         """Do work while no other program has the session open, or makes or changes copies of entries."""
@@ -297,8 +294,8 @@ def _position_of(start: str | None, ids: Sequence[str]) -> int:
     """Return the newest position of the one id that begins with `start`, or the last one. Raises `StorageError`."""
     if start is None:
         return len(ids) - 1
-    found = {start} if start in ids else {id for id in ids if id.startswith(start)}
-    if len(found) != 1:
-        count = "Several entries begin" if found else "No entry begins"
+    matches = {start} if start in ids else {id for id in ids if id.startswith(start)}
+    if len(matches) != 1:
+        count = "Several entries begin" if matches else "No entry begins"
         raise StorageError(f"{count} with {start!r}: agentcli sessions show ID --json has the id of each.")
-    return len(ids) - 1 - ids[::-1].index(found.pop())
+    return len(ids) - 1 - ids[::-1].index(matches.pop())

@@ -1,28 +1,40 @@
 """The tables of sessions, and the work on them that is the same in every database.
 
 Work is written once, as coroutines on `Tables`. SQLite never waits, so there a coroutine runs to its end at once.
+
+`Words` are the words of a search; `text_of` has the text of an entry that a search looks at.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+from unicodedata import combining, normalize
 from zlib import crc32
 
 import msgspec
 
 from agentcli.agent.interfaces import SearchHit, SessionInfo, StoredEntries
-from agentcli.conversation.entries import Entry, Unreadable
+from agentcli.conversation.entries import (
+    Assistant,
+    Body,
+    Compaction,
+    ContextNote,
+    Entry,
+    Pinned,
+    Result,
+    Unreadable,
+    User,
+)
 from agentcli.conversation.history import last_prompt_of, title_of
 from agentcli.conversation.schema import as_readable, to_record
 from agentcli.errors import AmbiguousSession, NoSession, StorageError
-
-if TYPE_CHECKING:
-    from agentcli.infra.sessions.search import Words
+from agentcli.llm.messages import Block, Text, ToolUse
 
 
 class _Clock:
@@ -58,15 +70,20 @@ SELECT id, cwd, title, created, updated,
 FROM sessions WHERE trashed = 0
 """
 
+MAX_WORD_CHARS = 64
+_EXCERPT_CHARS = 60  # to each side of the word that was found
+_WORD = re.compile(r"[^\W_]+")
+_LAST_WITH_ACCENTS = 0x52F  # Latin, Greek and Cyrillic; in other scripts a mark makes another letter
+
 
 class Tables(ABC):
     """The tables within one transaction. A statement takes values as `:name`; the attributes are SQL that differs."""
 
     new_number: str  # gives a table of one row, `n`: the number of a new entry
-    copy_number: str  # gives the number of the copy of an entry
+    copy_number: str  # gives the number `n` of the copy of an entry
     next_use: str  # gives a number greater than every `used`
-    words: str = ""  # the column that is searched for words
-    words_value: str = ""  # makes the value of that column from `:words`
+    words: str = ""  # ", " and the column that is searched for words, to be added to a list of columns
+    words_value: str = ""  # ", " and what makes the value of that column from `:words`
     lock_copies: str = "SELECT 1"  # waits until nobody copies entries or changes entries that have copies
     share_copies: str = "SELECT 1"  # waits until nobody changes entries that have copies
     forget_words: str = "SELECT 1"  # removes the index of words, which the next search makes anew
@@ -82,7 +99,7 @@ class Tables(ABC):
     async def search(self, words: Words, *, cwd: str | None, user_id: str | None, limit: int) -> list[SearchHit]: ...
 
     def words_of(self, entry: Entry) -> dict[str, Any]:
-        """Return the words of an entry under that name, if they are stored with it."""
+        """Return the words of an entry as the value `words` of a statement, if they are stored with the entry."""
         return {}
 
     async def compute(self, function: Callable[[], T]) -> T:
@@ -99,9 +116,10 @@ class Tables(ABC):
         return {**record, "checksum": crc32(record["body"].encode()), **self.words_of(entry)}
 
     async def insert(self, session_id: str, stored: StoredEntries) -> None:
+        # The entry belongs to this session alone: it is its own origin, and no copy.
         names = ":seq, :id, :parent_id, :time, :kind, :schema_version, :checksum, :body"
         statement = (
-            f"INSERT INTO entries (n, origin, own, session_id, {_COLUMNS}{self.words}) "  # noqa: S608 - our words
+            f"INSERT INTO entries (n, origin, own, session_id, {_COLUMNS}{self.words}) "  # noqa: S608 - constant text
             f"SELECT n, n, true, :session_id, {names}{self.words_value} FROM {self.new_number}"
         )
         for seq, entry in enumerate(stored.entries, stored.first_seq):
@@ -112,7 +130,7 @@ class Tables(ABC):
         """Copy the entries of the session `source` with a `seq` up to `until` into another session."""
         columns = f"{_COLUMNS}{self.words}"
         await self.rows(
-            f"INSERT INTO entries (n, origin, own, session_id, {columns}) "  # noqa: S608 - our words
+            f"INSERT INTO entries (n, origin, own, session_id, {columns}) "  # noqa: S608 - constant text
             f"SELECT {self.copy_number}, origin, false, :id, {columns} FROM entries "
             "WHERE session_id = :source AND trashed = 0 AND seq <= :until ORDER BY seq",
             id=session_id, source=source, until=until,
@@ -120,8 +138,8 @@ class Tables(ABC):
 
     async def replace_bodies(self, changes: Iterable[tuple[int, Sequence[Any]]]) -> None:
         """Replace bodies and checksums of entries, which are given by their `n`, by those of rows of `ENTRY`."""
-        also = f"{self.words} = {self.words_value[2:]}" if self.words else ""
-        statement = f"UPDATE entries SET body = :body, checksum = :checksum{also} WHERE n = :n"  # noqa: S608 - our words
+        new_words = f"{self.words} = {self.words_value.removeprefix(', ')}" if self.words else ""
+        statement = f"UPDATE entries SET body = :body, checksum = :checksum{new_words} WHERE n = :n"  # noqa: S608 - constant text
         for n, row in changes:
             words = await self.compute(partial(self.words_of, read_entry(row)))
             await self.rows(statement, n=n, checksum=row[-2], body=row[-1], **words)
@@ -132,14 +150,14 @@ Work = Callable[[Tables], Coroutine[Any, Any, T]]
 
 
 class UnstoredSession(msgspec.Struct, kw_only=True):
-    """A session that is stored together with its first entries. A fork begins with entries of its `source`."""
+    """A session that will be stored together with its first entries. A fork begins with entries of its `source`."""
 
     id: str
     cwd: str
     name: str
     user_id: str
     source: str = ""
-    shared: int = 0  # the number of entries of the source
+    shared: int = 0  # the number of entries of the source that it begins with
     last: str | None = None  # the id of the last one of them
 
 
@@ -168,7 +186,7 @@ async def _store_session(db: Tables, new: UnstoredSession) -> None:
                 f"{new.source} brings it back."
             )
     await db.rows(
-        "INSERT INTO sessions (id, cwd, name, user_id, created, updated, used) "  # noqa: S608 - our words
+        "INSERT INTO sessions (id, cwd, name, user_id, created, updated, used) "  # noqa: S608 - constant text
         f"VALUES (:id, :cwd, :name, :user_id, :now, :now, coalesce({db.next_use}, 1))",
         id=new.id, cwd=new.cwd, name=new.name, user_id=new.user_id, now=time.time(),
     )  # fmt: skip
@@ -195,12 +213,12 @@ async def full_id(db: Tables, session_id: str, user_id: str | None = None) -> st
         "(id >= :id AND id < :end OR name = :id AND name <> '') ORDER BY id <> :id LIMIT 3",
         id=session_id, end=f"{session_id}\U0010ffff", user_id=user_id,
     )  # fmt: skip
-    found = [str(id) for (id,) in rows]
-    if not found:
+    ids = [str(id) for (id,) in rows]
+    if not ids:
         raise NoSession(session_id)
-    if len(found) == 1 or session_id in found:
-        return found[0]
-    if any(id.startswith(session_id) for id in found):
+    if len(ids) == 1 or session_id in ids:
+        return ids[0]
+    if any(id.startswith(session_id) for id in ids):
         raise AmbiguousSession(f"Several sessions begin with {session_id!r}: give more of the id.")
     raise AmbiguousSession(f"Several sessions are named {session_id!r}: give the id of one (agentcli sessions list).")
 
@@ -212,7 +230,7 @@ async def infos(db: Tables, where: str, **values: Any) -> list[SessionInfo]:
 async def entries_of(db: Tables, session_id: str, *, after: int = 0, trashed: float = 0) -> list[Entry]:
     """Return the entries of a session whose number is greater than `after`."""
     which = "session_id = :id AND trashed = :trashed AND seq > :after"
-    query = f"SELECT {ENTRY} FROM entries WHERE {which} ORDER BY seq"  # noqa: S608 - our words
+    query = f"SELECT {ENTRY} FROM entries WHERE {which} ORDER BY seq"  # noqa: S608 - constant text
     return [read_entry(row) for row in await db.rows(query, id=session_id, trashed=trashed, after=after)]
 
 
@@ -229,3 +247,101 @@ def read_entry(row: Sequence[Any]) -> Entry:
 async def last_seq(db: Tables, session_id: str) -> int:
     last = "SELECT coalesce(max(seq), 0) FROM entries WHERE session_id = :id AND trashed = 0"
     return int(await db.value(last, id=session_id))
+
+
+# The words of a search, and the texts that it looks at.
+
+
+class Words:
+    """The words of a search, of which each finds all words that begin with it, whatever their case and accents.
+
+    A word with other signs in it, such as `file_read`, finds its parts in a row. Raises `StorageError` for no word.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._phrases = [*filter(None, (_WORD.findall(folded(part)) for part in text.split()))]
+        if not self._phrases:
+            raise StorageError(f"There is nothing to search for in {text!r}: give a word with a letter or a digit.")
+        self._patterns = [re.compile(r"(?<![^\W_])" + r"[\W_]+".join(phrase)) for phrase in self._phrases]
+
+    @property
+    def for_index(self) -> str:
+        """The query of FTS5 (https://www.sqlite.org/fts5.html, 3)."""
+        return " ".join(f'"{" ".join(phrase)}"*' for phrase in self._phrases)
+
+    @property
+    def for_tsquery(self) -> str:
+        """The query of Postgres on `words_in` a text. It finds all texts with the words, and some others."""
+        words = [(word[:MAX_WORD_CHARS], ":*" * (word is phrase[-1])) for phrase in self._phrases for word in phrase]
+        return " & ".join(f"'{word}'{mark}" for word, mark in words)
+
+    def are_in(self, text: str) -> bool:
+        text = folded(text)
+        return all(pattern.search(text) for pattern in self._patterns)
+
+    def excerpt(self, text: str) -> str:
+        """Return a line of the text with the first found word in its middle."""
+        matches = [match for pattern in self._patterns if (match := pattern.search(folded(text)))]
+        start, end = min((match.span() for match in matches), default=(0, 0))
+        begin, stop = max(0, start - _EXCERPT_CHARS), end + _EXCERPT_CHARS
+        line = "".join(sign if sign.isprintable() else " " for sign in normalize("NFC", text)[begin:stop])
+        return f"{'…' * (begin > 0)}{' '.join(line.split())}{'…' * (stop < len(text))}"
+
+    def found_in(self, session_id: str, title: str, entry: Entry) -> SearchHit:
+        kind, excerpt = str(entry.body.__struct_config__.tag), self.excerpt(text_of(entry.body))
+        return SearchHit(session_id, entry.id, kind, excerpt, time=entry.time, title=title)
+
+
+class _Folding(dict[int, str]):
+    """Small letters without accents, by code point. A character stays one character, so that positions agree."""
+
+    def __missing__(self, code: int) -> str:
+        letters = normalize("NFD", chr(code))
+        is_accented = code <= _LAST_WITH_ACCENTS and all(map(combining, letters[1:]))
+        self[code] = (letters[0] if is_accented else chr(code)).lower()[:1]
+        return self[code]
+
+
+_FOLDING = _Folding()
+
+
+def folded(text: str) -> str:
+    """Return a text as it is indexed and looked for; its positions are those of the text in NFC."""
+    return text.lower() if text.isascii() else normalize("NFC", text).translate(_FOLDING)
+
+
+def words_in(text: str) -> list[str]:
+    """Return the words of a text for an index without positions: each once, cut to `MAX_WORD_CHARS`."""
+    return list(dict.fromkeys(word[:MAX_WORD_CHARS] for word in _WORD.findall(folded(text))))
+
+
+def text_of(body: Body) -> str:
+    """Return the text that a search looks at: neither the model's thinking nor system reminders."""
+    match body:
+        case User(is_reminder=False) as user:
+            return user.text
+        case Assistant(content=content):
+            return "\n".join(text for block in content for text in _texts_of(block))
+        case Result(result=result):
+            return result.text
+        case Compaction(carried=carried):
+            return carried
+        case ContextNote(text) | Pinned(text):
+            return text
+        case _:
+            return ""
+
+
+def _texts_of(block: Block) -> Iterable[str]:
+    if isinstance(block, Text):
+        yield block.text
+    elif isinstance(block, ToolUse):
+        yield from (block.name, *_texts_in(block.input), block.unparsed)
+
+
+def _texts_in(value: Any) -> Iterable[str]:
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _texts_in(item)
+    elif value is not None:
+        yield str(value)

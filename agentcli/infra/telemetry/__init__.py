@@ -27,7 +27,7 @@ _HEAD_START_S = 0.1  # for the first request, which the imports of the thread wo
 _GRACE_S = 1.0  # beyond the time-outs of exports, for recording the last events
 
 
-class Export(Struct, frozen=True):
+class Export(Struct, frozen=True, kw_only=True):
     """The exported signals, and where they are sent."""
 
     settings: ObservabilitySettings

@@ -22,7 +22,7 @@ from agentcli.version import __version__
 Attributes = dict[str, Any]
 _TurnEnd = events.Done | events.TurnFailed | events.SubagentEnded
 
-_S = 1e9  # nanoseconds
+_NS_PER_S = 1e9
 # Providers that the conventions name differently.
 _PROVIDERS = {
     "azure": "azure.ai.openai", "bedrock": "aws.bedrock", "foundry": "azure.ai.inference", "gemini": "gcp.gemini",
@@ -54,8 +54,6 @@ class _Request:
 
 @dataclass(kw_only=True)
 class _Agent:
-    """The open spans of an agent."""
-
     id: str
     name: str = "agentcli"
     model: str = ""
@@ -105,7 +103,7 @@ class SessionSpans:
                 request.first_at = request.first_at or at_ns
             case events.Retry(number, delay_s, error) if request is not None:
                 request.retries.append((at_ns, {"retry": number, "delay_s": delay_s, "error": self._content(error)}))
-                request.tried_at, request.first_at = at_ns + int(delay_s * _S), 0
+                request.tried_at, request.first_at = at_ns + int(delay_s * _NS_PER_S), 0
             case events.UsageReported(usage, usd) if request is not None:
                 request.usage, request.usd = request.usage + usage, request.usd + (usd or 0)
             case events.EntryStored(entry):  # arrives only where content is exported
@@ -113,8 +111,8 @@ class SessionSpans:
                     agent.prompt += entry.body.content
                 elif isinstance(entry.body, Assistant) and request is not None:
                     request.content = entry.body.content
-            case events.TurnEnded(stop_reason=reason, model=answered, provider=provider):
-                self._end_request(agent, at_ns, reason=reason, model=f"{provider}/{answered}")
+            case events.TurnEnded(stop_reason=reason, model=answering_model, provider=provider):
+                self._end_request(agent, at_ns, reason=reason, model=f"{provider}/{answering_model}")
             case events.ProviderSwitched(after=after, reason=reason) if request is not None:
                 if reason == "fallback":  # the model before did not answer
                     self._end_request(agent, at_ns, error="_OTHER")
@@ -170,6 +168,7 @@ class SessionSpans:
             self._metrics.turns.add(1, {"agentcli.turn.reason": reason, **({"error.type": error} if error else {})})
 
     def _turn(self, agent: _Agent, at_ns: int) -> Span:
+        """Return the span of an agent's turn, which begins now if it has not begun."""
         if agent.turn is None:
             agent.turn = self._start(f"invoke_agent {agent.name}", at_ns, None)
         return agent.turn
@@ -191,11 +190,12 @@ class SessionSpans:
             self._begin_request(agent, at_ns, request.model)
 
     def _end_request(self, agent: _Agent, at_ns: int, *, reason: str = "", model: str = "", error: str = "") -> None:
+        """Record the span and the metrics of the request that is under way, if there is one."""
         if (request := agent.request) is None:
             return
         agent.request, agent.model = None, model or request.model
         attributes = {"gen_ai.operation.name": "chat", **of_model(agent.model, self._export.server)}
-        first_chunk = (request.first_at - request.tried_at) / _S if request.first_at else None
+        first_chunk = (request.first_at - request.tried_at) / _NS_PER_S if request.first_at else None
         of_reply = {
             "gen_ai.request.stream": True,
             "gen_ai.response.model": attributes["gen_ai.request.model"] if reason else None,
@@ -211,7 +211,7 @@ class SessionSpans:
             span.add_event("agentcli.retry", clean(retry, self._mask), moment)
         self._finish(span, at_ns, attributes | of_reply, error=error)
         attributes, metrics = clean({**attributes, "error.type": error}, self._mask), self._metrics
-        metrics.duration.record((at_ns - request.began_at) / _S, attributes)
+        metrics.duration.record((at_ns - request.began_at) / _NS_PER_S, attributes)
         if first_chunk is not None:
             metrics.first_chunk.record(first_chunk, attributes)
         for kind, tokens in (("input", request.usage.prompt_tokens), ("output", request.usage.output_tokens)):
@@ -236,15 +236,15 @@ class SessionSpans:
         return agent.calls[id]
 
     def _end_call(self, agent: _Agent, at_ns: int, event: events.ToolFinished) -> None:
-        took = int(event.duration_ms * 1e6)
-        span, began_at = agent.calls.get(event.id) or self._begin_call(agent, at_ns - took, event.id, event.name)
+        duration_ns = int(event.duration_ms * 1e6)
+        span, began_at = agent.calls.get(event.id) or self._begin_call(agent, at_ns - duration_ns, event.id, event.name)
         del agent.calls[event.id]
         was_asked = event.id in agent.asked
         agent.asked.discard(event.id)  # ids may come again
         error = event.error_kind or ("_OTHER" if event.result.is_error else "")
         attributes = {
             "agentcli.tool.retries": event.retry_count or None,
-            "agentcli.approval.wait_s": max(0, at_ns - began_at - took) / _S if was_asked else None,
+            "agentcli.approval.wait_s": max(0, at_ns - began_at - duration_ns) / _NS_PER_S if was_asked else None,
             "agentcli.approval.answer": self._content(event.answer),
             "gen_ai.tool.call.result": self._content(event.result.text),
         }
@@ -270,9 +270,9 @@ class SessionSpans:
 def clean(attributes: Mapping[str, Any], mask: MaskText) -> Attributes:
     """Return attributes without unknown values, and with secrets masked in every text."""
     known = {name: value for name, value in attributes.items() if value not in (None, "", [])}
-    texts = {name: mask(value) for name, value in known.items() if isinstance(value, str)}
-    lists = {name: [*map(mask, value)] for name, value in known.items() if isinstance(value, list)}
-    return known | texts | lists
+    masked_texts = {name: mask(value) for name, value in known.items() if isinstance(value, str)}
+    masked_lists = {name: [*map(mask, value)] for name, value in known.items() if isinstance(value, list)}
+    return known | masked_texts | masked_lists
 
 
 def of_model(name: str, server: Callable[[str], tuple[str, int]]) -> Attributes:

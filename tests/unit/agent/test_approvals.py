@@ -17,7 +17,7 @@ from agentcli.agent.permissions.rule_text import check_rule, parse_rule, parse_r
 from agentcli.agent.permissions.rules import Rules
 from agentcli.conversation.entries import Result
 from agentcli.errors import StorageError
-from agentcli.infra.grants import FileGrants
+from agentcli.infra.state_files import FileGrants
 from tests.unit.agent.stage import Stage, answering, call, on_stage
 from tests.unit.tools.bench import Bench
 

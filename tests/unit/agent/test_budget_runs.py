@@ -17,7 +17,7 @@ from agentcli.agent.events import Done
 from agentcli.agent.ops import Interrupt
 from agentcli.agent.runtime import TurnLimits
 from agentcli.errors import UserError
-from agentcli.infra.day_account import DayAccount
+from agentcli.infra.shared import DayAccount
 from agentcli.llm.errors import ConnectionFailed, Overloaded
 from agentcli.llm.messages import Message, Text, ToolUse, Usage
 from agentcli.llm.models import ModelInfo, Prices, estimate

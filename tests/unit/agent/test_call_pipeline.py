@@ -17,8 +17,8 @@ from agentcli.agent.hooks import CallRecord, HookAnswer
 from agentcli.agent.ops import ClientResult, Interrupt, Prompt
 from agentcli.conversation.entries import Result
 from agentcli.errors import ToolError, ToolErrorKind
-from agentcli.infra.data_files import DataFolder
-from agentcli.infra.locks import FileLocks
+from agentcli.infra.shared import FileLocks
+from agentcli.infra.state_files import DataFolder
 from agentcli.llm.messages import Text, ToolResult
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import ToolSpec

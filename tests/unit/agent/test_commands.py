@@ -18,7 +18,7 @@ from agentcli.agent.ops import RunCommand, Steer
 from agentcli.agent.state import prompts
 from agentcli.errors import NoSession, UsageError, UserError
 from agentcli.frontends.terminal.screen_commands import screen_commands
-from agentcli.infra.grants import FileGrants
+from agentcli.infra.state_files import FileGrants
 from agentcli.llm.messages import Text
 from agentcli.tools.command import Command
 from tests.rows import each_row

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentcli.conversation.instructions import BUDGET, Instructions, find_instructions, nested_instructions
-from agentcli.settings.files import read_small_file
-from agentcli.settings.paths import project_root
+from agentcli.settings.files import project_root, read_small_file
 
 
 def put(path: Path, text: str) -> Path:

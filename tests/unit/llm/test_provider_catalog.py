@@ -17,8 +17,8 @@ from agentcli.llm.providers.ollama import OllamaProvider
 from agentcli.llm.providers.openai_compat import OpenAICompatProvider, presets
 from agentcli.llm.providers.scripted import ScriptedProvider
 from agentcli.models.choice import Models
+from agentcli.settings.files import find_paths
 from agentcli.settings.load import load_config
-from agentcli.settings.paths import find_paths
 from tests.conformance.backends import CHAT_BACKENDS
 from tests.conformance.reading import hear
 from tests.conformance.servers import chat_server

@@ -155,7 +155,7 @@ class OverlayReader:
 
     def read(self, root: str, upper: str) -> ChangeSet:
         """Return what was changed below a root. Raises `OSError`, `TooMuch`."""
-        changes = ChangeSet(root)
+        changes = ChangeSet(root=root)
         waiting = [("", False)]  # paths, and True if what the root has there is covered
         while waiting:  # without recursion, because a command can nest folders deeper than Python calls
             path, is_covered = waiting.pop()

@@ -1,0 +1,398 @@
+"""Maintains stored sessions: trash, redaction of texts for good, and checks, copies and repairs of the SQLite file.
+
+None of this is needed on the way to an answer.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import apsw
+import filelock
+import msgspec
+
+from agentcli.agent.interfaces import StoredEntries, subagents_owner
+from agentcli.conversation.entries import ContextNote, Unreadable, entry_now
+from agentcli.conversation.history import last_prompt_of, title_of
+from agentcli.errors import StorageError
+from agentcli.infra.sessions import database
+from agentcli.infra.sessions.tables import ENTRY, Tables, entries_of, is_stored, last_seq, new_id, read_entry
+
+log = logging.getLogger(__name__)
+
+REDACTED = "[redacted]"
+
+# Entries of a removed session count once in the fork that shares most, which has copies of all that other forks share.
+_HAND_OVER = """
+UPDATE entries SET own = true WHERE trashed = 0 AND session_id = (
+    SELECT copy.session_id FROM entries AS gone JOIN entries AS copy ON copy.origin = gone.origin AND copy.trashed = 0
+    WHERE gone.session_id = :id AND gone.trashed = :batch AND gone.own
+    GROUP BY copy.session_id ORDER BY count(*) DESC, min(copy.n) LIMIT 1
+) AND origin IN (SELECT origin FROM entries WHERE session_id = :id AND trashed = :batch AND own)
+"""
+_TAKE_BACK = """
+UPDATE entries SET own = NOT EXISTS (
+    SELECT 1 FROM entries AS other
+    WHERE other.origin = entries.origin AND other.trashed = 0 AND other.own AND other.n <> entries.n
+) WHERE session_id = :id AND trashed = 0
+"""
+_FAMILY = "(SELECT id FROM sessions WHERE id = :id OR user_id = :agents)"  # a session and its subagents
+# The entries of the family with all their copies, and everything in the trash.
+_AFFECTED = f"""
+SELECT n, session_id, trashed, {ENTRY} FROM entries
+WHERE trashed > 0 OR origin IN (SELECT origin FROM entries WHERE session_id IN {_FAMILY} AND trashed = 0)
+"""  # noqa: S608 - constant text
+
+_MAX_FILE_FAULTS = 100  # that SQLite reports about one file
+_DAMAGE = (apsw.CorruptError, apsw.NotADBError, apsw.SQLError, apsw.ConstraintError, UnicodeDecodeError)
+# By kind: the text of a fault, and a query for the entries that have it, as session, number and id.
+_FAULTS = {
+    "checksum": (
+        "its checksum is not that of its text",
+        "SELECT session_id, seq, id FROM entries WHERE checksum <> crc32(CAST(body AS BLOB))",
+    ),
+    "parent": (
+        "the entry it follows is not there",
+        "SELECT session_id, seq, id FROM entries WHERE parent_id NOT IN (SELECT id FROM entries)",
+    ),
+    "order": (
+        "entries before it are missing",
+        "SELECT session_id, max(seq), '' FROM entries GROUP BY session_id, trashed HAVING count(*) <> max(seq)",
+    ),
+}
+
+
+async def remove(db: Tables, session_id: str) -> None:
+    """Move a session to the trash."""
+    batch = await db.value("SELECT max(trashed) + 1 FROM sessions WHERE id = :id", id=session_id)
+    await _move(db, session_id, 0, batch)
+    await db.rows(_HAND_OVER, id=session_id, batch=batch)
+    await db.rows(db.forget_stream, id=session_id)
+
+
+async def _move(db: Tables, session_id: str, batch: float, target: float) -> None:
+    names = {"id": session_id, "agents": subagents_owner(session_id), "batch": batch, "target": target}
+    for table, id in (("sessions", "id"), ("entries", "session_id")):
+        statement = f"UPDATE {table} SET trashed = :target WHERE {id} IN {_FAMILY} AND trashed = :batch"  # noqa: S608
+        await db.rows(statement, **names)
+
+
+async def id_in_trash(db: Tables, session_id: str) -> str:
+    """Return the id of the one session in the trash whose id begins so. Raises `StorageError`."""
+    query = "SELECT DISTINCT id FROM sessions WHERE trashed > 0 AND id >= :id AND id < :end"
+    ids = [str(id) for (id,) in await db.rows(query, id=session_id, end=f"{session_id}\U0010ffff")]
+    if len(ids) != 1:
+        count = "Several sessions begin" if ids else "No session begins"
+        raise StorageError(f"{count} with {session_id!r} in the trash.")
+    return ids[0]
+
+
+async def restore(db: Tables, session_id: str) -> None:
+    """Bring back the session of that id that was removed last. Raises `StorageError` if there is one again."""
+    if await is_stored(db, session_id):
+        raise StorageError(
+            f"There is a session {session_id} again: agentcli sessions rm {session_id} makes room for the one in the "
+            "trash."
+        )
+    await _move(db, session_id, await db.value("SELECT max(trashed) FROM sessions WHERE id = :id", id=session_id), 0)
+    await db.rows(_TAKE_BACK, id=session_id)
+
+
+class Secrets:
+    """Texts to be replaced. Raises `StorageError` if there is none."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        plain = {text for text in texts if text.strip()}
+        if not plain:
+            raise StorageError("There is no text to redact: give one, or lines of them on stdin with -.")
+        # The forms in JSON are in strings that contain JSON, and in bodies that cannot be decoded any more.
+        self._texts = plain | {json.dumps(text, ensure_ascii=way)[1:-1] for text in plain for way in (True, False)}
+
+    def redact(self, text: str) -> tuple[str, int]:
+        """Return a text without the secrets, and the number of places they were in; overlapping ones are one place."""
+        spans = sorted(
+            (match.start(), match.start() + len(secret))
+            for secret in self._texts
+            if secret in text
+            for match in re.finditer(f"(?={re.escape(secret)})", text)
+        )
+        pieces: list[str] = []
+        end = 0
+        for start, stop in spans:
+            if start >= end:
+                pieces += (text[end:start], REDACTED)
+            end = max(end, stop)
+        return "".join((*pieces, text[end:])), len(pieces) // 2
+
+    def _redact_strings(self, value: Any) -> tuple[Any, int]:
+        """Redact every string in a value of JSON, names included."""
+        match value:
+            case str():
+                return self.redact(value)
+            case list():
+                items = [self._redact_strings(item) for item in value]
+                return [item for item, _ in items], sum(places for _, places in items)
+            case dict():
+                names, places = self._redact_strings([*value])
+                items, in_values = self._redact_strings([*value.values()])
+                return dict(zip(names, items, strict=True)), places + in_values
+        return value, 0
+
+    def redact_row(self, row: Sequence[Any]) -> tuple[Sequence[Any], int]:
+        """Return a row of `ENTRY` without the secrets, and the number of places they were in.
+
+        Raises:
+            StorageError: If the entry could not be read any more without them.
+        """
+        *other_columns, checksum, body = row
+        body = body.encode() if isinstance(body, str) else body
+        try:
+            value, places = self._redact_strings(msgspec.json.decode(body))
+            redacted = msgspec.json.encode(value)
+        except (ValueError, RecursionError):  # the body is no JSON
+            text, places = self.redact(body.decode(errors="surrogateescape"))
+            redacted = text.encode(errors="surrogateescape")
+        if not places:
+            return row, 0
+        before, after = read_entry(row), read_entry((*other_columns, None, redacted))
+        if isinstance(after.body, Unreadable) and not isinstance(before.body, Unreadable):
+            raise StorageError(
+                f"Entry {before.id} could not be read any more without that text: give more of it. Nothing was changed."
+            )
+        was_sound = checksum in (None, crc32(body))  # the checksum of a damaged entry still shows the damage
+        new_checksum = crc32(redacted) if was_sound else checksum
+        return (*other_columns, new_checksum, redacted.decode(errors="replace")), places
+
+
+async def redact(db: Tables, session_id: str, secrets: Secrets) -> int:
+    """Redact a session, all copies of its entries, and the trash.
+
+    Return the number of places in the session and its subagents.
+    """
+    names = {"id": session_id, "agents": subagents_owner(session_id)}
+    family = {str(id) for (id,) in await db.rows(_FAMILY[1:-1], **names)}
+    changes: list[tuple[int, Sequence[Any]]] = []  # numbers of entries with their new rows
+    changed: set[tuple[str, float]] = set()  # sessions, by id and number in the trash
+    total = 0
+    async for n, id, trashed, *row in db.stream(_AFFECTED, **names):
+        redacted, places = secrets.redact_row(row)
+        if places:
+            changes.append((n, redacted))
+            changed.add((str(id), trashed))
+            total += places * (id in family and not trashed)
+    await db.replace_bodies(changes)
+    if total:
+        newest = (await entries_of(db, session_id))[-1]
+        text = f"Texts were struck out of this session in {total} place{'s' * (total != 1)}."
+        note = entry_now(new_id(), newest.id, ContextNote(text))
+        await db.insert(session_id, StoredEntries((note,), await last_seq(db, session_id) + 1))
+    for id, trashed in sorted(changed):
+        # A title is the beginning of a prompt and may end in the middle of a secret, so it is made anew.
+        entries = await entries_of(db, id, trashed=trashed)
+        which = "WHERE id = :id AND trashed = :trashed"
+        name = await db.value(f"SELECT name FROM sessions {which}", id=id, trashed=trashed)  # noqa: S608 - constant text
+        await db.rows(
+            f"UPDATE sessions SET title = :title, last_prompt = :last_prompt, name = :name {which}",  # noqa: S608
+            title=title_of(entries), last_prompt=last_prompt_of(entries), name=secrets.redact(name)[0],
+            id=id, trashed=trashed,
+        )  # fmt: skip
+    for id in {session_id, *(id for id, trashed in changed if not trashed)}:
+        await db.rows(db.forget_stream, id=id)
+    return total
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """One thing that is wrong: with the file as a whole, or with one entry, whose session goes on without it."""
+
+    kind: str  # `file`; of an entry `checksum`, `parent` or `order`
+    text: str
+    session_id: str = ""
+    entry_id: str = ""
+
+
+class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The faults that a check found, and what a repair did about them."""
+
+    path: str
+    found: list[Fault]
+    left: list[Fault]  # the faults that are still in the file after a repair
+    kept_as: str = ""  # the path of the damaged file
+    restored_from: float = 0.0  # the time of the copy that replaced the file, or 0
+
+    @property
+    def is_healthy(self) -> bool:
+        return not self.left
+
+    @property
+    def is_file_damaged(self) -> bool:
+        """True if the file is damaged, not only single entries."""
+        return has_file_fault(self.left)
+
+    @property
+    def restored_text(self) -> str:
+        if not self.restored_from:
+            return "everything in it is restored"
+        copied_at = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.restored_from))
+        return f"what was stored until {copied_at} is restored from the copy of that time"
+
+
+def has_file_fault(faults: Iterable[Fault]) -> bool:
+    return any(fault.kind == "file" for fault in faults)
+
+
+def check(path: Path) -> CheckReport:
+    """Check a file. Raises `StorageError` if it belongs to another program or cannot be opened."""
+    found = _faults(path) if path.exists() else []
+    return CheckReport(path=str(path), found=found, left=found)
+
+
+def first_damage(path: Path, *, within_s: float) -> str:
+    """Return the first fault that SQLite finds within a time; "" if it finds none, or cannot open the file."""
+    until = time.monotonic() + within_s
+    try:
+        with closing(database.open_raw(path)) as db:
+            db.set_progress_handler(lambda: time.monotonic() > until, 10_000)
+            lines = [str(line) for (line,) in db.execute("PRAGMA quick_check(1)")]
+    except _DAMAGE as error:
+        return str(error)
+    except apsw.Error:
+        return ""
+    return "" if lines == ["ok"] else lines[0]
+
+
+def _faults(path: Path) -> list[Fault]:
+    """Return what is wrong. Entries are only checked in files of this version; the next write upgrades older files."""
+    faults: list[Fault] = []
+    try:
+        with closing(database.open_raw(path)) as db:
+            version = database.checked_version(db)
+            lines = [str(line) for (line,) in db.execute(f"PRAGMA integrity_check({_MAX_FILE_FAULTS})")]
+            lines += [f"a row of {table} belongs to nothing" for table, *_ in db.execute("PRAGMA foreign_key_check")]
+            faults += [Fault("file", f"The file is damaged: {line}.") for line in lines if line != "ok"]
+            for kind, (text, query) in _FAULTS.items() if version == database.VERSION else ():
+                for id, seq, entry_id in db.execute(query):
+                    faults.append(Fault(kind, f"Session {id}, entry {seq}: {text}.", id, entry_id))
+    except _DAMAGE as error:
+        faults.append(Fault("file", f"The file is damaged: {error}."))
+    except apsw.Error as error:
+        raise StorageError(f"{path} cannot be opened ({error}): check its permissions.") from error
+    return faults
+
+
+def copying(path: Path, *, timeout_s: float) -> filelock.BaseFileLock:
+    """Return the lock that keeps other programs from making a copy. Entering it raises `filelock.Timeout`."""
+    return filelock.FileLock(path.parent / "locks" / f"{path.name}.copy", timeout=timeout_s)
+
+
+def make_copy(path: Path) -> None:
+    """Replace the copy of the database by a new one, unless that file is damaged. Failures are logged."""
+    try:
+        with copying(path, timeout_s=0), database.vacuum_into(path, database.copy_of(path)) as part:
+            if has_file_fault(found := _faults(part)):
+                raise StorageError(found[0].text)
+    except filelock.Timeout:
+        log.info("Another program makes a copy of %s.", path)
+    except (apsw.Error, OSError, StorageError) as error:
+        log.warning(
+            "No copy of %s was made (%s): see that there is room for one, and what agentcli sessions fsck says.",
+            path, error,
+        )  # fmt: skip
+
+
+def wipe(path: Path) -> None:
+    """Rewrite the file and remove its copies, since even pages in use keep bytes of what was deleted.
+
+    Raises:
+        StorageError: If the file cannot be rewritten now.
+    """
+    try:
+        with closing(database.connect(path)) as db:
+            db.execute("VACUUM")
+            is_read, *_ = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0]
+            if is_read:
+                raise apsw.BusyError("another program reads it")
+    except apsw.Error as error:
+        raise StorageError(
+            f"The texts are redacted, but {path} could not be written anew ({error}) and may still hold bytes of "
+            "them: close other agentcli programs, make room for a copy of the file, and redact again."
+        ) from error
+    for copy in (database.copy_of(path), *path.parent.glob(f"{path.name}.v*")):
+        copy.unlink(missing_ok=True)
+
+
+def repair(path: Path) -> CheckReport:
+    """Replace a damaged file by a sound one, and keep the damaged file beside it.
+
+    The new file has all that can be read if that is sound, else it is the copy. If only single entries are damaged, the
+    file stays: the copy lacks what was stored since it was made.
+
+    Raises:
+        StorageError: If a session is open, or for the reasons of `check`.
+    """
+    before = check(path)
+    if not before.is_file_damaged:
+        return before
+    _refuse_open_sessions(path)
+    try:
+        with (
+            closing(database.open_raw(path)) as db,
+            tempfile.TemporaryDirectory(prefix="repair-", dir=path.parent) as folder,
+        ):
+            with suppress(*_DAMAGE):  # a file so damaged cannot be written by others either
+                db.execute("BEGIN IMMEDIATE")  # others wait until the file is replaced, which they then notice
+            old, new, copy = Path(folder, "old.db"), Path(folder, "new.db"), database.copy_of(path)
+            database.copy_files(path, old)
+            left: list[Fault] = []
+            restored_from = 0.0
+            if not _rewrite(path, new):
+                left = _faults(copy) if copy.exists() else before.found
+                if has_file_fault(left):
+                    return before
+                new, restored_from = Path(folder, "copy.db"), copy.stat().st_mtime
+                shutil.copyfile(copy, new)
+            database.connect(new).close()  # an older version is upgraded
+            _refuse_open_sessions(path)  # a session that was opened in between relies on the old file
+            kept_as = database.free_name(path, f".damaged-{int(time.time())}")
+            for suffix in ("", "-wal"):
+                with suppress(FileNotFoundError):
+                    Path(f"{old}{suffix}").replace(f"{kept_as}{suffix}")
+            for suffix in ("-wal", "-shm"):  # a new file must never be beside an old log
+                Path(f"{path}{suffix}").unlink(missing_ok=True)
+            new.replace(path)
+            database.sync_folder(path.parent)
+    except apsw.BusyError as error:
+        raise StorageError(f"{path} is written by another program: try again when it has ended.") from error
+    except (apsw.Error, OSError) as error:
+        raise StorageError(
+            f"{path} could not be repaired ({error}): make room for two copies of it in its folder, then try again. "
+            "Nothing was changed."
+        ) from error
+    return CheckReport(path=str(path), found=before.found, left=left, kept_as=str(kept_as), restored_from=restored_from)
+
+
+def _rewrite(old: Path, new: Path) -> bool:
+    """Write all entries to a new file, with new indexes; return False if some of it cannot be read, or is not sound."""
+    try:
+        with database.vacuum_into(old, new) as part, closing(apsw.Connection(str(part))) as db:
+            db.execute("REINDEX")
+        return not _faults(new)
+    except (*_DAMAGE, StorageError):
+        return False
+
+
+def _refuse_open_sessions(path: Path) -> None:
+    for file in sorted((path.parent / "locks").glob("*.lock")):
+        if database.SessionLock(path, file.stem).holder() is not None:
+            raise StorageError(
+                f"Session {file.stem} is open: close every agentcli session, then repair. Nothing was changed."
+            )

@@ -1,0 +1,370 @@
+"""Keeps files in the state folder, by themselves or for a project.
+
+These are large results of calls, summaries that models wrote, the memory of a project, which is small text files, and
+the permission rules that the person gave for good.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import re
+import shutil
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+import filelock
+import msgspec
+
+from agentcli.agent.interfaces import Restriction
+from agentcli.errors import StorageError, ToolError
+from agentcli.settings.files import (
+    folder_text,
+    make_private_folder,
+    read_small_file,
+    replace_file,
+    replace_private_file,
+)
+from agentcli.settings.structs import DataSettings, MemorySettings
+from agentcli.tools.workspace import DataFile
+
+_FILLED_AFTER_CLEANING = 0.8  # of the allowed size
+_PRUNED_AT = 1.1  # times as many summaries as are kept
+
+_MEMORY_NAME = re.compile(r"[A-Za-z0-9_][\w. -]{0,99}(?<![. ])")  # of a file or a folder
+_MAX_MEMORY_DEPTH = 4
+_LOCK_TIMEOUT_S = 5.0
+_MAX_FIRST_LINE_CHARS = 120
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class DataFolder:
+    """The large results of all sessions in one folder, which several processes may use at once.
+
+    The file `ab/cdef…` has the content with that hash; its time is that of its last use. `calls/SESSION/CALL` is a link
+    to the file; its time is that of the call. Results of a session for which `is_resumable` is true are never deleted.
+    `outputs` is a folder in which each session has a folder with what its commands wrote; it is cleaned as well.
+    """
+
+    folder: Path
+    outputs: Path | None = field(default=None, kw_only=True)
+    is_resumable: Callable[[str], bool] = field(default=lambda session_id: False, kw_only=True)
+    settings: DataSettings = field(default=DataSettings(), kw_only=True)
+    clock: Callable[[], float] = field(default=time.time, kw_only=True)
+
+    def of_session(self, session_id: str) -> SessionData:
+        return SessionData(self, session_id)
+
+    def share(self, source: str, target: str) -> None:
+        """Let a fork find the results of the session that it was forked from."""
+        for link in self.links_of(source).glob("*"):
+            make_private_folder(self.links_of(target))
+            with suppress(FileExistsError):
+                shutil.copy2(link, self.links_of(target) / link.name, follow_symlinks=False)
+
+    def links_of(self, session_id: str) -> Path:
+        return self.folder / "calls" / quote(session_id, safe="")
+
+    def target_of(self, link: Path) -> Path:
+        return self.folder.joinpath(*link.readlink().parts[-2:])
+
+    def clean(self) -> None:
+        """Delete what is too old, then what was used least recently until the rest is below the allowed size."""
+        now, links = self.clock(), defaultdict[Path, list[Path]](list)
+        max_age_s, max_bytes = self.settings.max_age_hours * 3_600, self.settings.max_size_gb * 1024**3
+        for link in self.folder.glob("calls/*/*"):
+            links[self.target_of(link)].append(link)
+        files = []
+        for path in self.folder.glob("??/*"):
+            with suppress(FileNotFoundError):  # other processes clean, too
+                status = path.stat()
+                made_at = max((link.lstat().st_mtime for link in links[path]), default=status.st_mtime)
+                files.append((now - made_at <= max_age_s, status.st_mtime, status.st_size, path))
+        total = sum(size for _, _, size, _ in files)
+        bound = max_bytes * _FILLED_AFTER_CLEANING if total > max_bytes else float("inf")
+        for is_young, _, size, path in sorted(files):  # those that are too old come first
+            if is_young and total <= bound:
+                break
+            if not any(map(self.is_resumable, {unquote(link.parent.name) for link in links[path]})):
+                for file in (path, *links[path]):
+                    file.unlink(missing_ok=True)
+                total -= size
+        for session in self.folder.glob("calls/*"):
+            with suppress(OSError):  # it is not empty
+                session.rmdir()
+        for folder in self.outputs.glob("*/") if self.outputs is not None else ():
+            with suppress(OSError):
+                newest = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
+                if now - newest > max_age_s and not self.is_resumable(folder.name):
+                    shutil.rmtree(folder)
+
+    def clean_when_due(self) -> None:
+        """Clean, unless that was done a short while ago. Raises `OSError`."""
+        stamp, interval_s = self.folder / ".cleaned", self.settings.clean_every_minutes * 60
+        is_due = not stamp.exists() or abs(self.clock() - stamp.stat().st_mtime) >= interval_s
+        if is_due and any(folder is not None and folder.is_dir() for folder in (self.folder, self.outputs)):
+            make_private_folder(self.folder)
+            stamp.touch()
+            os.utime(stamp, (self.clock(), self.clock()))
+            self.clean()
+
+
+class SessionData:  # implements `DataFiles`
+    def __init__(self, data: DataFolder, session_id: str) -> None:
+        self._data = data
+        self._links = data.links_of(session_id)
+
+    def store(self, content: bytes, call_id: str) -> DataFile:
+        hash, link, now = sha256(content).hexdigest(), self._link(call_id), self._data.clock()
+        path, new = self._data.folder / hash[:2] / hash[2:], link.with_name(f"{link.name}.new")
+        make_private_folder(link.parent)
+        replace_private_file(path, content, syncs=False)
+        os.utime(path, (now, now))
+        new.unlink(missing_ok=True)
+        new.symlink_to(Path("..", "..", hash[:2], hash[2:]))
+        os.utime(new, (now, now), follow_symlinks=False)
+        new.replace(link)
+        self._data.clean_when_due()
+        return DataFile(path, hash, len(content))
+
+    def find(self, call_id: str) -> Path | None:
+        now = self._data.clock()
+        with suppress(FileNotFoundError):
+            path = self._data.target_of(self._link(call_id))
+            os.utime(path, (now, now))
+            return path
+        return None
+
+    def _link(self, call_id: str) -> Path:
+        return self._links / sha256(call_id.encode(errors="surrogatepass")).hexdigest()
+
+
+@dataclass
+class SummaryFiles:
+    """Summaries that models wrote, by key, so that a conversation does not pay for them again.
+
+    The newest `max_files` are kept for some hours. A summary that cannot be read or written is missing.
+    """
+
+    folder: Path
+    hours: float = field(kw_only=True)
+    max_files: int = field(kw_only=True)
+
+    def get(self, key: str) -> str | None:
+        file = self.folder / key
+        with suppress(OSError, UnicodeDecodeError):
+            if time.time() - file.stat().st_mtime < self.hours * 3_600:
+                return read_small_file(file).decode()
+        return None
+
+    def __setitem__(self, key: str, text: str) -> None:
+        try:
+            replace_private_file(self.folder / key, text.encode(errors="replace"), syncs=False)
+            files = [(file.stat().st_mtime, file) for file in self.folder.iterdir()]
+            if len(files) > _PRUNED_AT * self.max_files:
+                for _, file in sorted(files, reverse=True)[self.max_files :]:
+                    file.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("a summary could not be kept: %s", error)
+
+
+def memory_folder(state: Path, project: Path) -> Path:
+    """Return the folder of a project's files: a name that people recognise, and a hash of the project's path."""
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", project.name).strip(".-")[:40] or "project"
+    return state / "memory" / f"{name}-{sha256(os.fsencode(project)).hexdigest()[:8]}"
+
+
+class MemoryFiles:
+    """Implements `Memory`. A file that another session has changed is only replaced after it was read again."""
+
+    def __init__(self, folder: Path, settings: MemorySettings) -> None:
+        self.folder = folder
+        self._max_bytes, self._max_total = settings.max_file_kb * 1024, settings.max_total_kb * 1024
+        self._max_files = settings.max_files
+        self._seen: dict[str, bytes] = {}  # contents as this session knows them
+
+    def index(self) -> list[tuple[str, str]]:
+        return [(name, self._first_line(path)) for name, path in self._files()]
+
+    def _first_line(self, path: Path) -> str:
+        try:
+            text = self._content(path).decode(errors="replace")
+        except OSError:
+            return "(it cannot be read)"
+        return next(iter(text.strip().splitlines()), "").strip()[:_MAX_FIRST_LINE_CHARS]
+
+    def view(self, name: str) -> str:
+        path = self.place_of(name)
+        content = self._seen[_memory_key(path)] = self._read(name, path)
+        return content.decode(errors="replace")
+
+    def write(self, name: str, text: str) -> None:
+        with self._locked(name) as path:
+            before = self._current(name, path)
+            if before is not None and self._seen.get(_memory_key(path)) != before:
+                raise ToolError(
+                    f"{name} exists and you have not viewed its current version: view it, then write the complete "
+                    "new content.",
+                    kind="validation_error",
+                )
+            self._replace(name, path, text.encode(errors="replace"), is_new=before is None)
+
+    def append(self, name: str, text: str) -> None:
+        with self._locked(name) as path:
+            before = self._current(name, path) or b""
+            line_end = b"" if not before or before.endswith(b"\n") else b"\n"
+            self._replace(name, path, before + line_end + text.encode(errors="replace") + b"\n", is_new=not before)
+
+    def delete(self, name: str) -> None:
+        with self._locked(name) as path:
+            if path.is_symlink() or not path.is_file():
+                self._read(name, path)  # raises an error that says what is wrong
+            try:
+                path.unlink()
+            except OSError as error:
+                raise _memory_error(name, "deleted", error) from error
+            self._seen.pop(_memory_key(path), None)
+
+    @contextmanager
+    def _locked(self, name: str) -> Iterator[Path]:
+        """Keep other sessions from writing while the body changes the file."""
+        path = self.place_of(name)
+        with ExitStack() as held:
+            try:
+                make_private_folder(self.folder)
+                lock = filelock.FileLock(self.folder.parent / f".{self.folder.name}.lock", timeout=_LOCK_TIMEOUT_S)
+                held.enter_context(lock)
+            except OSError as error:  # a time-out is one, too
+                raise ToolError(f"The memory cannot be written now: {error}", kind="resource_error") from error
+            yield path
+
+    def _replace(self, name: str, path: Path, content: bytes, *, is_new: bool) -> None:
+        """Write a file. Raises `ToolError` if it cannot be written, would be too large, or one too many."""
+        others = [file for _, file in self._files() if file != path]
+        total = len(content) + sum(_size(file) for file in others)
+        if len(content) > self._max_bytes:
+            raise _limit_error(
+                f"{name} would hold {len(content):,} bytes, and {self._max_bytes:,} is the most for a file"
+            )
+        if is_new and len(others) >= self._max_files:
+            raise _limit_error(f"there are {len(others)} files, and {self._max_files} is the most")
+        if total > self._max_total:
+            raise _limit_error(f"all files would hold {total:,} bytes, and {self._max_total:,} is the most")
+        try:
+            replace_private_file(path, content)
+        except OSError as error:
+            raise _memory_error(name, "written", error) from error
+        self._seen[_memory_key(path)] = content
+
+    def _current(self, name: str, path: Path) -> bytes | None:
+        """Return the content that is to be replaced, None if there is no file."""
+        if not os.path.lexists(path):
+            return None
+        if _size(path) > self._max_bytes:
+            raise _limit_error(f"{name} holds {_size(path):,} bytes, and {self._max_bytes:,} is the most")
+        return self._read(name, path)
+
+    def _read(self, name: str, path: Path) -> bytes:
+        try:
+            return self._content(path)
+        except FileNotFoundError as error:
+            known = ", ".join(name for name, _ in self._files()) or "none yet"
+            raise ToolError(f"There is no memory file {name}; there is {known}.", kind="not_found") from error
+        except OSError as error:
+            raise _memory_error(name, "read", error) from error
+
+    def _content(self, path: Path) -> bytes:
+        if path.is_symlink():
+            raise OSError(errno.ELOOP, "it is a link")
+        return read_small_file(path, max_bytes=self._max_bytes)
+
+    def place_of(self, name: str) -> Path:
+        parts = name.split("/")
+        if len(parts) > _MAX_MEMORY_DEPTH or not all(map(_MEMORY_NAME.fullmatch, parts)):
+            raise ToolError(
+                f"{name!r} is no name of a memory file: write a relative one such as notes.md or api/errors.md.",
+                kind="invalid_parameters",
+            )
+        path = self.folder.joinpath(*parts)
+        if any(folder.is_symlink() for folder in list(path.parents)[: len(parts) - 1]):
+            raise ToolError(f"{name} leads out of the memory.", kind="permission_denied")
+        return path
+
+    def _files(self) -> Iterator[tuple[str, Path]]:
+        """Yield names and paths, sorted. Links are no files of the memory."""
+        for folder, folders, names in os.walk(self.folder):
+            folders.sort()
+            for name in sorted(names):
+                path = Path(folder, name)
+                if not name.startswith(".") and not path.is_symlink():
+                    yield path.relative_to(self.folder).as_posix(), path
+
+
+def _memory_key(path: Path) -> str:
+    return str(path).casefold()
+
+
+def _size(path: Path) -> int:
+    with suppress(OSError):
+        return path.lstat().st_size
+    return 0
+
+
+def _limit_error(reason: str) -> ToolError:
+    return ToolError(f"Not written: {reason}. Shorten or delete something first.", kind="validation_error")
+
+
+def _memory_error(name: str, done: str, error: OSError) -> ToolError:
+    return ToolError(f"{name} could not be {done}: {error.strerror or error}.", kind="resource_error")
+
+
+_Rules = list[str | Restriction]  # a grant is a text
+_Grants = dict[str, _Rules]  # by project root
+
+
+class FileGrants:
+    """Implements `GrantStore` for the project at `root`. Other programs may write the same file at the same time."""
+
+    def __init__(self, file: Path, root: Path) -> None:
+        self.file = file
+        self._root = folder_text(root)
+
+    def list(self) -> Sequence[str]:
+        return [rule for rule in self._read().get(self._root, []) if isinstance(rule, str)]
+
+    def restrictions(self) -> Sequence[Restriction]:
+        return [rule for rule in self._read().get(self._root, []) if isinstance(rule, Restriction)]
+
+    def add(self, rule: str) -> None:
+        self._change(lambda rules: rules if rule in rules else [*rules, rule])
+
+    def remove(self, rule: str) -> None:
+        self._change(lambda rules: [other for other in rules if rule not in (other, getattr(other, "rule", other))])
+
+    def _read(self) -> _Grants:
+        try:
+            return msgspec.json.decode(self.file.read_bytes(), type=_Grants)
+        except FileNotFoundError:
+            return {}
+        except (OSError, msgspec.DecodeError) as error:
+            raise StorageError(f"{self.file} could not be read ({error}): mend it, or move it away.") from error
+
+    def _change(self, change: Callable[[_Rules], _Rules]) -> None:
+        try:
+            make_private_folder(self.file.parent)
+            with filelock.FileLock(self.file.with_suffix(".lock"), timeout=5):
+                grants = self._read()
+                grants[self._root] = change(grants.get(self._root, []))
+                rules_by_root = {root: rules for root, rules in grants.items() if rules}
+                replace_file(self.file, msgspec.json.format(msgspec.json.encode(rules_by_root)))
+        except OSError as error:  # a time-out is one, too
+            raise StorageError(f"{self.file} could not be written ({error}).") from error
