@@ -309,12 +309,13 @@ def test_a_plan_is_accepted_by_its_options(place: Place, open_editor: Open) -> N
 
 
 @slow
-def test_a_plan_is_sent_back_in_words(place: Place, open_editor: Open) -> None:
+def test_a_plan_that_is_not_accepted_is_followed_by_what_to_change(place: Place, open_editor: Open) -> None:
     editor = open_editor(PLAN, PLAN, DONE, flags=("--permission-mode", "plan"), **FORMS)
     prompt = editor.begin_prompt("plan it")
-    editor.answer(editor.asked("elicitation/create"), {"action": "accept", "content": {"words": "Think of tests."}})
-    choice = editor.asked("elicitation/create", 1)["params"]["requestedSchema"]["properties"]["choice"]["enum"]
-    editor.answer(editor.asked("elicitation/create", 1), {"action": "accept", "content": {"choice": choice[0]}})
+    editor.choose(editor.asked("session/request_permission"), "not-yet")
+    editor.end(prompt)
+    prompt = editor.begin_prompt("Think of tests.")
+    editor.choose(editor.asked("session/request_permission", 1), "way:0")
     editor.end(prompt)
     assert "Think of tests." in stored(place, editor)
     assert editor.text().endswith("done")

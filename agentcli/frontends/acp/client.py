@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
 
 from agentcli.agent.calls.model import NOBODY_LEFT
-from agentcli.agent.commands.command import ChoiceIndex, CommandSet
+from agentcli.agent.commands.command import CommandSet
 from agentcli.agent.events import AnyQuestion, CallApproval, ChangesApproval, PlanApproval, Question
 from agentcli.agent.interfaces import Checkpoints
 from agentcli.agent.ops import Approve, Interrupt
@@ -224,7 +224,6 @@ def _as_saved(text: str, before: DecodedText) -> bytes:
 # Questions
 
 _YES_OR_NO = (option("yes", "Yes", "allow_once"), option("no", "No", "reject_once"))
-_OWN_WORDS = "Or in your own words"
 
 
 class ClientQuestions:
@@ -255,10 +254,8 @@ class ClientQuestions:
         answer: Approve | None = Approve(question.id, False, comment=NOBODY_LEFT)
         try:
             match question:
-                case PlanApproval() if self._client.can.has_forms:
-                    answer = await self._review_plan(question)
                 case Question() if self._client.can.has_forms:
-                    answer = await self._answer_in_words(question)
+                    answer = await self._answer_in_form(question)
                 case Question(options=()):
                     pass  # without a form there is no room for an answer
                 case _:
@@ -313,30 +310,17 @@ class ClientQuestions:
             call["rawInput"] = use.input
         return {**call, "content": [*([updates.text_content(why)] if why else []), *content]}
 
-    async def _answer_in_words(self, question: Question) -> Approve:
-        """Show the model's own question as a form. Words take precedence over a choice."""
-        fields, required = _form(question.options, "Answer")
+    async def _answer_in_form(self, question: Question) -> Approve:
+        """Show the model's own question as a form: a choice if there are options, and a field for free text."""
+        fields = {"words": {"type": "string", "title": "Answer"}}
+        if question.options:
+            choice = {"type": "string", "title": "Answer", "enum": list(question.options)}
+            fields = {"choice": choice, "words": {"type": "string", "title": "Or in your own words"}}
+        required = [] if question.options else ["words"]
         key = updates.call_id(question.agent_id, question.call.id)
         values = await self._client.fill_in(self._session.id, question.title, fields, required=required, call_id=key)
-        texts = (str(values.get(name) or "").strip() for name in ("words", "choice"))
-        words = next(filter(None, texts), "")
-        return Approve(question.id, bool(words), comment=words)
-
-    async def _review_plan(self, question: PlanApproval) -> Approve:
-        answers = {choice.label: choice.answer for choice in choices_for(question)}
-        fields, _ = _form([*answers], question.title)
-        fields["words"] |= {"title": "What to change first"}
-        values = await self._client.fill_in(self._session.id, question.title, fields)
-        refusal = Approve(question.id, False, comment=str(values.get("words") or "").strip())
-        return refusal if refusal.comment else answers.get(str(values.get("choice"))) or refusal
-
-
-def _form(options: Sequence[str], title: str) -> tuple[dict[str, Any], list[str]]:
-    """Return the fields of a form and the required ones: a choice, if there are options, and a field for words."""
-    if not options:
-        return {"words": {"type": "string", "title": title}}, ["words"]
-    choice = {"type": "string", "title": title, "enum": list(options)}
-    return {"choice": choice, "words": {"type": "string", "title": _OWN_WORDS}}, []
+        text = str(values.get("words") or "").strip() or str(values.get("choice") or "")
+        return Approve(question.id, bool(text), comment=text)
 
 
 class ClientHost(ScreenlessHost):
@@ -350,24 +334,10 @@ class ClientHost(ScreenlessHost):
         raise UsageError("Begin or load another session in your editor: this one goes on.")
 
     async def confirm(self, shown: str, question: str) -> bool | None:
-        content = [updates.code_content(shown)]
         call = {"toolCallId": uuid.uuid4().hex, "title": question, "kind": "other", "status": "pending"}
-        return await self._put(self._client.choose(self.session.id, call | {"content": content}, _YES_OR_NO)) == "yes"
-
-    async def choose(
-        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
-    ) -> ChoiceIndex | None:
-        if not self._client.can.has_forms or not options or current is not None:
-            return None
-        rows = [{"const": str(n), "title": f"{label}  {detail}".strip()} for n, (label, detail) in enumerate(options)]
-        fields = {"choice": {"type": "string", "title": title, "oneOf": rows}}
-        values = await self._put(self._client.fill_in(self.session.id, title, fields, required=["choice"]))
-        chosen = str(values.get("choice", ""))
-        return ChoiceIndex(chosen) if chosen.isdecimal() and int(chosen) < len(options) else None
-
-    async def _put(self, request: Coroutine[Any, Any, T]) -> T:
+        call["content"] = [updates.code_content(shown)]
         try:
-            return await request
+            return await self._client.choose(self.session.id, call, _YES_OR_NO) == "yes"
         except RpcError as error:
             raise UserError(f"The question could not be put: {error}") from error
 
