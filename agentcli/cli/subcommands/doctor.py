@@ -80,19 +80,16 @@ def app(json: AsJson = False) -> None:
     """Look at everything a session needs, and say how to mend what is wrong; exit 1 where something does not work."""
     try:
         subject = Subject(configuration())
-    except ConfigError as error:  # what needs no settings is checked all the same
+    except ConfigError as error:  # the checks that need no settings run with the defaults
         paths = find_paths(os.environ.get("AGENTCLI_HOME"))
-        kept_keys = KeptKeys(paths.credentials)
-        subject = Subject(
-            Config(
-                settings=Settings(),
-                paths=paths,
-                cwd=current_folder(),
-                environment=dict(os.environ),
-                kept_keys=kept_keys,
-            ),
-            error,
+        defaults = Config(
+            settings=Settings(),
+            paths=paths,
+            cwd=current_folder(),
+            environment=dict(os.environ),
+            kept_keys=KeptKeys(paths.credentials),
         )
+        subject = Subject(defaults, unread=error)
     findings = list(examine(subject))
     print_answer(list(map(msgspec.to_builtins, findings)), format_findings(findings), as_json=json)
     raise typer.Exit(int(any(one.status == "problem" for one in findings)))

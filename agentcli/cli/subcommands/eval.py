@@ -25,6 +25,7 @@ from agentcli.cli.subcommands.shared import (
     make_app,
     print_answer,
     print_json,
+    print_list,
     run_app,
     until_signal,
 )
@@ -45,12 +46,10 @@ app = make_app("Let a model do tasks, and see how well it did.")
 def run(arguments: list[str]) -> int:
     try:
         return run_app(app, "eval", arguments)
-    except (RunFailed, Interrupted) as error:
+    except UserError as error:
         warn(str(error))
-        return error.exit_code
-    except UserError as error:  # exit code 1 means that a run is worse than another
-        warn(str(error))
-        return UsageError.exit_code
+        # A mistake in the arguments does not exit with 1, which `eval compare` uses for a run that became worse.
+        return error.exit_code if isinstance(error, RunFailed | Interrupted) else UsageError.exit_code
 
 
 @app.command("run")
@@ -176,11 +175,13 @@ def _store() -> EvalStore:
 def list_runs(json: AsJson = False) -> None:
     """The runs there are, the newest first."""
     runs = _store().runs()
-    if json:
-        print_json([{key: value for key, value in _as_result(run).items() if key != "tasks"} for run in runs])
-    else:
-        headings = ("run", "name", "begun", "passed", "cost", "state", "model")
-        print_table(headings, list(map(_run_row, runs)), empty="There are no runs yet: agentcli eval run")
+    print_list(
+        [{key: value for key, value in _as_result(run).items() if key != "tasks"} for run in runs],
+        ("run", "name", "begun", "passed", "cost", "state", "model"),
+        list(map(_run_row, runs)),
+        as_json=json,
+        empty="There are no runs yet: agentcli eval run",
+    )
 
 
 def _run_row(run: EvalRun) -> tuple[str, ...]:
@@ -207,10 +208,7 @@ def compare_runs(
     """Say what became better and what worse from A to B; exits with 1 when B is worse beyond chance."""
     store = _store()
     found = compare(store.find(a), store.find(b))
-    if json:
-        print_json(comparison_as_json(found))
-    else:
-        print_comparison(found)
+    print_json(comparison_as_json(found)) if json else print_comparison(found)
     raise typer.Exit(int(found.is_worse))
 
 

@@ -17,7 +17,6 @@ from typing import Annotated, Any, BinaryIO, NamedTuple
 import msgspec
 import typer
 from cachetools import TTLCache
-from msgspec.structs import replace
 
 from agentcli.agent.calls.model import Call, SessionCalls, TurnCalls
 from agentcli.agent.calls.run import run_call
@@ -30,13 +29,14 @@ from agentcli.agent.permissions.rules import find_matches
 from agentcli.agent.state import AgentState, ModelChoice
 from agentcli.app import Builder
 from agentcli.cli.options import text_of_argument, unshared_stdin
-from agentcli.cli.output import echo, print_table, warn
+from agentcli.cli.output import echo, warn
 from agentcli.cli.subcommands.shared import (
     AsJson,
     Interrupted,
     configuration,
     make_app,
     print_json,
+    print_list,
     until_signal,
 )
 from agentcli.errors import ToolError, UsageError
@@ -66,12 +66,14 @@ class ToolCallLine(msgspec.Struct, frozen=True):
 def list_tools(as_json: AsJson = False) -> None:
     """Every tool: where it comes from, where it runs, what it can do, and its text for the model."""
     tools = list(_builder().tool_registry())
-    if as_json:
-        keys = ("name", "source", "mode", "effect")
-        print_json([{key: getattr(tool, key) for key in keys} | msgspec.to_builtins(tool.spec()) for tool in tools])
-    else:
-        rows = [(one.name, one.source, one.mode, one.effect, one.description.split("\n")[0]) for one in tools]
-        print_table(("name", "source", "runs", "effect", "description"), rows, empty="No tools.")
+    facts = [{"name": one.name, "source": one.source, "mode": one.mode, "effect": one.effect} for one in tools]
+    print_list(
+        [fact | msgspec.to_builtins(tool.spec()) for fact, tool in zip(facts, tools, strict=True)],
+        ("name", "source", "runs", "effect", "description"),
+        [(*fact.values(), tool.description.split("\n")[0]) for fact, tool in zip(facts, tools, strict=True)],
+        as_json=as_json,
+        empty="No tools.",
+    )
 
 
 @app.command("run")
@@ -118,7 +120,7 @@ async def _run_calls(single: ToolCallLine | None, mode: Mode) -> int:
         services = bench.calls.services
         if services.mask is not None:
             services.mask.keeps_structured = ("file_read",)  # the raw text
-        services.levels = replace(services.levels, gives_all=True)
+        services.levels = msgspec.structs.replace(services.levels, gives_all=True)
         if (servers := builder.servers) is not None:
             bench.calls.delegates.servers = servers
             await servers.join(bench.calls)
@@ -322,8 +324,7 @@ class CommandExplainer:
 
     def __init__(self, permission_mode: str) -> None:
         self._builder = _builder()
-        permissions = self._builder.config.settings.permissions
-        self._mode: Mode = parse_mode(permission_mode or permissions.mode)
+        self._mode: Mode = parse_mode(permission_mode or self._builder.config.settings.permissions.mode)
         self._rules = self._builder.rules()
         self._bash = self._builder.tool_registry().get("bash")
         profile: Profile | None = None if self._mode == "auto" else "danger-full-access"

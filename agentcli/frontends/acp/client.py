@@ -21,7 +21,7 @@ from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.frontends.acp import updates
 from agentcli.frontends.acp.messages import ClientCapabilities
 from agentcli.frontends.acp.rpc import INTERNAL_ERROR, Connection, RpcError
-from agentcli.frontends.choices import choices_for
+from agentcli.frontends.choices import Choice, choices_for
 from agentcli.frontends.hosts import ScreenlessHost, SessionOpener
 from agentcli.frontends.printable import exposed, fenced
 from agentcli.tools.command import Grants
@@ -269,14 +269,8 @@ class ClientQuestions:
     async def _choose_answer(self, question: AnyQuestion) -> Approve | None:
         """Offer the choices of a question as a permission request; None where the turn was cancelled."""
         choices = choices_for(question, question.rules)
-        options = []  # what lasts longer than the call names its rule
-        for choice in choices:
-            lasts = choice.answer and (choice.answer.mode or choice.answer.scope in ("session", "always"))
-            kind = "allow_always" if lasts else "allow_once" if choice.is_yes else "reject_once"
-            name = f"{choice.label}: {exposed(choice.rule)}" if choice.rule else choice.label
-            options.append(option(choice.id, name, kind))
         call = self._call_of(question)
-        chosen = await self._client.choose(self._session.id, call, options)
+        chosen = await self._client.choose(self._session.id, call, list(map(_option_for, choices)))
         answer = next((choice.answer for choice in choices if choice.id == chosen), None)
         is_call = question.call.name and not isinstance(question, Question | PlanApproval)
         if is_call and answer is not None and answer.allowed:
@@ -285,7 +279,8 @@ class ClientQuestions:
 
     def _call_of(self, question: AnyQuestion) -> dict[str, Any]:
         """Describe the call with everything that it would do; no character of it is invisible."""
-        use, content = question.call, list[dict[str, Any]]()
+        use = question.call
+        content: list[dict[str, Any]] = []
         call: dict[str, Any] = {
             "toolCallId": updates.call_id(question.agent_id, use.id),
             "title": exposed(question.title),
@@ -321,6 +316,13 @@ class ClientQuestions:
         values = await self._client.fill_in(self._session.id, question.title, fields, required=required, call_id=key)
         text = str(values.get("words") or "").strip() or str(values.get("choice") or "")
         return Approve(question.id, bool(text), comment=text)
+
+
+def _option_for(choice: Choice) -> dict[str, str]:
+    """Return a choice as an option of a permission request; one with a rule names it."""
+    lasts = choice.answer and (choice.answer.mode or choice.answer.scope in ("session", "always"))
+    kind = "allow_always" if lasts else "allow_once" if choice.is_yes else "reject_once"
+    return option(choice.id, f"{choice.label}: {exposed(choice.rule)}" if choice.rule else choice.label, kind)
 
 
 class ClientHost(ScreenlessHost):
