@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 from agentcli.agent.permissions.modes import MODES
 from agentcli.cli.output import locale_encoding
 from agentcli.errors import UsageError
+from agentcli.version import __version__
 
 if TYPE_CHECKING:
     from agentcli.settings.load import Config
@@ -81,7 +82,7 @@ FLAGS: Flags = (
     _flag("--bare", "use no hooks, skills, MCP servers, memory or instruction files"),
     _flag("--plain", "a linear session without colours or cursor movement"),
     _flag("--verbose", "show tool calls on stderr, and log more"),
-    _flag("--version", "print the version"),
+    _flag("--version", "print the version", action="version", version=f"agentcli {__version__}"),
 )
 
 

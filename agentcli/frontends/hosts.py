@@ -289,8 +289,9 @@ class ScreenlessHost(OpenerHost):
         ended = await self.run(typed, piped=given.piped)
         return ended.prompt or ended
 
-    def attach(self, text: str) -> tuple[Block, ...]:
-        return self._opener.attach(text, self._session, typed=text)
+    def attach(self, text: str, typed: str = "") -> tuple[Block, ...]:
+        """Return a prompt with the files that it names, or its `typed` part if that is given."""
+        return self._opener.attach(text, self._session, typed=typed or text)
 
     def interrupt(self) -> None:
         """End the turn and the commands that run."""

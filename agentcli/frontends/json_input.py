@@ -10,22 +10,19 @@ import re
 import threading
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, get_args
+from typing import Any, BinaryIO, Literal, get_args
 
 import msgspec
-from msgspec import Struct
 
 from agentcli.agent import ops
 from agentcli.agent.ops import ClientResult, SetMode, SetModel
 from agentcli.agent.permissions.modes import parse_mode
 from agentcli.agent.questions import check_offered
 from agentcli.errors import UserError
+from agentcli.frontends.hosts import ScreenlessHost
 from agentcli.llm.json_text import decode_json
 from agentcli.llm.messages import Block, Document, Image, Text
 from agentcli.llm.provider import ToolSpec
-
-if TYPE_CHECKING:
-    from agentcli.frontends.hosts import ScreenlessHost
 
 MAX_LINE_BYTES = 64 * 1024 * 1024  # twice what the Messages API takes in one request
 MAX_DEPTH = 100  # levels of lists and objects: what is deeper could not be written to the log again
@@ -36,7 +33,7 @@ _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 Media = Text | Image | Document
 
 
-class InputMessage(Struct, frozen=True):
+class InputMessage(msgspec.Struct, frozen=True):
     content: str | tuple[Media, ...]
     role: Literal["user"] = "user"
 
@@ -47,19 +44,19 @@ class InputMessage(Struct, frozen=True):
         return tuple(block for block in blocks if not isinstance(block, Text) or block.text.strip())
 
 
-class UserMessage(Struct, frozen=True, tag="user"):
+class UserMessage(msgspec.Struct, frozen=True, tag="user"):
     message: InputMessage
 
 
-class InterruptControl(Struct, frozen=True, tag="interrupt"):
+class InterruptControl(msgspec.Struct, frozen=True, tag="interrupt"):
     pass
 
 
-class SteerControl(Struct, frozen=True, tag="steer"):
+class SteerControl(msgspec.Struct, frozen=True, tag="steer"):
     message: InputMessage
 
 
-class ApproveControl(Struct, frozen=True, tag="approve"):
+class ApproveControl(msgspec.Struct, frozen=True, kw_only=True, tag="approve"):
     id: str
     scope: Literal["once", "session", "always", "try"] = "once"
     comment: str = ""
@@ -68,21 +65,21 @@ class ApproveControl(Struct, frozen=True, tag="approve"):
     mode: str = ""
 
 
-class AnswerControl(Struct, frozen=True, tag="answer"):
+class AnswerControl(msgspec.Struct, frozen=True, tag="answer"):
     id: str
     text: str
 
 
-class DenyControl(Struct, frozen=True, tag="deny"):
+class DenyControl(msgspec.Struct, frozen=True, tag="deny"):
     id: str
     comment: str = ""
 
 
-class CommandControl(Struct, frozen=True, tag="command"):
+class CommandControl(msgspec.Struct, frozen=True, tag="command"):
     text: str
 
 
-class ClientToolsControl(Struct, frozen=True, tag="client_tools"):
+class ClientToolsControl(msgspec.Struct, frozen=True, tag="client_tools"):
     tools: tuple[ToolSpec, ...]
 
 
@@ -101,10 +98,10 @@ Control = (
     | ClientToolsControl
     | ClientResult
 )
-CONTROLS: dict[str, type[Struct]] = {str(form.__struct_config__.tag): form for form in get_args(Control)}
+CONTROLS: dict[str, type[msgspec.Struct]] = {str(form.__struct_config__.tag): form for form in get_args(Control)}
 
 
-class InputLine(Struct, frozen=True):
+class InputLine(msgspec.Struct, frozen=True):
     """A line of input: its request, or the `problem` it has; `id` is that of a control line."""
 
     raw: bytes
@@ -261,11 +258,10 @@ async def control(host: ScreenlessHost, request: SimpleControl) -> None:
         case AnswerControl(id, text):
             _check_waits(id, session.asked, "question")
             session.submit(ops.Approve(id, True, comment=text))
-        case ApproveControl(id, scope, comment, rule, hunks, mode):
+        case ApproveControl(id=id, mode=mode, rule=rule):
             _check_waits(id, session.asked, "question")
-            answer = ops.Approve(
-                id, True, scope=scope, comment=comment, rule=rule, hunks=hunks, mode=parse_mode(mode) if mode else ""
-            )
+            fields = msgspec.structs.asdict(request) | {"mode": parse_mode(mode) if mode else ""}
+            answer = ops.Approve(allowed=True, **fields)
             check_offered(session.asked[id], answer)
             if rule:
                 session.check_rule(rule)

@@ -7,13 +7,10 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
-from typing import TYPE_CHECKING
 
 from agentcli.agent.ops import Interrupt
-
-if TYPE_CHECKING:
-    from agentcli.agent.session import Session
-    from agentcli.tools.command import BackgroundJob
+from agentcli.agent.session import Session
+from agentcli.tools.command import BackgroundJob
 
 _INTERRUPT_TIMEOUT_S = 10.0  # for a turn that does not even react to its interruption
 _MAX_COMMAND_CHARS = 60

@@ -12,9 +12,8 @@ from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import msgspec
 import typer
-from msgspec import to_builtins
-from msgspec.structs import replace
 
 from agentcli.cli.options import text_or_file
 from agentcli.cli.output import echo, print_table, warn
@@ -127,8 +126,8 @@ def _report_attempt(numbers: Iterator[int], total: int, attempted: Attempted) ->
 def _without_tasks(config: Config, tasks: Path) -> Config:
     """Return the configuration with the tasks out of the agent's reach, because they hold solutions."""
     sandbox = config.settings.sandbox
-    sandbox = replace(sandbox, masked=(*sandbox.masked, str(tasks.resolve())))
-    return replace(config, settings=replace(config.settings, sandbox=sandbox))
+    sandbox = msgspec.structs.replace(sandbox, masked=(*sandbox.masked, str(tasks.resolve())))
+    return msgspec.structs.replace(config, settings=msgspec.structs.replace(config.settings, sandbox=sandbox))
 
 
 def _tasks(folder: Path, names: list[str], repositories: Path | None) -> list[Task]:
@@ -154,7 +153,7 @@ def _as_result(run: EvalRun) -> dict[str, Any]:
         "total": len(run.about.jobs),
         "model": run.about.variant.model,
         "finished": run.ended is not None,
-        "about": to_builtins(run.about),
+        "about": msgspec.to_builtins(run.about),
         "tasks": [outcome.as_row() for outcome in run.outcomes],
     }
 
@@ -163,7 +162,7 @@ def _summary(run: EvalRun) -> str:
     seconds = sum(outcome.spent.seconds for outcome in run.outcomes)
     return (
         f"Run {run.id}: {run.passed} of {len(run.about.jobs)} passed with {run.about.variant.model}, "
-        f"cost {money(run.cost_usd)}, {seconds:,.0f} s of work."
+        f"cost {money(run.cost_usd)}, {seconds:,.0f} s of work.{'' if run.ended else ' It is unfinished.'}"
     )
 
 
@@ -193,7 +192,7 @@ def _run_row(run: EvalRun) -> tuple[str, ...]:
 def show(run_name: RunName, json: AsJson = False) -> None:
     """A run, attempt by attempt."""
     run = _store().find(run_name)
-    lines = [_summary(run) if run.ended else f"{_summary(run)} It is unfinished."]
+    lines = [_summary(run)]
     for outcome in run.outcomes:
         lines += [outcome_line(outcome), *(f"    {line}" for line in outcome.check.reason.splitlines()[-5:])]
     print_answer(_as_result(run), "\n".join(lines), as_json=json)
@@ -259,18 +258,20 @@ def comparison_as_json(found: Comparison) -> dict[str, Any]:
 
 def print_comparison(found: Comparison) -> None:
     a, b = found.a, found.b
-    echo("\n".join((f"A  {_title(a)}", f"B  {_title(b)}", *(f"   differs: {part}" for part in _differences(a, b)), "")))
+    differences = (f"   differs: {part}" for part in _differences(a, b))
+    echo("\n".join((f"A  {_summary(a)}", f"B  {_summary(b)}", *differences, "")))
     print_table(("task", "A", "B", "score", ""), list(map(_pair_row, found.pairs)), numeric={"A", "B", "score"})
     echo("")
     rows = [(name, *(_number(value) for value in (a, b, b - a))) for name, (a, b) in found.measures.items()]
     print_table(("per task", "A", "B", "B - A"), rows, numeric={"A", "B", "B - A"})
     echo("")
-    if found.left_out:
-        echo(f"Left out, because only one run has them or their versions differ: {', '.join(found.left_out)}.")
-    if found.better:
-        echo(f"Better: {', '.join(found.better)}.")
-    if found.worse:
-        echo(f"Worse (regressions): {', '.join(found.worse)}.")
+    for heading, tasks in (
+        ("Left out, because only one run has them or their versions differ", found.left_out),
+        ("Better", found.better),
+        ("Worse (regressions)", found.worse),
+    ):
+        if tasks:
+            echo(f"{heading}: {', '.join(tasks)}.")
     probability = "less than 0.1 %" if found.chance < 0.001 else f"{found.chance:.1%}"
     score, chance = f"mean score {found.score_difference:+.3f}", f"chance gives as much in {probability} of cases"
     if found.is_worse:
@@ -279,12 +280,6 @@ def print_comparison(found: Comparison) -> None:
         echo(f"B scores lower, which may be chance: {score}; {chance}. More --samples tell more.")
     else:
         echo(f"B is not worse: {score}.")
-
-
-def _title(run: EvalRun) -> str:
-    name = f" ({run.about.name})" if run.about.name else ""
-    state = "" if run.ended else ", unfinished"
-    return f"{run.id}{name}: {run.passed} of {len(run.outcomes)} passed, {run.about.variant.model}{state}"
 
 
 def _differences(a: EvalRun, b: EvalRun) -> Iterator[str]:

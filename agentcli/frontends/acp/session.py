@@ -118,9 +118,8 @@ class ClientSession:
             if prompt is None:
                 return _CANCELLED if self._is_cancelled else {"stopReason": "end_turn"}
         else:
-            names = " ".join((parts.text, *parts.links))
-            attach = self._opened.opener.attach
-            blocks = await asyncio.to_thread(attach, parts.text, self._session, typed=names)
+            typed_text = " ".join((parts.text, *parts.links))
+            blocks = await asyncio.to_thread(self._host.attach, parts.text, typed_text)
             prompt = Prompt((*blocks, *parts.media))
         await self._wait_for_turns()  # reports of subagents start turns, too
         if self._is_cancelled:

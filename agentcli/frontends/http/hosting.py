@@ -25,7 +25,6 @@ from agentcli.frontends.json_output import system_object
 log = logging.getLogger(__name__)
 
 CHECK_INTERVAL_S = 0.5
-IDLE_S = 600.0
 # How long the end of a server may take: for its own sessions, for other processes that end with it, for slow readers.
 CLOSE_TIMEOUT_S, PEERS_TIMEOUT_S, READERS_TIMEOUT_S = 10.0, 3.0, 1.0
 _ENDING = "The server is ending: send this again in a moment."
@@ -33,7 +32,7 @@ _MAX_BACKOFF_S = 60.0
 
 
 class Hosting:
-    """The sessions that are open here.
+    """The `sessions` that are open here, by id.
 
     `account_of` returns the account of a user whose spending is limited. A session that nobody uses for `idle_s` is
     closed.
@@ -45,14 +44,14 @@ class Hosting:
         store: UsageStore,
         events: EventStore,
         *,
-        account_of: Callable[[str], Account | None] = lambda user: None,
-        idle_s: float = IDLE_S,
+        account_of: Callable[[str], Account | None],
+        idle_s: float,
     ) -> None:
         self._open_session, self.store = open_session, store
         self.events = events
         self._account_of = account_of
         self._idle_s = idle_s
-        self._open: dict[str, HostedSession] = {}
+        self.sessions: dict[str, HostedSession] = {}
         self._opening: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._readers: Counter[str] = Counter()
         self._backoff: dict[str, tuple[float, float]] = {}  # of sessions that failed: the next wait, and its end
@@ -60,9 +59,6 @@ class Hosting:
         self._waiting: set[asyncio.Task[object]] = set()
         self._leaving: asyncio.Task[None] | None = None
         self._is_over = False  # no session is open here any more, and readers get the rest
-
-    def hosted(self, session_id: str) -> HostedSession | None:
-        return self._open.get(session_id)
 
     async def create(self, request: OpenRequest) -> str:
         """Open a new session, which is stored when this returns. Raises `UserError`."""
@@ -78,7 +74,7 @@ class Hosting:
         if self._leaving is not None:
             raise StorageError(_ENDING)
         async with self._opening.setdefault(session_id, asyncio.Lock()):
-            if (hosted := self._open.get(session_id)) is not None:
+            if (hosted := self.sessions.get(session_id)) is not None:
                 return hosted
             info, _ = await self.store.load(session_id, after=1 << 40)
             holder = await self.store.holder(session_id)
@@ -101,8 +97,7 @@ class Hosting:
         try:
             if (account := self._account_of(request.user_id)) is not None:
                 opened.session.state.budgets = opened.session.state.budgets.within(account)
-            writer = await StreamWriter.acquire(self.events, id)
-            hosted = HostedSession(opened, writer, on_given_up=self.give_up)
+            hosted = HostedSession(opened, await StreamWriter.acquire(self.events, id), on_given_up=self.give_up)
             await hosted.begin(was_running=state is not None and state.status == "running")
         except BaseException:
             await opened.session.close()
@@ -111,7 +106,7 @@ class Hosting:
         if self._leaving is not None:
             await hosted.close()
             raise StorageError(_ENDING)
-        self._open[id] = hosted
+        self.sessions[id] = hosted
         return hosted
 
     def give_up(self, session_id: str) -> None:
@@ -123,7 +118,7 @@ class Hosting:
             except UserError as error:
                 log.warning("session %s: %s", hosted.id, error)
 
-        if (hosted := self._open.pop(session_id, None)) is not None:
+        if (hosted := self.sessions.pop(session_id, None)) is not None:
             task = asyncio.create_task(close(hosted))
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
@@ -131,7 +126,7 @@ class Hosting:
     async def remove(self, session_id: str) -> None:
         """Move a session to the trash, and end its stream. Raises `UserError`."""
         async with self._opening.setdefault(session_id, asyncio.Lock()):
-            if (hosted := self._open.pop(session_id, None)) is not None:
+            if (hosted := self.sessions.pop(session_id, None)) is not None:
                 await hosted.close()
             await self.store.remove(session_id)
             await self.events.remove(session_id)
@@ -158,7 +153,7 @@ class Hosting:
 
     async def _leave(self) -> None:
         """Give up the sessions, wait for the other processes that use them, then end the open event streams."""
-        own = list(self._open)
+        own = list(self.sessions)
         for session_id in own:
             self.give_up(session_id)
         if self._closing:
@@ -204,7 +199,7 @@ class Hosting:
 
     async def catch_up(self, session_id: str) -> None:
         """Add the log's newest entries to the stream, where no server has the session open. Raises `StorageError`."""
-        if session_id in self._open or (holder := await self.store.holder(session_id)):
+        if session_id in self.sessions or (holder := await self.store.holder(session_id)):
             return
         state = await self.events.state(session_id)
         if holder is None and state is not None and state.status == "running":
@@ -227,14 +222,14 @@ class Hosting:
             await asyncio.sleep(CHECK_INTERVAL_S * random.uniform(0.8, 1.2))  # noqa: S311  # so that servers take turns
             try:
                 for session_id in await self.events.running():
-                    if session_id not in self._open:
+                    if session_id not in self.sessions:
                         await self._try(session_id, self._take_over)
                 for session_id in list(self._readers):
                     await self._try(session_id, self.catch_up)
             except StorageError as error:
                 log.warning("%s", error)
             long_ago = time.monotonic() - self._idle_s
-            for session_id, hosted in list(self._open.items()):
+            for session_id, hosted in list(self.sessions.items()):
                 if hosted.is_idle and hosted.last_used < long_ago and not self._readers[session_id]:
                     self.give_up(session_id)
 
@@ -250,7 +245,7 @@ class Hosting:
         try:
             await work(session_id)
             self._backoff.pop(session_id, None)
-        except Exception as error:  # also a bug, because the other sessions wait
+        except Exception as error:  # even a bug: it must not hold up the other sessions
             self._backoff[session_id] = min(2 * wait_s, _MAX_BACKOFF_S), time.monotonic() + wait_s
             log.warning("session %s: %s", session_id, error, exc_info=not isinstance(error, UserError))
 

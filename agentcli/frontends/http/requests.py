@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
-from msgspec import Meta, Struct
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -154,11 +153,11 @@ def _name_of(address: str) -> str:
 
 # Bodies
 
-Time = Annotated[float, Meta(description="Seconds since 1970.")]
-Messages = Annotated[list[dict[str, Any]], Meta(description="In the form of the Messages API.")]
+Time = Annotated[float, msgspec.Meta(description="Seconds since 1970.")]
+Messages = Annotated[list[dict[str, Any]], msgspec.Meta(description="In the form of the Messages API.")]
 
 
-class NewSession(Struct, frozen=True, forbid_unknown_fields=True):
+class NewSession(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A session to begin. `cwd` is absolute; what is left out is as the settings of that folder say."""
 
     cwd: str = ""
@@ -168,7 +167,7 @@ class NewSession(Struct, frozen=True, forbid_unknown_fields=True):
     name: str = ""
 
 
-class NewMessage(Struct, frozen=True, forbid_unknown_fields=True):
+class NewMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A message. While a turn runs `steer` reaches the model with its next request; others wait for the turn's end.
 
     `tools` are the client's own, from the next turn on. With a `stream_id` of the client's own the message is taken
@@ -178,38 +177,38 @@ class NewMessage(Struct, frozen=True, forbid_unknown_fields=True):
     content: str | tuple[json_input.Media, ...]
     mode: Literal["prompt", "steer", "follow_up"] = "prompt"
     tools: tuple[ToolSpec, ...] = ()
-    stream_id: Annotated[str, Meta(max_length=128)] = ""
+    stream_id: Annotated[str, msgspec.Meta(max_length=128)] = ""
 
     @property
     def message(self) -> json_input.InputMessage:
         return json_input.InputMessage(self.content)
 
 
-class TakeOver(Struct, frozen=True, tag="take_over"):
+class TakeOver(msgspec.Struct, frozen=True, tag="take_over"):
     """Have the program that has the session open end, and go on with it here."""
 
 
 Op = json_input.Control | TakeOver
 
 
-class ServerHealth(Struct, frozen=True):
+class ServerHealth(msgspec.Struct, frozen=True):
     status: Literal["ok"] = "ok"
     version: str = __version__
 
 
-class Begun(Struct, frozen=True):
+class Begun(msgspec.Struct, frozen=True):
     session_id: str
 
 
-class MessageTaken(Struct, frozen=True):
+class MessageTaken(msgspec.Struct, frozen=True):
     stream_id: str
 
 
-class OpTaken(Struct, frozen=True):
+class OpTaken(msgspec.Struct, frozen=True):
     ok: Literal[True] = True
 
 
-class SessionRow(Struct, frozen=True, kw_only=True):
+class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     """A stored session."""
 
     session_id: str
@@ -234,16 +233,16 @@ class WholeSession(SessionRow, frozen=True, kw_only=True):
     messages: Messages
 
 
-class Failure(Struct, frozen=True):
+class Failure(msgspec.Struct, frozen=True):
     code: str
     message: str
 
 
-class Error(Struct, frozen=True):
+class Error(msgspec.Struct, frozen=True):
     error: Failure
 
 
-class Event(Struct, frozen=True):
+class Event(msgspec.Struct, frozen=True):
     """`type` is assistant, user, stream_event, system (with a `subtype`) or result.
 
     Objects of a prompt's turn carry its `stream_id`; its result is the last of them. A system object `reset` holds all
@@ -257,7 +256,7 @@ class Event(Struct, frozen=True):
     stream_id: str = ""
 
 
-class Operation(Struct, frozen=True, kw_only=True):
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """A method of a path: the types of its body, its answer and its parameters. One that `is_open` needs no token."""
 
     method: str

@@ -140,7 +140,7 @@ class Routes:
     @_operation("DELETE", _SESSION, "Move a session to the trash; its stream ends.", status=204)
     async def _remove(self, request: Request) -> Response:
         info = await self._session_of(request)
-        owner = None if self._hosting.hosted(info.id) else await self._hosting.store.holder(info.id)
+        owner = None if info.id in self._hosting.sessions else await self._hosting.store.holder(info.id)
         if owner == "":
             raise HttpError(409, "in_use", "A terminal has the session open: end it there, or take it over first.")
         if owner and (answer := await forward(request, owner, b"", is_repeatable=True)) is not None:
