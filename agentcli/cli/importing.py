@@ -48,7 +48,6 @@ class Draft:
         self.is_project = is_project
         self.values: dict[str, Any] = {}
         self.left_out: list[str] = []
-        self.copies: dict[Path, str] = {}  # whole files by where they go
 
     def leave_out(self, what: str, why: str) -> None:
         """Note why a key of the source, or the whole source, is left out."""
@@ -70,7 +69,8 @@ class Draft:
             for group in groups:
                 table = table.setdefault(group, {})
             if isinstance(value, list):
-                table[name] = [*(there := table.get(name, [])), *(item for item in value if item not in there)]
+                before = table.get(name, [])
+                table[name] = [*before, *(item for item in value if item not in before)]
             elif table.setdefault(name, value) != value:
                 self.leave_out(what, f"{key} is {table[name]!r} already by what was read before")
 
@@ -252,31 +252,19 @@ _REMEMBERED: Table = {"mcpServers": Draft.take_servers, "allowedTools": _RULES["
 # Codex
 
 
-def _take_providers(draft: Draft, what: str, providers: Any) -> None:
-    for name, provider in providers.items() if isinstance(providers, Mapping) else ():
-        keys = {"base_url": "base_url", "env_key": "api_key_env", "http_headers": "headers"}
-        rows: Table = {key: ("providers", name, ours) for key, ours in keys.items()}
-        if isinstance(provider, Mapping) and provider.get("wire_api") != "responses":
-            take_table(draft, {**rows, "name": "", "wire_api": ""}, provider, f"{what}.{name}.")
-        else:
-            why = "agentcli speaks Chat Completions: if the server does, set base_url in [providers.NAME]"
-            draft.leave_out(f"{what}.{name}", why)
-
-
-def _take_codex_model(draft: Draft, what: str, names: Any) -> None:
-    provider, model = names
-    if not isinstance(model, str):
-        draft.leave_out(what, "it is no name")
-    elif provider in provider_names() or provider in draft.values.get("providers", {}):
-        draft.take(what, f"{provider}/{model}", "provider", "model")
-    else:
-        draft.leave_out(f"{what} {model}", f"its provider {provider} is not known here")
-
-
 def _with_provider(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return Codex's settings with the names of provider and model as the last value, after the providers."""
-    model = {"model": (str(values.get("model_provider", "openai")), values["model"])} if "model" in values else {}
-    return {key: value for key, value in values.items() if key not in ("model", "model_provider")} | model
+    """Return Codex's settings with the model named as here, `provider/model`."""
+    provider, model = values.get("model_provider", "openai"), values.get("model")
+    named = {"model": f"{provider}/{model}"} if isinstance(model, str) else {}
+    return {key: value for key, value in values.items() if key != "model_provider"} | named
+
+
+def _take_codex_model(draft: Draft, what: str, name: Any) -> None:
+    provider = str(name).partition("/")[0]
+    if provider in provider_names():
+        draft.take(what, name, "provider", "model")
+    else:
+        draft.leave_out(f"{what} {name}", f"the provider {provider} is not known here")
 
 
 _MODES = {"untrusted": "default", "on-request": "auto", "on-failure": "auto"}  # how often it asks, and the mode here
@@ -292,7 +280,7 @@ CODEX: Table = {
         "writable_roots": [partial(_take_folder, ("sandbox", "writable"))],
         "network_access": "hosts are opened by name: sandbox.hosts",
     },
-    "model_providers": _take_providers,
+    "model_providers": "describe it in [providers.NAME], if it speaks Chat Completions",
     "mcp_servers": Draft.take_servers,
     "hooks": Draft.take_hooks,
     "projects": "agentcli config trust trusts a project, as its files are then",
@@ -318,22 +306,21 @@ def drafts(config: Config, tools: tuple[str, ...], *, is_project: bool) -> list[
     for tool, file, table, draft in sources:
         if tool in tools and is_file(file):
             draft.source = file
-            values = _read(draft, tomllib.loads if file.suffix == ".toml" else msgspec.json.decode)
-            if isinstance(values, Mapping):
-                take_table(draft, table, _with_provider(values) if table is CODEX else values)
+            values = _read(draft)
+            take_table(draft, table, _with_provider(values) if table is CODEX else values)
     if not is_project and "codex" in tools and is_file(codex / "AGENTS.md"):
-        shared.source, target = codex / "AGENTS.md", config.paths.config / "AGENTS.md"
-        if (text := _read(shared, str)) is not None and not target.exists():
-            shared.copies[target] = text
-        elif text is not None and target.read_bytes() != text.encode():
-            shared.leave_out("", f"{target} is there already")
+        shared.source = codex / "AGENTS.md"
+        shared.leave_out("", f"copy it to {config.paths.config / 'AGENTS.md'} to have the same instructions here")
     return [shared, local] if is_project else [shared]
 
 
-def _read(draft: Draft, parse: Callable[[str], Any]) -> Any:
-    """Return the content of a draft's source; None if it cannot be read, which is noted."""
+def _read(draft: Draft) -> Mapping[str, Any]:
+    """Return the settings in a draft's source; none if it cannot be read, which is noted."""
     try:
-        return parse(read_small_file(draft.source, max_bytes=64 * MAX_SMALL_FILE_BYTES).decode("utf-8-sig"))
+        text = read_small_file(draft.source, max_bytes=64 * MAX_SMALL_FILE_BYTES).decode("utf-8-sig")
+        if draft.source.suffix == ".toml":
+            return tomllib.loads(text)
+        return msgspec.json.decode(text, type=dict[str, Any])
     except (OSError, ValueError, RecursionError) as error:
         draft.leave_out("", f"it could not be read ({error})")
-        return None
+        return {}
