@@ -39,17 +39,19 @@ class RpcError(Exception):
         self.data = data
 
 
-Handle = Callable[[str, dict[str, Any]], Awaitable[Any]]
-OnNotification = Callable[[str, dict[str, Any]], None]
-
-
 class Connection:
     """A connection to the peer, which reads from the descriptor `out`.
 
     `handle` answers each request in a task of its own, and raises `RpcError`.
     """
 
-    def __init__(self, out: int, *, handle: Handle, on_notification: OnNotification) -> None:
+    def __init__(
+        self,
+        out: int,
+        *,
+        handle: Callable[[str, dict[str, Any]], Awaitable[Any]],
+        on_notification: Callable[[str, dict[str, Any]], None],
+    ) -> None:
         self._handle, self._on_notification = handle, on_notification
         self._lines: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._out = Output(out, on_failure=self.close)

@@ -182,7 +182,7 @@ def _folded(title: str, text: str) -> str:
 
 
 def _call(call: CallItem) -> Iterator[str]:
-    sign, kind = ("✗", ' class="failed"') if call.failed else ("✓", "")
+    sign, kind = ("✗", ' class="failed"') if call.is_failed else ("✓", "")
     outcome = f" <small>{line(call.outcome)}</small>" if call.outcome else ""
     yield f"<details{kind}><summary>{sign} {line(call.title)}{outcome}</summary>"
     yield f"<pre>{''.join(_diff(call.diff)) if call.diff else _text(call.text)}</pre>"

@@ -24,11 +24,12 @@ from agentcli.frontends.json_output import system_object
 
 log = logging.getLogger(__name__)
 
+ALL_ENTRIES = 1 << 40  # more than a log has: to load what is known of a session without its entries
 CHECK_INTERVAL_S = 0.5
 # How long the end of a server may take: for its own sessions, for other processes that end with it, for slow readers.
 CLOSE_TIMEOUT_S, PEERS_TIMEOUT_S, READERS_TIMEOUT_S = 10.0, 3.0, 1.0
 _ENDING = "The server is ending: send this again in a moment."
-_MAX_BACKOFF_S = 60.0
+_RETRY_AFTER_S = 5.0
 
 
 class Hosting:
@@ -54,7 +55,7 @@ class Hosting:
         self.sessions: dict[str, HostedSession] = {}
         self._opening: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._readers: Counter[str] = Counter()
-        self._backoff: dict[str, tuple[float, float]] = {}  # of sessions that failed: the next wait, and its end
+        self._retry_at: dict[str, float] = {}  # by the monotonic clock, for sessions that failed
         self._closing: set[asyncio.Task[None]] = set()
         self._waiting: set[asyncio.Task[object]] = set()
         self._leaving: asyncio.Task[None] | None = None
@@ -76,7 +77,7 @@ class Hosting:
         async with self._opening.setdefault(session_id, asyncio.Lock()):
             if (hosted := self.sessions.get(session_id)) is not None:
                 return hosted
-            info, _ = await self.store.load(session_id, after=1 << 40)
+            info, _ = await self.store.load(session_id, after=ALL_ENTRIES)
             holder = await self.store.holder(session_id)
             if holder is not None and not (take_over and not holder):
                 return holder
@@ -238,15 +239,13 @@ class Hosting:
             await self.owner(session_id)
 
     async def _try(self, session_id: str, work: Callable[[str], Awaitable[None]]) -> None:
-        """Do some work for a session; after a failure it is not tried again before a wait, which doubles each time."""
-        wait_s, not_before = self._backoff.get(session_id, (CHECK_INTERVAL_S, 0.0))
-        if time.monotonic() < not_before:
+        """Do some work for a session; after a failure it is not tried again before `_RETRY_AFTER_S`."""
+        if time.monotonic() < self._retry_at.get(session_id, 0.0):
             return
         try:
             await work(session_id)
-            self._backoff.pop(session_id, None)
         except Exception as error:  # even a bug: it must not hold up the other sessions
-            self._backoff[session_id] = min(2 * wait_s, _MAX_BACKOFF_S), time.monotonic() + wait_s
+            self._retry_at[session_id] = time.monotonic() + _RETRY_AFTER_S
             log.warning("session %s: %s", session_id, error, exc_info=not isinstance(error, UserError))
 
     async def aclose(self) -> None:

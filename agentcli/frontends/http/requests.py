@@ -63,7 +63,6 @@ def error_answer(error: UserError) -> Response:
 # Who may send requests
 
 _OPEN_PATHS = frozenset(("/", "/health", "/openapi.json", *(f"/{name}" for name in PAGE_FILES)))  # show no session
-_HOW_TO_AUTHORIZE = "Send the header Authorization: Bearer TOKEN, with what is in the token file."
 _LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 BURST_S = 10.0
 
@@ -126,7 +125,8 @@ class Guard:
             return None
         kind, _, secret = request.headers.get("authorization", "").partition(" ")
         if kind.lower() != "bearer" or not secret:
-            raise HttpError(401, "no_token", _HOW_TO_AUTHORIZE, headers={"WWW-Authenticate": "Bearer"})
+            how = "Send the header Authorization: Bearer TOKEN, with what is in the token file."
+            raise HttpError(401, "no_token", how, headers={"WWW-Authenticate": "Bearer"})
         # Looked up by its hash, so the time that this takes says nothing about a token.
         found = self._tokens.get(hashlib.sha256(secret.strip().encode()).hexdigest())
         if found is None:
@@ -301,7 +301,6 @@ def parse_body(body: bytes, form: Any) -> Any:
 
 # OpenAPI
 
-_REF = "#/components/schemas/{name}"
 _ABOUT = (
     "Sessions of a coding assistant. A session has one stream of events, numbered by integers that only grow: follow "
     "it with GET /v1/sessions/{session_id}/events, and send messages and ops beside it. The objects in it are those of "
@@ -311,7 +310,7 @@ _ABOUT = (
 
 def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
     forms = [form for one in operations for form in (one.body, one.answer) if form is not None]
-    schemas, components = msgspec.json.schema_components([*forms, Error], ref_template=_REF)
+    schemas, components = msgspec.json.schema_components([*forms, Error], ref_template="#/components/schemas/{name}")
     failure = _content("application/json", schemas[-1], "Refused.")
     rest = iter(schemas)
     paths: dict[str, dict[str, Any]] = {}
