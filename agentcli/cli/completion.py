@@ -59,8 +59,7 @@ def script(shell: str) -> str:
             _add_flags(subparser, command.FLAGS)
         else:
             _add_command(subparser, get_command(getattr(command, "app", command)), name)
-    text: str = shtab.complete(parser, shell=shell, preamble=_ZSH if shell == "zsh" else "")
-    return text
+    return str(shtab.complete(parser, shell=shell, preamble=_ZSH if shell == "zsh" else ""))
 
 
 def _add_flags(parser: argparse.ArgumentParser, flags: Flags) -> None:

@@ -318,9 +318,8 @@ def _read(draft: Draft) -> Mapping[str, Any]:
     """Return the settings in a draft's source; none if it cannot be read, which is noted."""
     try:
         text = read_small_file(draft.source, max_bytes=64 * MAX_SMALL_FILE_BYTES).decode("utf-8-sig")
-        if draft.source.suffix == ".toml":
-            return tomllib.loads(text)
-        return msgspec.json.decode(text, type=dict[str, Any])
+        is_toml = draft.source.suffix == ".toml"
+        return tomllib.loads(text) if is_toml else msgspec.json.decode(text, type=dict[str, Any])
     except (OSError, ValueError, RecursionError) as error:
         draft.leave_out("", f"it could not be read ({error})")
         return {}

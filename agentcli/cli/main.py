@@ -16,7 +16,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agentcli.agent.result import result_object, to_json_line
 from agentcli.cli.options import load_for, parser, read_stdin, stdin_is_piped
@@ -24,11 +24,8 @@ from agentcli.cli.output import LenientError, WatchedOutput, banner, set_up_logg
 from agentcli.cli.subcommands import COMMANDS, run_command
 from agentcli.errors import OUT_OF_MEMORY, AgentcliError, UsageError, UserError, is_out_of_memory, nearest
 from agentcli.frontends.printable import printable
+from agentcli.settings.load import Config
 from agentcli.settings.paths import current_folder
-
-if TYPE_CHECKING:
-    from agentcli.frontends.terminal.console import ConsoleView
-    from agentcli.settings.load import Config
 
 log = logging.getLogger(__name__)
 
@@ -197,7 +194,7 @@ async def _handle_lack_of_memory(work: Coroutine[Any, Any, int]) -> int:
 
 
 async def _open_live(config: Config, options: argparse.Namespace, prompt: str | None) -> int:
-    from agentcli.frontends.terminal.console import Console  # prompt_toolkit: most of the start's time
+    from agentcli.frontends.terminal.console import Console, ConsoleView  # prompt_toolkit: most of the start's time
     from agentcli.frontends.terminal.text.theme import Theme, has_true_colours, own_codes, palette_for
 
     terminal = config.settings.terminal

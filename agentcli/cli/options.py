@@ -9,15 +9,13 @@ import stat
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from agentcli.agent.permissions.modes import MODES
 from agentcli.cli.output import locale_encoding
 from agentcli.errors import UsageError
+from agentcli.settings.load import Config, load_config
 from agentcli.version import __version__
-
-if TYPE_CHECKING:
-    from agentcli.settings.load import Config
 
 
 def text_of_argument(argument: str) -> str:
@@ -163,8 +161,6 @@ def load_for(options: argparse.Namespace, cwd: Path, folders: Sequence[Path] = (
     Raises:
         ConfigError, UsageError: If a file or a flag is wrong.
     """
-    from agentcli.settings.load import load_config  # not needed for --version and --help
-
     flags = settings_from(options)
     if folders:
         added = flags["permissions"].get("additional_directories", [])

@@ -85,9 +85,7 @@ class Dialogue:
         finally:
             for task in (leaving, *self._tasks):
                 task.cancel()
-        if self._leaving.is_set():
-            return INTERRUPTED_EXIT
-        return self._code or min(self._unmet, default=0)
+        return INTERRUPTED_EXIT if self._leaving.is_set() else self._code or min(self._unmet, default=0)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a task in the background; an error that it raises ends the dialogue."""

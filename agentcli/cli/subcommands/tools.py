@@ -10,6 +10,7 @@ import secrets
 import sys
 import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from functools import cached_property
 from typing import Annotated, Any, BinaryIO, NamedTuple
@@ -146,27 +147,21 @@ async def _answer_calls(single: ToolCallLine | None, bench: Bench) -> int:
 
 async def _next_line(input: BinaryIO) -> bytes:
     """Return a line of stdin, empty at its end; no more is read ahead of a call. Raises `UsageError`."""
-    loop = asyncio.get_running_loop()
-    read_line: asyncio.Future[bytes | OSError] = loop.create_future()
-
-    def settle(line: bytes | OSError) -> None:
-        if not read_line.done():
-            read_line.set_result(line)
+    line: Future[bytes] = Future()
+    line.set_running_or_notify_cancel()  # from now on it cannot be cancelled, as `readline` cannot
 
     def read() -> None:
-        line: bytes | OSError
         try:
-            line = input.readline()
+            line.set_result(input.readline())
         except OSError as error:
-            line = error
-        with suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(settle, line)
+            line.set_exception(error)
 
     # In a thread that nothing waits for: one of the executor would hold up an interrupted program.
     threading.Thread(target=read, name="agentcli-stdin", daemon=True).start()
-    if isinstance(line := await read_line, OSError):
-        raise UsageError(f"Stdin could not be read: {line.strerror}.") from line
-    return line
+    try:
+        return await asyncio.wrap_future(line)
+    except OSError as error:
+        raise UsageError(f"Stdin could not be read: {error.strerror}.") from error
 
 
 async def _answer_line(line: bytes, bench: Bench) -> dict[str, Any]:
