@@ -59,10 +59,9 @@ _ADDRESS_VARIABLES = {"anthropic": "ANTHROPIC_BASE_URL", "openai": "OPENAI_BASE_
 
 @dataclass
 class Subject:
-    """The installation to check. `unread` is why its settings could not be read; `config` has the defaults then."""
+    """The installation to check, as it is for a session here."""
 
     config: Config
-    unread: ConfigError | None = None
 
     @cached_property
     def models(self) -> Models:
@@ -206,9 +205,7 @@ def check_keys(subject: Subject) -> Iterator[Result]:
     """Report where the keys come from; none of them is shown."""
     file = subject.config.paths.credentials
     try:
-        subject.config.kept_keys.place("")
-        if subject.unread is None:
-            yield "ok", "; ".join(ProviderKeys(subject.config).lines()) or "none (agentcli login keeps one)", ""
+        yield "ok", "; ".join(ProviderKeys(subject.config).lines()) or "none (agentcli login keeps one)", ""
     except ConfigError as error:
         yield "problem", str(error), f"chmod 600 {file}; if it is damaged, delete it: agentcli login makes a new one."
 
@@ -216,10 +213,6 @@ def check_keys(subject: Subject) -> Iterator[Result]:
 def check_settings(subject: Subject) -> Iterator[Result]:
     """Find files that cannot be read, variables that mean nothing, a project that is not trusted."""
     config = subject.config
-    if subject.unread is not None:
-        mend = "Correct it there (docs/settings.md lists all settings); which model answers is looked at after that."
-        yield "problem", str(subject.unread), mend
-        return
     try:
         check_hosts(config)
         subject.builder(lambda text: None).tool_registry()

@@ -136,7 +136,7 @@ class JsonOutput:
         if self._is_in_message:  # a reply that broke off is asked for again
             self._end_message(None)
         self._is_in_message, self._usage = True, Usage()
-        message = {
+        message: dict[str, Any] = {
             "id": f"msg_{os.urandom(12).hex()}",
             "type": "message",
             "role": "assistant",

@@ -278,10 +278,9 @@ def usage_command(
 
 def _report(found: UsageCollector, *, one_session: bool) -> None:
     total = found.total
-    duration = f", {_duration(total.duration_ms)} of requests" if total.duration_ms else ""
     retries = f", {counted(total.retries, 'retry', 'retries')}" if total.retries else ""
     sessions = "" if one_session else f" in {counted(len(found.sessions), 'session')}"
-    echo(f"{_money(total)} for {counted(total.requests, 'request')}{sessions}{duration}{retries}\n")
+    echo(f"{_money(total)} for {counted(total.requests, 'request')}{sessions}{retries}\n")
     _tallies("day", sorted(found.days.items()))
     _tallies("model", by_cost(found.models))
     if len(found.users) > 1:
@@ -314,12 +313,3 @@ def _money(tally: Tally) -> str:
     if tally.unpriced == tally.requests and tally.requests:
         return "price unknown"
     return f"${tally.cost_usd:,.2f}" if tally.cost_usd >= 1 or not tally.cost_usd else f"${tally.cost_usd:.4f}"
-
-
-def _duration(ms: float) -> str:
-    seconds = round(ms / 1000)
-    if seconds < 60:
-        return f"{ms / 1000:.1f} s"
-    if seconds < 3_600:
-        return f"{seconds // 60} min {seconds % 60} s"
-    return f"{seconds // 3_600:,} h {seconds % 3_600 // 60} min"

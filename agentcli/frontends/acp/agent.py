@@ -131,8 +131,6 @@ class AcpAgent:
                 return {}
             case messages.SetOption():
                 session = self._session(request.session_id)
-                if not isinstance(request.value, str):
-                    raise UsageError(f"The option {request.config_id[:80]!r} takes the name of a value, no boolean.")
                 await session.set(request.config_id, request.value)
                 return {"configOptions": session.state()["configOptions"]}
 

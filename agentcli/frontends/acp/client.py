@@ -307,7 +307,7 @@ class ClientQuestions:
 
     async def _answer_in_form(self, question: Question) -> Approve:
         """Show the model's own question as a form: a choice if there are options, and a field for free text."""
-        fields = {"words": {"type": "string", "title": "Answer"}}
+        fields: dict[str, Any] = {"words": {"type": "string", "title": "Answer"}}
         if question.options:
             choice = {"type": "string", "title": "Answer", "enum": list(question.options)}
             fields = {"choice": choice, "words": {"type": "string", "title": "Or in your own words"}}
@@ -336,8 +336,13 @@ class ClientHost(ScreenlessHost):
         raise UsageError("Begin or load another session in your editor: this one goes on.")
 
     async def confirm(self, shown: str, question: str) -> bool | None:
-        call = {"toolCallId": uuid.uuid4().hex, "title": question, "kind": "other", "status": "pending"}
-        call["content"] = [updates.code_content(shown)]
+        call = {
+            "toolCallId": uuid.uuid4().hex,
+            "title": question,
+            "kind": "other",
+            "status": "pending",
+            "content": [updates.code_content(shown)],
+        }
         try:
             return await self._client.choose(self.session.id, call, _YES_OR_NO) == "yes"
         except RpcError as error:

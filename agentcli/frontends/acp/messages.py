@@ -150,7 +150,7 @@ class SetModeRequest(OfSession, frozen=True, tag="session/set_mode"):
 
 class SetOption(OfSession, frozen=True, tag="session/set_config_option"):
     config_id: str
-    value: str | bool
+    value: str
 
 
 Request = (

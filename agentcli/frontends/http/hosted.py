@@ -70,9 +70,6 @@ class HostedSession:
         session, conversation = self._session, self._session.snapshot().conversation
         self._offset = len(conversation.entries) - await session.stored()
         missing = conversation.entries[self._writer.note.entries :]
-        if self._writer.note.entries > len(conversation.entries):  # the session was emptied
-            self._writer.change(entries=0)
-            missing = conversation.entries
         objects, is_open = self._missing_objects(missing)
         self._restore_queue()
         shown = session.snapshot()
