@@ -126,9 +126,9 @@ def read_lines(input: BinaryIO, lines: asyncio.Queue[bytes | None]) -> None:
             with suppress(OSError):  # an input that cannot be read has ended
                 bom = codecs.BOM_UTF8  # only before the first line
                 while line := input.readline(MAX_LINE_BYTES + 1):
-                    rest = line
-                    while len(rest) > MAX_LINE_BYTES and not rest.endswith(b"\n"):
-                        rest = input.readline(MAX_LINE_BYTES + 1)
+                    chunk = line
+                    while len(chunk) > MAX_LINE_BYTES and not chunk.endswith(b"\n"):  # skip the end of a long line
+                        chunk = input.readline(MAX_LINE_BYTES + 1)
                     line, bom = line.removeprefix(bom), b""
                     if line.strip():
                         loop.call_soon_threadsafe(lines.put_nowait, line)
@@ -276,5 +276,5 @@ async def control(host: ScreenlessHost, request: SimpleControl) -> None:
 
 def _check_waits(id: str, waiting: Collection[str], kind: str) -> None:
     if id not in waiting:
-        others = f"there is {', '.join(waiting)}" if waiting else "none waits"
-        raise NobodyWaits(f"No {kind} {id[:80]!r} waits for an answer; {others}.")
+        known = f"there is {', '.join(waiting)}" if waiting else "none waits"
+        raise NobodyWaits(f"No {kind} {id[:80]!r} waits for an answer; {known}.")

@@ -162,12 +162,12 @@ def trust(yes: Annotated[bool, typer.Option("--yes", help="Trust it without aski
 
 def _show_by_pages(text: str) -> bool:
     """Show a text page by page; return False if the person does not want to read the rest."""
-    rest: list[Fragment] = [("", f"{text}\n")]
-    while rest:
+    unread: list[Fragment] = [("", f"{text}\n")]
+    while unread:
         columns, lines = shutil.get_terminal_size()
-        page, rest = first_rows(rest, columns, max(1, lines - 2))
+        page, unread = first_rows(unread, columns, max(1, lines - 2))
         echo(plain(page).removesuffix("\n"))
-        if rest and not typer.confirm(f"Show the rest ({rows_of(rest, columns):,} more rows)?", default=True):
+        if unread and not typer.confirm(f"Show the rest ({rows_of(unread, columns):,} more rows)?", default=True):
             return False
     return True
 

@@ -162,8 +162,8 @@ def remove(session_id: SessionId, yes: Yes = False, json: AsJson = False) -> Non
     if not yes:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise UsageError(f"Nobody can be asked here: say --yes to do it to session {info.id}.")
-        what = f"Remove {info.id} ({info.name or info.title or 'no title'}, {info.entries} entries)?"
-        typer.confirm(printable(what), abort=True, err=True)
+        question = f"Remove {info.id} ({info.name or info.title or 'no title'}, {info.entries} entries)?"
+        typer.confirm(printable(question), abort=True, err=True)
     in_store(lambda store: store.remove(info.id))
     done = f"Removed {info.id}: agentcli sessions restore {info.id} brings it back."
     print_answer({"session_id": info.id}, done, as_json=json)

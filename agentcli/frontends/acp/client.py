@@ -38,7 +38,7 @@ def option(id: str, name: str, kind: str) -> dict[str, str]:
 
 
 class Client:
-    """`can` is known once the client has introduced itself. The requests raise `RpcError`."""
+    """Sends requests and updates to the client; the requests raise `RpcError`. What it `can` do comes with `initialize`."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -105,19 +105,20 @@ class ClientFiles:
         self._disk: Sandbox
         self._roots: Callable[[], Sequence[Path]]
 
-    def sandbox(self, made: Sandbox, roots: Callable[[], Sequence[Path]]) -> Sandbox:
-        self._disk, self._roots = made, roots
-        return cast("Sandbox", _Wrapper(made, read=self._read, write=self._write))
+    def sandbox(self, disk: Sandbox, roots: Callable[[], Sequence[Path]]) -> Sandbox:
+        """Return the sandbox with reading and writing through the editor; `roots` are the workspace's folders."""
+        self._disk, self._roots = disk, roots
+        return cast("Sandbox", _Wrapper(disk, read=self._read, write=self._write))
 
-    def checkpoints(self, made: Checkpoints) -> Checkpoints:
+    def checkpoints(self, checkpoints: Checkpoints) -> Checkpoints:
         """Save unsaved changes before a call edits their file, so that undoing the call leaves them alone."""
 
         async def begin(call_id: str, paths: Sequence[Path] | None) -> Any:
             for path in paths or ():
                 await asyncio.to_thread(self._save, path)
-            return await made.begin(call_id, paths)
+            return await checkpoints.begin(call_id, paths)
 
-        return cast("Checkpoints", _Wrapper(made, begin=begin))
+        return cast("Checkpoints", _Wrapper(checkpoints, begin=begin))
 
     def _read(self, path: Path) -> BinaryIO:
         file = self._disk.read(path)
@@ -176,7 +177,10 @@ class ClientFiles:
             return None
 
     def _is_shared(self, path: Path) -> bool:
-        """True for the workspace's files that git does not obey; False in the event loop, which cannot wait."""
+        """Return True if a file is the editor's, too: one of the workspace that is not auto-executed.
+
+        In the event loop it is False, because the answer of the editor cannot be waited for there.
+        """
         try:
             if asyncio.get_running_loop() is self._loop:
                 return False
@@ -197,7 +201,7 @@ class ClientFiles:
 
 
 class _Wrapper:
-    """An object with some of its methods replaced."""
+    """Forwards to an object, except for the methods that replace its own."""
 
     def __init__(self, wrapped: object, **methods: Any) -> None:
         self._wrapped = wrapped
@@ -213,6 +217,7 @@ def _as_edited(text: str) -> str:
 
 
 def _as_saved(text: str, before: DecodedText) -> bytes:
+    """Encode an editor's text as the file was `before`: with its encoding, and its line ends if they were all alike."""
     if 0 < before.text.count("\n") == before.text.count("\r\n"):
         text = text.replace("\n", "\r\n")
     try:

@@ -98,7 +98,7 @@ class Connection:
         self._send(method=method, params=params)
 
     async def wait_for_room(self) -> None:
-        """Wait while the peer is behind with reading."""
+        """Wait while the peer has more than `MAX_UNREAD_BYTES` still to read."""
         await self._out.wait_for_room()
 
     def _send(self, **fields: Any) -> None:

@@ -154,8 +154,8 @@ class Hosting:
 
     async def _leave(self) -> None:
         """Give up the sessions, wait for the other processes that use them, then end the open event streams."""
-        own = list(self.sessions)
-        for session_id in own:
+        own_ids = list(self.sessions)
+        for session_id in own_ids:
             self.give_up(session_id)
         if self._closing:
             _, late = await asyncio.wait(self._closing, timeout=CLOSE_TIMEOUT_S)
@@ -163,7 +163,7 @@ class Hosting:
                 message = "%d sessions did not end within %.0f s: the next server resumes them"
                 log.warning(message, len(late), CLOSE_TIMEOUT_S)
         deadline = time.monotonic() + PEERS_TIMEOUT_S
-        while time.monotonic() < deadline and await self._are_peers_running(own):
+        while time.monotonic() < deadline and await self._are_peers_running(own_ids):
             await asyncio.sleep(0.1)
         self._is_over = True
         for task in self._waiting:
@@ -172,10 +172,10 @@ class Hosting:
         while time.monotonic() < deadline and self._readers:
             await asyncio.sleep(0.02)
 
-    async def _are_peers_running(self, own: Sequence[str]) -> bool:
-        """Return True if somebody reads a session here that another process of this server may be ending just now."""
+    async def _are_peers_running(self, own_ids: Sequence[str]) -> bool:
+        """Return True if somebody reads a session here that runs in another process of this server, which also ends."""
         try:
-            return not (self._readers.keys() - own).isdisjoint(await self.events.running())
+            return not (self._readers.keys() - own_ids).isdisjoint(await self.events.running())
         except StorageError as error:
             log.warning("%s", error)
             return False

@@ -287,16 +287,16 @@ async def body_of(request: Request) -> bytes:
 def parse_body(body: bytes, form: Any) -> Any:
     """Return the body as a `form`. Raises `HttpError` that says what was expected."""
     try:
-        given = msgspec.convert(json_input.json_in(body or b"{}"), form)
-        if isinstance(given, NewMessage):
-            json_input.check_request(json_input.UserMessage(given.message))
-            json_input.check_request(json_input.ClientToolsControl(given.tools))
+        parsed = msgspec.convert(json_input.json_in(body or b"{}"), form)
+        if isinstance(parsed, NewMessage):
+            json_input.check_request(json_input.UserMessage(parsed.message))
+            json_input.check_request(json_input.ClientToolsControl(parsed.tools))
         else:
-            json_input.check_request(given)
+            json_input.check_request(parsed)
     except (ValueError, RecursionError) as error:
         types = f" The type of an op is one of {', '.join((*json_input.CONTROLS, 'take_over'))}." if form is Op else ""
         raise HttpError(400, "invalid", f"{str(error).rstrip('.')}.{types}") from error
-    return given
+    return parsed
 
 
 # OpenAPI
@@ -312,7 +312,7 @@ def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
     forms = [form for one in operations for form in (one.body, one.answer) if form is not None]
     schemas, components = msgspec.json.schema_components([*forms, Error], ref_template="#/components/schemas/{name}")
     failure = _content("application/json", schemas[-1], "Refused.")
-    rest = iter(schemas)
+    next_schema = iter(schemas)  # in the order of `forms`
     paths: dict[str, dict[str, Any]] = {}
     for one in operations:
         path = paths.setdefault(one.path, {})
@@ -320,9 +320,9 @@ def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
         if one.body is not None:
             is_union = not isinstance(one.body, type)
             is_required = is_union or any(field.required for field in msgspec.structs.fields(one.body))
-            described["requestBody"] = {"required": is_required, **_content("application/json", next(rest))}
+            described["requestBody"] = {"required": is_required, **_content("application/json", next(next_schema))}
         kind = "text/event-stream" if one.answer is Event else "application/json"
-        answer = _content(kind, next(rest) if one.answer is not None else None, "Done.")
+        answer = _content(kind, next(next_schema) if one.answer is not None else None, "Done.")
         described["responses"] = {str(one.status): answer, "4XX": failure}
         path[one.method.lower()] = described | ({"security": []} if one.is_open else {})
     return {
