@@ -232,12 +232,16 @@ def _leave_out_variable(draft: Draft, source_key: str, value: Any) -> None:
 
 _RULES: Table = {verb: [partial(_take_rule, verb)] for verb in get_args(Verb)}
 _MODE = ("permissions", "mode")
-_BYPASS = "it lets everything run unasked: choose that by hand, for one run (--permission-mode)"
 CLAUDE_CODE: Table = {
     "permissions": {
         **_RULES,
         "additionalDirectories": [partial(_take_folder, ("permissions", "additional_directories"))],
-        "defaultMode": partial(_take_choice, path=_MODE, values={"bypassPermissions": "", OTHERS: "="}, why=_BYPASS),
+        "defaultMode": partial(
+            _take_choice,
+            path=_MODE,
+            values={"bypassPermissions": "", OTHERS: "="},
+            why="it lets everything run unasked: choose that by hand, for one run (--permission-mode)",
+        ),
     },
     "hooks": Draft.take_hooks,
     "env": {
@@ -271,15 +275,21 @@ def _take_codex_model(draft: Draft, source_key: str, name: Any) -> None:
         draft.leave_out(f"{source_key} {name}", f"the provider {provider} is not known here")
 
 
-_MODES = {"untrusted": "default", "on-request": "auto", "on-failure": "auto"}  # how often it asks, and the mode here
-_NO_MODE = "no mode here does the same; docs/permissions.md has those there are"
-_NO_PROFILE = "choose that by hand, for one run (--sandbox)"
-_PROFILES = {"danger-full-access": "", OTHERS: "="}
 CODEX: Table = {
     "model": _take_codex_model,
     "model_reasoning_effort": ("tokens", "effort"),
-    "approval_policy": partial(_take_choice, path=_MODE, values=_MODES, why=_NO_MODE),
-    "sandbox_mode": partial(_take_choice, path=("sandbox", "profile"), values=_PROFILES, why=_NO_PROFILE),
+    "approval_policy": partial(
+        _take_choice,
+        path=_MODE,
+        values={"untrusted": "default", "on-request": "auto", "on-failure": "auto"},
+        why="no mode here does the same; docs/permissions.md has those there are",
+    ),
+    "sandbox_mode": partial(
+        _take_choice,
+        path=("sandbox", "profile"),
+        values={"danger-full-access": "", OTHERS: "="},
+        why="choose that by hand, for one run (--sandbox)",
+    ),
     "sandbox_workspace_write": {
         "writable_roots": [partial(_take_folder, ("sandbox", "writable"))],
         "network_access": "hosts are opened by name: sandbox.hosts",

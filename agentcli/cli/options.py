@@ -32,8 +32,6 @@ def text_of(data: bytes) -> str:
 
 
 Flags = tuple[tuple[tuple[str, ...], dict[str, Any]], ...]
-EFFORTS = ("low", "medium", "high", "xhigh", "max")
-PROFILES = ("read-only", "workspace-write", "danger-full-access")
 _TEXT: dict[str, Any] = {"type": text_of_argument}
 
 
@@ -49,7 +47,11 @@ FLAGS: Flags = (
     _flag("--include-partial-messages", "stream-json: also the text as it arrives"),
     _flag("-m --model", "the model that answers", metavar="PROVIDER/MODEL"),
     _flag("--fallback-model", "used when the first one is overloaded", metavar="PROVIDER/MODEL"),
-    _flag("--effort", "how hard the model thinks, for models that take it", choices=EFFORTS),
+    _flag(
+        "--effort",
+        "how hard the model thinks, for models that take it",
+        choices=("low", "medium", "high", "xhigh", "max"),
+    ),
     _flag("-c --continue", "go on with this directory's newest session", dest="continue_", action="store_true"),
     _flag("-r --resume", "go on with a session (without ID: choose)", nargs="?", const="", **_TEXT, metavar="ID"),
     _flag("--fork-session", "go on with a copy, the session stays as it is"),
@@ -60,7 +62,11 @@ FLAGS: Flags = (
     _flag("--permission-mode", "what is asked before it is done", choices=MODES),
     _flag("--allow", "allow calls, such as 'bash(git log *)'", action="append", default=[], metavar="RULE"),
     _flag("--deny", "deny calls; wins over --allow", action="append", default=[], metavar="RULE"),
-    _flag("--sandbox", "what commands may touch (workspace-write)", choices=PROFILES),
+    _flag(
+        "--sandbox",
+        "what commands may touch (workspace-write)",
+        choices=("read-only", "workspace-write", "danger-full-access"),
+    ),
     _flag("--tools", "only these tools, separated by commas ('none' for none)", metavar="NAMES"),
     _flag("--max-turns", "at most N requests for one prompt (25; a session asks at 100)", type=int, metavar="N"),
     _flag("--max-budget-usd", "stop when the session has cost this much", type=float, metavar="X"),

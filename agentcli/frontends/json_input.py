@@ -84,7 +84,6 @@ class ClientToolsControl(msgspec.Struct, frozen=True, tag="client_tools"):
 
 
 Decision = ApproveControl | AnswerControl | DenyControl
-SimpleControl = InterruptControl | SetMode | SetModel | Decision | ClientToolsControl | ClientResult
 # In the order in which error messages list them. The tag is a control's `subtype`, and an op's `type` for the server.
 Control = (
     InterruptControl
@@ -146,7 +145,7 @@ def json_in(raw: bytes) -> Any:
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 at byte {error.start}") from error
     data = decode_json(raw)
-    level = [data]
+    level = [data]  # the values at one depth
     for _ in range(MAX_DEPTH):
         containers = (one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list))
         level = [value for values in containers for value in values]
@@ -242,8 +241,13 @@ def content_of(host: ScreenlessHost, message: InputMessage) -> tuple[Block, ...]
     return host.attach(content) if isinstance(content, str) and not host.command_in(content) else message.blocks
 
 
-async def control(host: ScreenlessHost, request: SimpleControl) -> None:
-    """Carry out a control. Raises `UserError`, and `NobodyWaits` for an answer that nobody asked for."""
+async def control(host: ScreenlessHost, request: Control) -> None:
+    """Carry out a control, except those for commands and steering messages.
+
+    Raises:
+        NobodyWaits: If nothing waits for an answer of that id.
+        UserError: If it cannot be carried out for another reason.
+    """
     session = host.session
     match request:
         case SetMode(mode):

@@ -17,8 +17,6 @@ from agentcli.cli.subcommands.shared import AsJson, configuration, print_answer,
 from agentcli.errors import AgentcliError, ConfigError
 
 _MARKS: dict[Status, str] = {"ok": "✓", "warning": "!", "problem": "✗"}
-_NO_BASH = "commands run in /bin/sh, which takes fewer of them"
-_NO_GIT = "no commits, no /diff all and /review, and nobody is told what a command did to a repository"
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -34,8 +32,14 @@ CHECKS: dict[str, Check] = {
     "agentcli": lambda subject: [("ok", f"{__version__}, Python {platform.python_version()}, {sys.platform}", "")],
     "installation": checks.check_installation,
     "ripgrep": checks.check_ripgrep,
-    "bash": lambda subject: check_program(subject.find_program("bash"), "bash", _NO_BASH),
-    "git": lambda subject: check_program(subject.find_program("git"), "git", _NO_GIT),
+    "bash": lambda subject: check_program(
+        subject.find_program("bash"), "bash", "commands run in /bin/sh, which takes fewer of them"
+    ),
+    "git": lambda subject: check_program(
+        subject.find_program("git"),
+        "git",
+        "no commits, no /diff all and /review, and nobody is told what a command did to a repository",
+    ),
     "sandbox": checks.check_sandbox,
     "local model": checks.check_local_model,
     "state": checks.check_state,

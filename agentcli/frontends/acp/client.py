@@ -38,7 +38,7 @@ def option(id: str, name: str, kind: str) -> dict[str, str]:
 
 
 class Client:
-    """Sends requests and updates to the client; the requests raise `RpcError`. What it `can` do comes with `initialize`."""
+    """Sends updates and requests to the client; the requests raise `RpcError`. It says what it `can` do at first."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection

@@ -125,7 +125,6 @@ class ResumeSession(NewSessionRequest, frozen=True, kw_only=True, tag="session/r
 
 class ListSessions(AcpRequest, frozen=True, tag="session/list"):
     cwd: str | None = None
-    cursor: str | None = None
 
 
 class OfSession(AcpRequest, frozen=True):

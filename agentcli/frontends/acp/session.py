@@ -27,8 +27,6 @@ from agentcli.llm.provider import Effort
 
 log = logging.getLogger(__name__)
 
-Models = Sequence[tuple[str, str]]  # names, and what is known of each
-
 _STOP_REASONS = {"max_tokens": "max_tokens", "max_turns": "max_turn_requests", "interrupted": "cancelled"}
 _EFFORTS: tuple[Effort, ...] = get_args(Effort)
 _MODES = [(mode, MODE_TEXTS[mode][0].capitalize(), MODE_TEXTS[mode][1]) for mode in MODES]
@@ -40,7 +38,12 @@ class ClientSession:
     """A session as a client sees it. `on_taken_over` is called when another program takes it over."""
 
     def __init__(
-        self, opened: OpenSession, models: Models, client: Client, *, on_taken_over: Callable[[], None]
+        self,
+        opened: OpenSession,
+        models: Sequence[tuple[str, str]],
+        client: Client,
+        *,
+        on_taken_over: Callable[[], None],
     ) -> None:
         self._opened = opened
         self._models = models
@@ -248,8 +251,11 @@ class ClientSession:
             await self._opened.aclose()
 
 
-def config_options(shown: SessionSnapshot, models: Models) -> list[dict[str, Any]]:
-    """Return the options that a client may set. The model in use need not be among the `models`."""
+def config_options(shown: SessionSnapshot, models: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+    """Return the options that a client may set.
+
+    `models` are names, and what is known of each; the model in use need not be among them.
+    """
     if shown.model not in (name for name, _ in models):
         models = [(shown.model, ""), *models]
     efforts = [(DEFAULT_EFFORT, "Default", "as the settings or the model have it")]

@@ -154,7 +154,6 @@ def _name_of(address: str) -> str:
 # Bodies
 
 Time = Annotated[float, msgspec.Meta(description="Seconds since 1970.")]
-Messages = Annotated[list[dict[str, Any]], msgspec.Meta(description="In the form of the Messages API.")]
 
 
 class NewSession(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -230,7 +229,7 @@ class WholeSession(SessionRow, frozen=True, kw_only=True):
     permission_mode: str
     last_event_id: int
     held_by: Literal["server", "terminal"] | None
-    messages: Messages
+    messages: Annotated[list[dict[str, Any]], msgspec.Meta(description="In the form of the Messages API.")]
 
 
 class Failure(msgspec.Struct, frozen=True):

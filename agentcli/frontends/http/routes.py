@@ -43,7 +43,6 @@ _IN_TERMINAL = (
 )
 _OWNER_TIMEOUT_S = 8.0  # an owner that died is known after its lease
 
-Answer = Callable[[Request], Awaitable[Response]]
 Handler = TypeVar("Handler", bound=Callable[[Any, Request], Awaitable[Response]])
 
 _OPERATIONS: list[tuple[forms.Operation, Callable[[Any, Request], Awaitable[Response]]]] = []
@@ -276,7 +275,7 @@ def _number(request: Request, name: str, default: int, *, maximum: int) -> int:
     return int(text)
 
 
-def _page(name: str) -> Answer:
+def _page(name: str) -> Callable[[Request], Awaitable[Response]]:
     """Return the route of a file of the page, which is plain HTML, CSS or JavaScript."""
     content, kind = files(__package__).joinpath("page", name).read_bytes(), _KINDS[name.rpartition(".")[2]]
     policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:"

@@ -82,7 +82,7 @@ class StreamWriter:
 
     async def begin(self) -> None:
         """Keep all others from writing. Raises `StreamMoved` where another one has begun."""
-        # A power cut may take back ids that readers know already, so none of them is given again.
+        # A power cut may take back ids that readers know already: go on with the next multiple of `IDS_PER_WRITER`.
         self._last_id = -(-self._last_id // IDS_PER_WRITER) * IDS_PER_WRITER
         self.change(epoch=self.note.epoch + 1)
         await self._append([], None)
@@ -110,10 +110,12 @@ class StreamWriter:
 
     async def _append(self, objects: Sequence[dict[str, Any]], status: StreamStatus | None) -> None:
         events = [msgspec.json.encode(one) for one in objects]
-        numbers = [n for n, one in enumerate(objects, 1) if one["type"] in ("assistant", "user") or "entry_id" in one]
-        note = (
-            msgspec.structs.replace(self.note, last_entry_event=self._last_id + numbers[-1]) if numbers else self.note
-        )
+        of_entries = [
+            n for n, one in enumerate(objects, 1) if one["type"] in ("assistant", "user") or "entry_id" in one
+        ]
+        note = self.note
+        if of_entries:  # the store numbers the objects in a row, from the stream's last id on
+            note = msgspec.structs.replace(note, last_entry_event=self._last_id + of_entries[-1])
         text = msgspec.json.encode(note).decode()
         last_id = await self._store.append(
             self._stream_id, events, status=status, note=text, if_note=self._stored_note, after=self._last_id
