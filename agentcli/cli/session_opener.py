@@ -24,7 +24,7 @@ from agentcli.cli.output import warn
 from agentcli.conversation.mentions import with_attachments
 from agentcli.errors import NoKey, UsageError, UserError
 from agentcli.frontends.hosts import CliPrompt, OpenRequest, OpenSession, ScreenlessHost, UsageStore
-from agentcli.frontends.run_end import end_when_idle, ended_jobs, interrupt_on_signals, running_jobs
+from agentcli.frontends.run_end import end_when_idle, interrupt_on_signals, jobs_that_end
 from agentcli.infra.sessions.sqlite import MemorySessions, SqliteSessions
 from agentcli.llm.messages import Block
 from agentcli.llm.models import ModelInfo
@@ -268,7 +268,7 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
                 ending.has_answered = True
             finally:
                 watching.cancel()
-                jobs = ended_jobs(running_jobs(host.session))
+                jobs = jobs_that_end(host.session)
                 await host.session.close()
                 if jobs:
                     warn(jobs)

@@ -168,7 +168,7 @@ def status(json: AsJson = False) -> None:
     """Show whether the engine and the weights are here, and which servers run."""
     config = configuration()
     path, has_engine = Models(config).local_path("default"), find_spec("xllamacpp") is not None
-    running = asyncio.run(running_servers(_state(config)))
+    running = asyncio.run(running_servers(config.paths.state / "local"))
     has_weights, context, keys = path.is_file(), config.settings.local.context, ("pid", "model", "context", "linger_s")
     servers = [{key: getattr(server, key) for key in keys} for server in running]
     data = {"engine": has_engine, "weights": has_weights, "path": str(path), "context": context, "servers": servers}
@@ -190,12 +190,8 @@ def _server_line(server: ServerInfo) -> str:
 @local_app.command()
 def stop() -> None:
     """End the model's server, also where it is in use."""
-    ended = asyncio.run(stop_servers(_state(configuration())))
+    ended = asyncio.run(stop_servers(configuration().paths.state / "local"))
     echo(f"Ended {ended} server{'s' if ended > 1 else ''}." if ended else "No server runs.")
-
-
-def _state(config: Config) -> Path:
-    return config.paths.state / "local"
 
 
 @local_app.command()
@@ -209,7 +205,9 @@ def serve(model: Annotated[str, typer.Argument(help="A GGUF file; without it the
 
 
 async def _serve_model(config: Config, path: Path) -> None:
-    server = await acquire(model_path=path, state_folder=_state(config), context=config.settings.local.context)
+    server = await acquire(
+        model_path=path, state_folder=config.paths.state / "local", context=config.settings.local.context
+    )
     echo(f"Serving {path.name} at {server.base_url} with the key {server.api_key}. Ctrl-C ends it.")
     sys.stdout.flush()
     try:

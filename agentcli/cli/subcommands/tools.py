@@ -43,7 +43,7 @@ from agentcli.cli.subcommands.shared import (
 from agentcli.errors import ToolError, UsageError
 from agentcli.frontends.printable import exposed
 from agentcli.infra.sessions.sqlite import MemorySessions
-from agentcli.llm.messages import Text, ToolResult, ToolUse
+from agentcli.llm.messages import ToolResult, ToolUse
 from agentcli.safety.commands.records import CommandAnalysis, Effects, Segment
 from agentcli.tools.command import Profile
 from agentcli.tools.path_names import display_name, is_utf8
@@ -240,7 +240,7 @@ def _answer(call: ToolCallLine, finished: ToolFinished) -> dict[str, Any]:
     answer: dict[str, Any] = {
         "id": call.id,
         "is_error": finished.result.is_error,
-        "content": content if isinstance(content, str) else list(map(_content_part, content)),
+        "content": content if isinstance(content, str) else msgspec.to_builtins(content),
         "summary": f"{call_title(call.name, call.input)} · {finished.summary}".removesuffix(" · "),
         "duration_ms": finished.duration_ms,
         "structured": finished.structured,
@@ -250,10 +250,6 @@ def _answer(call: ToolCallLine, finished: ToolFinished) -> dict[str, Any]:
     if finished.retry_count:
         answer |= {"retry_count": finished.retry_count, "last_error": finished.last_error}
     return answer
-
-
-def _content_part(part: Any) -> Any:
-    return {"type": "text", "text": part.text} if isinstance(part, Text) else msgspec.to_builtins(part)
 
 
 def _write(answer: dict[str, Any]) -> None:

@@ -289,7 +289,7 @@ class ClientQuestions:
         call: dict[str, Any] = {
             "toolCallId": updates.call_id(question.agent_id, use.id),
             "title": exposed(question.title),
-            "kind": updates.kind_of(use.name),
+            "kind": updates.KINDS.get(use.name, "other"),
             "status": "pending",
         }
         match question:

@@ -21,7 +21,7 @@ from agentcli.frontends.acp.rpc import AUTH_REQUIRED, INTERNAL_ERROR, INVALID_PA
 from agentcli.frontends.acp.updates import LiveOutput, Updates, call_id, notice, replayed
 from agentcli.frontends.hosts import NOT_OFFERED, OpenSession, TypedCommand
 from agentcli.frontends.printable import fenced
-from agentcli.frontends.run_end import ended_jobs, running_jobs
+from agentcli.frontends.run_end import jobs_that_end
 from agentcli.llm.messages import Block
 from agentcli.llm.provider import Effort
 
@@ -81,7 +81,7 @@ class ClientSession:
         shown = self._session.snapshot()
         for update in replayed(shown, window=self._window(shown.model)):
             self._send(update)
-            await self._client.connection.wait_for_room()
+            await self._client.connection.out.wait_for_room()
 
     def send_commands(self) -> None:
         commands = [
@@ -210,7 +210,7 @@ class ClientSession:
                 self._end = event
                 self._turns_sent += 1
                 self._turn_sent.set()
-            await self._client.connection.wait_for_room()
+            await self._client.connection.out.wait_for_room()
 
     def _show(self, event: events.Event) -> None:
         if isinstance(event, events.ToolFinished):
@@ -239,7 +239,7 @@ class ClientSession:
         """Interrupt what runs, which answers the prompt, and store everything."""
         self.cancel()
         await self._wait_for_turns()
-        if jobs := ended_jobs(running_jobs(self._session)):
+        if jobs := jobs_that_end(self._session):
             self._send(notice(jobs))
         try:
             await self._session.close()

@@ -22,7 +22,7 @@ Update = dict[str, Any]
 LIVE_INTERVAL_S = 0.25  # between two updates of output that is still coming
 MAX_LIVE_CHARS = 8_000  # of such output: its end
 
-_KINDS = {
+KINDS = {  # of calls, by the names of tools
     "file_read": "read", "read_more": "read", "skill": "read", "file_write": "edit", "file_edit": "edit",
     "file_list": "search", "grep_search": "search", "recall": "search", "bash": "execute", "jobs": "execute",
     "think": "think", "todo": "think", "create_subagent": "think", "web_fetch": "fetch", "web_search": "fetch",
@@ -180,7 +180,7 @@ def begun(id: str, name: str, input: dict[str, Any], cwd: Path, *, status: str, 
         "sessionUpdate": "tool_call",
         "toolCallId": id,
         "title": f"{agent}: {title}" if agent else title,
-        "kind": kind_of(name),
+        "kind": KINDS.get(name, "other"),
         "status": status,
         "locations": _locations(name, input, cwd),
         "rawInput": input,
@@ -200,10 +200,6 @@ def ended(id: str, call: events.ToolFinished | Result, cwd: Path) -> Update:
     else:
         fields["content"] = list(_result_content(result, is_markdown=call.name in _IN_MARKDOWN))
     return updated(id, **fields)
-
-
-def kind_of(name: str) -> str:
-    return _KINDS.get(name, "other")
 
 
 def file_diff(diff: str, cwd: Path) -> dict[str, Any]:
