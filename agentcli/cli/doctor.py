@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from agentcli import __version__
 from agentcli.app import Builder
 from agentcli.cli.subcommands.shared import in_store
-from agentcli.errors import AgentcliError, ConfigError, NoKey, NoModel, StorageError, ToolError, did_you_mean
+from agentcli.errors import AgentcliError, ConfigError, StorageError, ToolError, did_you_mean
 from agentcli.extensions.hooks.config import Hooks
 from agentcli.extensions.hooks.run import HookSpec
 from agentcli.extensions.mcp.config import EXTRA, expanded, server_specs
@@ -302,12 +302,7 @@ def check_model(subject: Subject) -> Iterator[Result]:
         info = models.info(name)
         models.require_key(name)
     except AgentcliError as error:
-        message, mend = str(error), "Correct it there; agentcli models list shows what is known."
-        if isinstance(error, NoModel):
-            message, _, mend = message.replace(" Three ", "\nThree ").partition("\n")
-        elif isinstance(error, NoKey):
-            message, _, mend = message.replace(": ", ".\n", 1).partition("\n")
-        yield "problem", message, mend
+        yield "problem", str(error), "agentcli models list shows which models are known."
         return
     if info.provider == "local" and not (models.local_path(info.id).is_file() and find_spec("xllamacpp")):
         mend = "./install.sh --extras local && agentcli local install, or name another GGUF file."
