@@ -194,10 +194,10 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" (did you mean {near}?)" if near else ""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the known name that is nearly `name`, or an empty string."""
+def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.65) -> str:
+    """Return the known name that is nearly `name`, or an empty string; a higher `cutoff` is stricter."""
     by_letters = {one.lower(): one for one in known}
     import difflib  # 5 ms that a start without a mistake need not wait for
 
-    near = difflib.get_close_matches(name.lower(), by_letters, n=1, cutoff=0.65)
+    near = difflib.get_close_matches(name.lower(), by_letters, n=1, cutoff=cutoff)
     return by_letters[near[0]] if near else ""

@@ -10,12 +10,13 @@ from typing import Any
 from agentcli.cli.options import FLAGS as SESSION_FLAGS
 from agentcli.cli.options import Flags, server_parser
 from agentcli.cli.subcommands import COMMANDS, load_command
+from agentcli.frontends.printable import printable
 from agentcli.settings.files import current_folder
 from agentcli.settings.load import Config, load_config
 
 SHELLS = ("bash", "zsh", "fish")
 FLAGS: Flags = ((("shell",), {"choices": SHELLS, "help": f"One of {', '.join(SHELLS)}."}),)
-_ABOUT = """Print a script that completes commands, flags with their values, sessions, models and skills. To install it:
+_ABOUT = """Print a script that completes commands, flags with their values, sessions and models. To install it:
 
 bash: agentcli completion bash >~/.local/share/bash-completion/completions/agentcli
 zsh: agentcli completion zsh >"${fpath[1]}/_agentcli"
@@ -23,7 +24,7 @@ fish: agentcli completion fish >~/.config/fish/completions/agentcli.fish"""
 # The values of options and arguments, by their names: files, folders, or words of a kind.
 _VALUES = {
     "model": "models", "fallback_model": "models", "resume": "sessions", "session": "sessions",
-    "sessions session_id": "sessions", "skills name": "skills", "login provider": "providers",
+    "sessions session_id": "sessions",
     "settings": "files", "system_prompt_file": "files", "append_system_prompt_file": "files", "file": "files",
     "folders": "folders", "add_dir": "folders", "cd": "folders",
 }  # fmt: skip
@@ -58,8 +59,7 @@ def script(shell: str) -> str:
             _add_flags(subparser, command.FLAGS)
         else:
             _add_command(subparser, get_command(getattr(command, "app", command)), name)
-    text: str = shtab.complete(parser, shell=shell, preamble=_ZSH if shell == "zsh" else "")
-    return text
+    return str(shtab.complete(parser, shell=shell, preamble=_ZSH if shell == "zsh" else ""))
 
 
 def _add_flags(parser: argparse.ArgumentParser, flags: Flags) -> None:
@@ -107,8 +107,7 @@ def print_words(kind: str) -> int:
     """Print the words of a kind, each on a line with a tab and its meaning; return the exit code."""
     for word, meaning in asyncio.run(_words(kind, load_config(current_folder()))):
         if re.fullmatch(r"[\w./:@+~-]+", word):  # others would have to be quoted for the shell
-            text = "".join(letter for letter in " ".join(meaning.split()) if letter.isprintable())
-            print(f"{word}\t{text[:80]}")
+            print(f"{word}\t{printable(' '.join(meaning.split()))[:80]}")
     return 0
 
 
@@ -123,19 +122,12 @@ async def _words(kind: str, config: Config) -> list[tuple[str, str]]:
                 return [(info.id, info.name or info.title) for info in await store.list(cwd=config.cwd)]
             finally:
                 await store.close()
-        case "models" | "providers":
+        case "models":
             from agentcli.models.choice import Models
 
             models = Models(config)
-            if kind == "providers":
-                return [(name, "") for name in models.keys.takers()]
             running = [(name, "here") for name in await models.running()]
             table = [(f"{info.provider}/{info.id}", f"window {info.window:,} tokens") for info in models.table()]
             return [*running, *table]
-        case "skills":
-            from agentcli.extensions.skills.find import Skills
-
-            skills = Skills(config=config, is_bare=False, on_notice=lambda text: None)
-            return [(skill.name, skill.description) for skill in skills.catalog]
         case _:
             return []

@@ -23,9 +23,8 @@ from msgspec.structs import replace
 
 from agentcli import __version__
 from agentcli.app import Builder
-from agentcli.cli.output import warn
 from agentcli.cli.subcommands.shared import in_store
-from agentcli.errors import AgentcliError, ConfigError, NoKey, NoModel, StorageError, ToolError, did_you_mean
+from agentcli.errors import AgentcliError, ConfigError, StorageError, ToolError, did_you_mean
 from agentcli.extensions.hooks.run import HookSpec
 from agentcli.extensions.mcp.config import EXTRA, expanded, server_specs
 from agentcli.extensions.mcp.tools import StdioSpec
@@ -59,10 +58,9 @@ _ADDRESS_VARIABLES = {"anthropic": "ANTHROPIC_BASE_URL", "openai": "OPENAI_BASE_
 
 @dataclass
 class Subject:
-    """The installation to check. `unread` is why its settings could not be read; `config` has the defaults then."""
+    """The installation to check, as it is for a session here."""
 
     config: Config
-    unread: ConfigError | None = None
 
     @cached_property
     def models(self) -> Models:
@@ -73,8 +71,7 @@ class Subject:
         """Return a builder without models and MCP servers, because checks of their own find mistakes in those."""
         changes |= {"provider": ProviderSettings(), "budgets": BudgetSettings(), "providers": {}, "models": {}}
         settings = replace(self.config.settings, mcp=MCPSettings(enabled=False), **changes)
-        config = replace(self.config, settings=settings)
-        return Builder(config, store=MemorySessions(), on_notice=on_notice)
+        return Builder(replace(self.config, settings=settings), store=MemorySessions(), on_notice=on_notice)
 
     def find_program(self, name: str) -> str:
         """Return the path of a program on the PATH; empty if it is not there."""
@@ -85,6 +82,7 @@ class Subject:
 
 
 def _version_of(program: str) -> str:
+    """Return the first line that a program prints for `--version`; empty if it does not run."""
     command, quiet = [program, "--version"], subprocess.DEVNULL
     try:
         ended = subprocess.run(command, stdin=quiet, capture_output=True, check=True, timeout=_MAX_WAIT_S)
@@ -118,11 +116,12 @@ def check_program(
     program: str, name: str, loss: str, mend: str = "Install it with your package manager"
 ) -> Iterator[Result]:
     """Check that a program is there and runs; `loss` says what does not work without it."""
-    if program and _version_of(program):
-        yield "ok", program, ""
+    if not program:
+        yield "problem", f"{name} is missing: {loss}.", f"{mend}: {name}"
+    elif not _version_of(program):
+        yield "problem", f"{program} does not run: {loss}.", f"{mend}: {name}"
     else:
-        problem = f"{program} does not run" if program else f"{name} is missing"
-        yield "problem", f"{problem}: {loss}.", f"{mend}: {name}"
+        yield "ok", program, ""
 
 
 def check_sandbox(subject: Subject) -> Iterator[Result]:
@@ -136,9 +135,7 @@ def check_sandbox(subject: Subject) -> Iterator[Result]:
     finally:
         asyncio.run(builder.aclose())
         for text in notices:
-            warn(text)
-    for text in notices:
-        yield "warning", text, "Look at these files; /undo in that session takes them back."
+            yield "warning", text, "Look at these files; /undo in that session takes them back."
     if not warning:
         yield "ok", description, ""
     elif warning.startswith(("Weak sandbox", "NO SANDBOX")):
@@ -185,8 +182,7 @@ def check_state(subject: Subject) -> Iterator[Result]:
     elif folder.is_dir() and folder.stat().st_uid != os.geteuid():
         yield "problem", f"{folder} belongs to another user.", f"chown -R it, {elsewhere}"
     elif folder.is_dir() and (mode := stat.S_IMODE(folder.stat().st_mode)) != stat.S_IRWXU:
-        message = f"{folder} has the mode {mode:o}: it holds what you say, for you alone."
-        yield "warning", message, f"chmod 700 {folder}"
+        yield "warning", f"{folder} has the mode {mode:o}: it holds what you say, for you alone.", f"chmod 700 {folder}"
     else:
         yield "ok", str(folder), ""
 
@@ -208,9 +204,7 @@ def check_keys(subject: Subject) -> Iterator[Result]:
     """Report where the keys come from; none of them is shown."""
     file = subject.config.paths.credentials
     try:
-        subject.config.kept_keys.place("")
-        if subject.unread is None:
-            yield "ok", "; ".join(ProviderKeys(subject.config).lines()) or "none (agentcli login keeps one)", ""
+        yield "ok", "; ".join(ProviderKeys(subject.config).lines()) or "none (agentcli login keeps one)", ""
     except ConfigError as error:
         yield "problem", str(error), f"chmod 600 {file}; if it is damaged, delete it: agentcli login makes a new one."
 
@@ -218,10 +212,6 @@ def check_keys(subject: Subject) -> Iterator[Result]:
 def check_settings(subject: Subject) -> Iterator[Result]:
     """Find files that cannot be read, variables that mean nothing, a project that is not trusted."""
     config = subject.config
-    if subject.unread is not None:
-        mend = "Correct it there (docs/settings.md lists all settings); which model answers is looked at after that."
-        yield "problem", str(subject.unread), mend
-        return
     try:
         check_hosts(config)
         subject.builder(lambda text: None).tool_registry()
@@ -311,12 +301,7 @@ def check_model(subject: Subject) -> Iterator[Result]:
         info = models.info(name)
         models.require_key(name)
     except AgentcliError as error:
-        message, mend = str(error), "Correct it there; agentcli models list shows what is known."
-        if isinstance(error, NoModel):
-            message, _, mend = message.replace(" Three ", "\nThree ").partition("\n")
-        elif isinstance(error, NoKey):
-            message, _, mend = message.replace(": ", ".\n", 1).partition("\n")
-        yield "problem", message, mend
+        yield "problem", str(error), "agentcli models list shows which models are known."
         return
     if info.provider == "local" and not (models.local_path(info.id).is_file() and find_spec("xllamacpp")):
         mend = "./install.sh --extras local && agentcli local install, or name another GGUF file."
@@ -332,24 +317,16 @@ def check_model(subject: Subject) -> Iterator[Result]:
 
 
 async def check_servers(subject: Subject) -> list[Result]:
-    """Ask the servers whose address was set, or that run here; a key goes to nobody but its own provider."""
+    """Ask the servers of the models in use whether they answer, all at once."""
     try:
-        models = subject.models
-        used = [await models.default()]
-    except AgentcliError:  # reported with the model
+        names = [await subject.models.default(), subject.config.settings.provider.fallback_model]
+    except AgentcliError:  # `check_model` reports it
         return []
-    used += filter(None, [subject.config.settings.provider.fallback_model])
-    providers = {split_name(name)[0] for name in used}
-    configured = subject.config.settings.providers.items()
-    spare = [name for name, one in configured if one.base_url and name not in providers and models.keys.has(name)]
-    own = {one for one in providers if one in _LOCAL_SERVERS or (_address(subject, one) and models.keys.has(one))}
-    asked = [name for name in used if split_name(name)[0] in own]
-    asked += [models.usual_model(name) or f"{name}/any" for name in spare]
     try:
-        results = await asyncio.gather(*(_ask_server(subject, name, is_used=name in used) for name in asked))
+        results = await asyncio.gather(*(_ask_server(subject, name) for name in names if name))
     finally:
-        await models.aclose()
-    return [result for each in results for result in each]
+        await subject.models.aclose()
+    return [result for of_server in results for result in of_server]
 
 
 def _address(subject: Subject, provider: str) -> str:
@@ -359,33 +336,34 @@ def _address(subject: Subject, provider: str) -> str:
     return (server.base_url if server else "") or variable
 
 
-async def _ask_server(subject: Subject, name: str, *, is_used: bool) -> list[Result]:
-    """Ask a model's server whether it answers; one that is not in use, and lacks the model, is fine."""
-    provider, model = split_name(name)
+async def _ask_server(subject: Subject, name: str) -> list[Result]:
+    """Ask a model's server whether it answers, if it runs here or the person set its address, and with its own key."""
+    models, (provider, model) = subject.models, split_name(name)
+    address, setting = _address(subject, provider), f"providers.{provider}.base_url"
+    if provider not in _LOCAL_SERVERS and not (address and models.keys.has(provider)):
+        return []
     results: list[Result] = []
-    address, place = _address(subject, provider), f"providers.{provider}.base_url"
     host = urlsplit(address).hostname or ""
-    if address.startswith("http://") and not is_loopback(host) and subject.models.keys.variables(provider):
+    if address.startswith("http://") and not is_loopback(host) and models.keys.variables(provider):
         message = f"The key of {provider} goes to {host} unencrypted."
-        results.append(("warning", message, f"Write https:// in {place}."))
+        results.append(("warning", message, f"Write https:// in {setting}."))
     try:
-        client = subject.models.provider(name)
+        client = models.provider(name)
         async with asyncio.timeout(_MAX_WAIT_S):
             health = await client.health_check()
     except TimeoutError:
         health = Health(False, f"it did not answer within {_MAX_WAIT_S:g} s")
     except AgentcliError as error:
         health = Health(False, str(error))
-    if health.ok or (not is_used and health.models):
-        window = getattr(client, "info", subject.models.info(name)).window
-        if provider == "ollama" and window < _SMALL_WINDOW:
-            now = subject.config.settings.tokens.ollama_num_ctx
-            mend = f"Set tokens.ollama_num_ctx to 32768 (now {now}), or choose a model with a larger window."
-            message = f"{name} has a window of {window:,} tokens, which a file or two fill."
-            results.append(("warning", message, mend))
-        return [*results, ("ok", f"{name}: {health.detail}", "")]
-    mend = f"Start the server, or correct its address ({place}) or the model's name."
-    if provider == "ollama":
-        mend = f"Start it (ollama serve), and fetch the model: ollama pull {model}"
-    end = "" if health.detail.endswith((".", "?")) else "."
-    return [*results, ("problem" if is_used else "warning", f"{name}: {health.detail}{end}", mend)]
+    if not health.ok:
+        mend = f"Start the server, or correct its address ({setting}) or the model's name."
+        if provider == "ollama":
+            mend = f"Start it (ollama serve), and fetch the model: ollama pull {model}"
+        end = "" if health.detail.endswith((".", "?")) else "."
+        return [*results, ("problem", f"{name}: {health.detail}{end}", mend)]
+    window = getattr(client, "info", models.info(name)).window  # Ollama's provider knows the window of its server
+    if provider == "ollama" and window < _SMALL_WINDOW:
+        now = subject.config.settings.tokens.ollama_num_ctx
+        mend = f"Set tokens.ollama_num_ctx to 32768 (now {now}), or choose a model with a larger window."
+        results.append(("warning", f"{name} has a window of {window:,} tokens, which a file or two fill.", mend))
+    return [*results, ("ok", f"{name}: {health.detail}", "")]

@@ -47,33 +47,33 @@ class Draft:
         self.is_project = is_project
         self.values: dict[str, Any] = {}
         self.left_out: list[str] = []
-        self.copies: dict[Path, str] = {}  # whole files by where they go
 
-    def leave_out(self, what: str, why: str) -> None:
-        """Note why a key of the source, or the whole source, is left out."""
-        place = f"{self.source}: {what}" if what else str(self.source)
+    def leave_out(self, source_key: str, why: str) -> None:
+        """Note why a key of the source is left out, or the whole source, if the key is empty."""
+        place = f"{self.source}: {source_key}" if source_key else str(self.source)
         self.left_out.append(f"{mask(place)}: {mask(why)}.")
 
-    def take(self, what: str, value: Any, *path: str) -> None:
-        """Set a setting to the value that `what` has in the other tool, if it may be set; lists are joined."""
+    def take(self, source_key: str, value: Any, *path: str) -> None:
+        """Set a setting to the value that `source_key` has in the other tool, if it may be set; lists are joined."""
         key, table = ".".join(path), nested(path, value)
         if has_secret(value):
-            self.leave_out(what, LOGIN)
+            self.leave_out(source_key, LOGIN)
         elif self.is_project and personal_keys(table):
-            self.leave_out(what, f"{key} is not taken from a project: import it without --project")
+            self.leave_out(source_key, f"{key} is not taken from a project: import it without --project")
         elif found := find_error(table, Settings):
-            self.leave_out(what, found[1].rstrip("."))
+            self.leave_out(source_key, found[1].rstrip("."))
         else:
             *groups, name = path
             table = self.values
             for group in groups:
                 table = table.setdefault(group, {})
             if isinstance(value, list):
-                table[name] = [*(there := table.get(name, [])), *(item for item in value if item not in there)]
+                before = table.get(name, [])
+                table[name] = [*before, *(item for item in value if item not in before)]
             elif table.setdefault(name, value) != value:
-                self.leave_out(what, f"{key} is {table[name]!r} already by what was read before")
+                self.leave_out(source_key, f"{key} is {table[name]!r} already by what was read before")
 
-    def take_hooks(self, what: str, table: Any) -> None:
+    def take_hooks(self, source_key: str, table: Any) -> None:
         """Take hooks, which have the same format in the other tools; those that cannot be used are left out."""
         problems: list[str] = []
         for spec in read_hooks(table, str(self.source), problems.append):
@@ -81,10 +81,10 @@ class Draft:
             hook |= {"if": spec.condition} if spec.condition else {}
             hook |= {"timeout": spec.timeout_s} if spec.timeout_s != TIMEOUT_S else {}
             group = {"matcher": spec.matcher} if spec.matcher else {}
-            self.take(f"{what}.{spec.event}: {spec.command}", [group | {"hooks": [hook]}], "hooks", spec.event)
+            self.take(f"{source_key}.{spec.event}: {spec.command}", [group | {"hooks": [hook]}], "hooks", spec.event)
         self.left_out += map(mask, problems)
 
-    def take_servers(self, what: str, servers: Any) -> None:
+    def take_servers(self, source_key: str, servers: Any) -> None:
         """Take MCP servers; a secret in them is replaced by a variable, which is noted."""
         for name, server in servers.items() if isinstance(servers, Mapping) else ():
             if not isinstance(server, Mapping) or not ("command" in server or "url" in server):
@@ -151,49 +151,51 @@ Table = Mapping[str, Row]
 def take_table(draft: Draft, table: Table, values: Mapping[str, Any], above: str = "") -> None:
     """Take values as the rows of a table say. Below the top level, a value that is false or empty is skipped."""
     for key, value in values.items():
-        what = f"{above}{key}"
+        source_key = f"{above}{key}"
         match table.get(key, table.get(OTHERS, NO_SETTING)):
             case _ if above and not value:
                 pass
             case list() as takes if isinstance(value, list):
                 for item in value:
-                    takes[0](draft, what, item)
+                    takes[0](draft, source_key, item)
             case Mapping() as rows if isinstance(value, Mapping):
-                take_table(draft, rows, value, f"{what}.")
+                take_table(draft, rows, value, f"{source_key}.")
             case list() | Mapping():
-                draft.leave_out(what, NO_SETTING)
+                draft.leave_out(source_key, NO_SETTING)
             case str() as why:
-                draft.leave_out(what, why) if why else None
+                draft.leave_out(source_key, why) if why else None
             case tuple() as path:
-                draft.take(what, value, *path)
+                draft.take(source_key, value, *path)
             case take:
-                take(draft, what, value)
+                take(draft, source_key, value)
 
 
-def _take_folder(path: tuple[str, str], draft: Draft, what: str, folder: Any) -> None:
+def _take_folder(path: tuple[str, str], draft: Draft, source_key: str, folder: Any) -> None:
     """Take a folder if it exists: with one that does not, no session would start."""
     if not from_home(str(folder)).is_absolute() and not draft.is_project:
-        draft.leave_out(f"{what}: {folder}", "there it means another folder in each project: name the whole path")
+        draft.leave_out(f"{source_key}: {folder}", "there it means another folder in each project: name the whole path")
     elif not from_home(str(folder)).is_dir():
-        draft.leave_out(f"{what}: {folder}", "there is no such folder")
+        draft.leave_out(f"{source_key}: {folder}", "there is no such folder")
     else:
-        draft.take(what, [str(folder)], *path)
+        draft.take(source_key, [str(folder)], *path)
 
 
-def _take_choice(draft: Draft, what: str, one: Any, *, path: tuple[str, str], values: dict[str, str], why: str) -> None:
-    """Take a value under our name for it (`=`: the same); one without a name is left out."""
-    name = values.get(str(one), values.get(OTHERS, "")) if isinstance(one, str) else "="
+def _take_choice(
+    draft: Draft, source_key: str, value: Any, *, path: tuple[str, str], values: dict[str, str], why: str
+) -> None:
+    """Take a value under the name that `values` has for it (`=`: the same); one without a name is left out."""
+    name = values.get(value, values.get(OTHERS, "")) if isinstance(value, str) else "="
     if name:
-        draft.take(what, one if name == "=" else name, *path)
+        draft.take(source_key, value if name == "=" else name, *path)
     else:
-        draft.leave_out(f"{what} {one!r}", why)
+        draft.leave_out(f"{source_key} {value!r}", why)
 
 
 # Claude Code
 
 
-def _take_rule(verb: Verb, draft: Draft, what: str, text: Any) -> None:
-    about = f"{what}: {text}"
+def _take_rule(verb: Verb, draft: Draft, source_key: str, text: Any) -> None:
+    about = f"{source_key}: {text}"
     try:
         rule = parse_rule(str(text))
         check_rule(rule, builtin_tools(), written=str(text))
@@ -209,30 +211,36 @@ def _take_rule(verb: Verb, draft: Draft, what: str, text: Any) -> None:
         draft.take(about, [text], "permissions", verb)
 
 
-def _take_claude_model(draft: Draft, what: str, name: Any) -> None:
+def _take_claude_model(draft: Draft, source_key: str, name: Any) -> None:
     """Take a model by its id, or by the alias of the newest one of its kind (`opus`, `sonnet`, `haiku`)."""
     id = str(name).removesuffix("[1m]")
     ids = [info.id for info in bundled_models() if info.provider == "anthropic"]
     newest = next((one for one in ids if one.startswith(f"claude-{id}-")), "")
     if id in ids or newest:
-        draft.take(what, f"anthropic/{newest or id}", "provider", "model")
+        draft.take(source_key, f"anthropic/{newest or id}", "provider", "model")
     else:
-        draft.leave_out(f"{what} {id}", "no such model is known here; agentcli models list shows them")
+        draft.leave_out(f"{source_key} {id}", "no such model is known here; agentcli models list shows them")
 
 
-def _leave_out_variable(draft: Draft, what: str, value: Any) -> None:
-    is_secret = credentials_in({what.removeprefix("env."): str(value)})
-    draft.leave_out(what, LOGIN if is_secret else "export it in your shell: commands get their variables from there")
+def _leave_out_variable(draft: Draft, source_key: str, value: Any) -> None:
+    is_secret = credentials_in({source_key.removeprefix("env."): str(value)})
+    draft.leave_out(
+        source_key, LOGIN if is_secret else "export it in your shell: commands get their variables from there"
+    )
 
 
 _RULES: Table = {verb: [partial(_take_rule, verb)] for verb in get_args(Verb)}
 _MODE = ("permissions", "mode")
-_BYPASS = "it lets everything run unasked: choose that by hand, for one run (--permission-mode)"
 CLAUDE_CODE: Table = {
     "permissions": {
         **_RULES,
         "additionalDirectories": [partial(_take_folder, ("permissions", "additional_directories"))],
-        "defaultMode": partial(_take_choice, path=_MODE, values={"bypassPermissions": "", OTHERS: "="}, why=_BYPASS),
+        "defaultMode": partial(
+            _take_choice,
+            path=_MODE,
+            values={"bypassPermissions": "", OTHERS: "="},
+            why="it lets everything run unasked: choose that by hand, for one run (--permission-mode)",
+        ),
     },
     "hooks": Draft.take_hooks,
     "env": {
@@ -251,47 +259,41 @@ _REMEMBERED: Table = {"mcpServers": Draft.take_servers, "allowedTools": _RULES["
 # Codex
 
 
-def _take_providers(draft: Draft, what: str, providers: Any) -> None:
-    for name, provider in providers.items() if isinstance(providers, Mapping) else ():
-        keys = {"base_url": "base_url", "env_key": "api_key_env", "http_headers": "headers"}
-        rows: Table = {key: ("providers", name, ours) for key, ours in keys.items()}
-        if isinstance(provider, Mapping) and provider.get("wire_api") != "responses":
-            take_table(draft, {**rows, "name": "", "wire_api": ""}, provider, f"{what}.{name}.")
-        else:
-            why = "agentcli speaks Chat Completions: if the server does, set base_url in [providers.NAME]"
-            draft.leave_out(f"{what}.{name}", why)
-
-
-def _take_codex_model(draft: Draft, what: str, names: Any) -> None:
-    provider, model = names
-    if not isinstance(model, str):
-        draft.leave_out(what, "it is no name")
-    elif provider in provider_names() or provider in draft.values.get("providers", {}):
-        draft.take(what, f"{provider}/{model}", "provider", "model")
-    else:
-        draft.leave_out(f"{what} {model}", f"its provider {provider} is not known here")
-
-
 def _with_provider(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return Codex's settings with the names of provider and model as the last value, after the providers."""
-    model = {"model": (str(values.get("model_provider", "openai")), values["model"])} if "model" in values else {}
-    return {key: value for key, value in values.items() if key not in ("model", "model_provider")} | model
+    """Return Codex's settings with the model named as here, `provider/model`."""
+    provider, model = values.get("model_provider", "openai"), values.get("model")
+    named = {"model": f"{provider}/{model}"} if isinstance(model, str) else {}
+    return {key: value for key, value in values.items() if key != "model_provider"} | named
 
 
-_MODES = {"untrusted": "default", "on-request": "auto", "on-failure": "auto"}  # how often it asks, and the mode here
-_NO_MODE = "no mode here does the same; docs/permissions.md has those there are"
-_NO_PROFILE = "choose that by hand, for one run (--sandbox)"
-_PROFILES = {"danger-full-access": "", OTHERS: "="}
+def _take_codex_model(draft: Draft, source_key: str, name: Any) -> None:
+    provider = str(name).partition("/")[0]
+    if provider in provider_names():
+        draft.take(source_key, name, "provider", "model")
+    else:
+        draft.leave_out(f"{source_key} {name}", f"the provider {provider} is not known here")
+
+
 CODEX: Table = {
     "model": _take_codex_model,
     "model_reasoning_effort": ("tokens", "effort"),
-    "approval_policy": partial(_take_choice, path=_MODE, values=_MODES, why=_NO_MODE),
-    "sandbox_mode": partial(_take_choice, path=("sandbox", "profile"), values=_PROFILES, why=_NO_PROFILE),
+    "approval_policy": partial(
+        _take_choice,
+        path=_MODE,
+        values={"untrusted": "default", "on-request": "auto", "on-failure": "auto"},
+        why="no mode here does the same; docs/permissions.md has those there are",
+    ),
+    "sandbox_mode": partial(
+        _take_choice,
+        path=("sandbox", "profile"),
+        values={"danger-full-access": "", OTHERS: "="},
+        why="choose that by hand, for one run (--sandbox)",
+    ),
     "sandbox_workspace_write": {
         "writable_roots": [partial(_take_folder, ("sandbox", "writable"))],
         "network_access": "hosts are opened by name: sandbox.hosts",
     },
-    "model_providers": _take_providers,
+    "model_providers": "describe it in [providers.NAME], if it speaks Chat Completions",
     "mcp_servers": Draft.take_servers,
     "hooks": Draft.take_hooks,
     "projects": "agentcli config trust trusts a project, as its files are then",
@@ -317,22 +319,20 @@ def drafts(config: Config, tools: tuple[str, ...], *, is_project: bool) -> list[
     for tool, file, table, draft in sources:
         if tool in tools and is_file(file):
             draft.source = file
-            values = _read(draft, tomllib.loads if file.suffix == ".toml" else msgspec.json.decode)
-            if isinstance(values, Mapping):
-                take_table(draft, table, _with_provider(values) if table is CODEX else values)
+            values = _read(draft)
+            take_table(draft, table, _with_provider(values) if table is CODEX else values)
     if not is_project and "codex" in tools and is_file(codex / "AGENTS.md"):
-        shared.source, target = codex / "AGENTS.md", config.paths.config / "AGENTS.md"
-        if (text := _read(shared, str)) is not None and not target.exists():
-            shared.copies[target] = text
-        elif text is not None and target.read_bytes() != text.encode():
-            shared.leave_out("", f"{target} is there already")
+        shared.source = codex / "AGENTS.md"
+        shared.leave_out("", f"copy it to {config.paths.config / 'AGENTS.md'} to have the same instructions here")
     return [shared, local] if is_project else [shared]
 
 
-def _read(draft: Draft, parse: Callable[[str], Any]) -> Any:
-    """Return the content of a draft's source; None if it cannot be read, which is noted."""
+def _read(draft: Draft) -> Mapping[str, Any]:
+    """Return the settings in a draft's source; none if it cannot be read, which is noted."""
     try:
-        return parse(read_small_file(draft.source, max_bytes=64 * MAX_SMALL_FILE_BYTES).decode("utf-8-sig"))
+        text = read_small_file(draft.source, max_bytes=64 * MAX_SMALL_FILE_BYTES).decode("utf-8-sig")
+        is_toml = draft.source.suffix == ".toml"
+        return tomllib.loads(text) if is_toml else msgspec.json.decode(text, type=dict[str, Any])
     except (OSError, ValueError, RecursionError) as error:
         draft.leave_out("", f"it could not be read ({error})")
-        return None
+        return {}

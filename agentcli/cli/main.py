@@ -16,21 +16,20 @@ from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agentcli.agent.result import result_object, to_json_line
 from agentcli.cli.options import load_for, parser, read_stdin, stdin_is_piped
-from agentcli.cli.output import LenientError, WatchedOutput, banner, echo, set_up_logging, use_locale_encoding, warn
+from agentcli.cli.output import LenientError, WatchedOutput, banner, set_up_logging, use_locale_encoding, warn
 from agentcli.cli.subcommands import COMMANDS, run_command
-from agentcli.errors import OUT_OF_MEMORY, AgentcliError, UsageError, UserError, is_out_of_memory
+from agentcli.errors import OUT_OF_MEMORY, AgentcliError, UsageError, UserError, is_out_of_memory, nearest
 from agentcli.frontends.printable import printable
 from agentcli.settings.files import current_folder
+from agentcli.settings.load import Config
 
-if TYPE_CHECKING:
-    from agentcli.frontends.terminal.console import ConsoleView
-    from agentcli.settings.load import Config
+log = logging.getLogger(__name__)
 
-
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _MIN_ADDRESS_SPACE = 128 * 1024 * 1024  # bytes; a session with a few calls takes some 90 MB
 
 
@@ -70,16 +69,10 @@ def _run(arguments: list[str], ending: Ending) -> int:
             from agentcli.cli.completion import print_words
 
             return print_words(*arguments[1:2])
-        options = _options(arguments)
-        if options.version:
-            from agentcli import __version__
-
-            echo(f"agentcli {__version__}")
-            return 0
-        return ending.finish(_run_session(options, ending))
+        return ending.finish(_run_session(_options(arguments), ending))
     except KeyboardInterrupt:
         return 130
-    except SystemExit as ended:  # argparse has shown its help
+    except SystemExit as ended:  # argparse has shown its help or the version
         return ended.code if isinstance(ended.code, int) else 0
     except Exception as error:  # noqa: BLE001 - the outermost place: an error that nothing else expected is a bug
         return ending.fail(error)
@@ -99,7 +92,7 @@ def _check_memory_limit() -> None:
 def _options(arguments: list[str]) -> argparse.Namespace:
     """Return the flags and the prompt.
 
-    Raises `UsageError`, also if the prompt is the name of a command, or differs from one by a single slip.
+    Raises `UsageError`, also if the prompt is one word that is, or nearly is, the name of a command.
     """
     flags = parser(COMMANDS)
     options, unknown = flags.parse_known_args(arguments)
@@ -107,22 +100,11 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     as_prompt = f" As a prompt for the model: agentcli -p {word}"
     if word in COMMANDS:
         raise UsageError(f"The name of a command comes before all flags: agentcli {word} …{as_prompt}")
-    typed = word.strip().lower()
-    name = next((name for name in COMMANDS if _is_one_slip(typed, name)), None)
-    if name is not None and not any(map(str.isspace, typed)):
+    if len(word.split()) == 1 and (name := nearest(word.strip(), COMMANDS, cutoff=0.8)):
         raise UsageError(f"Did you mean `agentcli {name}`?{as_prompt}")
     if unknown:
         flags.error(f"unrecognized arguments: {' '.join(unknown)}")
     return options
-
-
-def _is_one_slip(word: str, name: str) -> bool:
-    """Return True if one letter is missing, added or wrong, or two neighbouring ones are swapped."""
-    while word and name and word[0] == name[0]:
-        word, name = word[1:], name[1:]
-    while word and name and word[-1] == name[-1]:
-        word, name = word[:-1], name[:-1]
-    return max(len(word), len(name)) <= 1 or (len(word) == 2 and word == name[::-1])
 
 
 def _run_session(options: argparse.Namespace, ending: Ending) -> int:
@@ -212,7 +194,7 @@ async def _handle_lack_of_memory(work: Coroutine[Any, Any, int]) -> int:
 
 
 async def _open_live(config: Config, options: argparse.Namespace, prompt: str | None) -> int:
-    from agentcli.frontends.terminal.console import Console  # prompt_toolkit: most of the start's time
+    from agentcli.frontends.terminal.console import Console, ConsoleView  # prompt_toolkit: most of the start's time
     from agentcli.frontends.terminal.text.theme import Theme, has_true_colours, own_codes, palette_for
 
     terminal = config.settings.terminal
@@ -235,12 +217,6 @@ async def _open_live(config: Config, options: argparse.Namespace, prompt: str | 
         return open_live(console, config, options, prompt)
 
     return await console.run(load)
-
-
-log = logging.getLogger(__name__)
-
-USAGE_EXIT = 2
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Ending:
@@ -271,13 +247,13 @@ class Ending:
             log.error("the run failed", exc_info=error)
             text = f"{error}." if isinstance(error, OSError) else f"Internal error: {error!r}. The log has details."
         warn(text)
-        if code != USAGE_EXIT:
+        if code != UsageError.exit_code:
             self._write("error_during_execution", text, type(error).__name__)
         return code
 
     def finish(self, code: int) -> int:
         """Write a result if the run failed without one, and return the exit code."""
-        if code not in (0, USAGE_EXIT):
+        if code not in (0, UsageError.exit_code):
             self._write("interrupted" if code > 128 else "error_during_execution", "")
         return code
 

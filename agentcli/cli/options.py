@@ -9,14 +9,13 @@ import stat
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from agentcli.agent.permissions.modes import MODES
 from agentcli.cli.output import locale_encoding
 from agentcli.errors import UsageError
-
-if TYPE_CHECKING:
-    from agentcli.settings.load import Config
+from agentcli.settings.load import Config, load_config
+from agentcli.version import __version__
 
 
 def text_of_argument(argument: str) -> str:
@@ -33,8 +32,6 @@ def text_of(data: bytes) -> str:
 
 
 Flags = tuple[tuple[tuple[str, ...], dict[str, Any]], ...]
-EFFORTS = ("low", "medium", "high", "xhigh", "max")
-PROFILES = ("read-only", "workspace-write", "danger-full-access")
 _TEXT: dict[str, Any] = {"type": text_of_argument}
 
 
@@ -50,7 +47,11 @@ FLAGS: Flags = (
     _flag("--include-partial-messages", "stream-json: also the text as it arrives"),
     _flag("-m --model", "the model that answers", metavar="PROVIDER/MODEL"),
     _flag("--fallback-model", "used when the first one is overloaded", metavar="PROVIDER/MODEL"),
-    _flag("--effort", "how hard the model thinks, for models that take it", choices=EFFORTS),
+    _flag(
+        "--effort",
+        "how hard the model thinks, for models that take it",
+        choices=("low", "medium", "high", "xhigh", "max"),
+    ),
     _flag("-c --continue", "go on with this directory's newest session", dest="continue_", action="store_true"),
     _flag("-r --resume", "go on with a session (without ID: choose)", nargs="?", const="", **_TEXT, metavar="ID"),
     _flag("--fork-session", "go on with a copy, the session stays as it is"),
@@ -61,7 +62,11 @@ FLAGS: Flags = (
     _flag("--permission-mode", "what is asked before it is done", choices=MODES),
     _flag("--allow", "allow calls, such as 'bash(git log *)'", action="append", default=[], metavar="RULE"),
     _flag("--deny", "deny calls; wins over --allow", action="append", default=[], metavar="RULE"),
-    _flag("--sandbox", "what commands may touch (workspace-write)", choices=PROFILES),
+    _flag(
+        "--sandbox",
+        "what commands may touch (workspace-write)",
+        choices=("read-only", "workspace-write", "danger-full-access"),
+    ),
     _flag("--tools", "only these tools, separated by commas ('none' for none)", metavar="NAMES"),
     _flag("--max-turns", "at most N requests for one prompt (25; a session asks at 100)", type=int, metavar="N"),
     _flag("--max-budget-usd", "stop when the session has cost this much", type=float, metavar="X"),
@@ -81,7 +86,7 @@ FLAGS: Flags = (
     _flag("--bare", "use no hooks, skills, MCP servers, memory or instruction files"),
     _flag("--plain", "a linear session without colours or cursor movement"),
     _flag("--verbose", "show tool calls on stderr, and log more"),
-    _flag("--version", "print the version"),
+    _flag("--version", "print the version", action="version", version=f"agentcli {__version__}"),
 )
 
 
@@ -162,8 +167,6 @@ def load_for(options: argparse.Namespace, cwd: Path, folders: Sequence[Path] = (
     Raises:
         ConfigError, UsageError: If a file or a flag is wrong.
     """
-    from agentcli.settings.load import load_config  # not needed for --version and --help
-
     flags = settings_from(options)
     if folders:
         added = flags["permissions"].get("additional_directories", [])

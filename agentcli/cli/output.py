@@ -153,17 +153,12 @@ class WatchedOutput(io.FileIO):
 # Tables: drawn by rich on a terminal, elsewhere plain columns that are never cut
 
 
-def draws_tables() -> bool:
-    """Return True if stdout is a terminal, which shows more than plain text."""
-    return sys.stdout.isatty()
-
-
 def print_table(headings: Row, rows: Sequence[Row], *, numeric: Collection[str] = (), empty: str = "") -> None:
     """Print rows, on a terminal below `headings` and with `numeric` columns aligned to the right."""
     cells = [[printable(cell) for cell in row] for row in rows]
     if not cells:
         echo(empty)
-    elif draws_tables():
+    elif sys.stdout.isatty():
         _draw(headings, cells, numeric)
     else:
         cells = [[cell.replace("\n", " ") for cell in row] for row in cells]

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
-from msgspec.structs import replace
 
 from agentcli.agent.commands.command import CommandSet, Topic
 from agentcli.agent.interfaces import SessionInfo, SessionStore
@@ -25,7 +24,7 @@ from agentcli.cli.output import warn
 from agentcli.conversation.mentions import with_attachments
 from agentcli.errors import NoKey, UsageError, UserError
 from agentcli.frontends.hosts import CliPrompt, OpenRequest, OpenSession, ScreenlessHost, UsageStore
-from agentcli.frontends.run_end import end_when_idle, ended_jobs, interrupt_on_signals, running_jobs
+from agentcli.frontends.run_end import end_when_idle, interrupt_on_signals, jobs_that_end
 from agentcli.infra.sessions.sqlite import MemorySessions, SqliteSessions
 from agentcli.llm.messages import Block
 from agentcli.llm.models import ModelInfo
@@ -139,10 +138,10 @@ async def open_for_client(
     for notice in config.notices:
         on_notice(notice)
     session_options = options_from(options)
-    session_options = replace(
+    session_options = msgspec.structs.replace(
         session_options,
         accepts_client_tools=is_server,
-        mcp=replace(session_options.mcp, servers=editor.servers),
+        mcp=msgspec.structs.replace(session_options.mcp, servers=editor.servers),
         client_files=editor.files,
     )
     builder = Builder(
@@ -191,15 +190,13 @@ def options_from(options: argparse.Namespace) -> SessionOptions:
 def session_choice(options: argparse.Namespace) -> SessionChoice:
     """Return the session that the flags mean. Raises `UsageError` for flags that exclude each other."""
     resumes, forks, new_id = options.continue_ or options.resume, options.fork_session, options.session_id
-    for is_wrong, problem in (
+    _reject(
         (options.continue_ and options.resume is not None, "--continue and --resume exclude each other."),
         (forks and not resumes, "--fork-session goes with --continue or --resume."),
         (new_id and resumes and not forks, "--session-id is for a new session: leave it out, or add --fork-session."),
         (options.no_session and resumes, "--no-session stores nothing, so there is nothing to continue."),
         (options.take_over and (forks or not resumes), "--take-over goes with --continue or --resume alone."),
-    ):
-        if is_wrong:
-            raise UsageError(problem)
+    )
     if new_id is not None:
         import uuid
 
@@ -210,6 +207,13 @@ def session_choice(options: argparse.Namespace) -> SessionChoice:
     how: Literal["newest", "id", "new"] = "newest" if options.continue_ else "id" if options.resume else "new"
     id, name, take_over = options.resume or "", options.name, options.take_over
     return SessionChoice(how=how, id=id, fork=forks, new_id=new_id, name=name, take_over=take_over)
+
+
+def _reject(*problems: tuple[object, str]) -> None:
+    """Raise `UsageError` with the text of the first problem whose condition is true."""
+    for is_wrong, text in problems:
+        if is_wrong:
+            raise UsageError(text)
 
 
 # One prompt, one answer: `agentcli -p`, pipes, and the JSON outputs
@@ -264,7 +268,7 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
                 ending.has_answered = True
             finally:
                 watching.cancel()
-                jobs = ended_jobs(running_jobs(host.session))
+                jobs = jobs_that_end(host.session)
                 await host.session.close()
                 if jobs:
                     warn(jobs)
@@ -275,12 +279,17 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
 
 def _check_flags(options: argparse.Namespace) -> None:
     takes_stream = options.input_format == "stream-json"
-    if options.resume == "":
-        raise UsageError("--resume needs an ID here: `agentcli sessions list` shows them.")
-    if takes_stream and options.output_format != "stream-json":
-        raise UsageError("--input-format stream-json goes with --output-format stream-json.")
-    if takes_stream and options.prompt == "-":
-        raise UsageError("Stdin holds either the prompt (-) or the stream: leave out - or --input-format stream-json.")
+    _reject(
+        (options.resume == "", "--resume needs an ID here: `agentcli sessions list` shows them."),
+        (
+            takes_stream and options.output_format != "stream-json",
+            "--input-format stream-json goes with --output-format stream-json.",
+        ),
+        (
+            takes_stream and options.prompt == "-",
+            "Stdin holds either the prompt (-) or the stream: leave out - or --input-format stream-json.",
+        ),
+    )
 
 
 async def _run_front_end(
@@ -290,15 +299,17 @@ async def _run_front_end(
     if options.output_format == "stream-json":
         from agentcli.frontends.json_stream import Dialogue
 
-        partial = options.include_partial_messages
-        dialogue = Dialogue(host, sys.stdout.buffer, partial=partial, demands=demands, leaving=leaving)
+        dialogue = Dialogue(
+            host, sys.stdout.buffer, partial=options.include_partial_messages, demands=demands, leaving=leaving
+        )
         return await dialogue.run(prompt, unshared_stdin() if options.input_format == "stream-json" else None)
     from agentcli.frontends import print_mode
 
     if options.output_format == "json":
         return await print_mode.print_json(host, prompt, out=sys.stdout.buffer, log=sys.stderr, demands=demands)
-    verbose = options.verbose
-    return await print_mode.print_answer(host, prompt, out=sys.stdout, log=sys.stderr, verbose=verbose, demands=demands)
+    return await print_mode.print_answer(
+        host, prompt, out=sys.stdout, log=sys.stderr, verbose=options.verbose, demands=demands
+    )
 
 
 def _answer_schema(schema: str) -> AnswerSchema:

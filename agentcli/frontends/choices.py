@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from msgspec import Struct
-from msgspec.structs import replace
+import msgspec
 
 from agentcli.agent import events
 from agentcli.agent.events import AnyQuestion, CallApproval, ChangesApproval
@@ -24,7 +23,7 @@ HEADINGS: dict[type[events.QuestionEvent], str] = {  # above the choices
 }
 
 
-class Choice(Struct, frozen=True):
+class Choice(msgspec.Struct, frozen=True):
     """One answer to a question. `rule` is the rule that a lasting yes grants.
 
     A choice without an `answer` leads to further input.
@@ -46,13 +45,18 @@ def choices_for(question: AnyQuestion, rules: Sequence[str] = ()) -> list[Choice
     yes, no = Approve(question.id, True), Approve(question.id, False)
     match question:
         case events.Question(options=options):
-            answers = [replace(yes, comment=text) for text in options]
+            answers = [msgspec.structs.replace(yes, comment=text) for text in options]
             choices = [Choice(f"answer:{n}", f"{n + 1}", exposed(one.comment), one) for n, one in enumerate(answers)]
             return [*choices, Choice("no", "Esc", "Skip this question", no)]
         case events.PlanApproval(next_mode=next_mode):
             modes: dict[Mode, None] = dict.fromkeys((next_mode, "acceptEdits", "auto"))
             choices = [
-                Choice(f"way:{n}", f"{n + 1}", f"Yes ({MODE_TEXTS[to][0]})", replace(yes, mode=to if n else ""))
+                Choice(
+                    f"way:{n}",
+                    f"{n + 1}",
+                    f"Yes ({MODE_TEXTS[to][0]})",
+                    msgspec.structs.replace(yes, mode=to if n else ""),
+                )
                 for n, to in enumerate(modes)
             ]
             return [*choices, Choice("not-yet", "n", "No, keep planning", no)]
@@ -68,13 +72,13 @@ def _lasting_choices(question: CallApproval | ChangesApproval, rules: Sequence[s
     mode = question.mode if isinstance(question, events.EditApproval) else ""
     if mode:
         label = "Yes, and don't ask about edits again this session"
-        yield Choice(f"mode:{mode}", "s", label, replace(lasting, mode=mode))
+        yield Choice(f"mode:{mode}", "s", label, msgspec.structs.replace(lasting, mode=mode))
     what = " for this command" if isinstance(question, events.CommandApproval | ChangesApproval) else ""
     label = f"Yes, and don't ask{what} again this session"
     for n, rule in enumerate(rules):
-        yield Choice(f"session:{n}", "" if mode else "s", label, replace(lasting, rule=rule), rule)
+        yield Choice(f"session:{n}", "" if mode else "s", label, msgspec.structs.replace(lasting, rule=rule), rule)
     for rule in rules[:1]:
-        answer = replace(lasting, scope="always", rule=rule)
-        yield Choice("always", "a", "Always in this project", answer, rule)
+        always = msgspec.structs.replace(lasting, scope="always", rule=rule)
+        yield Choice("always", "a", "Always in this project", always, rule)
     if isinstance(question, events.CommandApproval) and question.can_try:
-        yield Choice("try", "t", "Dry run first, then decide", replace(lasting, scope="try"))
+        yield Choice("try", "t", "Dry run first, then decide", msgspec.structs.replace(lasting, scope="try"))

@@ -281,16 +281,17 @@ class ScreenlessHost(OpenerHost):
             log.exception("%s failed", typed.name)
             return _failed(typed, UserError(f"Internal error: {bug!r}. The log has details."))
 
-    async def resolve_prompt(self, given: CliPrompt) -> Prompt | CommandEnded:
+    async def resolve_prompt(self, cli_prompt: CliPrompt) -> Prompt | CommandEnded:
         """Return the prompt of the command line, also one that a command stands for; else how the command ended."""
-        typed = self.command_in(given.text)
+        typed = self.command_in(cli_prompt.text)
         if typed is None:
-            return Prompt(self.attach(f"{given.text}{given.piped}"))
-        ended = await self.run(typed, piped=given.piped)
+            return Prompt(self.attach(f"{cli_prompt.text}{cli_prompt.piped}"))
+        ended = await self.run(typed, piped=cli_prompt.piped)
         return ended.prompt or ended
 
-    def attach(self, text: str) -> tuple[Block, ...]:
-        return self._opener.attach(text, self._session, typed=text)
+    def attach(self, text: str, typed: str = "") -> tuple[Block, ...]:
+        """Return a prompt with the files that it names, or its `typed` part if that is given."""
+        return self._opener.attach(text, self._session, typed=typed or text)
 
     def interrupt(self) -> None:
         """End the turn and the commands that run."""

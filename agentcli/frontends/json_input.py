@@ -10,21 +10,18 @@ import re
 import threading
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, get_args
+from typing import Any, BinaryIO, Literal, get_args
 
 import msgspec
-from msgspec import Struct
 
 from agentcli.agent import ops
 from agentcli.agent.ops import ClientResult, SetMode, SetModel
 from agentcli.agent.permissions.modes import parse_mode
 from agentcli.agent.questions import check_offered
 from agentcli.errors import UserError
+from agentcli.frontends.hosts import ScreenlessHost
 from agentcli.llm.messages import Block, Document, Image, Text, decode_json
 from agentcli.llm.provider import ToolSpec
-
-if TYPE_CHECKING:
-    from agentcli.frontends.hosts import ScreenlessHost
 
 MAX_LINE_BYTES = 64 * 1024 * 1024  # twice what the Messages API takes in one request
 MAX_DEPTH = 100  # levels of lists and objects: what is deeper could not be written to the log again
@@ -35,7 +32,7 @@ _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 Media = Text | Image | Document
 
 
-class InputMessage(Struct, frozen=True):
+class InputMessage(msgspec.Struct, frozen=True):
     content: str | tuple[Media, ...]
     role: Literal["user"] = "user"
 
@@ -46,19 +43,19 @@ class InputMessage(Struct, frozen=True):
         return tuple(block for block in blocks if not isinstance(block, Text) or block.text.strip())
 
 
-class UserMessage(Struct, frozen=True, tag="user"):
+class UserMessage(msgspec.Struct, frozen=True, tag="user"):
     message: InputMessage
 
 
-class InterruptControl(Struct, frozen=True, tag="interrupt"):
+class InterruptControl(msgspec.Struct, frozen=True, tag="interrupt"):
     pass
 
 
-class SteerControl(Struct, frozen=True, tag="steer"):
+class SteerControl(msgspec.Struct, frozen=True, tag="steer"):
     message: InputMessage
 
 
-class ApproveControl(Struct, frozen=True, tag="approve"):
+class ApproveControl(msgspec.Struct, frozen=True, kw_only=True, tag="approve"):
     id: str
     scope: Literal["once", "session", "always", "try"] = "once"
     comment: str = ""
@@ -67,26 +64,25 @@ class ApproveControl(Struct, frozen=True, tag="approve"):
     mode: str = ""
 
 
-class AnswerControl(Struct, frozen=True, tag="answer"):
+class AnswerControl(msgspec.Struct, frozen=True, tag="answer"):
     id: str
     text: str
 
 
-class DenyControl(Struct, frozen=True, tag="deny"):
+class DenyControl(msgspec.Struct, frozen=True, tag="deny"):
     id: str
     comment: str = ""
 
 
-class CommandControl(Struct, frozen=True, tag="command"):
+class CommandControl(msgspec.Struct, frozen=True, tag="command"):
     text: str
 
 
-class ClientToolsControl(Struct, frozen=True, tag="client_tools"):
+class ClientToolsControl(msgspec.Struct, frozen=True, tag="client_tools"):
     tools: tuple[ToolSpec, ...]
 
 
 Decision = ApproveControl | AnswerControl | DenyControl
-SimpleControl = InterruptControl | SetMode | SetModel | Decision | ClientToolsControl | ClientResult
 # In the order in which error messages list them. The tag is a control's `subtype`, and an op's `type` for the server.
 Control = (
     InterruptControl
@@ -100,10 +96,10 @@ Control = (
     | ClientToolsControl
     | ClientResult
 )
-CONTROLS: dict[str, type[Struct]] = {str(form.__struct_config__.tag): form for form in get_args(Control)}
+CONTROLS: dict[str, type[msgspec.Struct]] = {str(form.__struct_config__.tag): form for form in get_args(Control)}
 
 
-class InputLine(Struct, frozen=True):
+class InputLine(msgspec.Struct, frozen=True):
     """A line of input: its request, or the `problem` it has; `id` is that of a control line."""
 
     raw: bytes
@@ -128,9 +124,9 @@ def read_lines(input: BinaryIO, lines: asyncio.Queue[bytes | None]) -> None:
             with suppress(OSError):  # an input that cannot be read has ended
                 bom = codecs.BOM_UTF8  # only before the first line
                 while line := input.readline(MAX_LINE_BYTES + 1):
-                    rest = line
-                    while len(rest) > MAX_LINE_BYTES and not rest.endswith(b"\n"):
-                        rest = input.readline(MAX_LINE_BYTES + 1)
+                    chunk = line
+                    while len(chunk) > MAX_LINE_BYTES and not chunk.endswith(b"\n"):  # skip the end of a long line
+                        chunk = input.readline(MAX_LINE_BYTES + 1)
                     line, bom = line.removeprefix(bom), b""
                     if line.strip():
                         loop.call_soon_threadsafe(lines.put_nowait, line)
@@ -148,7 +144,7 @@ def json_in(raw: bytes) -> Any:
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 at byte {error.start}") from error
     data = decode_json(raw)
-    level = [data]
+    level = [data]  # the values at one depth
     for _ in range(MAX_DEPTH):
         containers = (one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list))
         level = [value for values in containers for value in values]
@@ -244,8 +240,13 @@ def content_of(host: ScreenlessHost, message: InputMessage) -> tuple[Block, ...]
     return host.attach(content) if isinstance(content, str) and not host.command_in(content) else message.blocks
 
 
-async def control(host: ScreenlessHost, request: SimpleControl) -> None:
-    """Carry out a control. Raises `UserError`, and `NobodyWaits` for an answer that nobody asked for."""
+async def control(host: ScreenlessHost, request: Control) -> None:
+    """Carry out a control, except those for commands and steering messages.
+
+    Raises:
+        NobodyWaits: If nothing waits for an answer of that id.
+        UserError: If it cannot be carried out for another reason.
+    """
     session = host.session
     match request:
         case SetMode(mode):
@@ -260,11 +261,10 @@ async def control(host: ScreenlessHost, request: SimpleControl) -> None:
         case AnswerControl(id, text):
             _check_waits(id, session.asked, "question")
             session.submit(ops.Approve(id, True, comment=text))
-        case ApproveControl(id, scope, comment, rule, hunks, mode):
+        case ApproveControl(id=id, mode=mode, rule=rule):
             _check_waits(id, session.asked, "question")
-            answer = ops.Approve(
-                id, True, scope=scope, comment=comment, rule=rule, hunks=hunks, mode=parse_mode(mode) if mode else ""
-            )
+            fields = msgspec.structs.asdict(request) | {"mode": parse_mode(mode) if mode else ""}
+            answer = ops.Approve(allowed=True, **fields)
             check_offered(session.asked[id], answer)
             if rule:
                 session.check_rule(rule)
@@ -279,5 +279,5 @@ async def control(host: ScreenlessHost, request: SimpleControl) -> None:
 
 def _check_waits(id: str, waiting: Collection[str], kind: str) -> None:
     if id not in waiting:
-        others = f"there is {', '.join(waiting)}" if waiting else "none waits"
-        raise NobodyWaits(f"No {kind} {id[:80]!r} waits for an answer; {others}.")
+        known = f"there is {', '.join(waiting)}" if waiting else "none waits"
+        raise NobodyWaits(f"No {kind} {id[:80]!r} waits for an answer; {known}.")

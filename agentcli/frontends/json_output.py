@@ -97,8 +97,7 @@ class JsonOutput:
 
     def reject(self, line: bytes, error: str) -> None:
         """Answer a line that makes no sense, or asks for something that cannot be done."""
-        beginning = line[:MAX_ECHO_BYTES].strip().decode(errors="replace")
-        self._system("input_error", error=error, line=beginning)
+        self._system("input_error", error=error, line=line[:MAX_ECHO_BYTES].strip().decode(errors="replace"))
 
     def acknowledge(self, id: str | int, error: str = "") -> None:
         """Answer a control line that has an id of its own."""
@@ -121,8 +120,7 @@ class JsonOutput:
             case events.ThinkingDelta(text):
                 self._block_event("delta", self._index, delta={"type": "thinking_delta", "thinking": text})
             case events.InputDelta(_, partial_json, index):
-                delta = {"type": "input_json_delta", "partial_json": partial_json}
-                self._block_event("delta", index, delta=delta)
+                self._block_event("delta", index, delta={"type": "input_json_delta", "partial_json": partial_json})
             case events.BlockEnded(index):
                 self._block_event("stop", index)
             case events.UsageReported(usage):
@@ -138,10 +136,17 @@ class JsonOutput:
         if self._is_in_message:  # a reply that broke off is asked for again
             self._end_message(None)
         self._is_in_message, self._usage = True, Usage()
-        message = {"id": f"msg_{os.urandom(12).hex()}", "type": "message", "role": "assistant", "model": model}
-        rest: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None}
-        rest["usage"] = usage_object(self._usage)
-        self._stream_event({"type": "message_start", "message": message | rest})
+        message: dict[str, Any] = {
+            "id": f"msg_{os.urandom(12).hex()}",
+            "type": "message",
+            "role": "assistant",
+            "model": model,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": usage_object(self._usage),
+        }
+        self._stream_event({"type": "message_start", "message": message})
 
     def _end_message(self, stop_reason: str | None) -> None:
         self._is_in_message = False

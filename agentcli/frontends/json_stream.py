@@ -17,7 +17,7 @@ from agentcli.errors import UserError
 from agentcli.frontends import json_input
 from agentcli.frontends.hosts import CliPrompt, CommandEnded, ScreenlessHost, TypedCommand
 from agentcli.frontends.json_output import JsonOutput, init_object
-from agentcli.frontends.run_end import ended_jobs, running_jobs
+from agentcli.frontends.run_end import jobs_that_end
 from agentcli.llm.messages import Block, Text
 
 
@@ -75,19 +75,13 @@ class Dialogue:
             if conversation.unstarted_calls or awaited_reset(conversation):
                 self._session.submit(ops.GoOn(is_killed=True))
         self._spawn(self._work(first))
-        leaving = asyncio.create_task(self._leaving.wait())
-        ends: set[asyncio.Future[Any]] = {self._over, leaving}
+        self._spawn(self._wake_to_leave())
         try:
-            await asyncio.wait(ends, return_when="FIRST_COMPLETED")
-            if self._leaving.is_set():
-                self._lines.put_nowait(None)  # wakes `_work` where no turn runs whose end would
             await self._over
         finally:
-            for task in (leaving, *self._tasks):
+            for task in self._tasks:
                 task.cancel()
-        if self._leaving.is_set():
-            return INTERRUPTED_EXIT
-        return self._code or min(self._unmet, default=0)
+        return INTERRUPTED_EXIT if self._leaving.is_set() else self._code or min(self._unmet, default=0)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a task in the background; an error that it raises ends the dialogue."""
@@ -102,6 +96,11 @@ class Dialogue:
         task.add_done_callback(has_ended)
         return task
 
+    async def _wake_to_leave(self) -> None:
+        """Once the program is to end, wake `_work` if it waits for a line: no end of a turn would."""
+        await self._leaving.wait()
+        self._lines.put_nowait(None)
+
     # Events
 
     async def _follow(self, events: AsyncGenerator[Event, None]) -> None:
@@ -109,7 +108,7 @@ class Dialogue:
             if isinstance(event, TakenOver):
                 self._leaving.set()
             is_end = isinstance(event, Done | TurnFailed)
-            if is_end and self._is_last_turn() and (jobs := ended_jobs(running_jobs(self._session))):
+            if is_end and self._is_last_turn() and (jobs := jobs_that_end(self._session)):
                 self._output.show(Notice(jobs))
             self._output.show(event)
             if isinstance(event, Done | TurnFailed):

@@ -17,10 +17,10 @@ MAX_TASK_CHARS = 80  # of a subagent's task
 
 
 async def print_answer(
-    host: ScreenlessHost, given: CliPrompt, *, out: TextIO, log: TextIO, verbose: bool, demands: Demands
+    host: ScreenlessHost, cli_prompt: CliPrompt, *, out: TextIO, log: TextIO, verbose: bool, demands: Demands
 ) -> int:
     """Print an answer or a command's output, and return the exit code. Into a pipe an answer is printed when whole."""
-    prompt = await host.resolve_prompt(given)
+    prompt = await host.resolve_prompt(cli_prompt)
     is_live = out.isatty()
     if isinstance(prompt, CommandEnded):
         if prompt.exit_code:
@@ -84,10 +84,12 @@ def _subagent_line(event: events.Event, *, is_verbose: bool) -> str:
     return ""
 
 
-async def print_json(host: ScreenlessHost, given: CliPrompt, *, out: BinaryIO, log: TextIO, demands: Demands) -> int:
+async def print_json(
+    host: ScreenlessHost, cli_prompt: CliPrompt, *, out: BinaryIO, log: TextIO, demands: Demands
+) -> int:
     """Print the result object, and return the exit code."""
     started = time.monotonic()
-    prompt = await host.resolve_prompt(given)
+    prompt = await host.resolve_prompt(cli_prompt)
     session = host.session
     result = ResultBuilder(session, started)
     if isinstance(prompt, CommandEnded):

@@ -77,9 +77,7 @@ def _without_hidden(text: str, before: str) -> str:
 
 
 def _is_suspect(text: str) -> bool:
-    if text.isascii():
-        return "\n" * MAX_LINE_ENDS in text
-    return _suspects().search(text) is not None
+    return "\n" * MAX_LINE_ENDS in text if text.isascii() else _suspects().search(text) is not None
 
 
 # These take milliseconds to compile, which the first frame need not wait for.

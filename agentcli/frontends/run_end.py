@@ -7,13 +7,10 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
-from typing import TYPE_CHECKING
 
 from agentcli.agent.ops import Interrupt
-
-if TYPE_CHECKING:
-    from agentcli.agent.session import Session
-    from agentcli.tools.command import BackgroundJob
+from agentcli.agent.session import Session
+from agentcli.tools.command import BackgroundJob
 
 _INTERRUPT_TIMEOUT_S = 10.0  # for a turn that does not even react to its interruption
 _MAX_COMMAND_CHARS = 60
@@ -98,12 +95,9 @@ async def _is_silent(session: Session, limit_s: float) -> bool:
     return False
 
 
-def running_jobs(session: Session) -> list[BackgroundJob]:
-    return session.snapshot().workspace.running_jobs()
-
-
-def ended_jobs(jobs: Sequence[BackgroundJob]) -> str:
-    """Return a line for the person about the jobs that end with a session; empty where none was running."""
+def jobs_that_end(session: Session) -> str:
+    """Return a line for the person about the jobs that end with a session; empty if none is running."""
+    jobs = session.snapshot().workspace.running_jobs()
     if not jobs:
         return ""
     subject = "A job was" if len(jobs) == 1 else f"{len(jobs)} jobs were"

@@ -309,12 +309,13 @@ def test_a_plan_is_accepted_by_its_options(place: Place, open_editor: Open) -> N
 
 
 @slow
-def test_a_plan_is_sent_back_in_words(place: Place, open_editor: Open) -> None:
+def test_a_plan_that_is_not_accepted_is_followed_by_what_to_change(place: Place, open_editor: Open) -> None:
     editor = open_editor(PLAN, PLAN, DONE, flags=("--permission-mode", "plan"), **FORMS)
     prompt = editor.begin_prompt("plan it")
-    editor.answer(editor.asked("elicitation/create"), {"action": "accept", "content": {"words": "Think of tests."}})
-    choice = editor.asked("elicitation/create", 1)["params"]["requestedSchema"]["properties"]["choice"]["enum"]
-    editor.answer(editor.asked("elicitation/create", 1), {"action": "accept", "content": {"choice": choice[0]}})
+    editor.choose(editor.asked("session/request_permission"), "not-yet")
+    editor.end(prompt)
+    prompt = editor.begin_prompt("Think of tests.")
+    editor.choose(editor.asked("session/request_permission", 1), "way:0")
     editor.end(prompt)
     assert "Think of tests." in stored(place, editor)
     assert editor.text().endswith("done")
@@ -397,11 +398,10 @@ def test_bad_input_is_answered_with_the_right_codes(place: Place) -> None:
             ("session/load", {"sessionId": "nothing", "cwd": "/", "mcpServers": []}, -32002, "nothing"),
             ("session/load", {"sessionId": session[:8], "cwd": "/", "mcpServers": []}, -32002, session[:8]),
             ("session/close", {"sessionId": "nothing"}, -32002, "nothing"),
-            ("session/list", {"cursor": "x"}, -32602, "cursor"),
             ("session/set_mode", {"sessionId": session, "modeId": "loose"}, -32602, "bypassPermissions"),
             ("session/set_config_option", {"sessionId": session, "configId": "x", "value": "y"}, -32602, "mode, model"),
             ("session/set_config_option", {"sessionId": session, "configId": "model", "value": "x"}, -32602, "x"),
-            ("session/set_config_option", {"sessionId": session, "configId": "mode", "value": True}, -32602, "boolean"),
+            ("session/set_config_option", {"sessionId": session, "configId": "mode", "value": True}, -32602, "$.value"),
             ("authenticate", {"methodId": "x"}, -32602, "agentcli login"),
             ("logout", {}, -32601, "logout"),
         ):
@@ -533,22 +533,19 @@ def test_a_resumed_session_is_not_reported_again(place: Place, open_editor: Open
 
 @pytest.mark.full
 @slow
-def test_sessions_are_listed_in_pages_and_deleted(place: Place, open_editor: Open, tmp_path: Path) -> None:
+def test_sessions_are_listed_and_deleted(place: Place, open_editor: Open, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
-    editor = open_editor(*[DONE] * 60)
-    for number in range(52):
+    editor = open_editor(*[DONE] * 4)
+    for number in range(3):
         editor.open(place.folder)
         editor.prompt(f"prompt number {number}")
         editor.request("session/close", sessionId=editor.session)
     editor.open(other)
     editor.prompt("elsewhere it is")
     page = editor.request("session/list", cwd=str(place.folder))
-    assert (len(page["sessions"]), page["sessions"][0]["title"]) == (50, "prompt number 51")
+    assert [one["title"] for one in page["sessions"]] == ["prompt number 2", "prompt number 1", "prompt number 0"]
     assert page["sessions"][0]["cwd"] == str(place.folder)
-    rest = editor.request("session/list", cwd=str(place.folder), cursor=page["nextCursor"])
-    assert [one["title"] for one in rest["sessions"]] == ["prompt number 1", "prompt number 0"]
-    assert "nextCursor" not in rest
     assert editor.request("session/list")["sessions"][0]["title"] == "elsewhere it is"
     gone = page["sessions"][0]["sessionId"]
     for _ in range(2):
@@ -715,7 +712,6 @@ def test_output_of_a_running_command_is_reported(open_editor: Open) -> None:
     ]
     assert shown[0] == "```\none\n```"
     assert shown[-1].startswith("```\none\ntwo")
-    assert editor.calls[0]["rawOutput"]["exit_code"] == 3
 
 
 def first_choice(params: dict[str, Any]) -> dict[str, Any]:

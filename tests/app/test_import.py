@@ -111,13 +111,11 @@ def test_imports_are_shown_and_written_only_after_approval(person: Place) -> Non
         },
         "providers": {
             "anthropic": {"base_url": "https://gateway.example.org"},
-            "work": {"base_url": "https://llm.example.org/v1", "api_key_env": "WORK_KEY"},
         },
         "provider": {"model": "anthropic/claude-opus-5-5"},
         "tokens": {"effort": "high"},
         "sandbox": {"profile": "read-only", "writable": ["/usr/share"]},
     }
-    assert (person.home / "AGENTS.md").read_text() == "Be kind.\n"
     assert person.run("config", "show").code == 0  # it is settings that a session takes
     assert "PreToolUse" in person.run("hooks", "list").out
     assert person.run("config", "import", "--yes").out.endswith("There is nothing to take over.\n")
@@ -141,8 +139,8 @@ def test_omissions_are_reported_with_reasons_and_no_key_is_shown_or_copied(perso
         "config.toml: model": "already",
         "approval_policy": "already",
         "network_access": "sandbox.hosts",
-        "model_providers.work.http_headers": "a key or a token",
-        "model_providers.other": "Chat Completions",
+        "model_providers": "[providers.NAME]",
+        ".codex/AGENTS.md": "copy it to",
         "projects": "agentcli config trust",
     }.items():
         assert any(what in line and why in line for line in left_out.splitlines()), (what, left_out)
@@ -158,7 +156,7 @@ allow = [
   "Bash(ls *)",  # harmless
 ]
 
-[providers.work]
+[providers.anthropic]
 base_url = "https://mine.example.org"
 """
     write(person.home / "config.toml", before).chmod(0o640)
@@ -170,7 +168,7 @@ base_url = "https://mine.example.org"
     after = settings(person)
     assert after["permissions"]["mode"] == "plan"
     assert after["permissions"]["allow"] == ["Bash(ls *)", "Bash(npm run test:*)"]
-    assert after["providers"]["work"] == {"base_url": "https://mine.example.org"}
+    assert after["providers"] == {"anthropic": {"base_url": "https://mine.example.org"}}
     assert (person.home / "config.toml").stat().st_mode & 0o777 == 0o640
 
 
@@ -201,7 +199,6 @@ def test_what_cannot_be_added_to_is_an_error_and_stays_as_it_is(person: Place) -
     assert ran.code == 1
     assert "[hooks] in several places" in ran.err
     assert file.read_bytes() == before
-    assert not (person.home / "AGENTS.md").exists()
 
 
 def test_a_project_gets_its_own_and_its_local_settings(place: Place) -> None:

@@ -287,7 +287,7 @@ def test_the_default_model_follows_the_keys(program: Program) -> None:
     assert program("models", "default", ANTHROPIC_API_KEY="k", ANTHROPIC_MODEL="opus").out == "anthropic/opus\n"
     none = program("models", "default")
     assert none.code == 2
-    assert "agentcli local install" in none.out
+    assert "agentcli local install" in none.err
 
 
 def test_a_models_server_that_is_down_is_reported(program: Program) -> None:

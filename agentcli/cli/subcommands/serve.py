@@ -216,7 +216,7 @@ class Workers:
             self._start(partial(os.write, report, b"."))
         while not self._signal and count:
             with suppress(BlockingIOError):
-                count -= len(os.read(ready, 1_024))
+                count -= len(os.read(ready, 1_024))  # each process writes one byte once it serves
             if any(self._ended()):
                 self._end()
                 raise UserError("A worker could not begin: what it said is above, or in the log.")

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -17,7 +17,7 @@ from agentcli.agent.accounting.usage import Tally, UsageCollector, by_cost, coun
 from agentcli.agent.calls.report import Mask
 from agentcli.agent.interfaces import SearchHit, SessionStore, subagents_owner
 from agentcli.app import Builder
-from agentcli.cli.output import draws_tables, echo, print_table, warn
+from agentcli.cli.output import echo, print_table, warn
 from agentcli.cli.subcommands.shared import (
     AsJson,
     configuration,
@@ -25,6 +25,7 @@ from agentcli.cli.subcommands.shared import (
     make_app,
     print_answer,
     print_json,
+    print_list,
     single_command,
 )
 from agentcli.cli.subcommands.tools import open_bench
@@ -41,7 +42,6 @@ from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.safety.secrets.masking import Masker
 from agentcli.settings.files import current_folder, replace_file
 
-T = TypeVar("T")
 _MAX_FAULTS = 50  # lines
 _MAX_LISTED = 1_000_000_000
 Everywhere = Annotated[bool, typer.Option("--all", help="Of every directory, not only this one.")]
@@ -62,13 +62,15 @@ def list_sessions(
     """The sessions of this directory, newest first."""
     cwd = None if everywhere else current_folder()
     found = in_store(lambda store: store.list(cwd=cwd, limit=limit or _MAX_LISTED, user_id=user))
-    if json:
+    print_list(
         # `id` is the former name of `session_id`; it stays for one more release.
-        print_json([{"session_id": info.id, **msgspec.to_builtins(info)} for info in found])
-    else:
-        rows = [(one.id, when(one.updated), f"{one.entries} entries", one.name or one.title) for one in found]
-        empty = "No sessions in this directory (--all shows those of others)."
-        print_table(("id", "changed", "entries", "title"), rows, numeric={"entries"}, empty=empty)
+        [{"session_id": info.id, **msgspec.to_builtins(info)} for info in found],
+        ("id", "changed", "entries", "title"),
+        [(info.id, when(info.updated), f"{info.entries} entries", info.name or info.title) for info in found],
+        as_json=json,
+        numeric={"entries"},
+        empty="No sessions in this directory (--all shows those of others).",
+    )
 
 
 @app.command()
@@ -89,11 +91,13 @@ def search(
     """Entries that hold all of the words, newest first: prompts, answers, calls and what came of them."""
     cwd = None if everywhere else current_folder()
     found: Sequence[SearchHit] = in_store(lambda store: store.search(text, cwd=cwd, limit=limit or _MAX_LISTED))
-    if json:
-        print_json([msgspec.to_builtins(one) for one in found])
-    else:
-        rows = [(one.session_id, when(one.time), one.kind, one.excerpt) for one in found]
-        print_table(("session", "when", "kind", "text"), rows, empty="Nothing found (--all looks in every directory).")
+    print_list(
+        list(map(msgspec.to_builtins, found)),
+        ("session", "when", "kind", "text"),
+        [(hit.session_id, when(hit.time), hit.kind, hit.excerpt) for hit in found],
+        as_json=json,
+        empty="Nothing found (--all looks in every directory).",
+    )
 
 
 @app.command()
@@ -157,8 +161,8 @@ def remove(session_id: SessionId, yes: Yes = False, json: AsJson = False) -> Non
     if not yes:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise UsageError(f"Nobody can be asked here: say --yes to do it to session {info.id}.")
-        what = f"Remove {info.id} ({info.name or info.title or 'no title'}, {info.entries} entries)?"
-        typer.confirm(printable(what), abort=True, err=True)
+        question = f"Remove {info.id} ({info.name or info.title or 'no title'}, {info.entries} entries)?"
+        typer.confirm(printable(question), abort=True, err=True)
     in_store(lambda store: store.remove(info.id))
     done = f"Removed {info.id}: agentcli sessions restore {info.id} brings it back."
     print_answer({"session_id": info.id}, done, as_json=json)
@@ -254,7 +258,6 @@ def fsck(
     raise typer.Exit(int(not report.is_healthy))
 
 
-_MAX_BAR_COLUMNS = 20
 _FIGURES = ("requests", "in", "cached", "out", "cost")
 
 
@@ -278,11 +281,10 @@ def usage_command(
 
 def _report(found: UsageCollector, *, one_session: bool) -> None:
     total = found.total
-    duration = f", {_duration(total.duration_ms)} of requests" if total.duration_ms else ""
     retries = f", {counted(total.retries, 'retry', 'retries')}" if total.retries else ""
     sessions = "" if one_session else f" in {counted(len(found.sessions), 'session')}"
-    echo(f"{_money(total)} for {counted(total.requests, 'request')}{sessions}{duration}{retries}\n")
-    _tallies("day", sorted(found.days.items()), has_bars=True)
+    echo(f"{_money(total)} for {counted(total.requests, 'request')}{sessions}{retries}\n")
+    _tallies("day", sorted(found.days.items()))
     _tallies("model", by_cost(found.models))
     if len(found.users) > 1:
         _tallies("user", [(user or "(none)", tally) for user, tally in by_cost(found.users)])
@@ -292,23 +294,14 @@ def _report(found: UsageCollector, *, one_session: bool) -> None:
             errors = ", ".join(f"{kind} {count}" for kind, count in tool.errors.most_common(3))
             figures = f"{tool.success_rate:.0%} ok", f"{tool.mean_ms:,.0f} ms", f"{tool.tokens:,} tokens"
             rows.append((name, counted(tool.calls, "call"), *figures, errors))
-        headings = ("tool", "calls", "success", "ms", "tokens", "errors")
-        print_table(headings, rows, numeric={"calls", "ms", "tokens"})
+        print_table(("tool", "calls", "success", "ms", "tokens", "errors"), rows, numeric={"calls", "ms", "tokens"})
     if total.unpriced:
         echo(f"\nThe price of {counted(total.unpriced, 'request')} is not known; no cost holds them.")
 
 
-def _tallies(heading: str, tallies: list[tuple[str, Tally]], *, has_bars: bool = False) -> None:
-    """Print a table, on a terminal with a bar for the cost, or for the tokens where nothing has a price."""
-    rows = [(name, *_figures(tally)) for name, tally in tallies]
-    headings: tuple[str, ...] = (heading, *_FIGURES)
-    has_costs = any(tally.cost_usd for _, tally in tallies)
-    sizes = [tally.cost_usd if has_costs else tally.usage.context_tokens for _, tally in tallies]
-    if has_bars and draws_tables() and max(sizes) > 0:
-        bars = ["▇" * round(_MAX_BAR_COLUMNS * size / max(sizes)) for size in sizes]
-        rows = [(*row, bar) for row, bar in zip(rows, bars, strict=True)]
-        headings = (*headings, "")
-    print_table(headings, rows, numeric=set(_FIGURES))
+def _tallies(heading: str, tallies: Sequence[tuple[str, Tally]]) -> None:
+    """Print a table of what was used, with a row for each day, model or user, and an empty line after it."""
+    print_table((heading, *_FIGURES), [(name, *_figures(tally)) for name, tally in tallies], numeric=set(_FIGURES))
     echo("")
 
 
@@ -323,12 +316,3 @@ def _money(tally: Tally) -> str:
     if tally.unpriced == tally.requests and tally.requests:
         return "price unknown"
     return f"${tally.cost_usd:,.2f}" if tally.cost_usd >= 1 or not tally.cost_usd else f"${tally.cost_usd:.4f}"
-
-
-def _duration(ms: float) -> str:
-    seconds = round(ms / 1000)
-    if seconds < 60:
-        return f"{ms / 1000:.1f} s"
-    if seconds < 3_600:
-        return f"{seconds // 60} min {seconds % 60} s"
-    return f"{seconds // 3_600:,} h {seconds % 3_600 // 60} min"

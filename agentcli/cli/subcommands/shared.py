@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 import typer
 
-from agentcli.cli.output import echo, warn
+from agentcli.cli.output import Row, echo, print_table, warn
 from agentcli.errors import UserError
 from agentcli.settings.files import current_folder
 from agentcli.settings.load import Config, load_config
@@ -92,6 +92,19 @@ async def until_signal(work: Coroutine[Any, Any, T]) -> T:
 def print_answer(data: Any, text: str, *, as_json: bool) -> None:
     """Print `data` as JSON for programs, or `text` for people."""
     print_json(data) if as_json else echo(text)
+
+
+def print_list(
+    data: Sequence[Any],
+    headings: Row,
+    rows: Sequence[Row],
+    *,
+    as_json: bool,
+    numeric: Collection[str] = (),
+    empty: str = "",
+) -> None:
+    """Print `data` as JSON for programs, or `rows` as a table for people; `empty` is said in place of no rows."""
+    print_json(data) if as_json else print_table(headings, rows, numeric=numeric, empty=empty)
 
 
 def print_json(value: Any) -> None:

@@ -10,6 +10,7 @@ import secrets
 import sys
 import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from functools import cached_property
 from typing import Annotated, Any, BinaryIO, NamedTuple
@@ -17,7 +18,6 @@ from typing import Annotated, Any, BinaryIO, NamedTuple
 import msgspec
 import typer
 from cachetools import TTLCache
-from msgspec.structs import replace
 
 from agentcli.agent.calls.model import Call, SessionCalls, TurnCalls
 from agentcli.agent.calls.run import run_call
@@ -30,19 +30,20 @@ from agentcli.agent.permissions.rules import find_matches
 from agentcli.agent.state import AgentState, ModelChoice
 from agentcli.app import Builder
 from agentcli.cli.options import text_of_argument, unshared_stdin
-from agentcli.cli.output import echo, print_table, warn
+from agentcli.cli.output import echo, warn
 from agentcli.cli.subcommands.shared import (
     AsJson,
     Interrupted,
     configuration,
     make_app,
     print_json,
+    print_list,
     until_signal,
 )
 from agentcli.errors import ToolError, UsageError
 from agentcli.frontends.printable import exposed
 from agentcli.infra.sessions.sqlite import MemorySessions
-from agentcli.llm.messages import Text, ToolResult, ToolUse
+from agentcli.llm.messages import ToolResult, ToolUse
 from agentcli.safety.commands.records import CommandAnalysis, Effects, Segment
 from agentcli.tools.command import Profile
 from agentcli.tools.path_names import display_name, is_utf8
@@ -66,12 +67,14 @@ class ToolCallLine(msgspec.Struct, frozen=True):
 def list_tools(as_json: AsJson = False) -> None:
     """Every tool: where it comes from, where it runs, what it can do, and its text for the model."""
     tools = list(_builder().tool_registry())
-    if as_json:
-        keys = ("name", "source", "mode", "effect")
-        print_json([{key: getattr(tool, key) for key in keys} | msgspec.to_builtins(tool.spec()) for tool in tools])
-    else:
-        rows = [(one.name, one.source, one.mode, one.effect, one.description.split("\n")[0]) for one in tools]
-        print_table(("name", "source", "runs", "effect", "description"), rows, empty="No tools.")
+    facts = [{"name": one.name, "source": one.source, "mode": one.mode, "effect": one.effect} for one in tools]
+    print_list(
+        [fact | msgspec.to_builtins(tool.spec()) for fact, tool in zip(facts, tools, strict=True)],
+        ("name", "source", "runs", "effect", "description"),
+        [(*fact.values(), tool.description.split("\n")[0]) for fact, tool in zip(facts, tools, strict=True)],
+        as_json=as_json,
+        empty="No tools.",
+    )
 
 
 @app.command("run")
@@ -118,7 +121,7 @@ async def _run_calls(single: ToolCallLine | None, mode: Mode) -> int:
         services = bench.calls.services
         if services.mask is not None:
             services.mask.keeps_structured = ("file_read",)  # the raw text
-        services.levels = replace(services.levels, gives_all=True)
+        services.levels = msgspec.structs.replace(services.levels, gives_all=True)
         if (servers := builder.servers) is not None:
             bench.calls.delegates.servers = servers
             await servers.join(bench.calls)
@@ -144,27 +147,21 @@ async def _answer_calls(single: ToolCallLine | None, bench: Bench) -> int:
 
 async def _next_line(input: BinaryIO) -> bytes:
     """Return a line of stdin, empty at its end; no more is read ahead of a call. Raises `UsageError`."""
-    loop = asyncio.get_running_loop()
-    read_line: asyncio.Future[bytes | OSError] = loop.create_future()
-
-    def settle(line: bytes | OSError) -> None:
-        if not read_line.done():
-            read_line.set_result(line)
+    line: Future[bytes] = Future()
+    line.set_running_or_notify_cancel()  # from now on it cannot be cancelled, as `readline` cannot
 
     def read() -> None:
-        line: bytes | OSError
         try:
-            line = input.readline()
+            line.set_result(input.readline())
         except OSError as error:
-            line = error
-        with suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(settle, line)
+            line.set_exception(error)
 
     # In a thread that nothing waits for: one of the executor would hold up an interrupted program.
     threading.Thread(target=read, name="agentcli-stdin", daemon=True).start()
-    if isinstance(line := await read_line, OSError):
-        raise UsageError(f"Stdin could not be read: {line.strerror}.") from line
-    return line
+    try:
+        return await asyncio.wrap_future(line)
+    except OSError as error:
+        raise UsageError(f"Stdin could not be read: {error.strerror}.") from error
 
 
 async def _answer_line(line: bytes, bench: Bench) -> dict[str, Any]:
@@ -243,7 +240,7 @@ def _answer(call: ToolCallLine, finished: ToolFinished) -> dict[str, Any]:
     answer: dict[str, Any] = {
         "id": call.id,
         "is_error": finished.result.is_error,
-        "content": content if isinstance(content, str) else list(map(_content_part, content)),
+        "content": content if isinstance(content, str) else msgspec.to_builtins(content),
         "summary": f"{call_title(call.name, call.input)} · {finished.summary}".removesuffix(" · "),
         "duration_ms": finished.duration_ms,
         "structured": finished.structured,
@@ -253,10 +250,6 @@ def _answer(call: ToolCallLine, finished: ToolFinished) -> dict[str, Any]:
     if finished.retry_count:
         answer |= {"retry_count": finished.retry_count, "last_error": finished.last_error}
     return answer
-
-
-def _content_part(part: Any) -> Any:
-    return {"type": "text", "text": part.text} if isinstance(part, Text) else msgspec.to_builtins(part)
 
 
 def _write(answer: dict[str, Any]) -> None:
@@ -322,8 +315,7 @@ class CommandExplainer:
 
     def __init__(self, permission_mode: str) -> None:
         self._builder = _builder()
-        permissions = self._builder.config.settings.permissions
-        self._mode: Mode = parse_mode(permission_mode or permissions.mode)
+        self._mode: Mode = parse_mode(permission_mode or self._builder.config.settings.permissions.mode)
         self._rules = self._builder.rules()
         self._bash = self._builder.tool_registry().get("bash")
         profile: Profile | None = None if self._mode == "auto" else "danger-full-access"

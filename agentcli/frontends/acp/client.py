@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
 
 from agentcli.agent.calls.model import NOBODY_LEFT
-from agentcli.agent.commands.command import ChoiceIndex, CommandSet
+from agentcli.agent.commands.command import CommandSet
 from agentcli.agent.events import AnyQuestion, CallApproval, ChangesApproval, PlanApproval, Question
 from agentcli.agent.interfaces import Checkpoints
 from agentcli.agent.ops import Approve, Interrupt
@@ -21,7 +21,7 @@ from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.frontends.acp import updates
 from agentcli.frontends.acp.messages import ClientCapabilities
 from agentcli.frontends.acp.rpc import INTERNAL_ERROR, Connection, RpcError
-from agentcli.frontends.choices import choices_for
+from agentcli.frontends.choices import Choice, choices_for
 from agentcli.frontends.hosts import ScreenlessHost, SessionOpener
 from agentcli.frontends.printable import exposed, fenced
 from agentcli.tools.command import Grants
@@ -38,7 +38,7 @@ def option(id: str, name: str, kind: str) -> dict[str, str]:
 
 
 class Client:
-    """`can` is known once the client has introduced itself. The requests raise `RpcError`."""
+    """Sends updates and requests to the client; the requests raise `RpcError`. It says what it `can` do at first."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -105,19 +105,20 @@ class ClientFiles:
         self._disk: Sandbox
         self._roots: Callable[[], Sequence[Path]]
 
-    def sandbox(self, made: Sandbox, roots: Callable[[], Sequence[Path]]) -> Sandbox:
-        self._disk, self._roots = made, roots
-        return cast("Sandbox", _Wrapper(made, read=self._read, write=self._write))
+    def sandbox(self, disk: Sandbox, roots: Callable[[], Sequence[Path]]) -> Sandbox:
+        """Return the sandbox with reading and writing through the editor; `roots` are the workspace's folders."""
+        self._disk, self._roots = disk, roots
+        return cast("Sandbox", _Wrapper(disk, read=self._read, write=self._write))
 
-    def checkpoints(self, made: Checkpoints) -> Checkpoints:
+    def checkpoints(self, checkpoints: Checkpoints) -> Checkpoints:
         """Save unsaved changes before a call edits their file, so that undoing the call leaves them alone."""
 
         async def begin(call_id: str, paths: Sequence[Path] | None) -> Any:
             for path in paths or ():
                 await asyncio.to_thread(self._save, path)
-            return await made.begin(call_id, paths)
+            return await checkpoints.begin(call_id, paths)
 
-        return cast("Checkpoints", _Wrapper(made, begin=begin))
+        return cast("Checkpoints", _Wrapper(checkpoints, begin=begin))
 
     def _read(self, path: Path) -> BinaryIO:
         file = self._disk.read(path)
@@ -176,7 +177,10 @@ class ClientFiles:
             return None
 
     def _is_shared(self, path: Path) -> bool:
-        """True for the workspace's files that git does not obey; False in the event loop, which cannot wait."""
+        """Return True if a file is the editor's, too: one of the workspace that is not auto-executed.
+
+        In the event loop it is False, because the answer of the editor cannot be waited for there.
+        """
         try:
             if asyncio.get_running_loop() is self._loop:
                 return False
@@ -197,7 +201,7 @@ class ClientFiles:
 
 
 class _Wrapper:
-    """An object with some of its methods replaced."""
+    """Forwards to an object, except for the methods that replace its own."""
 
     def __init__(self, wrapped: object, **methods: Any) -> None:
         self._wrapped = wrapped
@@ -213,6 +217,7 @@ def _as_edited(text: str) -> str:
 
 
 def _as_saved(text: str, before: DecodedText) -> bytes:
+    """Encode an editor's text as the file was `before`: with its encoding, and its line ends if they were all alike."""
     if 0 < before.text.count("\n") == before.text.count("\r\n"):
         text = text.replace("\n", "\r\n")
     try:
@@ -224,7 +229,6 @@ def _as_saved(text: str, before: DecodedText) -> bytes:
 # Questions
 
 _YES_OR_NO = (option("yes", "Yes", "allow_once"), option("no", "No", "reject_once"))
-_OWN_WORDS = "Or in your own words"
 
 
 class ClientQuestions:
@@ -255,10 +259,8 @@ class ClientQuestions:
         answer: Approve | None = Approve(question.id, False, comment=NOBODY_LEFT)
         try:
             match question:
-                case PlanApproval() if self._client.can.has_forms:
-                    answer = await self._review_plan(question)
                 case Question() if self._client.can.has_forms:
-                    answer = await self._answer_in_words(question)
+                    answer = await self._answer_in_form(question)
                 case Question(options=()):
                     pass  # without a form there is no room for an answer
                 case _:
@@ -272,14 +274,8 @@ class ClientQuestions:
     async def _choose_answer(self, question: AnyQuestion) -> Approve | None:
         """Offer the choices of a question as a permission request; None where the turn was cancelled."""
         choices = choices_for(question, question.rules)
-        options = []  # what lasts longer than the call names its rule
-        for choice in choices:
-            lasts = choice.answer and (choice.answer.mode or choice.answer.scope in ("session", "always"))
-            kind = "allow_always" if lasts else "allow_once" if choice.is_yes else "reject_once"
-            name = f"{choice.label}: {exposed(choice.rule)}" if choice.rule else choice.label
-            options.append(option(choice.id, name, kind))
         call = self._call_of(question)
-        chosen = await self._client.choose(self._session.id, call, options)
+        chosen = await self._client.choose(self._session.id, call, list(map(_option_for, choices)))
         answer = next((choice.answer for choice in choices if choice.id == chosen), None)
         is_call = question.call.name and not isinstance(question, Question | PlanApproval)
         if is_call and answer is not None and answer.allowed:
@@ -288,11 +284,12 @@ class ClientQuestions:
 
     def _call_of(self, question: AnyQuestion) -> dict[str, Any]:
         """Describe the call with everything that it would do; no character of it is invisible."""
-        use, content = question.call, list[dict[str, Any]]()
+        use = question.call
+        content: list[dict[str, Any]] = []
         call: dict[str, Any] = {
             "toolCallId": updates.call_id(question.agent_id, use.id),
             "title": exposed(question.title),
-            "kind": updates.kind_of(use.name),
+            "kind": updates.KINDS.get(use.name, "other"),
             "status": "pending",
         }
         match question:
@@ -313,30 +310,24 @@ class ClientQuestions:
             call["rawInput"] = use.input
         return {**call, "content": [*([updates.text_content(why)] if why else []), *content]}
 
-    async def _answer_in_words(self, question: Question) -> Approve:
-        """Show the model's own question as a form. Words take precedence over a choice."""
-        fields, required = _form(question.options, "Answer")
+    async def _answer_in_form(self, question: Question) -> Approve:
+        """Show the model's own question as a form: a choice if there are options, and a field for free text."""
+        fields: dict[str, Any] = {"words": {"type": "string", "title": "Answer"}}
+        if question.options:
+            choice = {"type": "string", "title": "Answer", "enum": list(question.options)}
+            fields = {"choice": choice, "words": {"type": "string", "title": "Or in your own words"}}
+        required = [] if question.options else ["words"]
         key = updates.call_id(question.agent_id, question.call.id)
         values = await self._client.fill_in(self._session.id, question.title, fields, required=required, call_id=key)
-        texts = (str(values.get(name) or "").strip() for name in ("words", "choice"))
-        words = next(filter(None, texts), "")
-        return Approve(question.id, bool(words), comment=words)
-
-    async def _review_plan(self, question: PlanApproval) -> Approve:
-        answers = {choice.label: choice.answer for choice in choices_for(question)}
-        fields, _ = _form([*answers], question.title)
-        fields["words"] |= {"title": "What to change first"}
-        values = await self._client.fill_in(self._session.id, question.title, fields)
-        refusal = Approve(question.id, False, comment=str(values.get("words") or "").strip())
-        return refusal if refusal.comment else answers.get(str(values.get("choice"))) or refusal
+        text = str(values.get("words") or "").strip() or str(values.get("choice") or "")
+        return Approve(question.id, bool(text), comment=text)
 
 
-def _form(options: Sequence[str], title: str) -> tuple[dict[str, Any], list[str]]:
-    """Return the fields of a form and the required ones: a choice, if there are options, and a field for words."""
-    if not options:
-        return {"words": {"type": "string", "title": title}}, ["words"]
-    choice = {"type": "string", "title": title, "enum": list(options)}
-    return {"choice": choice, "words": {"type": "string", "title": _OWN_WORDS}}, []
+def _option_for(choice: Choice) -> dict[str, str]:
+    """Return a choice as an option of a permission request; one with a rule names it."""
+    lasts = choice.answer and (choice.answer.mode or choice.answer.scope in ("session", "always"))
+    kind = "allow_always" if lasts else "allow_once" if choice.is_yes else "reject_once"
+    return option(choice.id, f"{choice.label}: {exposed(choice.rule)}" if choice.rule else choice.label, kind)
 
 
 class ClientHost(ScreenlessHost):
@@ -350,24 +341,15 @@ class ClientHost(ScreenlessHost):
         raise UsageError("Begin or load another session in your editor: this one goes on.")
 
     async def confirm(self, shown: str, question: str) -> bool | None:
-        content = [updates.code_content(shown)]
-        call = {"toolCallId": uuid.uuid4().hex, "title": question, "kind": "other", "status": "pending"}
-        return await self._put(self._client.choose(self.session.id, call | {"content": content}, _YES_OR_NO)) == "yes"
-
-    async def choose(
-        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
-    ) -> ChoiceIndex | None:
-        if not self._client.can.has_forms or not options or current is not None:
-            return None
-        rows = [{"const": str(n), "title": f"{label}  {detail}".strip()} for n, (label, detail) in enumerate(options)]
-        fields = {"choice": {"type": "string", "title": title, "oneOf": rows}}
-        values = await self._put(self._client.fill_in(self.session.id, title, fields, required=["choice"]))
-        chosen = str(values.get("choice", ""))
-        return ChoiceIndex(chosen) if chosen.isdecimal() and int(chosen) < len(options) else None
-
-    async def _put(self, request: Coroutine[Any, Any, T]) -> T:
+        call = {
+            "toolCallId": uuid.uuid4().hex,
+            "title": question,
+            "kind": "other",
+            "status": "pending",
+            "content": [updates.code_content(shown)],
+        }
         try:
-            return await request
+            return await self._client.choose(self.session.id, call, _YES_OR_NO) == "yes"
         except RpcError as error:
             raise UserError(f"The question could not be put: {error}") from error
 

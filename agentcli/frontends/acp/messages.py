@@ -125,7 +125,6 @@ class ResumeSession(NewSessionRequest, frozen=True, kw_only=True, tag="session/r
 
 class ListSessions(AcpRequest, frozen=True, tag="session/list"):
     cwd: str | None = None
-    cursor: str | None = None
 
 
 class OfSession(AcpRequest, frozen=True):
@@ -150,7 +149,7 @@ class SetModeRequest(OfSession, frozen=True, tag="session/set_mode"):
 
 class SetOption(OfSession, frozen=True, tag="session/set_config_option"):
     config_id: str
-    value: str | bool
+    value: str
 
 
 Request = (

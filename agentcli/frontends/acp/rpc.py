@@ -39,20 +39,22 @@ class RpcError(Exception):
         self.data = data
 
 
-Handle = Callable[[str, dict[str, Any]], Awaitable[Any]]
-OnNotification = Callable[[str, dict[str, Any]], None]
-
-
 class Connection:
     """A connection to the peer, which reads from the descriptor `out`.
 
     `handle` answers each request in a task of its own, and raises `RpcError`.
     """
 
-    def __init__(self, out: int, *, handle: Handle, on_notification: OnNotification) -> None:
+    def __init__(
+        self,
+        out: int,
+        *,
+        handle: Callable[[str, dict[str, Any]], Awaitable[Any]],
+        on_notification: Callable[[str, dict[str, Any]], None],
+    ) -> None:
         self._handle, self._on_notification = handle, on_notification
         self._lines: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._out = Output(out, on_failure=self.close)
+        self.out = Output(out, on_failure=self.close)
         self._answering: dict[RequestId, asyncio.Task[None]] = {}
         self._requests: dict[int, asyncio.Future[Any]] = {}
         self._ids = count()
@@ -62,7 +64,7 @@ class Connection:
         read_lines(input, self._lines)
         while (line := await self._lines.get()) is not None:
             self._receive(line)
-        self._out.stop_holding_back()
+        self.out.stop_holding_back()
         for future in self._requests.values():
             if not future.done():
                 future.set_exception(RpcError(CANCELLED, "The client has gone."))
@@ -77,7 +79,7 @@ class Connection:
             task.cancel()
         if self._answering:
             await asyncio.wait(self._answering.values())
-        await self._out.aclose()
+        await self.out.aclose()
 
     async def request(self, method: str, params: dict[str, Any]) -> Any:
         """Send a request and return its result. Raises `RpcError`. Cancelling it also cancels it at the peer."""
@@ -95,12 +97,8 @@ class Connection:
     def notify(self, method: str, params: dict[str, Any]) -> None:
         self._send(method=method, params=params)
 
-    async def wait_for_room(self) -> None:
-        """Wait while the peer is behind with reading."""
-        await self._out.wait_for_room()
-
     def _send(self, **fields: Any) -> None:
-        self._out.write(encode_json({"jsonrpc": "2.0", **fields}) + b"\n")
+        self.out.write(encode_json({"jsonrpc": "2.0", **fields}) + b"\n")
 
     def _receive(self, line: bytes) -> None:
         try:
@@ -197,6 +195,7 @@ class Output:
             self._lines.put(line)
 
     async def wait_for_room(self) -> None:
+        """Wait while the peer has more than `MAX_UNREAD_BYTES` still to read."""
         while self._unread > MAX_UNREAD_BYTES and self._holds_back:
             await self._next_progress()
 

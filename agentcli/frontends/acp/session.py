@@ -21,13 +21,11 @@ from agentcli.frontends.acp.rpc import AUTH_REQUIRED, INTERNAL_ERROR, INVALID_PA
 from agentcli.frontends.acp.updates import LiveOutput, Updates, call_id, notice, replayed
 from agentcli.frontends.hosts import NOT_OFFERED, OpenSession, TypedCommand
 from agentcli.frontends.printable import fenced
-from agentcli.frontends.run_end import ended_jobs, running_jobs
+from agentcli.frontends.run_end import jobs_that_end
 from agentcli.llm.messages import Block
 from agentcli.llm.provider import Effort
 
 log = logging.getLogger(__name__)
-
-Models = Sequence[tuple[str, str]]  # names, and what is known of each
 
 _STOP_REASONS = {"max_tokens": "max_tokens", "max_turns": "max_turn_requests", "interrupted": "cancelled"}
 _EFFORTS: tuple[Effort, ...] = get_args(Effort)
@@ -40,7 +38,12 @@ class ClientSession:
     """A session as a client sees it. `on_taken_over` is called when another program takes it over."""
 
     def __init__(
-        self, opened: OpenSession, models: Models, client: Client, *, on_taken_over: Callable[[], None]
+        self,
+        opened: OpenSession,
+        models: Sequence[tuple[str, str]],
+        client: Client,
+        *,
+        on_taken_over: Callable[[], None],
     ) -> None:
         self._opened = opened
         self._models = models
@@ -78,7 +81,7 @@ class ClientSession:
         shown = self._session.snapshot()
         for update in replayed(shown, window=self._window(shown.model)):
             self._send(update)
-            await self._client.connection.wait_for_room()
+            await self._client.connection.out.wait_for_room()
 
     def send_commands(self) -> None:
         commands = [
@@ -118,9 +121,8 @@ class ClientSession:
             if prompt is None:
                 return _CANCELLED if self._is_cancelled else {"stopReason": "end_turn"}
         else:
-            names = " ".join((parts.text, *parts.links))
-            attach = self._opened.opener.attach
-            blocks = await asyncio.to_thread(attach, parts.text, self._session, typed=names)
+            typed_text = " ".join((parts.text, *parts.links))
+            blocks = await asyncio.to_thread(self._host.attach, parts.text, typed_text)
             prompt = Prompt((*blocks, *parts.media))
         await self._wait_for_turns()  # reports of subagents start turns, too
         if self._is_cancelled:
@@ -208,7 +210,7 @@ class ClientSession:
                 self._end = event
                 self._turns_sent += 1
                 self._turn_sent.set()
-            await self._client.connection.wait_for_room()
+            await self._client.connection.out.wait_for_room()
 
     def _show(self, event: events.Event) -> None:
         if isinstance(event, events.ToolFinished):
@@ -237,7 +239,7 @@ class ClientSession:
         """Interrupt what runs, which answers the prompt, and store everything."""
         self.cancel()
         await self._wait_for_turns()
-        if jobs := ended_jobs(running_jobs(self._session)):
+        if jobs := jobs_that_end(self._session):
             self._send(notice(jobs))
         try:
             await self._session.close()
@@ -249,8 +251,11 @@ class ClientSession:
             await self._opened.aclose()
 
 
-def config_options(shown: SessionSnapshot, models: Models) -> list[dict[str, Any]]:
-    """Return the options that a client may set. The model in use need not be among the `models`."""
+def config_options(shown: SessionSnapshot, models: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+    """Return the options that a client may set.
+
+    `models` are names, and what is known of each; the model in use need not be among them.
+    """
     if shown.model not in (name for name, _ in models):
         models = [(shown.model, ""), *models]
     efforts = [(DEFAULT_EFFORT, "Default", "as the settings or the model have it")]

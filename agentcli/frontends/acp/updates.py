@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from agentcli.agent import events
 from agentcli.agent.state import SessionSnapshot, todo_items
 from agentcli.conversation.entries import Assistant, Entry, Result, User
@@ -23,16 +21,14 @@ Update = dict[str, Any]
 
 LIVE_INTERVAL_S = 0.25  # between two updates of output that is still coming
 MAX_LIVE_CHARS = 8_000  # of such output: its end
-MAX_RAW_BYTES = 32 * 1024  # of a structured result that goes along
 
-_KINDS = {
+KINDS = {  # of calls, by the names of tools
     "file_read": "read", "read_more": "read", "skill": "read", "file_write": "edit", "file_edit": "edit",
     "file_list": "search", "grep_search": "search", "recall": "search", "bash": "execute", "jobs": "execute",
     "think": "think", "todo": "think", "create_subagent": "think", "web_fetch": "fetch", "web_search": "fetch",
 }  # fmt: skip
 _IN_MARKDOWN = frozenset(("create_subagent", "web_fetch", "web_search", "skill", "recall", "think", "ask_user"))
 _OF_FILES = frozenset(("file_read", "file_write", "file_edit", "file_list", "grep_search"))
-_IN_CONTENT = frozenset(("output", "text", "diff", "items", "matches", "paths"))  # fields of structured results
 _MARKS = {"verified": ("✓", ""), "unverified": ("?", " - not verified"), "refuted": ("✗", " - the log says otherwise")}
 
 
@@ -184,7 +180,7 @@ def begun(id: str, name: str, input: dict[str, Any], cwd: Path, *, status: str, 
         "sessionUpdate": "tool_call",
         "toolCallId": id,
         "title": f"{agent}: {title}" if agent else title,
-        "kind": kind_of(name),
+        "kind": KINDS.get(name, "other"),
         "status": status,
         "locations": _locations(name, input, cwd),
         "rawInput": input,
@@ -203,13 +199,7 @@ def ended(id: str, call: events.ToolFinished | Result, cwd: Path) -> Update:
         fields |= changes
     else:
         fields["content"] = list(_result_content(result, is_markdown=call.name in _IN_MARKDOWN))
-    if raw := _raw_output(structured):
-        fields["rawOutput"] = raw
     return updated(id, **fields)
-
-
-def kind_of(name: str) -> str:
-    return _KINDS.get(name, "other")
 
 
 def file_diff(diff: str, cwd: Path) -> dict[str, Any]:
@@ -250,15 +240,6 @@ def _diffs(diff: str, cwd: Path) -> Iterator[dict[str, Any]]:
     for line, old, new in sides_of_hunks(diff):
         is_new = not old and line <= 1
         yield {"type": "diff", "path": path, "oldText": None if is_new else old, "newText": new}
-
-
-def _raw_output(structured: Any) -> Any:
-    """Return the fields of a structured result that its content does not show; None if there are none, or too many."""
-    if isinstance(structured, dict):
-        structured = {name: value for name, value in structured.items() if name not in _IN_CONTENT}
-    if not structured or len(encoded := msgspec.json.encode(structured, enc_hook=str)) > MAX_RAW_BYTES:
-        return None
-    return msgspec.Raw(encoded)
 
 
 def _result_content(result: ToolResult, *, is_markdown: bool) -> Iterator[dict[str, Any]]:

@@ -110,7 +110,6 @@ def shown(info: SessionInfo, entries: Sequence[Entry]) -> dict[str, Any]:
 _SAFE_LINK = re.compile(r"(?:https?://|mailto:)", re.IGNORECASE)
 _IMAGE = re.compile(r"image/(?:png|jpeg|gif|webp)")
 _BASE64 = re.compile(r"[A-Za-z0-9+/\s]*={0,2}\s*")
-_NAV = '<nav><button hidden value="open">Unfold all</button><button hidden value="">Fold all</button></nav>'
 
 
 def as_page(story: Story) -> str:
@@ -119,34 +118,24 @@ def as_page(story: Story) -> str:
     shown = facts(story) | {"Tokens": tokens, "Folder": story.info.cwd}
     rows = "".join(f"<dt>{name}</dt><dd>{line(fact)}</dd>" for name, fact in shown.items())
     usage = markdown().render(usage_table(story)) if len(story.cost.by_model) > 1 else ""
-    parts = [f"<header><h1>{line(story.title)}</h1><dl>{rows}</dl></header>{usage}{_NAV}<main>"]
+    parts = [f"<header><h1>{line(story.title)}</h1><dl>{rows}</dl></header>{usage}<main>"]
     for turn in story.turns:
         parts += ("<section>", *(part for item in turn for part in _item(item)), "</section>")
-    return html_page(story.title, f"{''.join(parts)}</main>", script=_read_beside("page.js"))
+    return html_page(story.title, f"{''.join(parts)}</main>")
 
 
-def html_page(title: str, body: str, *, more_style: str = "", script: str = "") -> str:
-    """Return a page whose policy allows only this style and this script."""
-    style = _read_beside("page.css") + more_style
-    policy = f"default-src 'none'; style-src '{_hash(style)}'; img-src data:; base-uri 'none'; form-action 'none'"
-    if script:
-        policy, script = f"{policy}; script-src '{_hash(script)}'", f"<script>{script}</script>"
+def html_page(title: str, body: str, *, more_style: str = "") -> str:
+    """Return a page whose policy allows only its own style, and no script."""
+    style = Path(__file__).with_name("page.css").read_text("utf-8") + more_style
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="referrer" content="no-referrer">'
-        f"<title>{line(title)}</title><style>{style}</style></head><body>{body}{script}</body></html>\n"
+        f"<title>{line(title)}</title><style>{style}</style></head><body>{body}</body></html>\n"
     )
-
-
-@cache
-def _read_beside(name: str) -> str:
-    return Path(__file__).with_name(name).read_text("utf-8")
-
-
-def _hash(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
 def line(text: str) -> str:
@@ -182,7 +171,7 @@ def _folded(title: str, text: str) -> str:
 
 
 def _call(call: CallItem) -> Iterator[str]:
-    sign, kind = ("✗", ' class="failed"') if call.failed else ("✓", "")
+    sign, kind = ("✗", ' class="failed"') if call.is_failed else ("✓", "")
     outcome = f" <small>{line(call.outcome)}</small>" if call.outcome else ""
     yield f"<details{kind}><summary>{sign} {line(call.title)}{outcome}</summary>"
     yield f"<pre>{''.join(_diff(call.diff)) if call.diff else _text(call.text)}</pre>"

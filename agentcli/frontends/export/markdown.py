@@ -36,41 +36,15 @@ class PromptItem(Struct, frozen=True):
     attached: tuple[str, ...] = ()
 
 
-class CallItem(Struct, frozen=True):
-    """A call and its result, None where it has none."""
+class CallItem(Struct, frozen=True, kw_only=True):
+    """A call and its result. `outcome` is the summary of the result and the person's answer, in a line."""
 
-    use: ToolUse
-    result: entries.Result | None
-
-    @property
-    def title(self) -> str:
-        return call_title(self.use.name, self.use.input)
-
-    @property
-    def diff(self) -> str:
-        structured = self.result.structured if self.result else None
-        diff = structured.get("diff") if isinstance(structured, dict) else None
-        return diff if isinstance(diff, str) else ""
-
-    @property
-    def text(self) -> str:
-        return self.result.result.text if self.result else ""
-
-    @property
-    def images(self) -> tuple[Base64Source, ...]:
-        content = self.result.result.content if self.result else ""
-        return _images(() if isinstance(content, str) else content)
-
-    @property
-    def failed(self) -> bool:
-        return self.result is None or self.result.result.is_error
-
-    @property
-    def outcome(self) -> str:
-        """The summary of the result and the person's answer, in a line."""
-        if self.result is None:
-            return "no result"
-        return " · ".join(filter(None, (self.result.summary, self.result.answer)))
+    title: str
+    outcome: str = "no result"
+    is_failed: bool = True
+    text: str = ""
+    diff: str = ""
+    images: tuple[Base64Source, ...] = ()
 
 
 class Reply(Struct, frozen=True):
@@ -138,11 +112,27 @@ def story_of(info: SessionInfo, log: Sequence[entries.Entry]) -> Story:
                 turns.append([_prompt(entry.time, content)])
             case entries.Assistant() as body:
                 uses = ((use, results.get(use.id)) for use in calls_in(body))
-                calls = tuple(CallItem(use, ends.popleft() if ends else None) for use, ends in uses)
+                calls = tuple(_call_item(use, ends.popleft() if ends else None) for use, ends in uses)
                 turns[-1].append(Reply(body, calls))
             case _:
                 turns[-1] += _remarks(entry)
     return Story(info, tuple(tuple(items) for items in turns if items), cost)
+
+
+def _call_item(use: ToolUse, ended: entries.Result | None) -> CallItem:
+    title = call_title(use.name, use.input)
+    if ended is None:
+        return CallItem(title=title)
+    diff = ended.structured.get("diff") if isinstance(ended.structured, dict) else None
+    content = ended.result.content
+    return CallItem(
+        title=title,
+        outcome=" · ".join(filter(None, (ended.summary, ended.answer))),
+        is_failed=ended.result.is_error,
+        text=ended.result.text,
+        diff=diff if isinstance(diff, str) else "",
+        images=_images(() if isinstance(content, str) else content),
+    )
 
 
 def _prompt(time: float, content: Sequence[Block]) -> PromptItem:
@@ -233,7 +223,7 @@ def _item(item: Item) -> Iterator[str]:
 
 def _call(call: CallItem) -> Iterator[str]:
     outcome = f" · {_line(call.outcome)}" if call.outcome else ""
-    yield f"{'✗' if call.failed else '✓'} **{_line(call.title)}**{outcome}"
+    yield f"{'✗' if call.is_failed else '✓'} **{_line(call.title)}**{outcome}"
     if call.diff:
         yield fenced(pictured(call.diff), "diff")
     elif call.text.strip():

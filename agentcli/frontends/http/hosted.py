@@ -70,9 +70,6 @@ class HostedSession:
         session, conversation = self._session, self._session.snapshot().conversation
         self._offset = len(conversation.entries) - await session.stored()
         missing = conversation.entries[self._writer.note.entries :]
-        if self._writer.note.entries > len(conversation.entries):  # the session was emptied
-            self._writer.change(entries=0)
-            missing = conversation.entries
         objects, is_open = self._missing_objects(missing)
         self._restore_queue()
         shown = session.snapshot()
@@ -102,12 +99,12 @@ class HostedSession:
         is_open = self._writer.note.is_open
         for position, entry in enumerate(missing, len(entries) - len(missing)):
             if (prompt := _prompt_in(entry)) is not None:
-                content = hash_of(prompt.content)
-                found = next((one for one in self._writer.note.waiting if one.content == content), None)
+                queued = self._writer.note.waiting
+                found = next((one for one in queued if one.content == hash_of(prompt.content)), None)
                 if found or not is_open:
                     if is_open:
                         objects.append(self._result(entries[:position]))
-                    waiting = tuple(one for one in self._writer.note.waiting if one is not found)
+                    waiting = tuple(one for one in queued if one is not found)
                     self._writer.change(span=found.stream_id if found else uuid.uuid4().hex, waiting=waiting)
                     is_open = True
             if value := entry_object(entry, self.id):
@@ -131,8 +128,7 @@ class HostedSession:
 
     def _result(self, entries: Sequence[Entry]) -> dict[str, Any]:
         """Return the result of a turn that ended with its newest reply while no server had the session."""
-        replies = (entry.body for entry in reversed(entries) if isinstance(entry.body, Assistant))
-        reply = next(replies, None)
+        reply = next((entry.body for entry in reversed(entries) if isinstance(entry.body, Assistant)), None)
         text = "".join(block.text for block in reply.content if isinstance(block, Text)) if reply else ""
         end = events.Done(text, 1, reply.usage if reply else Usage(), cost_usd=reply.cost_usd if reply else None)
         return ResultBuilder(self._session).build(end) | {"stream_id": self._writer.note.span}

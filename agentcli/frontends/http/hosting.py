@@ -24,16 +24,16 @@ from agentcli.frontends.json_output import system_object
 
 log = logging.getLogger(__name__)
 
+ALL_ENTRIES = 1 << 40  # more than a log has: to load what is known of a session without its entries
 CHECK_INTERVAL_S = 0.5
-IDLE_S = 600.0
 # How long the end of a server may take: for its own sessions, for other processes that end with it, for slow readers.
 CLOSE_TIMEOUT_S, PEERS_TIMEOUT_S, READERS_TIMEOUT_S = 10.0, 3.0, 1.0
 _ENDING = "The server is ending: send this again in a moment."
-_MAX_BACKOFF_S = 60.0
+_RETRY_AFTER_S = 5.0
 
 
 class Hosting:
-    """The sessions that are open here.
+    """The `sessions` that are open here, by id.
 
     `account_of` returns the account of a user whose spending is limited. A session that nobody uses for `idle_s` is
     closed.
@@ -45,24 +45,21 @@ class Hosting:
         store: UsageStore,
         events: EventStore,
         *,
-        account_of: Callable[[str], Account | None] = lambda user: None,
-        idle_s: float = IDLE_S,
+        account_of: Callable[[str], Account | None],
+        idle_s: float,
     ) -> None:
         self._open_session, self.store = open_session, store
         self.events = events
         self._account_of = account_of
         self._idle_s = idle_s
-        self._open: dict[str, HostedSession] = {}
+        self.sessions: dict[str, HostedSession] = {}
         self._opening: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._readers: Counter[str] = Counter()
-        self._backoff: dict[str, tuple[float, float]] = {}  # of sessions that failed: the next wait, and its end
+        self._retry_at: dict[str, float] = {}  # by the monotonic clock, for sessions that failed
         self._closing: set[asyncio.Task[None]] = set()
         self._waiting: set[asyncio.Task[object]] = set()
         self._leaving: asyncio.Task[None] | None = None
         self._is_over = False  # no session is open here any more, and readers get the rest
-
-    def hosted(self, session_id: str) -> HostedSession | None:
-        return self._open.get(session_id)
 
     async def create(self, request: OpenRequest) -> str:
         """Open a new session, which is stored when this returns. Raises `UserError`."""
@@ -78,9 +75,9 @@ class Hosting:
         if self._leaving is not None:
             raise StorageError(_ENDING)
         async with self._opening.setdefault(session_id, asyncio.Lock()):
-            if (hosted := self._open.get(session_id)) is not None:
+            if (hosted := self.sessions.get(session_id)) is not None:
                 return hosted
-            info, _ = await self.store.load(session_id, after=1 << 40)
+            info, _ = await self.store.load(session_id, after=ALL_ENTRIES)
             holder = await self.store.holder(session_id)
             if holder is not None and not (take_over and not holder):
                 return holder
@@ -101,8 +98,7 @@ class Hosting:
         try:
             if (account := self._account_of(request.user_id)) is not None:
                 opened.session.state.budgets = opened.session.state.budgets.within(account)
-            writer = await StreamWriter.acquire(self.events, id)
-            hosted = HostedSession(opened, writer, on_given_up=self.give_up)
+            hosted = HostedSession(opened, await StreamWriter.acquire(self.events, id), on_given_up=self.give_up)
             await hosted.begin(was_running=state is not None and state.status == "running")
         except BaseException:
             await opened.session.close()
@@ -111,7 +107,7 @@ class Hosting:
         if self._leaving is not None:
             await hosted.close()
             raise StorageError(_ENDING)
-        self._open[id] = hosted
+        self.sessions[id] = hosted
         return hosted
 
     def give_up(self, session_id: str) -> None:
@@ -123,7 +119,7 @@ class Hosting:
             except UserError as error:
                 log.warning("session %s: %s", hosted.id, error)
 
-        if (hosted := self._open.pop(session_id, None)) is not None:
+        if (hosted := self.sessions.pop(session_id, None)) is not None:
             task = asyncio.create_task(close(hosted))
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
@@ -131,7 +127,7 @@ class Hosting:
     async def remove(self, session_id: str) -> None:
         """Move a session to the trash, and end its stream. Raises `UserError`."""
         async with self._opening.setdefault(session_id, asyncio.Lock()):
-            if (hosted := self._open.pop(session_id, None)) is not None:
+            if (hosted := self.sessions.pop(session_id, None)) is not None:
                 await hosted.close()
             await self.store.remove(session_id)
             await self.events.remove(session_id)
@@ -158,8 +154,8 @@ class Hosting:
 
     async def _leave(self) -> None:
         """Give up the sessions, wait for the other processes that use them, then end the open event streams."""
-        own = list(self._open)
-        for session_id in own:
+        own_ids = list(self.sessions)
+        for session_id in own_ids:
             self.give_up(session_id)
         if self._closing:
             _, late = await asyncio.wait(self._closing, timeout=CLOSE_TIMEOUT_S)
@@ -167,7 +163,7 @@ class Hosting:
                 message = "%d sessions did not end within %.0f s: the next server resumes them"
                 log.warning(message, len(late), CLOSE_TIMEOUT_S)
         deadline = time.monotonic() + PEERS_TIMEOUT_S
-        while time.monotonic() < deadline and await self._are_peers_running(own):
+        while time.monotonic() < deadline and await self._are_peers_running(own_ids):
             await asyncio.sleep(0.1)
         self._is_over = True
         for task in self._waiting:
@@ -176,10 +172,10 @@ class Hosting:
         while time.monotonic() < deadline and self._readers:
             await asyncio.sleep(0.02)
 
-    async def _are_peers_running(self, own: Sequence[str]) -> bool:
-        """Return True if somebody reads a session here that another process of this server may be ending just now."""
+    async def _are_peers_running(self, own_ids: Sequence[str]) -> bool:
+        """Return True if somebody reads a session here that runs in another process of this server, which also ends."""
         try:
-            return not (self._readers.keys() - own).isdisjoint(await self.events.running())
+            return not (self._readers.keys() - own_ids).isdisjoint(await self.events.running())
         except StorageError as error:
             log.warning("%s", error)
             return False
@@ -204,7 +200,7 @@ class Hosting:
 
     async def catch_up(self, session_id: str) -> None:
         """Add the log's newest entries to the stream, where no server has the session open. Raises `StorageError`."""
-        if session_id in self._open or (holder := await self.store.holder(session_id)):
+        if session_id in self.sessions or (holder := await self.store.holder(session_id)):
             return
         state = await self.events.state(session_id)
         if holder is None and state is not None and state.status == "running":
@@ -227,14 +223,14 @@ class Hosting:
             await asyncio.sleep(CHECK_INTERVAL_S * random.uniform(0.8, 1.2))  # noqa: S311  # so that servers take turns
             try:
                 for session_id in await self.events.running():
-                    if session_id not in self._open:
+                    if session_id not in self.sessions:
                         await self._try(session_id, self._take_over)
                 for session_id in list(self._readers):
                     await self._try(session_id, self.catch_up)
             except StorageError as error:
                 log.warning("%s", error)
             long_ago = time.monotonic() - self._idle_s
-            for session_id, hosted in list(self._open.items()):
+            for session_id, hosted in list(self.sessions.items()):
                 if hosted.is_idle and hosted.last_used < long_ago and not self._readers[session_id]:
                     self.give_up(session_id)
 
@@ -243,15 +239,13 @@ class Hosting:
             await self.owner(session_id)
 
     async def _try(self, session_id: str, work: Callable[[str], Awaitable[None]]) -> None:
-        """Do some work for a session; after a failure it is not tried again before a wait, which doubles each time."""
-        wait_s, not_before = self._backoff.get(session_id, (CHECK_INTERVAL_S, 0.0))
-        if time.monotonic() < not_before:
+        """Do some work for a session; after a failure it is not tried again before `_RETRY_AFTER_S`."""
+        if time.monotonic() < self._retry_at.get(session_id, 0.0):
             return
         try:
             await work(session_id)
-            self._backoff.pop(session_id, None)
-        except Exception as error:  # also a bug, because the other sessions wait
-            self._backoff[session_id] = min(2 * wait_s, _MAX_BACKOFF_S), time.monotonic() + wait_s
+        except Exception as error:  # even a bug: it must not hold up the other sessions
+            self._retry_at[session_id] = time.monotonic() + _RETRY_AFTER_S
             log.warning("session %s: %s", session_id, error, exc_info=not isinstance(error, UserError))
 
     async def aclose(self) -> None:

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
-from msgspec import Meta, Struct
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -64,7 +63,6 @@ def error_answer(error: UserError) -> Response:
 # Who may send requests
 
 _OPEN_PATHS = frozenset(("/", "/health", "/openapi.json", *(f"/{name}" for name in PAGE_FILES)))  # show no session
-_HOW_TO_AUTHORIZE = "Send the header Authorization: Bearer TOKEN, with what is in the token file."
 _LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 BURST_S = 10.0
 
@@ -127,7 +125,8 @@ class Guard:
             return None
         kind, _, secret = request.headers.get("authorization", "").partition(" ")
         if kind.lower() != "bearer" or not secret:
-            raise HttpError(401, "no_token", _HOW_TO_AUTHORIZE, headers={"WWW-Authenticate": "Bearer"})
+            how = "Send the header Authorization: Bearer TOKEN, with what is in the token file."
+            raise HttpError(401, "no_token", how, headers={"WWW-Authenticate": "Bearer"})
         # Looked up by its hash, so the time that this takes says nothing about a token.
         found = self._tokens.get(hashlib.sha256(secret.strip().encode()).hexdigest())
         if found is None:
@@ -154,11 +153,10 @@ def _name_of(address: str) -> str:
 
 # Bodies
 
-Time = Annotated[float, Meta(description="Seconds since 1970.")]
-Messages = Annotated[list[dict[str, Any]], Meta(description="In the form of the Messages API.")]
+Time = Annotated[float, msgspec.Meta(description="Seconds since 1970.")]
 
 
-class NewSession(Struct, frozen=True, forbid_unknown_fields=True):
+class NewSession(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A session to begin. `cwd` is absolute; what is left out is as the settings of that folder say."""
 
     cwd: str = ""
@@ -168,7 +166,7 @@ class NewSession(Struct, frozen=True, forbid_unknown_fields=True):
     name: str = ""
 
 
-class NewMessage(Struct, frozen=True, forbid_unknown_fields=True):
+class NewMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A message. While a turn runs `steer` reaches the model with its next request; others wait for the turn's end.
 
     `tools` are the client's own, from the next turn on. With a `stream_id` of the client's own the message is taken
@@ -178,38 +176,38 @@ class NewMessage(Struct, frozen=True, forbid_unknown_fields=True):
     content: str | tuple[json_input.Media, ...]
     mode: Literal["prompt", "steer", "follow_up"] = "prompt"
     tools: tuple[ToolSpec, ...] = ()
-    stream_id: Annotated[str, Meta(max_length=128)] = ""
+    stream_id: Annotated[str, msgspec.Meta(max_length=128)] = ""
 
     @property
     def message(self) -> json_input.InputMessage:
         return json_input.InputMessage(self.content)
 
 
-class TakeOver(Struct, frozen=True, tag="take_over"):
+class TakeOver(msgspec.Struct, frozen=True, tag="take_over"):
     """Have the program that has the session open end, and go on with it here."""
 
 
 Op = json_input.Control | TakeOver
 
 
-class ServerHealth(Struct, frozen=True):
+class ServerHealth(msgspec.Struct, frozen=True):
     status: Literal["ok"] = "ok"
     version: str = __version__
 
 
-class Begun(Struct, frozen=True):
+class Begun(msgspec.Struct, frozen=True):
     session_id: str
 
 
-class MessageTaken(Struct, frozen=True):
+class MessageTaken(msgspec.Struct, frozen=True):
     stream_id: str
 
 
-class OpTaken(Struct, frozen=True):
+class OpTaken(msgspec.Struct, frozen=True):
     ok: Literal[True] = True
 
 
-class SessionRow(Struct, frozen=True, kw_only=True):
+class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     """A stored session."""
 
     session_id: str
@@ -231,19 +229,19 @@ class WholeSession(SessionRow, frozen=True, kw_only=True):
     permission_mode: str
     last_event_id: int
     held_by: Literal["server", "terminal"] | None
-    messages: Messages
+    messages: Annotated[list[dict[str, Any]], msgspec.Meta(description="In the form of the Messages API.")]
 
 
-class Failure(Struct, frozen=True):
+class Failure(msgspec.Struct, frozen=True):
     code: str
     message: str
 
 
-class Error(Struct, frozen=True):
+class Error(msgspec.Struct, frozen=True):
     error: Failure
 
 
-class Event(Struct, frozen=True):
+class Event(msgspec.Struct, frozen=True):
     """`type` is assistant, user, stream_event, system (with a `subtype`) or result.
 
     Objects of a prompt's turn carry its `stream_id`; its result is the last of them. A system object `reset` holds all
@@ -257,7 +255,7 @@ class Event(Struct, frozen=True):
     stream_id: str = ""
 
 
-class Operation(Struct, frozen=True, kw_only=True):
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """A method of a path: the types of its body, its answer and its parameters. One that `is_open` needs no token."""
 
     method: str
@@ -288,21 +286,20 @@ async def body_of(request: Request) -> bytes:
 def parse_body(body: bytes, form: Any) -> Any:
     """Return the body as a `form`. Raises `HttpError` that says what was expected."""
     try:
-        given = msgspec.convert(json_input.json_in(body or b"{}"), form)
-        if isinstance(given, NewMessage):
-            json_input.check_request(json_input.UserMessage(given.message))
-            json_input.check_request(json_input.ClientToolsControl(given.tools))
+        parsed = msgspec.convert(json_input.json_in(body or b"{}"), form)
+        if isinstance(parsed, NewMessage):
+            json_input.check_request(json_input.UserMessage(parsed.message))
+            json_input.check_request(json_input.ClientToolsControl(parsed.tools))
         else:
-            json_input.check_request(given)
+            json_input.check_request(parsed)
     except (ValueError, RecursionError) as error:
         types = f" The type of an op is one of {', '.join((*json_input.CONTROLS, 'take_over'))}." if form is Op else ""
         raise HttpError(400, "invalid", f"{str(error).rstrip('.')}.{types}") from error
-    return given
+    return parsed
 
 
 # OpenAPI
 
-_REF = "#/components/schemas/{name}"
 _ABOUT = (
     "Sessions of a coding assistant. A session has one stream of events, numbered by integers that only grow: follow "
     "it with GET /v1/sessions/{session_id}/events, and send messages and ops beside it. The objects in it are those of "
@@ -312,9 +309,9 @@ _ABOUT = (
 
 def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
     forms = [form for one in operations for form in (one.body, one.answer) if form is not None]
-    schemas, components = msgspec.json.schema_components([*forms, Error], ref_template=_REF)
+    schemas, components = msgspec.json.schema_components([*forms, Error], ref_template="#/components/schemas/{name}")
     failure = _content("application/json", schemas[-1], "Refused.")
-    rest = iter(schemas)
+    next_schema = iter(schemas)  # in the order of `forms`
     paths: dict[str, dict[str, Any]] = {}
     for one in operations:
         path = paths.setdefault(one.path, {})
@@ -322,9 +319,9 @@ def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
         if one.body is not None:
             is_union = not isinstance(one.body, type)
             is_required = is_union or any(field.required for field in msgspec.structs.fields(one.body))
-            described["requestBody"] = {"required": is_required, **_content("application/json", next(rest))}
+            described["requestBody"] = {"required": is_required, **_content("application/json", next(next_schema))}
         kind = "text/event-stream" if one.answer is Event else "application/json"
-        answer = _content(kind, next(rest) if one.answer is not None else None, "Done.")
+        answer = _content(kind, next(next_schema) if one.answer is not None else None, "Done.")
         described["responses"] = {str(one.status): answer, "4XX": failure}
         path[one.method.lower()] = described | ({"security": []} if one.is_open else {})
     return {

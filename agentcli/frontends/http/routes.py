@@ -30,24 +30,19 @@ from agentcli.errors import NoSession, StorageError, StreamMoved, UserError
 from agentcli.frontends.hosts import OpenRequest, working_folder
 from agentcli.frontends.http import requests as forms
 from agentcli.frontends.http.hosted import HostedSession
-from agentcli.frontends.http.hosting import Hosting
+from agentcli.frontends.http.hosting import ALL_ENTRIES, Hosting
 from agentcli.frontends.http.requests import PAGE_FILES, HttpError, error_answer, json_answer, token_of
 from agentcli.frontends.http.stream import StreamWriter
 from agentcli.frontends.json_output import system_object, wire_messages
 
 MAX_LISTED = 200
 _KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
-_LIST, _USAGE = "List sessions, the one used last first.", "Tell what sessions used and cost."
-_SAY = "Say something. It is stored before the answer; its turn carries the stream_id."
-_CONTROL = "Interrupt, answer a question, give the result of a client tool, change model or mode."
-_FOLLOW = "Follow the stream from its first event, or from an id on. It stays open."
 _IN_TERMINAL = (
     "Session {id} is open in a terminal, where it can be followed but not steered: take it over with the op "
     '{{"type":"take_over"}}, which ends it there in order.'
 )
 _OWNER_TIMEOUT_S = 8.0  # an owner that died is known after its lease
 
-Answer = Callable[[Request], Awaitable[Response]]
 Handler = TypeVar("Handler", bound=Callable[[Any, Request], Awaitable[Response]])
 
 _OPERATIONS: list[tuple[forms.Operation, Callable[[Any, Request], Awaitable[Response]]]] = []
@@ -112,7 +107,13 @@ class Routes:
         session_id = await self._hosting.create(opening)
         return json_answer(forms.Begun(session_id), 201, {"Location": f"/v1/sessions/{session_id}"})
 
-    @_operation("GET", "/v1/sessions", _LIST, answer=list[forms.SessionRow], query={"limit": int})
+    @_operation(
+        "GET",
+        "/v1/sessions",
+        "List sessions, the one used last first.",
+        answer=list[forms.SessionRow],
+        query={"limit": int},
+    )
     async def _list(self, request: Request) -> Response:
         limit = _number(request, "limit", 50, maximum=MAX_LISTED)
         found = await self._hosting.store.list(limit=limit, user_id=token_of(request).user_id or None)
@@ -140,7 +141,7 @@ class Routes:
     @_operation("DELETE", _SESSION, "Move a session to the trash; its stream ends.", status=204)
     async def _remove(self, request: Request) -> Response:
         info = await self._session_of(request)
-        owner = None if self._hosting.hosted(info.id) else await self._hosting.store.holder(info.id)
+        owner = None if info.id in self._hosting.sessions else await self._hosting.store.holder(info.id)
         if owner == "":
             raise HttpError(409, "in_use", "A terminal has the session open: end it there, or take it over first.")
         if owner and (answer := await forward(request, owner, b"", is_repeatable=True)) is not None:
@@ -151,15 +152,23 @@ class Routes:
     async def _session_of(self, request: Request) -> SessionInfo:
         """Return the session that the address names. Raises `NoSession`, also for another user's."""
         session_id = request.path_params["session_id"]
-        user = token_of(request).user_id or None
-        info, _ = await self._hosting.store.load(session_id, after=1 << 40, user_id=user)
+        info, _ = await self._hosting.store.load(
+            session_id, after=ALL_ENTRIES, user_id=token_of(request).user_id or None
+        )
         if info.id != session_id:
             raise NoSession(session_id[:80])
         return info
 
     # Messages and controls
 
-    @_operation("POST", f"{_SESSION}/messages", _SAY, body=forms.NewMessage, status=202, answer=forms.MessageTaken)
+    @_operation(
+        "POST",
+        f"{_SESSION}/messages",
+        "Say something. It is stored before the answer; its turn carries the stream_id.",
+        body=forms.NewMessage,
+        status=202,
+        answer=forms.MessageTaken,
+    )
     async def _message(self, request: Request) -> Response:
         body, info = await forms.body_of(request), await self._session_of(request)
         new: forms.NewMessage = forms.parse_body(body, forms.NewMessage)
@@ -174,7 +183,14 @@ class Routes:
 
         return await self._to_owner(request, msgspec.json.encode(new), info, submit, is_repeatable=True)
 
-    @_operation("POST", f"{_SESSION}/ops", _CONTROL, body=forms.Op, status=202, answer=forms.OpTaken)
+    @_operation(
+        "POST",
+        f"{_SESSION}/ops",
+        "Interrupt, answer a question, give the result of a client tool, change model or mode.",
+        body=forms.Op,
+        status=202,
+        answer=forms.OpTaken,
+    )
     async def _op(self, request: Request) -> Response:
         body, info = await forms.body_of(request), await self._session_of(request)
         op: forms.Op = forms.parse_body(body, forms.Op)
@@ -218,7 +234,13 @@ class Routes:
                 raise HttpError(503, "no_owner", "The server that has the session open does not answer: try again.")
             await asyncio.sleep(0.25)
 
-    @_operation("GET", f"{_SESSION}/events", _FOLLOW, answer=forms.Event, query={"Last-Event-ID": int, "after": int})
+    @_operation(
+        "GET",
+        f"{_SESSION}/events",
+        "Follow the stream from its first event, or from an id on. It stays open.",
+        answer=forms.Event,
+        query={"Last-Event-ID": int, "after": int},
+    )
     async def _events(self, request: Request) -> Response:
         info = await self._session_of(request)
         last_id = request.headers.get("last-event-id") or request.query_params.get("after") or "0"
@@ -227,7 +249,13 @@ class Routes:
         events = stream_events(self._hosting, info.id, after)
         return StreamingResponse(events, media_type="text/event-stream", headers=headers)
 
-    @_operation("GET", "/v1/usage", _USAGE, answer=dict[str, Any], query={"days": int, "session": str})
+    @_operation(
+        "GET",
+        "/v1/usage",
+        "Tell what sessions used and cost.",
+        answer=dict[str, Any],
+        query={"days": int, "session": str},
+    )
     async def _usage(self, request: Request) -> Response:
         days, session = _number(request, "days", 30, maximum=36_500), request.query_params.get("session", "")
         since = time.time() - days * 86_400 if days and not session else 0.0
@@ -247,7 +275,7 @@ def _number(request: Request, name: str, default: int, *, maximum: int) -> int:
     return int(text)
 
 
-def _page(name: str) -> Answer:
+def _page(name: str) -> Callable[[Request], Awaitable[Response]]:
     """Return the route of a file of the page, which is plain HTML, CSS or JavaScript."""
     content, kind = files(__package__).joinpath("page", name).read_bytes(), _KINDS[name.rpartition(".")[2]]
     policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:"
@@ -279,8 +307,6 @@ async def _failure(request: Request, error: Exception) -> Response:
 
 KEEPALIVE_S = 15.0
 _MAX_EVENTS = 200  # that are read at once
-_HELLO = b"retry: 1000\n\n"
-_KEEPALIVE = b": alive\n\n"
 
 
 async def stream_events(hosting: Hosting, session_id: str, after: int) -> AsyncIterator[bytes]:
@@ -288,7 +314,7 @@ async def stream_events(hosting: Hosting, session_id: str, after: int) -> AsyncI
     events = hosting.events
     async with hosting.reading(session_id):
         await hosting.catch_up(session_id)
-        yield _HELLO
+        yield b"retry: 1000\n\n"  # ms before a reader connects again
         if after and not await events.has(session_id, after):
             event = await _reset(hosting, session_id)
             after = event.id
@@ -301,7 +327,7 @@ async def stream_events(hosting: Hosting, session_id: str, after: int) -> AsyncI
                 return  # the reader comes again
             if not found and await events.state(session_id) is None:
                 return
-            yield b"".join(map(_frame, found)) or _KEEPALIVE
+            yield b"".join(map(_frame, found)) or b": alive\n\n"
             after = found[-1].id if found else after
 
 

@@ -13,8 +13,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Struct, field
-from msgspec.structs import replace
 
 from agentcli.agent.interfaces import EventStore, StreamStatus
 from agentcli.conversation.entries import Entry
@@ -28,14 +26,14 @@ IDS_PER_WRITER = 1_000_000
 _RETRY_AFTER_S = 1.0
 
 
-class Waiting(Struct, frozen=True):
+class Waiting(msgspec.Struct, frozen=True):
     """A message whose turn has not begun: its `stream_id`, and a hash of its content."""
 
     stream_id: str
     content: str
 
 
-class StreamNote(Struct, frozen=True, omit_defaults=True):
+class StreamNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The state that the next writer of a stream needs, stored with it. `epoch` counts the writers.
 
     `entries` of the log were sent, the newest with the event of the id `last_entry_event`. `span` is the `stream_id` of
@@ -45,12 +43,12 @@ class StreamNote(Struct, frozen=True, omit_defaults=True):
 
     epoch: int = 0
     entries: int = 0
-    last_entry_event: int = field(default=0, name="told")
+    last_entry_event: int = msgspec.field(default=0, name="told")
     model: str = ""
     mode: str = ""
     span: str = ""
     waiting: tuple[Waiting, ...] = ()
-    accepted: tuple[str, ...] = field(default=(), name="taken")
+    accepted: tuple[str, ...] = msgspec.field(default=(), name="taken")
     is_open: bool = False
 
 
@@ -84,14 +82,14 @@ class StreamWriter:
 
     async def begin(self) -> None:
         """Keep all others from writing. Raises `StreamMoved` where another one has begun."""
-        # A power cut may take back ids that readers know already, so none of them is given again.
+        # A power cut may take back ids that readers know already: go on with the next multiple of `IDS_PER_WRITER`.
         self._last_id = -(-self._last_id // IDS_PER_WRITER) * IDS_PER_WRITER
         self.change(epoch=self.note.epoch + 1)
         await self._append([], None)
 
     def change(self, **fields: Any) -> None:
         """Change the note; it is stored with the next objects."""
-        self.note = replace(self.note, **fields)
+        self.note = msgspec.structs.replace(self.note, **fields)
 
     async def write_now(self, *, status: StreamStatus | None) -> None:
         """Store the note. Unlike `write` it raises `StorageError` at once."""
@@ -112,14 +110,18 @@ class StreamWriter:
 
     async def _append(self, objects: Sequence[dict[str, Any]], status: StreamStatus | None) -> None:
         events = [msgspec.json.encode(one) for one in objects]
-        numbers = [n for n, one in enumerate(objects, 1) if one["type"] in ("assistant", "user") or "entry_id" in one]
-        note = replace(self.note, last_entry_event=self._last_id + numbers[-1]) if numbers else self.note
+        of_entries = [
+            n for n, one in enumerate(objects, 1) if one["type"] in ("assistant", "user") or "entry_id" in one
+        ]
+        note = self.note
+        if of_entries:  # the store numbers the objects in a row, from the stream's last id on
+            note = msgspec.structs.replace(note, last_entry_event=self._last_id + of_entries[-1])
         text = msgspec.json.encode(note).decode()
         last_id = await self._store.append(
             self._stream_id, events, status=status, note=text, if_note=self._stored_note, after=self._last_id
         )
         self._last_id = max(self._last_id, last_id)
-        self._stored_note, self.note = text, replace(self.note, last_entry_event=note.last_entry_event)
+        self._stored_note, self.note = text, msgspec.structs.replace(self.note, last_entry_event=note.last_entry_event)
 
     async def write_missing(self, entries: Iterable[Entry]) -> None:
         """Write the entries that follow those in the stream. Raises `StreamMoved`."""

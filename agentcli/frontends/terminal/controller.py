@@ -16,7 +16,7 @@ from agentcli.agent.state import awaited_reset
 from agentcli.conversation.entries import Entry, Retracted, User
 from agentcli.errors import NoKey, UserError
 from agentcli.frontends.hosts import OpenerHost, open_after
-from agentcli.frontends.run_end import ended_jobs, named, running_jobs
+from agentcli.frontends.run_end import jobs_that_end, named
 from agentcli.frontends.terminal.input.completion import missing_files
 from agentcli.frontends.terminal.input.typed_text import Pastes
 from agentcli.frontends.terminal.output.turn_view import TurnView, replay
@@ -101,7 +101,7 @@ class TerminalController(OpenerHost):
         return opened
 
     async def _close_session(self, session: Session) -> None:
-        jobs = ended_jobs(running_jobs(session))
+        jobs = jobs_that_end(session)
         await session.close()
         if jobs:
             self.view.print_line(jobs, "warning")
@@ -351,7 +351,7 @@ class TerminalController(OpenerHost):
 
     def name_jobs(self) -> bool:
         """Name the jobs that would end with the session; False if there are none, or if all were named before."""
-        jobs = running_jobs(self.session) if self.is_open else []
+        jobs = self.session.snapshot().workspace.running_jobs() if self.is_open else []
         if all(job.id in self._named_jobs for job in jobs):
             return False
         self._named_jobs |= {job.id for job in jobs}
