@@ -16,13 +16,12 @@ from agentcli.agent.calls.perform import end_recording
 from agentcli.agent.calls.run import run_own_command
 from agentcli.agent.event_queue import Subscribers, one_by_one
 from agentcli.agent.events import AnyQuestion, Done, Event, ModeChanged, Notice, TakenOver, TurnFailed
-from agentcli.agent.loop import run_turn
+from agentcli.agent.loop import begin_turn, resume_turn, run_turn
 from agentcli.agent.permissions.modes import mode_notes, parse_mode, untold_mode
 from agentcli.agent.permissions.rule_text import check_rule, parse_rules
 from agentcli.agent.questions import Questions
 from agentcli.agent.runtime import Runtime, Turn
 from agentcli.agent.state import AgentState, SessionSnapshot, rewind_to
-from agentcli.agent.turn import begin_turn, resume_turn
 from agentcli.agent.turn_log import apply_compaction, queue_changed, store
 from agentcli.conversation.entries import Body, Compaction, ContextNote, Paid, PaidReason, ResetAwaited, User
 from agentcli.conversation.mentions import typed_text

@@ -9,20 +9,18 @@ from agentcli.agent.result import AnswerSchema
 from agentcli.agent.runtime import TurnStep
 from agentcli.agent.steps.limits import BudgetLimit, RepeatLimit, ResetWait, RoundLimit
 from agentcli.agent.steps.messages import (
-    FolderInstructions,
-    NestedInstructions,
-    PromptHooks,
-    QueuedMessages,
-    ReplyHook,
-    StopHooks,
-)
-from agentcli.agent.steps.replies import (
     CallsPending,
     ContinuedReply,
     FittingAnswer,
+    FolderInstructions,
+    NestedInstructions,
     PlanReview,
+    PromptHooks,
+    QueuedMessages,
+    ReplyHook,
     RequiredAnswer,
     SmallModelNudge,
+    StopHooks,
 )
 
 

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from agentcli.agent import turn_log as log
 from agentcli.agent.accounting.budgets import OverBudget
 from agentcli.agent.events import DoneReason, LimitQuestion, Notice, Retry
+from agentcli.agent.loop import GO_ON, broke_off, has_distant_reset
 from agentcli.agent.ops import Approve
 from agentcli.agent.requests.request import describe_error
 from agentcli.agent.runtime import EarlyEnd, Turn, TurnStep
 from agentcli.agent.state import awaited_reset
-from agentcli.agent.turn import GO_ON, broke_off, has_distant_reset
 from agentcli.conversation.entries import ResetAwaited, Result, reminder
 from agentcli.errors import LoopError
 from agentcli.llm import provider as llm

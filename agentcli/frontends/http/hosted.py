@@ -12,9 +12,9 @@ from typing import Any
 
 from agentcli.agent import events
 from agentcli.agent.interfaces import StreamStatus
+from agentcli.agent.loop import half_answer, is_unanswered
 from agentcli.agent.ops import GoOn, Prompt, RunQueued, SetModel, Steer
 from agentcli.agent.result import ResultBuilder
-from agentcli.agent.turn import half_answer, is_unanswered
 from agentcli.conversation.entries import Assistant, Entry, User
 from agentcli.errors import StorageError, StreamMoved, UsageError, UserError
 from agentcli.frontends import json_input

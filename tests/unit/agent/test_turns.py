@@ -29,7 +29,7 @@ from agentcli.agent.events import (
 from agentcli.agent.hooks import NoHooks
 from agentcli.agent.ops import GoOn, RunQueued, SetMode, SetModel
 from agentcli.agent.runtime import TurnLimits
-from agentcli.agent.steps.replies import MAX_CONTINUATIONS
+from agentcli.agent.steps.messages import MAX_CONTINUATIONS
 from agentcli.conversation import entries as logged
 from agentcli.conversation.entries import Assistant, CallsStarted, Entry, Result, User
 from agentcli.errors import UserError
