@@ -12,7 +12,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from agentcli.agent.accounting.budgets import Account, OverBudget
+from agentcli.agent.accounting import Account, OverBudget
 from agentcli.agent.calls.model import TurnCalls, fire
 from agentcli.agent.calls.report import INTERRUPTED
 from agentcli.agent.calls.run import run_calls

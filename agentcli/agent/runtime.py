@@ -9,12 +9,11 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from agentcli.agent.accounting.budgets import Amounts, Budgets, OverBudget
+from agentcli.agent.accounting import Amounts, Budgets, OverBudget
 from agentcli.agent.calls.model import SessionCalls, TurnCalls
 from agentcli.agent.context.window import ContextUse, ContextWatch, CountTexts, count_context, estimated
 from agentcli.agent.events import DoneReason, Emit
-from agentcli.agent.hooks import NoHooks, TurnHooks
-from agentcli.agent.interfaces import SessionLog
+from agentcli.agent.interfaces import NoHooks, SessionLog, TurnHooks
 from agentcli.agent.state import AgentState
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Compaction, Entry, Result
@@ -33,17 +32,15 @@ ContextTransform = Callable[[tuple[Message, ...]], Awaitable[tuple[Message, ...]
 class TurnLimits(msgspec.Struct, frozen=True):
     """The limits of a turn: `max_turns` requests, and `max_tokens` for a reply (None: the model's limit, up to 32,000).
 
-    With `asks` the person is asked, at this limit and where a budget is used up, if the turn continues. From the share
-    `cheaper_at` of a budget in money on, `cheaper_model` answers. An answer that breaks off is continued without a
-    question up to `max_breaks` times a turn. With `waits_for_reset` a turn waits for the end of a usage limit.
+    With `asks` the person is asked, at this limit and where a budget is used up, if the turn continues. An answer
+    that breaks off is continued without a question up to `max_breaks` times a turn. With `waits_for_reset` a turn waits
+    for the end of a usage limit.
     """
 
     max_turns: int = 25
     max_tokens: int | None = None
     asks: bool = False
     budgets: Amounts = {}
-    cheaper_model: str = ""
-    cheaper_at: float = 0.8
     waits_for_reset: bool = False
     max_breaks: int = 0
 
@@ -139,7 +136,6 @@ class Spending:
     budgets: Budgets
     usage: Usage = Usage()
     cost_usd: float | None = 0.0
-    dearer_model: str = ""  # a cheaper model has just replaced it
 
 
 @dataclass(kw_only=True)

@@ -9,8 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from agentcli.agent.accounting.budgets import Account, Budgets
-from agentcli.agent.accounting.usage import UsageCollector, amounts_of, spent
+from agentcli.agent.accounting import Account, Budgets, UsageCollector, amounts_of, spent
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rules import Rules
 from agentcli.conversation.conversation import Conversation

@@ -279,3 +279,8 @@ def listed_names(names: Sequence[str], most: int) -> str:
     """Return the first names as `a, b and 3 more`."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return f"{', '.join(names[:most])}{more}"
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """Return a number with its noun, such as `2 files`; `many` is a plural that does not end in s."""
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"

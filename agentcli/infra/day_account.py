@@ -11,7 +11,7 @@ from typing import Any
 
 import apsw
 
-from agentcli.agent.accounting.budgets import Account, Amounts, Kind, added
+from agentcli.agent.accounting import Account, Amounts, Kind, added
 from agentcli.errors import StorageError
 from agentcli.settings.files import make_private_folder
 

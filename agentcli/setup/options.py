@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from msgspec import Struct
 
-from agentcli.agent.accounting.budgets import Account, Amounts, Budgets, Kind
-from agentcli.agent.hooks import CallHooks, NoHooks, TurnHooks
-from agentcli.agent.interfaces import Locks, SessionLog, SessionStore
+from agentcli.agent.accounting import Account, Amounts, Budgets, Kind
+from agentcli.agent.interfaces import CallHooks, Locks, NoHooks, SessionLog, SessionStore, TurnHooks
 from agentcli.agent.permissions.rule_text import check_rule, parse_rule
 from agentcli.agent.permissions.rules import Rules, Verb
 from agentcli.agent.runtime import ContextControl, Resolve, TurnLimits
@@ -126,8 +125,6 @@ def turn_limits(settings: Settings, *, asks: bool, max_breaks: int = 0) -> TurnL
         settings.tokens.max_output,
         asks=asks,
         budgets=budget_of(settings.budgets, "turn"),
-        cheaper_model=settings.budgets.fallback_model,
-        cheaper_at=settings.budgets.fallback_at,
         waits_for_reset=settings.limits.wait_for_reset,
         max_breaks=max_breaks,
     )

@@ -10,7 +10,6 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentcli.agent.accounting.usage import counted
 from agentcli.agent.calls.model import Call
 from agentcli.agent.events import ChangesApproval, CommandApproval
 from agentcli.agent.ops import Approve
@@ -18,7 +17,7 @@ from agentcli.agent.permissions.approvals import PermittedCall
 from agentcli.agent.permissions.decide import Verdict
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rules import EDITORS, Rule, Rules, restricts_edits, rule_about
-from agentcli.conversation.history import listed_names
+from agentcli.conversation.history import counted, listed_names
 from agentcli.safety.paths.judge import PathGround
 from agentcli.tools.dry_run import ApplyOutcome, ChangeSummary, DryRun
 from agentcli.tools.summary import call_title

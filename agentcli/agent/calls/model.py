@@ -11,12 +11,11 @@ from typing import Any, Protocol
 
 import msgspec
 
-from agentcli.agent.accounting.budgets import Budgets
+from agentcli.agent.accounting import Budgets
 from agentcli.agent.calls.client import ClientCalls
 from agentcli.agent.calls.report import Mask, Report
 from agentcli.agent.events import AnyQuestion, ClientToolRequested, Denial, Emit
-from agentcli.agent.hooks import CallHooks, EventAnswer, EventHooks, EventName
-from agentcli.agent.interfaces import Checkpoints, GrantStore, Locks
+from agentcli.agent.interfaces import CallHooks, Checkpoints, EventAnswer, EventHooks, EventName, GrantStore, Locks
 from agentcli.agent.ops import Approve, Op
 from agentcli.agent.permissions.decide import Verdict
 from agentcli.agent.state import AgentState

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from agentcli.agent.events import CallError, Emit, OutputDelta, ToolFinished, ToolStarted
-from agentcli.agent.hooks import CallRecord
+from agentcli.agent.interfaces import CallRecord
 from agentcli.conversation.entries import Result
 from agentcli.errors import Declined, ToolError
 from agentcli.llm.messages import Text, ToolResult, ToolUse

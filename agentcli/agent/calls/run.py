@@ -19,7 +19,7 @@ from agentcli.agent.calls.model import SAME_CALL_LIMIT, Call, SessionCalls, Turn
 from agentcli.agent.calls.perform import perform
 from agentcli.agent.calls.report import INTERRUPTED, Mask, Report
 from agentcli.agent.events import Emit, Steered
-from agentcli.agent.hooks import CallRecord, HookAnswer
+from agentcli.agent.interfaces import CallRecord, HookAnswer
 from agentcli.agent.ops import OWN_CALL
 from agentcli.agent.permissions.approvals import PermittedCall, permit
 from agentcli.agent.questions import make_ask

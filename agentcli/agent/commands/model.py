@@ -9,8 +9,7 @@ from typing import get_args
 
 from msgspec import Struct
 
-from agentcli.agent.accounting.budgets import in_words
-from agentcli.agent.accounting.usage import UsageCollector, counted
+from agentcli.agent.accounting import UsageCollector, in_words
 from agentcli.agent.commands.command import CommandHost, Outcome, SlashCommand, marked, without_keep
 from agentcli.agent.ops import SetEffort, SetModel
 from agentcli.agent.requests.paid_request import PaidRequest, RequestTarget
@@ -18,6 +17,7 @@ from agentcli.agent.requests.repairs import without
 from agentcli.agent.requests.request import build_request
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import Assistant, Compaction, Entry, PaidReason
+from agentcli.conversation.history import counted
 from agentcli.errors import UsageError, UserError
 from agentcli.llm.errors import ProviderError
 from agentcli.llm.messages import Message, Text, Usage, repair_messages

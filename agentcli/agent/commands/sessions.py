@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
-from agentcli.agent.accounting.usage import counted
 from agentcli.agent.commands.command import CommandHost, Outcome, SlashCommand, listed, number_in
 from agentcli.agent.interfaces import Checkpoints, SessionInfo
 from agentcli.agent.session import Session
@@ -24,7 +23,7 @@ from agentcli.agent.undo import (
     undo,
 )
 from agentcli.conversation.entries import Labelled
-from agentcli.conversation.history import shorten
+from agentcli.conversation.history import counted, shorten
 from agentcli.errors import NoSession, SessionInUse, UsageError, UserError
 from agentcli.settings.paths import from_home
 

@@ -20,7 +20,7 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentcli.agent.accounting.budgets import Budgets
+from agentcli.agent.accounting import Budgets
 from agentcli.agent.events import Emit, Notice
 from agentcli.agent.requests.paid_request import PaidRequest, RequestTarget
 from agentcli.conversation.compaction.digest import SeenHash, collect

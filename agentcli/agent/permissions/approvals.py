@@ -18,7 +18,7 @@ from msgspec.structs import asdict, replace
 
 from agentcli.agent.calls.model import NOBODY_LEFT, Call, Decide, fire, fire_about
 from agentcli.agent.events import AnyQuestion, CallApproval, CommandApproval, Denial, EditApproval, Notice
-from agentcli.agent.hooks import HookAnswer
+from agentcli.agent.interfaces import HookAnswer
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.decide import CHANGES_A_FILE, Verdict, decide, decide_with_exposure, suggested_rules
 from agentcli.agent.permissions.facts import CallFacts, DryRunUse, can_dry_run, find_facts

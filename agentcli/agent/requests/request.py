@@ -9,8 +9,7 @@ from functools import partial
 import msgspec
 
 from agentcli.agent import events
-from agentcli.agent.accounting.budgets import MEDIA_MARGIN, most_tokens
-from agentcli.agent.requests.paid_request import Attempt, PaidRequest, RequestTarget
+from agentcli.agent.requests.paid_request import MEDIA_MARGIN, Attempt, PaidRequest, RequestTarget, most_tokens
 from agentcli.agent.requests.repairs import with_repairs
 from agentcli.agent.runtime import Runtime, Turn, unchanged
 from agentcli.agent.state import AgentState
@@ -25,7 +24,7 @@ from agentcli.conversation.entries import (
     Retracted,
     reminder,
 )
-from agentcli.errors import ConfigError, UsageError, UserError
+from agentcli.errors import UserError
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ContextOverflow, ProviderError
 from agentcli.llm.media import BoundsMedia, omission_notices
@@ -49,29 +48,18 @@ async def request_reply(turn: Turn) -> llm.Done:
     except ContextOverflow:
         if not await shrink(turn):
             raise
-    except (ProviderError, UsageError, ConfigError) as error:
-        failed, substitute = turn.state.model.name, _substitute(turn, error)
-        if not substitute:
+    except ProviderError as error:
+        model, fallback = turn.state.model, turn.runtime.models.fallback
+        if error.shown or not error.is_retryable or fallback in ("", model.name):
             raise
-        turn.emit(events.Notice(f"{failed} failed ({describe_error(error).rstrip('.')}): going on with {substitute}."))
-        turn.state.model.name, turn.state.model.switch_reason = substitute, "fallback"
+        turn.emit(
+            events.Notice(f"{model.name} failed ({describe_error(error).rstrip('.')}): going on with {fallback}.")
+        )
+        model.name, model.switch_reason = fallback, "fallback"
     return await _request(turn)
 
 
-def _substitute(turn: Turn, error: ProviderError | UserError) -> str:
-    """Return the model that answers in place of one that failed; empty if none does."""
-    if isinstance(error, ProviderError) and error.shown:
-        return ""
-    if dearer := turn.spending.dearer_model:  # the person did not ask for the cheaper one, so its failure ends nothing
-        turn.spending.dearer_model = ""
-        return dearer
-    is_passing = isinstance(error, ProviderError) and error.is_retryable
-    fallback = turn.runtime.models.fallback
-    return fallback if is_passing and fallback != turn.state.model.name else ""
-
-
 async def _request(turn: Turn) -> llm.Done:
-    save_money(turn)
     target = RequestTarget(*await turn.runtime.models.resolve(turn.state))
     info = target.info
     turn.state.model.is_small = info.small
@@ -101,17 +89,6 @@ def report_omitted_media(turn: Turn, target: RequestTarget, request: Request) ->
         if notice not in reported:
             reported.add(notice)
             turn.emit(events.Notice(notice))
-
-
-def save_money(turn: Turn) -> None:
-    """Switch to the cheaper model from its share of a budget in money on; once, so that the person can switch back."""
-    limits, state, budgets = turn.runtime.limits, turn.state, turn.spending.budgets
-    if limits.cheaper_model not in ("", state.model.name):
-        share = max((spent / limit for _, kind, limit, spent in budgets.limits() if kind == "usd"), default=0.0)
-        if share >= limits.cheaper_at and budgets.is_first("cheaper model"):
-            turn.emit(events.Notice(f"{share:.0%} of a budget is used: going on with {limits.cheaper_model}."))
-            turn.spending.dearer_model = state.model.name
-            state.model.name, state.model.switch_reason = limits.cheaper_model, "budget"
 
 
 def add_notes(turn: Turn) -> None:
@@ -271,7 +248,7 @@ async def store_reply(turn: Turn, target: RequestTarget, reply: llm.Done, attemp
         why = reply.note or "the provider's safety rules"
         raise UserError(f"The model refused to answer ({why}). The message was taken back: rephrase it or use /model.")
     turn.answer.parts.append(reply.message.text)
-    turn.answer.is_half, turn.spending.dearer_model = False, ""
+    turn.answer.is_half = False
     turn.log.accepted = len(turn.log.entry_ids)
     stored = Assistant(
         reply.message.content,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from agentcli.agent import turn_log as log
-from agentcli.agent.accounting.budgets import OverBudget
+from agentcli.agent.accounting import OverBudget
 from agentcli.agent.events import DoneReason, LimitQuestion, Notice, Retry
 from agentcli.agent.loop import GO_ON, broke_off, has_distant_reset
 from agentcli.agent.ops import Approve

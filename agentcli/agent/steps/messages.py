@@ -14,7 +14,7 @@ from msgspec import structs
 
 from agentcli.agent.calls.model import fire
 from agentcli.agent.events import Notice, PlanApproval
-from agentcli.agent.hooks import EventName
+from agentcli.agent.interfaces import EventName
 from agentcli.agent.loop import add_messages
 from agentcli.agent.ops import Approve
 from agentcli.agent.result import AnswerSchema

@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from agentcli.agent.events import HookRan
-from agentcli.agent.hooks import EventAnswer
+from agentcli.agent.interfaces import EventAnswer
 from agentcli.agent.permissions.rule_text import ALIASES
 from agentcli.cli.output import warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_answer

@@ -11,8 +11,7 @@ from typing import Any
 from msgspec import structs
 
 from agentcli.agent import events
-from agentcli.agent.accounting.budgets import Account, in_words
-from agentcli.agent.accounting.usage import UsageCollector
+from agentcli.agent.accounting import Account, UsageCollector, in_words
 from agentcli.agent.calls.model import NOBODY_LEFT, Ask, Call, Decide, Delegates, SessionCalls, TurnCalls
 from agentcli.agent.context.window import ContextWatch
 from agentcli.agent.interfaces import SessionInfo, SessionLog, SessionStore, subagents_owner

@@ -26,7 +26,7 @@ from agentcli.infra.sessions.tables import ENTRY, OF_USER, Tables, UnstoredSessi
 from agentcli.settings.paths import folder_text
 
 if TYPE_CHECKING:
-    from agentcli.agent.accounting.usage import UsageCollector
+    from agentcli.agent.accounting import UsageCollector
 
 T = TypeVar("T")
 
@@ -231,7 +231,7 @@ class TableSessions(ABC):
 
     async def usage(self, *, since: float = 0.0, session: str = "", user_id: str | None = None) -> UsageCollector:
         """Add up usage since a time, of one session, of a user or of all. Of a fork only its own entries count."""
-        from agentcli.agent.accounting.usage import UsageCollector
+        from agentcli.agent.accounting import UsageCollector
 
         async def work(db: Tables) -> UsageCollector:
             collector = UsageCollector()

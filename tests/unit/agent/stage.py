@@ -16,11 +16,10 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from agentcli.agent.accounting.budgets import Budgets
+from agentcli.agent.accounting import Budgets
 from agentcli.agent.calls.model import CallServices, SessionCalls
 from agentcli.agent.events import Done, Event, TurnFailed
-from agentcli.agent.hooks import NoHooks, TurnHooks
-from agentcli.agent.interfaces import NEWEST, AppendedEntries, GrantStore, SessionLog
+from agentcli.agent.interfaces import NEWEST, AppendedEntries, GrantStore, NoHooks, SessionLog, TurnHooks
 from agentcli.agent.ops import Approve, Op, Prompt
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rule_text import parse_rule

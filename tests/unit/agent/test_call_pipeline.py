@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from agentcli.agent.events import ClientToolRequested, ToolFinished, TurnFailed
-from agentcli.agent.hooks import CallRecord, HookAnswer
+from agentcli.agent.interfaces import CallRecord, HookAnswer
 from agentcli.agent.ops import ClientResult, Interrupt, Prompt
 from agentcli.conversation.entries import Result
 from agentcli.errors import ToolError, ToolErrorKind
