@@ -159,36 +159,18 @@ def prompts(conversation: Conversation) -> list[tuple[str, str]]:
 
 
 class Point(msgspec.Struct, frozen=True):
-    """A point of the conversation to go back to: before a `prompt`, at a `label`, or at the end of another `branch`."""
+    """A point of the conversation to go back to: before a `prompt`, or at a `label`."""
 
     entry_id: str
-    kind: Literal["prompt", "label", "branch"]
+    kind: Literal["prompt", "label"]
     text: str
 
 
 def points(conversation: Conversation) -> list[Point]:
-    """Return the prompts of the path, newest first, then labels, then the ends of other branches."""
+    """Return the prompts of the path, newest first, then the labels of all branches."""
     found = [Point(id, "prompt", text) for id, text in reversed(prompts(conversation))]
     labels = {entry.body.name: entry for entry in conversation.entries if isinstance(entry.body, Labelled)}
-    found += [Point(entry.id, "label", name) for name, entry in reversed(labels.items())]
-    return found + [Point(entry.id, "branch", text) for entry, text in reversed(_other_branches(conversation))]
-
-
-def _other_branches(conversation: Conversation) -> list[tuple[Entry, str]]:
-    """Return the last entries of other branches that have prompts, each with the newest of these prompts."""
-    parents = {entry.parent_id for entry in conversation.entries}
-    on_path = {entry.id for entry in conversation.path}
-    newest_prompts: dict[str, str] = {}  # by id of an entry of another branch, the newest prompt up to it
-    found = []
-    for entry in conversation.entries:
-        newest = newest_prompts.get(entry.parent_id or "", "")
-        if isinstance(entry.body, User) and not entry.body.is_reminder:
-            newest = typed_text(entry.body.content)
-        if newest and entry.id not in on_path:
-            newest_prompts[entry.id] = newest
-            if entry.id not in parents:
-                found.append((entry, newest))
-    return found
+    return found + [Point(entry.id, "label", name) for name, entry in reversed(labels.items())]
 
 
 def rewind_to(conversation: Conversation, entry_id: str) -> tuple[str, Rewound | HeadMoved]:

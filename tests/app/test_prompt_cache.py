@@ -240,28 +240,6 @@ def grow_older(place: Place, seconds: int) -> None:
     database.close()
 
 
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize(
-    ("before", "flags", "cause"),
-    [
-        (lambda place: grow_older(place, 400), (), "time to live"),
-        (lambda place: None, ("--append-system-prompt", "Be brief."), "system"),
-        (lambda place: None, ("--tools", "bash,file_read"), "tools"),
-    ],
-)
-def test_the_cause_of_a_loss_is_found(
-    place: Place, before: Callable[[Place], None], flags: tuple[str, ...], cause: str
-) -> None:
-    cache = Cache(explicit=True)
-    with anthropic_server(answers(iter(()), cache)) as server:
-        model = ("-m", "anthropic/claude-sonnet-5-5")
-        place.run(*model, "-p", "go", env=environment(server))
-        before(place)
-        cache.forget()
-        place.run(*model, "-c", "-p", "on", *flags, env=environment(server))
-        assert f"lost by {cause}: " in command(place, server, "/cache")
-
-
 def test_a_provider_that_caches_nothing_loses_nothing(place: Place) -> None:
     model = place.script({"text": "a"}, {"text": "b"})
     place.run("-m", model, "-p", "go")

@@ -218,7 +218,6 @@ async def _why(host: CommandHost, argument: str) -> Outcome:
 
 
 _PARTS = ("conversation", "files", "both")
-_POINTS = {"prompt": "", "label": "a label: to just there", "branch": "abandoned branch: to its end"}
 
 
 async def _rewind(host: CommandHost, argument: str) -> Outcome:
@@ -232,12 +231,12 @@ async def _rewind(host: CommandHost, argument: str) -> Outcome:
     if which := " ".join(words):
         point = _named_point(which, there)
     else:
-        options = [(label(point.text), _POINTS[point.kind]) for point in there]
+        options = [(label(point.text), "a label: to just there" if point.kind == "label" else "") for point in there]
         chosen = await host.choose("Go back to before", options)
         if chosen is None:
             return listed(options[:MAX_LISTED], f"Go back to one: /rewind NUMBER|LABEL [{'|'.join(_PARTS)}]")
         point = there[chosen]
-    changes = History(session.state.conversation.entries).since(point.entry_id) if point.kind != "branch" else None
+    changes = History(session.state.conversation.entries).since(point.entry_id)
     if not which and changes is not None:
         count = len({change.path for change in changes.changes})
         files = f"{count} file{'s' if count > 1 else ''} changed since"
