@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING
 from agentcli.agent.calls.model import CallServices, SessionCalls
 from agentcli.agent.calls.perform import account_for_interrupted
 from agentcli.agent.calls.report import Mask
-from agentcli.agent.context.window import ContextWatch
 from agentcli.agent.events import Notice
 from agentcli.agent.interfaces import SessionLog, SessionStore
 from agentcli.agent.permissions.modes import mode_notes, parse_mode
 from agentcli.agent.permissions.rules import Rules
 from agentcli.agent.questions import make_ask
-from agentcli.agent.runtime import ModelAccess, Runtime, TurnStep
+from agentcli.agent.runtime import ContextWatch, ModelAccess, Runtime, TurnStep
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, ModelChoice, chosen_model, rebuilt
-from agentcli.agent.steps import usual_steps
-from agentcli.agent.steps.messages import NestedInstructions
+from agentcli.agent.steps.messages import NestedInstructions, usual_steps
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Entry, SkillActivated, User, reminder
 from agentcli.conversation.history import carried_notes

@@ -9,12 +9,10 @@ from collections.abc import AsyncGenerator, Collection, Sequence
 import msgspec
 
 from agentcli.agent import ops
-from agentcli.agent.activity_log import log_activity
-from agentcli.agent.calls.client import with_client_tools
-from agentcli.agent.calls.model import NOBODY_LEFT, TurnCalls, fire
+from agentcli.agent.calls.model import NOBODY_LEFT, TurnCalls, fire, with_client_tools
 from agentcli.agent.calls.perform import end_recording
 from agentcli.agent.calls.run import run_own_command
-from agentcli.agent.event_queue import Subscribers, one_by_one
+from agentcli.agent.event_queue import Subscribers, log_activity, one_by_one
 from agentcli.agent.events import AnyQuestion, Done, Event, ModeChanged, Notice, TakenOver, TurnFailed
 from agentcli.agent.loop import begin_turn, resume_turn, run_turn
 from agentcli.agent.permissions.modes import mode_notes, parse_mode, untold_mode

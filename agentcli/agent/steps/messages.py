@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from os.path import normpath
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from agentcli.agent.loop import add_messages
 from agentcli.agent.ops import Approve
 from agentcli.agent.result import AnswerSchema
 from agentcli.agent.runtime import EarlyEnd, Turn, TurnStep
+from agentcli.agent.steps.limits import BudgetLimit, RepeatLimit, ResetWait, RoundLimit
 from agentcli.agent.turn_log import add, answer_open_calls, take_back_prompt
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Entry, PlanAccepted, Result, User, reminder
@@ -308,3 +310,29 @@ class RequiredAnswer(TurnStep):
                 "Raise tokens.max_output, or lower the effort (--effort, /effort)."
             )
         raise ServerError("The model answered nothing, also when it was asked once more.")
+
+
+def usual_steps(
+    *, nested: NestedInstructions | None = None, schema: AnswerSchema | None = None
+) -> list[Callable[[], TurnStep]]:
+    """Return the factories of a turn's steps, in order; features append theirs.
+
+    `nested` finds the instruction files of folders that calls go to; an answer must fit the `schema`.
+    """
+    return [
+        PromptHooks,
+        ResetWait,
+        ReplyHook,
+        BudgetLimit,
+        RoundLimit,
+        *([partial(FolderInstructions, nested)] if nested is not None else []),
+        RepeatLimit,
+        QueuedMessages,
+        CallsPending,
+        ContinuedReply,
+        PlanReview,
+        *([partial(FittingAnswer, schema)] if schema is not None else []),
+        SmallModelNudge,
+        RequiredAnswer,
+        StopHooks,
+    ]

@@ -13,18 +13,16 @@ from msgspec import structs
 from agentcli.agent import events
 from agentcli.agent.accounting import Account, UsageCollector, in_words
 from agentcli.agent.calls.model import NOBODY_LEFT, Ask, Call, Decide, Delegates, SessionCalls, TurnCalls
-from agentcli.agent.context.window import ContextWatch
 from agentcli.agent.interfaces import SessionInfo, SessionLog, SessionStore, subagents_owner
 from agentcli.agent.ops import Approve, Interrupt, Op, Prompt
 from agentcli.agent.permissions.decide import Verdict
 from agentcli.agent.permissions.modes import mode_notes
 from agentcli.agent.permissions.rule_text import ALIASES
 from agentcli.agent.permissions.rules import Rule
-from agentcli.agent.runtime import TurnLimits
+from agentcli.agent.runtime import ContextWatch, TurnLimits
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, ModelChoice, rebuilt
-from agentcli.agent.steps import usual_steps
-from agentcli.agent.steps.messages import NestedInstructions
+from agentcli.agent.steps.messages import NestedInstructions, usual_steps
 from agentcli.conversation.entries import Assistant, Entry, Paid, User
 from agentcli.errors import NoSession, ToolError, UsageError, UserError, did_you_mean
 from agentcli.extensions.skills.find import Skills, model_named

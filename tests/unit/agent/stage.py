@@ -27,7 +27,7 @@ from agentcli.agent.permissions.rules import Rules
 from agentcli.agent.runtime import ContextControl, ModelAccess, Runtime, TurnLimits, unchanged
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, ModelChoice, rebuilt
-from agentcli.agent.steps import usual_steps
+from agentcli.agent.steps.messages import usual_steps
 from agentcli.conversation.entries import Assistant, Body, Entry, Paid, Result, Retracted, Rewound, User
 from agentcli.errors import ToolError
 from agentcli.infra.locks import FileLocks
