@@ -16,7 +16,7 @@ from agentcli.agent.event_queue import Subscribers, log_activity, one_by_one
 from agentcli.agent.events import AnyQuestion, Done, Event, ModeChanged, Notice, TakenOver, TurnFailed
 from agentcli.agent.loop import begin_turn, resume_turn, run_turn
 from agentcli.agent.permissions.modes import mode_notes, parse_mode, untold_mode
-from agentcli.agent.permissions.rule_text import check_rule, parse_rules
+from agentcli.agent.permissions.rules import check_rule, parse_rules
 from agentcli.agent.questions import Questions
 from agentcli.agent.runtime import Runtime, Turn
 from agentcli.agent.state import AgentState, SessionSnapshot, rewind_to

@@ -12,8 +12,7 @@ from msgspec import Struct
 
 from agentcli.agent.accounting import Account, Amounts, Budgets, Kind
 from agentcli.agent.interfaces import CallHooks, Locks, NoHooks, SessionLog, SessionStore, TurnHooks
-from agentcli.agent.permissions.rule_text import check_rule, parse_rule
-from agentcli.agent.permissions.rules import Rules, Verb
+from agentcli.agent.permissions.rules import Rules, Verb, check_rule, parse_rule
 from agentcli.agent.runtime import ContextControl, Resolve, TurnLimits
 from agentcli.conversation.entries import Entry
 from agentcli.errors import ConfigError, UsageError, UserError, did_you_mean

@@ -13,8 +13,7 @@ from agentcli.agent.commands.project import MEMORY_COMMANDS, PROJECT_COMMANDS
 from agentcli.agent.commands.sessions import SESSION_COMMANDS, UNDO_COMMANDS
 from agentcli.agent.ops import SetMode
 from agentcli.agent.permissions.modes import MODE_TEXTS, MODES, parse_mode
-from agentcli.agent.permissions.rule_text import check_rule, parse_rule
-from agentcli.agent.permissions.rules import Rule, Rules
+from agentcli.agent.permissions.rules import Rule, Rules, check_rule, parse_rule
 from agentcli.conversation.entries import Compaction, Pinned, reminder
 from agentcli.errors import UsageError, UserError
 from agentcli.tools.command import BackgroundJob, Grants

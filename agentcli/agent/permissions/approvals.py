@@ -22,8 +22,7 @@ from agentcli.agent.interfaces import HookAnswer
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.decide import CHANGES_A_FILE, Verdict, decide, decide_with_exposure, suggested_rules
 from agentcli.agent.permissions.facts import CallFacts, DryRunUse, can_dry_run, find_facts
-from agentcli.agent.permissions.rule_text import check_rule, parse_rules
-from agentcli.agent.permissions.rules import Rules
+from agentcli.agent.permissions.rules import Rules, check_rule, parse_rules
 from agentcli.agent.questions import check_offered
 from agentcli.conversation.entries import CallDenied
 from agentcli.conversation.history import listed_names

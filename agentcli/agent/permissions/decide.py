@@ -16,8 +16,15 @@ from msgspec.structs import replace
 
 from agentcli.agent.permissions.facts import CallFacts
 from agentcli.agent.permissions.modes import Mode
-from agentcli.agent.permissions.rule_text import parse_rules
-from agentcli.agent.permissions.rules import Rule, RuleMatches, Rules, covers_path, find_matches, restricts_edits
+from agentcli.agent.permissions.rules import (
+    Rule,
+    RuleMatches,
+    Rules,
+    covers_path,
+    find_matches,
+    parse_rules,
+    restricts_edits,
+)
 from agentcli.conversation.history import listed_names
 from agentcli.errors import UsageError
 from agentcli.safety.commands.records import CommandAnalysis, escaped, rules_by_segment

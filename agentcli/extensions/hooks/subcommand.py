@@ -10,7 +10,7 @@ import typer
 
 from agentcli.agent.events import HookRan
 from agentcli.agent.interfaces import EventAnswer
-from agentcli.agent.permissions.rule_text import ALIASES
+from agentcli.agent.permissions.rules import ALIASES
 from agentcli.cli.output import warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_answer
 from agentcli.errors import UsageError, did_you_mean

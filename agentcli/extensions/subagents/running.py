@@ -17,8 +17,7 @@ from agentcli.agent.interfaces import SessionInfo, SessionLog, SessionStore, sub
 from agentcli.agent.ops import Approve, Interrupt, Op, Prompt
 from agentcli.agent.permissions.decide import Verdict
 from agentcli.agent.permissions.modes import mode_notes
-from agentcli.agent.permissions.rule_text import ALIASES
-from agentcli.agent.permissions.rules import Rule
+from agentcli.agent.permissions.rules import ALIASES, Rule
 from agentcli.agent.runtime import ContextWatch, TurnLimits
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, ModelChoice, rebuilt

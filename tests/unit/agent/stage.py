@@ -22,8 +22,7 @@ from agentcli.agent.events import Done, Event, TurnFailed
 from agentcli.agent.interfaces import NEWEST, AppendedEntries, GrantStore, NoHooks, SessionLog, TurnHooks
 from agentcli.agent.ops import Approve, Op, Prompt
 from agentcli.agent.permissions.modes import Mode
-from agentcli.agent.permissions.rule_text import parse_rule
-from agentcli.agent.permissions.rules import Rules
+from agentcli.agent.permissions.rules import Rules, parse_rule
 from agentcli.agent.runtime import ContextControl, ModelAccess, Runtime, TurnLimits, unchanged
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, ModelChoice, rebuilt
