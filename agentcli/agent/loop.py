@@ -19,7 +19,7 @@ from agentcli.agent.calls.run import run_calls
 from agentcli.agent.events import Done, DoneReason, Emit, Notice, TurnFailed, TurnStarted
 from agentcli.agent.requests.repairs import blames_content
 from agentcli.agent.requests.request import add_notes, describe_error, request_reply
-from agentcli.agent.runtime import AnswerText, EarlyEnd, Runtime, Spending, Turn
+from agentcli.agent.runtime import AnswerText, Runtime, Spending, Turn
 from agentcli.agent.state import AgentState
 from agentcli.agent.turn_log import (
     add,
@@ -72,7 +72,7 @@ async def run_turn(turn: Turn) -> Done | TurnFailed:
     except asyncio.CancelledError as cancelled:
         answer_open_calls(turn, INTERRUPTED)
         await settled_in_any_case(turn)
-        why = str(cancelled.args[0]) if any(cancelled.args) else ""  # a reason of the program's own
+        why = str(cancelled.args[0]) if any(cancelled.args) else ""  # the reason of an `Interrupt`
         turn.emit(failed(turn, why, True, "GivenUp") if why else done(turn, "interrupted"))
         raise
     turn.emit(end)
@@ -113,9 +113,10 @@ async def _rounds(turn: Turn) -> DoneReason:
             if (reason := await _recover(turn, error)) is not None:
                 return reason
             continue
-        if (ending := await _check(turn, reply)) is not None:
-            answer_open_calls(turn, ending.why)
-            return ending.reason
+        for step in turn.steps:
+            if (ending := await step.before_calls(turn, reply)) is not None:
+                answer_open_calls(turn, ending.why)
+                return ending.reason
         results: list[Result] = []
         if reply.message.tool_uses:
             turn.answer.begin()
@@ -133,13 +134,6 @@ async def _recover(turn: Turn, error: ProviderError | OverBudget) -> DoneReason 
         if outcome := await step.recover(turn, error):
             return None if outcome is True else outcome
     raise error
-
-
-async def _check(turn: Turn, reply: llm.Done) -> EarlyEnd | None:
-    for step in turn.steps:
-        if (ending := await step.before_calls(turn, reply)) is not None:
-            return ending
-    return None
 
 
 async def _is_request_due(turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
@@ -181,7 +175,7 @@ def resume_turn(state: AgentState, runtime: Runtime, emit: Emit, *, is_killed: b
         return None
     turn = _new_turn(state, runtime, emit)
     if half:
-        turn.answer = AnswerText(parts=[half], is_half=True)  # the rest joins it
+        turn.answer = AnswerText(parts=[half], is_half=True)  # the model's next text continues it
         add_notes(turn)
         add(turn, reminder(GO_ON))
         return turn
@@ -276,15 +270,15 @@ async def failure(turn: Turn, error: ProviderError | UserError) -> TurnFailed:
 
 
 def failed(turn: Turn, text: str, is_retryable: bool, kind: str, *, broke_off: bool = False) -> TurnFailed:
-    spending, denials = turn.spending, tuple(turn.calls.denials)
+    """Return the last event of a turn that failed with an error of the class `kind`."""
     return TurnFailed(
         text,
         is_retryable,
         kind,
         turns=turn.round,
-        usage=spending.usage,
-        cost_usd=spending.cost_usd,
-        denials=denials,
+        usage=turn.spending.usage,
+        cost_usd=turn.spending.cost_usd,
+        denials=tuple(turn.calls.denials),
         broke_off=broke_off,
     )
 
@@ -300,14 +294,14 @@ def _describe_overload(turn: Turn, error: Exception) -> str:
 
 def _next_steps(turn: Turn, error: Exception) -> list[str]:
     """Return sentences that say what to do about a failure that passes."""
-    steps = []
-    if has_distant_reset(error) and not turn.runtime.limits.waits_for_reset:
-        steps.append("With limits.wait_for_reset = true it waits, and goes on by itself.")
-    if not turn.runtime.limits.asks:
-        steps.append("Try again later, or choose another model with -m.")
+    limits, sentences = turn.runtime.limits, []
+    if has_distant_reset(error) and not limits.waits_for_reset:
+        sentences.append("With limits.wait_for_reset = true it waits, and goes on by itself.")
+    if not limits.asks:
+        sentences.append("Try again later, or choose another model with -m.")
     elif is_unanswered(turn.state.conversation):
-        steps.append("Press Enter to retry, or /model to switch.")
-    return steps
+        sentences.append("Press Enter to retry, or /model to switch.")
+    return sentences
 
 
 # What to do next, where the provider's own words do not say it.
@@ -321,10 +315,16 @@ _ADVICE: dict[type[Exception], str] = {
 
 
 def done(turn: Turn, reason: DoneReason) -> Done:
-    """Return the answer; where the turn ended before there was one, the texts that came before calls."""
+    """Return the last event of a turn, with the answer; if there is none, with the texts that came before calls."""
     text = turn.answer.text.strip() or "\n\n".join(part for part in turn.answer.earlier if part.strip())
-    spending, denials = turn.spending, tuple(turn.calls.denials)
-    return Done(text, turn.round, spending.usage, reason, spending.cost_usd, denials=denials)
+    return Done(
+        text,
+        turn.round,
+        turn.spending.usage,
+        reason,
+        cost_usd=turn.spending.cost_usd,
+        denials=tuple(turn.calls.denials),
+    )
 
 
 # The claims of an answer
@@ -364,11 +364,9 @@ def _content_id(workspace: Workspace, stored: str) -> str | None:
     """Return the id that snapshots give to a file's content; empty if the file is gone, None if that is unknown."""
     try:
         status = workspace.look(Path(real_path(stored)))
-        if not status.is_usable:
-            return None
-        if not status.is_there:
+        if status.is_usable and not status.is_there:
             return ""
-        if status.kind != "file" or status.size > _MAX_FILE_BYTES:
+        if not status.is_usable or status.kind != "file" or status.size > _MAX_FILE_BYTES:
             return None
         with workspace.sandbox.read(status.real) as file:
             content = file.read()

@@ -42,20 +42,23 @@ async def perform(call: Call, permitted: PermittedCall, context: ToolContext) ->
     tool, files = facts.tool, _named_files(facts, permitted.grants)
 
     async def run() -> ToolOutput:
-        now: ToolOutput | PermittedCall = permitted
+        arguments = permitted.arguments
         if permitted.dry_run != "never":
-            now = await make_dry_run(call, permitted, context)
-        if isinstance(now, ToolOutput):
-            return now
+            outcome = await make_dry_run(call, permitted, context)
+            if isinstance(outcome, ToolOutput):
+                return outcome
+            arguments = outcome.arguments
         if tool.mode == "client":
             return await session.delegates.client.result_of(call.use, call.turn.hand_over)
         if tool.mode == "session":
-            return await session.delegates.answer(call, now.arguments)
-        changes: dict[str, Sequence[Path] | None] = {"edit": files or None, "foreign": None}
-        if tool.effect == "command":
-            changes["command"] = () if verdict.only_reads else None
+            return await session.delegates.answer(call, arguments)
+        changes: dict[str, Sequence[Path] | None] = {  # the files that may change; None for any file
+            "edit": files or None,
+            "foreign": None,
+            "command": () if verdict.only_reads else None,
+        }
         async with record_changes(call, changes.get(tool.effect, ())):
-            return await tool.output(now.arguments, context)
+            return await tool.output(arguments, context)
 
     async with _hold(call, files):
         call.report.is_running = True
@@ -120,27 +123,26 @@ async def _run_within(name: str, limit_s: float | None, run: Callable[[], Awaita
 
 async def make_dry_run(call: Call, permitted: PermittedCall, context: ToolContext) -> ToolOutput | PermittedCall:
     """Make a dry run of a command and apply what may stay. Return its output, or the call to run instead."""
-    opened: Obstacle | None = None
-    while True:
-        async with _dry_run(call, permitted, context, opened) as report:
-            obstacle = None
-            if opened is None and permitted.dry_run == "always":
-                obstacle = await asyncio.to_thread(_find_obstacle, call, permitted, report)
-            if obstacle is None or not await ask_about_obstacle(call, permitted, obstacle):
-                return await _apply(call, permitted, report)
-        if not (obstacle.host or obstacle.path):
-            call.report.is_dry_run = False
-            arguments = permitted.arguments
-            arguments = changed(arguments, background=True) if obstacle.is_server else arguments
-            return changed(permitted, arguments=arguments, dry_run="never")
-        opened = obstacle
+    async with _dry_run(call, permitted, context) as report:
+        obstacle = None
+        if permitted.dry_run == "always":
+            obstacle = await asyncio.to_thread(_find_obstacle, call, permitted, report)
+        if obstacle is None or not await ask_about_obstacle(call, permitted, obstacle):
+            return await _apply(call, permitted, report)
+    if obstacle.host or obstacle.path:
+        async with _dry_run(call, permitted, context, opened=obstacle) as report:
+            return await _apply(call, permitted, report)
+    call.report.is_dry_run = False
+    arguments = permitted.arguments
+    arguments = changed(arguments, background=True) if obstacle.is_server else arguments
+    return changed(permitted, arguments=arguments, dry_run="never")
 
 
 @asynccontextmanager
 async def _dry_run(
-    call: Call, permitted: PermittedCall, context: ToolContext, opened: Obstacle | None
+    call: Call, permitted: PermittedCall, context: ToolContext, *, opened: Obstacle | None = None
 ) -> AsyncIterator[DryRunReport]:
-    """Make a dry run, with the host or path of `opened` open meanwhile. Discard at the end what was not applied."""
+    """Make a dry run, with the host or path of `opened` granted. What is not applied meanwhile is discarded."""
     grants = permitted.grants
     if opened is not None:
         grants += Grants(readable=(opened.path,) if opened.path else (), hosts=(opened.host,) if opened.host else ())

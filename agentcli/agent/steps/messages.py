@@ -47,19 +47,14 @@ class QueuedMessages(TurnStep):
     async def deliver(self, turn: Turn, reply: llm.Done) -> bool:
         if messages := turn.state.conversation.queue.take_steering():
             add_messages(turn, messages, from_queue=True)
-        is_answer = not reply.message.tool_uses and not messages
-        reports = await self._reports(turn, waits=is_answer and not turn.runtime.limits.asks)
+        if (agents := turn.runtime.calls.delegates.agents) is None:
+            return bool(messages)
+        if not (messages or reply.message.tool_uses or turn.runtime.limits.asks):
+            await agents.finished_one()  # else the turn would end, and nobody would start one for the report
+        reports = agents.take_reports()
         if reports:
             add(turn, *(User((Text(report),), is_reminder=True) for report in reports))
         return bool(messages or reports)
-
-    async def _reports(self, turn: Turn, *, waits: bool) -> list[str]:
-        """Return the reports of subagents; with `waits`, once at least one of those that run has ended."""
-        if (agents := turn.runtime.calls.delegates.agents) is None:
-            return []
-        if waits:
-            await agents.finished_one()
-        return agents.take_reports()
 
 
 class FolderInstructions(TurnStep):
@@ -81,11 +76,11 @@ class PromptHooks(TurnStep):
     """Shows the prompt to hooks before the model. A prompt that they refuse is taken back."""
 
     async def begin(self, turn: Turn) -> None:
-        from_person = turn.runtime.calls.made_by is None
         if not turn.log.prompt_ids:
             return
-        entries = [entry.body for entry in turn.state.conversation.path if entry.id in turn.log.prompt_ids]
-        prompt = "\n".join(body.text for body in entries if isinstance(body, User))
+        from_person = turn.runtime.calls.made_by is None
+        bodies = [entry.body for entry in turn.state.conversation.path if entry.id in turn.log.prompt_ids]
+        prompt = "\n".join(body.text for body in bodies if isinstance(body, User))
         event: EventName = "UserPromptSubmit" if from_person else "SubagentStart"
         answer = await fire(turn.runtime.calls, event, prompt=prompt)
         if answer.context:
@@ -113,8 +108,7 @@ class ReplyHook(TurnStep):
 class StopHooks(TurnStep):
     """Continues the turn where a hook asks for that; its reason is a note for the model."""
 
-    def __init__(self) -> None:
-        self._count = 0
+    _count = 0  # times that a hook continued the turn
 
     async def after_reply(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
         event: EventName = "Stop" if turn.runtime.calls.made_by is None else "SubagentStop"
@@ -133,7 +127,7 @@ class StopHooks(TurnStep):
 class NestedInstructions:
     """Finds the instruction files of folders below the working directory; `root` is the project's folder.
 
-    The conversation tells which of them the model has, also after a resume.
+    The conversation shows which of them the model has been given, also after a resume.
     """
 
     cwd: Path
@@ -159,6 +153,7 @@ class NestedInstructions:
         return reader.collect()
 
     def _touched(self, call: ToolUse) -> Iterator[Path]:
+        """Yield the folder below the working directory that a call goes to, if there is one."""
         name = call.input.get("cwd" if call.name == "bash" else "path")
         if not isinstance(name, str) or "\0" in (name := parse_name(name)):
             return
@@ -191,9 +186,8 @@ class CallsPending(TurnStep):
 class ContinuedReply(TurnStep):
     """Continues a reply that is no answer yet, with a note that says how."""
 
-    def __init__(self) -> None:
-        self._count = 0
-        self._length = 1  # a factor of the reply's length, doubled when a reply was cut inside a call
+    _count = 0
+    _length = 1  # a factor of the reply's length, doubled when a reply was cut inside a call
 
     def shape(self, request: llm.Request) -> llm.Request:
         return structs.replace(request, max_tokens=request.max_tokens * self._length)
