@@ -37,7 +37,7 @@ from agentcli.tools.workspace import Workspace
 class ModelChoice:
     """The model of a session, and facts of earlier requests that shape the next one.
 
-    Models are named `provider/model`. `rejected` has what each model did not accept, as keys of `requests/repairs.py`;
+    Models are named `provider/model`. `rejected` has what each model did not accept, as keys of `requests/attempts.py`;
     `reported` the notices about a model that the person has seen. `window_share` is how full the newest request made
     the model's window.
     """

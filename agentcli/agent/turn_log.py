@@ -12,7 +12,7 @@ from agentcli.agent.calls.run import not_run
 from agentcli.agent.events import Emit, EntryStored, Notice, QueueChanged
 from agentcli.agent.interfaces import AppendedEntries
 from agentcli.agent.permissions.modes import untold_mode
-from agentcli.agent.requests.paid_request import RequestTarget
+from agentcli.agent.requests.attempts import RequestTarget
 from agentcli.agent.runtime import Runtime, Turn
 from agentcli.agent.state import AgentState
 from agentcli.conversation.conversation import Conversation

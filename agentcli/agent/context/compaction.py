@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from agentcli.agent.accounting import Budgets
 from agentcli.agent.events import Emit, Notice
-from agentcli.agent.requests.paid_request import PaidRequest, RequestTarget
+from agentcli.agent.requests.attempts import PaidRequest, RequestTarget
 from agentcli.conversation.compaction.digest import SeenHash, collect
 from agentcli.conversation.compaction.planning import Budget, Planner
 from agentcli.conversation.conversation import Conversation

@@ -9,8 +9,14 @@ from functools import partial
 import msgspec
 
 from agentcli.agent import events
-from agentcli.agent.requests.paid_request import MEDIA_MARGIN, Attempt, PaidRequest, RequestTarget, most_tokens
-from agentcli.agent.requests.repairs import with_repairs
+from agentcli.agent.requests.attempts import (
+    MEDIA_MARGIN,
+    Attempt,
+    PaidRequest,
+    RequestTarget,
+    most_tokens,
+    with_repairs,
+)
 from agentcli.agent.runtime import Runtime, Turn, unchanged
 from agentcli.agent.state import AgentState
 from agentcli.agent.turn_log import add, apply_compaction, charge_request, settled
@@ -75,7 +81,14 @@ async def _request(turn: Turn) -> llm.Done:
         refuse_oversized(request, info, known=0 if is_switched else request.earlier_messages)
         await settled(turn)  # an answer to a prompt that could not be stored is not asked for
     report_omitted_media(turn, target, request)
-    reply, attempt = await with_repairs(turn, request, partial(_stream, turn, target), model=target.name, info=info)
+    reply, attempt = await with_repairs(
+        request,
+        partial(_stream, turn, target),
+        turn.emit,
+        model=target.name,
+        info=info,
+        rejected=turn.state.model.rejected,
+    )
     report_omitted_media(turn, target, request)  # a server may reveal only now what its model accepts
     await store_reply(turn, target, reply, attempt)
     return reply

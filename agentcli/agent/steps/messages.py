@@ -251,7 +251,7 @@ class FittingAnswer(TurnStep):
         return structs.replace(request, answer_schema=self._schema.schema)
 
     async def after_reply(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
-        problem = self._schema.problem(turn.answer.text) if self._count < self._schema.most_tries else ""
+        problem = self._schema.problem(turn.answer.text) if self._count < self._schema.max_tries else ""
         if problem:
             self._count += 1
             turn.answer.parts.clear()
