@@ -285,7 +285,12 @@ class Builder:
                 folder = self.config.paths.state / "summaries"
                 cache = SummaryFiles(folder, hours=settings.cache_hours, max_files=settings.cache_entries)
             summaries = Summaries(settings=settings, writer=writer, paid=watch.paid, cache=cache, budgets=state.budgets)
-            return Compactor(settings, opening, lambda path: hash_of(workspace.real_path(path)), summaries)
+            return Compactor(
+                settings=settings,
+                opening=opening,
+                seen_hash=lambda path: hash_of(workspace.real_path(path)),
+                summaries=summaries,
+            )
 
         def recall() -> LogSearch:
             from agentcli.conversation.history import LogSearch

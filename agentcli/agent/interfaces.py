@@ -320,7 +320,7 @@ EventName = Literal[
 Decision = Literal["", "allow", "ask", "deny"]
 
 
-class CallRecord(Struct, frozen=True):
+class CallRecord(Struct, frozen=True, kw_only=True):
     """A call, for hooks. `id` is the model's, `caller` the agent that made the call, `mode` the permission mode."""
 
     id: str

@@ -139,7 +139,7 @@ class ContextWatch:
 # The services of a session
 
 
-class TurnLimits(msgspec.Struct, frozen=True):
+class TurnLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of a turn: `max_turns` requests, and `max_tokens` for a reply (None: the model's limit, up to 32,000).
 
     With `asks` the person is asked, at this limit and where a budget is used up, if the turn continues. An answer

@@ -120,8 +120,8 @@ ROUNDS, INTERACTIVE_ROUNDS = 25, 100  # requests for one prompt, unless a settin
 def turn_limits(settings: Settings, *, asks: bool, max_breaks: int = 0) -> TurnLimits:
     """Return the limits of one prompt; with `asks` a person may allow more. `max_breaks` is as in `TurnLimits`."""
     return TurnLimits(
-        settings.limits.max_turns or (INTERACTIVE_ROUNDS if asks else ROUNDS),
-        settings.tokens.max_output,
+        max_turns=settings.limits.max_turns or (INTERACTIVE_ROUNDS if asks else ROUNDS),
+        max_tokens=settings.tokens.max_output,
         asks=asks,
         budgets=budget_of(settings.budgets, "turn"),
         waits_for_reset=settings.limits.wait_for_reset,

@@ -30,7 +30,7 @@ _MAX_NAMES = 20
 _DENIED, _ASKED, _OTHER, _LOSING, _AUTO_EXECUTED = range(5)  # the order of groups of changes
 
 
-class Obstacle(Struct, frozen=True):
+class Obstacle(Struct, frozen=True, kw_only=True):
     """Something that hindered a dry run, and what a yes does about it: a `host` or a `path` is opened, say."""
 
     why: str
@@ -169,11 +169,11 @@ async def review_changes(call: Call, permitted: PermittedCall, report: DryRunRep
     for order, rule, changes in await asyncio.to_thread(_groups, report.dry_run, turn.state.rules, ground, mode):
         verdict = None
         if rule is not None and order == _DENIED:
-            verdict = Verdict("deny", f"{rule.phrase} denies it")
+            verdict = Verdict(decision="deny", reason=f"{rule.phrase} denies it")
         elif mode is not None:
             verdict = _verdict_of_mode(mode, changes, rule)
         if verdict is None and turn.session.ask is None:
-            verdict = Verdict("deny", "nobody can be asked")
+            verdict = Verdict(decision="deny", reason="nobody can be asked")
         if verdict is None:
             await _ask_about_changes(call, permitted, review, changes, asking=rule)
         else:
@@ -202,13 +202,13 @@ def _groups(dry_run: DryRun, rules: Rules, ground: PathGround, mode: Mode | None
 def _verdict_of_mode(mode: Mode, changes: Sequence[ChangeSummary], asking: Rule | None) -> Verdict | None:
     """Return the decision of a mode about changes, for some of which the rule `asking` asks; None if the mode asks."""
     if mode in ("plan", "dontAsk"):
-        return Verdict("deny", PLAN if mode == "plan" else "what would ask is dropped")
+        return Verdict(decision="deny", reason=PLAN if mode == "plan" else "what would ask is dropped")
     if asking is not None and mode != "bypassPermissions":
         return None
     loses = {change.loses for change in changes}
     keeps = {"acceptEdits": loses == {""}, "auto": "tree" not in loses, "bypassPermissions": "tree" not in loses}
     is_kept = keeps.get(mode) and not any(change.is_obeyed for change in changes)
-    return Verdict("allow", "") if is_kept else None
+    return Verdict(decision="allow", reason="") if is_kept else None
 
 
 async def _ask_about_changes(
@@ -217,7 +217,7 @@ async def _ask_about_changes(
     question = _question(call, permitted, review.report, changes, asking=asking)
 
     def decide() -> Verdict:
-        return _verdict_of_mode(call.turn.state.mode, changes, asking) or Verdict("ask", "")
+        return _verdict_of_mode(call.turn.state.mode, changes, asking) or Verdict(decision="ask", reason="")
 
     answer = await permitted.policy.ask(question, decide)
     if isinstance(answer, Verdict):

@@ -172,12 +172,18 @@ def _find_obstacle(call: Call, permitted: PermittedCall, report: DryRunReport) -
     """Return what hindered a dry run, if a person can remove it. Blocks."""
     dry_run = report.dry_run
     if dry_run.too_much:
-        return Obstacle(dry_run.too_much, "runs it in the workspace itself")
+        return Obstacle(why=dry_run.too_much, then="runs it in the workspace itself")
     if report.result.stall.startswith("listens"):
-        return Obstacle(f"it {report.result.stall.partition(';')[0]}", "starts it as a job", is_server=True)
+        return Obstacle(why=f"it {report.result.stall.partition(';')[0]}", then="starts it as a job", is_server=True)
     if host := report.needed_host:
         effects = (f"reaches {host}",)
-        return Obstacle(f"it could not reach {host}", "tries it again with that host", effects, effects, host)
+        return Obstacle(
+            why=f"it could not reach {host}",
+            then="tries it again with that host",
+            effects=effects,
+            grave=effects,
+            host=host,
+        )
     lookup, deny = permitted.policy.facts.paths, call.turn.state.rules.deny
     for path in report.unread:
         kind, how = lookup.find_real(str(path), "read").kind, dry_run.hides(path)
@@ -186,7 +192,13 @@ def _find_obstacle(call: Call, permitted: PermittedCall, report: DryRunReport) -
             shown = lookup.workspace.shown(path)
             reads = f"reads outside the project: {shown}" if kind == "outside" else f"reads {shown}"
             effects, grave = ((f"{reads}, which {WHY[kind]}",),) * 2 if kind == "secret" else ((reads,), ())
-            return Obstacle(f"it could not read {shown}", "tries it again with that to read", effects, grave, path=path)
+            return Obstacle(
+                why=f"it could not read {shown}",
+                then="tries it again with that to read",
+                effects=effects,
+                grave=grave,
+                path=path,
+            )
     return None
 
 

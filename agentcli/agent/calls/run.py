@@ -90,7 +90,9 @@ async def _parse(call: Call) -> tuple[Tool, Any, HookAnswer]:
             f"This call has given the same result {SAME_CALL_LIMIT} times in a row: do something else, or answer.",
             kind="validation_error",
         )
-    record = CallRecord(use.id, tool.name, tool.version, session.agent_id, call.turn.state.mode)
+    record = CallRecord(
+        id=use.id, tool=tool.name, version=tool.version, caller=session.agent_id, mode=call.turn.state.mode
+    )
     arguments = tool.parse(use.input)
     hooks = await _ask_hooks(call, record)
     arguments = arguments if hooks.input is None else tool.parse(hooks.input)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, Protocol
 
 from agentcli.agent.interfaces import SessionInfo, SessionStore
@@ -116,6 +116,7 @@ class SlashCommand:
     help: str
     run: Callable[[CommandHost, str], Awaitable[Outcome]]
     argument: str = ""
+    _: KW_ONLY
     aliases: tuple[str, ...] = ()
     is_aside: bool = False
     forms: tuple[str, ...] = ()

@@ -129,7 +129,7 @@ MODEL_COMMANDS = (
         forms=("", f"{'|'.join(_LEVELS)}|default", "LEVEL keep"),
     ),
     SlashCommand("context", "show what fills the model's window", _context),
-    SlashCommand("btw", "ask beside the work; it is not kept", _btw, "QUESTION", ("side",), is_aside=True),
+    SlashCommand("btw", "ask beside the work; it is not kept", _btw, "QUESTION", aliases=("side",), is_aside=True),
 )
 
 

@@ -39,7 +39,9 @@ def conversation_commands() -> CommandSet:
         found = commands.parse(f"/{argument.removeprefix('/')}") if argument else None
         return _explained(found[0]) if found else _listed(commands)
 
-    commands.add(SlashCommand("help", "show the commands, or one of them", help, "[COMMAND]", ("?",), group=PROGRAM))
+    commands.add(
+        SlashCommand("help", "show the commands, or one of them", help, "[COMMAND]", aliases=("?",), group=PROGRAM)
+    )
     return commands
 
 
@@ -168,7 +170,7 @@ COMPACTION_COMMANDS = (
         "shorten what the model reads of this conversation",
         _compact,
         "[FOCUS]",
-        ("summarize", "compress"),
+        aliases=("summarize", "compress"),
         forms=("", "FOCUS", f"{DRY} [FOCUS]"),
     ),
     SlashCommand("pin", "keep a fact in sight, or show them", _pin, "[TEXT]", forms=("", "TEXT", "remove NUMBER")),
@@ -314,7 +316,7 @@ PERMISSION_COMMANDS = (
         "show or change the mode, the rules and the grants",
         _permissions,
         "[RULE]",
-        ("approvals",),
+        aliases=("approvals",),
         forms=("", "list", f"mode {'|'.join(MODES)}", "allow RULE", "ask RULE", "deny RULE", "forget RULE|NUMBER"),
     ),
     SlashCommand(

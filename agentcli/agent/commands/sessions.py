@@ -168,11 +168,11 @@ SESSION_COMMANDS = (
         "go on with a stored conversation",
         _resume,
         "[ID]",
-        ("sessions", "continue"),
+        aliases=("sessions", "continue"),
         forms=("", "NUMBER|ID|NAME", "WORDS that were said in one"),
     ),
     SlashCommand("fork", "go on in a copy of this conversation", _fork, aliases=("branch",)),
-    SlashCommand("rename", "give this conversation a name", _rename, "NAME", ("title",)),
+    SlashCommand("rename", "give this conversation a name", _rename, "NAME", aliases=("title",)),
     SlashCommand("export", "write this conversation to a file: .md, .html or .json", _export, "[FILE]"),
 )
 
@@ -185,7 +185,13 @@ async def undo_in(
     checkpoints, calls = _checkpoints_of(session), session.runtime.calls
     if changed := await checkpoints.under_way():
         session.append(*changed)
-    host = UndoHost(checkpoints, session.append, calls.services.locks, calls.workspace.shown, confirm)
+    host = UndoHost(
+        checkpoints=checkpoints,
+        append=session.append,
+        locks=calls.services.locks,
+        shown=calls.workspace.shown,
+        confirm=confirm,
+    )
     return await undo(session.state.conversation.entries, direction, how, host, turn=turn)
 
 
@@ -281,7 +287,7 @@ UNDO_COMMANDS = (
         "go back to before one of your prompts: what was said, the files, or both",
         _rewind,
         "[WHERE]",
-        ("checkpoint",),
+        aliases=("checkpoint",),
         forms=("", "NUMBER|LABEL [conversation|files|both]"),
     ),
     SlashCommand("label", "give this point of the conversation a name, to go back to", _label, "NAME"),

@@ -55,7 +55,7 @@ Paid = Callable[[str, Usage, float | None, PaidReason], None]  # model, tokens, 
 Writer = Callable[[], Awaitable[tuple[Provider, ModelInfo]]]  # returns the model that writes summaries
 
 
-class Basis(Struct, frozen=True):
+class Basis(Struct, frozen=True, kw_only=True):
     """The basis of a compaction: the conversation, the model that continues it, the tokens of its next request."""
 
     conversation: Conversation
@@ -66,7 +66,7 @@ class Basis(Struct, frozen=True):
     focus: str = ""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Compactor:
     """Plans compactions. `opening` reads the notes of a session's start, `seen_hash` gives a file's last known hash."""
 
@@ -80,7 +80,7 @@ class Compactor:
         self, conversation: Conversation, model: ModelInfo, prefix: Prefix, *, used: int, emit: Emit
     ) -> Compaction | None:
         """Return the compaction that a request needs; None where there is room, or the last one was too recent."""
-        basis = Basis(conversation, model, prefix, used)
+        basis = Basis(conversation=conversation, model=model, prefix=prefix, used=used)
         share, is_forced = used / model.window, used >= FORCED_AT * model.window
         if share < self.settings.at:
             self.write_ahead(basis, emit)
@@ -111,14 +111,16 @@ class Compactor:
         """Compact after the provider rejected a request for its length: the window may be smaller than assumed."""
         used = conversation.size.tokens(prefix.system, prefix.tools, model)
         model = replace(model, window=min(model.window, max(used, 1)))
-        return await self.compact(Basis(conversation, model, prefix, used, "overflow"))
+        return await self.compact(
+            Basis(conversation=conversation, model=model, prefix=prefix, used=used, trigger="overflow")
+        )
 
     async def by_hand(
         self, conversation: Conversation, model: ModelInfo, prefix: Prefix, *, focus: str = "", is_dry: bool = False
     ) -> Compaction | str:
         """Compact because the person asks for it. A dry run asks no model; its cost is what one would take at most."""
         used = conversation.size.tokens(prefix.system, prefix.tools, model)
-        basis = Basis(conversation, model, prefix, used, "manual", focus=focus)
+        basis = Basis(conversation=conversation, model=model, prefix=prefix, used=used, trigger="manual", focus=focus)
         compaction = await self.compact(basis, may_ask=not is_dry)
         if is_dry and isinstance(compaction, Compaction) and self._may_summarize(basis):
             older = turn_records(conversation)[: -self.settings.keep_turns]

@@ -53,7 +53,7 @@ def create_context_transform(
         return provider, getattr(provider, "info", ModelInfo(provider.model, provider.name))
 
     summaries = Summaries(settings=settings, writer=writer, paid=lambda *request: None, cache=_SUMMARIES)
-    compactor = Compactor(settings, lambda info: (), lambda path: "", summaries)
+    compactor = Compactor(settings=settings, opening=lambda info: (), seen_hash=lambda path: "", summaries=summaries)
     followed = _Followed()
 
     async def transform(messages: tuple[Message, ...]) -> tuple[Message, ...]:
@@ -63,7 +63,7 @@ def create_context_transform(
             prefix, emit = Prefix("", ()), lambda event: None
             compaction = await compactor.when_due(conversation, model, prefix, used=used, emit=emit)
             if compaction is not None:
-                compactor.write_ahead(Basis(conversation, model, prefix, used), emit)
+                compactor.write_ahead(Basis(conversation=conversation, model=model, prefix=prefix, used=used), emit)
                 followed.add(compaction)
         followed.sent = conversation.valid_messages()
         return followed.sent

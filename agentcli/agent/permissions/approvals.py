@@ -108,7 +108,7 @@ class CallPolicy:
             turn.emit(Notice(f"{error} {text} is allowed for this session."))
 
 
-class PermittedCall(Struct, frozen=True):
+class PermittedCall(Struct, frozen=True, kw_only=True):
     """A call that may run, with its decision and arguments; the person may have chosen only a part of them.
 
     The result ends with the `remark`; `answer` is the person's answer in words.
@@ -151,9 +151,11 @@ async def permit(call: Call, tool: Tool, arguments: Any, context: ToolContext, *
 def _permitted(policy: CallPolicy, verdict: Verdict, answer: str = "") -> PermittedCall:
     """Return a call that needs no question."""
     if verdict.decision == "allow":
-        return PermittedCall(policy, policy.facts.arguments, verdict, answer=answer)
+        return PermittedCall(policy=policy, arguments=policy.facts.arguments, verdict=verdict, answer=answer)
     writing = replace(verdict, only_reads=False)  # nothing of that is in the workspace yet
-    return PermittedCall(policy, policy.facts.arguments, writing, answer=answer, dry_run="always")
+    return PermittedCall(
+        policy=policy, arguments=policy.facts.arguments, verdict=writing, answer=answer, dry_run="always"
+    )
 
 
 async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context: ToolContext) -> PermittedCall:
@@ -189,7 +191,7 @@ async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context:
     if not answer.allowed or answer.hunks == ():
         raise Declined(answer.comment)
     if answer.scope == "try":
-        return PermittedCall(policy, arguments, verdict, dry_run="on_request")
+        return PermittedCall(policy=policy, arguments=arguments, verdict=verdict, dry_run="on_request")
     context.workspace.session_grants.exposed.update(verdict.exposes)
     words = f"“{answer.comment}”" if answer.comment else ""
     scope = {"once": "allowed", "session": "allowed for the session", "always": "allowed always"}.get(answer.scope, "")
@@ -197,14 +199,26 @@ async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context:
     chosen = [number for number in range(len(hunks)) if answer.hunks is None or number in answer.hunks]
     if tool.narrow is None or len(chosen) == len(hunks):
         remark = f"[The user allowed this and says: {answer.comment}]" if answer.comment else ""
-        return PermittedCall(policy, arguments, verdict, remark, " · ".join(filter(None, (scope, words))))
+        return PermittedCall(
+            policy=policy,
+            arguments=arguments,
+            verdict=verdict,
+            remark=remark,
+            answer=" · ".join(filter(None, (scope, words))),
+        )
     narrowed = await tool.narrow(arguments, context, chosen)
     scope = "" if answer.scope == "once" else scope
     some = f"{len(chosen)} of {len(hunks)} hunks"
     left_out = "".join(hunk for number, hunk in enumerate(hunks) if number not in chosen).rstrip()
     remark = f"[The user made only the change above and rejected this part of it:]\n{left_out}"
     remark += f"\nThey say: {answer.comment}" if answer.comment else ""
-    return PermittedCall(policy, narrowed, verdict, remark, " · ".join(filter(None, (some, scope, words))))
+    return PermittedCall(
+        policy=policy,
+        arguments=narrowed,
+        verdict=verdict,
+        remark=remark,
+        answer=" · ".join(filter(None, (some, scope, words))),
+    )
 
 
 def _question(policy: CallPolicy, verdict: Verdict, preview: str) -> CallApproval:

@@ -33,7 +33,7 @@ from agentcli.tools.tool import kind_argument
 CHANGES_A_FILE = "it changes a file"  # the reason to ask that says no more than that it is an edit
 
 
-class Verdict(Struct, frozen=True):
+class Verdict(Struct, frozen=True, kw_only=True):
     """The decision on a call, with its reason.
 
     An allowed call `opens` what the sandbox keeps from it: the files and hosts that it needs. The sandbox lets a
@@ -54,30 +54,31 @@ def decide(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
         only_reads = facts.verdict == "allow" or mode == "plan"
         return replace(_decide_command(facts, facts.command, mode, found, rules=rules), only_reads=only_reads)
     if found.deny is not None:
-        return Verdict("deny", f"{found.deny.phrase} denies it")
+        return Verdict(decision="deny", reason=f"{found.deny.phrase} denies it")
     if mode == "plan" and tool.effect in ("edit", "foreign", "command"):
-        return Verdict("deny", _PLAN)
+        return Verdict(decision="deny", reason=_PLAN)
     if address is not None and address.verdict == "block":
-        return Verdict("deny", f"the address is never fetched: {address.reason}")
+        return Verdict(decision="deny", reason=f"the address is never fetched: {address.reason}")
     if found.ask is not None:
         return _asks(mode, f"{found.ask.phrase} wants you to be asked")
     if tool.effect == "edit" and facts.workspace.facts.profile == "read-only":
-        return Verdict("deny", "the sandbox is read-only: nothing may be changed")
+        return Verdict(decision="deny", reason="the sandbox is read-only: nothing may be changed")
     if found.allow:
-        return Verdict("allow", f"the rule {found.allow[0]} allows it")
+        return Verdict(decision="allow", reason=f"the rule {found.allow[0]} allows it")
     match tool.effect:
         case "read" | "edit":
             return _decide_files(facts, mode)
         case "web" if address is not None and address.verdict == "ask":
             return _asks(mode, address.reason)
         case "web":
-            return Verdict("allow", "it only looks something up")
+            return Verdict(decision="allow", reason="it only looks something up")
         case "foreign" | "command":
             whose = f"a tool of the MCP server {tool.server}" if tool.server else tool.name
             return _asks(mode, f"what {whose} does is not known here")
         case _:
             return Verdict(
-                "allow", "each of its calls is decided about" if kind_argument(tool) else "it changes nothing"
+                decision="allow",
+                reason="each of its calls is decided about" if kind_argument(tool) else "it changes nothing",
             )
 
 
@@ -88,9 +89,9 @@ def _decide_files(facts: CallFacts, mode: Mode) -> Verdict:
     if special is not None:
         return _asks(mode, special.why)
     if facts.tool.effect == "read":
-        return Verdict("allow", "it only looks")
+        return Verdict(decision="allow", reason="it only looks")
     if mode in ("acceptEdits", "auto"):
-        return Verdict("allow", "edits inside the workspace are accepted")
+        return Verdict(decision="allow", reason="edits inside the workspace are accepted")
     return _asks(mode, CHANGES_A_FILE)
 
 
@@ -100,10 +101,13 @@ def _bypassed(facts: CallFacts) -> Verdict:
     for path in facts.files:
         if path.holds_secrets:
             tool = "Edit" if path.access == "write" else "Read"
-            return Verdict("deny", f"{path.why}: it needs a rule of its own, such as {tool}({_as_rule(path.given)})")
+            return Verdict(
+                decision="deny",
+                reason=f"{path.why}: it needs a rule of its own, such as {tool}({_as_rule(path.given)})",
+            )
         if profile != "danger-full-access" and path.is_kept:
-            return Verdict("deny", f"{path.why}, and the sandbox ({profile}) keeps that")
-    return Verdict("allow", "permissions are bypassed")
+            return Verdict(decision="deny", reason=f"{path.why}, and the sandbox ({profile}) keeps that")
+    return Verdict(decision="allow", reason="permissions are bypassed")
 
 
 def _as_rule(path: str) -> str:
@@ -115,8 +119,8 @@ def _as_rule(path: str) -> str:
 
 def _asks(mode: Mode, why: str) -> Verdict:
     if mode == "bypassPermissions":
-        return Verdict("allow", "permissions are bypassed")
-    return Verdict("deny" if mode == "dontAsk" else "ask", why)
+        return Verdict(decision="allow", reason="permissions are bypassed")
+    return Verdict(decision="deny" if mode == "dontAsk" else "ask", reason=why)
 
 
 _PLAN = "plan mode reads only: describe the change instead of making it"
@@ -127,43 +131,47 @@ def _decide_command(
 ) -> Verdict:
     sandbox, granting = facts.workspace.facts, found.allow
     if facts.verdict == "block":
-        return Verdict("deny", f"refused in every mode: {command.reason}")
+        return Verdict(decision="deny", reason=f"refused in every mode: {command.reason}")
     if found.deny is not None:
-        return Verdict("deny", f"{found.deny.phrase} denies it")
+        return Verdict(decision="deny", reason=f"{found.deny.phrase} denies it")
     cannot_ask: Literal["ask", "deny"] = "deny" if mode in ("bypassPermissions", "dontAsk", "plan") else "ask"
     if command.doubts.must_ask:
-        return Verdict(cannot_ask, command.doubts.must_ask)
+        return Verdict(decision=cannot_ask, reason=command.doubts.must_ask)
     if command.doubts.unreadable and found.denies_some is not None:
         why = f"{command.doubts.unreadable}, so it cannot be read against deny rules such as {found.denies_some}"
-        return Verdict(cannot_ask, why)
+        return Verdict(decision=cannot_ask, reason=why)
     if found.ask is not None:
         return _asks(mode, f"{found.ask.phrase} wants you to be asked")
     if getattr(facts.arguments, "unconfined", False) and sandbox.profile != "danger-full-access":
         why = "it wants to run OUTSIDE the sandbox, which only a person's yes to this very call opens"
-        return Verdict(cannot_ask, why)
+        return Verdict(decision=cannot_ask, reason=why)
     is_held = sandbox.confines and sandbox.profile != "danger-full-access"
     if mode == "bypassPermissions" and command.deletes_unseen and not granting and not is_held:
-        return Verdict("ask", command.deletes_unseen)
+        return Verdict(decision="ask", reason=command.deletes_unseen)
     reaches_out = bool(facts.hosts) or any(str(need.real) not in command.scratch for need in facts.needs)
     may_dry_run = facts.verdict == "try" and not reaches_out
     is_unsure = command.problem or restricts_edits(rules)
     if mode == "bypassPermissions" and not granting:
         if may_dry_run and is_unsure:
-            return Verdict("dry_run", command.problem or command.reason, opens=False)
-        return Verdict("allow", "permissions are bypassed", opens=False)  # which nobody granted
+            return Verdict(decision="dry_run", reason=command.problem or command.reason, opens=False)
+        return Verdict(decision="allow", reason="permissions are bypassed", opens=False)  # which nobody granted
     if facts.verdict == "allow":
         if sandbox.confines or sandbox.profile == "danger-full-access":
-            return Verdict("allow", "the command only reads inside the workspace")
+            return Verdict(decision="allow", reason="the command only reads inside the workspace")
         return _asks(mode, "no sandbox holds commands here, so every one is asked about")
     if mode == "plan":
         why = "plan mode keeps none of its changes"
-        return Verdict("dry_run", why, opens=False) if may_dry_run else Verdict("deny", _PLAN)
+        return (
+            Verdict(decision="dry_run", reason=why, opens=False)
+            if may_dry_run
+            else Verdict(decision="deny", reason=_PLAN)
+        )
     if granting:
-        return Verdict("allow", f"the rule {' and '.join(dict.fromkeys(map(str, granting)))} allows it")
+        return Verdict(decision="allow", reason=f"the rule {' and '.join(dict.fromkeys(map(str, granting)))} allows it")
     if mode == "auto" and sandbox.confines and not (facts.needs or facts.hosts or (may_dry_run and is_unsure)):
-        return Verdict("allow", "it stays inside the sandbox")
+        return Verdict(decision="allow", reason="it stays inside the sandbox")
     if may_dry_run:
-        return Verdict("dry_run", command.reason, opens=False)
+        return Verdict(decision="dry_run", reason=command.reason, opens=False)
     return _asks(mode, found.why_not or command.reason)
 
 

@@ -130,7 +130,7 @@ class PathLookup:
 DryRunUse = Literal["never", "on_request", "always"]
 
 
-class CallFacts(Struct, frozen=True):
+class CallFacts(Struct, frozen=True, kw_only=True):
     """The facts of a call. Rules, modes, the person and the sandbox all work from this record.
 
     `files` are those of a file tool, `hosts` those of a web tool or a command. `paths` looks at further paths.
@@ -193,20 +193,22 @@ def find_facts(tool: Tool, arguments: Any, workspace: Workspace) -> CallFacts:
                 start, paths.roots, workspace.settings.home, paths.is_readable, program_of_git=paths.program_of_git
             )
             command = analyse(arguments.command, places=places)
-            return CallFacts(tool, arguments, paths, command, hosts=known(command.effects.hosts))
+            return CallFacts(
+                tool=tool, arguments=arguments, paths=paths, command=command, hosts=known(command.effects.hosts)
+            )
         case "read" | "edit":
             access: Access = "write" if tool.effect == "edit" else "read"
             given = (getattr(arguments, name, None) for name in tool.file_arguments or ("path",))
             files = tuple(paths.find(path, access) for path in given if isinstance(path, str))
-            return CallFacts(tool, arguments, paths, files=files)
+            return CallFacts(tool=tool, arguments=arguments, paths=paths, files=files)
         case "web":
             url = getattr(arguments, "url", None)
             web = workspace.resources.web
             address = web.judge(url) if url is not None and web is not None else None
             hosts = (_host_of(url),) if isinstance(url, str) else ()
-            return CallFacts(tool, arguments, paths, hosts=hosts, address=address)
+            return CallFacts(tool=tool, arguments=arguments, paths=paths, hosts=hosts, address=address)
         case _:
-            return CallFacts(tool, arguments, paths)
+            return CallFacts(tool=tool, arguments=arguments, paths=paths)
 
 
 def can_dry_run(tool: Tool, arguments: Any, sandbox: SandboxFacts) -> bool:

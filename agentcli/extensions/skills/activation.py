@@ -296,7 +296,7 @@ class SessionSkills:
             allowed = (*(ALIASES.get(name, name) for name in names), "skill")  # with `skill` the model can end it
             if tool not in allowed:
                 tools = ", ".join(skill.tools or ()) or "no tool"
-                return Verdict("deny", f"the skill {skill.name} leaves only {tools}")
+                return Verdict(decision="deny", reason=f"the skill {skill.name} leaves only {tools}")
         return verdict
 
     def _rules(self, skill: Skill) -> list[Rule]:

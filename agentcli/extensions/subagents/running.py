@@ -337,7 +337,7 @@ class ChildSessions:
             calls=calls,
             log=log,
             steps=usual_steps(nested=nested),
-            limits=TurnLimits(max_turns, runtime.limits.max_tokens, max_breaks=1),
+            limits=TurnLimits(max_turns=max_turns, max_tokens=runtime.limits.max_tokens, max_breaks=1),
             context=replace(runtime.context, policy=watch, watch=watch),
             collect=lambda session_id, entry: None,
         )
