@@ -50,7 +50,6 @@ from agentcli.llm.errors import (
 )
 from agentcli.llm.messages import Block, Text
 from agentcli.llm.models import provider_display_name
-from agentcli.llm.provider import MAX_WAIT_S
 from agentcli.tools.workspace import Workspace
 
 log = logging.getLogger(__name__)
@@ -240,7 +239,7 @@ def broke_off(turn: Turn, error: Exception) -> bool:
 
 def has_distant_reset(error: Exception) -> bool:
     """Return True for a usage limit that names its end, which is too far away for a usual retry."""
-    return isinstance(error, RateLimit) and (error.retry_after or 0.0) > MAX_WAIT_S
+    return isinstance(error, RateLimit) and (error.retry_after or 0.0) > llm.MAX_WAIT_S
 
 
 async def failure(turn: Turn, error: ProviderError | UserError) -> TurnFailed:

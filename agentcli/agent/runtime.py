@@ -22,7 +22,6 @@ from agentcli.llm import provider as llm
 from agentcli.llm.errors import ProviderError
 from agentcli.llm.messages import Block, Message, Text, ToolResult, Usage, block_text
 from agentcli.llm.models import ModelInfo, bundled_models
-from agentcli.llm.provider import Effort, Prefix, Provider, Request, RetryPolicy
 from agentcli.llm.tokens import estimate, estimate_text
 from agentcli.settings.structs import CompactionSettings
 from agentcli.tools.registry import ToolRegistry
@@ -30,7 +29,7 @@ from agentcli.tools.registry import ToolRegistry
 if TYPE_CHECKING:
     from agentcli.agent.context.compaction import Compactor, Paid
 
-Resolve = Callable[[AgentState], Awaitable[tuple[Provider, ModelInfo]]]
+Resolve = Callable[[AgentState], Awaitable[tuple[llm.Provider, ModelInfo]]]
 ModelFinder = Callable[[str], ModelInfo]
 ContextTransform = Callable[[tuple[Message, ...]], Awaitable[tuple[Message, ...]]]
 
@@ -60,7 +59,7 @@ class ContextUse(msgspec.Struct, frozen=True):
 
 
 async def count_context(
-    state: AgentState, *, model: str, info: ModelInfo, prefix: Prefix, count: CountTexts
+    state: AgentState, *, model: str, info: ModelInfo, prefix: llm.Prefix, count: CountTexts
 ) -> ContextUse:
     """Count the tokens that the next request would hold, by source."""
     found: dict[str, list[str]] = {source: [] for source in SOURCES}
@@ -73,7 +72,7 @@ async def count_context(
             found[source].append(part) if isinstance(part, str) else media.append(part)
     counted = await asyncio.to_thread(lambda: {source: count(found[source], info) for source in SOURCES})
     if media:
-        counted["messages"] += estimate(Request("", (Message("user", tuple(media)),)), info).tokens
+        counted["messages"] += estimate(llm.Request("", (Message("user", tuple(media)),)), info).tokens
     request = state.conversation.size.tokens(prefix.system, prefix.tools, info)
     return ContextUse(model, info.window, counted, request)
 
@@ -124,7 +123,7 @@ class ContextWatch:
         return self.make()
 
     async def __call__(
-        self, conversation: Conversation, *, model: ModelInfo, prefix: Prefix, tell: Emit
+        self, conversation: Conversation, *, model: ModelInfo, prefix: llm.Prefix, tell: Emit
     ) -> Compaction | None:
         used = conversation.size.tokens(prefix.system, prefix.tools, model)
         if used < min(self.settings.warn_at, self.settings.at) * model.window:
@@ -159,7 +158,7 @@ class ContextPolicy(Protocol):
     """Decides before each request if the conversation must shrink."""
 
     async def __call__(
-        self, conversation: Conversation, *, model: ModelInfo, prefix: Prefix, tell: Emit
+        self, conversation: Conversation, *, model: ModelInfo, prefix: llm.Prefix, tell: Emit
     ) -> Compaction | None:
         """Return the compaction to add to the conversation before the request, or None. Raises `UserError`."""
 
@@ -178,12 +177,12 @@ class ModelAccess:
     """
 
     resolve: Resolve
-    prefix_for: Callable[[ModelInfo, ToolRegistry], Prefix]
+    prefix_for: Callable[[ModelInfo, ToolRegistry], llm.Prefix]
     info: ModelFinder = lambda name: bundled_models().find(*name.split("/", 1))
     fallback: str = ""
-    retry: RetryPolicy = RetryPolicy()
+    retry: llm.RetryPolicy = llm.RetryPolicy()
     temperature: float | None = None
-    effort: Effort | None = None
+    effort: llm.Effort | None = None
 
 
 @dataclass(kw_only=True)
@@ -220,7 +219,7 @@ class Runtime:
         model, prefix = f"{provider.name}/{provider.model}", self.prefix(info)
         return await count_context(state, model=model, info=info, prefix=prefix, count=self.context.count_texts)
 
-    def prefix(self, info: ModelInfo) -> Prefix:
+    def prefix(self, info: ModelInfo) -> llm.Prefix:
         """Return the prefix of requests to a model: the same bytes while the tools are the same."""
         return self.models.prefix_for(info, self.calls.tools)
 
@@ -307,7 +306,7 @@ class TurnStep:
         """Called before each request; a reason ends the turn."""
         return None
 
-    def shape(self, request: Request) -> Request:
+    def shape(self, request: llm.Request) -> llm.Request:
         """Return the request in the form to send."""
         return request
 

@@ -167,8 +167,8 @@ def take_back_refused(turn: Turn) -> str:
     add(turn, Retracted(ids))
     if not turn.log.accepted:
         return "The message was taken back."
-    note = "Calls that ran since are left out here, since the provider refused to read them."
-    turn.state.notes.append(reminder(note))
+    note = reminder("Calls that ran since are left out here, since the provider refused to read them.")
+    turn.state.notes.append(note)
     return "The last reply and the results of its calls were taken back."
 
 

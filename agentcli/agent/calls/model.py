@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Container, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import msgspec
-from msgspec import Struct
 
 from agentcli.agent.accounting import Budgets
 from agentcli.agent.calls.report import Mask, Report
@@ -66,6 +65,7 @@ class CallServices:
         return text if self.mask is None else self.mask.text(text)
 
 
+@dataclass(kw_only=True)
 class CallHistory:
     """The calls of a session: signs that send running commands to the background, and calls that are repeated.
 
@@ -73,12 +73,11 @@ class CallHistory:
     the person lets it go on.
     """
 
-    def __init__(self) -> None:
-        self.ends_loops = True
-        self.looping = ""
-        self.detachable: set[asyncio.Event] = set()
-        self._recent: list[tuple[str, str]] = []
-        self._is_nudged = False
+    ends_loops: bool = True
+    looping: str = ""
+    detachable: set[asyncio.Event] = field(default_factory=set)
+    _recent: list[tuple[str, str]] = field(default_factory=list)  # the newest calls, each with its result
+    _is_nudged: bool = False  # the newest call was answered with the error
 
     @contextmanager
     def detach_sign(self) -> Iterator[asyncio.Event]:
@@ -116,7 +115,7 @@ def _key(call: ToolUse) -> str:
     return f"{call.name} {msgspec.json.encode(call.input, order='sorted').decode()}"
 
 
-class _AnyArguments(Struct, frozen=True):
+class _AnyArguments(msgspec.Struct, frozen=True):
     """Accepts any arguments: the schema of a client's tool describes them."""
 
 
@@ -147,13 +146,13 @@ def with_client_tools(tools: ToolRegistry, offered: Sequence[ToolSpec]) -> ToolR
     return both
 
 
+@dataclass(kw_only=True)
 class ClientCalls:
     """Calls that wait for the client. All that begin to wait at one moment are handed over in one event."""
 
-    def __init__(self) -> None:
-        self._waiting: dict[str, asyncio.Future[ToolOutput]] = {}
-        self._new: list[ToolUse] = []
-        self._has_client = True
+    _waiting: dict[str, asyncio.Future[ToolOutput]] = field(default_factory=dict)
+    _new: list[ToolUse] = field(default_factory=list)  # not handed over yet
+    _has_client: bool = True
 
     async def result_of(self, call: ToolUse, hand_over: HandOver) -> ToolOutput:
         """Hand the call to the client and wait for its result. Raises `ToolError`."""
@@ -234,8 +233,6 @@ class ToolServers(Protocol):
     """Offers the tools and resources of MCP servers to sessions."""
 
     async def join(self, calls: SessionCalls) -> None: ...
-
-    async def attach_named(self, state: AgentState, prompt_ids: Container[str], emit: Emit) -> None: ...
 
     def refresh(self, calls: SessionCalls) -> None: ...
 

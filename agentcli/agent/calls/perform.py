@@ -75,8 +75,8 @@ async def perform(call: Call, permitted: PermittedCall, context: ToolContext) ->
 
 
 def _hold(call: Call, paths: Iterable[Path]) -> AbstractAsyncContextManager[None]:
-    keys = tuple(sorted(set(map(str, paths))))  # sorted, so that two calls never wait for each other
-    return call.turn.session.services.locks.held(keys, timeout_s=LOCK_TIMEOUT_S)
+    # Sorted, so that two calls never wait for each other.
+    return call.turn.session.services.locks.held(tuple(sorted(set(map(str, paths)))), timeout_s=LOCK_TIMEOUT_S)
 
 
 def _named_files(facts: CallFacts, grants: Grants) -> list[Path]:
@@ -209,8 +209,8 @@ async def _apply(call: Call, permitted: PermittedCall, report: DryRunReport) -> 
         is_planning = turn.state.mode == "plan"
         if not is_planning:
             turn.denials.append(Denial(call.use, "dropped"))
-        remark = f"It was a dry run, and {dry_run.too_much}: nothing of it was kept."
-        return changed(dry_run_output(report, remark, "dropped"), is_error=not is_planning)
+        output = dry_run_output(report, f"It was a dry run, and {dry_run.too_much}: nothing of it was kept.", "dropped")
+        return changed(output, is_error=not is_planning)
     if not dry_run.changes:
         return dry_run_output(report, "", "changed nothing")
     review = await review_changes(call, permitted, report)

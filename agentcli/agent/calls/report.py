@@ -246,8 +246,7 @@ def _texts_in(value: Any) -> list[str]:
 def _columns(rows: Sequence[Any]) -> Sequence[Any]:
     if not rows or not all(isinstance(row, dict) for row in rows):
         return rows
-    names = dict.fromkeys(chain.from_iterable(rows))
-    return [row[name] for name in names for row in rows if name in row]
+    return [row[name] for name in dict.fromkeys(chain.from_iterable(rows)) for row in rows if name in row]
 
 
 def _masked(texts: Iterable[str], found: Sequence[Secret]) -> dict[str, str]:

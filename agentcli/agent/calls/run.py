@@ -167,8 +167,8 @@ async def run_calls(turn: TurnCalls, uses: Sequence[ToolUse]) -> list[Result]:
 def _batches(turn: TurnCalls, calls: Sequence[Call]) -> Iterator[list[Call]]:
     tools = turn.session.tools
     for_client = [call for call in calls if turn.session.is_for_client(call.use)]
-    ours = (call for call in calls if call not in for_client)
-    for overlaps, batch in groupby(ours, lambda call: call.use.name in tools and tools.get(call.use.name).may_overlap):
+    own = (call for call in calls if call not in for_client)
+    for overlaps, batch in groupby(own, lambda call: call.use.name in tools and tools.get(call.use.name).may_overlap):
         together = list(batch)
         yield from [together] if overlaps else [[call] for call in together]
     if for_client:
@@ -180,10 +180,10 @@ async def _run_batch(turn: TurnCalls, batch: list[Call]) -> None:
         await run_call(batch[0])
         return
     session = turn.session
-    places = asyncio.Semaphore(len(batch) if session.is_for_client(batch[0].use) else session.services.max_parallel)
+    slots = asyncio.Semaphore(len(batch) if session.is_for_client(batch[0].use) else session.services.max_parallel)
 
     async def run_one(call: Call) -> None:
-        async with places:
+        async with slots:
             if not turn.must_pause:
                 await run_call(call)
 
@@ -256,8 +256,7 @@ async def mask_for(mask: Mask | None, permitted: PermittedCall) -> Mask | None:
     facts = permitted.policy.facts
     if mask is None or facts.tool.name != "file_read" or not permitted.grants.readable:
         return mask
-    values = await asyncio.to_thread(facts.workspace.facts.secret_values, apart_from=facts.files[0].real)
-    return mask.knowing(values)
+    return mask.knowing(await asyncio.to_thread(facts.workspace.facts.secret_values, apart_from=facts.files[0].real))
 
 
 async def run_own_command(calls: SessionCalls, command: str, emit: Emit) -> Result:
@@ -269,8 +268,7 @@ async def run_own_command(calls: SessionCalls, command: str, emit: Emit) -> Resu
     try:
         await calls.services.know_secrets()
         with calls.history.detach_sign() as sign:
-            context = ToolContext(calls.workspace, call.id, report.show, sign)
-            output = await bash.run_own(command, context)
+            output = await bash.run_own(command, ToolContext(calls.workspace, call.id, report.show, sign))
         await calls.services.know_secrets(is_changed=True)
         report.finish(output)
     except ToolError as error:

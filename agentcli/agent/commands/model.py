@@ -191,8 +191,7 @@ def _usage_rows(session: Session) -> list[tuple[str, str]]:
     parts = [counted(count, noun) for count, noun in counts]
     parts += [counted(whole.total.retries, "retry", "retries")] if whole.total.retries else []
     lines.append(("session", ", ".join([*parts, _seconds(whole)])))
-    tools = sorted(whole.tools.items(), key=lambda item: -item[1].calls)
-    for name, tool in tools[:MAX_TOOLS]:
+    for name, tool in sorted(whole.tools.items(), key=lambda item: -item[1].calls)[:MAX_TOOLS]:
         errors = "".join(f", {kind} {count}" for kind, count in tool.errors.most_common(2))
         text = f"{counted(tool.calls, 'call')}, {tool.success_rate:.0%} ok, {tool.mean_ms:,.0f} ms on average"
         lines.append((name, f"{text}, about {tool.tokens:,} tokens{errors}"))

@@ -175,8 +175,8 @@ async def _remember(host: CommandHost, text: str) -> Outcome:
         raise UsageError("Say what: /remember TEXT")
     memory = _memory_of(host)
     await asyncio.to_thread(memory.append, NOTES, f"- {text}")
-    note = reminder(f"The user asked to remember, and {NOTES} of the memory holds now: {text}")
-    host.session.state.notes.append(note)
+    note = f"The user asked to remember, and {NOTES} of the memory holds now: {text}"
+    host.session.state.notes.append(reminder(note))
     return f"Remembered in {memory.place_of(NOTES)}"
 
 

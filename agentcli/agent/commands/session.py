@@ -95,8 +95,8 @@ STATUS_COMMANDS = (
 
 
 async def _tasks(host: CommandHost, argument: str) -> Outcome:
-    jobs = host.session.runtime.calls.workspace.sandbox.jobs.list()
-    return "\n".join(map(_row, jobs)) or "No command runs in the background."
+    rows = map(_row, host.session.runtime.calls.workspace.sandbox.jobs.list())
+    return "\n".join(rows) or "No command runs in the background."
 
 
 def _row(job: BackgroundJob) -> str:
@@ -221,8 +221,8 @@ async def _picked(host: CommandHost) -> str:
 
 def _every(rules: Rules) -> list[tuple[str, Rule]]:
     """Return all rules with what each does to calls, in the order in which they win."""
-    by_word = {"refused": rules.deny, "asks": rules.ask, "allowed": rules.allow}
-    return [(word, rule) for word, of in by_word.items() for rule in of]
+    by_effect = (("refused", rules.deny), ("asks", rules.ask), ("allowed", rules.allow))
+    return [(effect, rule) for effect, same in by_effect for rule in same]
 
 
 def _is_own(rule: Rule) -> bool:

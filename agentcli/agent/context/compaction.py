@@ -145,8 +145,8 @@ class Compactor:
             basis.used,
             lambda messages: int(scale * message_tokens(tuple(messages), basis.model)),
         )
-        opening = [note.text for note in self.opening(basis.model)]
-        carried = collect(basis.conversation, turns, opening, self.seen_hash, focus=basis.focus)
+        notes = [note.text for note in self.opening(basis.model)]
+        carried = collect(basis.conversation, turns, notes, self.seen_hash, focus=basis.focus)
         return Planner(
             conversation=basis.conversation,
             turns=turns,
@@ -175,12 +175,12 @@ class Compactor:
         """Begin to write summaries before they are due, where cutting results will not be enough."""
         turns = turn_records(basis.conversation)
         older = turns[: -self.settings.keep_turns]
-        missing = self.summaries.missing(older)
-        is_written = len(missing) < min(self.settings.keep_turns, len(older)) and self.settings.strategy != "summarize"
+        always = self.settings.strategy == "summarize"
+        is_written = len(self.summaries.missing(older)) < min(self.settings.keep_turns, len(older)) and not always
         if not older or is_written or not self._may_summarize(basis):
             return
         by_rules = self._planned(basis, turns, {})
-        if isinstance(by_rules, str) or by_rules.strategy != "truncate" or self.settings.strategy == "summarize":
+        if isinstance(by_rules, str) or by_rules.strategy != "truncate" or always:
             self.summaries.begin(older, emit)
 
     def _may_summarize(self, basis: Basis) -> bool:
@@ -222,8 +222,8 @@ class Summaries:
 
     def __post_init__(self) -> None:
         self._running: asyncio.Task[None] | None = None
-        self._spent: list[tuple[float, float]] = []  # when, USD
-        self._unreported = 0.0
+        self._spent: list[tuple[float, float]] = []  # the time and the USD of each request
+        self._unreported = 0.0  # USD since the last compaction
         self._pause_s, self._asked_again_at = FIRST_PAUSE_S, 0.0
 
     def ready(self, turns: Sequence[TurnRecord], focus: str) -> dict[int, str]:

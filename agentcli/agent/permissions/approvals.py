@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from dataclasses import replace as copied
 from pathlib import PurePath
 from typing import Any
@@ -43,8 +42,7 @@ _IN_EFFECTS = "is not known to only read$|^it writes |may hold secrets|is outsid
 _INTERPRETERS = frozenset("sh bash dash zsh ksh fish python python3 perl ruby node php".split())
 
 
-@dataclass(frozen=True)
-class CallPolicy:
+class CallPolicy(Struct, frozen=True):
     """The decisions on one call by the permissions as they are when they are asked for."""
 
     call: Call
@@ -149,13 +147,12 @@ async def permit(call: Call, tool: Tool, arguments: Any, context: ToolContext, *
 
 
 def _permitted(policy: CallPolicy, verdict: Verdict, answer: str = "") -> PermittedCall:
-    """Return a call that needs no question."""
+    """Return a call that nobody has to be asked about any more, as a dry run if the verdict says so."""
+    permitted = PermittedCall(policy=policy, arguments=policy.facts.arguments, verdict=verdict, answer=answer)
     if verdict.decision == "allow":
-        return PermittedCall(policy=policy, arguments=policy.facts.arguments, verdict=verdict, answer=answer)
-    writing = replace(verdict, only_reads=False)  # nothing of that is in the workspace yet
-    return PermittedCall(
-        policy=policy, arguments=policy.facts.arguments, verdict=writing, answer=answer, dry_run="always"
-    )
+        return permitted
+    # It may write: nothing that a dry run changes is in the workspace yet.
+    return replace(permitted, verdict=replace(verdict, only_reads=False), dry_run="always")
 
 
 async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context: ToolContext) -> PermittedCall:
@@ -190,34 +187,33 @@ async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context:
         raise ToolError(f"{verdict.reason}, and {NOBODY_LEFT}.", kind="permission_denied")
     if not answer.allowed or answer.hunks == ():
         raise Declined(answer.comment)
+    permitted = PermittedCall(policy=policy, arguments=arguments, verdict=verdict)
     if answer.scope == "try":
-        return PermittedCall(policy=policy, arguments=arguments, verdict=verdict, dry_run="on_request")
+        return replace(permitted, dry_run="on_request")
     context.workspace.session_grants.exposed.update(verdict.exposes)
-    words = f"“{answer.comment}”" if answer.comment else ""
+    return await _as_answered(permitted, answer, question.hunks, context)
+
+
+async def _as_answered(
+    permitted: PermittedCall, answer: Approve, hunks: tuple[str, ...], context: ToolContext
+) -> PermittedCall:
+    """Return a call that the person allowed with their comment, and with only those hunks that they chose."""
+    narrow, comment = permitted.policy.facts.tool.narrow, answer.comment
+    quoted = f"“{comment}”" if comment else ""
     scope = {"once": "allowed", "session": "allowed for the session", "always": "allowed always"}.get(answer.scope, "")
-    hunks: tuple[str, ...] = question.hunks
     chosen = [number for number in range(len(hunks)) if answer.hunks is None or number in answer.hunks]
-    if tool.narrow is None or len(chosen) == len(hunks):
-        remark = f"[The user allowed this and says: {answer.comment}]" if answer.comment else ""
-        return PermittedCall(
-            policy=policy,
-            arguments=arguments,
-            verdict=verdict,
-            remark=remark,
-            answer=" · ".join(filter(None, (scope, words))),
-        )
-    narrowed = await tool.narrow(arguments, context, chosen)
-    scope = "" if answer.scope == "once" else scope
-    some = f"{len(chosen)} of {len(hunks)} hunks"
+    if narrow is None or len(chosen) == len(hunks):
+        remark = f"[The user allowed this and says: {comment}]" if comment else ""
+        return replace(permitted, remark=remark, answer=" · ".join(filter(None, (scope, quoted))))
+    share = f"{len(chosen)} of {len(hunks)} hunks"
+    lasting = "" if answer.scope == "once" else scope
     left_out = "".join(hunk for number, hunk in enumerate(hunks) if number not in chosen).rstrip()
     remark = f"[The user made only the change above and rejected this part of it:]\n{left_out}"
-    remark += f"\nThey say: {answer.comment}" if answer.comment else ""
-    return PermittedCall(
-        policy=policy,
-        arguments=narrowed,
-        verdict=verdict,
-        remark=remark,
-        answer=" · ".join(filter(None, (some, scope, words))),
+    return replace(
+        permitted,
+        arguments=await narrow(permitted.arguments, context, chosen),
+        remark=f"{remark}\nThey say: {comment}" if comment else remark,
+        answer=" · ".join(filter(None, (share, lasting, quoted))),
     )
 
 
@@ -286,7 +282,8 @@ def _of_command(facts: CallFacts, command: CommandAnalysis, verdict: Verdict) ->
 def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
     """Return lines such as `deletes docs, build` or `reaches example.org`, and one about unpredictable effects."""
     effects, needs, shown = command.effects, facts.needs, facts.paths.shown
-    hosts, programs = known(effects.hosts), [_program(program) for program in effects.runs]
+    hosts = known(effects.hosts)
+    programs = ["something" if program == UNKNOWN else PurePath(program).name for program in effects.runs]
     is_opaque = all(UNKNOWN in things for things in (effects.reads, effects.writes, effects.deletes, effects.hosts))
     is_script = bool(hosts) and is_opaque and any(name in _INTERPRETERS for name in programs)
     deletes_found = any(
@@ -325,7 +322,3 @@ def _hidden(command: CommandAnalysis) -> str:
 def _row(verb: str, things: Iterable[str]) -> str:
     things = list(dict.fromkeys(things))
     return f"{verb} {listed_names(things, MAX_SHOWN)}" if things else ""
-
-
-def _program(program: str) -> str:
-    return "something" if program == UNKNOWN else PurePath(program).name

@@ -36,7 +36,6 @@ from agentcli.llm.errors import ContextOverflow, ProviderError
 from agentcli.llm.media import BoundsMedia, omission_notices
 from agentcli.llm.messages import Message, Text, Usage, repair_messages
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Prefix, Provider, Request, time_span, with_wait
 from agentcli.llm.tokens import estimate, request_size
 
 OTHER_COUNT = 1.5  # tokens of one model for each of another's: the newest tokenizers make a third more of a text
@@ -94,7 +93,7 @@ async def _request(turn: Turn) -> llm.Done:
     return reply
 
 
-def report_omitted_media(turn: Turn, target: RequestTarget, request: Request) -> None:
+def report_omitted_media(turn: Turn, target: RequestTarget, request: llm.Request) -> None:
     """Tell the person once which images and PDFs this model does not get; a text replaces each."""
     reported, provider = turn.state.model.reported, target.provider
     texts = omission_notices(request.messages, provider.media_rules) if isinstance(provider, BoundsMedia) else []
@@ -141,7 +140,7 @@ async def _compact(turn: Turn, compaction: Compaction) -> None:
     await apply_compaction(turn.state, turn.runtime, turn.emit, compaction, append=partial(add, turn))
 
 
-async def next_request(turn: Turn, info: ModelInfo, prefix: Prefix) -> Request:
+async def next_request(turn: Turn, info: ModelInfo, prefix: llm.Prefix) -> llm.Request:
     """Return the prefix, and the conversation's messages as library users have them transformed."""
     runtime, valid = turn.runtime, turn.state.conversation.valid_messages()
     messages = await runtime.context.transform(valid)
@@ -155,10 +154,10 @@ async def next_request(turn: Turn, info: ModelInfo, prefix: Prefix) -> Request:
 
 
 def build_request(
-    runtime: Runtime, state: AgentState, prefix: Prefix, messages: tuple[Message, ...], *, max_tokens: int
-) -> Request:
+    runtime: Runtime, state: AgentState, prefix: llm.Prefix, messages: tuple[Message, ...], *, max_tokens: int
+) -> llm.Request:
     """Return a request with the prefix, at the temperature and the effort of the session."""
-    return Request(
+    return llm.Request(
         prefix.system,
         messages,
         prefix.tools,
@@ -168,15 +167,15 @@ def build_request(
     )
 
 
-def refuse_oversized(request: Request, info: ModelInfo, *, known: int) -> None:
+def refuse_oversized(request: llm.Request, info: ModelInfo, *, known: int) -> None:
     """Raise `ContextOverflow` if what is new is many times the window. The first `known` messages fitted before."""
-    added = Request("", request.messages[known:]) if known else request
+    added = llm.Request("", request.messages[known:]) if known else request
     tokens = estimate(added, info).tokens
     if tokens > MAX_WINDOWS * info.window * (1 if info.is_known else 2):  # the window is a guess then
         raise ContextOverflow(f"The prompt is about {tokens:,} tokens, the window of {info.id} {info.window:,}")
 
 
-async def _stream(turn: Turn, target: RequestTarget, request: Request) -> tuple[llm.Done, Attempt]:
+async def _stream(turn: Turn, target: RequestTarget, request: llm.Request) -> tuple[llm.Done, Attempt]:
     """Publish the provider's stream as events, and return the reply with its last try.
 
     The text of a reply that breaks off is kept.
@@ -223,7 +222,7 @@ async def _stream(turn: Turn, target: RequestTarget, request: Request) -> tuple[
             turn.emit(events.Notice(warning))
 
 
-def max_prompt_tokens(turn: Turn, model: str, request: Request, info: ModelInfo) -> int:
+def max_prompt_tokens(turn: Turn, model: str, request: llm.Request, info: ModelInfo) -> int:
     """Return the most tokens that a prompt can have: the count for an earlier one, and a bound for what came since."""
     replies = [number for number, message in enumerate(request.messages, 1) if message.role == "assistant"]
     is_changed = turn.runtime.context.transform is not unchanged
@@ -236,16 +235,16 @@ def max_prompt_tokens(turn: Turn, model: str, request: Request, info: ModelInfo)
                 is_same = f"{body.provider}/{body.model}" == model
                 known = int(body.usage.prompt_tokens * (1.01 if is_same else OTHER_COUNT))
                 if not is_same:  # the other one may not have been shown the images
-                    known += int(request_size(Request("", request.messages[:since]), info).media * MEDIA_MARGIN)
-                reply = most_tokens(Request("", request.messages[since - 1 : since]), info)
-                new = Request("", request.messages[since:])
+                    known += int(request_size(llm.Request("", request.messages[:since]), info).media * MEDIA_MARGIN)
+                reply = most_tokens(llm.Request("", request.messages[since - 1 : since]), info)
+                new = llm.Request("", request.messages[since:])
                 if body.prefix != prefix_hash(request):
-                    new = Request(request.system, new.messages, request.tools)
+                    new = llm.Request(request.system, new.messages, request.tools)
                 return known + max(reply, body.usage.output_tokens) + most_tokens(new, info)
     return most_tokens(request, info)
 
 
-def prefix_hash(request: Request) -> str:
+def prefix_hash(request: llm.Request) -> str:
     """Return a short hash of the tools, and one of the system text."""
     tools = zlib.crc32(msgspec.json.encode(request.tools))
     return f"{tools:08x}.{zlib.crc32(request.system.encode(errors='replace')):08x}"
@@ -333,16 +332,16 @@ def describe_error(error: ProviderError | UserError) -> str:
     if not isinstance(error, ProviderError):
         return str(error)
     text, status = str(error), f"HTTP {error.status}" if error.status else ""
-    tries = f"tried {error.tries} times over {time_span(error.tried_s)}" if error.tries > 1 else ""
+    tries = f"tried {error.tries} times over {llm.time_span(error.tried_s)}" if error.tries > 1 else ""
     if about := ", ".join(part for part in (status, tries) if part):
         text = f"{text.rstrip('.')} ({about})."
-    return with_wait(text, error)
+    return llm.with_wait(text, error)
 
 
 class ReplyBlocks:
     """The blocks of one reply, numbered in the order they start; neighbouring deltas of one kind are one block."""
 
-    def __init__(self, provider: Provider, emit: events.Emit) -> None:
+    def __init__(self, provider: llm.Provider, emit: events.Emit) -> None:
         self._emit = emit
         self._source = events.ReplyStarted(provider.model, provider.name)
         self._count = 0
