@@ -14,7 +14,7 @@ from agentcli.agent.calls.perform import account_for_interrupted
 from agentcli.agent.calls.report import Mask
 from agentcli.agent.events import Notice
 from agentcli.agent.interfaces import SessionLog, SessionStore
-from agentcli.agent.permissions.modes import mode_notes, parse_mode
+from agentcli.agent.permissions.modes import parse_mode
 from agentcli.agent.permissions.rules import Rules
 from agentcli.agent.questions import make_ask
 from agentcli.agent.runtime import ContextWatch, ModelAccess, Runtime, TurnStep
@@ -135,7 +135,7 @@ class Builder:
         info = self.models.info(state.model.name)  # a wrong name fails now, not after the first prompt
         self.models.provider(state.model.name)
         state.notes.extend(new_reminders(self.prefixes.reminders(workspace, info), state))
-        state.notes.extend(mode_notes("default", state.mode))
+        state.add_mode_note()
         nested = self.prefixes.nested_instructions()
         watch = self._watch(state, workspace, nested)
         calls = self.session_calls(registry, workspace)

@@ -90,7 +90,7 @@ def _parts(body: Body) -> Iterator[tuple[str, str | Block]]:
                 if not isinstance(block, Text):
                     yield "messages", block
                 elif is_reminder:
-                    yield from _of_note(block.text, "notes")
+                    yield from _parts_of_note(block.text, "notes")
                 else:
                     yield "messages", block.text
         case Assistant(content):
@@ -100,10 +100,10 @@ def _parts(body: Body) -> Iterator[tuple[str, str | Block]]:
         case Result(ToolResult(_, tuple(content))):
             yield from (("results", part.text if isinstance(part, Text) else part) for part in content)
         case Compaction(carried):
-            yield from _of_note(carried, "summary")
+            yield from _parts_of_note(carried, "summary")
 
 
-def _of_note(text: str, rest: str) -> Iterator[tuple[str, str]]:
+def _parts_of_note(text: str, rest: str) -> Iterator[tuple[str, str]]:
     for source, pattern in (("instructions", _INSTRUCTIONS), ("memory", _MEMORY), ("skills", _SKILL)):
         yield from ((source, found) for found in pattern.findall(text))
         text = pattern.sub("", text)

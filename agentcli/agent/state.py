@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from agentcli.agent.accounting import Account, Budgets, UsageCollector, amounts_of, spent
-from agentcli.agent.permissions.modes import Mode
+from agentcli.agent.permissions.modes import PLAN_OFF, PLAN_ON, Mode
 from agentcli.agent.permissions.rules import Rules
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import (
@@ -64,6 +64,14 @@ class AgentState:
     meter: UsageCollector = field(default_factory=UsageCollector)
     budgets: Budgets = field(default_factory=lambda: Budgets((Account("session"),)))
     notes: deque[User] = field(default_factory=deque)
+
+    def add_mode_note(self) -> None:
+        """Tell the model if plan mode is on, in case the newest note that it has seen says something else."""
+        known = [*(entry.body for entry in self.conversation.request_entries), *self.notes]
+        newest = next((body for body in reversed(known) if body in (PLAN_ON, PLAN_OFF)), PLAN_OFF)
+        due = PLAN_ON if self.mode == "plan" else PLAN_OFF
+        if newest != due:
+            self.notes.append(due)
 
     @property
     def awaits_reset(self) -> bool:

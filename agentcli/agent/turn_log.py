@@ -11,7 +11,6 @@ from agentcli.agent.calls.model import fire
 from agentcli.agent.calls.run import not_run
 from agentcli.agent.events import Emit, EntryStored, Notice, QueueChanged
 from agentcli.agent.interfaces import AppendedEntries
-from agentcli.agent.permissions.modes import untold_mode
 from agentcli.agent.requests.attempts import RequestTarget
 from agentcli.agent.runtime import Runtime, Turn
 from agentcli.agent.state import AgentState
@@ -141,8 +140,7 @@ async def apply_compaction(
     await fire(runtime.calls, "PreCompact", subject=trigger, trigger=trigger)
     append(compaction)
     state.model.window_share = 0.0
-    known = [entry.body for entry in state.conversation.request_entries]
-    state.notes.extend(untold_mode(state.mode, [*known, *state.notes]))
+    state.add_mode_note()
     before, after = compaction.tokens_before, compaction.tokens_after
     emit(events.Compaction(before, after, compaction.strategy, trigger, compaction.cost_usd))
     if (servers := runtime.calls.delegates.servers) is not None:

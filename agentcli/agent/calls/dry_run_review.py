@@ -81,7 +81,7 @@ class Review:
     why: str = ""
     is_denied: bool = False
 
-    def follow(self, verdict: Verdict, changes: Sequence[ChangeSummary]) -> None:
+    def apply_verdict(self, verdict: Verdict, changes: Sequence[ChangeSummary]) -> None:
         """Apply or discard changes that nobody is asked about."""
         if verdict.decision == "allow":
             self.names += [change.name for change in changes]
@@ -89,7 +89,7 @@ class Review:
             self.why = verdict.reason
             self.is_denied |= verdict.reason != PLAN
 
-    def take(self, question: ChangesApproval, hunks: Sequence[int] | None, comment: str) -> None:
+    def apply_answer(self, question: ChangesApproval, hunks: Sequence[int] | None, comment: str) -> None:
         """Apply the changes of which the person chose a hunk, by number, or with None all."""
         self.is_answered = True
         self.comment = "; ".join(filter(None, (self.comment, comment)))
@@ -177,7 +177,7 @@ async def review_changes(call: Call, permitted: PermittedCall, report: DryRunRep
         if verdict is None:
             await _ask_about_changes(call, permitted, review, changes, asking=rule)
         else:
-            review.follow(verdict, changes)
+            review.apply_verdict(verdict, changes)
     return review
 
 
@@ -221,16 +221,16 @@ async def _ask_about_changes(
 
     answer = await permitted.policy.ask(question, decide)
     if isinstance(answer, Verdict):
-        review.follow(answer, changes)
+        review.apply_verdict(answer, changes)
     else:
-        review.take(question, answer.hunks if answer.allowed else (), answer.comment)
+        review.apply_answer(question, answer.hunks if answer.allowed else (), answer.comment)
 
 
 def _question(
     call: Call, permitted: PermittedCall, report: DryRunReport, changes: Sequence[ChangeSummary], *, asking: Rule | None
 ) -> ChangesApproval:
     use, mask = call.use, call.report.mask
-    texts = [_shown_change(change) for change in changes]
+    texts = [_change_text(change) for change in changes]
     if mask is not None:
         texts = [mask.text(text) for text in texts]
     hunks = [_hunks_of(change, text) for change, text in zip(changes, texts, strict=True)]
@@ -268,7 +268,7 @@ def _hunks_of(change: ChangeSummary, text: str) -> tuple[str, ...]:
     return tuple(head + part for part in parts)
 
 
-def _shown_change(change: ChangeSummary) -> str:
+def _change_text(change: ChangeSummary) -> str:
     """Return a change as text: notes on it, then its diff, or a description where there is no diff."""
     notes = "".join(f"  {note}\n" for note in change.notes)
     if change.diff and change.what != "repository":

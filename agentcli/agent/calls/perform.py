@@ -33,7 +33,7 @@ MAX_LOCKED = 500  # files; each lock is a file
 MAX_TIME_LIMIT_S = 300.0  # of a call that is tried again with more time
 _JOB_POLL_S = 0.5
 _PROGRESS_EVERY_S = 1.0
-_STAYS = "A dry run cannot go to the background: Esc stops it, or ask for it as a job."
+_STAYS_IN_FOREGROUND = "A dry run cannot go to the background: Esc stops it, or ask for it as a job."
 
 
 async def perform(call: Call, permitted: PermittedCall, context: ToolContext) -> ToolOutput:
@@ -165,7 +165,7 @@ async def _refuse_background(call: Call, sign: asyncio.Event) -> None:
     """Tell the person, each time they send a dry run to the background, that it stays in the foreground."""
     while await sign.wait():
         sign.clear()
-        call.turn.emit(Notice(_STAYS))
+        call.turn.emit(Notice(_STAYS_IN_FOREGROUND))
 
 
 def _find_obstacle(call: Call, permitted: PermittedCall, report: DryRunReport) -> Obstacle | None:

@@ -48,7 +48,7 @@ async def run_call(call: Call) -> None:
     report.start()
     try:
         tool, arguments, hooks = await _parse(call)
-        context = _context(call, tool, arguments)
+        context = _tool_context(call, tool, arguments)
         permitted = await permit(call, tool, arguments, context, hooks=hooks)
         report.answer = permitted.answer
         has_output = tool.effect in ("command", "foreign")  # while it runs, and it may make any file
@@ -120,7 +120,7 @@ async def _ask_hooks(call: Call, record: CallRecord) -> HookAnswer:
     return merged
 
 
-def _context(call: Call, tool: Tool, arguments: Any) -> ToolContext:
+def _tool_context(call: Call, tool: Tool, arguments: Any) -> ToolContext:
     services, turn = call.turn.session.services, call.turn
     asked, share = asked_level(tool, arguments), turn.state.model.window_share
     level = services.levels.level_for(tool.name, asked=asked, own=tool.level, window_share=share)
@@ -222,12 +222,12 @@ async def observed(tool: Tool, output: ToolOutput, context: ToolContext) -> Tool
     content = "" if content is None else content
     if not isinstance(content, str) or (len(content.encode()) <= MAX_UNPAGED_BYTES and not full):
         return msgspec.structs.replace(output, content=content)
-    shown, openable = await asyncio.to_thread(_shown, content, full, context)
+    shown, openable = await asyncio.to_thread(_first_page, content, full, context)
     context.workspace.grants += Grants(readable=openable)
     return msgspec.structs.replace(output, content=shown)
 
 
-def _shown(text: str, full: str, context: ToolContext) -> tuple[str, tuple[Path, ...]]:
+def _first_page(text: str, full: str, context: ToolContext) -> tuple[str, tuple[Path, ...]]:
     """Return a short text or the first page, with a note on the rest, and the files that may be read from now on."""
     data = context.workspace.resources.data
     if data is None:

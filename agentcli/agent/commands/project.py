@@ -180,7 +180,7 @@ async def _remember(host: CommandHost, text: str) -> Outcome:
     return f"Remembered in {memory.place_of(NOTES)}"
 
 
-async def _show(host: CommandHost, argument: str) -> Outcome:
+async def _memory(host: CommandHost, argument: str) -> Outcome:
     verb, _, name = argument.partition(" ")
     if verb == "edit":
         return await _edit(host, name.strip() or NOTES)
@@ -244,5 +244,7 @@ def _memory_of(host: CommandHost) -> Memory:
 
 MEMORY_COMMANDS = (
     SlashCommand("remember", "add a line to this project's memory", _remember, "TEXT"),
-    SlashCommand("memory", "show what is remembered, or edit a file of it", _show, "[edit]", forms=("", "edit [FILE]")),
+    SlashCommand(
+        "memory", "show what is remembered, or edit a file of it", _memory, "[edit]", forms=("", "edit [FILE]")
+    ),
 )

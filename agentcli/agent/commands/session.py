@@ -37,7 +37,7 @@ def conversation_commands() -> CommandSet:
 
     async def help(host: CommandHost, argument: str) -> Outcome:
         found = commands.parse(f"/{argument.removeprefix('/')}") if argument else None
-        return _explained(found[0]) if found else _listed(commands)
+        return _command_help(found[0]) if found else _all_help(commands)
 
     commands.add(
         SlashCommand("help", "show the commands, or one of them", help, "[COMMAND]", aliases=("?",), group=PROGRAM)
@@ -45,7 +45,7 @@ def conversation_commands() -> CommandSet:
     return commands
 
 
-def _listed(commands: CommandSet) -> str:
+def _all_help(commands: CommandSet) -> str:
     """Format names, arguments and help in columns, under headings. A user's long name or hint widens no column."""
     names = max(len(c.name) for c in commands if len(c.name) <= MAX_WIDTH) + 1
     hints = max(len(c.argument) for c in commands if len(c.argument) <= MAX_WIDTH)
@@ -56,7 +56,7 @@ def _listed(commands: CommandSet) -> str:
     return "\n".join(lines)
 
 
-def _explained(command: SlashCommand) -> str:
+def _command_help(command: SlashCommand) -> str:
     forms = command.forms or (command.argument,)
     also = f"\nAlso {', '.join(f'/{alias}' for alias in command.aliases)}." if command.aliases else ""
     return "\n".join([*(f"/{command.name} {form}".rstrip() for form in forms), f"{command.help}{also}"])
@@ -182,9 +182,9 @@ async def _permissions(host: CommandHost, argument: str) -> Outcome:
     rules = host.session.state.rules
     match verb:
         case "":
-            return await _picked(host)
+            return await _choose_mode_or_rule(host)
         case "list":
-            return await _shown(host)
+            return await _rules_text(host)
         case "mode" if rest.strip():
             return _set_mode(host, rest.strip())
         case "allow" | "ask" | "deny" if rest.strip():
@@ -205,21 +205,21 @@ async def _permissions(host: CommandHost, argument: str) -> Outcome:
 _DONE = {"allow": "allowed", "ask": "asked about", "deny": "refused"}
 
 
-async def _picked(host: CommandHost) -> str:
+async def _choose_mode_or_rule(host: CommandHost) -> str:
     """Let the person choose another mode, or a rule of theirs to remove."""
     state, granted = host.session.state, await _granted(host)
-    rules = [*dict.fromkeys([*granted, *(str(rule) for _, rule in _every(state.rules) if _is_own(rule))])]
+    rules = [*dict.fromkeys([*granted, *(str(rule) for _, rule in _rules_by_effect(state.rules) if _is_own(rule))])]
     forgetting = [(f"forget {rule}", "in this project" if rule in granted else "") for rule in rules]
     options = [*((mode, MODE_TEXTS[mode][1]) for mode in MODES), *forgetting]
     picked = await host.choose("Mode, or a rule to forget", options, current=MODES.index(state.mode))
     if picked is None:
-        return await _shown(host)
+        return await _rules_text(host)
     if picked < len(MODES):
         return _set_mode(host, options[picked][0])
     return await _forget(host, rules[picked - len(MODES)])
 
 
-def _every(rules: Rules) -> list[tuple[str, Rule]]:
+def _rules_by_effect(rules: Rules) -> list[tuple[str, Rule]]:
     """Return all rules with what each does to calls, in the order in which they win."""
     by_effect = (("refused", rules.deny), ("asks", rules.ask), ("allowed", rules.allow))
     return [(effect, rule) for effect, same in by_effect for rule in same]
@@ -234,16 +234,16 @@ def _set_mode(host: CommandHost, mode: str) -> str:
     return f"Mode {mode}: {MODE_TEXTS[parse_mode(mode)][1]}."
 
 
-async def _shown(host: CommandHost) -> str:
+async def _rules_text(host: CommandHost) -> str:
     state, granted = host.session.state, await _granted(host)
     lines = [f"Mode {state.mode}: {MODE_TEXTS[state.mode][1]}. Another one: /permissions mode MODE"]
-    lines += [*_rows(state.rules, granted)] or ["No rules: what changes something asks."]
+    lines += [*_rule_rows(state.rules, granted)] or ["No rules: what changes something asks."]
     return "\n".join([*lines, *["/permissions forget RULE, or NUMBER, takes one back."] * bool(granted)])
 
 
-def _rows(rules: Rules, granted: list[str], *, only_own: bool = False) -> Iterator[str]:
+def _rule_rows(rules: Rules, granted: list[str], *, only_own: bool = False) -> Iterator[str]:
     """Yield a line for each rule with its source, then the lasting grants by their numbers."""
-    for word, rule in _every(rules):
+    for word, rule in _rules_by_effect(rules):
         is_lasting = (word, rule.source) == ("allowed", "granted") and str(rule) in granted
         if not is_lasting and (_is_own(rule) or not only_own):
             yield f"  {word:<7}  {rule}  ({rule.quote or rule.source or 'settings'})"
@@ -259,12 +259,12 @@ async def _granted(host: CommandHost) -> list[str]:
 async def _forget(host: CommandHost, what: str) -> str:
     """Remove a lasting grant, by its number or as it is written, or a rule of this session. Raises `UsageError`."""
     granted, rules = await _granted(host), host.session.state.rules
-    if not what and (rows := [*_rows(rules, granted, only_own=True)]):
+    if not what and (rows := [*_rule_rows(rules, granted, only_own=True)]):
         raise UsageError("\n".join(("Write /permissions forget RULE, or the NUMBER of a lasting grant:", *rows)))
     if not what:
         raise UsageError("There is nothing to forget: no rule of this session, and no lasting grant.")
     text = granted[number_in(what, len(granted), "lasting grant")] if what.isdecimal() else str(parse_rule(what))
-    same = [rule for _, rule in _every(rules) if str(rule) == text]
+    same = [rule for _, rule in _rules_by_effect(rules) if str(rule) == text]
     own = [rule for rule in same if _is_own(rule)]
     is_lasting = text in granted or any(rule.source == "granted" for rule in own)
     if is_lasting and (grants := host.session.runtime.calls.services.grants) is not None:

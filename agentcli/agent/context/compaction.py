@@ -130,12 +130,12 @@ class Compactor:
     async def compact(self, basis: Basis, *, may_ask: bool = True) -> Compaction | str:
         """Return a compaction, or why there is none. Unless it `may_ask`, no model writes a summary for it."""
         turns = turn_records(basis.conversation)
-        compaction = self._planned(basis, turns, await self._summaries(basis, turns, may_ask=may_ask))
+        compaction = self._plan(basis, turns, await self._summaries(basis, turns, may_ask=may_ask))
         if isinstance(compaction, str) or not may_ask:
             return compaction
         return replace(compaction, model=self.summaries.model, cost_usd=self.summaries.cost_since_compaction())
 
-    def _planned(self, basis: Basis, turns: Sequence[TurnRecord], summaries: dict[int, str]) -> Compaction | str:
+    def _plan(self, basis: Basis, turns: Sequence[TurnRecord], summaries: dict[int, str]) -> Compaction | str:
         prefix = prefix_tokens(basis.prefix, basis.model)
         # The provider's count says by how much the estimate errs.
         scale = basis.used / max(1, prefix + message_tokens(basis.conversation.messages, basis.model))
@@ -179,7 +179,7 @@ class Compactor:
         is_written = len(self.summaries.missing(older)) < min(self.settings.keep_turns, len(older)) and not always
         if not older or is_written or not self._may_summarize(basis):
             return
-        by_rules = self._planned(basis, turns, {})
+        by_rules = self._plan(basis, turns, {})
         if isinstance(by_rules, str) or by_rules.strategy != "truncate" or always:
             self.summaries.begin(older, emit)
 
@@ -267,7 +267,7 @@ class Summaries:
 
             async def write_one(turn: TurnRecord) -> None:
                 async with gate:
-                    self.cache[self._key(turn, focus)] = await self._about(turn_text(turn), focus, provider, writer)
+                    self.cache[self._key(turn, focus)] = await self._summarize(turn_text(turn), focus, provider, writer)
 
             async with asyncio.TaskGroup() as group:
                 for turn in missing:
@@ -286,7 +286,7 @@ class Summaries:
         self._pause_s = min(2 * self._pause_s, _AN_HOUR)
 
     def _may_spend(self, turns: Sequence[TurnRecord], writer: ModelInfo, emit: Emit) -> bool:
-        cost, most, now = self._most_cost(turns, writer), self.settings.summary_usd_per_hour, time.monotonic()
+        cost, most, now = self._max_cost(turns, writer), self.settings.summary_usd_per_hour, time.monotonic()
         self._spent = [(at, usd) for at, usd in self._spent if now - at < _AN_HOUR]
         if most < inf and (cost is None or sum(usd for _, usd in self._spent) + cost > most):
             return False
@@ -297,9 +297,9 @@ class Summaries:
     async def cost_of(self, turns: Sequence[TurnRecord], focus: str) -> float | None:
         """Return the USD that summaries of these turns cost at most; None where no price is known."""
         _, writer = await self.writer()
-        return self._most_cost(self.missing(turns, focus), writer)
+        return self._max_cost(self.missing(turns, focus), writer)
 
-    def _most_cost(self, turns: Sequence[TurnRecord], writer: ModelInfo) -> float | None:
+    def _max_cost(self, turns: Sequence[TurnRecord], writer: ModelInfo) -> float | None:
         tokens = sum(estimate_text(turn_text(turn), writer) + estimate_text(_prose(), writer) for turn in turns)
         return writer.cost(Usage(tokens, len(turns) * (self.settings.summary_tokens + _thinking_room(writer))))
 
@@ -317,7 +317,7 @@ class Summaries:
         of = f"{turn_text(turn)}\0{focus}\0{self.settings.summary_words}"
         return hashlib.sha256(of.encode(errors="replace")).hexdigest()
 
-    async def _about(self, text: str, focus: str, provider: Provider, writer: ModelInfo) -> str:
+    async def _summarize(self, text: str, focus: str, provider: Provider, writer: ModelInfo) -> str:
         """Return the summary of a text, whose middle is left out where the window is small. Raises as a request."""
         settings, room = self.settings, int(MAX_SHARE_READ * writer.window)
         if (tokens := estimate_text(text, writer)) > room:
@@ -334,16 +334,16 @@ class Summaries:
             target=RequestTarget(provider, writer),
             budgets=self.budgets,
             policy=RetryPolicy(0),
-            on_broken=partial(self._book, writer),
+            on_broken=partial(self._record_cost, writer),
         )
         done = await paid.reply(request)
-        self._book(writer, done.usage)
+        self._record_cost(writer, done.usage)
         reply = _shortened(done.message.text.strip(), settings.summary_words, settings.summary_tokens, writer)
         if not reply:
             raise ProviderError(f"{self.model} wrote nothing")
         return reply
 
-    def _book(self, writer: ModelInfo, used: Usage) -> None:
+    def _record_cost(self, writer: ModelInfo, used: Usage) -> None:
         cost = writer.cost(used)
         self.paid(self.model, used, cost, "summary")
         self._unreported += cost or 0.0

@@ -251,13 +251,13 @@ class CallEffects(Struct, frozen=True):
 def call_effects(facts: CallFacts, verdict: Verdict) -> CallEffects:
     """Return the effects of a call, and then why it asks, where that says more."""
     if facts.command is not None:
-        return _of_command(facts, facts.command, verdict)
+        return _command_call_effects(facts, facts.command, verdict)
     if facts.tool.effect in ("read", "edit"):
-        return _of_file_tool(facts, verdict)
+        return _file_call_effects(facts, verdict)
     return CallEffects((verdict.reason,))
 
 
-def _of_file_tool(facts: CallFacts, verdict: Verdict) -> CallEffects:
+def _file_call_effects(facts: CallFacts, verdict: Verdict) -> CallEffects:
     is_edit = facts.tool.effect == "edit"
     words = WHY | {"outside": "writes outside the project" if is_edit else "outside the project"}
     kinds = dict.fromkeys(path.kind for path in facts.files if path.kind != "plain")
@@ -266,7 +266,7 @@ def _of_file_tool(facts: CallFacts, verdict: Verdict) -> CallEffects:
     return CallEffects((*(words[kind] for kind in kinds), *((verdict.reason,) if says_more else ())), grave)
 
 
-def _of_command(facts: CallFacts, command: CommandAnalysis, verdict: Verdict) -> CallEffects:
+def _command_call_effects(facts: CallFacts, command: CommandAnalysis, verdict: Verdict) -> CallEffects:
     effects, workspace, arguments = command_effects(facts, command), facts.workspace, facts.arguments
     folder = getattr(arguments, "cwd", None) or (workspace.shell_cwd and workspace.shown(workspace.shell_cwd))
     where = [f"runs in {folder}"] if folder and folder != "." else []
@@ -291,25 +291,25 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
     )
     opened = {str(need.real) for need in needs}
     grave = [
-        _row("deletes", [*shown(effects.deletes), *(["what find finds"] if deletes_found else [])]),
-        _row("runs a script from" if is_script else "reaches", hosts),
-        _row("writes outside the project:", shown(tuple(str(n.real) for n in needs if n.kind == "outside"))),
+        _effect_line("deletes", [*shown(effects.deletes), *(["what find finds"] if deletes_found else [])]),
+        _effect_line("runs a script from" if is_script else "reaches", hosts),
+        _effect_line("writes outside the project:", shown(tuple(str(n.real) for n in needs if n.kind == "outside"))),
         *(f"{n.access}s {shown((str(n.real),))[0]}, which {WHY[n.kind]}" for n in needs if n.kind != "outside"),
     ]
-    plain = [_row("writes", shown(tuple(path for path in effects.writes if path not in opened)))]
+    plain = [_effect_line("writes", shown(tuple(path for path in effects.writes if path not in opened)))]
     if is_opaque and not is_script:
-        runs = "what else it does" if any((*grave, *plain)) else f"{_row('runs', programs)}: what it does"
+        runs = "what else it does" if any((*grave, *plain)) else f"{_effect_line('runs', programs)}: what it does"
         plain.append(f"{runs} cannot be told")
-    elif not is_opaque and (hidden := _hidden(command)):
+    elif not is_opaque and (hidden := _unpredictable_line(command)):
         (grave if UNKNOWN in (*effects.deletes, *effects.hosts) else plain).append(hidden)
     if not any((*grave, *plain)):
         outside = tuple(path.given for path in facts.paths.find_each(effects.reads, "read") if path.kind == "outside")
-        reads = _row("reads outside the project:" if outside else "reads", shown(outside or effects.reads))
-        plain = [reads or _row("runs", programs)]
+        reads = _effect_line("reads outside the project:" if outside else "reads", shown(outside or effects.reads))
+        plain = [reads or _effect_line("runs", programs)]
     return CallEffects(tuple(filter(None, (*grave, *plain))), tuple(filter(None, grave)))
 
 
-def _hidden(command: CommandAnalysis) -> str:
+def _unpredictable_line(command: CommandAnalysis) -> str:
     """Return the line about effects of a command that only the shell knows, where the others are known."""
     effects = command.effects
     verbs = [verb for verb, paths in (("deletes", effects.deletes), ("writes", effects.writes)) if UNKNOWN in paths]
@@ -319,6 +319,6 @@ def _hidden(command: CommandAnalysis) -> str:
     return f"{' and '.join(parts)} that cannot be told" if parts else ""
 
 
-def _row(verb: str, things: Iterable[str]) -> str:
+def _effect_line(verb: str, things: Iterable[str]) -> str:
     things = list(dict.fromkeys(things))
     return f"{verb} {listed_names(things, MAX_SHOWN)}" if things else ""

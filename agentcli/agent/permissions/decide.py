@@ -60,7 +60,7 @@ def decide(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
     if address is not None and address.verdict == "block":
         return Verdict(decision="deny", reason=f"the address is never fetched: {address.reason}")
     if found.ask is not None:
-        return _asks(mode, f"{found.ask.phrase} wants you to be asked")
+        return _ask_or_deny(mode, f"{found.ask.phrase} wants you to be asked")
     if tool.effect == "edit" and facts.workspace.facts.profile == "read-only":
         return Verdict(decision="deny", reason="the sandbox is read-only: nothing may be changed")
     if found.allow:
@@ -69,12 +69,12 @@ def decide(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
         case "read" | "edit":
             return _decide_files(facts, mode)
         case "web" if address is not None and address.verdict == "ask":
-            return _asks(mode, address.reason)
+            return _ask_or_deny(mode, address.reason)
         case "web":
             return Verdict(decision="allow", reason="it only looks something up")
         case "foreign" | "command":
             whose = f"a tool of the MCP server {tool.server}" if tool.server else tool.name
-            return _asks(mode, f"what {whose} does is not known here")
+            return _ask_or_deny(mode, f"what {whose} does is not known here")
         case _:
             return Verdict(
                 decision="allow",
@@ -85,17 +85,17 @@ def decide(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
 def _decide_files(facts: CallFacts, mode: Mode) -> Verdict:
     special = next((path for path in facts.files if path.kind != "plain"), None)
     if mode == "bypassPermissions":
-        return _bypassed(facts)
+        return _decide_bypassed(facts)
     if special is not None:
-        return _asks(mode, special.why)
+        return _ask_or_deny(mode, special.why)
     if facts.tool.effect == "read":
         return Verdict(decision="allow", reason="it only looks")
     if mode in ("acceptEdits", "auto"):
         return Verdict(decision="allow", reason="edits inside the workspace are accepted")
-    return _asks(mode, CHANGES_A_FILE)
+    return _ask_or_deny(mode, CHANGES_A_FILE)
 
 
-def _bypassed(facts: CallFacts) -> Verdict:
+def _decide_bypassed(facts: CallFacts) -> Verdict:
     """Decide about files while permissions are bypassed: no mode opens secrets or widens the sandbox."""
     profile = facts.workspace.facts.profile
     for path in facts.files:
@@ -117,7 +117,7 @@ def _as_rule(path: str) -> str:
     return path if path.startswith("~/") else f"./{path.removeprefix('./')}"
 
 
-def _asks(mode: Mode, why: str) -> Verdict:
+def _ask_or_deny(mode: Mode, why: str) -> Verdict:
     if mode == "bypassPermissions":
         return Verdict(decision="allow", reason="permissions are bypassed")
     return Verdict(decision="deny" if mode == "dontAsk" else "ask", reason=why)
@@ -141,7 +141,7 @@ def _decide_command(
         why = f"{command.doubts.unreadable}, so it cannot be read against deny rules such as {found.denies_some}"
         return Verdict(decision=cannot_ask, reason=why)
     if found.ask is not None:
-        return _asks(mode, f"{found.ask.phrase} wants you to be asked")
+        return _ask_or_deny(mode, f"{found.ask.phrase} wants you to be asked")
     if getattr(facts.arguments, "unconfined", False) and sandbox.profile != "danger-full-access":
         why = "it wants to run OUTSIDE the sandbox, which only a person's yes to this very call opens"
         return Verdict(decision=cannot_ask, reason=why)
@@ -158,7 +158,7 @@ def _decide_command(
     if facts.verdict == "allow":
         if sandbox.confines or sandbox.profile == "danger-full-access":
             return Verdict(decision="allow", reason="the command only reads inside the workspace")
-        return _asks(mode, "no sandbox holds commands here, so every one is asked about")
+        return _ask_or_deny(mode, "no sandbox holds commands here, so every one is asked about")
     if mode == "plan":
         why = "plan mode keeps none of its changes"
         return (
@@ -172,7 +172,7 @@ def _decide_command(
         return Verdict(decision="allow", reason="it stays inside the sandbox")
     if may_dry_run:
         return Verdict(decision="dry_run", reason=command.reason, opens=False)
-    return _asks(mode, found.why_not or command.reason)
+    return _ask_or_deny(mode, found.why_not or command.reason)
 
 
 _MAX_SHOWN = 3

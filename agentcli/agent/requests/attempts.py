@@ -86,28 +86,32 @@ class PaidRequest:
         try:
             async with asyncio.timeout(None) as self._deadline:
                 stream = stream_with_retry(
-                    self.target.provider, request, policy=self.policy, on_retry=self._failed, before_try=self._begin
+                    self.target.provider,
+                    request,
+                    policy=self.policy,
+                    on_retry=self._before_retry,
+                    before_try=self._before_try,
                 )
                 async with aclosing(stream) as events:
                     async for event in events:
                         self._count(event)
                         if isinstance(event, llm.Done):
-                            return self._whole(event)
+                            return self._with_usage(event)
                         on_event(event)
         except TimeoutError as error:
             if not self._deadline.expired():
                 raise
-            self._break()
+            self._end_without_reply()
             self.budgets.check()
             raise UserError("The request was ended: the time its budget left is over.") from error
         except ProviderError as error:
-            self._break(error)
+            self._end_without_reply(error)
             raise
         finally:
-            self._break()
+            self._end_without_reply()
         raise AssertionError(f"{self.target.name} ended its stream without Done")
 
-    def _begin(self, request: Request) -> Request:
+    def _before_try(self, request: Request) -> Request:
         prompt_tokens = partial(self.max_prompt_tokens, request, self.target.info)
         self._held = self.budgets.reserve(prompt_tokens, request.max_tokens, self._at_highest_price(request))
         self.attempt.sent = replace(request, max_tokens=self._held.max_tokens)
@@ -123,8 +127,8 @@ class PaidRequest:
             return info
         return replace(info, prices=replace(prices, cache_write=prices.cache_write_1h))
 
-    def _failed(self, number: int, delay_s: float, error: ProviderError) -> None:
-        self._break(error)
+    def _before_retry(self, number: int, delay_s: float, error: ProviderError) -> None:
+        self._end_without_reply(error)
         self.attempt.retries = number
         self.on_retry(number, delay_s, error)
 
@@ -136,13 +140,13 @@ class PaidRequest:
             case llm.UsageUpdate(usage):
                 self._used = usage
 
-    def _whole(self, done: llm.Done) -> llm.Done:
+    def _with_usage(self, done: llm.Done) -> llm.Done:
         """Return a reply, its usage estimated where the server did not count: some never do, or the end was lost."""
         self.attempt.is_estimated = done.usage == Usage()
         if not self.attempt.is_estimated:
             self._settle(done.usage)
             return done
-        used, worst = self._uncounted()
+        used, worst = self._estimated_usage()
         self._settle(worst)
         return replace(done, usage=used)
 
@@ -152,18 +156,18 @@ class PaidRequest:
         self.attempt.duration_ms = round(duration_s * 1000)
         self._held.settle(usage, self.target.info.cost(usage), duration_s)
 
-    def _break(self, error: ProviderError | None = None) -> None:
+    def _end_without_reply(self, error: ProviderError | None = None) -> None:
         """End a try that brought no reply. One that the server refused, or that never reached it, is free."""
         if self._held is None or not self._held.is_open:
             return
         if error is not None and not self._has_begun and not error.is_answered:
             self._settle(Usage())
             return
-        used, worst = self._uncounted()
+        used, worst = self._estimated_usage()
         self._settle(worst)
         self.on_broken(used)
 
-    def _uncounted(self) -> tuple[Usage, Usage]:
+    def _estimated_usage(self) -> tuple[Usage, Usage]:
         """Return what a reply took that was not counted to its end: an estimate, and the most it can have been."""
         assert self._held is not None
         info, sent = self.target.info, self.attempt.sent
@@ -332,22 +336,22 @@ def _named_tool(request: Request, error: ProviderError) -> list[Rewrite]:
     if not isinstance(error, BadRequest) or isinstance(error, ContextOverflow | ModelNotFound):
         return []
     sent, names = error.sent.get("tools") or [], [tool.name for tool in request.tools]
-    places = [int(place) for place in re.findall(_TOOL_INDEX, _words(error))][-1:]
+    places = [int(place) for place in re.findall(_TOOL_INDEX, _error_text(error))][-1:]
     named = [(sent[place].get("function") or sent[place]).get("name") for place in places if place < len(sent)]
     if _is_about(_ABOUT_SCHEMA, error):
         # Names in quotes, because many are ordinary words; those of a server's tools also without.
         quoted = {name: rf"(['\"`]){re.escape(name)}\1" for name in names}
         bare = {name: rf"|\b{re.escape(name)}\b" if name.startswith("mcp__") else "" for name in names}
-        named += [name for name in names if re.search(quoted[name] + bare[name], _words(error))]
+        named += [name for name in names if re.search(quoted[name] + bare[name], _error_text(error))]
     return [Rewrite(f"without the tool {name}", frozenset((_TOOL + name,))) for name in named[:1] if name in names]
 
 
-def _words(error: ProviderError) -> str:
+def _error_text(error: ProviderError) -> str:
     return re.sub(r"https?://\S+", "", f"{error.code} {error}")
 
 
 def _is_about(pattern: str, error: ProviderError) -> bool:
-    return re.search(pattern, _words(error), re.IGNORECASE) is not None
+    return re.search(pattern, _error_text(error), re.IGNORECASE) is not None
 
 
 def _results(messages: Iterable[Message]) -> list[str]:

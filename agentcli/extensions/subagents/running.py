@@ -16,7 +16,6 @@ from agentcli.agent.calls.model import NOBODY_LEFT, Ask, Call, Decide, Delegates
 from agentcli.agent.interfaces import SessionInfo, SessionLog, SessionStore, subagents_owner
 from agentcli.agent.ops import Approve, Interrupt, Op, Prompt
 from agentcli.agent.permissions.decide import Verdict
-from agentcli.agent.permissions.modes import mode_notes
 from agentcli.agent.permissions.rules import ALIASES, Rule
 from agentcli.agent.runtime import ContextWatch, TurnLimits
 from agentcli.agent.session import Session
@@ -317,7 +316,7 @@ class ChildSessions:
         info = self.models.info(state.model.name)
         if not entries:
             state.notes.extend(self.context.notes(workspace, info))
-        state.notes.extend(mode_notes("default", state.mode))
+        state.add_mode_note()
         nested = self.context.nested()
         watch = self.context.watch(state, workspace, nested)
         delegates = runtime.calls.delegates
