@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from agentcli.agent.accounting import Account, Budgets, UsageCollector, amounts_of, spent
-from agentcli.agent.permissions.modes import PLAN_OFF, PLAN_ON, Mode
+from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rules import Rules
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import (
@@ -25,12 +25,19 @@ from agentcli.conversation.entries import (
     Rewound,
     SwitchReason,
     User,
+    reminder,
 )
 from agentcli.conversation.mentions import typed_text
 from agentcli.errors import UsageError
 from agentcli.llm.provider import Effort
 from agentcli.tools.builtin.toolset import TodoItem
 from agentcli.tools.workspace import Workspace
+
+# The system text never changes, so notes tell the model when plan mode begins and ends.
+PLAN_ON = reminder(
+    "Plan mode is on: only look, change nothing. Once you know enough, end with your plan under a heading '# Plan'."
+)
+PLAN_OFF = reminder("Plan mode is off: you may make changes now.")
 
 
 @dataclass(kw_only=True)
@@ -162,8 +169,11 @@ class SessionSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 def prompts(conversation: Conversation) -> list[tuple[str, str]]:
     """Return the person's prompts on the path, oldest first: entry id, and the text as it was typed."""
-    found = ((entry.id, entry.body) for entry in conversation.path)
-    return [(id, typed_text(body.content)) for id, body in found if isinstance(body, User) and not body.is_reminder]
+    return [
+        (entry.id, typed_text(entry.body.content))
+        for entry in conversation.path
+        if isinstance(entry.body, User) and not entry.body.is_reminder
+    ]
 
 
 class Point(msgspec.Struct, frozen=True):

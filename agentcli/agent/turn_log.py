@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection
 from agentcli.agent import events
 from agentcli.agent.calls.model import fire
 from agentcli.agent.calls.run import not_run
-from agentcli.agent.events import Emit, EntryStored, Notice, QueueChanged
 from agentcli.agent.interfaces import AppendedEntries
 from agentcli.agent.requests.attempts import RequestTarget
 from agentcli.agent.runtime import Runtime, Turn
@@ -58,7 +57,7 @@ def add_and_track(turn: Turn, body: Body) -> asyncio.Task[None]:
 
 
 def store(
-    state: AgentState, runtime: Runtime, emit: Emit, *bodies: Body
+    state: AgentState, runtime: Runtime, emit: events.Emit, *bodies: Body
 ) -> tuple[tuple[Entry, ...], asyncio.Task[None]]:
     """As `add`, outside of a turn. The task ends with the commit and raises `StorageError`."""
     match bodies:
@@ -77,10 +76,10 @@ def store(
     return appended.entries, stored
 
 
-async def _announce(runtime: Runtime, emit: Emit, appended: AppendedEntries) -> None:
+async def _announce(runtime: Runtime, emit: events.Emit, appended: AppendedEntries) -> None:
     stored = await appended.committed
     for position, entry in enumerate(stored.entries):
-        emit(EntryStored(entry, stored.first_seq + position))
+        emit(events.EntryStored(entry, stored.first_seq + position))
         if isinstance(entry.body, Assistant | Result):
             try:
                 await runtime.hooks.on_message(entry)
@@ -108,7 +107,7 @@ async def settled_in_any_case(turn: Turn) -> None:
         except asyncio.CancelledError:
             continue
         except StorageError as unstored:
-            return turn.emit(Notice(str(unstored)))
+            return turn.emit(events.Notice(str(unstored)))
 
 
 def answer_open_calls(turn: Turn, why: str = "", *, apart_from: Collection[ToolUse] = ()) -> None:
@@ -133,7 +132,7 @@ def _what_became_of(call: ToolUse, conversation: Conversation) -> str:
 
 
 async def apply_compaction(
-    state: AgentState, runtime: Runtime, emit: Emit, compaction: Compaction, *, append: Callable[[Body], object]
+    state: AgentState, runtime: Runtime, emit: events.Emit, compaction: Compaction, *, append: Callable[[Body], object]
 ) -> None:
     """Add a compaction, with its hooks, and remind the model of the mode where the compaction left that out."""
     trigger = compaction.trigger
@@ -148,9 +147,9 @@ async def apply_compaction(
     await fire(runtime.calls, "PostCompact", subject=trigger, trigger=trigger)
 
 
-def queue_changed(state: AgentState) -> QueueChanged:
+def queue_changed(state: AgentState) -> events.QueueChanged:
     queue = state.conversation.queue
-    return QueueChanged(tuple(queue.steering), tuple(queue.follow_ups))
+    return events.QueueChanged(tuple(queue.steering), tuple(queue.follow_ups))
 
 
 def take_back_prompt(turn: Turn) -> None:

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, structs
 
 from agentcli.agent.calls.model import Call
 from agentcli.agent.events import ChangesApproval, CommandApproval
@@ -142,7 +141,7 @@ class Review:
         }
         was_dropped = not count and (self.is_answered or self.is_denied)
         is_error = output.is_error or was_dropped or bool(applied.conflicts)
-        return replace(output, structured=structured, is_error=is_error)
+        return structs.replace(output, structured=structured, is_error=is_error)
 
     def answer(self, applied: ApplyOutcome) -> str:
         """Return the person's answer in words; empty where nobody was asked."""
@@ -235,7 +234,7 @@ def _question(
         texts = [mask.text(text) for text in texts]
     hunks = [_hunks_of(change, text) for change, text in zip(changes, texts, strict=True)]
     bare = tuple(
-        replace(change, diff=text if len(own) > 1 else "", hunks=len(own))  # else the hunk has the diff
+        structs.replace(change, diff=text if len(own) > 1 else "", hunks=len(own))  # else the hunk has the diff
         for change, text, own in zip(changes, texts, hunks, strict=True)
     )
     result, reasons = report.result, ["nothing is in the workspace yet"]
@@ -295,4 +294,4 @@ def dry_run_output(report: DryRunReport, remark: str, summary: str) -> ToolOutpu
         notes.append(f"[{whose}, so not in the workspace itself: only dry runs see it]")
     text = output.content if isinstance(output.content, str) else ""
     content, summaries = "\n".join(filter(None, (text, *notes))), filter(None, (output.summary, summary))
-    return replace(output, content=content, summary="; ".join(summaries))
+    return structs.replace(output, content=content, summary="; ".join(summaries))

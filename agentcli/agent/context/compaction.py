@@ -17,8 +17,7 @@ from importlib.resources import files
 from math import inf
 from typing import Protocol
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, structs
 
 from agentcli.agent.accounting import Budgets
 from agentcli.agent.events import Emit, Notice
@@ -110,7 +109,7 @@ class Compactor:
     async def after_overflow(self, conversation: Conversation, model: ModelInfo, prefix: Prefix) -> Compaction | str:
         """Compact after the provider rejected a request for its length: the window may be smaller than assumed."""
         used = conversation.size.tokens(prefix.system, prefix.tools, model)
-        model = replace(model, window=min(model.window, max(used, 1)))
+        model = structs.replace(model, window=min(model.window, max(used, 1)))
         return await self.compact(
             Basis(conversation=conversation, model=model, prefix=prefix, used=used, trigger="overflow")
         )
@@ -124,7 +123,7 @@ class Compactor:
         compaction = await self.compact(basis, may_ask=not is_dry)
         if is_dry and isinstance(compaction, Compaction) and self._may_summarize(basis):
             older = turn_records(conversation)[: -self.settings.keep_turns]
-            return replace(compaction, cost_usd=await self.summaries.cost_of(older, focus))
+            return structs.replace(compaction, cost_usd=await self.summaries.cost_of(older, focus))
         return compaction
 
     async def compact(self, basis: Basis, *, may_ask: bool = True) -> Compaction | str:
@@ -133,7 +132,7 @@ class Compactor:
         compaction = self._plan(basis, turns, await self._summaries(basis, turns, may_ask=may_ask))
         if isinstance(compaction, str) or not may_ask:
             return compaction
-        return replace(compaction, model=self.summaries.model, cost_usd=self.summaries.cost_since_compaction())
+        return structs.replace(compaction, model=self.summaries.model, cost_usd=self.summaries.cost_since_compaction())
 
     def _plan(self, basis: Basis, turns: Sequence[TurnRecord], summaries: dict[int, str]) -> Compaction | str:
         prefix = prefix_tokens(basis.prefix, basis.model)

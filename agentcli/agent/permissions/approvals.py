@@ -12,8 +12,7 @@ from dataclasses import replace as copied
 from pathlib import PurePath
 from typing import Any
 
-from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec import Struct, structs
 
 from agentcli.agent.calls.model import NOBODY_LEFT, Call, Decide, fire, fire_about
 from agentcli.agent.events import AnyQuestion, CallApproval, CommandApproval, Denial, EditApproval, Notice
@@ -57,9 +56,9 @@ class CallPolicy(Struct, frozen=True):
         state, hooks, skills = self.call.turn.state, self.hooks, self.call.turn.session.delegates.skills
         verdict = decide_with_exposure(self.facts, state.mode, state.rules)
         if hooks.decision == "allow" and verdict.decision in ("ask", "dry_run"):
-            verdict = replace(verdict, decision="allow", reason=hooks.reason)
+            verdict = structs.replace(verdict, decision="allow", reason=hooks.reason)
         if hooks.decision == "ask" and verdict.decision in ("allow", "dry_run"):
-            verdict = replace(verdict, decision="ask", reason=hooks.reason or "a hook asks for your yes")
+            verdict = structs.replace(verdict, decision="ask", reason=hooks.reason or "a hook asks for your yes")
         return verdict if skills is None else skills.narrowed(self.facts.tool.name, verdict)
 
     @property
@@ -129,7 +128,7 @@ async def permit(call: Call, tool: Tool, arguments: Any, context: ToolContext, *
     session = call.turn.session
     facts = find_facts(tool, arguments, session.workspace)
     if tool.runs_commands and await asyncio.to_thread(can_dry_run, tool, arguments, session.workspace.facts):
-        facts = replace(facts, dry_run="always" if session.services.dry_runs else "on_request")
+        facts = structs.replace(facts, dry_run="always" if session.services.dry_runs else "on_request")
     policy = CallPolicy(call, facts, hooks)
     verdict = policy.decide()
     if verdict.decision in ("allow", "dry_run"):
@@ -152,7 +151,7 @@ def _permitted(policy: CallPolicy, verdict: Verdict, answer: str = "") -> Permit
     if verdict.decision == "allow":
         return permitted
     # It may write: nothing that a dry run changes is in the workspace yet.
-    return replace(permitted, verdict=replace(verdict, only_reads=False), dry_run="always")
+    return structs.replace(permitted, verdict=structs.replace(verdict, only_reads=False), dry_run="always")
 
 
 async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context: ToolContext) -> PermittedCall:
@@ -175,7 +174,8 @@ async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context:
     answer: Approve | Verdict
     hook = await fire_about(call, "PermissionRequest")
     if hook.decision in ("allow", "deny"):
-        answer = replace(verdict, decision=hook.decision, reason=hook.reason or "a hook decided it", opens=False)
+        reason = hook.reason or "a hook decided it"
+        answer = structs.replace(verdict, decision=hook.decision, reason=reason, opens=False)
     else:
         await fire(turn.session, "Notification", message=question.title, notification_type="permission_prompt")
         answer = await policy.ask(question, policy.decide)
@@ -189,7 +189,7 @@ async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context:
         raise Declined(answer.comment)
     permitted = PermittedCall(policy=policy, arguments=arguments, verdict=verdict)
     if answer.scope == "try":
-        return replace(permitted, dry_run="on_request")
+        return structs.replace(permitted, dry_run="on_request")
     context.workspace.session_grants.exposed.update(verdict.exposes)
     return await _as_answered(permitted, answer, question.hunks, context)
 
@@ -204,12 +204,12 @@ async def _as_answered(
     chosen = [number for number in range(len(hunks)) if answer.hunks is None or number in answer.hunks]
     if narrow is None or len(chosen) == len(hunks):
         remark = f"[The user allowed this and says: {comment}]" if comment else ""
-        return replace(permitted, remark=remark, answer=" · ".join(filter(None, (scope, quoted))))
+        return structs.replace(permitted, remark=remark, answer=" · ".join(filter(None, (scope, quoted))))
     share = f"{len(chosen)} of {len(hunks)} hunks"
     lasting = "" if answer.scope == "once" else scope
     left_out = "".join(hunk for number, hunk in enumerate(hunks) if number not in chosen).rstrip()
     remark = f"[The user made only the change above and rejected this part of it:]\n{left_out}"
-    return replace(
+    return structs.replace(
         permitted,
         arguments=await narrow(permitted.arguments, context, chosen),
         remark=f"{remark}\nThey say: {comment}" if comment else remark,
@@ -221,7 +221,7 @@ def _question(policy: CallPolicy, verdict: Verdict, preview: str) -> CallApprova
     """Return the question as a front end shows it. Blocks: the effects of a command are looked up on the disk."""
     use, facts = policy.call.use, policy.facts
     reason = f"{verdict.reason}; a yes counts for the rest of the session" if verdict.exposes else verdict.reason
-    effects = call_effects(facts, replace(verdict, reason=reason))
+    effects = call_effects(facts, structs.replace(verdict, reason=reason))
     approval = CallApproval(
         use.id,
         call_title(use.name, use.input),
@@ -233,11 +233,11 @@ def _question(policy: CallPolicy, verdict: Verdict, preview: str) -> CallApprova
         grave=effects.grave,
     )
     if facts.tool.effect == "command":
-        return CommandApproval(**asdict(approval), can_try=facts.dry_run != "never")
+        return CommandApproval(**structs.asdict(approval), can_try=facts.dry_run != "never")
     if facts.tool.effect == "edit" or facts.tool.narrow is not None:
         hunks = diff_hunks(preview) if facts.tool.narrow is not None and not facts.needs else ()
         mode = "acceptEdits" if verdict.reason == CHANGES_A_FILE else ""
-        return EditApproval(**asdict(approval), hunks=hunks, mode=mode)
+        return EditApproval(**structs.asdict(approval), hunks=hunks, mode=mode)
     return approval
 
 

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, structs
 
 from agentcli.agent.permissions.facts import CallFacts
 from agentcli.agent.permissions.modes import Mode
@@ -52,7 +51,7 @@ def decide(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
     tool, address, found = facts.tool, facts.address, find_matches(facts, rules)
     if facts.command is not None:
         only_reads = facts.verdict == "allow" or mode == "plan"
-        return replace(_decide_command(facts, facts.command, mode, found, rules=rules), only_reads=only_reads)
+        return structs.replace(_decide_command(facts, facts.command, mode, found, rules=rules), only_reads=only_reads)
     if found.deny is not None:
         return Verdict(decision="deny", reason=f"{found.deny.phrase} denies it")
     if mode == "plan" and tool.effect in ("edit", "foreign", "command"):
@@ -138,13 +137,17 @@ def _decide_command(
     if command.doubts.must_ask:
         return Verdict(decision=cannot_ask, reason=command.doubts.must_ask)
     if command.doubts.unreadable and found.denies_some is not None:
-        why = f"{command.doubts.unreadable}, so it cannot be read against deny rules such as {found.denies_some}"
-        return Verdict(decision=cannot_ask, reason=why)
+        return Verdict(
+            decision=cannot_ask,
+            reason=f"{command.doubts.unreadable}, so it cannot be read against deny rules such as {found.denies_some}",
+        )
     if found.ask is not None:
         return _ask_or_deny(mode, f"{found.ask.phrase} wants you to be asked")
     if getattr(facts.arguments, "unconfined", False) and sandbox.profile != "danger-full-access":
-        why = "it wants to run OUTSIDE the sandbox, which only a person's yes to this very call opens"
-        return Verdict(decision=cannot_ask, reason=why)
+        return Verdict(
+            decision=cannot_ask,
+            reason="it wants to run OUTSIDE the sandbox, which only a person's yes to this very call opens",
+        )
     is_held = sandbox.confines and sandbox.profile != "danger-full-access"
     if mode == "bypassPermissions" and command.deletes_unseen and not granting and not is_held:
         return Verdict(decision="ask", reason=command.deletes_unseen)
@@ -159,13 +162,10 @@ def _decide_command(
         if sandbox.confines or sandbox.profile == "danger-full-access":
             return Verdict(decision="allow", reason="the command only reads inside the workspace")
         return _ask_or_deny(mode, "no sandbox holds commands here, so every one is asked about")
+    if mode == "plan" and may_dry_run:
+        return Verdict(decision="dry_run", reason="plan mode keeps none of its changes", opens=False)
     if mode == "plan":
-        why = "plan mode keeps none of its changes"
-        return (
-            Verdict(decision="dry_run", reason=why, opens=False)
-            if may_dry_run
-            else Verdict(decision="deny", reason=_PLAN)
-        )
+        return Verdict(decision="deny", reason=_PLAN)
     if granting:
         return Verdict(decision="allow", reason=f"the rule {' and '.join(dict.fromkeys(map(str, granting)))} allows it")
     if mode == "auto" and sandbox.confines and not (facts.needs or facts.hosts or (may_dry_run and is_unsure)):
@@ -175,7 +175,7 @@ def _decide_command(
     return _ask_or_deny(mode, found.why_not or command.reason)
 
 
-_MAX_SHOWN = 3
+_MAX_SHOWN = 3  # secret files
 
 
 def decide_with_exposure(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
@@ -183,15 +183,18 @@ def decide_with_exposure(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
     verdict, workspace = decide(facts, mode, rules), facts.workspace
     if facts.tool.effect != "command" or verdict.decision == "deny" or mode == "bypassPermissions":
         return verdict
-    found = workspace.facts.exposed_secrets("read-only" if verdict.only_reads else None)
     granted = workspace.session_grants.exposed
-    exposed = [path for path in found if path not in granted and not _is_meant(path, facts, rules)]
+    exposed = [
+        path
+        for path in workspace.facts.exposed_secrets("read-only" if verdict.only_reads else None)
+        if path not in granted and not _is_meant(path, facts, rules)
+    ]
     if not exposed or (verdict.only_reads and facts.command is not None and not _may_show(facts.command, exposed)):
         return verdict
     shown = [workspace.shown(path) for path in exposed]
-    why = f"this sandbox cannot hide {listed_names(shown, _MAX_SHOWN)} from commands"
-    why += f" (to allow it always: the rule Read({shown[0]}))"
-    return replace(
+    how_to_allow = f"to allow it always: the rule Read({shown[0]})"
+    why = f"this sandbox cannot hide {listed_names(shown, _MAX_SHOWN)} from commands ({how_to_allow})"
+    return structs.replace(
         verdict,
         decision="deny" if mode == "dontAsk" else "ask",
         reason=f"{verdict.reason}; {why}" if verdict.decision == "ask" else why,

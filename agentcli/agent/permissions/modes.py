@@ -1,10 +1,9 @@
-"""Permission modes, and the notes about them for the model, whose system text never changes."""
+"""Permission modes."""
 
 from __future__ import annotations
 
 from typing import Literal, get_args
 
-from agentcli.conversation.entries import reminder
 from agentcli.errors import UsageError
 
 Mode = Literal["default", "acceptEdits", "plan", "auto", "dontAsk", "bypassPermissions"]
@@ -18,11 +17,6 @@ MODE_TEXTS: dict[Mode, tuple[str, str]] = {  # the name of each for the person, 
     "bypassPermissions": ("bypass permissions", "asks for nothing"),
 }
 _LIKE_MODES = {"auto_edit": "acceptEdits", "yolo": "bypassPermissions"}  # other agents' names
-
-PLAN_ON = reminder(
-    "Plan mode is on: only look, change nothing. Once you know enough, end with your plan under a heading '# Plan'."
-)
-PLAN_OFF = reminder("Plan mode is off: you may make changes now.")
 
 
 def parse_mode(text: str) -> Mode:
