@@ -19,7 +19,7 @@ from agentcli.agent.permissions.rules import Rules
 from agentcli.agent.questions import make_ask
 from agentcli.agent.runtime import ContextWatch, ModelAccess, Runtime, TurnStep
 from agentcli.agent.session import Session
-from agentcli.agent.state import AgentState, ModelChoice, chosen_model, rebuilt
+from agentcli.agent.state import AgentState, ModelChoice, chosen_model, restore_state
 from agentcli.agent.steps.messages import NestedInstructions, usual_steps
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Entry, SkillActivated, User, reminder
@@ -128,7 +128,7 @@ class Builder:
         state = AgentState(
             model=ModelChoice(name=""), mode=parse_mode(settings.permissions.mode), rules=rules, budgets=budgets
         )
-        state = rebuilt(state, entries)
+        state = restore_state(state, entries)
         state.model.name = model or self.model_of(state.conversation) or await self.models.default()
         if not self._can_ask:
             state.conversation.queue.follow_ups.clear()  # only a person starts the messages that waited in the log

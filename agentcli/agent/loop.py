@@ -26,10 +26,10 @@ from agentcli.agent.turn_log import (
     add_and_track,
     answer_open_calls,
     queue_changed,
-    settled,
-    settled_in_any_case,
     take_back_prompt,
     take_back_refused,
+    wait_until_stored,
+    wait_until_stored_anyway,
 )
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Body, Entry, Result, User, reminder
@@ -70,7 +70,7 @@ async def run_turn(turn: Turn) -> Done | TurnFailed:
         end = await _answer(turn)
     except asyncio.CancelledError as cancelled:
         answer_open_calls(turn, INTERRUPTED)
-        await settled_in_any_case(turn)
+        await wait_until_stored_anyway(turn)
         why = str(cancelled.args[0]) if any(cancelled.args) else ""  # the reason of an `Interrupt`
         turn.emit(failed(turn, why, True, "GivenUp") if why else done(turn, "interrupted"))
         raise
@@ -87,7 +87,7 @@ async def _answer(turn: Turn) -> Done | TurnFailed:
         finally:
             for step in turn.steps:
                 step.end(turn)
-        await settled(turn)
+        await wait_until_stored(turn)
     except (ProviderError, UserError) as error:
         return await failure(turn, error)
     end = done(turn, reason)
@@ -193,7 +193,7 @@ def _new_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
         steps=[make() for make in runtime.steps],
         spending=Spending(budgets=budgets),
     )
-    turn.calls.store, turn.calls.commit = partial(add_and_track, turn), partial(settled, turn)
+    turn.calls.store, turn.calls.commit = partial(add_and_track, turn), partial(wait_until_stored, turn)
     return turn
 
 
@@ -258,7 +258,7 @@ async def failure(turn: Turn, error: ProviderError | UserError) -> TurnFailed:
     except Exception:  # a hook is foreign code, and a second error would hide the first
         log.debug("on_error failed", exc_info=True)
     try:
-        await settled(turn)
+        await wait_until_stored(turn)
     except StorageError as unstored:
         error = unstored
     sentences = [_describe_overload(turn, error) or describe_error(error), _ADVICE.get(type(error), ""), taken_back]

@@ -92,7 +92,7 @@ class Session:
                 raise UsageError(warning)
 
     @property
-    def asked(self) -> dict[str, AnyQuestion]:
+    def open_questions(self) -> dict[str, AnyQuestion]:
         """The questions that wait for an `Approve`, by id."""
         return self._questions.requests
 

@@ -109,7 +109,7 @@ def awaited_reset(conversation: Conversation) -> float:
     return 0.0
 
 
-def rebuilt(state: AgentState, entries: Iterable[Entry]) -> AgentState:
+def restore_state(state: AgentState, entries: Iterable[Entry]) -> AgentState:
     """Give `state` the conversation of a log, what it cost, and the model that answered last."""
     conversation = state.conversation = Conversation(entries)
     if (reply := conversation.last_reply) is not None and isinstance(reply.body, Assistant):

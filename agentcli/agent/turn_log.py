@@ -87,7 +87,7 @@ async def _announce(runtime: Runtime, emit: events.Emit, appended: AppendedEntri
                 log.exception("on_message failed")
 
 
-async def settled(turn: Turn) -> None:
+async def wait_until_stored(turn: Turn) -> None:
     """Wait until everything added is on disk. Raises `StorageError`."""
     while turn.log.pending:
         first = turn.log.pending[0]
@@ -99,11 +99,11 @@ async def settled(turn: Turn) -> None:
                 turn.log.pending.pop(0)
 
 
-async def settled_in_any_case(turn: Turn) -> None:
-    """As `settled`, also through further interrupts; a failure to store is only a notice."""
+async def wait_until_stored_anyway(turn: Turn) -> None:
+    """As `wait_until_stored`, also through further interrupts; a failure to store is only a notice."""
     while True:
         try:
-            return await settled(turn)
+            return await wait_until_stored(turn)
         except asyncio.CancelledError:
             continue
         except StorageError as unstored:

@@ -259,19 +259,19 @@ async def control(host: ScreenlessHost, request: SimpleControl) -> None:
         case InterruptControl():
             host.interrupt()
         case AnswerControl(id, text):
-            _check_waits(id, session.asked, "question")
+            _check_waits(id, session.open_questions, "question")
             session.submit(ops.Approve(id, True, comment=text))
         case ApproveControl(id, scope, comment, rule, hunks, mode):
-            _check_waits(id, session.asked, "question")
+            _check_waits(id, session.open_questions, "question")
             answer = ops.Approve(
                 id, True, scope=scope, comment=comment, rule=rule, hunks=hunks, mode=parse_mode(mode) if mode else ""
             )
-            check_offered(session.asked[id], answer)
+            check_offered(session.open_questions[id], answer)
             if rule:
                 session.check_rule(rule)
             session.submit(answer)
         case DenyControl(id, comment):
-            _check_waits(id, session.asked, "question")
+            _check_waits(id, session.open_questions, "question")
             session.submit(ops.Approve(id, False, comment=comment))
         case ClientResult(id):
             _check_waits(id, session.waiting_for_client, "call")

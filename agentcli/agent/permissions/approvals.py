@@ -274,9 +274,10 @@ def _command_call_effects(facts: CallFacts, command: CommandAnalysis, verdict: V
     lines, grave = (*effects.lines, *where), effects.grave
     if getattr(arguments, "unconfined", False):
         return CallEffects((OUTSIDE, *lines), (OUTSIDE, *grave))
-    is_in_effects = verdict.reason == command.reason and re.search(_IN_EFFECTS, command.reason)
-    is_by_host = command.effects.hosts and re.search(_BEYOND, verdict.reason)
-    return CallEffects(lines if is_in_effects or is_by_host else (*lines, verdict.reason), grave)
+    # The reason to ask is left out if the lines on files or hosts say it already.
+    says_files = verdict.reason == command.reason and re.search(_IN_EFFECTS, command.reason)
+    says_hosts = command.effects.hosts and re.search(_BEYOND, verdict.reason)
+    return CallEffects(lines if says_files or says_hosts else (*lines, verdict.reason), grave)
 
 
 def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:

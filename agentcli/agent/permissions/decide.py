@@ -133,24 +133,26 @@ def _decide_command(
         return Verdict(decision="deny", reason=f"refused in every mode: {command.reason}")
     if found.deny is not None:
         return Verdict(decision="deny", reason=f"{found.deny.phrase} denies it")
-    cannot_ask: Literal["ask", "deny"] = "deny" if mode in ("bypassPermissions", "dontAsk", "plan") else "ask"
+    # For what only the person may allow: modes that do not ask deny it.
+    person_only: Literal["ask", "deny"] = "deny" if mode in ("bypassPermissions", "dontAsk", "plan") else "ask"
     if command.doubts.must_ask:
-        return Verdict(decision=cannot_ask, reason=command.doubts.must_ask)
+        return Verdict(decision=person_only, reason=command.doubts.must_ask)
     if command.doubts.unreadable and found.denies_some is not None:
         return Verdict(
-            decision=cannot_ask,
+            decision=person_only,
             reason=f"{command.doubts.unreadable}, so it cannot be read against deny rules such as {found.denies_some}",
         )
     if found.ask is not None:
         return _ask_or_deny(mode, f"{found.ask.phrase} wants you to be asked")
     if getattr(facts.arguments, "unconfined", False) and sandbox.profile != "danger-full-access":
         return Verdict(
-            decision=cannot_ask,
+            decision=person_only,
             reason="it wants to run OUTSIDE the sandbox, which only a person's yes to this very call opens",
         )
     is_held = sandbox.confines and sandbox.profile != "danger-full-access"
     if mode == "bypassPermissions" and command.deletes_unseen and not granting and not is_held:
         return Verdict(decision="ask", reason=command.deletes_unseen)
+    # A dry run opens no host and no file outside the workspace, apart from scratch folders.
     reaches_out = bool(facts.hosts) or any(str(need.real) not in command.scratch for need in facts.needs)
     may_dry_run = facts.verdict == "try" and not reaches_out
     is_unsure = command.problem or restricts_edits(rules)

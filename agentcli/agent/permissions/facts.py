@@ -97,8 +97,9 @@ class PathLookup:
         holds_secrets, is_kept = kind == "secret", access == "write" and root is None
         if root is not None and access == "write" and kind in ("secret", "protected"):
             below = real.relative_to(root)
-            if kind == "protected":
+            if kind == "protected":  # the sandbox lets calls change those auto-executed files that people review
                 is_kept = not is_reviewed(below) or status.is_auto_executed
+            # A file that the call creates holds no secrets yet, whatever its name.
             elif is_secret(PurePath(real.name), None) and not is_secret(real.parent, self.workspace.settings.home):
                 holds_secrets = is_auto_executed(below) or status.kind is not None or bool(status.errno)
         return PathFacts(

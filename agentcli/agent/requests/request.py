@@ -19,7 +19,7 @@ from agentcli.agent.requests.attempts import (
 )
 from agentcli.agent.runtime import Runtime, Turn, unchanged
 from agentcli.agent.state import AgentState
-from agentcli.agent.turn_log import add, apply_compaction, charge_request, settled
+from agentcli.agent.turn_log import add, apply_compaction, charge_request, wait_until_stored
 from agentcli.conversation.entries import (
     SHORTENED_SOON,
     Assistant,
@@ -65,6 +65,7 @@ async def request_reply(turn: Turn) -> llm.Done:
 
 
 async def _request(turn: Turn) -> llm.Done:
+    """Choose the model, add the reminders and the compaction that are due, send the request and store the reply."""
     target = RequestTarget(*await turn.runtime.models.resolve(turn.state))
     info = target.info
     turn.state.model.is_small = info.small
@@ -78,7 +79,7 @@ async def _request(turn: Turn) -> llm.Done:
     request = await next_request(turn, info, turn.runtime.prefix(info))  # a compaction may have changed the tools
     if turn.round == 1:
         refuse_oversized(request, info, known=0 if is_switched else request.earlier_messages)
-        await settled(turn)  # an answer to a prompt that could not be stored is not asked for
+        await wait_until_stored(turn)  # an answer to a prompt that could not be stored is not asked for
     report_omitted_media(turn, target, request)
     reply, attempt = await with_repairs(
         request,
@@ -276,7 +277,7 @@ async def store_reply(turn: Turn, target: RequestTarget, reply: llm.Done, attemp
     )
     calls = tuple(use.id for use in reply.message.tool_uses)
     add(turn, stored, *([CallsStarted(calls)] if calls else ()))
-    await settled(turn)
+    await wait_until_stored(turn)
     report_usage(turn, target, reply.usage, cost)
     turn.emit(events.TurnEnded(turn.round, reply.stop_reason, target.provider.model, target.provider.name))
     if reply.note:

@@ -13,7 +13,7 @@ from agentcli.agent.ops import Approve
 from agentcli.agent.requests.request import describe_error
 from agentcli.agent.runtime import EarlyEnd, Turn, TurnStep
 from agentcli.agent.state import awaited_reset
-from agentcli.agent.turn_log import add, queue_changed, settled, take_back_prompt
+from agentcli.agent.turn_log import add, queue_changed, take_back_prompt, wait_until_stored
 from agentcli.conversation.entries import ResetAwaited, Result, reminder
 from agentcli.errors import LoopError
 from agentcli.llm import provider as llm
@@ -154,9 +154,9 @@ class ResetWait(TurnStep):
         """Wait until a time, with a countdown. A later start of the program finds the wait in the log."""
         self._has_waited = True
         add(turn, ResetAwaited(resets_at))
-        await settled(turn)
+        await wait_until_stored(turn)
         while (remaining_s := resets_at - time.time()) > 0:  # by the wall clock: the machine may sleep meanwhile
             turn.emit(Retry(1, remaining_s, f"The usage limit resets at {llm.clock_time(resets_at)}."))
             await asyncio.sleep(min(remaining_s, COUNTDOWN_S))
         add(turn, ResetAwaited(0.0))
-        await settled(turn)
+        await wait_until_stored(turn)

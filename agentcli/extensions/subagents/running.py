@@ -19,7 +19,7 @@ from agentcli.agent.permissions.decide import Verdict
 from agentcli.agent.permissions.rules import ALIASES, Rule
 from agentcli.agent.runtime import ContextWatch, TurnLimits
 from agentcli.agent.session import Session
-from agentcli.agent.state import AgentState, ModelChoice, rebuilt
+from agentcli.agent.state import AgentState, ModelChoice, restore_state
 from agentcli.agent.steps.messages import NestedInstructions, usual_steps
 from agentcli.conversation.entries import Assistant, Entry, Paid, User
 from agentcli.errors import NoSession, ToolError, UsageError, UserError, did_you_mean
@@ -311,7 +311,7 @@ class ChildSessions:
         account = Account("subagent", {"usd": run.arguments.max_budget_usd} if run.arguments.max_budget_usd else {})
         model = ModelChoice(name=self._model(run, parent.model.name), effort=parent.model.effort)
         budgets = call.turn.budgets.within(account)
-        state = rebuilt(AgentState(model=model, mode=parent.mode, rules=parent.rules, budgets=budgets), entries)
+        state = restore_state(AgentState(model=model, mode=parent.mode, rules=parent.rules, budgets=budgets), entries)
         state.meter = _ChargingMeter(call.turn)
         info = self.models.info(state.model.name)
         if not entries:

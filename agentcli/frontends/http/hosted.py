@@ -61,7 +61,7 @@ class HostedSession:
     @property
     def is_idle(self) -> bool:
         """True if nothing runs here and nobody is asked."""
-        return not (self._session.is_busy or self._asides or self._messages or self._session.asked)
+        return not (self._session.is_busy or self._asides or self._messages or self._session.open_questions)
 
     # The stream of a resumed session
 

@@ -25,7 +25,7 @@ from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rules import Rules, parse_rule
 from agentcli.agent.runtime import ContextControl, ModelAccess, Runtime, TurnLimits, unchanged
 from agentcli.agent.session import Session
-from agentcli.agent.state import AgentState, ModelChoice, rebuilt
+from agentcli.agent.state import AgentState, ModelChoice, restore_state
 from agentcli.agent.steps.messages import usual_steps
 from agentcli.conversation.entries import Assistant, Body, Entry, Paid, Result, Retracted, Rewound, User
 from agentcli.errors import ToolError
@@ -273,7 +273,7 @@ async def on_stage(
     state = AgentState(model=ModelChoice(name="scripted/script"), mode=mode, rules=rules)
     state.budgets = budgets or state.budgets
     session = Session(
-        rebuilt(state, entries),
+        restore_state(state, entries),
         Runtime(
             models=ModelAccess(
                 resolve=resolve or by_name,
